@@ -1,0 +1,271 @@
+"""The one place where concrete things meet: a scenario becomes a ring, a ring becomes results."""
+
+import gc
+import resource
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import numpy as np
+
+from shoal import __version__
+from shoal.config import read_faults
+from shoal.core.decision import Decision
+from shoal.core.errors import InputError, JournalError, nearest
+from shoal.core.job import JobSpec
+from shoal.core.seams import Placer, Policy
+from shoal.core.snapshot import PerfModel, Snapshot
+from shoal.core.topology import Node, Topology, topology_of
+from shoal.engine.loop import Loop
+from shoal.engine.replay import Replayed, replay
+from shoal.engine.state import State
+from shoal.mechanism.restart import RestartMechanism
+from shoal.perf.catalog import Catalog, catalog
+from shoal.perf.model import OnlineModel, ProfiledModel
+from shoal.perf.table import read_table
+from shoal.placement.any import AnyPlacer
+from shoal.placement.packed import PackedPlacer
+from shoal.placement.rack import RackPlacer
+from shoal.policy.registry import parse_policy
+from shoal.report.history import read_history
+from shoal.report.metrics import JobTable, Summary, job_table, summarize
+from shoal.sim.backend import SimBackend
+from shoal.sim.faults import Faults
+from shoal.sim.truth import RestartCost, Truth
+from shoal.store.journal import JournalFile, MemoryJournal, SqliteJournal, settings_of
+from shoal.workload.schema import Job, Workload
+
+PLACERS: Mapping[str, Callable[[], Placer]] = {"any": AnyPlacer, "packed": PackedPlacer, "rack": RackPlacer}
+KNOWLEDGE = ("oracle", "profiled", "online")
+
+_ROUND_OPTIONS = ("round", "quantum", "interval")
+"""What policies call the time between their reviews."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything a run depends on, beside the workload: equal scenarios on equal workloads give equal journals."""
+
+    cluster: Topology
+    policy: str
+    seed: int = 0
+    placement: str = "packed"
+    knowledge: str = "profiled"
+    restart_cost: str = "job"
+    noise: float = 0.0
+    faults: str | None = None
+    round: float | None = None
+    throughputs: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.placement not in PLACERS:
+            raise InputError("placement", self.placement, nearest(self.placement, PLACERS))
+        if self.knowledge not in KNOWLEDGE:
+            raise InputError("knowledge", self.knowledge, nearest(self.knowledge, KNOWLEDGE))
+        if not 0.0 <= self.noise < 10.0:
+            raise InputError("noise", self.noise, "must be a spread from 0 to below 10")
+        if self.round is not None and not 0 < self.round < float("inf"):
+            raise InputError("round", self.round, "must be a finite number of seconds above 0")
+        if self.seed < 0:
+            raise InputError("seed", self.seed, "must be at least 0")
+        RestartCost.parse(self.restart_cost)
+
+    def settings(self, workload: str) -> dict[str, Any]:
+        """What the journal's header says of the run."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "cluster"}
+        return {
+            **plain,
+            "version": __version__,
+            "workload": workload,
+            "cluster": self.cluster.describe(),
+            "cluster_nodes": [[n.name, n.kind, n.gpus, n.rack] for n in self.cluster.nodes],
+            "prices": {t.name: t.price_per_hour for t in self.cluster.types},
+        }
+
+    @classmethod
+    def of_settings(cls, settings: Mapping[str, Any]) -> "Scenario":
+        """The scenario a journal's header describes."""
+        try:
+            nodes = [Node(name, kind, gpus, rack) for name, kind, gpus, rack in settings["cluster_nodes"]]
+            plain = {f.name: settings[f.name] for f in fields(cls) if f.name != "cluster"}
+            return cls(cluster=topology_of(nodes, settings["prices"]), **plain)
+        except (KeyError, TypeError, ValueError) as error:
+            raise JournalError(f"the journal's header does not describe a run: {error!r}") from error
+
+    def speeds(self) -> Catalog:
+        """The built-in catalogue, with the given throughput file on top."""
+        known = catalog()
+        return known if self.throughputs is None else known.extended(read_table(Path(self.throughputs)))
+
+    def make_policy(self) -> Policy:
+        """The policy, its round set where it has one and none is asked for in the specification."""
+        policy = parse_policy(self.policy)
+        if self.round is None:
+            return policy
+        has = [name for name in _ROUND_OPTIONS if hasattr(policy, name) and f"{name}=" not in self.policy]
+        try:
+            changed: Policy = replace(policy, **dict.fromkeys(has[:1], self.round))  # type: ignore[type-var]
+        except ValueError as error:
+            raise InputError(f"round, policy {self.policy}", self.round, str(error)) from error
+        return changed
+
+    def make_state(self, known: Catalog) -> State:
+        """An empty state that knows what policies may know."""
+        learns = self.knowledge == "online"
+        perf: PerfModel = OnlineModel(self.cluster) if learns else ProfiledModel(self.cluster, known)
+        return State(self.cluster, perf, self.seed)
+
+    def declared(self, job: Job, speed: float) -> JobSpec:
+        """What a job's owner submits: under an oracle, the truth."""
+        spec = job.spec()
+        if self.knowledge != "oracle":
+            return spec
+        return replace(spec, work=job.work, speed=speed, batch_schedule=job.batch_schedule)
+
+
+@dataclass(slots=True)
+class _Stopwatch:
+    """A policy that is timed; what it decides is untouched."""
+
+    policy: Policy
+    seconds: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """What the policy decides."""
+        begin = perf_counter()
+        decision = self.policy.decide(snapshot)
+        self.seconds.append(perf_counter() - begin)
+        return decision
+
+    def figures(self) -> dict[str, float]:
+        """Mean, median, 99th percentile and maximum."""
+        times = np.asarray(self.seconds) if self.seconds else np.zeros(1)
+        p50, p99 = np.quantile(times, (0.5, 0.99)).tolist()
+        return {"mean": float(times.mean()), "p50": p50, "p99": p99, "max": float(times.max())}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The results of one run."""
+
+    summary: Summary
+    jobs: JobTable
+
+
+def run(
+    scenario: Scenario,
+    workload: Workload,
+    *,
+    journal_path: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+    policy: Policy | None = None,
+) -> Outcome:
+    """Simulate a workload. With ``journal_path`` the journal is kept there; ``progress`` is told of completed jobs.
+
+    ``policy`` stands in for the one the scenario names: how a policy of one's own is run from Python.
+    """
+    begin = process_time()
+    known = scenario.speeds()
+    check_types(workload.jobs, scenario.cluster, known)
+    stopwatch = _Stopwatch(policy or scenario.make_policy())
+    backend = make_backend(scenario, workload.jobs, known)
+    settings = scenario.settings(workload.name)
+    journal = MemoryJournal.begin(settings) if journal_path is None else SqliteJournal.begin(journal_path, settings)
+    placer = PLACERS[scenario.placement]()
+    loop = Loop(backend, scenario.make_state(known), stopwatch, placer, RestartMechanism(), journal)
+    try:
+        with _quiet_collector():
+            _turn(loop, backend, progress)
+    finally:
+        if isinstance(journal, SqliteJournal):
+            journal.close()
+    raw = journal.raw() if isinstance(journal, MemoryJournal) else JournalFile(journal.path).raw()
+    history = read_history(raw)
+    table = job_table(history, known)
+    measured = {
+        "decision_seconds": stopwatch.figures(),
+        "cpu_seconds": process_time() - begin,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    return Outcome(summarize(history, table, measured=measured), table)
+
+
+def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimBackend:
+    """The simulated world of a scenario."""
+    truth = Truth.of(jobs, scenario.cluster, known, noise=scenario.noise, seed=scenario.seed)
+    specs = [scenario.declared(job, speed) for job, speed in zip(jobs, truth.factors, strict=True)]
+    faults = _faults(scenario, jobs)
+    return SimBackend(truth, specs, RestartCost.parse(scenario.restart_cost), faults, scenario.seed)
+
+
+def _faults(scenario: Scenario, jobs: Sequence[Job]) -> Faults:
+    numbers = {job.id: number for number, job in enumerate(jobs)} if scenario.faults else {}
+    return read_faults(scenario.faults, scenario.cluster, numbers)
+
+
+def _turn(loop: Loop, backend: SimBackend, progress: Callable[[int], None] | None) -> None:
+    turns = 0
+    while loop.cycle():
+        turns += 1
+        if progress is not None and not turns % 200:
+            progress(backend.completed)
+    if progress is not None:
+        progress(backend.completed)
+
+
+@contextmanager
+def _quiet_collector() -> Iterator[None]:
+    """Keep the garbage collector from walking a whole simulation again and again: the ring makes no cycles."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 1000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+def check(scenario: Scenario, workload: Workload) -> None:
+    """Refuse what ``run`` would refuse, before anything is run or written."""
+    check_types(workload.jobs, scenario.cluster, scenario.speeds())
+    _faults(scenario, workload.jobs)
+
+
+def check_types(jobs: Sequence[Job], cluster: Topology, known: Catalog) -> None:
+    """Refuse a GPU type that is nowhere known, and a model with figures for none of the cluster's."""
+    models = dict.fromkeys(job.model for job in jobs)
+    for kind in cluster.kinds:
+        # A job without a model runs on anything, so to it no type is unknown.
+        if models and None not in models and kind not in known.kinds:
+            raise InputError(
+                "cluster, GPU type", kind, f"{nearest(kind, known.kinds)} (--throughputs FILE adds others)"
+            )
+    for model in filter(None, models):
+        kinds = known.profile(model).kinds
+        if kinds is not None and not set(kinds) & set(cluster.kinds):
+            kind = cluster.kinds[0]
+            raise InputError(
+                "cluster, GPU type",
+                kind,
+                f"{nearest(kind, kinds)} (types with figures for {model}; --throughputs FILE adds others)",
+            )
+
+
+def replay_file(
+    path: Path, *, throughputs: str | None = None, progress: Callable[[int], None] | None = None
+) -> tuple[Replayed, JournalFile, dict[str, Any]]:
+    """Derive every decision of a journal file again; gives what was derived, the file read, and its settings."""
+    settings = settings_of(JournalFile(path).read)
+    scenario = Scenario.of_settings(settings)
+    if throughputs is not None:
+        scenario = replace(scenario, throughputs=throughputs)
+    journal = JournalFile(path)
+    state = scenario.make_state(scenario.speeds())
+    placer = PLACERS[scenario.placement]()
+    derived = replay(journal.read(), state, scenario.make_policy(), placer, RestartMechanism(), progress)
+    return derived, journal, settings

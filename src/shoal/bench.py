@@ -1,0 +1,200 @@
+"""The speed table: each bench runs in a process of its own and is measured in CPU seconds and peak memory."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+from shoal.app import Scenario, make_backend, run
+from shoal.core.decision import Decision, Grant, Refusal, Verdict
+from shoal.core.errors import InputError, nearest
+from shoal.core.snapshot import Snapshot
+from shoal.core.topology import parse_cluster
+from shoal.engine.loop import judge
+from shoal.mechanism.restart import RestartMechanism
+from shoal.placement.packed import PackedPlacer
+from shoal.policy.registry import parse_policy
+from shoal.workload.files import read_workload
+from shoal.workload.schema import Job
+
+PHILLY = Path("traces/philly_pollux_82247.csv.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A figure to measure: what it is, what it may cost, and how to get it."""
+
+    name: str
+    what: str
+    budget_seconds: float
+    measure: Callable[[Path], dict[str, float]]
+    budget_mb: float | None = None
+    data: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a bench came to; ``seconds`` is None where its data is not to be had."""
+
+    name: str
+    what: str
+    seconds: float | None
+    budget_seconds: float
+    peak_mb: float | None
+    budget_mb: float | None
+    more: dict[str, float]
+
+    @property
+    def met(self) -> bool | None:
+        """Whether it kept to its budget."""
+        if self.seconds is None or self.peak_mb is None:
+            return None
+        return self.seconds <= self.budget_seconds and (self.budget_mb is None or self.peak_mb <= self.budget_mb)
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A first policy as a newcomer would write it: a loop over the jobs and a plain dict, first come, first served."""
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Whatever fits, in order of arrival; running jobs first."""
+        free = snapshot.cluster.total_gpus
+        verdicts: dict[str, Verdict] = {}
+        for job in sorted(snapshot.jobs.values(), key=lambda job: job.held == 0):
+            if job.gpus <= free:
+                free -= job.gpus
+                verdicts[job.id] = Grant(job.gpus)
+            else:
+                verdicts[job.id] = Refusal()
+        return Decision(verdicts)
+
+
+def _philly(cluster: str, policy: str) -> Callable[[Path], dict[str, float]]:
+    def measure(data: Path) -> dict[str, float]:
+        begin = process_time()
+        workload = read_workload(data / PHILLY, "philly")
+        own = Newcomer() if policy == "newcomer" else None
+        scenario = Scenario(parse_cluster(cluster), "fifo" if own else policy, restart_cost="0")
+        outcome = run(scenario, workload, policy=own)
+        summary = outcome.summary
+        figures = {key: float(summary[key]) for key in ("avg_jct", "decisions", "restarts", "completed")}
+        return {"seconds": process_time() - begin, **figures}
+
+    return measure
+
+
+def _live_cycles(policy: str) -> tuple[float, float]:
+    """CPU seconds to freeze, decide, seat and plan: when thousands start at once, and the median when one arrives."""
+    chance = np.random.default_rng(7)
+    sizes = chance.choice([1, 1, 1, 2, 4, 8], 10_200).tolist()
+    work = chance.uniform(1e5, 1e6, 10_200).tolist()
+    late = [0.0] * 10_000 + [10.0 * (i + 1) for i in range(200)]
+    jobs = [
+        Job(id=f"j{i}", submitted=at, gpus=gpus, work=seconds)
+        for i, (at, gpus, seconds) in enumerate(zip(late, sizes, work, strict=True))
+    ]
+    scenario = Scenario(parse_cluster("gpu:1024x8"), policy, restart_cost="0")
+    known = scenario.speeds()
+    backend, state = make_backend(scenario, jobs, known), scenario.make_state(known)
+    chosen, placer, mechanism = parse_policy(policy), PackedPlacer(), RestartMechanism()
+    seconds, review_at = [], float("inf")
+    for _ in range(150):
+        heard = backend.wait(review_at)
+        state.hear(heard.now, heard.events)
+        begin = process_time()
+        judgement = judge(state.freeze(), chosen, placer, mechanism)
+        seconds.append(process_time() - begin)
+        state.assume(judgement.commands)
+        state.settle(judgement.decision.carry)
+        backend.send(judgement.commands)
+        review_at = judgement.decision.review_at
+    return seconds[0], float(np.median(seconds[1:]))
+
+
+def _cold(policy: str) -> Callable[[Path], dict[str, float]]:
+    return lambda _: {"seconds": _live_cycles(policy)[0]}
+
+
+def _steady(policy: str) -> Callable[[Path], dict[str, float]]:
+    return lambda _: {"seconds": _live_cycles(policy)[1]}
+
+
+def _fresh(arguments: Sequence[str]) -> Callable[[Path], dict[str, float]]:
+    def measure(_: Path) -> dict[str, float]:
+        seconds = []
+        for _turn in range(5):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return {"seconds": min(seconds)}
+
+    return measure
+
+
+def _all() -> list[Bench]:
+    benches = []
+    for cluster, budget in (("512x4", 20.0), ("128x4", 40.0)):
+        for policy in ("fifo", "srtf", "las"):
+            what = f"82,247 Philly jobs, {policy}, {cluster} GPUs, reading and summary included"
+            measure = _philly(f"gpu:{cluster}", policy)
+            benches.append(Bench(f"philly-{cluster}-{policy}", what, budget, measure, 512.0, PHILLY))
+    newcomer = "the same on 512x4 with a newcomer's policy that returns a plain dict"
+    benches.append(Bench("philly-512x4-newcomer", newcomer, 90.0, _philly("gpu:512x4", "newcomer"), None, PHILLY))
+    for policy in ("fifo", "srtf", "las"):
+        live = f"10,000 live jobs on 8,192 GPUs, {policy}"
+        benches.append(Bench(f"cycle-steady-{policy}", f"one cycle, {live}, steady", 0.01, _steady(policy)))
+        benches.append(Bench(f"cycle-cold-{policy}", f"one cycle, {live}, thousands start", 0.1, _cold(policy)))
+    benches.append(Bench("import", "import shoal", 0.3, _fresh(["-c", "import shoal"])))
+    benches.append(Bench("help", "shoal --help", 0.5, _fresh(["-m", "shoal", "--help"])))
+    return benches
+
+
+BENCHES = {bench.name: bench for bench in _all()}
+
+
+def chosen(names: Sequence[str]) -> list[Bench]:
+    """The benches whose names are given, or begin with what is given; all of them for none."""
+    if not names:
+        return list(BENCHES.values())
+    found: dict[str, Bench] = {}
+    for name in names:
+        matching = {n: b for n, b in BENCHES.items() if n == name or n.startswith(f"{name}-")}
+        if not matching:
+            raise InputError("bench", name, nearest(name, BENCHES))
+        found.update(matching)
+    return list(found.values())
+
+
+def measure(bench: Bench, data: Path) -> Result:
+    """Run one bench in a process of its own."""
+    blank = Result(bench.name, bench.what, None, bench.budget_seconds, None, bench.budget_mb, {})
+    if bench.data is not None and not (data / bench.data).exists():
+        return blank
+    done = subprocess.run(
+        [sys.executable, "-m", "shoal.bench", bench.name, str(data)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    figures: dict[str, Any] = json.loads(done.stdout)
+    seconds, peak = figures.pop("seconds"), figures.pop("peak_mb")
+    return replace(blank, seconds=seconds, peak_mb=peak, more=figures)
+
+
+def _main(name: str, data: str) -> None:
+    figures = BENCHES[name].measure(Path(data))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({**figures, "peak_mb": peak}))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], sys.argv[2])

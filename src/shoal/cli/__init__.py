@@ -1,0 +1,88 @@
+"""The command line: thin commands over the app, one JSON document on stdout with ``--json``, messages on stderr."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from shoal import __version__
+from shoal.core.errors import ShoalError, nearest
+
+_COMMANDS = {
+    "simulate": "simulate:simulate",
+    "workload": "workload:workload",
+    "policies": "inspect:policies",
+    "report": "inspect:report",
+    "replay": "inspect:replay",
+    "bench": "bench:bench",
+    "demo": "demo:demo",
+}
+_SUMMARIES = {
+    "simulate": "Run policies on a workload in the simulator and compare them.",
+    "workload": "Generate, import or describe workloads.",
+    "policies": "List every policy, its options and its paper.",
+    "report": "Compare finished runs: tables, and a page with charts.",
+    "replay": "Derive every decision of a journal again; fail at the first difference.",
+    "bench": "Measure the speed table of docs/benchmarks.md.",
+    "demo": "Compare six policies on a built-in mix and write a page about it.",
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a command when it is called: `shoal --help` costs no more than click."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order people meet them."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now."""
+        where = _COMMANDS.get(cmd_name)
+        if where is None:
+            return None
+        module, name = where.split(":")
+        command: click.Command = getattr(importlib.import_module(f"shoal.cli.{module}"), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `--help`, without importing what it lists."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _SUMMARIES[name]) for name in _COMMANDS])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find a command; an unknown one is told its nearest neighbours."""
+        if args and args[0] not in _COMMANDS:
+            raise click.UsageError(f"command: {args[0]!r}: {nearest(args[0], _COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="shoal")
+@click.pass_context
+def shoal(ctx: click.Context) -> None:
+    """Schedule machine-learning training jobs on shared clusters of unequal GPUs."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run a command; bad input is one line on stderr and exit code 2, never a traceback."""
+    try:
+        given = list(args) if args is not None else None
+        code = shoal.main(args=given, prog_name="shoal", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except ShoalError as error:
+        click.echo(f"shoal: {' '.join(str(error).split())}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"shoal: {' '.join(error.format_message().split())}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("shoal: stopped; a sweep with --out goes on from here when run again", err=True)
+        sys.exit(130)

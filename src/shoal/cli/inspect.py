@@ -1,0 +1,104 @@
+"""``shoal policies``, ``shoal report`` and ``shoal replay``: looking at what there is and what was done."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shoal.cli.show import json_option, print_json, terminal, warn
+
+
+@click.command()
+@json_option
+def policies(as_json: bool) -> None:
+    """List every policy, its options and its paper."""
+    from shoal.policy.registry import POLICIES
+
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "summary": entry.summary,
+                    "paper": entry.paper,
+                    "options": {key: default for key, (_, default) in entry.options().items()},
+                }
+                for name, entry in POLICIES.items()
+            ]
+        )
+        return
+    for name, entry in POLICIES.items():
+        options = ", ".join(f"{key}={_shown(default)}" for key, (_, default) in entry.options().items())
+        click.echo(f"{name:<13} {entry.summary}")
+        click.echo(f"{'':<13} {entry.paper}" + (f"; options: {options}" if options else ""))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "/".join(f"{v:g}" for v in value)
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--html", "html_path", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with charts.")
+@click.option("--baseline", metavar="POLICY", help="Compare with this policy; the first one by default.")
+@json_option
+def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str | None, as_json: bool) -> None:
+    """Compare finished runs: tables, and a page with charts."""
+    from shoal.report.compare import compare
+    from shoal.report.files import find_runs
+    from shoal.report.text import table
+
+    runs = find_runs(directories)
+    comparisons = compare(runs, baseline)
+    if html_path is not None:
+        from shoal.report.html import write_page
+
+        write_page(runs, html_path, baseline)
+        warn(f"wrote {html_path}")
+    if as_json:
+        print_json([c.as_dict() for c in comparisons])
+        return
+    for comparison in comparisons:
+        terminal().print(table(comparison))
+
+
+@click.command()
+@click.argument("journal", type=click.Path(path_type=Path))
+@click.option("--throughputs", metavar="FILE", help="The speeds the run was given, if they have moved.")
+@json_option
+def replay(journal: Path, throughputs: str | None, as_json: bool) -> None:
+    """Derive every decision of a journal again; fail at the first difference."""
+    from shoal.app import replay_file
+
+    watched = sys.stderr.isatty()
+
+    def told(decisions: int) -> None:
+        click.echo(f"\r{decisions:,} decisions", nl=False, err=True)
+
+    derived, file, settings = replay_file(journal, throughputs=throughputs, progress=told if watched else None)
+    if watched:
+        click.echo("\r", nl=False, err=True)
+    if file.cut is not None:
+        warn(f"{journal}: {file.cut}; what came before it was replayed")
+    if as_json:
+        print_json(
+            {
+                "journal": str(journal),
+                "policy": settings["policy"],
+                "records": file.records,
+                "decisions": derived.decisions,
+                "events": derived.events,
+                "commands": derived.commands,
+                "now": derived.now,
+                "cut": file.cut,
+                "agrees": True,
+            }
+        )
+        return
+    click.echo(
+        f"{journal}: {derived.decisions:,} decisions of {settings['policy']} derived again from "
+        f"{derived.events:,} events, {derived.commands:,} commands, up to t = {derived.now:,.1f} s: no difference"
+    )

@@ -1,0 +1,125 @@
+"""How results and progress look on a terminal."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from shoal.report.metrics import Summary
+
+
+def print_json(document: object) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person would say them."""
+    if seconds is None:
+        return "–"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min"
+    if seconds < 172800:
+        return f"{seconds / 3600:.2f} h"
+    return f"{seconds / 86400:.1f} d"
+
+
+def terminal() -> "Console":
+    """Standard output; wide enough for the tables when it is not a terminal. What is printed is text, never markup."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False, emoji=False)
+
+
+def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
+    """A table on stdout; the first column to the left, numbers to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for i, header in enumerate(headers):
+        table.add_column(header, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = terminal()
+    console.print(table)
+    for note in notes:
+        console.print(note, style="dim")
+
+
+_HEADERS = ("policy", "seed", "done", "avg JCT", "median", "p99 JCT", "makespan", "util", "max ρ", "unfair", "restarts")
+
+
+def print_summaries(title: str, summaries: Sequence["Summary"]) -> None:
+    """One row a run."""
+    rows = []
+    for s in summaries:
+        rho = s["rho"]["isolated"]
+        rows.append(
+            (
+                str(s["policy"]),
+                str(s["seed"]),
+                f"{s['completed']}/{s['jobs']}",
+                duration(s["avg_jct"]),
+                duration(s["median_jct"]),
+                duration(s["p99_jct"]),
+                duration(s["makespan"]),
+                "–" if s["utilization"] is None else f"{s['utilization']:.1%}",
+                "–" if rho["max"] is None else f"{rho['max']:.2f}",
+                "–" if rho["unfair_1.0"] is None else f"{rho['unfair_1.0']:.1%}",
+                f"{s['restarts']:,}",
+            )
+        )
+    notes = ["ρ: completion time over that with 1/n of the cluster throughout (rho_isolated); unfair: ρ above 1."]
+    print_table(title, _HEADERS, rows, notes)
+
+
+def warn(text: str) -> None:
+    """A message beside the result."""
+    click.echo(f"shoal: {text}", err=True)
+
+
+@contextmanager
+def progress_bars(names: Sequence[str], total: int | None) -> Iterator[Callable[[Mapping[int, int]], None] | None]:
+    """A bar for each run on stderr, while somebody watches; nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("jobs"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        ids = [bars.add_task(name, total=total, start=True) for name in names]
+
+        def told(completed: Mapping[int, int]) -> None:
+            for i, count in completed.items():
+                bars.update(ids[i], completed=count)
+
+        yield told
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The `--json` every command has."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")(command)

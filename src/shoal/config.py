@@ -1,0 +1,173 @@
+"""What people write to describe a cluster and its faults: compact specifications and YAML files."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from shoal.core.errors import InputError, nearest
+from shoal.core.topology import MOST_GPUS_PER_NODE, MOST_NODES, Node, Topology, parse_cluster, topology_of
+from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
+
+_KIND = re.compile(r"[A-Za-z0-9_.\-]+")
+
+
+def read_cluster(spec: str) -> Topology:
+    """A cluster from ``TYPE:NODESxGPUS[,…]`` or from a YAML file with racks and prices.
+
+    The file::
+
+        racks:
+          r1: [{type: v100, nodes: 4, gpus: 8}]
+          r2: [{type: k80, nodes: 8, gpus: 4}]
+        prices: {v100: 2.48, k80: 0.45}     # dollars per GPU-hour, optional
+    """
+    return _cluster_file(Path(spec)) if Path(spec).suffix in (".yaml", ".yml") else parse_cluster(spec)
+
+
+def _yaml(path: Path, field: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise InputError(field, str(path), f"cannot be read: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise InputError(field, str(path), f"is not YAML: {line}{error.problem}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(field, str(path), f"is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise InputError(field, str(path), "must be a YAML mapping")
+    return document
+
+
+def _cluster_file(path: Path) -> Topology:
+    document = _yaml(path, "cluster")
+    _only(document, {"racks", "prices"}, str(path))
+    racks, prices = document.get("racks"), document.get("prices") or {}
+    if not isinstance(racks, dict) or not racks:
+        raise InputError("racks", racks, "name at least one rack with its groups of nodes", where=str(path))
+    if not isinstance(prices, dict):
+        raise InputError("prices", prices, "must map GPU types to dollars per GPU-hour", where=str(path))
+    nodes: list[Node] = []
+    for rack, groups in racks.items():
+        if not isinstance(groups, list):
+            raise InputError(f"racks.{rack}", groups, "must be a list of {type, nodes, gpus}", where=str(path))
+        for group in groups:
+            nodes += _group(str(rack), group, nodes, str(path))
+    if not nodes:
+        raise InputError("racks", racks, "hold no nodes; give at least one {type, nodes, gpus}", where=str(path))
+    kinds = {node.kind for node in nodes}
+    for kind in map(str, prices):
+        if kind not in kinds:
+            raise InputError("prices, GPU type", kind, nearest(kind, kinds), where=str(path))
+    return topology_of(nodes, {str(kind): _price(kind, price, path) for kind, price in prices.items()})
+
+
+def _group(rack: str, group: object, before: list[Node], where: str) -> list[Node]:
+    if not isinstance(group, dict):
+        raise InputError(f"racks.{rack}", group, "must be {type, nodes, gpus}", where=where)
+    _only(group, {"type", "nodes", "gpus"}, where)
+    kind, count, gpus = str(group.get("type")), group.get("nodes"), group.get("gpus")
+    if not _KIND.fullmatch(kind) or group.get("type") is None:
+        raise InputError(f"racks.{rack}.type", group.get("type"), "must be a GPU type, e.g. v100", where=where)
+    for name, value in (("nodes", count), ("gpus", gpus)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"racks.{rack}.{name}", value, "must be a whole number of at least 1", where=where)
+    assert isinstance(count, int)
+    assert isinstance(gpus, int)
+    if gpus > MOST_GPUS_PER_NODE:
+        raise InputError(f"racks.{rack}.gpus", gpus, f"a node can have at most {MOST_GPUS_PER_NODE} GPUs", where=where)
+    if count > MOST_NODES:
+        raise InputError(f"racks.{rack}.nodes", count, f"a group can have at most {MOST_NODES:,} nodes", where=where)
+    seen = sum(1 for node in before if node.kind == kind)
+    return [Node(f"{kind}-{seen + i}", kind, gpus, rack) for i in range(count)]
+
+
+def _price(kind: object, price: object, path: Path) -> float:
+    if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
+        raise InputError(f"prices.{kind}", price, "must be a finite number of at least 0", where=str(path))
+    return float(price)
+
+
+def _only(mapping: Mapping[str, Any], known: set[str], where: str) -> None:
+    for key in mapping:
+        if key not in known:
+            raise InputError("field", key, nearest(str(key), known), where=where)
+
+
+_RATES = {f.name for f in fields(Faults)} - {"script"}
+
+
+def read_faults(spec: str | None, topology: Topology, job_ids: Mapping[str, int]) -> Faults:
+    """Faults from ``key=seconds,…`` or from a YAML file that may also hold a script.
+
+    The file::
+
+        node_mtbf: 2592000
+        script:
+          - {at: 3600, lose: v100-3, down_for: 1800}
+          - {at: 4000, crash: job-17}
+          - {at: 5000, slow: k80-0, speed: 0.5, lasts: 3600}
+    """
+    if spec is None:
+        return NO_FAULTS
+    path = Path(spec)
+    given: dict[str, Any] = {}
+    if path.suffix in (".yaml", ".yml"):
+        given = _yaml(path, "faults")
+    else:
+        for pair in filter(None, spec.split(",")):
+            key, _, text = pair.partition("=")
+            given[key] = text
+    script = given.pop("script", [])
+    _only(given, _RATES | {"script"}, f"faults {spec}")
+    rates = {key: _positive(f"faults.{key}", value, spec) for key, value in given.items()}
+    if rates.get("straggler_speed", 0.0) > 1.0:
+        raise InputError("faults.straggler_speed", given["straggler_speed"], _AT_MOST_WHOLE, where=spec)
+    if not isinstance(script, list):
+        raise InputError("faults.script", script, "must be a list of faults", where=spec)
+    return Faults(script=tuple(_fault(entry, topology, job_ids, spec) for entry in script), **rates)
+
+
+_AT_MOST_WHOLE = "must be a fraction of full speed, at most 1"
+
+
+def _positive(field: str, value: object, where: str) -> float:
+    try:
+        number = -1.0 if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise InputError(field, value, "must be a finite number above 0", where=where)
+    return number
+
+
+def _fault(
+    entry: object, topology: Topology, job_ids: Mapping[str, int], where: str
+) -> NodeFault | JobFault | Straggler:
+    hint = "must be {at, lose: NODE, down_for}, {at, crash: JOB} or {at, slow: NODE, speed, lasts}"
+    if not isinstance(entry, dict) or len({"lose", "crash", "slow"} & set(entry)) != 1:
+        raise InputError("faults.script", entry, hint, where=where)
+    at = 0.0 if entry.get("at") == 0 else _positive("faults.script.at", entry.get("at"), where)
+    if "crash" in entry:
+        _only(entry, {"at", "crash"}, where)
+        return JobFault(at, _index("job", str(entry["crash"]), job_ids, where))
+    if "lose" in entry:
+        _only(entry, {"at", "lose", "down_for"}, where)
+        node = _index("node", str(entry["lose"]), topology.node_index, where)
+        return NodeFault(at, node, _positive("faults.script.down_for", entry.get("down_for"), where))
+    _only(entry, {"at", "slow", "speed", "lasts"}, where)
+    node = _index("node", str(entry["slow"]), topology.node_index, where)
+    speed, lasts = (_positive(f"faults.script.{key}", entry.get(key), where) for key in ("speed", "lasts"))
+    if speed > 1.0:
+        raise InputError("faults.script.speed", speed, _AT_MOST_WHOLE, where=where)
+    return Straggler(at, node, speed, lasts)
+
+
+def _index(what: str, name: str, known: Mapping[str, int], where: str) -> int:
+    if name not in known:
+        raise InputError(what, name, nearest(name, known), where=where)
+    return known[name]

@@ -1,0 +1,58 @@
+"""Errors a person can act on: each names the field, the value and the way out.
+
+The tree is small on purpose::
+
+    ShoalError
+    ├── InputError      something a person wrote is wrong: exit code 2
+    ├── JournalError    a journal is not what it claims to be: exit code 1
+    └── PolicyError     a policy broke its contract: exit code 1
+"""
+
+import difflib
+from collections.abc import Callable, Iterable
+from functools import partial
+
+
+class ShoalError(Exception):
+    """Anything Shoal says no to; its text is one line, meant for a person."""
+
+    exit_code = 1
+
+
+class InputError(ShoalError):
+    """Bad input: names the field, the value, and what would be accepted."""
+
+    exit_code = 2
+
+    def __init__(self, field: str, value: object, hint: str, *, where: str = "") -> None:
+        self.field = field
+        self.value = value
+        self.hint = hint
+        self.where = where
+        place = f"{where}: " if where else ""
+        super().__init__(f"{place}{field}: {value!r}: {hint}")
+
+    def __reduce__(self) -> tuple[Callable[..., "InputError"], tuple[str, object, str]]:
+        # A worker process sends its errors home pickled; by default only the whole text would travel, as the field.
+        return partial(type(self), where=self.where), (self.field, self.value, self.hint)
+
+
+class JournalError(ShoalError):
+    """A journal cannot be read, or says something that cannot have happened."""
+
+
+class PolicyError(ShoalError):
+    """A policy broke its contract: a verdict missing, a job unknown, more granted than there is."""
+
+
+_MOST_LISTED = 50
+
+
+def nearest(name: str, names: Iterable[str], *, most: int = 3) -> str:
+    """A hint that lists the valid names closest to a misspelt one, or if none is close all of them, unless too many."""
+    known = sorted(names)
+    close = difflib.get_close_matches(name, known, n=most, cutoff=0.5)
+    if close:
+        return f"unknown; did you mean {' or '.join(close)}?"
+    listed = ", ".join(known[:_MOST_LISTED]) + (f", … ({len(known):,} in all)" if len(known) > _MOST_LISTED else "")
+    return f"unknown; choose one of {listed}" if known else "unknown"

@@ -1,0 +1,45 @@
+"""What a person asks for: the job's specification, as declared. What is true of it is the backend's secret."""
+
+from dataclasses import dataclass
+
+from shoal.core.units import JobId, Seconds, TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSetting:
+    """A batch size in samples over all GPUs, and how many accumulation steps it is reached in."""
+
+    size: int
+    accumulation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A submitted job, as its owner declared it.
+
+    ``work`` is the declared total in effective samples when ``model`` is named, and otherwise in seconds of run time
+    on the requested gang; None when the owner does not know. A job is a gang of ``gpus`` GPUs; it is elastic when
+    ``min_gpus < max_gpus``. ``speed`` is how fast it claims to be beside its model's profile, and ``batch_schedule``
+    the batch sizes it says it will change to at which progress: an oracle declares both truthfully.
+    """
+
+    id: JobId
+    submitted: Seconds
+    gpus: int
+    work: float | None
+    min_gpus: int
+    max_gpus: int
+    tenant: TenantId = "default"
+    app: str | None = None
+    model: str | None = None
+    batch_size: int | None = None
+    kinds: tuple[str, ...] | None = None
+    weight: float = 1.0
+    deadline: Seconds | None = None
+    speed: float = 1.0
+    batch_schedule: tuple[tuple[float, int], ...] = ()
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the job can run on more than one number of GPUs."""
+        return self.min_gpus < self.max_gpus

@@ -1,0 +1,66 @@
+"""The life of a job as a table: from each state, what may happen and where it leads.
+
+Everything that changes a job's state looks the change up here, so a transition that is not in the table cannot
+happen; the diagram in the documentation is drawn from the same table.
+"""
+
+from enum import IntEnum, StrEnum
+
+
+class JobState(IntEnum):
+    """Where a job is in its life; the first four are live."""
+
+    PENDING = 0
+    STARTING = 1
+    RUNNING = 2
+    STOPPING = 3
+    COMPLETED = 4
+    FAILED = 5
+    CANCELLED = 6
+
+    @property
+    def live(self) -> bool:
+        """Whether the job still wants GPUs, and so is owed a verdict."""
+        return self <= JobState.STOPPING
+
+
+class Trigger(StrEnum):
+    """What moves a job: commands (imperative) that the ring gave, events (past tense) that it heard."""
+
+    START = "start"
+    STOP = "stop"
+    RESIZE = "resize"
+    STARTED = "started"
+    MEASURED = "measured"
+    STOPPED = "stopped"
+    COMPLETED = "completed"
+    CRASHED = "crashed"
+    GAVE_UP = "crashed too often"
+    CANCELLED = "cancelled"
+
+
+_S = JobState
+_T = Trigger
+
+TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
+    (_S.PENDING, _T.START): _S.STARTING,
+    (_S.STARTING, _T.STARTED): _S.RUNNING,
+    (_S.RUNNING, _T.MEASURED): _S.RUNNING,
+    (_S.STARTING, _T.RESIZE): _S.STARTING,
+    (_S.RUNNING, _T.RESIZE): _S.STARTING,
+    (_S.STARTING, _T.STOP): _S.STOPPING,
+    (_S.RUNNING, _T.STOP): _S.STOPPING,
+    (_S.STOPPING, _T.STOPPED): _S.PENDING,
+    **{(s, _T.COMPLETED): _S.COMPLETED for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
+    **{(s, _T.CRASHED): _S.PENDING for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
+    **{(s, _T.GAVE_UP): _S.FAILED for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
+    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, _S.STARTING, _S.RUNNING, _S.STOPPING)},
+}
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", "    [*] --> PENDING: submitted"]
+    lines += [f"    {a.name} --> {b.name}: {trigger.value}" for (a, trigger), b in TRANSITIONS.items()]
+    lines += [f"    {state.name} --> [*]" for state in JobState if not state.live]
+    return "\n".join(lines)

@@ -1,0 +1,183 @@
+"""The cluster as the ring sees it: nodes in racks, accelerators of several kinds with prices, and seats on them.
+
+A ``Topology`` is a value. Losing a node gives a new ``Topology`` in which that node is down; its index, and so every
+placement that names it, stays valid.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cached_property
+
+from shoal.core.errors import InputError
+
+MOST_GPUS_PER_NODE = 255
+"""Free GPUs are counted one byte a node."""
+
+MOST_NODES = 1_000_000
+"""Of one group; a slip of the finger must not fill the memory."""
+
+
+class Locality(IntEnum):
+    """How far apart the GPUs of one job sit; the nearest is the fastest."""
+
+    SAME_NODE = 0
+    CROSS_NODE = 1
+    CROSS_RACK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorType:
+    """A kind of accelerator; the price is in dollars per GPU-hour."""
+
+    name: str
+    price_per_hour: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine with GPUs of one kind."""
+
+    name: str
+    kind: str
+    gpus: int
+    rack: str = "r0"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The seats of one job: how many GPUs on which nodes, by ascending node index; all of one kind."""
+
+    seats: tuple[tuple[int, int], ...]
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs in all."""
+        return sum(count for _, count in self.seats)
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The indices of the nodes sat on."""
+        return tuple(node for node, _ in self.seats)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Nodes in a fixed order, the kinds of accelerator they carry, and which of them are down."""
+
+    nodes: tuple[Node, ...]
+    types: tuple[AcceleratorType, ...] = ()
+    down: frozenset[int] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        known = {t.name for t in self.types}
+        missing = tuple(AcceleratorType(k) for k in dict.fromkeys(n.kind for n in self.nodes) if k not in known)
+        if missing:
+            object.__setattr__(self, "types", self.types + missing)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the accelerator kinds, in the order the operator listed them."""
+        return tuple(t.name for t in self.types)
+
+    @cached_property
+    def kind_index(self) -> Mapping[str, int]:
+        """From a kind's name to its place in ``kinds``."""
+        return {name: k for k, name in enumerate(self.kinds)}
+
+    @cached_property
+    def node_index(self) -> Mapping[str, int]:
+        """From a node's name to its index."""
+        return {node.name: i for i, node in enumerate(self.nodes)}
+
+    @cached_property
+    def node_kind(self) -> tuple[int, ...]:
+        """For each node the index of its kind."""
+        return tuple(self.kind_index[node.kind] for node in self.nodes)
+
+    @cached_property
+    def capacity(self) -> tuple[int, ...]:
+        """GPUs on nodes that are up, by kind."""
+        totals = [0] * len(self.types)
+        for i, node in enumerate(self.nodes):
+            if i not in self.down:
+                totals[self.node_kind[i]] += node.gpus
+        return tuple(totals)
+
+    @cached_property
+    def total_gpus(self) -> int:
+        """GPUs on nodes that are up, of every kind."""
+        return sum(self.capacity)
+
+    @cached_property
+    def installed(self) -> tuple[int, ...]:
+        """GPUs by kind, counting nodes that are down: what the cluster has when whole."""
+        return replace(self, down=frozenset()).capacity if self.down else self.capacity
+
+    @cached_property
+    def node_size(self) -> tuple[int, ...]:
+        """The most GPUs one node carries, by kind."""
+        sizes = [0] * len(self.types)
+        for k, node in zip(self.node_kind, self.nodes, strict=True):
+            sizes[k] = max(sizes[k], node.gpus)
+        return tuple(sizes)
+
+    def without(self, node: int) -> "Topology":
+        """The same cluster with one more node down."""
+        return replace(self, down=self.down | {node})
+
+    def with_back(self, node: int) -> "Topology":
+        """The same cluster with one node up again."""
+        return replace(self, down=self.down - {node})
+
+    def locality(self, placement: Placement) -> Locality:
+        """How far apart these seats are."""
+        if len(placement.seats) == 1:
+            return Locality.SAME_NODE
+        racks = {self.nodes[node].rack for node, _ in placement.seats}
+        return Locality.CROSS_NODE if len(racks) == 1 else Locality.CROSS_RACK
+
+    def kind_of(self, placement: Placement) -> int:
+        """The index of the kind these seats are of."""
+        return self.node_kind[placement.seats[0][0]]
+
+    def describe(self) -> str:
+        """The compact specification, for example ``v100:9x4,p100:9x4``; equal runs of nodes are counted."""
+        groups: list[tuple[str, int, int]] = []
+        for node in self.nodes:
+            if groups and (groups[-1][0], groups[-1][2]) == (node.kind, node.gpus):
+                groups[-1] = (node.kind, groups[-1][1] + 1, node.gpus)
+            else:
+                groups.append((node.kind, 1, node.gpus))
+        return ",".join(f"{kind}:{count}x{gpus}" for kind, count, gpus in groups)
+
+
+_GROUP = re.compile(r"^(?P<kind>[A-Za-z0-9_.\-]+):(?P<nodes>[0-9]+)x(?P<gpus>[0-9]+)$")
+
+
+def parse_cluster(spec: str, *, nodes_per_rack: int = 16, prices: Mapping[str, float] | None = None) -> Topology:
+    """Read ``TYPE:NODESxGPUS[,…]``; nodes are numbered within their kind and fill racks of ``nodes_per_rack``."""
+    nodes: list[Node] = []
+    for group in spec.split(","):
+        match = _GROUP.match(group.strip())
+        if match is None:
+            raise InputError("cluster", spec, f"{group!r} is not TYPE:NODESxGPUS, e.g. v100:9x4,p100:9x4")
+        kind, count, gpus = match["kind"], int(match["nodes"]), int(match["gpus"])
+        if count < 1 or gpus < 1:
+            raise InputError("cluster", spec, f"{group!r} has no GPUs; nodes and GPUs per node must be at least 1")
+        if gpus > MOST_GPUS_PER_NODE:
+            raise InputError("cluster", spec, f"{group!r}: a node can have at most {MOST_GPUS_PER_NODE} GPUs")
+        if count > MOST_NODES:
+            raise InputError("cluster", spec, f"{group!r}: a group can have at most {MOST_NODES:,} nodes")
+        seen = sum(1 for node in nodes if node.kind == kind)
+        nodes += [
+            Node(f"{kind}-{seen + i}", kind, gpus, f"r{(len(nodes) + i) // nodes_per_rack}") for i in range(count)
+        ]
+    return topology_of(nodes, prices or {})
+
+
+def topology_of(nodes: Sequence[Node], prices: Mapping[str, float]) -> Topology:
+    """A topology of these nodes; kinds in order of first appearance, prices where given."""
+    kinds = tuple(dict.fromkeys(node.kind for node in nodes))
+    return Topology(tuple(nodes), tuple(AcceleratorType(kind, prices.get(kind, 1.0)) for kind in kinds))

@@ -1,0 +1,83 @@
+"""The one control loop, for virtual and for real time.
+
+backend ──events──▶ journal ──fold──▶ state ──freeze──▶ snapshot ──▶ policy ──▶ placement ──▶ mechanism ──▶ backend
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.core.commands import Command
+from shoal.core.decision import Decision, Verdicts
+from shoal.core.errors import PolicyError
+from shoal.core.seams import Backend, Mechanism, Placer, Policy
+from shoal.core.snapshot import Snapshot
+from shoal.core.units import Seconds
+from shoal.engine.state import State
+from shoal.store.codec import Decided
+from shoal.store.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The pure middle of a cycle: what was decided, what placement made of it, what is to be done."""
+
+    decision: Decision
+    verdicts: Verdicts
+    commands: tuple[Command, ...]
+
+    def record(self) -> Decided:
+        """What the journal keeps of it."""
+        return Decided(self.verdicts.digest(), self.decision.review_at, self.commands)
+
+
+def judge(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: Mechanism) -> Judgement:
+    """Steps 4 to 6: decide, seat, plan. A pure function; replay calls it again and must get the same."""
+    decision = policy.decide(snapshot)
+    if not decision.review_at > snapshot.now:
+        raise PolicyError(f"a review at t = {decision.review_at} is not after t = {snapshot.now}, when it was decided")
+    asked = Verdicts.of(snapshot, decision.verdicts)
+    seating = placer.place(snapshot, asked)
+    verdicts = asked.overruled(seating.overruled)
+    return Judgement(decision, verdicts, mechanism.plan(snapshot, verdicts, seating))
+
+
+@dataclass(slots=True)
+class Loop:
+    """The eight steps, and what they are made of."""
+
+    backend: Backend
+    state: State
+    policy: Policy
+    placer: Placer
+    mechanism: Mechanism
+    journal: Journal
+    watch: Callable[[Snapshot, Judgement], None] | None = None
+    review_at: Seconds = float("inf")
+
+    def cycle(self) -> bool:
+        """One turn of the ring; false when the backend's world has come to rest."""
+        heard = self.backend.wait(self.review_at)  # 1. hear events
+        if heard.over:
+            return False
+        self.journal.heard(heard)  # 2. record and fold them
+        self.state.hear(heard.now, heard.events)
+        decided, carry = self._decide()  # 3. freeze a snapshot  4. decide  5. seat  6. plan the moves
+        self.journal.decided(decided)  # 7. record
+        self.state.assume(decided.commands)  # 8. assume, then send
+        self.state.settle(carry)
+        self.backend.send(decided.commands)
+        self.review_at = decided.review_at
+        return True
+
+    def _decide(self) -> tuple[Decided, object | None]:
+        """Steps 3 to 6. The snapshot ends with this call unless somebody keeps it, which spares copying it whole."""
+        snapshot = self.state.freeze()
+        judgement = judge(snapshot, self.policy, self.placer, self.mechanism)
+        if self.watch is not None:
+            self.watch(snapshot, judgement)
+        return judgement.record(), judgement.decision.carry
+
+    def run(self) -> None:
+        """Turn until the backend's world has come to rest."""
+        while self.cycle():
+            pass

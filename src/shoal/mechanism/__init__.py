@@ -1,0 +1,1 @@
+"""How to get from the seats held to the seats given."""

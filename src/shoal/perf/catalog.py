@@ -1,0 +1,217 @@
+"""The built-in catalogue: public measurements of how fast well-known models train, every one with its source.
+
+``catalog()`` reads the shipped figures once and is a value from then on. ``Catalog.extended`` lays another catalogue,
+for example one read from a person's own throughput file, over this one.
+
+A batch size means what the model's source means by it: samples per GPU for models known from tables (Gavel's), samples
+of the whole gang for models known from a fitted step time (Pollux's); ``ModelType.per_gpu_batch`` says which.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from importlib import resources
+
+import msgspec
+
+from shoal.core.errors import InputError, nearest
+from shoal.perf.profile import Figure, Profile, ScalingProfile, StepTimes, TableProfile
+
+TIME_SLICED = (0.5, 0.5)
+"""What two jobs keep when they share GPUs and nobody has measured how that goes: they take turns, and no more."""
+
+TypeKey = tuple[str, int]
+"""A model and a batch size."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelType:
+    """A model at one batch size: on which kinds it runs, and who measured that."""
+
+    model: str
+    batch_size: int
+    kinds: tuple[str, ...]
+    source: str
+    unit: str = "samples"
+    per_gpu_batch: bool = False
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Profiles by model, their sources by model and kind, and what pairs of types keep when they share GPUs.
+
+    ``shared[a, b]`` is the fraction of its rate alone that type ``a`` keeps beside type ``b``; 0 means that the two
+    do not fit together.
+    """
+
+    profiles: Mapping[str, TableProfile | ScalingProfile]
+    sources: Mapping[tuple[str, str], str]
+    shared: Mapping[tuple[TypeKey, TypeKey], float] = field(default_factory=dict)
+    shared_source: str = ""
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """The names of the models, in the order of the catalogue."""
+        return tuple(self.profiles)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Every accelerator kind that some model has figures for."""
+        return tuple(dict.fromkeys(kind for profile in self.profiles.values() for kind in profile.kinds or ()))
+
+    @cached_property
+    def _types(self) -> tuple[ModelType, ...]:
+        return tuple(
+            self._type(model, profile, size) for model, profile in self.profiles.items() for size in profile.batch_sizes
+        )
+
+    def _type(self, model: str, profile: TableProfile | ScalingProfile, size: int) -> ModelType:
+        kinds = profile.kinds_at(size) if isinstance(profile, TableProfile) else tuple(profile.times)
+        source = "; ".join(dict.fromkeys(self.sources[model, kind] for kind in kinds))
+        return ModelType(model, size, kinds, source, profile.unit, profile.per_gpu_batch)
+
+    def types(self) -> tuple[ModelType, ...]:
+        """Every model at every standard batch size."""
+        return self._types
+
+    def profile(self, model: str) -> Profile:
+        """How fast a model goes; an unknown one is an error that suggests the nearest names."""
+        return self._known(model)
+
+    def _known(self, model: str) -> TableProfile | ScalingProfile:
+        found = self.profiles.get(model)
+        if found is None:
+            raise InputError("model", model, nearest(model, self.profiles))
+        return found
+
+    def work(self, model: str) -> float | None:
+        """The effective samples of a whole training; None where the source does not say."""
+        profile = self._known(model)
+        return profile.work if isinstance(profile, ScalingProfile) else None
+
+    def default_batch(self, model: str) -> int:
+        """The batch size meant when none is named: the initial one, or the middle one of a table."""
+        return self._known(model).default_batch
+
+    def colocated(
+        self, model_a: str | None, batch_a: int | None, model_b: str | None, batch_b: int | None
+    ) -> tuple[float, float]:
+        """The fractions of their rates alone that two jobs keep on the same GPUs; 0 means that they do not fit.
+
+        A pair that was not measured is assumed to take turns: ``TIME_SLICED``. Swapping the jobs swaps the answer.
+        """
+        a, b = self._key(model_a, batch_a), self._key(model_b, batch_b)
+        if a is None or b is None or (a, b) not in self.shared or (b, a) not in self.shared:
+            return TIME_SLICED
+        return self.shared[a, b], self.shared[b, a]
+
+    def _key(self, model: str | None, batch: int | None) -> TypeKey | None:
+        if model is None or model not in self.profiles:
+            return None
+        return model, self.profiles[model].default_batch if batch is None else batch
+
+    def extended(self, other: "Catalog") -> "Catalog":
+        """This catalogue with another laid over it: where both have a figure, the other's counts.
+
+        Two tables of one model are merged by batch size and kind, and keep this one's limit on GPUs where the other
+        has none; any other profile replaces this one's whole.
+        """
+        profiles = {**self.profiles, **{m: _over(self.profiles.get(m), p) for m, p in other.profiles.items()}}
+        source = "; ".join(dict.fromkeys(s for s in (other.shared_source, self.shared_source) if s))
+        return Catalog(profiles, {**self.sources, **other.sources}, {**self.shared, **other.shared}, source)
+
+
+def _over(
+    below: TableProfile | ScalingProfile | None, above: TableProfile | ScalingProfile
+) -> TableProfile | ScalingProfile:
+    if not (isinstance(below, TableProfile) and isinstance(above, TableProfile)):
+        return above
+    sizes = sorted({*below.figures, *above.figures})
+    merged = {size: {**below.figures.get(size, {}), **above.figures.get(size, {})} for size in sizes}
+    return replace(above, figures=merged, max_gpus=below.max_gpus if above.max_gpus is None else above.max_gpus)
+
+
+@cache
+def catalog() -> Catalog:
+    """The built-in catalogue, read when first asked for."""
+    shipped = resources.files("shoal.perf").joinpath("catalog.json").read_bytes()
+    return _built(msgspec.json.decode(shipped, type=_File))
+
+
+class _Group(msgspec.Struct):
+    source: str
+    rates: dict[str, dict[int, list[list[float]]]]
+
+
+class _Table(msgspec.Struct):
+    groups: list[_Group]
+    max_gpus: int | None = None
+
+
+class _Kind(msgspec.Struct):
+    source: str
+    compute: tuple[float, float]
+    node: tuple[float, float]
+    gamma: float
+    max_local: int
+    node_gpus: int
+    error: float
+    network: tuple[float, float] | None = None
+
+
+class _Scaling(msgspec.Struct):
+    task: str
+    source: str
+    initial_batch: int
+    max_batch: int
+    work: float
+    noise: list[tuple[float, float]]
+    kinds: dict[str, _Kind]
+
+
+class _Colocation(msgspec.Struct):
+    source: str
+    types: list[tuple[str, int]]
+    fractions: list[list[float]]
+
+
+class _File(msgspec.Struct):
+    about: list[str]
+    tables: dict[str, _Table]
+    scaling: dict[str, _Scaling]
+    colocation: _Colocation
+
+
+def _built(file: _File) -> Catalog:
+    profiles: dict[str, TableProfile | ScalingProfile] = {}
+    sources: dict[tuple[str, str], str] = {}
+    for model, table in file.tables.items():
+        profiles[model] = _table_profile(table)
+        sources |= {(model, kind): group.source for group in table.groups for kind in group.rates}
+    for model, scaling in file.scaling.items():
+        profiles[model] = _scaling_profile(scaling)
+        sources |= {(model, name): kind.source for name, kind in scaling.kinds.items()}
+    types, fractions = file.colocation.types, file.colocation.fractions
+    shared = {(a, b): x for a, row in zip(types, fractions, strict=True) for b, x in zip(types, row, strict=True)}
+    return Catalog(profiles, sources, shared, file.colocation.source)
+
+
+def _table_profile(table: _Table) -> TableProfile:
+    figures: dict[int, dict[str, tuple[Figure, ...]]] = {}
+    for kind, by_batch in _kinds(table.groups):
+        for size, rows in by_batch.items():
+            points = tuple(Figure(int(row[0]), row[1], row[2] if len(row) > 2 else None) for row in rows)
+            figures.setdefault(size, {})[kind] = points
+    return TableProfile(figures, table.max_gpus)
+
+
+def _kinds(groups: Iterable[_Group]) -> Iterable[tuple[str, dict[int, list[list[float]]]]]:
+    return (item for group in groups for item in group.rates.items())
+
+
+def _scaling_profile(scaling: _Scaling) -> ScalingProfile:
+    times = {
+        name: StepTimes(k.compute, k.node, k.network, k.gamma, k.max_local, k.node_gpus, k.error)
+        for name, k in scaling.kinds.items()
+    }
+    return ScalingProfile(times, scaling.initial_batch, scaling.max_batch, tuple(scaling.noise), scaling.work)

@@ -1,0 +1,191 @@
+"""What policies are told of speed: the declared tables (``ProfiledModel``) or only what was measured (``OnlineModel``).
+
+Both are pure: they remember answers only so as to give them faster, and every array they hand out is read-only and may
+be the same object each time. Rates are progress per second in the job's own unit.
+
+A ``BatchSetting`` counts the samples of the whole gang, and is divided by the GPUs for a model whose batch sizes are
+per GPU; how it is accumulated is the profile's business. The batch size of a job means what its model means by it.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.job import BatchSetting, JobSpec
+from shoal.core.snapshot import Estimate, JobView, Measurement
+from shoal.core.topology import Locality, Placement, Topology
+from shoal.perf.catalog import TIME_SLICED, Catalog
+from shoal.perf.profile import LinearProfile, Profile
+
+EXTRAPOLATED_SPREAD = 0.5
+"""Claimed for a rate scaled from a measurement taken elsewhere: a factor of about two either way is usual."""
+
+UNKNOWN_SPREAD = 1.0
+"""Claimed for a rate that rests on nothing."""
+
+Floats = NDArray[np.float64]
+
+
+class ProfiledModel:
+    """Rates from the catalogue; a job that names no model runs by its declared run time, linear in its GPUs.
+
+    A job whose model the catalogue does not know is an ``InputError`` that suggests the nearest names.
+    """
+
+    def __init__(self, topology: Topology, catalog: Catalog) -> None:
+        self.topology = topology
+        self.catalog = catalog
+        self._speeds: dict[tuple[str | None, int | None, int, tuple[str, ...] | None, float], Floats] = {}
+        self._curves: dict[tuple[str | None, int | None, int, float, int, str], Floats] = {}
+        self._rates: dict[tuple[str | None, int | None, int, float, str, int, Locality], Estimate] = {}
+
+    def profile(self, spec: JobSpec) -> Profile:
+        """The profile this job's rates come from."""
+        return LinearProfile(spec.gpus) if spec.model is None else self.catalog.profile(spec.model)
+
+    def rate(self, job: JobView, placement: Placement, batch: BatchSetting | None = None) -> Estimate:
+        """The rate on exactly these seats; 0 on a kind the job does not allow."""
+        spec = job.spec
+        kind = self.topology.kinds[self.topology.kind_of(placement)]
+        if not _allowed(spec, kind):
+            return Estimate(0.0, "profiled")
+        gpus = placement.gpus
+        size = job.batch_size if batch is None else _batch_of(self.profile(spec), batch, gpus)
+        key = (spec.model, size, spec.gpus, spec.speed, kind, gpus, self.topology.locality(placement))
+        found = self._rates.get(key)
+        if found is None:
+            profile = self.profile(spec)
+            rate = profile.rate(kind, gpus, key[-1], size) * spec.speed
+            found = self._rates[key] = Estimate(rate, "profiled", profile.spread(kind))
+        return found
+
+    def speeds(self, spec: JobSpec, batch_size: int | None = None) -> Floats:
+        """By kind: the rate of the requested gang at this or its declared batch size, on one node where one will do.
+
+        0 where the job does not allow the kind, there is no figure, or the cluster has too few GPUs of it.
+        """
+        size = batch_size or spec.batch_size
+        key = (spec.model, size, spec.gpus, spec.kinds, spec.speed)
+        found = self._speeds.get(key)
+        if found is None:
+            profile = self.profile(spec)
+            found = self._speeds[key] = _sealed(
+                [
+                    self._seated_well(profile, k, spec.gpus, size) * spec.speed if _allowed(spec, kind) else 0.0
+                    for k, kind in enumerate(self.topology.kinds)
+                ]
+            )
+        return found
+
+    def curve(self, job: JobView, kind: str) -> Floats:
+        """By GPUs from 0 to the job's most: the rate at its present batch size, on one node as long as one will do.
+
+        0 beyond the GPUs the cluster has of this kind, and throughout on a kind the job does not allow.
+        """
+        spec, most = job.spec, max(job.spec.max_gpus, 1)
+        if not _allowed(spec, kind):
+            return _sealed([0.0] * (most + 1))
+        key = (spec.model, job.batch_size, spec.gpus, spec.speed, most, kind)
+        found = self._curves.get(key)
+        if found is None:
+            profile, k = self.profile(spec), self.topology.kind_index[kind]
+            rates = [self._seated_well(profile, k, gpus, job.batch_size) * spec.speed for gpus in range(1, most + 1)]
+            found = self._curves[key] = _sealed([0.0, *rates])
+        return found
+
+    def colocated(self, a: JobView, b: JobView) -> tuple[float, float]:
+        """What fraction of their rates two jobs keep when they share GPUs, as measured, else by taking turns."""
+        return self.catalog.colocated(a.spec.model, a.batch_size, b.spec.model, b.batch_size)
+
+    def _seated_well(self, profile: Profile, kind: int, gpus: int, batch_size: int | None) -> float:
+        if gpus > self.topology.installed[kind]:
+            return 0.0
+        return profile.rate(self.topology.kinds[kind], gpus, _best_locality(self.topology, kind, gpus), batch_size)
+
+
+class OnlineModel:
+    """Nothing is declared: a job's rates are what was measured on it, scaled where they must be.
+
+    A rate measured on just such seats is given back (basis ``measured``). Otherwise the nearest measurement (same kind
+    first, then closest in GPUs, distance and batch size) is scaled by the number of GPUs (basis ``extrapolated``). With
+    none, the requested gang is taken to make one unit of progress per second (basis ``unknown``): true for a job
+    without a model, whose unit is seconds of that gang, and for others a scale that means nothing across jobs.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._speeds: dict[tuple[int, tuple[str, ...] | None], Floats] = {}
+
+    def rate(self, job: JobView, placement: Placement, batch: BatchSetting | None = None) -> Estimate:
+        """The rate on exactly these seats; 0 on a kind the job does not allow.
+
+        A batch setting is compared with measured batch sizes as it stands.
+        """
+        kind = self.topology.kind_of(placement)
+        if not _allowed(job.spec, self.topology.kinds[kind]):
+            return Estimate(0.0, "unknown")
+        size = job.batch_size if batch is None else batch.size
+        seats = Measurement(kind, placement.gpus, self.topology.locality(placement), size or 0, 0.0)
+        return _from_measured(job.spec, job.measured, seats)
+
+    def speeds(self, spec: JobSpec, batch_size: int | None = None) -> Floats:
+        """By kind: 1 where the requested gang may run and fits, else 0: before measuring, all kinds look equal."""
+        key = (spec.gpus, spec.kinds)
+        found = self._speeds.get(key)
+        if found is None:
+            room = zip(self.topology.kinds, self.topology.installed, strict=True)
+            found = _sealed([float(_allowed(spec, kind) and spec.gpus <= gpus) for kind, gpus in room])
+            self._speeds[key] = found
+        return found
+
+    def curve(self, job: JobView, kind: str) -> Floats:
+        """By GPUs from 0 to the job's most: measured where it was, scaled from the nearest measurement elsewhere."""
+        most, k = max(job.spec.max_gpus, 1), self.topology.kind_index[kind]
+        rates = [0.0] * (most + 1)
+        if _allowed(job.spec, kind):
+            measured, size = job.measured, job.batch_size or 0
+            for gpus in range(1, min(most, self.topology.installed[k]) + 1):
+                seats = Measurement(k, gpus, _best_locality(self.topology, k, gpus), size, 0.0)
+                rates[gpus] = _from_measured(job.spec, measured, seats).value
+        return _sealed(rates)
+
+    def colocated(self, a: JobView, b: JobView) -> tuple[float, float]:
+        """Nobody has measured the two together: they are taken to take turns."""
+        return TIME_SLICED
+
+
+def _from_measured(spec: JobSpec, measured: Sequence[Measurement], seats: Measurement) -> Estimate:
+    known = [m for m in measured if m.rate > 0]
+    if not known:
+        return Estimate(seats.gpus / spec.gpus, "unknown", UNKNOWN_SPREAD)
+    # min keeps the first of equals, and measurements come latest first.
+    near = min(known, key=lambda m: _distance(m, seats))
+    if _distance(near, seats) == (False, 0.0, 0, 0.0):
+        return Estimate(near.rate, "measured")
+    return Estimate(near.rate * seats.gpus / near.gpus, "extrapolated", EXTRAPOLATED_SPREAD)
+
+
+def _distance(m: Measurement, seats: Measurement) -> tuple[bool, float, int, float]:
+    comparable = m.batch_size > 0 and seats.batch_size > 0
+    batch = abs(math.log2(m.batch_size / seats.batch_size)) if comparable else 0.0
+    return m.kind != seats.kind, abs(math.log2(m.gpus / seats.gpus)), abs(m.locality - seats.locality), batch
+
+
+def _allowed(spec: JobSpec, kind: str) -> bool:
+    return spec.kinds is None or kind in spec.kinds
+
+
+def _batch_of(profile: Profile, batch: BatchSetting, gpus: int) -> int:
+    return math.ceil(batch.size / gpus) if profile.per_gpu_batch else batch.size
+
+
+def _best_locality(topology: Topology, kind: int, gpus: int) -> Locality:
+    return Locality.SAME_NODE if gpus <= topology.node_size[kind] else Locality.CROSS_NODE
+
+
+def _sealed(rates: Sequence[float]) -> Floats:
+    array = np.array(rates, dtype=np.float64)
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,35 @@
+"""Placement that only counts: GPUs wherever they are free, in order of node; distance is nobody's concern."""
+
+from dataclasses import dataclass
+
+from shoal.core.decision import Seating, Verdicts
+from shoal.core.room import FreeGpus
+from shoal.core.snapshot import Snapshot
+from shoal.core.topology import Placement, Topology
+from shoal.placement.seating import seat_changes
+
+
+@dataclass(frozen=True, slots=True)
+class AnyPlacer:
+    """Never refuses a grant for which enough GPUs of one kind are free."""
+
+    def place(self, snapshot: Snapshot, verdicts: Verdicts) -> Seating:
+        """Seats for the jobs whose grant changed."""
+        return seat_changes(snapshot, verdicts, find)
+
+
+def find(cluster: Topology, free: FreeGpus, kind: int, want: int, before: Placement | None) -> Placement | None:
+    """The first free GPUs in order of node."""
+    if free.free[kind] < want:
+        return None
+    open_nodes = 0
+    for nodes in free.sets[kind][1:]:
+        open_nodes |= nodes
+    seats: list[tuple[int, int]] = []
+    while want:
+        node = (open_nodes & -open_nodes).bit_length() - 1
+        open_nodes ^= 1 << node
+        take = min(want, free.node_free[node])
+        seats.append((node, take))
+        want -= take
+    return Placement(tuple(seats))

@@ -1,0 +1,1 @@
+"""Who gets how much: one module per idea, each a pure function of a frozen snapshot."""

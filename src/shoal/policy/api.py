@@ -1,0 +1,212 @@
+"""What policies are written with: serving jobs in an order, and saying why.
+
+A policy is any object with ``decide(snapshot) -> Decision``. Those in this room are frozen dataclasses whose fields
+are their options; ``registry`` turns ``name:key=value`` into one.
+"""
+
+from dataclasses import dataclass
+from math import floor, inf, isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Floats, Ints, NumberColumn, Numbers, Reason, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.snapshot import Snapshot
+from shoal.core.units import Seconds
+
+_FITS, _IN_TURN, _LEASED = map(np.uint8, (ReasonCode.FITS, ReasonCode.IN_TURN, ReasonCode.LEASED))
+_OUTRANKED, _NO_ROOM = map(np.uint8, (ReasonCode.OUTRANKED, ReasonCode.NO_ROOM))
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Who is served when jobs are taken in an order: GPUs by job, the kind by job, and who was the last one served."""
+
+    gpus: Ints
+    kinds: NDArray[np.int8] | None
+    last: int
+    """Position of the last job served in order; −1 when none was."""
+    free: int
+    """GPUs left over."""
+    most_free: int
+    """The most left over of any one kind."""
+
+
+def all_fit(snapshot: Snapshot) -> Verdicts | None:
+    """Verdicts that grant everyone its gang, when there is room for all; None when there is not.
+
+    Most moments of most clusters are like this, and then no order of service matters. On a cluster of several kinds
+    it does: who gets the better one.
+    """
+    columns, capacity = snapshot.columns, snapshot.cluster.capacity
+    if len(capacity) != 1:
+        return None
+    used = int(np.add.reduce(columns.gpus))
+    if used > capacity[0] or not columns.best_speed.all():
+        return None
+    codes = np.full(len(columns), _FITS)
+    return Verdicts(snapshot, gpus=columns.gpus, codes=codes, numbers={ReasonCode.FITS: (used, capacity[0])})
+
+
+def serve(snapshot: Snapshot, order: NDArray[np.intp], *, strict: bool = False) -> Served:
+    """Give each job in order its whole gang or nothing; with ``strict`` the first that does not fit ends it.
+
+    On a cluster of several kinds a running job stays on the kind it has, and any other takes the kind it is fastest
+    on among those with room; which kind suits whom is left to heterogeneity-aware policies.
+    """
+    if len(snapshot.cluster.kinds) == 1:
+        return _serve_one_kind(snapshot, order, strict)
+    return _serve_kinds(snapshot, order, strict)
+
+
+_NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+
+
+def serve_ascending(snapshot: Snapshot, key: Floats | Ints, first: NDArray[np.intp] = _NOBODY) -> Served:
+    """Serve ``first``, then everyone else in ascending key, ties in order of arrival; sorts no more than can matter."""
+    demand = snapshot.columns.gpus
+    left = snapshot.cluster.total_gpus - int(demand[first].sum())
+    if len(first):
+        others = np.ones(len(key), dtype=bool)
+        others[first] = False
+        rest = others.nonzero()[0]
+    else:
+        rest = np.arange(len(key))
+    if left <= 0 or not len(rest):
+        return serve(snapshot, first)
+    # Each job served takes a GPU or more, so the first `left` in line nearly always settle it.
+    if len(rest) > 4 * left:
+        keys = key[rest]
+        near = rest[keys <= np.partition(keys, left)[left]]
+        served = serve(snapshot, np.concatenate([first, near[np.argsort(key[near], kind="stable")]]))
+        if served.free == 0:
+            return served
+    return serve(snapshot, np.concatenate([first, rest[np.argsort(key[rest], kind="stable")]]))
+
+
+def _serve_one_kind(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -> Served:
+    demand = snapshot.columns.gpus
+    granted = np.zeros(len(demand), dtype=np.int32)
+    free = snapshot.cluster.capacity[0]
+    last = -1
+    # A job that cannot run here would take its turn, and its GPUs, for ever.
+    line = order if snapshot.possible.all() else order[snapshot.possible[order]]
+    # Each turn takes the longest run that fits. The job that stops it needs more than is left, so everything as wide
+    # is out for good: there are at most as many turns as there are distinct gang sizes.
+    while len(line) and free:
+        total = demand[line[:free]].cumsum()  # nobody takes less than one GPU, so no more than `free` can be served
+        count = int(total.searchsorted(free, side="right"))
+        if count:
+            taken = line[:count]
+            granted[taken] = demand[taken]
+            free -= int(total[count - 1])
+            last = int(taken[-1])
+        if strict or count == len(line):
+            break
+        line = line[count:]
+        line = line[demand[line] <= free]
+    return Served(granted, None, last, free, free)
+
+
+def _serve_kinds(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -> Served:
+    columns = snapshot.columns
+    granted = np.zeros(len(columns), dtype=np.int32)
+    kinds = np.full(len(columns), -1, dtype=np.int8)
+    free = list(snapshot.cluster.capacity)
+    demand, current = columns.gpus.tolist(), columns.kind.tolist()
+    preference = np.argsort(-columns.speeds, axis=1, kind="stable").tolist()
+    speeds = columns.speeds
+    last = -1
+    for i in order.tolist():
+        want = demand[i]
+        if current[i] >= 0 and free[current[i]] >= want:
+            choice = current[i]
+        else:
+            choice = next((k for k in preference[i] if free[k] >= want and speeds[i, k] > 0), -1)
+        if choice >= 0:
+            free[choice] -= want
+            granted[i], kinds[i], last = want, choice, i
+            if not any(free):
+                break
+        elif strict:
+            break
+    return Served(granted, kinds, last, sum(free), max(free))
+
+
+def ranked_verdicts(
+    snapshot: Snapshot,
+    served: Served,
+    name: str,
+    key: Floats | Ints,
+    *,
+    leased: NDArray[np.bool_] | None = None,
+    until: Floats | float = 0.0,
+) -> Verdicts:
+    """Verdicts for jobs served in ascending ``key``, after those under lease.
+
+    Everyone is told its own key and the last one served; who was passed over for want of room, its gang and the room;
+    who is under lease, until when.
+    """
+    granted = served.gpus > 0
+    in_turn = served.last >= 0 and (leased is None or not leased[served.last])
+    cut = float(key[served.last]) if in_turn else inf
+    codes = np.where(granted, _IN_TURN, np.where(key > cut, _OUTRANKED, _NO_ROOM))
+    story: tuple[NumberColumn, ...] = (name, key, cut)
+    numbers: dict[ReasonCode, tuple[NumberColumn, ...]] = {
+        ReasonCode.IN_TURN: story,
+        ReasonCode.OUTRANKED: story,
+        ReasonCode.NO_ROOM: (snapshot.columns.gpus, served.most_free),
+    }
+    if leased is not None:
+        codes[leased & granted] = _LEASED
+        numbers[ReasonCode.LEASED] = (until,)
+    return explained(snapshot, served.gpus, codes, numbers, served.kinds)
+
+
+def explained(
+    snapshot: Snapshot,
+    gpus: Ints,
+    codes: NDArray[np.uint8],
+    numbers: Numbers,
+    kinds: NDArray[np.int8] | None = None,
+) -> Verdicts:
+    """Verdicts in which jobs that cannot run at all on this cluster are told that instead."""
+    possible = snapshot.possible
+    if not possible.all():
+        hopeless = (gpus == 0) & ~possible
+        if hopeless.any():
+            return _with_hopeless(snapshot, gpus, codes, numbers, kinds, hopeless)
+    return Verdicts(snapshot, gpus=gpus, codes=codes, numbers=numbers, kinds=kinds)
+
+
+def _with_hopeless(
+    snapshot: Snapshot,
+    gpus: Ints,
+    codes: NDArray[np.uint8],
+    numbers: Numbers,
+    kinds: NDArray[np.int8] | None,
+    hopeless: NDArray[np.bool_],
+) -> Verdicts:
+    cluster, columns = snapshot.cluster, snapshot.columns
+    own: dict[int, Verdict] = {}
+    for i in np.flatnonzero(hopeless).tolist():
+        if columns.best_speed[i] > 0:
+            usable = max(c for c, s in zip(cluster.capacity, columns.speeds[i], strict=True) if s > 0)
+            own[i] = Refusal(Reason(ReasonCode.TOO_LARGE, (int(columns.gpus[i]), usable)))
+        elif int(columns.gpus[i]) > max(cluster.installed, default=0):
+            own[i] = Refusal(Reason(ReasonCode.TOO_LARGE, (int(columns.gpus[i]), max(cluster.capacity, default=0))))
+        else:
+            own[i] = Refusal(Reason(ReasonCode.NO_KIND, (", ".join(cluster.kinds),)))
+    return Verdicts(snapshot, gpus=gpus, codes=codes, numbers=numbers, kinds=kinds).overruled(own)
+
+
+def round_end(now: Seconds, seconds: Seconds) -> Seconds:
+    """The end of the round that ``now`` lies in, rounds being counted from time 0; always after ``now``."""
+    end = (floor(now / seconds) + 1) * seconds
+    return end if end > now else end + seconds
+
+
+def check_round(seconds: Seconds) -> None:
+    """Refuse a round no cluster could keep to."""
+    if not (isfinite(seconds) and seconds >= 1):
+        raise ValueError(f"round must be a finite number of seconds, at least 1, not {seconds}")

@@ -1,0 +1,393 @@
+"""A journal told job by job: who was live when, who held what when and how fast it went; columns, built in one pass.
+
+This follows ``engine.state`` exactly in what counts: seats are held from the command that gives them to the command or
+event that ends them, and a message from a life the job no longer leads is ignored. Reading stops where the journal
+does; what is held then is held until the last moment heard of.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from math import inf
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.commands import Start, Stop
+from shoal.core.errors import JournalError
+from shoal.core.events import (
+    BatchChanged,
+    JobCancelled,
+    JobCompleted,
+    JobCrashed,
+    JobMeasured,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    NodeLost,
+    NodeReturned,
+)
+from shoal.core.job import JobSpec
+from shoal.core.lifecycle import JobState
+from shoal.core.topology import Node, Topology, parse_cluster, topology_of
+from shoal.core.units import JobId, Seconds, TenantId
+from shoal.engine.state import MOST_CRASHES
+from shoal.store.codec import COMMAND_TAGS, DECIDED, EVENT_TAGS, HEADER, HEARD
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+_SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
+_ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work", "tenant", "app"))
+_MODEL, _BATCH, _KINDS = (_SPEC[name] for name in ("model", "batch_size", "kinds"))
+_START, _STOP = COMMAND_TAGS[Start], COMMAND_TAGS[Stop]
+_ENDED = -1
+"""In place of an incarnation: the job's life is over, and whatever else is said of it is late."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobType:
+    """What the speed of a job depends on; many jobs have one type."""
+
+    gpus: int
+    model: str | None
+    batch_size: int | None
+    kinds: tuple[str, ...] | None
+
+    def spec(self) -> JobSpec:
+        """A specification that stands for all jobs of this type."""
+        return JobSpec(
+            id="",
+            submitted=0.0,
+            gpus=self.gpus,
+            work=None,
+            min_gpus=self.gpus,
+            max_gpus=self.gpus,
+            model=self.model,
+            batch_size=self.batch_size,
+            kinds=self.kinds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """Intervals in which a job held GPUs, in the order they began; ``done`` is its progress at the end, if told."""
+
+    job: Ints
+    since: Floats
+    until: Floats
+    gpus: Ints
+    kind: Ints
+    done: Floats
+
+    @property
+    def gpu_seconds(self) -> Floats:
+        """GPUs times seconds of each interval."""
+        seconds: Floats = (self.until - self.since) * self.gpus
+        return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Measured speeds: within which hold, from when to when, how fast, and at which batch size (0 if none)."""
+
+    hold: Ints
+    since: Floats
+    until: Floats
+    rate: Floats
+    batch_size: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaps:
+    """Intervals in which two jobs shared the same GPUs: so many are counted twice in the holds."""
+
+    since: Floats
+    until: Floats
+    gpus: Ints
+    kind: Ints
+
+
+@dataclass(frozen=True)
+class History:
+    """What a journal tells of its jobs, by admission number.
+
+    ``ended`` is when the job completed, failed or was cancelled, infinite if it is live; ``work`` its total progress if
+    it completed, else what was declared, NaN if nothing was. ``trajectories`` holds, for the jobs whose batch size
+    changed, the changes that count: (progress, batch size), by ascending progress.
+    """
+
+    settings: dict[str, Any]
+    topology: Topology
+    begin: Seconds
+    end: Seconds
+    decisions: int
+    ids: list[JobId]
+    tenants: list[TenantId]
+    apps: list[str | None]
+    types: list[JobType]
+    type: Ints
+    gpus: Ints
+    submitted: Floats
+    ended: Floats
+    outcome: Ints
+    work: Floats
+    trajectories: dict[int, list[tuple[float, int]]]
+    holds: Holds
+    rates: Rates
+    overlaps: Overlaps
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def gone(self) -> Floats:
+        """When each job ceased to be live, as far as the journal goes."""
+        gone: Floats = np.minimum(self.ended, self.end)
+        return gone
+
+    @property
+    def completed(self) -> NDArray[np.bool_]:
+        """Which jobs did all their work."""
+        completed: NDArray[np.bool_] = self.outcome == JobState.COMPLETED
+        return completed
+
+
+def read_history(records: Iterable[list[Any]]) -> History:
+    """The history in raw records, as ``MemoryJournal.raw`` and ``JournalFile.raw`` give them."""
+    source = iter(records)
+    header = next(source, None)
+    if header is None or header[0] != HEADER:
+        raise JournalError("a journal must begin with its header")
+    topology = _topology(header[2])
+    fold = _Fold(topology.node_kind)
+    for record in source:
+        if record[0] == HEARD:
+            fold.hear(record[1], record[2])
+        elif record[0] == DECIDED:
+            fold.assume(record[3])
+    return fold.history(header[2], topology)
+
+
+def _topology(settings: dict[str, Any]) -> Topology:
+    prices = settings.get("prices") or {}
+    nodes = settings.get("cluster_nodes")
+    if nodes is not None:
+        return topology_of([Node(*node) for node in nodes], prices)
+    if isinstance(settings.get("cluster"), str):
+        return parse_cluster(settings["cluster"], prices=prices)
+    raise JournalError("the journal's header does not say which nodes the cluster had (cluster_nodes)")
+
+
+class _Fold:
+    """The pass over the records: plain lists and arrays, one short method for each thing that is told."""
+
+    def __init__(self, node_kind: tuple[int, ...]) -> None:
+        self.node_kind = node_kind
+        self.now = 0.0
+        self.first = inf
+        self.decisions = 0
+        self.ids: list[JobId] = []
+        self.tenants: list[TenantId] = []
+        self.apps: list[str | None] = []
+        self.types: dict[tuple[Any, ...], int] = {}
+        self.type, self.gpus, self.outcome = array("q"), array("q"), array("q")
+        self.submitted, self.ended, self.work = array("d"), array("d"), array("d")
+        self.incarnation: list[int] = []
+        self.batch: list[int] = []
+        self.hold: list[int] = []  # the job's latest hold, −1 before its first
+        self.crashes: dict[int, int] = {}
+        self.trajectories: dict[int, list[tuple[float, int]]] = {}
+        self.job, self.held, self.kind = array("q"), array("q"), array("q")
+        self.since, self.until, self.done = array("d"), array("d"), array("d")
+        self.rate_hold, self.rate_batch = array("q"), array("q")
+        self.rate_at, self.rate = array("d"), array("d")
+        self.paired: dict[int, tuple[int, Seconds]] = {}
+        self.overlaps: list[tuple[Seconds, Seconds, int, int]] = []
+        happened: dict[type, Callable[[list[Any]], None]] = {
+            JobSubmitted: self._submitted,
+            JobStarted: self._measured,
+            JobMeasured: self._measured,
+            BatchChanged: self._batch_changed,
+            JobStopped: self._stopped,
+            JobCompleted: self._completed,
+            JobCrashed: self._crashed,
+            JobCancelled: self._cancelled,
+            NodeLost: self._ignored,
+            NodeReturned: self._ignored,
+        }
+        self.on = [happened[cls] for cls in EVENT_TAGS]
+
+    def hear(self, now: Seconds, events: list[list[Any]]) -> None:
+        on = self.on
+        for event in events:
+            on[event[0]](event)
+        self.now = now
+
+    def assume(self, commands: list[list[Any]]) -> None:
+        self.decisions += 1
+        for command in commands:  # all seats are given back before any is taken: jobs may swap
+            if command[0] != _START:
+                self._close(command[1], self.now)
+        for command in commands:
+            if command[0] != _STOP:
+                self._open(command)
+
+    # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _open(self, command: list[Any]) -> None:
+        _, job, incarnation, seats, batch, partner = command
+        number = len(self.job)
+        self.job.append(job)
+        self.since.append(self.now)
+        self.until.append(inf)
+        self.held.append(seats[0][1] if len(seats) == 1 else sum(count for _, count in seats))
+        self.kind.append(self.node_kind[seats[0][0]])
+        self.done.append(np.nan)
+        self.hold[job] = number
+        self.incarnation[job] = incarnation
+        if batch is not None:
+            self.batch[job] = batch[0]
+        if partner is not None:
+            self._pair(job, partner)
+
+    def _pair(self, job: int, partner: int) -> None:
+        mine, other = self.hold[job], self.hold[partner]
+        same = other >= 0 and self.until[other] == inf and self.held[other] == self.held[mine]
+        if same and self.kind[other] == self.kind[mine]:
+            self.paired[job], self.paired[partner] = (partner, self.now), (job, self.now)
+
+    def _close(self, job: int, at: Seconds) -> None:
+        hold = self.hold[job]
+        if hold < 0 or self.until[hold] != inf:
+            return
+        self.until[hold] = at
+        if self.paired and job in self.paired:
+            partner, since = self.paired.pop(job)
+            self.paired.pop(partner, None)
+            self.overlaps.append((since, at, self.held[hold], self.kind[hold]))
+
+    # ── events ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _submitted(self, event: list[Any]) -> None:
+        at, spec = event[1], event[2]
+        self.first = min(self.first, at)
+        self.ids.append(spec[_ID])
+        self.tenants.append(spec[_TENANT])
+        self.apps.append(spec[_APP])
+        self.type.append(self._type_number(spec))
+        self.gpus.append(spec[_GPUS])
+        self.outcome.append(JobState.PENDING)
+        self.submitted.append(at)
+        self.ended.append(inf)
+        self.work.append(np.nan if spec[_WORK] is None else spec[_WORK])
+        self.incarnation.append(0)
+        self.batch.append(spec[_BATCH] or 0)
+        self.hold.append(-1)
+
+    def _type_number(self, spec: list[Any]) -> int:
+        kinds = spec[_KINDS] and tuple(spec[_KINDS])
+        key = (spec[_GPUS], spec[_MODEL], spec[_BATCH], kinds)
+        return self.types.setdefault(key, len(self.types))
+
+    def _measured(self, event: list[Any]) -> None:
+        job = event[2]
+        if event[3] == self.incarnation[job]:
+            self.rate_hold.append(self.hold[job])
+            self.rate_at.append(event[1])
+            self.rate.append(event[4])
+            self.rate_batch.append(self.batch[job])
+
+    def _batch_changed(self, event: list[Any]) -> None:
+        _, _, job, incarnation, _, done, size = event
+        if incarnation == self.incarnation[job]:
+            self.batch[job] = size
+            # A crash may set a job back behind a change, which then comes again.
+            kept = [change for change in self.trajectories.get(job, ()) if change[0] < done]
+            self.trajectories[job] = [*kept, (done, size)]
+            self._measured(event)
+
+    def _stopped(self, event: list[Any]) -> None:
+        if event[3] == self.incarnation[event[2]]:
+            self.done[self.hold[event[2]]] = event[4]
+
+    def _completed(self, event: list[Any]) -> None:
+        _, at, job, incarnation, done = event
+        if incarnation == self.incarnation[job]:
+            self.work[job] = done
+            self._end(job, at, JobState.COMPLETED)
+
+    def _crashed(self, event: list[Any]) -> None:
+        _, at, job, incarnation, done, blamed, _ = event
+        if incarnation != self.incarnation[job]:
+            return
+        self.done[self.hold[job]] = done
+        self.crashes[job] = self.crashes.get(job, 0) + bool(blamed)
+        if self.crashes[job] >= MOST_CRASHES:
+            self._end(job, at, JobState.FAILED)
+        else:
+            self._close(job, at)
+
+    def _cancelled(self, event: list[Any]) -> None:
+        if self.incarnation[event[2]] != _ENDED:
+            self._end(event[2], event[1], JobState.CANCELLED)
+
+    def _ignored(self, event: list[Any]) -> None:
+        """Nodes come and go; what that does to jobs is told by events of their own."""
+
+    def _end(self, job: int, at: Seconds, outcome: JobState) -> None:
+        self._close(job, at)
+        self.ended[job] = at
+        self.outcome[job] = outcome
+        self.incarnation[job] = _ENDED
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def history(self, settings: dict[str, Any], topology: Topology) -> History:
+        for job in list(self.paired):
+            self._close(job, self.now)
+        until = np.minimum(_floats(self.until), self.now)
+        holds = Holds(
+            _ints(self.job), _floats(self.since), until, _ints(self.held), _ints(self.kind), _floats(self.done)
+        )
+        overlaps = np.array(self.overlaps, dtype=np.float64).reshape(-1, 4).T
+        return History(
+            settings=settings,
+            topology=topology,
+            begin=self.first if self.ids else self.now,
+            end=self.now,
+            decisions=self.decisions,
+            ids=self.ids,
+            tenants=self.tenants,
+            apps=self.apps,
+            types=[JobType(*key) for key in self.types],
+            type=_ints(self.type),
+            gpus=_ints(self.gpus),
+            submitted=_floats(self.submitted),
+            ended=_floats(self.ended),
+            outcome=_ints(self.outcome),
+            work=_floats(self.work),
+            trajectories=self.trajectories,
+            holds=holds,
+            rates=self._rates(until),
+            overlaps=Overlaps(overlaps[0], overlaps[1], overlaps[2].astype(np.int64), overlaps[3].astype(np.int64)),
+        )
+
+    def _rates(self, until: Floats) -> Rates:
+        """A rate holds until the next one measured in the same hold, or until the hold's end."""
+        hold, at = _ints(self.rate_hold), _floats(self.rate_at)
+        order = np.argsort(hold, kind="stable")
+        hold, at = hold[order], at[order]
+        ends = until[hold]
+        same = hold[1:] == hold[:-1]
+        ends[:-1][same] = at[1:][same]
+        return Rates(hold, at, np.maximum(ends, at), _floats(self.rate)[order], _ints(self.rate_batch)[order])
+
+
+def _floats(values: "array[float]") -> Floats:
+    return np.frombuffer(values, dtype=np.float64) if values else np.zeros(0)
+
+
+def _ints(values: "array[int]") -> Ints:
+    return np.frombuffer(values, dtype=np.int64) if values else np.zeros(0, dtype=np.int64)

@@ -1,0 +1,288 @@
+"""How each job fared and what a run was worth: the rows of ``jobs.parquet`` and the figures of ``summary.json``.
+
+Finish-time fairness has four definitions here, each reported by its name and never as a bare "FTF". All are the job
+completion time over what it would have been under some notion of a fair share, so above 1 means worse than fair:
+
+- ``themis``: JCT / (T_cluster · N_avg). Read per job: T_cluster is the job's completion time were only the jobs of its
+  app submitted (sharing the cluster equally among themselves), N_avg the number of apps with a live job, averaged over
+  the job's own life. A job without an app is an app of one, whose T_cluster is its exclusive run time.
+- ``isolated``: JCT / JCT in a separate run of the whole trace in which each of the n jobs then live holds exactly 1/n
+  of the GPUs of each kind, and uses no more than its gang. Cancelled and failed jobs take no part in that run.
+- ``contention``: JCT / (exclusive run time · max(1, jobs in the trace / GPUs)).
+- ``shockwave``: JCT / (exclusive run time · contention), contention being GPUs wanted by live jobs over GPUs there are,
+  averaged over the job's life and at least 1.
+
+References: Mahajan et al., NSDI 2020 (eq. 1); Narayanan et al., OSDI 2020 (§4.2); Zheng et al., NSDI 2023 (eq. 9).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import isnan
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.errors import InputError
+from shoal.core.lifecycle import JobState
+from shoal.core.units import JobId, TenantId
+from shoal.perf.catalog import Catalog, catalog
+from shoal.report.alone import Alone, run_alone
+from shoal.report.fluid import share_equally
+from shoal.report.history import Floats, History, Ints
+from shoal.report.steps import Steps
+
+DEFINITIONS = ("themis", "isolated", "contention", "shockwave")
+"""The names of the four definitions of finish-time fairness."""
+
+THRESHOLDS = (1.0, 1.05, 1.1)
+"""A job whose ρ exceeds one of these was treated unfairly, at that threshold."""
+
+_ROUNDING = 1e-9
+"""A ρ this close above a threshold is at it: times are sums of many floating-point numbers."""
+
+_SETTINGS = ("placement", "restart_cost", "round", "throughputs", "version")
+
+Summary: TypeAlias = dict[str, Any]
+"""The figures of a run as they stand in ``summary.json``; what cannot be said is None."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTable:
+    """One row per job, by admission number. NaN stands for what never happened or cannot be known.
+
+    ``restarts`` counts starts after the first and resizes; ``gpu_seconds`` what was held, a shared GPU counting for
+    each holder; ``queueing`` the seconds the job was live without GPUs.
+    """
+
+    id: list[JobId]
+    tenant: list[TenantId]
+    submitted: Floats
+    started: Floats
+    completed: Floats
+    jct: Floats
+    gpus: Ints
+    restarts: Ints
+    gpu_seconds: Floats
+    queueing: Floats
+    exclusive: Floats
+    rho: Mapping[str, Floats]
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def part(self, rows: slice) -> "JobTable":
+        """Some consecutive rows."""
+        plain = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "rho"}
+        return JobTable(**plain, rho={name: rho[rows] for name, rho in self.rho.items()})
+
+    def between(self, first: JobId, last: JobId) -> "JobTable":
+        """The jobs from one to another, both included, in order of admission."""
+        numbers = {name: i for i, name in enumerate(self.id)}
+        for name in (first, last):
+            if name not in numbers:
+                raise InputError("window", name, "no such job in this run")
+        if numbers[first] > numbers[last]:
+            raise InputError("window", f"{first}:{last}", "the first job was submitted after the last")
+        return self.part(slice(numbers[first], numbers[last] + 1))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as ``--per-job`` prints them."""
+        rhos = zip(*map(_plain, self.rho.values()), strict=True)
+        columns = {
+            "id": self.id,
+            "tenant": self.tenant,
+            "submitted": _plain(self.submitted),
+            "started": _plain(self.started),
+            "completed": _plain(self.completed),
+            "jct": _plain(self.jct),
+            "gpus": self.gpus.tolist(),
+            "restarts": self.restarts.tolist(),
+            "gpu_seconds": _plain(self.gpu_seconds),
+            "queueing": _plain(self.queueing),
+            "exclusive": _plain(self.exclusive),
+            "rho": [dict(zip(self.rho, values, strict=True)) for values in rhos],
+        }
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _plain(values: Floats) -> list[float | None]:
+    return [None if isnan(value) else value for value in values.tolist()]
+
+
+def job_table(history: History, known: Catalog | None = None) -> JobTable:
+    """How each job of a history fared; ``known`` is the catalogue of its speeds, the built-in one unless given."""
+    holds, count = history.holds, len(history)
+    starts = np.bincount(holds.job, minlength=count)
+    started = np.full(count, np.nan)
+    started[holds.job[::-1]] = holds.since[::-1]
+    run_seconds = _sums(holds.job, holds.until - holds.since, count)
+    completed = np.where(history.completed, history.ended, np.nan)
+    jct = completed - history.submitted
+    alone = run_alone(history, known or catalog())
+    return JobTable(
+        id=history.ids,
+        tenant=history.tenants,
+        submitted=history.submitted,
+        started=started,
+        completed=completed,
+        jct=jct,
+        gpus=history.gpus,
+        restarts=np.maximum(starts - 1, 0),
+        gpu_seconds=_sums(holds.job, holds.gpu_seconds, count),
+        queueing=np.maximum(history.gone - history.submitted - run_seconds, 0.0),
+        exclusive=alone.exclusive,
+        rho=_fairness(history, jct, alone),
+    )
+
+
+def _sums(jobs: Ints, values: Floats, count: int) -> Floats:
+    return np.asarray(np.bincount(jobs, weights=values, minlength=count), dtype=np.float64)
+
+
+def _fairness(history: History, jct: Floats, alone: Alone) -> dict[str, Floats]:
+    gpus, exclusive = sum(history.topology.installed), alone.exclusive
+    lives = history.submitted, history.gone
+    demand = Steps.of(*lives, history.gpus.astype(np.float64)).mean(*lives)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "themis": jct / (_alone_with_app(history, exclusive, gpus) * _live_apps(history).mean(*lives)),
+            "isolated": jct / (_in_isolation(history, alone.spread, gpus) - history.submitted),
+            "contention": jct / (exclusive * max(1.0, len(history) / gpus)),
+            "shockwave": jct / (exclusive * np.maximum(demand / gpus, 1.0)),
+        }
+
+
+def _in_isolation(history: History, length: Floats, gpus: int) -> Floats:
+    """When each job would be done if everyone held 1/n of the cluster."""
+    gone = (history.outcome == JobState.CANCELLED) | (history.outcome == JobState.FAILED)
+    return _shared_run(history, np.flatnonzero(~gone & np.isfinite(length)), length, gpus)
+
+
+def _shared_run(history: History, jobs: Ints, length: Floats, gpus: int) -> Floats:
+    finish = np.full(len(history), np.nan)
+    finish[jobs] = share_equally(history.submitted[jobs], length[jobs], history.gpus[jobs], gpus)
+    return finish
+
+
+def _apps(history: History) -> list[Ints]:
+    """The jobs of each app that has more than one."""
+    numbers: dict[str, list[int]] = {}
+    for job, app in enumerate(history.apps):
+        if app is not None:
+            numbers.setdefault(app, []).append(job)
+    return [np.array(jobs) for jobs in numbers.values() if len(jobs) > 1]
+
+
+def _alone_with_app(history: History, exclusive: Floats, gpus: int) -> Floats:
+    """Each job's completion time if only the jobs of its app had been submitted."""
+    seconds = exclusive.copy()
+    for jobs in _apps(history):
+        known = jobs[np.isfinite(exclusive[jobs])]
+        seconds[known] = _shared_run(history, known, exclusive, gpus)[known] - history.submitted[known]
+    return seconds
+
+
+def _live_apps(history: History) -> Steps:
+    """How many apps have a live job: the union of its jobs' lives counts once for each app."""
+    since, until, weight = history.submitted, history.gone.copy(), np.ones(len(history))
+    for jobs in _apps(history):
+        # In order of submission, a job adds to the union only what lies beyond all ends before it.
+        reach = np.maximum.accumulate(until[jobs])
+        covered = np.concatenate([[-np.inf], reach[:-1]])
+        begins = np.maximum(since[jobs], covered)
+        weight[jobs] = 0.0
+        fresh = begins < until[jobs]
+        since, until = np.concatenate([since, begins[fresh]]), np.concatenate([until, until[jobs][fresh]])
+        weight = np.concatenate([weight, np.ones(int(fresh.sum()))])
+    return Steps.of(since, until, weight)
+
+
+def summarize(
+    history: History,
+    table: JobTable,
+    *,
+    window: tuple[JobId, JobId] | None = None,
+    measured: Mapping[str, Any] | None = None,
+) -> Summary:
+    """The figures of a run, under the names of ``summary.json``.
+
+    With a ``window`` of two job ids, what is said of jobs (completion times, ρ, queueing, restarts, GPU-seconds) is
+    said of the jobs from the first to the last of them; makespan, utilization, cost and decisions stay the whole
+    run's. ``measured`` is what only the process that ran it can know: ``decision_seconds cpu_seconds peak_rss_mb``.
+    """
+    jobs = table if window is None else table.between(*window)
+    jct = jobs.jct[np.isfinite(jobs.jct)]
+    ended = table.completed[np.isfinite(table.completed)]
+    makespan = float(ended.max() - history.begin) if len(ended) else None
+    settings = history.settings
+    return {
+        **{key: settings.get(key) for key in ("policy", "seed")},
+        "cluster": _described(history),
+        **{key: settings.get(key) for key in ("workload", "knowledge")},
+        "settings": {key: settings[key] for key in _SETTINGS if key in settings},
+        "window": None if window is None else list(window),
+        "jobs": len(jobs),
+        "completed": len(jct),
+        "avg_jct": _mean(jct),
+        "median_jct": _quantile(jct, 0.5),
+        "p99_jct": _quantile(jct, 0.99),
+        "makespan": makespan,
+        "utilization": None if not makespan else _busy(history, makespan) / (_gpus(history) * makespan),
+        "gpu_seconds": float(jobs.gpu_seconds.sum()),
+        "cost": _cost(history),
+        "restarts": int(jobs.restarts.sum()),
+        "rho": {name: _fairness_figures(jobs.rho[name]) for name in DEFINITIONS},
+        "queueing": {"mean": _mean(jobs.queueing), "p99": _quantile(jobs.queueing, 0.99)},
+        "decisions": history.decisions,
+        **(measured or {}),
+    }
+
+
+def _described(history: History) -> str:
+    given = history.settings.get("cluster")
+    return given if isinstance(given, str) else history.topology.describe()
+
+
+def _gpus(history: History) -> int:
+    return sum(history.topology.installed)
+
+
+def _busy(history: History, makespan: float) -> float:
+    """GPU-seconds in use between the first submission and the last completion; a shared GPU is in use once."""
+    begin, end = history.begin, history.begin + makespan
+
+    def clipped(since: Floats, until: Floats, gpus: Ints) -> float:
+        return float((np.maximum(np.minimum(until, end) - np.maximum(since, begin), 0.0) * gpus).sum())
+
+    holds, overlaps = history.holds, history.overlaps
+    held = clipped(holds.since, holds.until, holds.gpus)
+    return held - clipped(overlaps.since, overlaps.until, overlaps.gpus)
+
+
+def _cost(history: History) -> float:
+    """Dollars for every GPU-second in use, by kind."""
+    prices = np.array([kind.price_per_hour for kind in history.topology.types]) / 3600.0
+    holds, overlaps = history.holds, history.overlaps
+    held = float((holds.gpu_seconds * prices[holds.kind]).sum())
+    return held - float(((overlaps.until - overlaps.since) * overlaps.gpus * prices[overlaps.kind]).sum())
+
+
+def unfair(rho: Floats, limit: float) -> NDArray[np.bool_]:
+    """Which jobs exceed a threshold; rounding does not make a job unfairly treated."""
+    exceeds: NDArray[np.bool_] = rho > limit * (1 + _ROUNDING)
+    return exceeds
+
+
+def _fairness_figures(rho: Floats) -> dict[str, float | None]:
+    known = rho[np.isfinite(rho)]
+    fractions = {f"unfair_{limit}": _mean(unfair(known, limit)) for limit in THRESHOLDS}
+    return {"mean": _mean(known), "max": float(known.max()) if len(known) else None, **fractions}
+
+
+def _mean(values: NDArray[Any]) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _quantile(values: Floats, q: float) -> float | None:
+    return float(np.quantile(values, q)) if len(values) else None

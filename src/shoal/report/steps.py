@@ -1,0 +1,41 @@
+"""Quantities that change in steps over time, and their exact averages."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.report.history import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A piecewise function of time by its change points and its integral up to each; constant 0 outside them."""
+
+    times: Floats
+    integral: Floats
+
+    @classmethod
+    def of(cls, since: Floats, until: Floats, weight: Floats) -> "Steps":
+        """The sum of ``weight`` over the intervals that cover a moment."""
+        times = np.concatenate([since, until])
+        order = np.argsort(times, kind="stable")
+        level = np.cumsum(np.concatenate([weight, -weight])[order])
+        return cls.through(times[order], level[:-1])
+
+    @classmethod
+    def through(cls, times: Floats, level: Floats) -> "Steps":
+        """Of the level between each change point and the next."""
+        if not len(times):
+            return cls(np.zeros(1), np.zeros(1))
+        return cls(times, np.concatenate([[0.0], np.cumsum(level * np.diff(times))]))
+
+    def between(self, since: Floats, until: Floats) -> Floats:
+        """The integral over intervals."""
+        area: Floats = np.interp(until, self.times, self.integral) - np.interp(since, self.times, self.integral)
+        return area
+
+    def mean(self, since: Floats, until: Floats) -> Floats:
+        """The exact time average over intervals; NaN over an empty one."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean: Floats = self.between(since, until) / (until - since)
+        return mean

@@ -1,0 +1,92 @@
+"""Figures as people read them, and the comparison as a table for the terminal."""
+
+from typing import TYPE_CHECKING
+
+from shoal.report.compare import MEASURES, Comparison, Difference, Measure
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
+_POINTS = "%"
+
+
+def unit_of(comparison: Comparison, measure: Measure) -> tuple[str, float]:
+    """The unit a measure's column is printed in, and how many of the stored unit make one of it."""
+    if measure.unit == _POINTS:
+        return "%", 0.01
+    if measure.unit != "h":
+        return measure.unit if measure.unit == "$" else "", 1.0
+    means = [mean for standing in comparison.standings if (mean := standing.means[measure.name]) is not None]
+    smallest = min(means, default=0.0)
+    return next((unit for unit in _UNITS if smallest >= 0.5 * unit[1]), _UNITS[-1])
+
+
+def heading(comparison: Comparison, measure: Measure) -> str:
+    """A column's heading with its unit, for example ``average JCT (h)``."""
+    unit = unit_of(comparison, measure)[0]
+    return f"{measure.title} ({unit})" if unit else measure.title
+
+
+def figure(comparison: Comparison, measure: Measure, value: float | None) -> str:
+    """A value in its column's unit, without the unit; a dash where there is none."""
+    if value is None:
+        return "–"
+    shown = value / unit_of(comparison, measure)[1]
+    if measure.unit in ("n", "$"):
+        return f"{shown:,.0f}"
+    return f"{shown:.1f}" if measure.unit == _POINTS else f"{shown:,.2f}"
+
+
+def change(comparison: Comparison, measure: Measure, difference: Difference | None) -> tuple[str, ...]:
+    """A difference as lines: the change against the baseline and its interval, or that none was found, or nothing.
+
+    Relative, except that shares (utilization, unfair jobs) change by percentage points.
+    """
+    if difference is None:
+        return ()
+    if difference.verdict == "no difference":
+        return ("no difference",)
+    base = next(s.means[measure.name] for s in comparison.standings if s.policy == comparison.baseline)
+    points = measure.unit == _POINTS
+    if not points and not base:
+        return ()
+    scale, unit = (0.01, " pp") if points else ((base or 1.0) / 100, " %")
+    lines = [f"{difference.value / scale:+.1f}{unit}"]
+    if difference.low is not None and difference.high is not None:
+        lines.append(f"({difference.low / scale:+.1f} to {difference.high / scale:+.1f})")
+    return tuple(line.replace("-", "−") for line in lines)
+
+
+def basis(comparison: Comparison) -> str:
+    """A sentence on what the intervals rest on."""
+    found = {d.basis: d.pairs for d in comparison.differences}
+    if "seeds" in found:
+        return f"Changes are against {comparison.baseline}, with 95 % t-intervals over {found['seeds']} paired seeds."
+    if "jobs" in found:
+        what = f"95 % bootstrap intervals over {found['jobs']:,} paired jobs of one seed"
+        return f"Changes are against {comparison.baseline}, with {what}; figures without one are single observations."
+    return ""
+
+
+def table(comparison: Comparison) -> "Table":
+    """The comparison as a table to print: a column for each policy, the best of each row marked."""
+    from rich.table import Table
+    from rich.text import Text
+
+    where = " on ".join(filter(None, (comparison.workload, comparison.cluster)))
+    printed = Table(title=where or None, caption=basis(comparison) or None)
+    printed.add_column("")
+    for standing in comparison.standings:
+        printed.add_column(Text(standing.policy), justify="right")
+    printed.add_row("jobs completed", *(f"{s.completed:,g} of {s.jobs:,g}" for s in comparison.standings))
+    for measure in MEASURES:
+        cells = []
+        for standing in comparison.standings:
+            top = standing.policy in comparison.best(measure)
+            cell = Text(figure(comparison, measure, standing.means[measure.name]), style="bold green" if top else "")
+            for line in change(comparison, measure, comparison.difference(standing.policy, measure.name)):
+                cell.append(f"\n{line}", style="dim not bold")
+            cells.append(cell)
+        printed.add_row(Text(heading(comparison, measure)), *cells)
+    return printed

@@ -1,0 +1,146 @@
+"""How a run went over time: queue length, cluster efficiency and blocking index, GPUs in use and jobs live.
+
+Between two change points all of these are constant, except the blocking index, which rises evenly. A timeline is given
+as at most so many intervals with the exact average over each, so that integrating it loses nothing.
+
+References: Hwang et al., NSDI 2021, §2.2 (QL, CE, BI).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.perf.catalog import Catalog, catalog
+from shoal.report.alone import single_gpu_rates
+from shoal.report.history import Floats, History, Ints
+from shoal.report.steps import Steps
+
+MOST_POINTS = 2000
+"""Intervals in a timeline: more than a screen has columns of pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Averages over the intervals between ``edges``, which has one entry more than every column.
+
+    - ``queue_length`` (QL): live jobs without GPUs.
+    - ``efficiency`` (CE): Σ over running jobs of rate / rate on one GPU of the kind it sits on, over all GPUs.
+    - ``blocking`` (BI): mean over waiting jobs of the time waited so far, in all, over the time left on one GPU of
+      the best kind; 0 when nobody waits. Jobs whose total is not known are left out.
+    """
+
+    edges: Floats
+    queue_length: Floats
+    efficiency: Floats
+    blocking: Floats
+    busy: Floats
+    live: Floats
+
+
+def timeline(history: History, known: Catalog | None = None, *, points: int = MOST_POINTS) -> Timeline:
+    """The timeline of a history in at most ``points`` intervals that begin and end at change points."""
+    chosen = known or catalog()
+    busy, live, waits = _busy(history), _live(history), _waits(history)
+    edges = _thinned(history, np.concatenate([busy.times, live.times]), points)
+    queue = Steps.of(waits.since, waits.until, np.ones(len(waits.job)))
+    blocking = _blocking(history, waits, chosen, edges)
+
+    def averages(steps: Steps) -> Floats:
+        return steps.mean(edges[:-1], edges[1:])
+
+    columns = (queue, _efficiency(history, chosen), blocking, busy, live)
+    return Timeline(edges, *(averages(steps) for steps in columns))
+
+
+def occupancy(history: History, labels: Sequence[str], of_hold: Ints, edges: Floats) -> dict[str, Floats]:
+    """GPUs held over time by the holds of each label, averaged between edges; ``of_hold`` indexes ``labels``."""
+    holds, found = history.holds, {}
+    for index, label in enumerate(labels):
+        mine = of_hold == index
+        steps = Steps.of(holds.since[mine], holds.until[mine], holds.gpus[mine].astype(np.float64))
+        found[label] = steps.mean(edges[:-1], edges[1:])
+    return found
+
+
+def _thinned(history: History, times: Floats, points: int) -> Floats:
+    """Change points to cut at: all of them if few enough, else those next to even steps of time."""
+    end = max(history.end, history.begin)
+    moments = np.unique(np.concatenate([times[(times >= history.begin) & (times <= end)], [history.begin, end]]))
+    if len(moments) <= points + 1:
+        return moments
+    even = np.linspace(moments[0], moments[-1], points + 1)
+    return moments[np.unique(np.searchsorted(moments, even))]
+
+
+def _busy(history: History) -> Steps:
+    holds, overlaps = history.holds, history.overlaps
+    return Steps.of(
+        np.concatenate([holds.since, overlaps.since]),
+        np.concatenate([holds.until, overlaps.until]),
+        np.concatenate([holds.gpus, -overlaps.gpus]).astype(np.float64),
+    )
+
+
+def _live(history: History) -> Steps:
+    return Steps.of(history.submitted, history.gone, np.ones(len(history)))
+
+
+def _efficiency(history: History, known: Catalog) -> Steps:
+    rates, holds = history.rates, history.holds
+    types = history.type[holds.job[rates.hold]]
+    single = single_gpu_rates(history, known, types, rates.batch_size, holds.kind[rates.hold])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = np.where(single > 0, rates.rate / single, 0.0)
+    return Steps.of(rates.since, rates.until, gain / sum(history.topology.installed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """Intervals in which a job was live without GPUs: how long it had waited before, and its progress then."""
+
+    job: Ints
+    since: Floats
+    until: Floats
+    before: Floats
+    done: Floats
+
+
+def _waits(history: History) -> _Waits:
+    """The gaps before, between and after the holds of each job."""
+    holds, count = history.holds, len(history)
+    jobs = np.concatenate([np.arange(count), holds.job])
+    order = np.lexsort((np.concatenate([np.zeros(count), np.ones(len(holds.job))]), jobs))
+    job = jobs[order]
+    since = np.concatenate([history.submitted, holds.until])[order]
+    done = np.concatenate([np.zeros(count), holds.done])[order]
+    nexts = np.concatenate([history.submitted, holds.since])[order]
+    last = np.append(job[1:] != job[:-1], True)[: len(job)]
+    until = np.where(last, history.gone[job], np.append(nexts[1:], 0.0)[: len(job)])
+    length = np.maximum(until - since, 0.0)
+    total = np.concatenate([[0.0], np.cumsum(length)])[:-1]
+    first = np.searchsorted(job, np.arange(count))
+    kept = length > 0
+    return _Waits(job[kept], since[kept], until[kept], (total - total[first][job])[kept], done[kept])
+
+
+def _blocking(history: History, waits: _Waits, known: Catalog, edges: Floats) -> Steps:
+    """The blocking index: its exact average between any two moments of which each is an edge or a change point."""
+    declared, anywhere = np.zeros(len(waits.job), dtype=np.int64), np.full(len(waits.job), -1)
+    single = single_gpu_rates(history, known, history.type[waits.job], declared, anywhere)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pressure = single / (history.work[waits.job] - np.nan_to_num(waits.done))
+    said = np.isfinite(pressure) & (pressure > 0)
+    pressure, since, until, before = pressure[said], waits.since[said], waits.until[said], waits.before[said]
+    # Each job adds (before + t − since) · pressure: a constant and a slope, both changing in steps.
+    times = np.concatenate([since, until, edges])
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+
+    def level(weight: Floats) -> Floats:
+        return np.cumsum(np.concatenate([weight, -weight, np.zeros(len(edges))])[order])[:-1]
+
+    constant, slope, waiting = level((before - since) * pressure), level(pressure), level(np.ones(len(pressure)))
+    middle = (times[:-1] + times[1:]) / 2
+    index = np.where(waiting > 0, (constant + slope * middle) / np.maximum(waiting, 1.0), 0.0)
+    return Steps.through(times, np.maximum(index, 0.0))

@@ -1,0 +1,1 @@
+"""A cluster made of a heap: virtual time, the hidden truth about jobs, and faults."""

@@ -1,0 +1,387 @@
+"""The simulated cluster: a heap of things to come. Time jumps to the next one that anybody could care about.
+
+The heap's key is (time, priority, sequence): at one moment completions come before crashes before nodes before
+arrivals, and everything at one moment is heard as one batch.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from math import inf
+
+import numpy as np
+
+from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.events import (
+    BatchChanged,
+    Event,
+    Heard,
+    JobCompleted,
+    JobCrashed,
+    JobMeasured,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    NodeLost,
+    NodeReturned,
+)
+from shoal.core.job import JobSpec
+from shoal.core.topology import Placement
+from shoal.core.units import Seconds
+from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
+from shoal.sim.truth import RestartCost, Truth
+
+_IDLE_REVIEWS = 1000
+"""Reviews in a row with nothing running and nothing to come after which the world is at rest."""
+
+
+class _What(IntEnum):
+    """What a heap entry stands for; the value is its priority at one moment."""
+
+    STARTED = 0
+    COMPLETED = 1
+    BATCH_CHANGED = 2
+    CRASHED = 3
+    CRASH_SCRIPTED = 4
+    STRAGGLER_ENDED = 5
+    STRAGGLED = 6
+    STRAGGLER_SCRIPTED = 7
+    NODE_RETURNED = 8
+    NODE_LOST = 9
+    NODE_LOSS_SCRIPTED = 10
+
+
+@dataclass(slots=True)
+class _Run:
+    """A job's life in the world: how far it is, and, while it holds seats, how fast it goes since when."""
+
+    done: float = 0.0
+    batch_size: int | None = None
+    script_at: int = 0
+    incarnation: int = 0
+    starts: int = 0
+    began: Seconds = 0.0
+    saved: float = 0.0
+    since: Seconds = 0.0
+    rate: float = 0.0
+    stamp: int = 0
+    placement: Placement | None = None
+    partner: int | None = None
+    finished: bool = False
+
+    def progress(self, now: Seconds) -> float:
+        """Progress at a time, the rate being constant since it was last set."""
+        return self.done + self.rate * (now - self.since) if now > self.since else self.done
+
+
+@dataclass(slots=True)
+class SimBackend:
+    """A world in which ``specs`` arrive when their jobs do, and ``truth`` says what becomes of them."""
+
+    truth: Truth
+    specs: Sequence[JobSpec]
+    restart_cost: RestartCost = field(default_factory=RestartCost)
+    faults: Faults = NO_FAULTS
+    seed: int = 0
+    now: Seconds = 0.0
+    _heap: list[tuple[Seconds, int, int, int, int]] = field(default_factory=list)
+    _sequence: int = 0
+    _outbox: list[Event] = field(default_factory=list)
+    _runs: list[_Run] = field(default_factory=list)
+    _arrived: int = 0
+    _unfinished: int = 0
+    _running: set[int] = field(default_factory=set)
+    _lost: set[int] = field(default_factory=set)
+    _idle: int = 0
+    _woken: bool = False
+    _chance: np.random.Generator = field(default_factory=np.random.default_rng)
+
+    def __post_init__(self) -> None:
+        self._unfinished = len(self.specs)
+        self._chance = np.random.default_rng([self.seed, 2])
+        for i, fault in enumerate(self.faults.script):
+            self._push(fault.at, _SCRIPTED[type(fault)], i, 0)
+        for node in range(len(self.truth.topology.nodes)):
+            self._by_chance(self.faults.node_mtbf, 0.0, _What.NODE_LOST, node)
+            self._by_chance(self.faults.straggler_mtbf, 0.0, _What.STRAGGLED, node)
+
+    @property
+    def completed(self) -> int:
+        """How many jobs are done."""
+        return len(self.specs) - self._unfinished
+
+    # ── the two doors ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def wait(self, until: Seconds) -> Heard:
+        """Jump to the next loud event, or to ``until``."""
+        if self._at_rest():
+            return Heard(self.now, tuple(self._outbox), over=True)
+        events = self._outbox  # what happens below may add to it as a side effect: one moment is one batch
+        heap, specs = self._heap, self.specs
+        loud = any(event.loud for event in events)
+        while not loud:
+            arrival = specs[self._arrived].submitted if self._arrived < len(specs) else inf
+            at = min(heap[0][0], arrival) if heap else arrival
+            if at > until or at == inf:
+                self.now = max(self.now, until) if until < inf else self.now
+                break
+            self.now = at
+            while heap and heap[0][0] == at:
+                _, what, _, a, b = heapq.heappop(heap)
+                loud = _HAPPENINGS[what](self, a, b, events) or loud
+            while self._arrived < len(specs) and specs[self._arrived].submitted == at:
+                events.append(JobSubmitted(at, specs[self._arrived]))
+                self._runs.append(_Run(batch_size=specs[self._arrived].batch_size))
+                self._arrived += 1
+                loud = True
+        self._outbox = []
+        self._woken = loud
+        return Heard(self.now, tuple(events), over=until == inf and not events and not loud)
+
+    def _at_rest(self) -> bool:
+        """Whether every job is done, or nothing has run or come for so long that nothing ever will.
+
+        Reviews while a node is down prove nothing: it will come back.
+        """
+        if not self._unfinished:
+            return True
+        if self._running or self._arrived < len(self.specs):
+            self._idle = 0
+        elif self._woken or not self._lost:
+            self._idle += 1
+        return self._idle > _IDLE_REVIEWS
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Carry out commands at once; a command for another incarnation than expected is ignored."""
+        for command in commands:
+            run = self._runs[command.job]
+            if type(command) is Stop:
+                if run.placement is not None and run.incarnation == command.incarnation:
+                    self._leave(command.job, run)
+                    self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done))
+            elif isinstance(command, Start | Resize) and command.incarnation > run.incarnation and not run.finished:
+                self._begin(command, run)
+
+    # ── a job's run ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, order: Start | Resize, run: _Run) -> None:
+        if run.placement is not None:
+            self._leave(order.job, run)
+        cost = self.restart_cost.of(self.truth.jobs[order.job]) if run.starts else 0.0
+        run.starts += 1
+        run.incarnation = order.incarnation
+        run.placement = order.placement
+        run.partner = order.partner
+        if order.batch is not None:
+            run.batch_size = order.batch.size
+        run.began = run.since = self.now + cost
+        run.saved = run.done
+        self._running.add(order.job)
+        if order.partner is not None:
+            self._pair(order.job, order.partner)
+        self._set_rate(order.job, run)
+        if run.rate <= 0.0:
+            # Two that do not fit together are each sound: the job is not blamed for the company it was given.
+            alone = self.truth.rate(order.job, order.placement, run.batch_size) <= 0.0
+            cause = "it cannot run on these GPUs" if alone else "it cannot share these GPUs"
+            self._outbox.append(self._crash(order.job, run, blamed=alone, cause=cause))
+        elif cost:
+            self._push(run.since, _What.STARTED, order.job, run.incarnation)
+        else:
+            self._outbox.append(JobStarted(self.now, order.job, run.incarnation, run.rate, run.done))
+        if self.faults.gpu_mtbf is not None:
+            wait = self._chance.exponential(self.faults.gpu_mtbf / order.placement.gpus)
+            self._push(self.now + wait, _What.CRASHED, order.job, run.incarnation)
+
+    def _leave(self, job: int, run: _Run) -> None:
+        run.done = run.progress(self.now)
+        run.placement, run.rate = None, 0.0
+        run.stamp += 1
+        self._running.discard(job)
+        partner, run.partner = run.partner, None
+        if partner is not None and self._runs[partner].partner == job:
+            self._runs[partner].partner = None
+            self._tell(self._rerate(partner))
+
+    def _pair(self, job: int, partner: int) -> None:
+        other = self._runs[partner]
+        if other.placement is not None:
+            other.partner = job
+            self._tell(self._rerate(partner))
+
+    def _tell(self, event: Event | None) -> None:
+        if event is not None:
+            self._outbox.append(event)
+
+    def _set_rate(self, job: int, run: _Run) -> None:
+        """Set the rate for the seats held and put what comes next for this job on the heap."""
+        assert run.placement is not None
+        partner = run.partner if run.partner is not None and self._runs[run.partner].placement is not None else None
+        run.rate = self.truth.rate(job, run.placement, run.batch_size, partner)
+        run.stamp += 1
+        if run.rate <= 0.0:
+            return
+        truth = self.truth.jobs[job]
+        script = truth.batch_schedule
+        while run.script_at < len(script) and script[run.script_at][0] <= run.done:
+            run.batch_size = script[run.script_at][1]
+            run.script_at += 1
+            run.rate = self.truth.rate(job, run.placement, run.batch_size, partner)
+        if run.rate <= 0.0:
+            return
+        if run.script_at < len(script) and script[run.script_at][0] < truth.work:
+            self._push(
+                run.since + (script[run.script_at][0] - run.done) / run.rate, _What.BATCH_CHANGED, job, run.stamp
+            )
+        else:
+            # Re-rated at the moment it ends, rounding can put a job a hair past its work: time must not run back.
+            left = max(truth.work - run.done, 0.0)
+            self._push(run.since + left / run.rate, _What.COMPLETED, job, run.stamp)
+
+    def _rerate(self, job: int) -> JobMeasured | None:
+        """The job's surroundings changed: settle and go on at the new speed."""
+        run = self._runs[job]
+        if run.placement is None:
+            return None
+        before = run.rate
+        run.done = run.progress(self.now)
+        run.since = max(run.since, self.now)
+        self._set_rate(job, run)
+        if run.since > self.now or run.rate == before:
+            return None
+        return JobMeasured(self.now, job, run.incarnation, run.rate, run.done)
+
+    def _crash(self, job: int, run: _Run, *, blamed: bool, cause: str) -> JobCrashed:
+        """End the incarnation; what was done since the last checkpoint is lost."""
+        now, truth = self.now, self.truth.jobs[job]
+        lost = (now - run.began) % self.faults.checkpoint_every if now > run.began else 0.0
+        kept = max(run.saved, run.progress(now) - run.rate * lost)
+        self._leave(job, run)
+        run.done = kept
+        run.script_at = sum(1 for at, _ in truth.batch_schedule if at <= kept)
+        run.batch_size = truth.batch_schedule[run.script_at - 1][1] if run.script_at else truth.batch_size
+        return JobCrashed(now, job, run.incarnation, kept, blamed, cause)
+
+    # ── what happens: each takes what the heap entry carried and says whether it is loud ──────────────────────
+
+    def _started(self, job: int, incarnation: int, events: list[Event]) -> bool:
+        run = self._runs[job]
+        if run.placement is not None and run.incarnation == incarnation:
+            events.append(JobStarted(self.now, job, incarnation, run.rate, run.done))
+        return False
+
+    def _completed(self, job: int, stamp: int, events: list[Event]) -> bool:
+        run = self._runs[job]
+        if run.stamp != stamp:
+            return False
+        self._leave(job, run)
+        run.done = self.truth.jobs[job].work
+        run.finished = True
+        self._unfinished -= 1
+        events.append(JobCompleted(self.now, job, run.incarnation, run.done))
+        return True
+
+    def _batch_changed(self, job: int, stamp: int, events: list[Event]) -> bool:
+        run = self._runs[job]
+        if run.stamp != stamp:
+            return False
+        run.done = self.truth.jobs[job].batch_schedule[run.script_at][0]
+        run.since = self.now
+        self._set_rate(job, run)
+        events.append(BatchChanged(self.now, job, run.incarnation, run.rate, run.done, run.batch_size or 0))
+        if run.rate <= 0.0:  # told of the new batch size, a policy can seat it elsewhere; what it did so far is saved
+            run.saved = run.done
+            events.append(self._crash(job, run, blamed=False, cause="it cannot run with this batch size"))
+        return True
+
+    def _crashed(self, job: int, incarnation: int, events: list[Event]) -> bool:
+        run = self._runs[job]
+        if run.placement is None or run.incarnation != incarnation:
+            return False
+        events.append(self._crash(job, run, blamed=True, cause="it crashed"))
+        return True
+
+    def _crash_scripted(self, index: int, _: int, events: list[Event]) -> bool:
+        fault = self.faults.script[index]
+        if not isinstance(fault, JobFault) or fault.job >= len(self._runs):
+            return False
+        return self._crashed(fault.job, self._runs[fault.job].incarnation, events)
+
+    def _lose(self, node: int, down_for: Seconds, events: list[Event]) -> bool:
+        if node in self._lost:
+            return False
+        self._lost.add(node)
+        events.append(NodeLost(self.now, node))
+        cause = f"node {self.truth.topology.nodes[node].name} was lost"
+        events += [self._crash(job, self._runs[job], blamed=False, cause=cause) for job in self._on(node)]
+        self._push(self.now + down_for, _What.NODE_RETURNED, node, 0)
+        return True
+
+    def _node_lost(self, node: int, _: int, events: list[Event]) -> bool:
+        repair = self.faults.node_repair
+        self._by_chance(self.faults.node_mtbf, repair, _What.NODE_LOST, node)
+        return self._lose(node, repair, events)
+
+    def _node_loss_scripted(self, index: int, _: int, events: list[Event]) -> bool:
+        fault = self.faults.script[index]
+        return isinstance(fault, NodeFault) and self._lose(fault.node, fault.down_for, events)
+
+    def _node_returned(self, node: int, _: int, events: list[Event]) -> bool:
+        self._lost.discard(node)
+        events.append(NodeReturned(self.now, node))
+        return True
+
+    def _straggled(self, node: int, _: int, events: list[Event]) -> bool:
+        lasts = self.faults.straggler_lasts
+        self._by_chance(self.faults.straggler_mtbf, lasts, _What.STRAGGLED, node)
+        return self._slow(node, self.faults.straggler_speed, lasts, events)
+
+    def _straggler_scripted(self, index: int, _: int, events: list[Event]) -> bool:
+        fault = self.faults.script[index]
+        return isinstance(fault, Straggler) and self._slow(fault.node, fault.speed, fault.lasts, events)
+
+    def _slow(self, node: int, speed: float, lasts: Seconds, events: list[Event]) -> bool:
+        self._push(self.now + lasts, _What.STRAGGLER_ENDED, node, 0)
+        self.truth.node_speed[node] = speed
+        events += [measured for job in self._on(node) if (measured := self._rerate(job))]
+        return False
+
+    def _straggler_ended(self, node: int, _: int, events: list[Event]) -> bool:
+        self.truth.node_speed.pop(node, None)
+        events += [measured for job in self._on(node) if (measured := self._rerate(job))]
+        return False
+
+    def _on(self, node: int) -> list[int]:
+        """The jobs with a seat on a node, in order of admission."""
+        return [j for j in sorted(self._running) if (p := self._runs[j].placement) is not None and node in p.nodes]
+
+    def _by_chance(self, mean: Seconds | None, after: Seconds, what: _What, node: int) -> None:
+        """Put the next random fault of a node on the heap."""
+        if mean is not None:
+            self._push(self.now + after + self._chance.exponential(mean), what, node, 0)
+
+    def _push(self, at: Seconds, what: int, a: int, b: int) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (at, what, self._sequence, a, b))
+
+
+_SCRIPTED = {
+    NodeFault: _What.NODE_LOSS_SCRIPTED,
+    JobFault: _What.CRASH_SCRIPTED,
+    Straggler: _What.STRAGGLER_SCRIPTED,
+}
+
+_HAPPENINGS: dict[int, Callable[[SimBackend, int, int, list[Event]], bool]] = {
+    _What.STARTED: SimBackend._started,
+    _What.COMPLETED: SimBackend._completed,
+    _What.BATCH_CHANGED: SimBackend._batch_changed,
+    _What.CRASHED: SimBackend._crashed,
+    _What.CRASH_SCRIPTED: SimBackend._crash_scripted,
+    _What.STRAGGLER_ENDED: SimBackend._straggler_ended,
+    _What.STRAGGLED: SimBackend._straggled,
+    _What.STRAGGLER_SCRIPTED: SimBackend._straggler_scripted,
+    _What.NODE_RETURNED: SimBackend._node_returned,
+    _What.NODE_LOST: SimBackend._node_lost,
+    _What.NODE_LOSS_SCRIPTED: SimBackend._node_loss_scripted,
+}

@@ -1,0 +1,96 @@
+"""What is really so: each job's true work and speed, its batch-size script, what a restart costs. No policy sees it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shoal.core.errors import InputError
+from shoal.core.topology import Placement, Topology
+from shoal.core.units import Seconds
+from shoal.perf.catalog import Catalog
+from shoal.perf.profile import LinearProfile, Profile
+from shoal.workload.schema import Job
+
+DEFAULT_RESTART_SECONDS = 30.0
+"""What resuming costs a job that says nothing about it (Pollux §5.3 charges 30 s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartCost:
+    """What every start after the first costs before training goes on.
+
+    A constant, or each job's own ``restart_seconds``, or, with a bandwidth in GB/s, the time to write and read back
+    its checkpoint.
+    """
+
+    constant: Seconds | None = None
+    gigabytes_per_second: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "RestartCost":
+        """Read ``SECONDS``, ``job`` or ``checkpoint:GB_PER_S``."""
+        hint = "give seconds (0 or more), `job` (each job's own) or `checkpoint:GB_PER_S`"
+        try:
+            if text == "job":
+                return cls()
+            if text.startswith("checkpoint:"):
+                speed = float(text.removeprefix("checkpoint:"))
+                if speed > 0 and np.isfinite(speed):
+                    return cls(gigabytes_per_second=speed)
+            elif (seconds := float(text)) >= 0 and np.isfinite(seconds):
+                return cls(constant=seconds)
+        except ValueError:
+            pass
+        raise InputError("restart-cost", text, hint)
+
+    def of(self, job: Job) -> Seconds:
+        """What one restart costs this job."""
+        if self.constant is not None:
+            return self.constant
+        if self.gigabytes_per_second is not None and job.checkpoint_gb is not None:
+            return 2 * job.checkpoint_gb / self.gigabytes_per_second
+        return DEFAULT_RESTART_SECONDS if job.restart_seconds is None else job.restart_seconds
+
+
+@dataclass(slots=True)
+class Truth:
+    """The true speed of every job of a workload on every seat of a cluster, by admission number."""
+
+    jobs: Sequence[Job]
+    topology: Topology
+    catalog: Catalog
+    factors: Sequence[float]
+    node_speed: dict[int, float] = field(default_factory=dict)
+    _profiles: dict[str, Profile] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, jobs: Sequence[Job], topology: Topology, catalog: Catalog, *, noise: float = 0.0, seed: int = 0
+    ) -> "Truth":
+        """The truth of a workload; with ``noise`` σ each job's speed is off its profile by a factor e^(σ·N(0,1))."""
+        draws = np.random.default_rng([seed, 1]).standard_normal(len(jobs)) if noise else np.zeros(len(jobs))
+        return cls(jobs, topology, catalog, np.exp(noise * draws).tolist())
+
+    def rate(self, number: int, placement: Placement, batch_size: int | None, partner: int | None = None) -> float:
+        """Real progress per second on these seats; stragglers slow the whole gang, sharing slows both."""
+        job = self.jobs[number]
+        if job.model is None:
+            rate = LinearProfile(job.gpus).rate("", placement.gpus, self.topology.locality(placement))
+        else:
+            profile = self._profiles.get(job.model)
+            if profile is None:
+                profile = self._profiles[job.model] = self.catalog.profile(job.model)
+            kind = self.topology.kinds[self.topology.kind_of(placement)]
+            rate = profile.rate(kind, placement.gpus, self.topology.locality(placement), batch_size)
+        rate *= self.factors[number]
+        if self.node_speed:
+            rate *= min(self.node_speed.get(node, 1.0) for node in placement.nodes)
+        if partner is not None:
+            rate *= self._shared(job, self.jobs[partner])
+        return rate
+
+    def _shared(self, job: Job, other: Job) -> float:
+        if job.model is None or other.model is None or job.batch_size is None or other.batch_size is None:
+            return 0.5
+        return self.catalog.colocated(job.model, job.batch_size, other.model, other.batch_size)[0]

@@ -1,0 +1,50 @@
+"""Max-min fair whole numbers: one unit at a time to whoever has the least, without counting them out one by one."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+_HALVINGS = 60
+"""Enough to bring a level down to the last bit of a float; what is left then goes out in a round or two."""
+
+
+def fair_counts(
+    budget: int, low: NDArray[np.int32], high: NDArray[np.int32], weight: NDArray[np.float64], held: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Counts from ``low`` to ``high`` after giving ``budget`` units, each to the least count ÷ weight below its high.
+
+    Relied upon: nobody could have one more without somebody at a lower or equal level having one less; everything is
+    given unless everybody is at its high. Of equals, those who ``held`` more than they have so far come first, then
+    the first in order: what changes from one time to the next is no more than it must be.
+    """
+    counts = low.copy()
+    left = min(budget, int((high.astype(np.int64) - low).sum()))
+    if left <= 0:
+        return counts
+    least, most = 0.0, float((high / weight).max())
+    for _ in range(_HALVINGS):
+        level = 0.5 * (least + most)
+        raised = _raised(level, low, high, weight)
+        given = int((raised.astype(np.int64) - low).sum())
+        if given > left:
+            most = level
+            continue
+        least, counts = level, raised
+        if given == left:
+            break
+    left -= int((counts.astype(np.int64) - low).sum())
+    while left > 0:
+        wanting = np.flatnonzero(counts < high)
+        levels = counts[wanting] / weight[wanting]
+        tied = wanting[levels <= levels.min() * (1.0 + 1e-12)]
+        chosen = tied[np.argsort(held[tied] <= counts[tied], kind="stable")][:left]
+        counts[chosen] += 1
+        left -= len(chosen)
+    return counts
+
+
+def _raised(
+    level: float, low: NDArray[np.int32], high: NDArray[np.int32], weight: NDArray[np.float64]
+) -> NDArray[np.int32]:
+    """Everyone below the level is given units until it is at it or above."""
+    raised: NDArray[np.int32] = np.clip(np.ceil(level * weight), low, high).astype(np.int32)
+    return raised

@@ -1,0 +1,34 @@
+"""Pairs drawn at random among equals."""
+
+from collections.abc import Container
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+
+
+def random_pairs(
+    chance: np.random.Generator,
+    hosts: NDArray[np.intp],
+    guests: NDArray[np.intp],
+    size: Ints,
+    *,
+    most: int,
+    barred: Container[tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """Up to ``most`` pairs of a host and a guest of equal ``size``, nobody in two; one draw for each host.
+
+    A host whose draw is ``barred`` goes without: looking on for a partner is what the next draw is for.
+    """
+    lines: dict[int, list[int]] = {}
+    for j in chance.permutation(guests).tolist():
+        lines.setdefault(int(size[j]), []).append(j)
+    pairs: list[tuple[int, int]] = []
+    for i in chance.permutation(hosts).tolist():
+        line = lines.get(int(size[i]))
+        if len(pairs) >= most:
+            break
+        if line and (i, line[-1]) not in barred:
+            pairs.append((i, line.pop()))
+    return pairs

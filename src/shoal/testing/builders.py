@@ -1,0 +1,266 @@
+"""Small worlds for tests: a job in a line, a whole simulation in another, or one snapshot without any simulation.
+
+Everything goes through the public doors of the ring (events and commands folded by ``State``, cycles turned by
+``Loop``), so what a test sees is what a policy sees in earnest.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count
+from math import inf
+from typing import Any, Literal, TypeAlias
+
+from shoal.core.commands import Command, Start, Stop
+from shoal.core.events import Event, Heard, JobCompleted, JobStarted, JobStopped, JobSubmitted, NodeLost
+from shoal.core.job import JobSpec
+from shoal.core.seams import Placer, Policy
+from shoal.core.snapshot import PerfModel, Snapshot
+from shoal.core.topology import Placement, Topology, parse_cluster
+from shoal.core.units import JobId, Seconds
+from shoal.engine.loop import Judgement, Loop
+from shoal.engine.state import State
+from shoal.mechanism.restart import RestartMechanism
+from shoal.perf.catalog import catalog
+from shoal.perf.model import OnlineModel, ProfiledModel
+from shoal.placement import packed
+from shoal.placement.any import AnyPlacer
+from shoal.placement.packed import PackedPlacer
+from shoal.placement.rack import RackPlacer
+from shoal.sim.backend import SimBackend
+from shoal.sim.faults import NO_FAULTS, Faults
+from shoal.sim.truth import RestartCost, Truth
+from shoal.store.codec import Decided
+from shoal.store.journal import MemoryJournal
+from shoal.workload.schema import Job
+
+Knowledge: TypeAlias = Literal["oracle", "profiled", "online"]
+PlacementName: TypeAlias = Literal["packed", "any", "rack"]
+
+_PLACERS: dict[str, Callable[[], Placer]] = {"packed": PackedPlacer, "any": AnyPlacer, "rack": RackPlacer}
+_NAMES = count(1)
+
+
+def job(id: JobId | None = None, submitted: Seconds = 0.0, gpus: int = 1, seconds: float = 100.0, **more: Any) -> Job:
+    """A job that takes this long on its GPUs; without a name it gets one that no other job has.
+
+    ``more`` are further fields of ``Job``; with a ``model``, give ``work`` in samples in place of ``seconds``.
+    """
+    more.setdefault("work", float(seconds))
+    return Job(id=id or f"unnamed-{next(_NAMES)}", submitted=float(submitted), gpus=gpus, **more)
+
+
+def topology(cluster: str | Topology) -> Topology:
+    """A cluster from its specification, or as it is."""
+    return parse_cluster(cluster) if isinstance(cluster, str) else cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One turn of the ring: what the policy saw, and what became of it."""
+
+    snapshot: Snapshot
+    judgement: Judgement
+
+    @property
+    def now(self) -> Seconds:
+        """When it was."""
+        return self.snapshot.now
+
+    def granted(self) -> dict[JobId, int]:
+        """GPUs by job after placement, of those that got any."""
+        gpus = self.judgement.verdicts.gpus.tolist()
+        return {name: n for name, n in zip(self.snapshot.ids, gpus, strict=True) if n}
+
+    def sentence(self, job: JobId) -> str:
+        """What the job was told."""
+        return self.judgement.verdicts[job].reason.sentence()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A simulation that is over: everything that was heard, decided and ordered in it."""
+
+    jobs: tuple[Job, ...]
+    cycles: tuple[Cycle, ...]
+    journal: MemoryJournal
+    state: State
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """Everything that happened, in order."""
+        return tuple(e for record in self.journal.read() if isinstance(record, Heard) for e in record.events)
+
+    @cached_property
+    def commands(self) -> tuple[tuple[Seconds, Command], ...]:
+        """Every command with the time it was given."""
+        given: list[tuple[Seconds, Command]] = []
+        now = 0.0
+        for record in self.journal.read():
+            if isinstance(record, Heard):
+                now = record.now
+            elif isinstance(record, Decided):
+                given += [(now, command) for command in record.commands]
+        return tuple(given)
+
+    @cached_property
+    def started(self) -> dict[JobId, Seconds]:
+        """When each job that ever got GPUs first got them."""
+        firsts: dict[JobId, Seconds] = {}
+        for at, command in self.commands:
+            if isinstance(command, Start):
+                firsts.setdefault(self.jobs[command.job].id, at)
+        return firsts
+
+    @cached_property
+    def completed(self) -> dict[JobId, Seconds]:
+        """When each job that completed did so."""
+        return {self.jobs[e.job].id: e.at for e in self.events if isinstance(e, JobCompleted)}
+
+    @cached_property
+    def starts(self) -> dict[JobId, int]:
+        """How often each job was started."""
+        counts = dict.fromkeys((j.id for j in self.jobs), 0)
+        for _, command in self.commands:
+            if isinstance(command, Start):
+                counts[self.jobs[command.job].id] += 1
+        return counts
+
+    def story(self, job: JobId) -> list[tuple[Seconds, str]]:
+        """What the job was told and when, repetitions left out."""
+        told: list[tuple[Seconds, str]] = []
+        for cycle in self.cycles:
+            if job in cycle.snapshot.jobs:
+                sentence = cycle.sentence(job)
+                if not told or told[-1][1] != sentence:
+                    told.append((cycle.now, sentence))
+        return told
+
+
+def simulate(
+    policy: Policy,
+    jobs: Iterable[Job],
+    cluster: str | Topology = "gpu:1x4",
+    *,
+    placement: PlacementName = "packed",
+    restart_cost: Seconds = 0.0,
+    faults: Faults = NO_FAULTS,
+    seed: int = 0,
+    knowledge: Knowledge = "profiled",
+    noise: float = 0.0,
+    until: Seconds = inf,
+    watch: Callable[[Cycle], None] | None = None,
+) -> Run:
+    """Run a policy on a workload until the world comes to rest, or past ``until``.
+
+    The same arguments give the same bytes of journal. ``watch`` sees each cycle when it is over.
+    """
+    rows, world = tuple(sorted(jobs, key=lambda j: j.submitted)), topology(cluster)
+    truth = Truth.of(rows, world, catalog(), noise=noise, seed=seed)
+    specs = [_declared(row, knowledge, speed) for row, speed in zip(rows, truth.factors, strict=True)]
+    backend = SimBackend(truth, specs, RestartCost(restart_cost), faults, seed)
+    state = State(world, _perf(world, knowledge), seed)
+    journal = MemoryJournal.begin({})
+    cycles: list[Cycle] = []
+
+    def record(snapshot: Snapshot, judgement: Judgement) -> None:
+        cycles.append(Cycle(snapshot, judgement))
+        if watch is not None:
+            watch(cycles[-1])
+
+    loop = Loop(backend, state, policy, _PLACERS[placement](), RestartMechanism(), journal, record)
+    while state.now <= until and loop.cycle():
+        pass
+    return Run(rows, tuple(cycles), journal, state)
+
+
+def _declared(row: Job, knowledge: Knowledge, speed: float) -> JobSpec:
+    spec = row.spec()
+    return replace(spec, speed=speed, batch_schedule=row.batch_schedule) if knowledge == "oracle" else spec
+
+
+def _perf(cluster: Topology, knowledge: Knowledge) -> PerfModel:
+    return OnlineModel(cluster) if knowledge == "online" else ProfiledModel(cluster, catalog())
+
+
+def snapshot(
+    jobs: Sequence[Job],
+    cluster: str | Topology = "gpu:1x4",
+    *,
+    held: Mapping[JobId, int | Placement] | None = None,
+    ran: Mapping[JobId, Seconds] | None = None,
+    sharing: Mapping[JobId, JobId] | None = None,
+    down: Collection[int] = (),
+    now: Seconds | None = None,
+    seed: int = 0,
+    carry: object | None = None,
+    knowledge: Knowledge = "profiled",
+) -> Snapshot:
+    """What a policy would see at ``now`` (by default the last submission), without simulating how it came about.
+
+    ``held`` gives the jobs that run their GPUs, as seats or as a number for packed seats on their fastest kind.
+    ``ran`` is for how long each job has held GPUs so far: for a running job up to now (since it was submitted, where
+    not said), for a waiting one at some time before, on the gang it asked for. ``sharing`` maps a job to the running
+    job on whose seats it sits as well. Nodes in ``down``, which must be empty, are lost now. Past runs may overlap.
+    """
+    rows, world = tuple(sorted(jobs, key=lambda j: j.submitted)), topology(cluster)
+    moment = max((j.submitted for j in rows), default=0.0) if now is None else now
+    state = State(world, _perf(world, knowledge), seed)
+    scene = _Scene(rows, state, Truth.of(rows, world, catalog()), moment)
+    state.hear(moment, [JobSubmitted(row.submitted, _declared(row, knowledge, 1.0)) for row in rows])
+    holding, past, guests = held or {}, ran or {}, sharing or {}
+    for number, row in enumerate(rows):
+        if row.id in past and row.id not in holding and row.id not in guests:
+            scene.ran_once(number, past[row.id])
+    for name, seats in holding.items():
+        scene.runs(state.register.numbers[name], seats, past.get(name))
+    for name, host in guests.items():
+        scene.shares(state.register.numbers[name], state.register.numbers[host], past.get(name))
+    state.hear(moment, [NodeLost(moment, node) for node in down])
+    return replace(state.freeze(), carry=carry)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """A snapshot in the making. Each job's past is folded by itself, on a clock that is set back for it."""
+
+    jobs: tuple[Job, ...]
+    state: State
+    truth: Truth
+    now: Seconds
+
+    def ran_once(self, number: int, seconds: Seconds) -> None:
+        begin, end = self.now - seconds, self.now
+        rate = self._start(number, self._seats(number, self.jobs[number].gpus), begin, None)
+        self.state.hear(end, ())
+        self.state.assume([Stop(number, 1)])
+        self.state.hear(end, [JobStopped(end, number, 1, rate * seconds)])
+
+    def runs(self, number: int, seats: int | Placement, seconds: Seconds | None) -> None:
+        placement = seats if isinstance(seats, Placement) else self._seats(number, seats)
+        self._start(number, placement, self._since(number, seconds), None)
+
+    def shares(self, number: int, host: int, seconds: Seconds | None) -> None:
+        seats = self.state.freeze().placement(host)
+        if seats is None:
+            raise ValueError(f"{self.jobs[host].id!r} holds no seats to share")
+        self._start(number, seats, self._since(number, seconds), host)
+
+    def _since(self, number: int, seconds: Seconds | None) -> Seconds:
+        return self.jobs[number].submitted if seconds is None else self.now - seconds
+
+    def _start(self, number: int, seats: Placement, at: Seconds, partner: int | None) -> float:
+        rate = self.truth.rate(number, seats, self.jobs[number].batch_size, partner)
+        self.state.hear(at, ())
+        self.state.assume([Start(number, 1, seats, partner=partner)])
+        self.state.hear(self.now, [JobStarted(at, number, 1, rate, 0.0)])
+        return rate
+
+    def _seats(self, number: int, gpus: int) -> Placement:
+        world = self.state.topology
+        speeds = self.state.perf.speeds(self.state.register.specs[number])
+        for kind in sorted(range(len(world.kinds)), key=lambda k: -speeds[k]):
+            found = packed.find(world, self.state.room, kind, gpus, None)
+            if found is not None:
+                return found
+        raise ValueError(f"no {gpus} GPUs of one kind are free for {self.jobs[number].id!r}; say who sits where")

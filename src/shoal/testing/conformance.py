@@ -1,0 +1,344 @@
+"""What every policy must keep, as checks that anyone can run on theirs.
+
+``check_policy(make_policy)`` runs them all; each is a function in ``CHECKS`` that takes a maker of the policy and
+raises ``AssertionError`` with the job, the moment and the numbers. The worlds are small and the same every time::
+
+    from shoal.testing.conformance import check_policy
+
+    def test_my_policy_conforms() -> None:
+        check_policy(lambda: MyPolicy())
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from math import isnan
+from typing import Any, TypeAlias
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shoal.core.decision import Decision, Grant, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.seams import Policy
+from shoal.core.snapshot import Columns, Snapshot
+from shoal.core.topology import Topology
+from shoal.sim.faults import Faults, JobFault, NodeFault
+from shoal.testing import strategies
+from shoal.testing.builders import Cycle, Run, job, simulate, snapshot
+from shoal.workload.schema import Job
+
+PolicyMaker: TypeAlias = Callable[[], Policy]
+
+MOST_CYCLES = 20_000
+"""Far more decisions than any sensible policy needs in the worlds of this suite."""
+
+_PROBED = 6
+"""Cycles per run on which the policy is asked again: the first, the last and some in between would tell."""
+
+
+def check_policy(make_policy: PolicyMaker) -> None:
+    """Run every check; the first broken promise is raised."""
+    for check in CHECKS.values():
+        check(make_policy)
+
+
+def _require(kept: bool, promise: str) -> None:
+    if not kept:
+        raise AssertionError(promise)
+
+
+# ── one decision ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_decision(policy: Policy, moment: Snapshot) -> Decision:
+    """One decision is total, whole, within capacity, explained and pure, with and without what was carried."""
+    before = _fingerprint(moment)
+    decision = policy.decide(moment)
+    check_answer(moment, decision)
+    again = policy.decide(moment)
+    where = f"at t = {moment.now:g}"
+    _require(_fingerprint(moment) == before, f"{where} the policy wrote to the snapshot")
+    digests = [Verdicts.of(moment, d.verdicts).digest() for d in (decision, again)]
+    _require(digests[0] == digests[1], f"{where} the same snapshot got two different decisions")
+    _require(decision.review_at == again.review_at, f"{where} the same snapshot got two different times of review")
+    _require(same(decision.carry, again.carry), f"{where} the same snapshot got two different carries")
+    forgetful = replace(moment, carry=None)
+    check_answer(forgetful, policy.decide(forgetful))
+    return decision
+
+
+def check_answer(moment: Snapshot, decision: Decision) -> None:
+    """A verdict for every live job, gangs whole, no kind over capacity, reasons that can be said, a review to come."""
+    where = f"at t = {moment.now:g}"
+    _require(
+        not isnan(decision.review_at) and decision.review_at > moment.now,
+        f"{where} the review at {decision.review_at:g} is not later",
+    )
+    names = set(decision.verdicts)
+    _require(names == set(moment.ids), f"{where} verdicts for {sorted(names)}, live are {sorted(moment.ids)}")
+    verdicts = Verdicts.of(moment, decision.verdicts)
+    check_gangs(moment, verdicts)
+    check_kinds(moment, verdicts)
+    check_reasons(moment, verdicts)
+
+
+def check_gangs(moment: Snapshot, verdicts: Verdicts) -> None:
+    """Every grant is nothing or between the fewest and the most GPUs the job can use; shared GPUs are shared by two."""
+    for i, spec in enumerate(moment.specs):
+        gpus = int(verdicts.gpus[i])
+        _require(
+            gpus == 0 or spec.min_gpus <= gpus <= spec.max_gpus,
+            f"at t = {moment.now:g} {spec.id} got {gpus} GPUs; it runs on {spec.min_gpus} to {spec.max_gpus}",
+        )
+        partner = int(verdicts.partners[i]) if verdicts.partners is not None and gpus else -1
+        if partner >= 0 and verdicts.partners is not None:
+            mutual = verdicts.partners[partner] == i and verdicts.gpus[partner] == gpus
+            other = moment.ids[partner]
+            _require(mutual, f"at t = {moment.now:g} {spec.id} shares with {other}, but not {other} with it")
+
+
+def check_kinds(moment: Snapshot, verdicts: Verdicts) -> None:
+    """No more is granted of a kind, or in all, than is up; what two jobs share counts once."""
+    used = [0] * len(moment.cluster.kinds)
+    anywhere = 0
+    for i, gpus in enumerate(verdicts.gpus.tolist()):
+        partner = int(verdicts.partners[i]) if verdicts.partners is not None else -1
+        if not gpus or 0 <= partner < i:
+            continue
+        kind = int(verdicts.kinds[i]) if verdicts.kinds is not None else -1
+        if kind >= 0:
+            used[kind] += gpus
+            _require(
+                moment.columns.speeds[i, kind] > 0 or moment.specs[i].elastic,
+                f"at t = {moment.now:g} {moment.ids[i]} got {moment.cluster.kinds[kind]}, on which it cannot run",
+            )
+        else:
+            anywhere += gpus
+    for name, granted, there in zip(moment.cluster.kinds, used, moment.cluster.capacity, strict=True):
+        _require(granted <= there, f"at t = {moment.now:g} {granted} GPUs of {name} granted, {there} are up")
+    total = sum(used) + anywhere
+    _require(
+        total <= moment.cluster.total_gpus,
+        f"at t = {moment.now:g} {total} GPUs granted, {moment.cluster.total_gpus} are up",
+    )
+
+
+def check_reasons(moment: Snapshot, verdicts: Verdicts) -> None:
+    """Every reason can be said, and a grant's reason is not a refusal's."""
+    for i, name in enumerate(moment.ids):
+        verdict = verdicts.at(i)
+        sentence = _said(verdict, f"at t = {moment.now:g} {name}")
+        _require(bool(sentence.strip()), f"at t = {moment.now:g} {name} was told nothing")
+        _require("nan" not in sentence.split(), f"at t = {moment.now:g} {name} was told {sentence!r}")
+        refuses = ReasonCode.OUTRANKED <= verdict.reason.code < ReasonCode.IN_WORDS
+        if verdict.reason.code is not ReasonCode.IN_WORDS:
+            _require(
+                refuses == isinstance(verdict, Refusal), f"at t = {moment.now:g} {name}: {verdict} is told {sentence!r}"
+            )
+
+
+def _said(verdict: Verdict, whose: str) -> str:
+    try:
+        return verdict.reason.sentence()
+    except (IndexError, KeyError, ValueError, TypeError) as error:
+        raise AssertionError(f"{whose}: its reason {verdict.reason} cannot be said: {error}") from error
+
+
+def check_seats(moment: Snapshot) -> None:
+    """No node seats more than it has, none that is down seats anyone, and the free room is the rest."""
+    taken = [0] * len(moment.cluster.nodes)
+    for i in range(len(moment.columns)):
+        placement = moment.placement(i)
+        partner = moment.position_of(int(moment.columns.partner[i])) if moment.columns.partner[i] >= 0 else -1
+        if placement is None or (0 <= partner < i and moment.placement(partner) == placement):
+            continue
+        for node, gpus in placement.seats:
+            taken[node] += gpus
+    for there, sits, free in zip(moment.cluster.nodes, taken, moment.room.node_free, strict=True):
+        up = moment.cluster.node_index[there.name] not in moment.cluster.down
+        promise = f"at t = {moment.now:g} {sits} GPUs of {there.name} are taken and {free} free of {there.gpus * up}"
+        _require(sits + free == there.gpus * up, promise)
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two carries are equal, arrays and all."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if is_dataclass(a) and is_dataclass(b):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    return bool(a == b)
+
+
+def arrays(moment: Snapshot) -> dict[str, np.ndarray[Any, Any]]:
+    """Every array a policy can reach through a snapshot, by name."""
+    names = [n for n in dir(Columns) if not n.startswith("_")]
+    found = {name: getattr(moment.columns, name) for name in names}
+    return {**{n: v for n, v in found.items() if isinstance(v, np.ndarray)}, "tenant_service": moment.tenant_service}
+
+
+def _fingerprint(moment: Snapshot) -> tuple[object, ...]:
+    reachable = arrays(moment)
+    for name, array in reachable.items():
+        _require(not array.flags.writeable, f"the snapshot's column {name} can be written")
+    columns = tuple((name, array.tobytes()) for name, array in reachable.items())
+    return (columns, moment.room, moment.cluster, moment.now, moment.seed, moment.cycle, _copied(moment.carry))
+
+
+def _copied(carry: object) -> object:
+    if isinstance(carry, np.ndarray):
+        return carry.tobytes()
+    if isinstance(carry, Mapping):
+        return {key: _copied(value) for key, value in carry.items()}
+    if isinstance(carry, tuple | list):
+        return [_copied(value) for value in carry]
+    if is_dataclass(carry):
+        return [_copied(getattr(carry, f.name)) for f in fields(carry)]
+    return repr(carry)
+
+
+# ── whole runs ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def checked_run(make_policy: PolicyMaker, jobs: Iterable[Job], cluster: str | Topology, **more: Any) -> Run:
+    """A simulation in which every cycle is checked, and some decisions are asked for again."""
+    policy = make_policy()
+
+    def watch(cycle: Cycle) -> None:
+        moment, judgement = cycle.snapshot, cycle.judgement
+        _require(moment.cycle < MOST_CYCLES, f"{MOST_CYCLES} decisions and still not at rest, t = {moment.now:g}")
+        check_seats(moment)
+        check_answer(moment, judgement.decision)
+        check_gangs(moment, judgement.verdicts)
+        check_reasons(moment, judgement.verdicts)
+
+    run = simulate(policy, jobs, cluster, watch=watch, **more)
+    check_seats(run.state.freeze())
+    for cycle in run.cycles[:: max(1, len(run.cycles) // _PROBED)]:
+        check_decision(policy, cycle.snapshot)
+    return run
+
+
+def _all_complete(run: Run, awaited: Iterable[Job]) -> None:
+    for row in awaited:
+        if row.id not in run.completed:
+            told = run.story(row.id)[-1:]
+            raise AssertionError(f"{row.id} could run but never completed; {row}; last told {told}")
+
+
+def check_any_world(make_policy: PolicyMaker, examples: int = 40) -> None:
+    """In any small world, with faults, every promise holds at every moment and every job completes."""
+
+    @settings(
+        max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        cluster, rows = data.draw(strategies.worlds(most_jobs=8))
+        run = checked_run(
+            make_policy,
+            rows,
+            cluster,
+            faults=data.draw(strategies.faults(cluster, rows)),
+            placement=data.draw(st.sampled_from(["packed", "any", "rack"])),
+            restart_cost=data.draw(st.sampled_from([0.0, 5.0])),
+            knowledge=data.draw(st.sampled_from(["profiled", "oracle", "online"])),
+        )
+        _all_complete(run, rows)
+
+    holds()
+
+
+def check_empty_queue(make_policy: PolicyMaker) -> None:
+    """With nobody there, nothing is decided and nothing breaks."""
+    for cluster in ("gpu:2x4", "v100:1x4,k80:2x2"):
+        decision = check_decision(make_policy(), snapshot([], cluster))
+        _require(len(decision.verdicts) == 0, "verdicts were given though no job is live")
+
+
+def check_empty_cluster(make_policy: PolicyMaker) -> None:
+    """With every node down everyone is refused; when the nodes are back everyone runs."""
+    rows = [job("one", 0, 1, 50), job("four", 5, 4, 100), job("stretches", 5, 2, 80, min_gpus=1, max_gpus=8)]
+    for cluster, nodes in (("gpu:2x4", 2), ("v100:1x4,k80:2x2", 3)):
+        decision = check_decision(make_policy(), snapshot(rows, cluster, down=range(nodes)))
+        granted = [name for name, verdict in decision.verdicts.items() if isinstance(verdict, Grant)]
+        _require(not granted, f"{granted} got GPUs on a cluster that is down")
+        faults = Faults(script=tuple(NodeFault(20.0, n, 400.0) for n in range(nodes)), checkpoint_every=10.0)
+        _all_complete(checked_run(make_policy, rows, cluster, faults=faults), rows)
+
+
+def check_too_large(make_policy: PolicyMaker) -> None:
+    """A job larger than the cluster is told so in numbers, and others run as if it were not there."""
+    big = job("big", 0, 9, 100)
+    others = [job("a", 0, 4, 100), job("b", 1, 8, 50), job("c", 2, 1, 70)]
+    run = checked_run(make_policy, [big, *others], "gpu:2x4", until=50_000.0)
+    _all_complete(run, others)
+    _require("big" not in run.started, "a gang of 9 was started on 8 GPUs")
+    for cycle in run.cycles:
+        sentence = cycle.sentence("big")
+        _require("9" in sentence and "8" in sentence, f"a gang of 9 on 8 GPUs is told {sentence!r}: no such numbers")
+
+
+def check_no_starvation(make_policy: PolicyMaker) -> None:
+    """Wide and long jobs complete among a finite stream of small ones, with ties and equal jobs."""
+    rows = [job("wide", 0, 8, 200), job("long", 0, 2, 2000)]
+    rows += [job(f"small-{i}", 20.0 * i, 1 + i % 3, 60) for i in range(20)]
+    rows += [job(f"twin-{i}", 100, 4, 100) for i in range(4)]
+    _all_complete(checked_run(make_policy, rows, "gpu:2x4"), rows)
+
+
+def check_lost_node(make_policy: PolicyMaker) -> None:
+    """A node lost in mid-run and returned: nobody sits on it meanwhile, and everybody completes."""
+    rows = [job(f"j{i}", 10.0 * i, 1 + i % 4, 150, tenant=f"t{i % 2}") for i in range(8)]
+    faults = Faults(script=(NodeFault(60.0, 0, 300.0), NodeFault(200.0, 1, 30.0)), checkpoint_every=20.0)
+    _all_complete(checked_run(make_policy, rows, "gpu:2x4", faults=faults), rows)
+
+
+def check_crash(make_policy: PolicyMaker) -> None:
+    """A job that crashes is given GPUs again; one that cannot stop crashing is set aside, and others still run."""
+    rows = [job("falls", 0, 2, 300), job("stands", 0, 4, 300)]
+    once = checked_run(make_policy, rows, "gpu:2x4", faults=Faults(script=(JobFault(50.0, 0),)))
+    _all_complete(once, rows)
+    often = tuple(JobFault(50.0 + 10.0 * i, 0) for i in range(400))
+    _all_complete(checked_run(make_policy, rows, "gpu:2x4", faults=Faults(script=often)), rows[1:])
+
+
+def check_replay(make_policy: PolicyMaker) -> None:
+    """Two runs with the same seed write the same journal, byte for byte."""
+    rows = [job(f"j{i}", 15.0 * i, 1 + i % 4, 90 + 7 * i, min_gpus=1, max_gpus=4 + i % 4) for i in range(10)]
+    faults = Faults(script=(NodeFault(77.0, 1, 50.0), JobFault(40.0, 0)), checkpoint_every=10.0)
+    for cluster, noise in (("gpu:3x4", 0.0), ("v100:1x4,k80:2x4", 0.3)):
+        first, second = (
+            simulate(make_policy(), rows, cluster, faults=faults, seed=7, noise=noise, restart_cost=3.0)
+            for _ in range(2)
+        )
+        _require(
+            first.journal.records == second.journal.records, f"two equal runs on {cluster} wrote different journals"
+        )
+
+
+def check_long_wait(make_policy: PolicyMaker) -> None:
+    """A snapshot of another policy's making, late in a run and full of past, is decided as well as any."""
+    rows = [job(f"j{i}", 5.0 * i, 1 + i % 5, 5000, weight=1.0 + i % 2) for i in range(12)]
+    past = {f"j{i}": 100.0 * i for i in range(3, 9)}
+    moment = snapshot(rows, "gpu:3x4", held={"j0": 1, "j1": 2, "j3": 4}, ran=past, now=1e6)
+    check_decision(make_policy(), moment)
+
+
+CHECKS: dict[str, Callable[[PolicyMaker], None]] = {
+    "decides on an empty queue": check_empty_queue,
+    "refuses everyone on an empty cluster and resumes": check_empty_cluster,
+    "tells a job larger than the cluster its numbers": check_too_large,
+    "starves nobody": check_no_starvation,
+    "survives a lost node": check_lost_node,
+    "survives crashes": check_crash,
+    "writes the same journal twice": check_replay,
+    "decides on another policy's snapshot": check_long_wait,
+    "keeps every promise in any small world": check_any_world,
+}
+"""Every check by the promise it tests, the cheap ones first."""

@@ -1,0 +1,93 @@
+"""The format ``gavel``: Gavel's traces, tab separated without a header, one job a line.
+
+- Ten fields: job type, command, working directory, steps argument, needs data, total steps, GPUs, priority weight,
+  SLO, arrival; the SLO is a multiple of the job's duration, and none where it is not above 0.
+- Seven fields, the older form: job type, command, steps argument, needs data, total steps, arrival, GPUs.
+
+A job type is ``Model (batch size B)``, B being the batch on each GPU, or a bare name (A3C, CycleGAN) for which a step
+counts as one sample. A step is one minibatch on one worker, counted over all workers, so work is total steps × B
+samples. The deadline is the arrival plus the SLO times the run time on V100s of one node, by the catalogue. The job of
+line n is called ``n - 1``, as Gavel counts them. An unknown model is a broken row; a gang for which its model has no
+V100 figure (the seven-field traces put models that train on one GPU on several) is left out and counted.
+
+Published by: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads",
+OSDI 2020.
+"""
+
+import re
+
+from shoal.core.errors import InputError, nearest
+from shoal.core.topology import Locality
+from shoal.perf.catalog import catalog
+from shoal.workload.importers.reading import Format, LeftOut, Reading, Source, collect, number, tab_lines, whole
+from shoal.workload.schema import Job
+
+_TYPE = re.compile(r"^(?P<model>[^()]+?) \(batch size (?P<batch>[0-9]+)\)$")
+
+
+def read(source: Source) -> Reading:
+    """Read a trace of either form; each line may have its own."""
+    return collect(source, tab_lines(source), _convert)
+
+
+def _convert(row: tuple[int, list[str]]) -> Job | LeftOut:
+    count, fields = row
+    if len(fields) == 10:
+        kind, _, _, _, _, steps, gpus, weight, slo, arrival = fields
+    elif len(fields) == 7:
+        kind, _, _, _, steps, arrival, gpus = fields
+        weight, slo = "1", "-1"
+    else:
+        hint = f"has {len(fields)} tab-separated fields; Gavel's traces have 10 or 7"
+        raise InputError("row", " ".join(fields)[:80], hint)
+    return trace_job(str(count), kind=kind, steps=steps, gpus=gpus, weight=weight, slo=slo, arrival=arrival)
+
+
+def trace_job(name: str, *, kind: str, steps: str, gpus: str, weight: str, slo: str, arrival: str) -> Job | LeftOut:
+    """The job that these fields of a line describe, in Gavel's meaning of them."""
+    model, batch = job_type(kind)
+    gang = whole("scale_factor", gpus, least=1)
+    work = float(whole("total_steps", steps, least=1) * batch)
+    submitted = number("arrival_time", arrival, least=0.0)
+    rate = catalog().profile(model).rate("v100", gang, Locality.SAME_NODE, batch)
+    if not rate > 0.0:
+        return LeftOut("jobs on more GPUs than their model can train on")
+    patience = number("SLO", slo)
+    return Job(
+        id=name,
+        submitted=submitted,
+        gpus=gang,
+        work=work,
+        model=model,
+        batch_size=batch,
+        weight=number("priority_weight", weight, above=0.0),
+        deadline=submitted + patience * work / rate if patience > 0.0 else None,
+    )
+
+
+def job_type(text: str) -> tuple[str, int]:
+    """The model and the batch size per GPU that a job type names."""
+    match = _TYPE.match(text)
+    model, batch = (match["model"], int(match["batch"])) if match else (text, 1)
+    sizes = batch_sizes(model)
+    if not sizes:
+        known = {t.model for t in catalog().types() if t.per_gpu_batch}
+        raise InputError("job_type", text, nearest(model, known))
+    if match is None and sizes != (1,):
+        raise InputError("job_type", text, f"names no batch size; write e.g. {model} (batch size {sizes[0]})")
+    if batch < 1:
+        raise InputError("job_type", text, "must have a batch size of at least 1")
+    return model, batch
+
+
+def batch_sizes(model: str) -> tuple[int, ...]:
+    """The batch sizes per GPU this model was measured with, ascending; none for a model without a table."""
+    return tuple(sorted(t.batch_size for t in catalog().types() if t.model == model and t.per_gpu_batch))
+
+
+def claims(source: Source) -> bool:
+    """Whether a file is surely of this format."""
+    return source.first_line.count("\t") in (6, 9)
+
+
+FORMAT = Format("gavel", "Gavel traces, 10 or 7 tab-separated fields", read, claims)

@@ -1,0 +1,58 @@
+"""The format ``helios``: SenseTime's Helios trace, the ``cluster_log.csv`` of one of its clusters.
+
+Columns used: ``job_id``, ``vc`` (the tenant), ``gpu_num``, ``submit_time``, ``duration`` (seconds of run time, kept as
+written); times are ``YYYY-mm-dd HH:MM:SS``, and submissions become seconds since the earliest GPU job. Whatever became
+of a job it is kept; CPU jobs and jobs that never ran are left out and counted.
+
+Published by: Hu et al., "Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters",
+SC 2021.
+"""
+
+from collections.abc import Mapping
+
+from shoal.workload.importers.reading import (
+    ConvertRow,
+    Format,
+    LeftOut,
+    Reading,
+    Source,
+    clock,
+    collect_table,
+    column,
+    number,
+    rebased,
+    whole,
+)
+from shoal.workload.schema import Job
+
+_NO_GPU = LeftOut("jobs without a GPU")
+_NO_TIME = LeftOut("jobs that never ran")
+
+
+def read(source: Source) -> Reading:
+    """Read a ``cluster_log.csv``."""
+    return rebased(collect_table(source, _table))
+
+
+def _table(columns: Mapping[str, int]) -> ConvertRow:
+    name, vc, gang, at, run = (column(columns, c) for c in ("job_id", "vc", "gpu_num", "submit_time", "duration"))
+
+    def convert(_: int, row: list[str]) -> Job | LeftOut:
+        gpus = whole("gpu_num", row[gang])
+        if gpus == 0:
+            return _NO_GPU
+        duration = number("duration", row[run], least=0.0)
+        if duration == 0.0:
+            return _NO_TIME
+        submitted = clock("submit_time", row[at])
+        return Job(id=row[name], submitted=submitted, gpus=gpus, work=duration, tenant=row[vc] or "default")
+
+    return convert
+
+
+def claims(source: Source) -> bool:
+    """Whether a file is surely of this format."""
+    return {"job_id", "vc", "gpu_num", "submit_time", "duration"} <= source.header
+
+
+FORMAT = Format("helios", "SenseTime Helios: cluster_log.csv", read, claims)

@@ -1,0 +1,271 @@
+"""How every format is read: bytes to text, text to rows, rows to jobs, with the place of each failure.
+
+An importer supplies one function from a row to a ``Job``, or to a ``LeftOut`` for a sound row that is no GPU job that
+ran. The loop here gives each error its file and line, skips broken rows where asked to, and finds ids named twice.
+"""
+
+import csv
+import gzip
+import io
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from shoal.core.errors import InputError
+from shoal.workload.schema import Job, shifted
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file to read, and whether its broken rows are to be skipped."""
+
+    path: Path
+    skip_bad: bool = False
+
+    @cached_property
+    def suffix(self) -> str:
+        """The extension in lower case, a trailing ``.gz`` aside."""
+        suffixes = [s.lower() for s in self.path.suffixes]
+        if suffixes and suffixes[-1] == ".gz":
+            suffixes.pop()
+        return suffixes[-1] if suffixes else ""
+
+    @cached_property
+    def raw(self) -> bytes:
+        """The file's bytes, unpacked if it is gzip, whatever its name."""
+        try:
+            data = self.path.read_bytes()
+            return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        except OSError as error:
+            raise InputError("file", str(self.path), f"cannot be read: {error.strerror or error}") from None
+        except (EOFError, zlib.error) as error:
+            raise InputError("file", str(self.path), f"is not whole gzip data: {error}") from None
+
+    @cached_property
+    def text(self) -> str:
+        """The file's text, without a byte-order mark."""
+        try:
+            return self.raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = self.raw.count(b"\n", 0, error.start) + 1
+            hint = "is not UTF-8 text"
+            raise InputError(
+                "text", self.raw[error.start : error.start + 8], hint, where=f"{self.path}:{line}"
+            ) from None
+
+    @cached_property
+    def first_line(self) -> str:
+        """The first line that holds anything, trimmed of its line end."""
+        return next((line for line in self.text[:65536].splitlines() if line.strip()), "")
+
+    @cached_property
+    def header(self) -> frozenset[str]:
+        """The names in the first line, taken as comma separated."""
+        return frozenset(name.strip() for name in self.first_line.split(","))
+
+    @cached_property
+    def document(self) -> object:
+        """The file as one JSON document."""
+        try:
+            return msgspec.json.decode(self.text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InputError("json", self.first_line[:40], f"is not JSON: {error}", where=str(self.path)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A sound row that is not a job to simulate, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What came of a file: its jobs in file order, the broken rows skipped, and the sound rows left out by reason."""
+
+    jobs: list[Job]
+    skipped: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, int], ...] = ()
+
+
+Convert: TypeAlias = Callable[[Row], Job | LeftOut]
+ConvertRow: TypeAlias = Callable[[int, list[str]], Job | LeftOut]
+"""From a table's row, and its number counted from 0 below the header, to its job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A way jobs are written down: how it is read, and which files are surely of it."""
+
+    name: str
+    summary: str
+    read: Callable[[Source], Reading]
+    claims: Callable[[Source], bool]
+
+
+def collect(source: Source, rows: Iterable[tuple[str, Row]], convert: Convert[Row]) -> Reading:
+    """Turn rows into jobs; each row comes with its place, such as ``:12`` for a line, to complete the file's name."""
+    jobs: list[Job] = []
+    seen: dict[str, str] = {}
+    skipped: list[str] = []
+    left_out: Counter[str] = Counter()
+    for place, row in rows:
+        try:
+            job = convert(row)
+            if isinstance(job, LeftOut):
+                left_out[job.reason] += 1
+            elif seen.setdefault(job.id, place) is place:
+                jobs.append(job)
+            else:
+                raise _twice(job.id, seen[job.id])
+        except InputError as error:
+            placed = InputError(error.field, error.value, error.hint, where=f"{source.path}{place}")
+            if not source.skip_bad:
+                raise placed from None
+            skipped.append(str(placed))
+    return Reading(jobs, tuple(skipped), tuple(sorted(left_out.items())))
+
+
+def _twice(name: str, place: str) -> InputError:
+    return InputError("id", name, f"is the id of the job at {place.lstrip(':')} too; ids must differ")
+
+
+def collect_table(
+    source: Source,
+    prepare: Callable[[Mapping[str, int]], ConvertRow],
+    *,
+    delimiter: str = ",",
+) -> Reading:
+    """Read a table with a header line; ``prepare`` is told where the columns are and gives the rows' conversion."""
+    # Only comma-separated files quote; Slurm writes quotes as plain characters.
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
+    reader = csv.reader(io.StringIO(source.text, newline=""), delimiter=delimiter, quoting=quoting)
+    try:
+        header = next((row for row in reader if row), None)
+        if header is None:
+            raise InputError("header", "", "the file is empty", where=str(source.path))
+        try:
+            convert = prepare({name.strip(): place for place, name in enumerate(header)})
+        except InputError as error:
+            where = f"{source.path}:{reader.line_num}"
+            raise InputError(error.field, error.value, error.hint, where=where) from None
+        filled = (row for row in reader if row)
+        rows = ((f":{reader.line_num}", (number, row)) for number, row in enumerate(filled))
+        return collect(source, rows, _with_width(len(header), convert))
+    except csv.Error as error:
+        raise InputError("row", "", f"is not a table row: {error}", where=f"{source.path}:{reader.line_num}") from None
+
+
+def _with_width(width: int, convert: ConvertRow) -> Convert[tuple[int, list[str]]]:
+    def checked(numbered: tuple[int, list[str]]) -> Job | LeftOut:
+        number, row = numbered
+        if len(row) != width:
+            raise InputError("row", ",".join(row)[:80], f"has {len(row)} fields where the header has {width}")
+        return convert(number, row)
+
+    return checked
+
+
+def tab_lines(source: Source) -> Iterator[tuple[str, tuple[int, list[str]]]]:
+    """The tab-separated lines of a trace without a header, each with its number counted from 0."""
+    for number, line in enumerate(source.text.splitlines()):
+        if line.strip():
+            yield f":{number + 1}", (number, line.split("\t"))
+
+
+def column(columns: Mapping[str, int], *names: str) -> int:
+    """Where the column of one of these names is; exactly one of them must be there."""
+    there = [name for name in names if name in columns]
+    if len(there) == 1:
+        return columns[there[0]]
+    if there:
+        raise InputError("header", " and ".join(there), "mean the same; keep one of these columns")
+    raise InputError("header", ",".join(columns), f"has no column {' or '.join(names)}")
+
+
+def number(field: str, text: object, *, least: float = -math.inf, above: float = -math.inf) -> float:
+    """A finite number from text (or from JSON), exactly as written."""
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise InputError(field, text, "is not a number")
+    try:
+        value = float(text)
+    except (ValueError, OverflowError):
+        raise InputError(field, text, "is not a number") from None
+    if not -math.inf < value < math.inf:
+        raise InputError(field, text, "must be finite")
+    if value < least:
+        raise InputError(field, text, f"must be at least {least:g}")
+    if value <= above:
+        raise InputError(field, text, f"must be above {above:g}")
+    return value
+
+
+def whole(field: str, text: object, *, least: int = 0) -> int:
+    """A whole number from text (or from JSON); ``4.0`` is taken for 4."""
+    try:
+        if isinstance(text, str):
+            return _at_least(field, int(text), least)
+    except ValueError:
+        pass
+    value = number(field, text)
+    if value != int(value):
+        raise InputError(field, text, "must be a whole number")
+    return _at_least(field, int(value), least)
+
+
+def _at_least(field: str, value: int, least: int) -> int:
+    if value < least:
+        raise InputError(field, value, f"must be at least {least}")
+    return value
+
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def clock(field: str, text: str) -> float:
+    """A wall-clock time such as ``2017-10-09 07:01:55``, as seconds since 1970.
+
+    Without a zone it is taken as written, so a change to or from summer time shifts what comes after it by an hour.
+    """
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(field, text, "is not a time like 2017-10-09 07:01:55") from None
+    if time.tzinfo is not None:
+        time = time.astimezone(UTC).replace(tzinfo=None)
+    return (time - _EPOCH).total_seconds()
+
+
+def elements(source: Source, rows: object, what: str) -> list[tuple[str, object]]:
+    """The elements of a JSON list, each with its place such as ``[3]``."""
+    if not isinstance(rows, list):
+        raise InputError("json", str(rows)[:40], f"must be a list of {what}", where=str(source.path))
+    return [(f"[{place}]", row) for place, row in enumerate(rows)]
+
+
+def member(row: object, field: str) -> object:
+    """A field that a JSON row must have."""
+    if not isinstance(row, dict):
+        raise InputError("json", row, "must be an object")
+    if field not in row:
+        raise InputError(field, None, "is missing")
+    value: object = row[field]
+    return value
+
+
+def rebased(reading: Reading) -> Reading:
+    """The same jobs on a clock that begins when the earliest of them is submitted."""
+    if not reading.jobs:
+        return reading
+    origin = min(job.submitted for job in reading.jobs)
+    return Reading(shifted(reading.jobs, origin), reading.skipped, reading.left_out)

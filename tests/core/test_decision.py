@@ -1,0 +1,137 @@
+"""Verdicts: the same thing as a dict and as columns, total by construction, each with a sentence."""
+
+import string
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.core.decision import SENTENCES, Grant, Reason, ReasonCode, Refusal, Verdict, Verdicts, in_words
+from shoal.core.errors import InputError, PolicyError, nearest
+from shoal.core.job import BatchSetting
+from shoal.core.snapshot import Snapshot
+from shoal.core.topology import Placement
+from shoal.testing import strategies
+from shoal.testing.builders import job, snapshot
+
+
+def three() -> Snapshot:
+    return snapshot([job("a", gpus=2), job("b", gpus=4), job("c")], "v100:1x4,k80:1x4")
+
+
+def test_every_code_has_a_sentence_and_every_sentence_a_code() -> None:
+    assert set(SENTENCES) == set(ReasonCode)
+
+
+@pytest.mark.parametrize("code", ReasonCode, ids=lambda code: code.name)
+def test_a_sentence_is_said_with_its_numbers_in_it(code: ReasonCode) -> None:
+    places = {int(name): spec for _, name, spec, _ in string.Formatter().parse(SENTENCES[code]) if name}
+    assert sorted(places) == list(range(len(places)))
+    numbers = tuple(1000.0 + 7 * i if places[i] else f"word-{i}" for i in sorted(places))
+    said = Reason(code, numbers).sentence()
+    assert "{" not in said
+    for number in numbers:
+        assert (number if isinstance(number, str) else f"{number:,.0f}") in said
+
+
+def test_a_plain_dict_becomes_columns_and_comes_back_the_same() -> None:
+    moment = three()
+    given_: dict[str, Verdict] = {
+        "c": Grant(1, batch=BatchSetting(64, 2), reason=in_words("because")),
+        "a": Grant(2, kind="k80", placement=Placement(((1, 2),))),
+        "b": Refusal(Reason(ReasonCode.NO_ROOM, (4.0, 1.0))),
+    }
+    verdicts = Verdicts.of(moment, given_)
+    assert dict(verdicts) == given_
+    assert list(verdicts) == ["a", "b", "c"]
+    assert verdicts.gpus.tolist() == [2, 0, 1]
+    assert verdicts.kinds is not None
+    assert verdicts.kinds.tolist() == [1, -1, -1]
+    assert Verdicts.of(moment, verdicts) is verdicts
+
+
+def test_columns_are_read_as_verdicts_with_scalars_and_columns_for_numbers() -> None:
+    moment = three()
+    codes = np.array([ReasonCode.IN_TURN, ReasonCode.OUTRANKED, ReasonCode.OUTRANKED], dtype=np.uint8)
+    key = np.array([1.5, 2.5, 3.5])
+    story = ("age", key, 2.0)
+    verdicts = Verdicts(
+        moment,
+        gpus=np.array([2, 0, 0], dtype=np.int32),
+        codes=codes,
+        numbers={ReasonCode.IN_TURN: story, ReasonCode.OUTRANKED: story},
+        kinds=np.array([0, -1, -1], dtype=np.int8),
+    )
+    assert verdicts["a"] == Grant(2, kind="v100", reason=Reason(ReasonCode.IN_TURN, ("age", 1.5, 2.0)))
+    assert verdicts["c"] == Refusal(Reason(ReasonCode.OUTRANKED, ("age", 3.5, 2.0)))
+    assert verdicts["c"].reason.sentence() == "waits: its age is 3.5; jobs up to 2 take the GPUs"
+
+
+@pytest.mark.parametrize("column", ["gpus", "codes", "kinds", "partners"])
+def test_a_column_of_another_length_is_refused(column: str) -> None:
+    columns: dict[str, np.ndarray[Any, Any]] = {
+        "gpus": np.zeros(3, dtype=np.int32),
+        "codes": np.zeros(3, dtype=np.uint8),
+        "kinds": np.zeros(3, dtype=np.int8),
+        "partners": np.full(3, -1, dtype=np.int32),
+    }
+    columns[column] = columns[column][:2]
+    with pytest.raises(PolicyError, match="each of the 3 live jobs"):
+        Verdicts(three(), **columns)  # type: ignore[arg-type]
+
+
+def test_the_dict_forms_mistakes_are_named() -> None:
+    moment = three()
+    fine: dict[str, Verdict] = {"a": Refusal(), "b": Refusal(), "c": Refusal()}
+    with pytest.raises(PolicyError, match="no verdict for live job 'b'"):
+        Verdicts.of(moment, {name: fine[name] for name in "ac"})
+    with pytest.raises(PolicyError, match="'z', which is not a live job"):
+        Verdicts.of(moment, {**fine, "z": Refusal()})
+    with pytest.raises(PolicyError, match="'a100'"):
+        Verdicts.of(moment, {**fine, "a": Grant(1, kind="a100")})
+    with pytest.raises(PolicyError, match="shared with 'z'"):
+        Verdicts.of(moment, {**fine, "a": Grant(1, shared_with="z")})
+
+
+@given(strategies.snapshots(), st.data())
+def test_overruling_changes_those_and_nobody_else(moment: Snapshot, data: st.DataObject) -> None:
+    asked = Verdicts.of(moment, {spec.id: Grant(spec.gpus) for spec in moment.specs})
+    chosen = data.draw(st.sets(st.integers(0, max(len(asked) - 1, 0)))) if len(asked) else set()
+    refusal = Refusal(in_words("no seats"))
+    changed = asked.overruled(dict.fromkeys(chosen, refusal))
+    for i in range(len(asked)):
+        assert changed.at(i) == (refusal if i in chosen else asked.at(i))
+    assert asked.gpus.tolist() == [spec.gpus for spec in moment.specs]
+
+
+DIFFERENT: dict[str, Verdict] = {
+    "another number of GPUs": Grant(1, kind="v100"),
+    "another kind": Grant(2, kind="k80"),
+    "a refusal": Refusal(),
+    "another reason": Grant(2, kind="v100", reason=Reason(ReasonCode.FITS, (1.0, 2.0))),
+    "a batch": Grant(2, kind="v100", batch=BatchSetting(32)),
+    "seats": Grant(2, kind="v100", placement=Placement(((0, 2),))),
+    "company": Grant(2, kind="v100", shared_with="b"),
+}
+
+
+@pytest.mark.parametrize("other", DIFFERENT.values(), ids=DIFFERENT.keys())
+def test_decisions_that_differ_have_different_digests(other: Verdict) -> None:
+    moment = three()
+    one: dict[str, Verdict] = {"a": Grant(2, kind="v100"), "b": Grant(2, kind="v100"), "c": Refusal()}
+    assert Verdicts.of(moment, one).digest() == Verdicts.of(three(), dict(reversed(one.items()))).digest()
+    assert Verdicts.of(moment, {**one, "a": other}).digest() != Verdicts.of(moment, one).digest()
+
+
+def test_a_misspelt_name_is_met_with_the_nearest_and_a_hopeless_one_with_all() -> None:
+    assert nearest("fifoo", ["fifo", "las", "srtf"]) == "unknown; did you mean fifo?"
+    assert nearest("zzz", ["las", "fifo"]) == "unknown; choose one of fifo, las"
+    assert nearest("zzz", []) == "unknown"
+
+
+def test_an_input_error_says_where_what_and_what_would_do() -> None:
+    error = InputError("gpus", "x", "must be a whole number", where="jobs.csv:3")
+    assert str(error) == "jobs.csv:3: gpus: 'x': must be a whole number"
+    assert (error.field, error.value, error.exit_code) == ("gpus", "x", 2)

@@ -1,0 +1,149 @@
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from shoal.core.errors import InputError
+from shoal.report.compare import MEASURES, bootstrap_interval, compare, t_interval
+from shoal.report.files import Run
+from shoal.report.history import Floats
+from shoal.report.metrics import DEFINITIONS, JobTable
+from shoal.report.text import change, table
+
+
+def run(policy: str, seed: int, jct: Floats, **more: object) -> Run:
+    count = len(jct)
+    zeros = np.zeros(count)
+    rho = dict.fromkeys(DEFINITIONS, jct / 100.0)
+    ids = [f"job-{i}" for i in range(count)]
+    jobs = JobTable(
+        ids, ["t"] * count, zeros, zeros, jct, jct, np.ones(count, int), np.zeros(count, int), zeros, zeros, jct, rho
+    )
+    figures = {"mean": float(jct.mean()) / 100, "max": float(jct.max()) / 100, "unfair_1.1": float((jct > 110).mean())}
+    summary = {
+        "policy": policy,
+        "seed": seed,
+        "cluster": "v100:1x4",
+        "workload": "w",
+        "jobs": count,
+        "completed": count,
+        "avg_jct": float(jct.mean()),
+        "median_jct": float(np.median(jct)),
+        "p99_jct": float(np.quantile(jct, 0.99)),
+        "makespan": float(jct.max()),
+        "utilization": 0.5,
+        "restarts": 3,
+        "cost": 10.0,
+        "rho": dict.fromkeys(DEFINITIONS, figures),
+        **more,
+    }
+    return Run(Path(f"{policy}-seed{seed}"), summary, jobs, None)
+
+
+def drawn(seed: int, count: int = 400) -> Floats:
+    return np.random.default_rng(seed).exponential(100.0, count)
+
+
+def test_students_interval_worked_by_hand() -> None:
+    # Gaps 1, 2, 3: mean 2, deviation 1; the 97.5 % point of t with 2 degrees of freedom is 4.302653.
+    low, high = t_interval(np.array([1.0, 2.0, 3.0]))
+    assert (low, high) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5), rel=1e-6)
+
+
+@pytest.mark.parametrize("seeds", [1, 3], ids=["of one seed", "of three seeds"])
+def test_identical_runs_show_no_difference(seeds: int) -> None:
+    runs = [run(policy, seed, drawn(seed)) for policy in ("a", "b") for seed in range(seeds)]
+    (comparison,) = compare(runs)
+    assert {d.measure for d in comparison.differences} == {m.name for m in MEASURES}
+    assert {d.verdict for d in comparison.differences} == {"no difference"}
+    assert all(comparison.best(measure) == () for measure in MEASURES)
+
+
+@pytest.mark.parametrize(("seeds", "basis"), [(1, "jobs"), (4, "seeds")])
+def test_a_real_difference_is_found_and_its_size_told(seeds: int, basis: str) -> None:
+    base = [run("slow", seed, drawn(seed)) for seed in range(seeds)]
+    fast = [run("fast", seed, 0.8 * drawn(seed)) for seed in range(seeds)]
+    (comparison,) = compare([*base, *fast])
+    found = comparison.difference("fast", "avg_jct")
+    assert found is not None
+    assert (found.verdict, found.basis, found.baseline) == ("better", basis, "slow")
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < found.value < found.high < 0.0
+    mean = float(np.mean([drawn(seed).mean() for seed in range(seeds)]))
+    assert found.value == pytest.approx(-0.2 * mean)
+    assert comparison.best(MEASURES[0]) == ("fast",)
+    assert change(comparison, MEASURES[0], found)[0] == "−20.0 %"
+    turned = compare([*base, *fast], baseline="fast")[0].difference("slow", "avg_jct")
+    assert turned is not None
+    assert turned.verdict == "worse"
+
+
+def test_differences_within_the_noise_are_not_called_differences() -> None:
+    # The second policy shuffles who waits how long: nobody's mean changes by more than chance.
+    runs = [run("a", 0, drawn(0)), run("b", 0, np.random.default_rng(9).permutation(drawn(0)) * 1.002)]
+    found = compare(runs)[0].difference("b", "avg_jct")
+    assert found is not None
+    assert found.verdict == "no difference"
+
+
+def test_one_run_gives_no_interval_for_the_makespan() -> None:
+    runs = [run("a", 0, drawn(0)), run("b", 0, drawn(0) + 5.0)]
+    found = compare(runs)[0].difference("b", "makespan")
+    assert found is not None
+    assert (found.low, found.high, found.verdict, found.basis) == (None, None, "one run", "none")
+
+
+def test_the_bootstrap_pairs_jobs_and_repeats_itself() -> None:
+    # Every pair differs by exactly 7, so every resample's mean does too, however wide the jobs spread.
+    a = drawn(3)
+
+    def mean(
+        rows: Floats,
+    ) -> Floats:
+        return np.asarray(rows.mean(axis=-1))
+
+    assert bootstrap_interval(a, a - 7.0, mean) == pytest.approx((7.0, 7.0))
+    b = drawn(4)
+    assert bootstrap_interval(a, b, mean) == bootstrap_interval(a, b, mean)
+
+
+def test_only_like_is_compared_with_like() -> None:
+    here, there = run("a", 0, drawn(0)), run("b", 0, drawn(0), workload="other")
+    first, second = compare([here, there])
+    assert (first.workload, second.workload) == ("w", "other")
+    assert first.differences == second.differences == ()
+
+
+def test_seeds_that_only_one_policy_ran_are_left_out_of_the_pairs() -> None:
+    runs = [run("a", seed, drawn(seed)) for seed in (0, 1, 2)] + [run("b", seed, drawn(seed)) for seed in (1, 2, 3)]
+    found = compare(runs)[0].difference("b", "avg_jct")
+    assert found is not None
+    assert (found.pairs, found.value) == (2, 0.0)
+
+
+def test_wrong_requests_are_refused_with_a_way_out() -> None:
+    runs = [run("fifo", 0, drawn(0)), run("las", 0, drawn(1))]
+    with pytest.raises(InputError, match="did you mean fifo"):
+        compare(runs, baseline="fifi")
+    with pytest.raises(InputError, match="again"):
+        compare([*runs, runs[0]])
+
+
+def test_the_printed_table_names_policies_values_and_changes() -> None:
+    runs = [run("slow", s, drawn(s) * 3600) for s in (0, 1, 2)] + [run("fast", s, drawn(s) * 1800) for s in (0, 1, 2)]
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(table(compare(runs)[0]))
+    text = console.export_text()
+    for expected in ("slow", "fast", "average JCT (h)", "−50.0 %", "95 % t-intervals", "no difference"):
+        assert expected in text
+
+
+def test_the_comparison_as_plain_values_holds_the_same() -> None:
+    comparison = compare([run("a", 0, drawn(0)), run("b", 0, drawn(1))])[0]
+    plain = comparison.as_dict()
+    assert plain["baseline"] == "a"
+    assert plain["standings"][1]["means"]["avg_jct"] == pytest.approx(drawn(1).mean())
+    assert len(plain["differences"]) == len(MEASURES)

@@ -1,0 +1,204 @@
+"""The whole ring: whatever a policy wants within its contract, nothing is lost, doubled or told otherwise on replay."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.core.commands import Start, Stop
+from shoal.core.decision import Decision, Grant, Refusal, Verdict
+from shoal.core.errors import PolicyError
+from shoal.core.events import Heard, JobCompleted, JobStopped
+from shoal.core.lifecycle import JobState
+from shoal.core.seams import Policy
+from shoal.core.snapshot import JobView, Snapshot
+from shoal.core.topology import Topology
+from shoal.engine.replay import ReplayDifference, replay
+from shoal.engine.state import State
+from shoal.mechanism.restart import RestartMechanism
+from shoal.perf.catalog import catalog
+from shoal.perf.model import ProfiledModel
+from shoal.placement.packed import PackedPlacer
+from shoal.policy.fifo import Fifo
+from shoal.policy.las import Las
+from shoal.policy.shortest import Srsf, Srtf
+from shoal.store.codec import Decided
+from shoal.testing import strategies
+from shoal.testing.builders import Cycle, PlacementName, Run, job, simulate
+from shoal.testing.conformance import arrays, check_seats
+
+
+@dataclass(frozen=True)
+class Whim:
+    """Grants whatever comes to its mind: any size, any kind, any company, for as long as it likes.
+
+    Its mind is the seed, the cycle and itself, so it is as pure as any policy.
+    """
+
+    mood: int = 0
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        chance = np.random.default_rng([self.mood, snapshot.seed, snapshot.cycle])
+        free = list(snapshot.cluster.capacity)
+        verdicts: dict[str, Verdict] = dict.fromkeys(snapshot.ids, Refusal())
+        alone: Grant | None = None
+        host = ""
+        for i in chance.permutation(len(snapshot.ids)).tolist():
+            view = snapshot.jobs.at(i)
+            usable = snapshot.columns.speeds[i] > 0
+            if not usable.any() or chance.random() < 0.2:
+                continue
+            if alone is not None and chance.random() < 0.5 and _likes(view, alone, snapshot):
+                verdicts[view.id] = replace(alone, shared_with=host)
+                verdicts[host], alone = replace(alone, shared_with=view.id), None
+                continue
+            kind = int(chance.choice(np.flatnonzero(usable)))
+            gpus = int(chance.integers(view.spec.min_gpus, view.spec.max_gpus + 1))
+            if gpus <= free[kind]:
+                free[kind] -= gpus
+                host, alone = view.id, Grant(gpus, kind=snapshot.cluster.kinds[kind])
+                verdicts[host] = alone
+        return Decision(verdicts, review_at=snapshot.now + float(chance.integers(1, 200)))
+
+
+def _likes(view: JobView, grant: Grant, snapshot: Snapshot) -> bool:
+    """Whether a job could run on what another was granted."""
+    speed = snapshot.columns.speeds[view.position, snapshot.cluster.kind_index[grant.kind or ""]]
+    return bool(view.spec.min_gpus <= grant.gpus <= view.spec.max_gpus and speed > 0)
+
+
+PLACEMENTS: st.SearchStrategy[PlacementName] = st.sampled_from(("packed", "any", "rack"))
+
+
+def fresh_state(cluster: Topology, seed: int = 0) -> State:
+    return State(cluster, ProfiledModel(cluster, catalog()), seed)
+
+
+def check_seats_of(cycle: Cycle) -> None:
+    check_seats(cycle.snapshot)
+
+
+def check_progress_agrees(run: Run, cluster: Topology, seed: int) -> None:
+    """What the state reckoned a stopped job had done is what the world says it had."""
+    state = fresh_state(cluster, seed)
+    for record in run.journal.read():
+        if isinstance(record, Heard):
+            before = state.freeze()
+            for event in record.events:
+                at = before.position_of(event.job) if isinstance(event, JobStopped) else -1
+                if isinstance(event, JobStopped) and at >= 0 and before.columns.state[at] == JobState.STOPPING:
+                    assert float(before.columns.done[at]) == pytest.approx(event.done, rel=1e-9, abs=1e-9)
+            state.hear(record.now, record.events)
+        elif isinstance(record, Decided):
+            state.assume(record.commands)
+            state.settle(None)
+
+
+@settings(max_examples=60)
+@given(mood=st.integers(0, 99), data=st.data())
+def test_whatever_a_policy_fancies_the_books_balance(mood: int, data: st.DataObject) -> None:
+    cluster, rows = data.draw(strategies.worlds())
+    run = simulate(
+        Whim(mood),
+        rows,
+        cluster,
+        faults=data.draw(strategies.faults(cluster, rows)),
+        restart_cost=data.draw(st.sampled_from([0.0, 5.0])),
+        placement=data.draw(PLACEMENTS),
+        until=8000.0,
+        watch=check_seats_of,
+    )
+    check_seats(run.state.freeze())
+    check_progress_agrees(run, cluster, 0)
+    times = [cycle.now for cycle in run.cycles]
+    assert times == sorted(times)
+    ends = [e for e in run.events if isinstance(e, JobCompleted)]
+    assert len({e.job for e in ends}) == len(ends)
+    for event in ends:
+        row = run.jobs[event.job]
+        assert event.done == row.work
+        assert event.at >= row.submitted
+
+
+POLICIES: dict[str, Policy] = {
+    "fifo": Fifo(),
+    "srtf": Srtf(),
+    "srsf": Srsf(),
+    "las": Las(quantum=50.0),
+    "whim": Whim(3),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+@settings(max_examples=15)
+@given(data=st.data())
+def test_state_is_a_fold_over_the_journal_and_every_decision_comes_out_again(
+    policy: Policy, data: st.DataObject
+) -> None:
+    cluster, rows = data.draw(strategies.worlds())
+    run = simulate(policy, rows, cluster, faults=data.draw(strategies.faults(cluster, rows)), seed=5, until=5000.0)
+    state = fresh_state(cluster, seed=5)
+    replayed = replay(run.journal.read(), state, policy, PackedPlacer(), RestartMechanism())
+    assert replayed.decisions == len(run.cycles)
+    assert replayed.events == len(run.events)
+    assert replayed.commands == len(run.commands)
+    ours, theirs = state.freeze(), run.state.freeze()
+    for name, array in arrays(ours).items():
+        assert np.array_equal(array, arrays(theirs)[name], equal_nan=array.dtype.kind == "f"), name
+    assert (ours.now, ours.cycle, ours.room, ours.cluster) == (theirs.now, theirs.cycle, theirs.room, theirs.cluster)
+
+
+def test_a_replay_by_another_policy_stops_at_the_first_difference() -> None:
+    rows = [job("long", 0, 4, 100), job("short", 10, 4, 5)]
+    run = simulate(Srtf(), rows, "gpu:1x4")
+    with pytest.raises(ReplayDifference, match=r"decision 1 at t = 10"):
+        replay(run.journal.read(), fresh_state(run.state.topology), Fifo(), PackedPlacer(), RestartMechanism())
+
+
+def test_a_run_by_hand() -> None:
+    # 4 GPUs. a (4 GPUs, 100 s) runs 0–10, b (2, 20 s) 10–30 and c (2, 30 s) 12–42 run before it, then a: 42 + 90.
+    run = simulate(Srtf(), [job("a", 0, 4, 100), job("b", 10, 2, 20), job("c", 12, 2, 30)], "gpu:1x4")
+    assert run.completed == {"b": 30.0, "c": 42.0, "a": 132.0}
+    assert run.started == {"a": 0.0, "b": 10.0, "c": 12.0}
+    assert [(at, type(c), c.job) for at, c in run.commands] == [
+        (0.0, Start, 0),
+        (10.0, Stop, 0),
+        (10.0, Start, 1),
+        (12.0, Start, 2),
+        (42.0, Start, 0),
+    ]
+    assert [at for at, _ in run.story("a")] == [0.0, 10.0, 12.0, 30.0, 42.0]
+
+
+BROKEN: dict[str, tuple[Verdict | None, float, str]] = {
+    "forgets a job": (None, inf, "no verdict for live job 'a'"),
+    "grants a kind that is not there": (Grant(1, kind="tpu"), inf, "'tpu'"),
+    "shares with a stranger": (Grant(1, shared_with="nobody"), inf, "'nobody'"),
+    "reviews at once": (Grant(1), 0.0, "not after"),
+    "reviews in the past": (Grant(1), -5.0, "not after"),
+    "reviews at no time": (Grant(1), float("nan"), "not after"),
+}
+
+
+@pytest.mark.parametrize(("verdict", "review_at", "said"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_policy_that_breaks_its_contract_is_told_how(verdict: Verdict | None, review_at: float, said: str) -> None:
+    @dataclass(frozen=True)
+    class Broken:
+        def decide(self, snapshot: Snapshot) -> Decision:
+            return Decision({} if verdict is None else dict.fromkeys(snapshot.ids, verdict), review_at)
+
+    with pytest.raises(PolicyError, match=said):
+        simulate(Broken(), [job("a")])
+
+
+def test_a_verdict_for_a_job_that_is_not_there_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Generous:
+        def decide(self, snapshot: Snapshot) -> Decision:
+            return Decision({**dict.fromkeys(snapshot.ids, Refusal()), "ghost": Grant(1)})
+
+    with pytest.raises(PolicyError, match="'ghost', which is not a live job"):
+        simulate(Generous(), [job("a")])

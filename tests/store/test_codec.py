@@ -1,0 +1,171 @@
+"""The journal's encoding: everything comes back as it went in, and nothing else is taken for a record."""
+
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.errors import JournalError
+from shoal.core.events import (
+    BatchChanged,
+    Event,
+    Heard,
+    JobCancelled,
+    JobCompleted,
+    JobCrashed,
+    JobMeasured,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    NodeLost,
+    NodeReturned,
+)
+from shoal.core.job import BatchSetting, JobSpec
+from shoal.core.topology import Placement
+from shoal.store import codec
+from shoal.store.codec import Decided, Header
+
+times = st.floats(0, 1e12)
+rates = st.floats(0, 1e9)
+numbers = st.integers(0, 2**31 - 1)
+small = st.integers(1, 255)
+texts = st.text(max_size=20)
+
+specs = st.builds(
+    JobSpec,
+    id=texts,
+    submitted=times,
+    gpus=small,
+    work=st.none() | rates,
+    min_gpus=small,
+    max_gpus=small,
+    tenant=texts,
+    app=st.none() | texts,
+    model=st.none() | texts,
+    batch_size=st.none() | numbers,
+    kinds=st.none() | st.lists(texts, min_size=1, max_size=3).map(tuple),
+    weight=rates,
+    deadline=st.none() | times,
+    speed=rates,
+    batch_schedule=st.lists(st.tuples(rates, numbers), max_size=3).map(tuple),
+)
+placements = st.lists(st.tuples(numbers, small), min_size=1, max_size=4).map(lambda seats: Placement(tuple(seats)))
+batches = st.none() | st.builds(BatchSetting, numbers, st.integers(0, 100))
+
+EVENTS: dict[type, st.SearchStrategy[Any]] = {
+    JobSubmitted: st.builds(JobSubmitted, times, specs),
+    JobStarted: st.builds(JobStarted, times, numbers, numbers, rates, rates),
+    JobMeasured: st.builds(JobMeasured, times, numbers, numbers, rates, rates),
+    BatchChanged: st.builds(BatchChanged, times, numbers, numbers, rates, rates, numbers),
+    JobStopped: st.builds(JobStopped, times, numbers, numbers, rates),
+    JobCompleted: st.builds(JobCompleted, times, numbers, numbers, rates),
+    JobCrashed: st.builds(JobCrashed, times, numbers, numbers, rates, st.booleans(), texts),
+    JobCancelled: st.builds(JobCancelled, times, numbers),
+    NodeLost: st.builds(NodeLost, times, numbers),
+    NodeReturned: st.builds(NodeReturned, times, numbers),
+}
+COMMANDS: dict[type, st.SearchStrategy[Any]] = {
+    Start: st.builds(Start, numbers, numbers, placements, batches, st.none() | numbers),
+    Stop: st.builds(Stop, numbers, numbers),
+    Resize: st.builds(Resize, numbers, numbers, placements, batches, st.none() | numbers),
+}
+
+
+def test_these_tests_know_every_event_and_every_command() -> None:
+    assert set(EVENTS) == set(get_args(Event)) == set(codec.EVENT_TAGS)
+    assert set(COMMANDS) == set(get_args(Command)) == set(codec.COMMAND_TAGS)
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_an_event_comes_back_as_it_went_in(kind: type, data: st.DataObject) -> None:
+    heard = Heard(data.draw(times), tuple(data.draw(st.lists(EVENTS[kind], max_size=3))))
+    assert codec.unpack(codec.pack_heard(heard)) == heard
+
+
+@pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_a_command_comes_back_as_it_went_in(kind: type, data: st.DataObject) -> None:
+    review_at = data.draw(times | st.just(float("inf")))
+    decided = Decided(
+        data.draw(st.integers(0, 2**32 - 1)), review_at, tuple(data.draw(st.lists(COMMANDS[kind], max_size=3)))
+    )
+    assert codec.unpack(codec.pack_decided(decided)) == decided
+
+
+settings_ = st.dictionaries(texts, st.none() | st.booleans() | st.integers(-(2**63), 2**63) | texts | times, max_size=5)
+
+
+@given(settings_)
+def test_a_header_comes_back_as_it_went_in(settings: dict[str, Any]) -> None:
+    assert codec.unpack(codec.pack_header(settings)) == Header(settings)
+
+
+@given(st.lists(st.one_of(*EVENTS.values()), max_size=5))
+def test_a_bare_record_leads_with_the_tags_it_promises(events: list[Any]) -> None:
+    raw = codec.unpack_raw(codec.pack_heard(Heard(3.0, tuple(events))))
+    assert raw[:2] == [codec.HEARD, 3.0]
+    assert [e[0] for e in raw[2]] == [codec.EVENT_TAGS[type(e)] for e in events]
+    assert [e[1] for e in raw[2]] == [e.at for e in events]
+    assert [len(e) for e in raw[2]] == [1 + len(fields(e)) for e in events]
+
+
+def test_the_same_record_is_the_same_bytes() -> None:
+    events = (JobStarted(1.0, 2, 3, 4.0, 5.0), NodeLost(1.0, 7))
+    # Worked out by hand from the MessagePack specification: fixarray, fixint and float64 in the order of the fields.
+    one, four, five = "cb3ff0000000000000", "cb4010000000000000", "cb4014000000000000"
+    written = f"9301{one}92960 1{one}0203{four}{five}9308{one}07".replace(" ", "")
+    assert codec.pack_heard(Heard(1.0, events)).hex() == written
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_record_are_a_journal_error(body: bytes) -> None:
+    for unpack in (codec.unpack, codec.unpack_raw):
+        with suppress(JournalError):
+            unpack(body)
+
+
+jsonish = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=25,
+)
+
+
+@given(st.integers(0, 3), st.lists(jsonish, max_size=4))
+def test_a_message_that_only_looks_like_a_record_is_a_journal_error(tag: int, rest: list[Any]) -> None:
+    body = msgspec.msgpack.encode([tag, *rest])
+    for unpack in (codec.unpack, codec.unpack_raw):
+        with suppress(JournalError):
+            unpack(body)
+
+
+ALMOST = {
+    "an event of an unknown kind": [1, 0.0, [[99, 0.0, 1]]],
+    "an event of a negative kind": [1, 0.0, [[-1, 0.0, 1]]],
+    "an event with a field missing": [1, 0.0, [[1, 0.0, 1]]],
+    "an event with a field too many": [1, 0.0, [[8, 0.0, 1, 1]]],
+    "a specification with a field missing": [1, 0.0, [[0, 0.0, ["a", 0.0]]]],
+    "a command of an unknown kind": [2, 0, 0.0, [[9, 0, 1, [[0, 1]], None, None]]],
+    "a seat without a count": [2, 0, 0.0, [[0, 0, 1, [[0]], None, None]]],
+    "a record of an unknown kind": [7, 1, {}],
+    "a header of another version": [0, codec.VERSION + 1, {}],
+    "a header without settings": [0, codec.VERSION],
+    "a header whose settings are a list": [0, codec.VERSION, []],
+    "an empty array": [],
+    "a text": "h",
+    "a number": 5,
+    "an array nested too deeply": None,
+}
+
+
+@pytest.mark.parametrize("almost", ALMOST.values(), ids=ALMOST.keys())
+def test_almost_a_record_is_refused(almost: Any) -> None:
+    body = b"\x91" * 100_000 if almost is None else msgspec.msgpack.encode(almost)
+    with pytest.raises(JournalError):
+        codec.unpack(body)
