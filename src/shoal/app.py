@@ -20,7 +20,7 @@ from shoal.core.job import JobSpec
 from shoal.core.seams import Placer, Policy
 from shoal.core.snapshot import PerfModel, Snapshot
 from shoal.core.topology import Node, Topology, topology_of
-from shoal.engine.loop import Loop
+from shoal.engine.loop import Loop, judge
 from shoal.engine.replay import Replayed, replay
 from shoal.engine.state import State
 from shoal.mechanism.restart import RestartMechanism
@@ -83,7 +83,7 @@ class Scenario:
             "workload": workload,
             "cluster": self.cluster.describe(),
             "cluster_nodes": [[n.name, n.kind, n.gpus, n.rack] for n in self.cluster.nodes],
-            "prices": {t.name: t.price_per_hour for t in self.cluster.types},
+            "prices": {t.name: t.price_per_hour for t in self.cluster.types if t.price_per_hour is not None},
         }
 
     @classmethod
@@ -187,11 +187,21 @@ def run(
     history = read_history(raw)
     table = job_table(history, known)
     measured = {
+        "unfinished": unfinished(loop),
         "decision_seconds": stopwatch.figures(),
         "cpu_seconds": process_time() - begin,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
     return Outcome(summarize(history, table, measured=measured), table)
+
+
+def unfinished(loop: Loop, most: int = 10) -> list[dict[str, str]]:
+    """Why the jobs that are left at the end of a run do not run: the first few of them, each with its last reason."""
+    if not loop.state.live:
+        return []
+    snapshot = loop.state.freeze()
+    verdicts = judge(snapshot, loop.policy, loop.placer, loop.mechanism).verdicts
+    return [{"id": name, "reason": verdicts.reason(i).sentence()} for i, name in enumerate(snapshot.ids[:most])]
 
 
 def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimBackend:
@@ -246,6 +256,9 @@ def check_types(jobs: Sequence[Job], cluster: Topology, known: Catalog) -> None:
                 "cluster, GPU type", kind, f"{nearest(kind, known.kinds)} (--throughputs FILE adds others)"
             )
     for model in filter(None, models):
+        if model not in known.models:
+            first = next(job.id for job in jobs if job.model == model)
+            raise InputError(f"job {first}, model", model, nearest(model, known.models))
         kinds = known.profile(model).kinds
         if kinds is not None and not set(kinds) & set(cluster.kinds):
             kind = cluster.kinds[0]

@@ -70,7 +70,9 @@ class Task:
         settings = self.scenario.settings(self.source.name)
         settings["source"] = [self.source.format, self.source.jobs, self.source.window, self.source.skip_bad]
         # A file under the same name may have been changed since.
-        named = (self.source.name, self.scenario.faults, self.scenario.throughputs)
+        policy_file, dot_py, _ = self.scenario.policy.partition(".py:")
+        own = f"{policy_file}.py" if dot_py else None
+        named = (self.source.name, self.scenario.faults, self.scenario.throughputs, own)
         settings["files"] = [crc32(Path(name).read_bytes()) for name in named if name and Path(name).is_file()]
         return json.dumps(settings, sort_keys=True, default=str)
 

@@ -181,7 +181,7 @@ WORKLOADS = (
         ("format: 'simpl'", "simple"),
         {"w.csv": CSV},
     ),
-    Case("an empty file", simulate("--workload", "w.csv"), ("w.csv", "say which", "simple"), {"w.csv": ""}),
+    Case("an empty file", simulate("--workload", "w.csv"), ("'w.csv'", "is empty"), {"w.csv": ""}),
     Case("an empty file of JSON lines", simulate("--workload", "w.jsonl"), ("'w.jsonl'", "no job"), {"w.jsonl": ""}),
     Case("a header alone", simulate("--workload", "w.csv"), ("'w.csv'", "holds no job"), {"w.csv": HEADER}),
     Case("junk", simulate("--workload", "w.csv"), ("w.csv:1: text", "not UTF-8"), {"w.csv": JUNK}),
@@ -236,7 +236,7 @@ WORKLOADS = (
     Case("an option in words", ("workload", "generate", "demo", "--set", "elastic=x"), ("elastic: 'x'", "number")),
     Case("an unknown extension", ("workload", "generate", "demo", "--out", "w.csv"), ("out: 'w.csv'", ".parquet")),
     Case("a missing folder", ("workload", "generate", "demo", "--out", "no/w.jsonl"), ("out: 'no/w.jsonl'", "written")),
-    Case("a generator's name to describe", ("workload", "describe", "demo"), ("file: 'demo'", "No such file")),
+    Case("a generator's name misspelt", ("workload", "describe", "demmo"), ("file: 'demmo'", "No such file")),
 )
 
 FOLDERS = (
@@ -324,7 +324,7 @@ def test_a_replay_of_something_else_is_refused_in_one_line(
 ) -> None:
     (tmp_path / "j.sqlite").write_bytes(content)
     code, out, err = shoal("replay", "j.sqlite")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert_one_line(err)
     assert "j.sqlite: not a Shoal journal" in err
     assert why in err

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from shoal.report.metrics import Summary
+    from shoal.workload.schema import Workload
 
 
 def print_json(document: object) -> None:
@@ -87,6 +88,23 @@ def print_summaries(title: str, summaries: Sequence["Summary"]) -> None:
         )
     notes = ["ρ: completion time over that with 1/n of the cluster throughout (rho_isolated); unfair: ρ above 1."]
     print_table(title, _HEADERS, rows, notes)
+
+
+def tell_skipped(workload: "Workload") -> None:
+    """Which rows were passed over: the first few, and how many."""
+    for message in workload.skipped[:5]:
+        warn(f"skipped {message}")
+    if workload.skipped:
+        count = len(workload.skipped)
+        warn(f"skipped {count} broken row{'s' if count > 1 else ''} of {workload.source or workload.name}")
+
+
+def tell_unfinished(summary: "Summary") -> None:
+    """Which jobs never finished, and why the first of them does not run."""
+    left = summary["jobs"] - summary["completed"]
+    if left and summary.get("unfinished"):
+        first = summary["unfinished"][0]
+        warn(f"{summary['policy']}: {left} of {summary['jobs']} jobs did not finish; {first['id']} {first['reason']}")
 
 
 def warn(text: str) -> None:

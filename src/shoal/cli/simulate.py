@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from shoal.cli.show import json_option, print_json, print_summaries, progress_bars, warn
+from shoal.cli.show import json_option, print_json, print_summaries, progress_bars, tell_skipped, tell_unfinished, warn
 from shoal.core.errors import InputError
 
 _SOURCES = "A workload file, or a generator's name (see `shoal workload generate --help`)."
@@ -66,10 +66,7 @@ def simulate(
         task.scenario.make_policy()  # a misspelt policy is found before the first one runs
     first = source.load(seed)
     check(base, first)
-    for message in first.skipped:
-        warn(f"skipped {message}")
-    if first.skipped:
-        warn(f"skipped {len(first.skipped)} broken rows of {workload_name}")
+    tell_skipped(first)
     names = [f"{t.scenario.policy} seed {t.scenario.seed}" for t in todo]
     with progress_bars(names, len(first.jobs)) as told:
         finished = sweep(todo, parallel=parallel or os.cpu_count() or 1, progress=told)
@@ -77,6 +74,8 @@ def simulate(
     resumed = sum(f.resumed for f in finished)
     if resumed:
         warn(f"{resumed} of {len(finished)} runs were already in {out}")
+    for summary in summaries:
+        tell_unfinished(summary)
     if as_json:
         rows = [{"jobs": f.outcome.jobs.rows()} if per_job else {} for f in finished]
         print_json([{**s, **r} for s, r in zip(summaries, rows, strict=True)])

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shoal.cli.show import json_option, print_json, warn
+from shoal.cli.show import json_option, print_json, tell_skipped, warn
 
 if TYPE_CHECKING:
     from shoal.workload.schema import Workload
@@ -62,7 +62,7 @@ def _list_generators(as_json: bool) -> None:
     for generator in GENERATORS.values():
         click.echo(f"{generator.name}: {generator.summary} ({generator.paper}); {generator.jobs} jobs")
         for key, value in generator.defaults().items():
-            click.echo(f"    --set {key}={value}")
+            click.echo(f"    --set {key}={value:g}" if isinstance(value, float) else f"    --set {key}={value}")
 
 
 def _describe(made: "Workload", as_json: bool) -> None:
@@ -95,14 +95,20 @@ def import_(
 
 
 @workload.command()
-@click.argument("file")
+@click.argument("file", metavar="FILE|NAME")
 @click.option("--format", "format_name", metavar="F", help="The file's format; recognised where possible.")
 @click.option("--window", "window_text", metavar="A:B", help="Only jobs submitted in [A, B) seconds.")
 @click.option("--skip-bad", is_flag=True, help="Pass over broken rows and say how many.")
 @json_option
 def describe(file: str, format_name: str | None, window_text: str | None, skip_bad: bool, as_json: bool) -> None:
-    """Print counts, spans, GPU-hours and a histogram of sizes."""
-    _describe(_read(Path(file), format_name, window_text, skip_bad), as_json)
+    """Print counts, spans, GPU-hours and a histogram of sizes, of a file or of what a generator makes."""
+    from shoal.workload.synthetic import GENERATORS
+    from shoal.workload.synthetic import generate as make
+
+    if file in GENERATORS and not Path(file).exists():
+        _describe(make(file), as_json)
+    else:
+        _describe(_read(Path(file), format_name, window_text, skip_bad), as_json)
 
 
 def _read(file: Path, format_name: str | None, window_text: str | None, skip_bad: bool) -> "Workload":
@@ -110,8 +116,5 @@ def _read(file: Path, format_name: str | None, window_text: str | None, skip_bad
 
     window = parse_window(window_text) if window_text else None
     made = read_workload(file, format_name, skip_bad=skip_bad, window=window)
-    for message in made.skipped:
-        warn(f"skipped {message}")
-    if made.skipped:
-        warn(f"skipped {len(made.skipped)} broken rows of {file}")
+    tell_skipped(made)
     return made

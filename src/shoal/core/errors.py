@@ -4,7 +4,7 @@ The tree is small on purpose::
 
     ShoalError
     ├── InputError      something a person wrote is wrong: exit code 2
-    ├── JournalError    a journal is not what it claims to be: exit code 1
+    ├── JournalError    a journal is not what it claims to be: exit code 2
     └── PolicyError     a policy broke its contract: exit code 1
 """
 
@@ -39,6 +39,8 @@ class InputError(ShoalError):
 
 class JournalError(ShoalError):
     """A journal cannot be read, or says something that cannot have happened."""
+
+    exit_code = 2
 
 
 class PolicyError(ShoalError):

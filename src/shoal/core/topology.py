@@ -29,10 +29,10 @@ class Locality(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorType:
-    """A kind of accelerator; the price is in dollars per GPU-hour."""
+    """A kind of accelerator; the price is in dollars per GPU-hour, None where nobody said."""
 
     name: str
-    price_per_hour: float = 1.0
+    price_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,4 +180,4 @@ def parse_cluster(spec: str, *, nodes_per_rack: int = 16, prices: Mapping[str, f
 def topology_of(nodes: Sequence[Node], prices: Mapping[str, float]) -> Topology:
     """A topology of these nodes; kinds in order of first appearance, prices where given."""
     kinds = tuple(dict.fromkeys(node.kind for node in nodes))
-    return Topology(tuple(nodes), tuple(AcceleratorType(kind, prices.get(kind, 1.0)) for kind in kinds))
+    return Topology(tuple(nodes), tuple(AcceleratorType(kind, prices.get(kind)) for kind in kinds))

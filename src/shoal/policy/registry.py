@@ -133,6 +133,8 @@ def parse_policy(spec: str) -> Policy:
             raise InputError(f"policy {name}, option", key, hint)
         if not equals:
             raise InputError(f"policy {name}, option {key}", pair, "write key=value")
+        if key in chosen:
+            raise InputError(f"policy {name}, option {key}", text, "is given twice")
         chosen[key] = _convert(f"policy {name}, option {key}", text, known[key][0])
     try:
         return factory(**chosen)

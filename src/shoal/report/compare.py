@@ -143,15 +143,22 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], baseline: str | None = None) -> list[Comparison]:
-    """One comparison for each workload and cluster; the baseline is the first policy unless one is named."""
+    """One comparison for each workload, cluster and world; the baseline is the first policy unless one is named."""
     policies = list(dict.fromkeys(run.policy for run in runs))
     if baseline is not None and baseline not in policies:
         raise InputError("baseline", baseline, nearest(baseline, policies))
-    settings: dict[tuple[str, str], list[Run]] = {}
+    settings: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        key = (str(run.summary.get("workload") or ""), str(run.summary.get("cluster") or ""))
-        settings.setdefault(key, []).append(run)
-    return [_compared(workload, cluster, group, baseline) for (workload, cluster), group in settings.items()]
+        settings.setdefault(_conditions(run.summary), []).append(run)
+    return [_compared(key[0], key[1], group, baseline) for key, group in settings.items()]
+
+
+def _conditions(summary: Summary) -> tuple[str, ...]:
+    """What two runs must have in common to be compared: the workload, the cluster, and how the world was."""
+    world = summary.get("settings") or {}
+    given = [summary.get(name) for name in ("workload", "cluster", "knowledge")]
+    given += [world.get(name) for name in ("placement", "restart_cost", "noise", "faults", "throughputs")]
+    return tuple("" if value is None else str(value) for value in given)
 
 
 def _compared(workload: str, cluster: str, runs: Sequence[Run], baseline: str | None) -> Comparison:

@@ -122,7 +122,7 @@ def _gantt(history: History) -> Chart:
     job, since, until, gpus, kind = _stretches(history)
     names = np.array(history.topology.kinds)
     many = len(set(kind.tolist())) > 1
-    prices = [t.price_per_hour for t in history.topology.types]
+    prices = [t.price_per_hour or 0.0 for t in history.topology.types]
     ranked = sorted(set(kind.tolist()), key=lambda k: -prices[k]) if many else sorted(set(gpus.tolist()))
     groups = []
     for key in ranked:

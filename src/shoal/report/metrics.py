@@ -41,7 +41,7 @@ THRESHOLDS = (1.0, 1.05, 1.1)
 _ROUNDING = 1e-9
 """A ρ this close above a threshold is at it: times are sums of many floating-point numbers."""
 
-_SETTINGS = ("placement", "restart_cost", "round", "throughputs", "version")
+_SETTINGS = ("placement", "restart_cost", "noise", "faults", "round", "throughputs", "version")
 
 Summary: TypeAlias = dict[str, Any]
 """The figures of a run as they stand in ``summary.json``; what cannot be said is None."""
@@ -260,9 +260,12 @@ def _busy(history: History, makespan: float) -> float:
     return held - clipped(overlaps.since, overlaps.until, overlaps.gpus)
 
 
-def _cost(history: History) -> float:
-    """Dollars for every GPU-second in use, by kind."""
-    prices = np.array([kind.price_per_hour for kind in history.topology.types]) / 3600.0
+def _cost(history: History) -> float | None:
+    """Dollars for every GPU-second in use, by kind; None where a kind has no price."""
+    known = [kind.price_per_hour for kind in history.topology.types if kind.price_per_hour is not None]
+    if len(known) < len(history.topology.types):
+        return None
+    prices = np.array(known) / 3600.0
     holds, overlaps = history.holds, history.overlaps
     held = float((holds.gpu_seconds * prices[holds.kind]).sum())
     return held - float(((overlaps.until - overlaps.since) * overlaps.gpus * prices[overlaps.kind]).sum())

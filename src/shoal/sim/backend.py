@@ -93,6 +93,8 @@ class SimBackend:
     _unfinished: int = 0
     _running: set[int] = field(default_factory=set)
     _lost: set[int] = field(default_factory=set)
+    _slowdowns: dict[int, dict[int, float]] = field(default_factory=dict)
+    _stragglers: int = 0
     _idle: int = 0
     _woken: bool = False
     _chance: np.random.Generator = field(default_factory=np.random.default_rng)
@@ -342,13 +344,18 @@ class SimBackend:
         return isinstance(fault, Straggler) and self._slow(fault.node, fault.speed, fault.lasts, events)
 
     def _slow(self, node: int, speed: float, lasts: Seconds, events: list[Event]) -> bool:
-        self._push(self.now + lasts, _What.STRAGGLER_ENDED, node, 0)
-        self.truth.node_speed[node] = speed
-        events += [measured for job in self._on(node) if (measured := self._rerate(job))]
-        return False
+        self._stragglers += 1
+        self._slowdowns.setdefault(node, {})[self._stragglers] = speed
+        self._push(self.now + lasts, _What.STRAGGLER_ENDED, node, self._stragglers)
+        return self._at_speed(node, events)
 
-    def _straggler_ended(self, node: int, _: int, events: list[Event]) -> bool:
-        self.truth.node_speed.pop(node, None)
+    def _straggler_ended(self, node: int, straggler: int, events: list[Event]) -> bool:
+        del self._slowdowns[node][straggler]
+        return self._at_speed(node, events)
+
+    def _at_speed(self, node: int, events: list[Event]) -> bool:
+        """Let a node run at the worst of what slows it now."""
+        self.truth.node_speed[node] = min(self._slowdowns[node].values(), default=1.0)
         events += [measured for job in self._on(node) if (measured := self._rerate(job))]
         return False
 

@@ -153,6 +153,8 @@ def _format(source: Source, name: str | None) -> Format:
     fitting = [form for form in FORMATS.values() if form.claims(source)]
     if len(fitting) == 1:
         return fitting[0]
+    if not source.path.stat().st_size:
+        raise InputError("workload", str(source.path), "is empty")
     what = "fits several formats" if fitting else "is of no format recognised by its name or first line"
     names = ", ".join(form.name for form in fitting or FORMATS.values())
     raise InputError("format", source.path.name, f"{what}; say which: {names}", where=str(source.path))
