@@ -175,7 +175,7 @@ class Columns:
 
     @cached_property
     def work(self) -> Floats:
-        """Declared total work, in the job's own unit; NaN when not declared."""
+        """Declared total work, in the job's own unit; infinity when not declared."""
         return self._gather(self._static.work)  # type: ignore[return-value]
 
     @cached_property
@@ -294,7 +294,7 @@ class Columns:
 
     @cached_property
     def remaining(self) -> Floats:
-        """Declared work not yet done; NaN when not declared, never negative."""
+        """Declared work not yet done, never negative; infinity when not declared."""
         left: Floats = np.maximum(self.work - self.done, 0.0)
         _sealed(left)
         return left
@@ -303,9 +303,11 @@ class Columns:
     def remaining_seconds(self) -> Floats:
         """Estimated run time left with the requested gang on the best kind; infinity when unknown or impossible."""
         speed = self.best_speed
-        left: Floats = np.full(len(self), np.inf)
-        np.divide(self.remaining, speed, out=left, where=speed > 0)
-        np.copyto(left, np.inf, where=np.isnan(left))
+        if speed.all():
+            left: Floats = self.remaining / speed
+        else:
+            left = np.full(len(self), np.inf)
+            np.divide(self.remaining, speed, out=left, where=speed > 0)
         _sealed(left)
         return left
 
@@ -378,7 +380,7 @@ class JobView:
 
     @property
     def remaining(self) -> float:
-        """Declared work not yet done; NaN when not declared."""
+        """Declared work not yet done; infinity when not declared."""
         return float(self._snapshot.columns.remaining[self._at])
 
     @property
@@ -450,6 +452,8 @@ class Snapshot:
     room: Room
     register: Register
     tenant_service: Floats
+    sharing: bool = False
+    """Whether any two jobs share GPUs now."""
     carry: object | None = None
 
     @cached_property
@@ -479,6 +483,11 @@ class Snapshot:
             fits = np.any((columns.gpus[:, None] <= np.asarray(capacity)) & (columns.speeds > 0), axis=1)
         _sealed(fits)
         return fits
+
+    @cached_property
+    def all_possible(self) -> bool:
+        """Whether every job could run on the whole cluster, if it were alone."""
+        return bool(self.possible.all())
 
     def position(self, job: JobId) -> int:
         """Where a live job stands in the columns."""

@@ -89,6 +89,7 @@ class State:
         self._app_index: dict[str, int] = {}
         self._tenant_service: Floats = np.zeros(0)
         self._frozen: ref[Columns] | None = None
+        self._paired: set[int] = set()
         self._count = 0
         self._live: NDArray[np.intp] = np.empty(_FIRST_CAPACITY, dtype=np.intp)
         self._live_count = 0
@@ -119,6 +120,7 @@ class State:
             room=self.room.freeze(),
             register=self.register,
             tenant_service=service,
+            sharing=bool(self._paired),
             carry=self.carry,
         )
 
@@ -174,6 +176,7 @@ class State:
         ints[I_PARTNER, slot] = partner
         if partner >= 0:
             ints[I_PARTNER, partner] = slot
+            self._paired |= {slot, partner}
         if trigger is _START:
             ints[I_STARTS, slot] += 1
         if order.batch is not None:
@@ -205,6 +208,7 @@ class State:
         ints[I_SEATS, slot] = ints[I_KIND, slot] = ints[I_PARTNER, slot] = -1
         if partner >= 0:
             ints[I_PARTNER, partner] = -1
+            self._paired -= {slot, partner}
             index = int(ints[I_SEATS, partner])
             if index >= 0 and self.register.placements[index] == placement:
                 return
@@ -229,7 +233,7 @@ class State:
         static.min_gpus[slot] = spec.min_gpus
         static.max_gpus[slot] = spec.max_gpus
         static.weight[slot] = spec.weight
-        static.work[slot] = np.nan if spec.work is None else spec.work
+        static.work[slot] = np.inf if spec.work is None else spec.work
         static.deadline[slot] = np.inf if spec.deadline is None else spec.deadline
         static.tenant[slot] = self._tenant_number(spec.tenant)
         static.app[slot] = self._app_index.setdefault(spec.app or f"\0{spec.id}", len(self._app_index))
@@ -266,21 +270,21 @@ class State:
     def _remember(self, slot: int, rate: float) -> None:
         """Add a measurement to the job's chain unless it is there already."""
         ints, table = self._ints, self.register.measurements
-        placement = self.register.placements[ints.item(I_SEATS, slot)]
-        seen = Measurement(
-            ints.item(I_KIND, slot),
-            ints.item(I_HELD, slot),
-            self.topology.locality(placement),
-            ints.item(I_BATCH, slot),
-            rate,
-        )
+        kind, gpus, batch_size = ints.item(I_KIND, slot), ints.item(I_HELD, slot), ints.item(I_BATCH, slot)
+        locality = self.topology.locality(self.register.placements[ints.item(I_SEATS, slot)])
         head = link = ints.item(I_MEASURED, slot)
         while link >= 0:
             link, known = table[link]
-            if known == seen:
+            if (known.rate, known.gpus, known.kind, known.locality, known.batch_size) == (
+                rate,
+                gpus,
+                kind,
+                locality,
+                batch_size,
+            ):
                 return
         ints[I_MEASURED, slot] = len(table)
-        table.append((head, seen))
+        table.append((head, Measurement(kind, gpus, locality, batch_size, rate)))
 
     def _stopped(self, event: JobStopped) -> None:
         if self._stale(event.job, event.incarnation):

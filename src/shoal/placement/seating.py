@@ -32,7 +32,7 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
         changed[i] = gpus[i] > 0 and placement != snapshot.placement(i)
     named = verdicts.partners is not None and bool(((verdicts.partners >= 0) & (gpus > 0)).any())
     mates = _mates(verdicts)
-    shared = named or bool((columns.partner >= 0).any())
+    shared = named or snapshot.sharing
     if shared:
         wanted = np.full(len(columns), -1, dtype=np.int32)
         wanted[list(mates)] = columns.rows[list(mates.values())]

@@ -36,7 +36,7 @@ def run_seconds(snapshot: Snapshot) -> Floats:
     """By job and kind: the estimated run time left with the requested gang; infinite where it cannot run."""
     columns = snapshot.columns
     unknown = np.maximum(columns.done, columns.best_speed * PRIOR_SECONDS)
-    left = np.where(np.isnan(columns.work), unknown, np.maximum(columns.remaining, 1e-9))
+    left = np.where(np.isinf(columns.work), unknown, np.maximum(columns.remaining, 1e-9))
     able = (columns.speeds > 0) & (columns.gpus[:, None] <= np.asarray(snapshot.cluster.capacity))
     seconds: Floats = np.full(columns.speeds.shape, np.inf)
     np.divide(left[:, None], columns.speeds, out=seconds, where=able)

@@ -64,24 +64,29 @@ _NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
 def serve_ascending(snapshot: Snapshot, key: Floats | Ints, first: NDArray[np.intp] = _NOBODY) -> Served:
     """Serve ``first``, then everyone else in ascending key, ties in order of arrival; sorts no more than can matter."""
-    demand = snapshot.columns.gpus
-    left = snapshot.cluster.total_gpus - int(demand[first].sum())
+    demand, left = snapshot.columns.gpus, snapshot.cluster.total_gpus
     if len(first):
+        left -= int(demand[first].sum())
         others = np.ones(len(key), dtype=bool)
         others[first] = False
         rest = others.nonzero()[0]
+        keys = key[rest]
     else:
-        rest = np.arange(len(key))
-    if left <= 0 or not len(rest):
+        rest, keys = None, key
+    if left <= 0 or not len(keys):
         return serve(snapshot, first)
     # Each job served takes a GPU or more, so the first `left` in line nearly always settle it.
-    if len(rest) > 4 * left:
-        keys = key[rest]
-        near = rest[keys <= np.partition(keys, left)[left]]
-        served = serve(snapshot, np.concatenate([first, near[np.argsort(key[near], kind="stable")]]))
+    if len(keys) > 4 * left:
+        near = (keys <= np.partition(keys, left)[left]).nonzero()[0]
+        served = serve(snapshot, _line(first, rest, near[keys[near].argsort(kind="stable")]))
         if served.free == 0:
             return served
-    return serve(snapshot, np.concatenate([first, rest[np.argsort(key[rest], kind="stable")]]))
+    return serve(snapshot, _line(first, rest, keys.argsort(kind="stable")))
+
+
+def _line(first: NDArray[np.intp], rest: NDArray[np.intp] | None, order: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Positions in line: those who go first, then the rest in an order of theirs."""
+    return order if rest is None else np.concatenate([first, rest[order]])
 
 
 def _serve_one_kind(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -> Served:
@@ -90,7 +95,7 @@ def _serve_one_kind(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -
     free = snapshot.cluster.capacity[0]
     last = -1
     # A job that cannot run here would take its turn, and its GPUs, for ever.
-    line = order if snapshot.possible.all() else order[snapshot.possible[order]]
+    line = order if snapshot.all_possible else order[snapshot.possible[order]]
     # Each turn takes the longest run that fits. The job that stops it needs more than is left, so everything as wide
     # is out for good: there are at most as many turns as there are distinct gang sizes.
     while len(line) and free:
@@ -171,9 +176,8 @@ def explained(
     kinds: NDArray[np.int8] | None = None,
 ) -> Verdicts:
     """Verdicts in which jobs that cannot run at all on this cluster are told that instead."""
-    possible = snapshot.possible
-    if not possible.all():
-        hopeless = (gpus == 0) & ~possible
+    if not snapshot.all_possible:
+        hopeless = (gpus == 0) & ~snapshot.possible
         if hopeless.any():
             return _with_hopeless(snapshot, gpus, codes, numbers, kinds, hopeless)
     return Verdicts(snapshot, gpus=gpus, codes=codes, numbers=numbers, kinds=kinds)

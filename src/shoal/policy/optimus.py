@@ -87,7 +87,7 @@ class Optimus:
         # A job past its declared work still has some left, and must not be stripped for being late.
         left = np.maximum(columns.work - columns.done, 0.01 * columns.done)
         unknown = np.maximum(columns.done, columns.best_speed * self.interval)
-        left = np.where(np.isnan(columns.work), unknown, left)
+        left = np.where(np.isinf(columns.work), unknown, left)
 
         def sooner(i: int, rates: Floats) -> Floats:
             earlier: Floats = -left[i] / np.maximum(rates, 1e-30)

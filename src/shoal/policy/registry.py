@@ -76,7 +76,7 @@ POLICIES: dict[str, Entry] = {
     "isolated": Entry(
         "isolated:Isolated",
         "every job as if it owned exactly 1/n of the cluster; idles the rest",
-        "Gavel (OSDI '20) §4.1; Pollux (OSDI '21) §5.2",
+        "Gavel (OSDI '20) §4.1; Pollux (OSDI '21) §5.3.1",
     ),
 }
 

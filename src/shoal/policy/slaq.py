@@ -44,7 +44,7 @@ class Slaq:
         review, due = next_review(snapshot, self.interval)
         attachment = ATTACHED if review else FASTENED
         assumed = np.maximum(2.0 * columns.done, columns.best_speed * self.prior)
-        work = np.maximum(np.where(np.isnan(columns.work), assumed, columns.work), 1e-300)
+        work = np.maximum(np.where(np.isinf(columns.work), assumed, columns.work), 1e-300)
         progress = np.clip(columns.done / work, 0.0, 1.0)
         drop = self._drop(progress, columns.best_speed * self.interval / work) / columns.gpus
         drop = np.where(columns.held > 0, drop * attachment, drop)

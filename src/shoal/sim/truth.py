@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.core.errors import InputError
-from shoal.core.topology import Placement, Topology
+from shoal.core.topology import Locality, Placement, Topology
 from shoal.core.units import Seconds
 from shoal.perf.catalog import Catalog
 from shoal.perf.profile import LinearProfile, Profile
@@ -76,7 +76,7 @@ class Truth:
         """Real progress per second on these seats; stragglers slow the whole gang, sharing slows both."""
         job = self.jobs[number]
         if job.model is None:
-            rate = LinearProfile(job.gpus).rate("", placement.gpus, self.topology.locality(placement))
+            rate = LinearProfile(job.gpus).rate("", placement.gpus, Locality.SAME_NODE)
         else:
             profile = self._profiles.get(job.model)
             if profile is None:
