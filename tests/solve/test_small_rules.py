@@ -40,5 +40,5 @@ def test_a_task_moves_where_it_is_faster_and_there_is_room() -> None:
     moved = faster_kinds(speeds, size, kinds, free, work, gain=1.1, saves=60.0)
     assert moved.tolist() == [1, 0, 1, -1]
     assert faster_kinds(speeds, size, kinds, free, np.full(4, 50.0), gain=1.1, saves=60.0).tolist() == kinds.tolist()
-    unknown = np.full(4, np.nan)
+    unknown = np.full(4, np.inf)
     assert faster_kinds(speeds, size, kinds, free, unknown, gain=1.1, saves=60.0)[0] == 1

@@ -15,7 +15,7 @@ def faster_kinds(
 
     ``speeds`` is tasks × kinds, ``size`` what a task takes of its kind's ``free`` room and gives back where it was. A
     move must be faster by the factor ``gain`` and save more than ``saves`` on the ``work`` left; work that is not
-    known (NaN) may be long, and moves. Who found no room at first is not looked at again for what others left.
+    known (infinite) may be long, and moves. Who found no room at first is not looked at again for what others left.
     """
     kinds, free = kinds.copy(), free.copy()
     present = np.where(
@@ -25,7 +25,7 @@ def faster_kinds(
     for i in np.flatnonzero((better & (size[:, None] <= free)).any(axis=1)).tolist():
         room = np.where(better[i] & (size[i] <= free), speeds[i], 0.0)
         best = int(room.argmax())
-        if room[best] > 0 and not work[i] / present[i] - work[i] / room[best] <= saves:
+        if room[best] > 0 and work[i] * (1 / present[i] - 1 / room[best]) > saves:
             free[[kinds[i], best]] += (size[i], -size[i])
             kinds[i] = best
     return kinds
