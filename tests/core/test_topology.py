@@ -45,9 +45,9 @@ def test_nodes_fill_racks_in_order() -> None:
     assert [node.rack for node in cluster.nodes] == ["r0", "r0", "r1", "r1", "r2"]
 
 
-def test_prices_are_kept_and_default_to_one() -> None:
+def test_prices_are_kept_and_unknown_where_not_given() -> None:
     cluster = parse_cluster("v100:1x1,k80:1x1", prices={"v100": 2.5})
-    assert [t.price_per_hour for t in cluster.types] == [2.5, 1.0]
+    assert [t.price_per_hour for t in cluster.types] == [2.5, None]
 
 
 def test_losing_a_node_takes_its_gpus_from_the_capacity_but_not_from_what_is_installed() -> None:
