@@ -407,3 +407,10 @@ def test_settling_counts_the_cycle_and_keeps_the_carry() -> None:
     assert (state.freeze().cycle, state.freeze().carry) == (0, None)
     state.settle(("lease", 5.0))
     assert (state.freeze().cycle, state.freeze().carry) == (1, ("lease", 5.0))
+
+
+def test_all_views_at_once_are_the_views_one_by_one() -> None:
+    moment = snapshot([job("a"), job("b", gpus=2)], "gpu:1x4", held={"b": 2})
+    views = moment.jobs
+    assert [v.id for v in views.values()] == [name for name, _ in views.items()] == list(views) == ["a", "b"]
+    assert [v.held for v in views.values()] == [views[name].held for name in views] == [0, 2]

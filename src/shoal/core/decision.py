@@ -45,6 +45,8 @@ class ReasonCode(IntEnum):
     MATCHED = 6
     PACKED = 7
     KEPT_SEATS = 8
+    ROUND_TURN = 9
+    ROUND_FILLS = 10
     OUTRANKED = 20
     BEHIND_HEAD = 21
     NO_ROOM = 22
@@ -55,6 +57,8 @@ class ReasonCode(IntEnum):
     LATER_ON_BETTER = 27
     STOPPING = 28
     PARTNER_UNSEATED = 29
+    ROUND_WAITS = 30
+    ROUND_NEW = 31
     IN_WORDS = 40
 
 
@@ -72,6 +76,8 @@ SENTENCES: dict[ReasonCode, str] = {
     _C.MATCHED: "runs now: matched to {0}, expected to take {1:,.6g} s",
     _C.PACKED: "shares GPUs with {0}: together they make {1:,.4g} times the progress",
     _C.KEPT_SEATS: "keeps its {0:,.0f} GPUs: {1:,.0f} could not be seated ({2:,.0f} free, largest block {3:,.0f})",
+    _C.ROUND_TURN: "runs this round on {0}: its share is {1:.0%} there and {2:.0%} in all, it has had {3:.0%}{4}",
+    _C.ROUND_FILLS: "runs this round on {0}, which nobody else can use: its share is {1:.0%}, it has had {2:.0%}{3}",
     _C.OUTRANKED: "waits: its {0} is {1:,.6g}; jobs up to {2:,.6g} take the GPUs",
     _C.BEHIND_HEAD: "waits its turn: {0} is first and needs {1:,.0f} GPUs where {2:,.0f} are free",
     _C.NO_ROOM: "waits: needs {0:,.0f} GPUs; {1:,.0f} left when its turn comes",
@@ -82,6 +88,8 @@ SENTENCES: dict[ReasonCode, str] = {
     _C.LATER_ON_BETTER: "waits: number {1:,.0f} in the queue of {0}, expected there in {2:,.6g} s",
     _C.STOPPING: "waits: its last run is still being stopped",
     _C.PARTNER_UNSEATED: "waits: the job it was to share GPUs with ({0}) has no seat",
+    _C.ROUND_WAITS: "waits this round: its share is {0:.0%}, most of it on {1}; it has had {2:.0%}, is owed {3:,.1f} rounds{4}",
+    _C.ROUND_NEW: "waits: it is new, and has a share from the next round on, at t = {0:,.6g} s",
     _C.IN_WORDS: "{0}",
 }
 

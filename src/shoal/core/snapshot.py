@@ -4,7 +4,7 @@ The same jobs come twice: ``columns`` for policies that think in arrays, ``jobs`
 Both are read-only; every array refuses to be written.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -422,9 +422,36 @@ class JobViews(Mapping[JobId, JobView]):
     def __len__(self) -> int:
         return len(self._snapshot.columns)
 
+    def values(self) -> "_AllViews":
+        """All of them in order of admission, made in bulk: a policy may well look at each."""
+        return _AllViews(self)
+
+    def items(self) -> "_AllItems":
+        """Names and views in order of admission, made in bulk."""
+        return _AllItems(self)
+
     def at(self, position: int) -> JobView:
         """The job at a position of the columns."""
         return JobView(self._snapshot, position, self._snapshot.specs[position])
+
+
+class _AllViews(ValuesView[JobView]):
+    """The views in order, without looking each one up by name."""
+
+    _mapping: JobViews
+
+    def __iter__(self) -> Iterator[JobView]:
+        snapshot = self._mapping._snapshot
+        return iter([JobView(snapshot, at, spec) for at, spec in enumerate(snapshot.specs)])
+
+
+class _AllItems(ItemsView[JobId, JobView]):
+    """Names and views in order, without looking each one up by name."""
+
+    _mapping: JobViews
+
+    def __iter__(self) -> Iterator[tuple[JobId, JobView]]:
+        return zip(self._mapping, self._mapping.values(), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
