@@ -27,7 +27,7 @@ from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.engine.state import MOST_CRASHES, State
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
-from shoal.testing.builders import job
+from shoal.testing.builders import job, snapshot
 from shoal.testing.conformance import arrays
 from shoal.workload.schema import Job
 
