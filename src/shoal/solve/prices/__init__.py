@@ -1,0 +1,29 @@
+"""Exact water filling by a search over one price per machine type; the certificate comes with the answer."""
+
+from shoal.solve.prices.fairness import (
+    Feasibility,
+    Filling,
+    equal_share_speed,
+    feasible,
+    finish_time_fairness,
+    hierarchical,
+    isolated_speed,
+    makespan,
+    max_min,
+)
+from shoal.solve.prices.filling import Stage
+from shoal.solve.prices.paths import Node
+
+__all__ = [
+    "Feasibility",
+    "Filling",
+    "Node",
+    "Stage",
+    "equal_share_speed",
+    "feasible",
+    "finish_time_fairness",
+    "hierarchical",
+    "isolated_speed",
+    "makespan",
+    "max_min",
+]

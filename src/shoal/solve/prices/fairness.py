@@ -1,0 +1,251 @@
+"""Fair shares of unequal machines: max-min, makespan, finish-time fairness, trees of shares, and whether levels fit.
+
+Throughout, ``speeds[m, j]`` is what row m gains per unit of time on type j (0: it cannot run there), ``gangs[m]`` how
+many units of a type it holds while it runs, ``capacity[j]`` how many there are. The answer X[m, j] is the fraction of
+time row m spends on type j. Every answer is exact up to rounding and says by how much it might not be: prices that
+prove nothing better exists, and a residual and a gap recomputed from X itself.
+
+References: Gavel (OSDI 2020) §4.1-4.3.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.errors import InputError
+from shoal.solve.prices.filling import Filled, Stage, fill
+from shoal.solve.prices.oracle import Floats, Ints
+from shoal.solve.prices.paths import FinishTime, Goals, Node, Path, Proportional, Tree
+from shoal.solve.prices.recover import least_churn, spread_idle, within_capacity
+
+_RESIDUAL = 1e-9
+"""Above this shortfall the stages are run again with the next wider notion of a tie, and the best run counts."""
+_TIES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)
+_APART = 2e-9
+"""Speeds of one row nearer than this, relatively, are taken for equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Time fractions, the levels they reach, and the proof.
+
+    ``X`` never exceeds a row's time or a capacity. ``tau`` is the first stage's level, ``objective`` the policy's own
+    measure of X. ``residual`` is the worst shortfall of a level against the water-filled one, relative to the row's
+    fastest type; ``gap`` how far the objective is below what the first stage's prices allow at most, relative.
+    """
+
+    X: Floats
+    levels: Floats
+    tau: float
+    objective: float
+    stages: tuple[Stage, ...]
+    residual: float
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Feasibility:
+    """Whether levels can be reached all at once: X that does, or prices at which they cost more than there is.
+
+    ``fraction`` of every level can be reached; 1 says all of it. ``alone`` are rows that ask for more than their
+    fastest type gives, whatever the others do; X then reaches what they can have.
+    """
+
+    feasible: bool
+    X: Floats
+    fraction: float
+    prices: Floats | None
+    alone: Ints
+
+
+def equal_share_speed(speeds: Floats, capacity: Floats) -> Floats:
+    """Each row's speed when its time is spread over all machines alike: the capacity-weighted mean over types."""
+    mean: Floats = speeds @ (capacity / capacity.sum())
+    return mean
+
+
+def isolated_speed(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
+    """Each row's speed on its n-th part of every type, its time fractions scaled down where they exceed one."""
+    shares = capacity / (len(speeds) * gangs[:, None])
+    shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
+    speed: Floats = (speeds * shares).sum(axis=1)
+    return speed
+
+
+def max_min(
+    speeds: Floats,
+    gangs: Floats,
+    capacity: Floats,
+    weights: Floats,
+    *,
+    water_filling: bool = True,
+    prefer: Floats | None = None,
+) -> Filling:
+    """Maximise the least level per weight, then the next least, and so on; the objective is the least.
+
+    Without water filling only the first stage is exact and what is left idle is spread. ``prefer`` is an earlier X:
+    of all ways to the same levels the one nearest to it is taken, else always the same one.
+    """
+    _positive("weight", weights)
+    return _filled(speeds, gangs, capacity, Proportional(weights), water_filling, prefer)
+
+
+def makespan(
+    speeds: Floats,
+    gangs: Floats,
+    capacity: Floats,
+    steps: Floats,
+    *,
+    water_filling: bool = True,
+    prefer: Floats | None = None,
+) -> Filling:
+    """Minimise the time until all steps are done at constant shares; the objective is one over that time."""
+    _positive("steps", steps)
+    return _filled(speeds, gangs, capacity, Proportional(steps), water_filling, prefer)
+
+
+def finish_time_fairness(
+    speeds: Floats,
+    gangs: Floats,
+    capacity: Floats,
+    steps: Floats,
+    elapsed: Floats,
+    alone: Floats,
+    *,
+    water_filling: bool = True,
+    prefer: Floats | None = None,
+) -> Filling:
+    """Minimise the largest ρ = (elapsed + steps/level) / alone; the objective is one over it.
+
+    ``alone`` is the whole time of the row on its own n-th part: isolated elapsed time plus steps over isolated speed.
+    """
+    _positive("steps", steps)
+    _positive("alone", alone)
+    if not (np.isfinite(elapsed) & (elapsed >= 0)).all():
+        raise InputError("elapsed", float(elapsed.min()), "must be at least 0")
+    return _filled(speeds, gangs, capacity, FinishTime(steps, elapsed, alone), water_filling, prefer)
+
+
+def hierarchical(
+    speeds: Floats,
+    gangs: Floats,
+    capacity: Floats,
+    tree: Node,
+    weights: Floats | None = None,
+    *,
+    prefer: Floats | None = None,
+) -> Filling:
+    """Water fill a tree of shares of any depth; ``weights`` are the rows' own under fair nodes (1 where not given).
+
+    Every row appears in the tree once. The objective is the least sum of levels per weight among the root's children.
+    """
+    weights = np.ones(len(speeds)) if weights is None else weights
+    _positive("weight", weights)
+    _check_tree(tree, len(speeds))
+    return _filled(speeds, gangs, capacity, Tree(tree, weights), True, prefer)
+
+
+def feasible(speeds: Floats, gangs: Floats, capacity: Floats, levels: Floats) -> Feasibility:
+    """Can all rows reach these levels at once? Levels of 0 ask for nothing."""
+    usable = _usable(speeds, gangs, capacity)
+    if not (np.isfinite(levels) & (levels >= 0)).all():
+        raise InputError("levels", float(levels.min()), "must be finite and at least 0")
+    fastest = usable.max(axis=1, initial=0.0)
+    alone = np.flatnonzero(levels > fastest)
+    rows = np.flatnonzero((levels > 0) & (fastest > 0))
+    shares = np.zeros(usable.shape)
+    if not len(rows):
+        return Feasibility(not len(alone), shares, float(not len(alone)), None, alone)
+    found = fill(usable[rows], gangs[rows], capacity, Goals(levels[rows]), most=1)
+    shares[rows] = within_capacity(found.shares, gangs[rows], capacity)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        reached = np.where(levels > 0, fastest / levels, 1.0)
+    fraction = min(found.stages[0].tau if found.stages else 1.0, float(reached.min()), 1.0)
+    return Feasibility(
+        not found.stages and not len(alone), shares, fraction, found.stages[0].prices if found.stages else None, alone
+    )
+
+
+def _filled(
+    speeds: Floats, gangs: Floats, capacity: Floats, path: Path, water_filling: bool, prefer: Floats | None
+) -> Filling:
+    usable = _usable(speeds, gangs, capacity)
+    if not len(usable):
+        return Filling(usable, np.zeros(0), np.inf, np.inf, (), 0.0, 0.0)
+    fastest = usable.max(axis=1, initial=0.0)
+    for row in np.flatnonzero(fastest <= 0).tolist():
+        raise InputError("speeds", row, f"this row has no usable type: it needs {gangs[row]:g} of one type at once")
+    residual = np.inf
+    for tie in _TIES:
+        most = None if water_filling else 1
+        run = fill(usable, gangs, capacity, path, most=most, tie=tie, every_way=prefer is not None)
+        inside = within_capacity(run.shares, gangs, capacity)
+        missing = _shortfall(run, (usable * inside).sum(axis=1), fastest)
+        if missing < residual:
+            found, shares, residual = run, inside, missing
+        if residual <= _RESIDUAL:
+            break
+    if prefer is not None and found.menu is not None:
+        nearer = least_churn(shares, found.menu, gangs, capacity, prefer)
+        if _shortfall(found, (usable * nearer).sum(axis=1), fastest) <= max(residual, _RESIDUAL):
+            shares = nearer
+    if not water_filling:
+        shares = spread_idle(shares, usable, gangs, capacity)
+    levels = (usable * shares).sum(axis=1)
+    top = path.climb(fastest)
+    tau = found.stages[0].tau if found.stages else top.top
+    objective, bound = path.worth(levels), path.worth(top.at(tau))
+    gap = max(bound - objective, 0.0) / bound if bound > 0 else 0.0
+    return Filling(shares, levels, tau, objective, found.stages, _shortfall(found, levels, fastest), gap)
+
+
+def _shortfall(found: Filled, levels: Floats, fastest: Floats) -> float:
+    return float(((found.levels - levels) / fastest).max(initial=0.0))
+
+
+def _usable(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
+    """The speeds with 0 where a gang does not fit; refuses what is not a problem at all."""
+    rows, types = speeds.shape
+    if gangs.shape != (rows,) or capacity.shape != (types,):
+        raise InputError("speeds", speeds.shape, f"with {len(gangs)} gangs and {len(capacity)} capacities")
+    if not (np.isfinite(speeds) & (speeds >= 0)).all():
+        row = int(np.flatnonzero(~(np.isfinite(speeds) & (speeds >= 0)).all(axis=1))[0])
+        raise InputError("speeds", row, "this row has a speed that is negative or not a number")
+    if not (np.isfinite(capacity) & (capacity >= 0)).all():
+        raise InputError("capacity", capacity.tolist(), "must be finite and at least 0")
+    _positive("gang", gangs)
+    return _told_apart(np.where(gangs[:, None] <= capacity, speeds, 0.0))
+
+
+def _told_apart(speeds: Floats) -> Floats:
+    """Speeds too near to be told apart count as the slower: costs between them would jump."""
+    order = np.argsort(speeds, axis=1)
+    rising = np.take_along_axis(speeds, order, axis=1)
+    for j in range(1, speeds.shape[1]):
+        near = rising[:, j] <= rising[:, j - 1] * (1.0 + _APART)
+        rising[near, j] = rising[near, j - 1]
+    apart = np.empty_like(speeds)
+    np.put_along_axis(apart, order, rising, axis=1)
+    return apart
+
+
+def _positive(what: str, values: Floats) -> None:
+    bad: NDArray[np.intp] = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+    if len(bad):
+        raise InputError(what, float(values[bad[0]]), f"of row {bad[0]} must be above 0")
+
+
+def _check_tree(tree: Node, rows: int) -> None:
+    seen: list[int] = []
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        if not node.children:
+            raise InputError("tree", node.policy, "a node without children has nobody to pass its share to")
+        if not (np.isfinite(node.weight) and node.weight > 0):
+            raise InputError("tree", node.weight, "the weight of a node must be above 0")
+        nodes += [child for child in node.children if isinstance(child, Node)]
+        seen += [child for child in node.children if not isinstance(child, Node)]
+    if sorted(seen) != list(range(rows)):
+        raise InputError("tree", len(seen), f"must name each of the {rows} rows once")
