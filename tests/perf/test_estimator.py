@@ -1,0 +1,419 @@
+"""Completing a matrix from some of its entries, and telling what pairs of jobs keep from a fifth of them."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.core.job import JobSpec
+from shoal.core.snapshot import JobView, PerfModel
+from shoal.core.topology import Locality, Placement, parse_cluster
+from shoal.perf.catalog import TIME_SLICED, Catalog, TypeKey, catalog
+from shoal.perf.completion import Floats, complete
+from shoal.perf.estimator import (
+    RANK,
+    RIDGE,
+    EstimatedModel,
+    EstimationError,
+    Estimator,
+    Sighting,
+    Sightings,
+    estimation_error,
+    profiling_plan,
+    sightings,
+    type_of,
+)
+from shoal.perf.model import ProfiledModel
+from shoal.policy.gandiva import Gandiva
+from shoal.testing.builders import Cycle, job, simulate
+
+SAME = Locality.SAME_NODE
+CLUSTER = parse_cluster("v100:2x4,k80:1x2")
+TYPES: list[TypeKey] = list(dict.fromkeys(a for a, _ in catalog().shared))
+TABLE = np.array([[catalog().shared[a, b] for b in TYPES] for a in TYPES])
+COUNT = len(TYPES)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """As much of a job view as a model reads."""
+
+    spec: JobSpec
+    batch_size: int | None
+
+
+def view(model: str | None, batch: int | None) -> JobView:
+    return cast(JobView, Seen(JobSpec("j", 0.0, 1, 100.0, 1, 4, model=model, batch_size=batch), batch))
+
+
+def rank_two(
+    seed: int, rows: int = 30, columns: int = 24, seen: float = 0.6, noise: float = 0.0
+) -> tuple[Floats, Floats]:
+    """A matrix of rank 2 within [0, 2], and what is seen of it."""
+    chance = np.random.default_rng(seed)
+    truth = chance.random((rows, 2)) @ chance.random((2, columns))
+    measured = truth + noise * chance.standard_normal(truth.shape)
+    return truth, np.where(chance.random(truth.shape) < seen, measured, np.nan)
+
+
+# ── completion ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_matrix_of_rank_two_is_recovered_from_three_fifths_of_it(seed: int) -> None:
+    truth, observed = rank_two(seed)
+    found = complete(observed, 2, 1e-6)
+    assert np.abs(found.matrix - truth).max() < 1e-4
+    assert found.residual < 1e-5
+    assert found.held_out < 1e-4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_in_what_was_seen_is_averaged_out_not_passed_on(seed: int) -> None:
+    truth, observed = rank_two(seed, noise=0.05)
+    found = complete(observed, 2, 0.05)
+    unseen = np.isnan(observed)
+    error = float(np.sqrt(np.mean((found.fitted - truth)[unseen] ** 2)))
+    means: Floats = np.nanmean(observed, axis=0, keepdims=True)
+    plain = float(np.sqrt(np.mean(((means - truth) ** 2)[unseen])))
+    assert error < 0.07  # the noise itself is 0.05, and an unseen entry bears the errors of its row and its column
+    assert error < plain / 2
+    assert found.held_out == pytest.approx(np.hypot(error, 0.05), rel=0.5), "the held-out error foretells it"
+
+
+def test_what_was_seen_is_kept_as_seen_and_the_residual_says_how_far_the_fit_is_from_it() -> None:
+    observed = np.where(np.eye(4) > 0, np.nan, [[0.1, 0.9, 0.3, 0.8]] * 4 + np.arange(4)[:, None] ** 2 / 10)
+    found = complete(observed, 0, 0.1)
+    seen = ~np.isnan(observed)
+    assert (found.matrix[seen] == observed[seen]).all()
+    assert found.residual == pytest.approx(np.sqrt(np.mean((found.fitted - observed)[seen] ** 2)))
+
+
+def test_a_row_of_which_nothing_was_seen_gets_the_columns_biases() -> None:
+    # Columns at 0 and 1 seen twenty times each: mean 0.5, biases ∓0.5, hardly shrunk by the ridge.
+    observed = np.vstack([np.tile([0.0, 1.0], (20, 1)), [np.nan, np.nan]])
+    assert complete(observed, 1, 0.01).matrix[-1] == pytest.approx([0.0, 1.0], abs=0.01)
+
+
+BAD = [
+    ("nothing was seen", np.full((2, 2), np.nan), 1, 0.1, "nothing of the matrix"),
+    ("an entry is infinite", np.array([[1.0, np.inf]]), 1, 0.1, "finite"),
+    ("not a matrix", np.ones(3), 1, 0.1, "2 dimensions"),
+    ("no ridge", np.ones((2, 2)), 1, 0.0, "ridge positive"),
+    ("negative rank", np.ones((2, 2)), -1, 0.1, "rank"),
+]
+
+
+@pytest.mark.parametrize(("observed", "rank", "ridge", "says"), [c[1:] for c in BAD], ids=[c[0] for c in BAD])
+def test_completion_refuses(observed: Floats, rank: int, ridge: float, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        complete(observed, rank, ridge)
+
+
+def test_the_documented_rank_and_ridge_are_about_the_best_by_held_out_error() -> None:
+    both = np.hstack([TABLE, TABLE.T])
+    errors = {(k, r): complete(both, k, r).held_out for k in range(5) for r in (RIDGE / 3, RIDGE, RIDGE * 3)}
+    assert errors[RANK, RIDGE] < 1.02 * min(errors.values())  # measured: 0.1468 against 0.1460 at rank 4, ridge 0.9
+    assert errors[RANK, RIDGE] < 0.85 * errors[0, RIDGE]  # measured: 0.80 of it
+
+
+@given(seed=st.integers(0, 10_000), rank=st.integers(0, 4), rows=st.integers(1, 7), columns=st.integers(1, 7))
+@settings(max_examples=40, deadline=None)
+def test_a_transposed_matrix_completes_to_the_transposed_answer(seed: int, rank: int, rows: int, columns: int) -> None:
+    _, observed = rank_two(seed, rows, columns)
+    observed[0, 0] = 0.5
+    one, other = complete(observed, rank, 1.0), complete(observed.T.copy(), rank, 1.0)
+    assert np.isfinite(one.matrix).all()
+    assert one.fitted == pytest.approx(other.fitted.T, abs=1e-3)
+
+
+# ── what is profiled ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(count=st.integers(2, 40), fraction=st.floats(0.05, 1.0), seed=st.integers(0, 99))
+@settings(deadline=None)
+def test_a_plan_tries_its_fraction_of_pairs_and_as_many_for_everyone(count: int, fraction: float, seed: int) -> None:
+    tried = profiling_plan(count, fraction, seed)
+    assert (tried == tried.T).all()
+    assert not tried.diagonal().any()
+    each, seats = tried.sum(axis=0), count + count % 2
+    rounds = max(1, int(fraction * (seats - 1) + 1e-9))
+    assert each.max() <= rounds
+    assert each.min() >= rounds - count % 2, "with an odd number each sits out once in so many rounds"
+    assert tried.sum() == rounds * (count - count % 2), "a tournament never repeats a pair"
+
+
+def test_a_fifth_of_the_catalogue_is_five_partners_of_twenty_five() -> None:
+    assert (profiling_plan(COUNT, 0.2, 7).sum(axis=0) == 5).all()
+
+
+def test_a_larger_fraction_tries_all_that_a_smaller_one_tries_and_another_seed_others() -> None:
+    small, large = profiling_plan(COUNT, 0.2, 3), profiling_plan(COUNT, 0.4, 3)
+    assert (large | ~small).all()
+    assert (small != profiling_plan(COUNT, 0.2, 4)).any()
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1, float("nan")])
+def test_a_fraction_outside_its_range_is_refused(fraction: float) -> None:
+    with pytest.raises(ValueError, match="profiled fraction"):
+        EstimatedModel(CLUSTER, catalog(), fraction)
+
+
+# ── estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_catalogue(seed: int = 0, families: list[int] | None = None, library: Floats = TABLE) -> Estimator:
+    known = np.where(profiling_plan(COUNT, 0.2, seed), TABLE, np.nan)
+    return Estimator(library, known, np.array(families or range(COUNT), dtype=np.intp))
+
+
+@cache
+def model(seed: int = 0, fraction: float = 0.2) -> EstimatedModel:
+    return EstimatedModel(CLUSTER, catalog(), fraction, seed)
+
+
+def test_light_and_heavy_jobs_are_told_apart_by_two_trials_each() -> None:
+    # Light jobs (even) leave each other alone; heavy ones (odd) halve each other and take 0.1 from a light one.
+    def kept(a: int, b: int) -> float:
+        return {(0, 0): 1.0, (0, 1): 0.9, (1, 0): 0.8, (1, 1): 0.5}[a % 2, b % 2]
+
+    library = np.array([[kept(a, b) for b in range(8)] for a in range(8)])
+    known = np.full((8, 8), np.nan)
+    for new, reference in ((6, 0), (6, 1), (7, 2), (7, 3)):
+        known[new, reference], known[reference, new] = library[new, reference], library[reference, new]
+    estimator = Estimator(library, known, np.arange(8))
+    likeness = estimator.likeness(6), estimator.likeness(7)
+    assert [x is not None and x % 2 for x in likeness] == [0, 1]
+    assert estimator.pair(6, 7) == pytest.approx((0.9, 0.8), abs=0.05)
+    # With only two trials the ridge leaves it a fifth of the way to the mean of 0.8: 0.56.
+    assert estimator.pair(7, 7) == pytest.approx((0.56, 0.56), abs=0.02)
+
+
+@pytest.mark.parametrize("a", range(0, COUNT, 5))
+def test_a_type_is_fingerprinted_without_a_look_at_its_own_row(a: int) -> None:
+    other = TABLE.copy()
+    other[a] = other[:, a] = np.random.default_rng(1).random(COUNT)
+    one, two = of_catalogue().fingerprint(a), of_catalogue(library=other).fingerprint(a)
+    assert a not in one.references
+    assert (one.kept == two.kept).all()
+    assert (one.left == two.left).all()
+    assert (one.nearness == two.nearness).all()
+
+
+@given(a=st.integers(0, COUNT - 1), b=st.integers(0, COUNT - 1), lie=st.floats(0.0, 1.0))
+@settings(max_examples=15, deadline=None)
+def test_the_figure_asked_for_is_never_looked_up_in_the_library(a: int, b: int, lie: float) -> None:
+    honest, library = of_catalogue(), TABLE.copy()
+    library[a, b] = library[b, a] = lie
+    assert of_catalogue(library=library).pair(a, b) == honest.pair(a, b)
+
+
+def test_no_relative_of_either_job_serves_as_a_likeness() -> None:
+    models = [m for m, _ in TYPES]
+    families = [models.index(m) for m in models]
+    estimator = of_catalogue(families=families)
+    for a in range(0, COUNT, 6):
+        print_of = estimator.fingerprint(a)
+        assert models[a] not in {models[r] for r in print_of.references}
+        nearest = print_of.references[print_of.nearness[0]]
+        assert estimator.likeness(a) == nearest
+        assert (np.diff(print_of.distance[print_of.nearness]) >= 0).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_profiled_pairs_are_told_exactly_and_others_are_not_looked_up(seed: int) -> None:
+    tried, exact = profiling_plan(COUNT, 0.2, seed), 0
+    for a in range(COUNT):
+        for b in range(COUNT):
+            told = model(seed).colocated(view(*TYPES[a]), view(*TYPES[b]))
+            if tried[a, b]:
+                assert told == (TABLE[a, b], TABLE[b, a])
+            else:
+                exact += told == (TABLE[a, b], TABLE[b, a])
+    assert exact < 0.1 * COUNT * COUNT
+
+
+known_types = st.sampled_from(TYPES)
+
+
+@given(a=known_types, b=known_types, seed=st.integers(0, 2))
+@settings(deadline=None)
+def test_estimates_are_fractions_and_swap_with_the_jobs(a: TypeKey, b: TypeKey, seed: int) -> None:
+    one, other = model(seed).colocated(view(*a), view(*b))
+    assert model(seed).colocated(view(*b), view(*a)) == (other, one)
+    assert 0.0 <= one <= 1.0
+    assert 0.0 <= other <= 1.0
+    if a == b:
+        assert one == other
+
+
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 9), gaps=st.floats(0.0, 1.0))
+@settings(max_examples=40, deadline=None)
+def test_whatever_the_library_lacks_estimates_are_fractions_that_swap(seed: int, count: int, gaps: float) -> None:
+    chance = np.random.default_rng(seed)
+    missing = chance.random((count, count)) < gaps
+    library = np.where(missing | missing.T, np.nan, chance.random((count, count)))
+    estimator = Estimator(library, np.where(profiling_plan(count, 0.3, seed), library, np.nan), np.arange(count))
+    for a in range(count):
+        one, other = estimator.pair(a, count - 1)
+        assert estimator.pair(count - 1, a) == (other, one)
+        assert 0.0 <= min(one, other) <= max(one, other) <= 1.0
+
+
+def test_equal_arguments_give_equal_answers_and_another_seed_does_not() -> None:
+    pairs = [(view(*a), view(*b)) for a in TYPES[::5] for b in TYPES[::4]]
+    told = [model(0).colocated(*p) for p in pairs]
+    again = EstimatedModel(CLUSTER, catalog(), 0.2, 0)
+    assert [again.colocated(*p) for p in reversed(pairs)] == told[::-1], "nor does the order of questions matter"
+    assert [model(1).colocated(*p) for p in pairs] != told
+
+
+@pytest.mark.parametrize(("name", "batch"), [(None, None), ("bert", 12), ("something new", 1), ("ResNet-50", 48)])
+def test_a_type_nobody_measured_takes_turns(name: str | None, batch: int | None) -> None:
+    assert model().colocated(view(name, batch), view("A3C", 1)) == TIME_SLICED
+
+
+def test_a_job_without_a_batch_size_counts_as_its_models_default() -> None:
+    assert type_of(catalog(), view("ResNet-50", None)) == ("ResNet-50", 64)
+    other = view("LM", 5)
+    assert model().colocated(view("ResNet-50", None), other) == model().colocated(view("ResNet-50", 64), other)
+
+
+def test_a_catalogue_without_pairs_is_no_obstacle() -> None:
+    bare = EstimatedModel(CLUSTER, Catalog(catalog().profiles, catalog().sources))
+    assert bare.colocated(view("A3C", 1), view("LM", 5)) == TIME_SLICED
+
+
+def test_rates_alone_are_the_profiled_ones() -> None:
+    told: PerfModel = model()
+    plain, one = ProfiledModel(CLUSTER, catalog()), view("ResNet-50", 64)
+    assert (told.speeds(one.spec) == plain.speeds(one.spec)).all()
+    assert (told.curve(one, "v100") == plain.curve(one, "v100")).all()
+    assert told.rate(one, Placement(((0, 2),))) == plain.rate(one, Placement(((0, 2),)))
+
+
+# ── refinement ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pair_where(profiled: bool) -> tuple[int, int]:
+    tried = profiling_plan(COUNT, 0.2, 0)
+    return next((a, b) for a in range(COUNT) for b in range(a + 1, COUNT) if tried[a, b] == profiled)
+
+
+def test_what_is_seen_of_a_pair_overrides_its_estimate_both_ways_and_leaves_the_model_as_it_was() -> None:
+    a, b = (TYPES[i] for i in pair_where(profiled=False))
+    before = model().colocated(view(*a), view(*b))
+    refined = model().refined(Sightings().adding([Sighting(b, a, (0.25, 0.75))]))
+    assert refined.colocated(view(*a), view(*b)) == (0.75, 0.25)
+    assert refined.colocated(view(*b), view(*a)) == (0.25, 0.75)
+    assert model().colocated(view(*a), view(*b)) == before
+    assert refined.refined(Sightings()).colocated(view(*a), view(*b)) == before
+
+
+def test_sightings_are_averaged_and_a_profiled_figure_counts_as_one_of_them() -> None:
+    seen = Sightings().adding([Sighting(("A3C", 1), ("LM", 5), (x, x / 2)) for x in (0.2, 0.4, 0.6)])
+    assert seen.of(("LM", 5), ("A3C", 1)) == pytest.approx((0.2, 0.4))
+    assert seen.of(("LM", 5), ("LM", 5)) is None
+    i, j = pair_where(profiled=True)
+    twice = Sightings().adding([Sighting(TYPES[i], TYPES[j], (0.0, 0.0))] * 2)
+    told = model().refined(twice).colocated(view(*TYPES[i]), view(*TYPES[j]))
+    assert told == pytest.approx((TABLE[i, j] / 3, TABLE[j, i] / 3))
+
+
+def test_two_jobs_of_one_type_are_seen_as_equals() -> None:
+    twins = Sightings().adding([Sighting(("LM", 5), ("LM", 5), (0.4, 0.6))])
+    assert model().refined(twins).colocated(view("LM", 5), view("LM", 5)) == (0.5, 0.5)
+
+
+def test_a_type_outside_the_catalogues_pairs_is_known_once_it_is_seen() -> None:
+    refined = model().refined(Sightings().adding([Sighting(("bert", 12), ("LM", 5), (0.0, 0.0))]))
+    assert refined.colocated(view("bert", 12), view("LM", 5)) == (0.0, 0.0)
+
+
+def test_seeing_every_pair_of_a_type_makes_its_fingerprint_exact() -> None:
+    a = 14
+    all_of_it = [Sighting(TYPES[a], TYPES[b], (TABLE[a, b], TABLE[b, a])) for b in range(COUNT)]
+    refined = model().refined(Sightings().adding(all_of_it))
+    told = [refined.colocated(view(*TYPES[a]), view(*TYPES[b])) for b in range(COUNT)]
+    assert np.array(told) == pytest.approx(np.column_stack([TABLE[a], TABLE[:, a]]))
+
+
+def test_a_sighting_of_more_than_everything_is_refused() -> None:
+    with pytest.raises(ValueError, match="within"):
+        Sighting(("LM", 5), ("LM", 5), (1.2, 0.5))
+
+
+LIGHT, A3C = ("ResNet-18", 32), ("A3C", 1)
+
+
+def seen_under_gandiva(noise: float, light_submitted: float) -> list[Sighting]:
+    """What is seen of an A3C and a ResNet-18 that Gandiva packs on one GPU, 3,000 s of work each."""
+    rows = [
+        job(name, at, 1, 3000 * catalog().profile(name).rate("v100", 1, SAME, size), model=name, batch_size=size)
+        for (name, size), at in ((A3C, 0.0), (LIGHT, light_submitted))
+    ]
+    found: list[Sighting] = []
+
+    def watch(cycle: Cycle) -> None:
+        found.extend(sightings(cycle.snapshot, catalog()))
+
+    simulate(Gandiva(space_sharing=True), rows, "v100:1x1", noise=noise, watch=watch)
+    assert found
+    return found
+
+
+def test_pairs_that_run_together_are_seen_at_what_they_keep() -> None:
+    found = seen_under_gandiva(noise=0.0, light_submitted=0.0)
+    assert Sightings().adding(found).of(A3C, LIGHT) == pytest.approx(catalog().colocated(*A3C, *LIGHT))
+
+
+def test_a_job_seen_alone_before_is_judged_against_itself_however_far_off_its_profile() -> None:
+    for one in seen_under_gandiva(noise=0.3, light_submitted=30.0):
+        kept = one.kept[(one.a, one.b).index(A3C)]
+        assert kept == pytest.approx(catalog().colocated(*A3C, *LIGHT)[0])
+
+
+# ── how good it is ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@cache
+def error_of(fraction: float, leave_out: Literal["type", "model"]) -> EstimationError:
+    return estimation_error(catalog(), fraction, (0, 1), leave_out)
+
+
+MEASURED: list[tuple[Literal["type", "model"], float, float, float]] = [
+    ("type", 0.1, 0.170, 0.820),
+    ("type", 0.2, 0.135, 0.906),
+    ("type", 0.4, 0.117, 0.925),
+    ("model", 0.1, 0.203, 0.774),
+    ("model", 0.2, 0.180, 0.809),
+    ("model", 0.4, 0.175, 0.796),
+]
+"""Figures of this code, seeds 0 and 1, so that a change that makes them worse is seen. With the means of columns:
+0.180 and 0.80 where a type is left out, 0.201 and 0.76 where its model is."""
+
+
+@pytest.mark.parametrize(("leave_out", "fraction", "error", "right"), MEASURED)
+def test_estimates_are_about_as_good_as_documented(
+    leave_out: Literal["type", "model"], fraction: float, error: float, right: float
+) -> None:
+    found = error_of(fraction, leave_out)
+    assert found.error == pytest.approx(error, abs=0.01)
+    assert found.right == pytest.approx(right, abs=0.02)
+
+
+@pytest.mark.parametrize("leave_out", ["type", "model"])
+def test_the_more_is_profiled_the_better_the_rest_is_told(leave_out: Literal["type", "model"]) -> None:
+    errors = [error_of(fraction, leave_out).error for fraction in (0.1, 0.2, 0.4)]
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_a_fifth_profiled_beats_what_others_keep_beside_the_partner() -> None:
+    for leave_out, margin in (("type", 0.85), ("model", 0.95)):
+        found = error_of(0.2, cast(Literal["type", "model"], leave_out))
+        assert found.error < margin * found.baseline_error
+        assert found.right > found.baseline_right + 0.02
