@@ -26,6 +26,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/shoal bench
 
 clean:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal import bench_solve
 from shoal.app import Scenario, make_backend, run
 from shoal.core.decision import Decision, Grant, Refusal, Verdict
 from shoal.core.errors import InputError, nearest
@@ -24,6 +25,7 @@ from shoal.placement.packed import PackedPlacer
 from shoal.policy.registry import parse_policy
 from shoal.workload.files import read_workload
 from shoal.workload.schema import Job
+from shoal.workload.synthetic import generate
 
 PHILLY = Path("traces/philly_pollux_82247.csv.gz")
 
@@ -140,6 +142,45 @@ def _fresh(arguments: Sequence[str]) -> Callable[[Path], dict[str, float]]:
     return measure
 
 
+def _filling(objective: str, jobs: int, types: int) -> Callable[[Path], dict[str, float]]:
+    return lambda _: bench_solve.filling(objective, jobs, types)
+
+
+def _solvers() -> list[Bench]:
+    """Gavel's programs; the budgets are for plain numpy."""
+    named = {
+        "max-min": "max-min fairness",
+        "makespan": "least makespan",
+        "ftf": "finish-time fairness",
+        "flat": "water filling",
+        "tree": "hierarchical water filling, 20 entities, half of them FIFO",
+    }
+    sizes = {(2048, 3): 0.03, (2048, 6): 0.1, (8192, 6): 0.4}
+    benches = [
+        Bench(
+            f"solve-{name}-{n}x{types}",
+            f"{what}, {n:,} jobs × {types} types",
+            budget,
+            _filling(name, n, types),
+        )
+        for name, what in named.items()
+        for (n, types), budget in sizes.items()
+    ]
+    cost = Bench("solve-cost-2048x3", "least cost, 2,048 jobs × 3 types", 0.2, lambda _: bench_solve.cost(2048, 3))
+    what = "space sharing, water-filled, 2,048 jobs of 26 kinds × 3 types"
+    shared = Bench("solve-sharing-2048x3", what, 1.0, lambda _: bench_solve.sharing(2048), 1024.0)
+    continuous = "Gavel's continuous-single setting, 300 jobs on 108 GPUs, gavel.max-min"
+    return [*benches, cost, shared, Bench("simulate-gavel", continuous, 0.6, _gavel)]
+
+
+def _gavel(_: Path) -> dict[str, float]:
+    workload = generate("gavel-continuous-single", jobs=300, seed=0, interarrival=720.0)
+    scenario = Scenario(parse_cluster("v100:9x4,p100:9x4,k80:9x4"), "gavel.max-min")
+    run(scenario, workload.first(5))  # what is imported on first use is not the simulation
+    summary = run(scenario, workload).summary
+    return {"seconds": float(summary["cpu_seconds"]), "avg_jct": float(summary["avg_jct"])}
+
+
 def _all() -> list[Bench]:
     benches = []
     for cluster, budget in (("512x4", 20.0), ("128x4", 40.0)):
@@ -153,6 +194,7 @@ def _all() -> list[Bench]:
         live = f"10,000 live jobs on 8,192 GPUs, {policy}"
         benches.append(Bench(f"cycle-steady-{policy}", f"one cycle, {live}, steady", 0.01, _steady(policy)))
         benches.append(Bench(f"cycle-cold-{policy}", f"one cycle, {live}, thousands start", 0.1, _cold(policy)))
+    benches += _solvers()
     benches.append(Bench("import", "import shoal", 0.3, _fresh(["-c", "import shoal"])))
     benches.append(Bench("help", "shoal --help", 0.5, _fresh(["-m", "shoal", "--help"])))
     return benches

@@ -146,6 +146,7 @@ def test_gavel_work_is_steps_times_batch_and_the_slo_is_a_multiple_of_the_v100_r
     )
     workload = reading(text, "w.trace")
     rate = catalog().profile("ResNet-50").rate("v100", 4, Locality.SAME_NODE, 64)
+    restart = {"restart_seconds": 5.0}  # §7.5: checkpoints are saved and loaded in less
     assert rows(workload) == [
         {
             "id": "0",
@@ -156,9 +157,10 @@ def test_gavel_work_is_steps_times_batch_and_the_slo_is_a_multiple_of_the_v100_r
             "batch_size": 64,
             "weight": 2.0,
             "deadline": 10.0 + 1.5 * 64000.0 / rate,
+            **restart,
         },
-        {"id": "1", "submitted": 20.5, "gpus": 1, "work": 50.0, "model": "A3C", "batch_size": 1},
-        {"id": "2", "submitted": 30.0, "gpus": 2, "work": 2000.0, "model": "LM", "batch_size": 5},
+        {"id": "1", "submitted": 20.5, "gpus": 1, "work": 50.0, "model": "A3C", "batch_size": 1, **restart},
+        {"id": "2", "submitted": 30.0, "gpus": 2, "work": 2000.0, "model": "LM", "batch_size": 5, **restart},
     ]
     assert workload.left_out == (("jobs on more GPUs than their model can train on", 1),)
 

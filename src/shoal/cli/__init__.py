@@ -12,6 +12,7 @@ from shoal.core.errors import ShoalError, nearest
 
 _COMMANDS = {
     "simulate": "simulate:simulate",
+    "solve": "solve:solve",
     "workload": "workload:workload",
     "policies": "inspect:policies",
     "report": "inspect:report",
@@ -21,6 +22,7 @@ _COMMANDS = {
 }
 _SUMMARIES = {
     "simulate": "Run policies on a workload in the simulator and compare them.",
+    "solve": "Solve one decision on a written-down problem.",
     "workload": "Generate, import or describe workloads.",
     "policies": "List every policy, its options and its paper.",
     "report": "Compare finished runs: tables, and a page with charts.",

@@ -38,7 +38,8 @@ def bench(names: tuple[str, ...], data: Path, as_json: bool) -> None:
             "–" if r.peak_mb is None else f"{r.peak_mb:.0f}",
             "–" if r.budget_mb is None else f"{r.budget_mb:g}",
             {True: "yes", False: "NO", None: "–"}[r.met],
+            "–" if "cvxpy_seconds" not in r.more else f"{r.more['cvxpy_seconds']:.3g}",
         )
         for r in results
     ]
-    print_table("Shoal's speed", ("what", "CPU s", "budget", "peak MB", "budget", "met"), rows)
+    print_table("Shoal's speed", ("what", "CPU s", "budget", "peak MB", "budget", "met", "cvxpy"), rows)

@@ -45,19 +45,13 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]
     from rich import box
     from rich.table import Table
 
-    table = Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-        collapse_padding=True,
-    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for i, header in enumerate(headers):
         table.add_column(header, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = terminal()
+    console.print(title, style="bold")  # a table's own title would be folded to the table's width
     console.print(table)
     for note in notes:
         console.print(note, style="dim")

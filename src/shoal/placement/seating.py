@@ -26,8 +26,11 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
     columns, gpus = snapshot.columns, verdicts.gpus
     held = columns.held
     changed = gpus != held
+    moves = False
     if verdicts.kinds is not None:
-        changed |= (gpus > 0) & (held > 0) & (verdicts.kinds >= 0) & (verdicts.kinds != columns.kind)
+        elsewhere = (gpus > 0) & (held > 0) & (verdicts.kinds >= 0) & (verdicts.kinds != columns.kind)
+        changed |= elsewhere
+        moves = bool(elsewhere.any())
     for i, placement in verdicts.placements.items():
         changed[i] = gpus[i] > 0 and placement != snapshot.placement(i)
     named = verdicts.partners is not None and bool(((verdicts.partners >= 0) & (gpus > 0)).any())
@@ -43,7 +46,9 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
     wanting = (changed & granted).nonzero()[0]
     leaving = (changed & ~granted).nonzero()[0].tolist()
     plan = _Plan(snapshot, verdicts, find, leaving)
-    return plan.seat_units(wanting, mates) if shared or verdicts.placements else plan.seat_each(wanting)
+    # Jobs that change kinds may take each other's seats, so all of them must come free before anyone sits down.
+    together = shared or moves or bool(verdicts.placements)
+    return plan.seat_units(wanting, mates) if together else plan.seat_each(wanting)
 
 
 def _mates(verdicts: Verdicts) -> dict[int, int]:

@@ -73,6 +73,29 @@ POLICIES: dict[str, Entry] = {
     "ossp": Entry("ossp:Ossp", "least makespan of the live jobs, with a certified bound", "Shockwave (NSDI '23) §8.2"),
     "mst": Entry("mst:Mst", "the most total throughput each round", "Shockwave (NSDI '23) §8.2; Gavel (OSDI '20) §4.2"),
     "drf": Entry("drf:Drf", "tenants levelled by their dominant share of any GPU kind, by rounds", "DRF (NSDI '11)"),
+    "gavel.max-min": Entry(
+        "gavel.fairness:MaxMin",
+        "time shares that level weighted, normalised throughput (LAS on unequal GPUs)",
+        "Gavel (OSDI '20) §4.1",
+    ),
+    "gavel.makespan": Entry(
+        "gavel.fairness:Makespan", "time shares with which the last job is done soonest", "Gavel (OSDI '20) §4.2"
+    ),
+    "gavel.ftf": Entry(
+        "gavel.fairness:FinishTime",
+        "time shares that make the worst finish-time fairness best",
+        "Gavel (OSDI '20) §4.2",
+    ),
+    "gavel.fifo": Entry("gavel.line:Fifo", "first in, first out, on the fastest GPUs", "Gavel (OSDI '20) §4.2"),
+    "gavel.sjf": Entry("gavel.line:Shortest", "shortest job first, on the fastest GPUs", "Gavel (OSDI '20) §4.2"),
+    "gavel.throughput": Entry("gavel.line:Throughput", "the most throughput in all", "Gavel (OSDI '20) §4.2"),
+    "gavel.cost": Entry("gavel.cost:Cost", "the most throughput for the money", "Gavel (OSDI '20) §4.2"),
+    "gavel.cost-slo": Entry(
+        "gavel.cost:CostSlo", "the most throughput for the money that meets deadlines", "Gavel (OSDI '20) §4.2"
+    ),
+    "gavel.hierarchical": Entry(
+        "gavel.tree:Hierarchical", "a tree of tenants, each node fair or first in first out", "Gavel (OSDI '20) §4.3"
+    ),
     "isolated": Entry(
         "isolated:Isolated",
         "every job as if it owned exactly 1/n of the cluster; idles the rest",

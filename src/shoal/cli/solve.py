@@ -1,0 +1,43 @@
+"""``shoal solve``: one decision on a written-down problem."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shoal.cli.show import json_option, print_json, print_table
+
+
+@click.command()
+@click.option("--policy", "spec", required=True, metavar="P", help="name:key=value,…, e.g. gavel.max-min.")
+@click.option("--problem", "path", required=True, type=click.Path(path_type=Path), metavar="FILE", help="A JSON file.")
+@json_option
+def solve(spec: str, path: Path, as_json: bool) -> None:
+    """Solve one decision on a written-down problem: allocation, objective, gap, seconds."""
+    from shoal.problem import read_problems
+    from shoal.problem import solve as solve_one
+
+    problems = read_problems(path)
+    answers = [solve_one(problem, spec) for problem in problems]
+    if as_json:
+        print_json(answers if len(problems) > 1 else answers[0])
+        return
+    for answer in answers:
+        _print(answer)
+
+
+def _print(answer: dict[str, Any]) -> None:
+    kinds = list(next(iter(answer["allocation"].values()), {}))
+    rows = [
+        [job, *(f"{shares[kind]:.4f}" for kind in kinds), f"{answer['levels'][job]:.6g}"]
+        for job, shares in answer["allocation"].items()
+    ]
+    rows += [
+        [" + ".join(pair["jobs"]), *(f"{pair['fraction'][kind]:.4f}" for kind in kinds), ""]
+        for pair in answer.get("pairs", [])
+    ]
+    title = f"{answer['policy']}: objective {answer['objective']:.8g}"
+    notes = [f"gap {answer['gap']:.1e}, residual {answer['residual']:.1e}, {answer['seconds']:.4f} CPU s"]
+    notes += [f"{job} is refused: it {why}" for job, why in answer["refused"].items()]
+    notes += [f"{job}: {why}" for job, why in answer["notes"].items()]
+    print_table(title, ["job", *kinds, "throughput"], rows, notes)

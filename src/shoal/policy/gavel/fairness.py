@@ -1,0 +1,99 @@
+"""Shares that are water filled: max-min fairness, the least makespan, finish-time fairness.
+
+References: Gavel (OSDI '20) §4.1 and §4.2; Themis (NSDI '20) for ρ.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shoal.core.decision import Decision
+from shoal.core.snapshot import Snapshot
+from shoal.policy.api import check_round
+from shoal.policy.gavel.pairs import crowd_of, shared
+from shoal.policy.gavel.problem import Problem, Shares, filled
+from shoal.policy.gavel.turns import by_rounds
+from shoal.solve.prices import finish_time_fairness, makespan, max_min
+from shoal.solve.sharing import shared_makespan, shared_max_min
+
+
+@dataclass(frozen=True, slots=True)
+class MaxMin:
+    """Least attained service on unequal GPUs: the least gang/weight · throughput/throughput(equal shares) is largest.
+
+    With ``water_filling`` the next least is too, and so on; without, what is left goes to all alike.
+    """
+
+    aware: bool = True
+    water_filling: bool = True
+    space_sharing: bool = False
+    round: float = 360.0
+    fills: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_round(self.round)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job, by rounds."""
+        return by_rounds(self, snapshot)
+
+    def shares(self, problem: Problem) -> Shares:
+        """Max-min fair shares of time."""
+        demands = problem.weight * problem.equal_speed / problem.gangs
+        if self.space_sharing:
+            return shared(problem, shared_max_min(crowd_of(problem), demands, water_filling=self.water_filling))
+        speeds, gangs, capacity = problem.speeds, problem.gangs, problem.capacity
+        found = max_min(speeds, gangs, capacity, demands, water_filling=self.water_filling, prefer=problem.preferred)
+        return filled(problem, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Makespan:
+    """All done as soon as possible: the largest work left / throughput is least. Weights do not count."""
+
+    aware: bool = True
+    space_sharing: bool = False
+    round: float = 360.0
+    fills: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_round(self.round)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job, by rounds."""
+        return by_rounds(self, snapshot)
+
+    def shares(self, problem: Problem) -> Shares:
+        """Shares with which the last job is done first."""
+        if self.space_sharing:
+            return shared(problem, shared_makespan(crowd_of(problem), problem.steps))
+        found = makespan(problem.speeds, problem.gangs, problem.capacity, problem.steps, prefer=problem.preferred)
+        return filled(problem, found)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishTime:
+    """Finish-time fairness: the largest ρ, time in all over time in all on an n-th of the cluster, is least.
+
+    The n-th counts the jobs that are there; a job of weight w is compared with w such parts.
+    """
+
+    aware: bool = True
+    round: float = 360.0
+    fills: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_round(self.round)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job, by rounds."""
+        return by_rounds(self, snapshot)
+
+    def shares(self, problem: Problem) -> Shares:
+        """Shares that make the worst ρ best."""
+        columns = problem.snapshot.columns
+        elapsed = problem.snapshot.now - columns.submitted[problem.rows]
+        alone = (problem.isolated + problem.steps / problem.isolated_speed) / problem.weight
+        found = finish_time_fairness(
+            problem.speeds, problem.gangs, problem.capacity, problem.steps, elapsed, alone, prefer=problem.preferred
+        )
+        return filled(problem, found)

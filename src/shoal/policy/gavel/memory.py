@@ -1,0 +1,148 @@
+"""What Gavel remembers between decisions: the shares in force, what has been received of them, and what is owed."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Floats
+from shoal.core.snapshot import Snapshot
+from shoal.core.units import Seconds
+from shoal.mechanism.rounds import NOBODY, Cells
+
+Ints = NDArray[np.intp]
+
+_MOST_BEHIND = 50.0
+"""Rounds without a turn that are made up for, at most, when shares change; what is older is forgiven."""
+
+_WELCOME = 0.2
+"""Rounds of its share that a new job is owed from the start: among equals it goes before those that sit already."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """By admission number (``rows``): shares as cells, and how far they are carried out.
+
+    ``owed`` was due to each cell at ``start``, in rounds; ``received`` is what it got since, in seconds. ``at`` is when
+    that was last booked, ``ran`` and ``done`` each job's seconds run and progress by then, and ``runs`` the cell it was
+    given. ``isolated`` accumulates progress over the isolated speed as it was then.
+    """
+
+    rows: Ints
+    capacity: tuple[int, ...]
+    speeds: Floats
+    cells: Cells
+    start: Seconds
+    owed: Floats
+    received: Floats
+    end: Seconds
+    at: Seconds
+    ran: Floats
+    done: Floats
+    runs: Ints
+    isolated: Floats
+    isolated_speed: Floats
+    trouble: str = ""
+    notes: tuple[str, ...] = ()
+
+    def current(self, snapshot: Snapshot) -> bool:
+        """Whether the shares are still those of these jobs, at these speeds, on this cluster."""
+        columns = snapshot.columns
+        return (
+            self.capacity == snapshot.cluster.capacity
+            and np.array_equal(self.rows, columns.rows)
+            and np.array_equal(self.speeds, columns.speeds)
+        )
+
+    def places(self, snapshot: Snapshot) -> Ints:
+        """Where each live job stood in ``rows``; ``NOBODY`` if it is new."""
+        if not len(self.rows):
+            return np.full(len(snapshot.columns), NOBODY)
+        if np.array_equal(self.rows, snapshot.columns.rows):
+            return np.arange(len(self.rows))
+        at = np.minimum(np.searchsorted(self.rows, snapshot.columns.rows), len(self.rows) - 1)
+        return np.where(self.rows[at] == snapshot.columns.rows, at, NOBODY)
+
+    def settled(self, snapshot: Snapshot) -> "Memory":
+        """The same with everything received until now booked; jobs that are gone get nothing more."""
+        columns, now = snapshot.columns, snapshot.now
+        if now == self.at:
+            return self
+        places = self.places(snapshot)
+        known = places >= 0
+        mine = places[known]
+        seconds = columns.run_seconds[known] - self.ran[mine]
+        cell = self._ran_in(self.runs[mine], mine, columns.kind[known])
+        received = self.received.copy()
+        # A pair's time is that of whichever of the two ran longer: the other may be gone.
+        ran = cell >= 0
+        np.maximum.at(received, cell[ran], self.received[cell[ran]] + seconds[ran])
+        steps = columns.done[known] - self.done[mine]
+        speed = self.isolated_speed[mine]
+        alone = np.where(speed > 0, steps / np.where(speed > 0, speed, 1.0), 0.0)
+        isolated, run_now, done_now = self.isolated.copy(), self.ran.copy(), self.done.copy()
+        isolated[mine] = np.maximum(self.isolated[mine] + alone, 0.0)
+        run_now[mine], done_now[mine] = columns.run_seconds[known], columns.done[known]
+        return replace(self, at=now, received=received, ran=run_now, done=done_now, isolated=isolated)
+
+    def _ran_in(self, given: Ints, jobs: Ints, kind: NDArray[np.int32]) -> Ints:
+        """The cells in which jobs really ran: not those they were given, where placement kept them on another kind."""
+        cells = self.cells
+        wrong = np.flatnonzero((given >= 0) & (kind >= 0) & (cells.kind[given] != kind)) if len(cells) else given[:0]
+        really = given.copy() if len(wrong) else given
+        for i in wrong.tolist():
+            own = np.flatnonzero((cells.first == jobs[i]) & (cells.kind == kind[i]) & (cells.second < 0))
+            really[i] = own[0] if len(own) else NOBODY
+        return really
+
+    def debt(self, now: Seconds, seconds: Seconds) -> Floats:
+        """What each cell is owed now, in rounds of so many seconds."""
+        debt: Floats = self.owed + (self.cells.share * (now - self.start) - self.received) / seconds
+        return debt
+
+
+@dataclass(slots=True)
+class Turn:
+    """One round, or the rest of one, in the making.
+
+    By live job: the cell it runs in, the kind (−1: it waits), whom it shares with, whether it only keeps what it has,
+    and its place in the memory; by cell, what is owed.
+    """
+
+    memory: Memory
+    cell: Ints
+    kind: NDArray[np.int8]
+    partner: NDArray[np.int32]
+    kept: NDArray[np.bool_]
+    places: Ints
+    debt: Floats
+
+
+def carried_over(before: Memory, debt: Floats, places: Ints, cells: Cells) -> Floats:
+    """What the new cells are owed: the debts of the same job on the same kind, and what cells that are no more were
+    owed, shared out over the job's new cells by their shares. What ran ahead is forgotten but for a round."""
+    jobs = len(places)
+    total = before.cells.totals(debt, len(before.rows))
+    total = np.where(places >= 0, total[places], 0.0) if len(total) else np.zeros(jobs)
+    width = 1 + int(max(before.cells.kind.max(initial=0), cells.kind.max(initial=0)))
+    old_keys = _keys(before.cells, np.arange(len(before.rows)), width, len(before.rows))
+    new_keys = _keys(cells, places, width, len(before.rows))
+    kept = np.zeros(len(cells))
+    if len(old_keys) and len(cells):
+        order = np.argsort(old_keys)
+        at = order[np.minimum(np.searchsorted(old_keys[order], new_keys), len(order) - 1)]
+        kept = np.where(old_keys[at] == new_keys, debt[at], 0.0)
+    rest, share = total - cells.totals(kept, jobs), cells.totals(cells.share, jobs)
+    owed = kept + np.where(cells.second < 0, rest[cells.first] * cells.share / share[cells.first], 0.0)
+    owed += np.where(places[cells.first] < 0, _WELCOME * cells.share, 0.0)
+    carried: Floats = np.clip(owed, -1.0, cells.share * _MOST_BEHIND)
+    return carried
+
+
+def _keys(cells: Cells, places: Ints, width: int, jobs: int) -> Ints:
+    """A number for each combination on a kind, by the jobs' old places; −1 where a job is new."""
+    first = places[cells.first]
+    second = np.where(cells.second >= 0, places[np.maximum(cells.second, 0)], jobs)
+    keys: Ints = (first * (jobs + 1) + second) * width + cells.kind
+    keys[(first < 0) | (second < 0)] = -1
+    return keys

@@ -1,0 +1,116 @@
+"""Shares put into force and carried out round by round: what all of Gavel's policies have in common.
+
+Shares are computed anew when a round begins after a job came or went, a node was lost or came back, or a speed changed.
+Inside a round whoever runs keeps its GPUs; those that come free are given at once to somebody who waits, unless the
+rule would rather leave them idle. What a job is owed outlives new shares, so frequent arrivals starve nobody.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from shoal.core.decision import Decision
+from shoal.core.snapshot import Snapshot
+from shoal.mechanism.rounds import NOBODY, Cells, next_round
+from shoal.policy.api import round_end
+from shoal.policy.gavel.memory import Memory, Turn
+from shoal.policy.gavel.renewal import NOTHING, Rule, with_new_shares
+from shoal.policy.gavel.words import told
+
+
+def by_rounds(rule: Rule, snapshot: Snapshot) -> Decision:
+    """A verdict for every live job, reviewed at the end of the round if that could change anything."""
+    before = snapshot.carry if isinstance(snapshot.carry, Memory) else None
+    if before is not None and (len(before.capacity) != len(snapshot.cluster.kinds) or before.at > snapshot.now):
+        before = None
+    if before is not None:
+        before = before.settled(snapshot)
+    inside = before is not None and snapshot.now < before.end
+    turn = _rest_of(rule, snapshot, before) if inside and before is not None else _fresh(rule, snapshot, before)
+    if rule.fills or turn.memory.trouble:
+        _fill(rule, snapshot, turn)
+    runs = np.full(len(turn.memory.rows), NOBODY)
+    known = turn.places >= 0
+    runs[turn.places[known]] = turn.cell[known]
+    memory = replace(turn.memory, runs=runs)
+    return Decision(told(snapshot, turn), _review(snapshot, turn), memory)
+
+
+def _review(snapshot: Snapshot, turn: Turn) -> float:
+    """The end of the round; never, if every share is all or nothing and everyone sits where it should."""
+    share, columns = turn.memory.cells.share, snapshot.columns
+    waits = bool((snapshot.possible & (turn.kind < 0)).any())
+    steady = np.array_equal(turn.kind, columns.kind) and turn.memory.current(snapshot) and not turn.memory.trouble
+    if steady and (share >= 1.0 - NOTHING).all() and (len(share) or not waits):
+        return float("inf")
+    return turn.memory.end if snapshot.possible.any() else float("inf")
+
+
+def _rest_of(rule: Rule, snapshot: Snapshot, memory: Memory) -> Turn:
+    """Inside a round: who runs goes on."""
+    columns = snapshot.columns
+    places = memory.places(snapshot)
+    usable = columns.speeds[np.arange(len(columns)), columns.kind] > 0
+    kept = (columns.held == columns.gpus) & usable
+    kind = np.where(kept, columns.kind, NOBODY).astype(np.int8)
+    cell = np.where(kept & (places >= 0), memory.runs[places] if len(memory.runs) else NOBODY, NOBODY)
+    partner = np.full(len(columns), NOBODY, dtype=np.int32)
+    for i in np.flatnonzero(kept & (columns.partner >= 0)).tolist() if snapshot.sharing else ():
+        mate = snapshot.position_of(int(columns.partner[i]))
+        partner[i] = mate if mate >= 0 and kept[mate] else NOBODY
+    return Turn(memory, cell, kind, partner, kept, places, memory.debt(snapshot.now, rule.round))
+
+
+def _fresh(rule: Rule, snapshot: Snapshot, before: Memory | None) -> Turn:
+    """A new round, with new shares where the old ones are no longer those of these jobs."""
+    columns, now, jobs = snapshot.columns, snapshot.now, len(snapshot.columns)
+    end = round_end(now, rule.round)
+    if before is not None and before.current(snapshot):
+        memory = replace(before, end=end)
+    else:
+        memory = with_new_shares(rule, snapshot, before, end)
+    cells, debt = memory.cells, memory.debt(now, rule.round)
+    capacity = np.array(snapshot.cluster.capacity)
+    mate = np.where(cells.second >= 0, columns.rows[cells.second], NOBODY) if jobs else cells.second
+    sits = (columns.kind[cells.first] == cells.kind) & (columns.partner[cells.first] == mate)
+    span = (end - now) / rule.round
+    cell = next_round(cells, debt, span, capacity, jobs, sits=sits, idle=not rule.fills)
+    runs = cell >= 0
+    kind = np.where(runs, cells.kind[cell], NOBODY).astype(np.int8) if len(cells) else np.full(jobs, NOBODY, np.int8)
+    partner = np.full(jobs, NOBODY, dtype=np.int32)
+    shared = np.unique(cell[runs])
+    shared = shared[cells.second[shared] >= 0]
+    partner[cells.first[shared]], partner[cells.second[shared]] = cells.second[shared], cells.first[shared]
+    return Turn(memory, cell, kind, partner, np.zeros(jobs, dtype=bool), np.arange(jobs), debt)
+
+
+def _fill(rule: Rule, snapshot: Snapshot, turn: Turn) -> None:
+    """GPUs left over go to who waits: who is owed most first, then in order of arrival, on the best kind with room."""
+    columns = snapshot.columns
+    waiting = np.flatnonzero(snapshot.possible & (turn.kind < 0))
+    if not len(waiting):
+        return
+    once = (turn.kind >= 0) & ((turn.partner < 0) | (np.arange(len(columns)) < turn.partner))
+    used = np.bincount(turn.kind[once], columns.gpus[once], len(snapshot.cluster.kinds))
+    free = [c - int(u) for c, u in zip(snapshot.cluster.capacity, used.tolist(), strict=True)]
+    most = max(free)
+    waiting = waiting[columns.gpus[waiting] <= most]
+    if most <= 0 or not len(waiting):
+        return
+    memory = turn.memory
+    owed = np.append(memory.cells.totals(turn.debt, len(memory.rows)), 0.0)[turn.places[waiting]]
+    for i in waiting[np.argsort(-owed, kind="stable")].tolist():
+        gang, speeds, held = int(columns.gpus[i]), columns.speeds[i].tolist(), int(columns.kind[i])
+        room = [k for k, gpus in enumerate(free) if gpus >= gang and speeds[k] > 0]
+        if not room:
+            continue
+        k = held if held in room else max(room, key=lambda k: (speeds[k] if rule.aware else free[k], -k))
+        free[k] -= gang
+        turn.kind[i] = k
+        turn.cell[i] = _own_cell(memory.cells, int(turn.places[i]), k)
+
+
+def _own_cell(cells: Cells, place: int, kind: int) -> int:
+    """The cell of a job alone on a kind, or ``NOBODY``."""
+    found = np.flatnonzero((cells.first == place) & (cells.kind == kind) & (cells.second < 0))
+    return int(found[0]) if len(found) else NOBODY
