@@ -72,9 +72,10 @@ def filling(objective: str, jobs: int, types: int) -> dict[str, float]:
     seconds, found = _best_of(3, solvers[objective])
     stages = float(len(found.stages))
     figures = {"seconds": seconds, "gap": found.gap, "residual": found.residual, "stages": stages}
-    targets = {"max-min": demands, "makespan": it.steps}
-    if objective in targets:
-        figures.update(_cvxpy(it, targets[objective], found.objective))
+    if objective in ("max-min", "makespan"):
+        figures.update(_cvxpy(it, found.objective, _least_level(it, demands if objective == "max-min" else it.steps)))
+    elif objective == "ftf":
+        figures.update(_cvxpy(it, 1.0 / found.objective, _worst_rho(it, alone)))
     return figures
 
 
@@ -85,18 +86,38 @@ def _tree(jobs: int) -> Any:
     return Node(tuple(Node(tuple(g.tolist()), 1.0 + i % 3, "fifo" if i % 2 else "fair") for i, g in enumerate(groups)))
 
 
-def _cvxpy(it: Instance, targets: Floats, ours: float) -> dict[str, float]:
-    """The least level per target by cvxpy with its default solver: CPU seconds, and how far its answer is from ours."""
+Posed: TypeAlias = Callable[[Any, Any], tuple[Any, list[Any]]]
+"""From cvxpy and its variable X to an objective and limits beyond those every X has."""
+
+
+def _least_level(it: Instance, targets: Floats) -> Posed:
+    return lambda cp, x: (cp.Maximize(cp.min(cp.multiply(_levels(cp, it, x), 1.0 / targets))), [])
+
+
+def _worst_rho(it: Instance, alone: Floats) -> Posed:
+    def posed(cp: Any, x: Any) -> tuple[Any, list[Any]]:
+        finish = it.elapsed + cp.multiply(it.steps, cp.inv_pos(_levels(cp, it, x)))
+        return cp.Minimize(cp.max(cp.multiply(finish, 1.0 / alone))), []
+
+    return posed
+
+
+def _levels(cp: Any, it: Instance, x: Any) -> Any:
+    return cp.sum(cp.multiply(it.speeds, x), axis=1)
+
+
+def _cvxpy(it: Instance, ours: float, posed: Posed) -> dict[str, float]:
+    """The same by cvxpy with its default solver: CPU seconds, and how far its answer is from ours."""
     try:
-        cvxpy: Any = import_module("cvxpy")
+        cp: Any = import_module("cvxpy")
     except ImportError:
         return {}
 
     def solve() -> float:
-        x = cvxpy.Variable(it.speeds.shape, nonneg=True)
-        levels = cvxpy.multiply(cvxpy.sum(cvxpy.multiply(it.speeds, x), axis=1), 1.0 / targets)
-        limits = [cvxpy.sum(x, axis=1) <= 1, it.gangs @ x <= it.capacity]
-        return float(cvxpy.Problem(cvxpy.Maximize(cvxpy.min(levels)), limits).solve())
+        x = cp.Variable(it.speeds.shape, nonneg=True)
+        objective, limits = posed(cp, x)
+        limits = [*limits, cp.sum(x, axis=1) <= 1, it.gangs @ x <= it.capacity]
+        return float(cp.Problem(objective, limits).solve())
 
     seconds, objective = _best_of(1, solve)
     return {"cvxpy_seconds": seconds, "cvxpy_difference": abs(objective - ours) / ours}
@@ -109,7 +130,25 @@ def cost(jobs: int, types: int) -> dict[str, float]:
     it = Instance.of(jobs, types)
     weights = it.gangs / (it.speeds / it.prices).max(axis=1)
     seconds, found = _best_of(3, lambda: fractional.cheapest(it.speeds, it.gangs, it.capacity, it.prices, weights))
-    return {"seconds": seconds, "gap": found.gap, "residual": found.residual}
+    figures = {"seconds": seconds, "gap": found.gap, "residual": found.residual}
+    return {**figures, **_cost_by_cvxpy(it, weights, found.objective)}
+
+
+def _cost_by_cvxpy(it: Instance, weights: Floats, ours: float) -> dict[str, float]:
+    """The ratio as one linear program (Charnes and Cooper): y = t · X, the money spent being 1."""
+    try:
+        cp: Any = import_module("cvxpy")
+    except ImportError:
+        return {}
+
+    def solve() -> float:
+        y, t = cp.Variable(it.speeds.shape, nonneg=True), cp.Variable(nonneg=True)
+        spent = cp.sum(cp.multiply(np.outer(it.gangs, it.prices), y))
+        limits = [spent == 1, cp.sum(y, axis=1) <= t, it.gangs @ y <= it.capacity * t]
+        return float(cp.Problem(cp.Maximize(weights @ _levels(cp, it, y)), limits).solve())
+
+    seconds, objective = _best_of(1, solve)
+    return {"cvxpy_seconds": seconds, "cvxpy_difference": abs(objective - ours) / ours}
 
 
 def sharing(jobs: int) -> dict[str, float]:

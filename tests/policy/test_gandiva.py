@@ -9,7 +9,8 @@ from shoal.core.commands import Start
 from shoal.core.decision import Decision, ReasonCode, Verdicts
 from shoal.core.events import JobCrashed
 from shoal.core.snapshot import Snapshot
-from shoal.policy.gandiva import Gandiva, Memory
+from shoal.policy.gandiva import Gandiva
+from shoal.policy.packing import Memory
 from shoal.sim.faults import Faults, JobFault, NodeFault
 from shoal.testing.builders import Cycle, Run, job, simulate, snapshot
 from shoal.testing.conformance import check_decision, check_seats

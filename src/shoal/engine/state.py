@@ -12,25 +12,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.commands import Command, Resize, Start, Stop
-from shoal.core.decision import Floats, Ints
-from shoal.core.errors import JournalError
-from shoal.core.events import (
-    BatchChanged,
-    Event,
-    JobCancelled,
-    JobCompleted,
-    JobCrashed,
-    JobMeasured,
-    JobStarted,
-    JobStopped,
-    JobSubmitted,
-    NodeLost,
-    NodeReturned,
-)
-from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
-from shoal.core.room import FreeGpus
-from shoal.core.snapshot import (
+from shoal.core.columns import (
     F_ATTAINED,
     F_DONE,
     F_PROGRESS_SINCE,
@@ -50,12 +32,27 @@ from shoal.core.snapshot import (
     I_STARTS,
     I_STATE,
     Columns,
-    Measurement,
-    PerfModel,
-    Register,
-    Snapshot,
     StaticColumns,
 )
+from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.decision import Floats, Ints
+from shoal.core.errors import JournalError
+from shoal.core.events import (
+    BatchChanged,
+    Event,
+    JobCancelled,
+    JobCompleted,
+    JobCrashed,
+    JobMeasured,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    NodeLost,
+    NodeReturned,
+)
+from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
+from shoal.core.room import FreeGpus
+from shoal.core.snapshot import Measurement, PerfModel, Register, Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import Seconds
 

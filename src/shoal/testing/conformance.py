@@ -18,9 +18,10 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shoal.core.columns import Columns
 from shoal.core.decision import Decision, Grant, ReasonCode, Refusal, Verdict, Verdicts
 from shoal.core.seams import Policy
-from shoal.core.snapshot import Columns, Snapshot
+from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.sim.faults import Faults, JobFault, NodeFault
 from shoal.testing import strategies

@@ -61,6 +61,14 @@ _ALL = (
         _GAVEL,
     ),
     Generator(
+        "gavel-deadlines",
+        gavel.deadlines,
+        gavel.Deadlines(),
+        500,
+        "ResNet-50 and A3C, half a day to eight days, each with a deadline",
+        "Narayanan et al., OSDI 2020, §7.3",
+    ),
+    Generator(
         "shockwave",
         shockwave.generate,
         shockwave.Options(),

@@ -23,6 +23,8 @@ from shoal.workload.schema import Job
 SIZES = (1, 2, 4, 8)
 """The gangs that were measured."""
 
+_DAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
+_PATIENCE = (1.2, 2.0, 10.0)
 _MULTIPLE = (0.70, 0.125, 0.125, 0.05)
 _SINGLE = (1.0, 0.0, 0.0, 0.0)
 
@@ -48,6 +50,13 @@ class Multiple:
     interarrival: float = 3600 / 2.6
 
 
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Options of the workload with deadlines: mean seconds between arrivals, which the paper does not say."""
+
+    interarrival: float = 7200.0
+
+
 def static(roll: Dice, count: int, options: Static) -> list[Job]:
     """All jobs at 0."""
     mix = _MULTIPLE if options.multiple else _SINGLE
@@ -62,6 +71,27 @@ def continuous_single(roll: Dice, count: int, options: Single) -> list[Job]:
 def continuous_multiple(roll: Dice, count: int, options: Multiple) -> list[Job]:
     """Poisson arrivals, jobs of one to eight GPUs."""
     return [_job(roll, str(i), t, _MULTIPLE) for i, t in enumerate(poisson_arrivals(roll, count, options.interarrival))]
+
+
+def deadlines(roll: Dice, count: int, options: Deadlines) -> list[Job]:
+    """ResNet-50 and A3C on one GPU, days long, each with a deadline at a multiple of its run time on a V100 (§7.3)."""
+    types = [t for t in measured_types("v100", 1) if t.model == "A3C" or (t.model, t.batch_size) == ("ResNet-50", 64)]
+    jobs = []
+    for i, submitted in enumerate(poisson_arrivals(roll, count, options.interarrival)):
+        kind, seconds = roll.pick(types), 86400.0 * roll.pick(_DAYS)
+        jobs.append(
+            Job(
+                id=str(i),
+                submitted=submitted,
+                gpus=1,
+                work=whole_steps(kind, "v100", 1, seconds),
+                model=kind.model,
+                batch_size=kind.batch_size,
+                deadline=submitted + roll.pick(_PATIENCE) * seconds,
+                restart_seconds=5.0,
+            )
+        )
+    return jobs
 
 
 def _job(roll: Dice, name: str, submitted: float, mix: tuple[float, ...]) -> Job:
