@@ -27,7 +27,9 @@ def outcome(policy: str) -> Outcome:
 
 def late(found: Outcome) -> int:
     deadlines = np.array([job.deadline for job in workload().jobs])
-    return int((found.jobs.completed > deadlines).sum())
+    missed = int((found.jobs.completed > deadlines).sum())
+    assert found.summary["deadlines"] == {"jobs": 120, "missed": missed}
+    return missed
 
 
 def test_the_cheapest_shares_cost_a_good_quarter_less_and_miss_deadlines() -> None:

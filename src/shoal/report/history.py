@@ -40,7 +40,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
 _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work", "tenant", "app"))
-_MODEL, _BATCH, _KINDS = (_SPEC[name] for name in ("model", "batch_size", "kinds"))
+_MODEL, _BATCH, _KINDS, _DEADLINE = (_SPEC[name] for name in ("model", "batch_size", "kinds", "deadline"))
 _START, _STOP = COMMAND_TAGS[Start], COMMAND_TAGS[Stop]
 _ENDED = -1
 """In place of an incarnation: the job's life is over, and whatever else is said of it is late."""
@@ -114,8 +114,8 @@ class History:
     """What a journal tells of its jobs, by admission number.
 
     ``ended`` is when the job completed, failed or was cancelled, infinite if it is live; ``work`` its total progress if
-    it completed, else what was declared, NaN if nothing was. ``trajectories`` holds, for the jobs whose batch size
-    changed, the changes that count: (progress, batch size), by ascending progress.
+    it completed, else what was declared, NaN if nothing was; ``deadline`` is infinite if it has none. ``trajectories``
+    holds, for the jobs whose batch size changed, the changes that count: (progress, batch size), by ascending progress.
     """
 
     settings: dict[str, Any]
@@ -130,6 +130,7 @@ class History:
     type: Ints
     gpus: Ints
     submitted: Floats
+    deadline: Floats
     ended: Floats
     outcome: Ints
     work: Floats
@@ -194,6 +195,7 @@ class _Fold:
         self.types: dict[tuple[Any, ...], int] = {}
         self.type, self.gpus, self.outcome = array("q"), array("q"), array("q")
         self.submitted, self.ended, self.work = array("d"), array("d"), array("d")
+        self.deadline = array("d")
         self.incarnation: list[int] = []
         self.batch: list[int] = []
         self.hold: list[int] = []  # the job's latest hold, −1 before its first
@@ -280,6 +282,7 @@ class _Fold:
         self.gpus.append(spec[_GPUS])
         self.outcome.append(JobState.PENDING)
         self.submitted.append(at)
+        self.deadline.append(inf if spec[_DEADLINE] is None else spec[_DEADLINE])
         self.ended.append(inf)
         self.work.append(np.nan if spec[_WORK] is None else spec[_WORK])
         self.incarnation.append(0)
@@ -365,6 +368,7 @@ class _Fold:
             type=_ints(self.type),
             gpus=_ints(self.gpus),
             submitted=_floats(self.submitted),
+            deadline=_floats(self.deadline),
             ended=_floats(self.ended),
             outcome=_ints(self.outcome),
             work=_floats(self.work),

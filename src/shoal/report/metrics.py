@@ -234,9 +234,17 @@ def summarize(
         "restarts": int(jobs.restarts.sum()),
         "rho": {name: _fairness_figures(jobs.rho[name]) for name in DEFINITIONS},
         "queueing": {"mean": _mean(jobs.queueing), "p99": _quantile(jobs.queueing, 0.99)},
+        "deadlines": _deadlines(history),
         "decisions": history.decisions,
         **(measured or {}),
     }
+
+
+def _deadlines(history: History) -> dict[str, int]:
+    """How many jobs of the whole run had a deadline, and how many missed it or were not done when the run ended."""
+    asked = np.isfinite(history.deadline)
+    done = np.where(history.completed, history.ended, np.inf)
+    return {"jobs": int(asked.sum()), "missed": int((asked & (done > history.deadline)).sum())}
 
 
 def _described(history: History) -> str:
