@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -42,7 +42,7 @@ class Entity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A group of jobs that shares as one: its weight, and whether its jobs share alike or first come, first served."""
 
     weight: float = 1.0
-    policy: str = "fair"
+    policy: Literal["fair", "fifo"] = "fair"
 
 
 class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,8 +122,7 @@ class Posed:
         for name, rows in groups.items():
             entity = self.problem.entities[str(name)]
             if rows:
-                policy = "fifo" if entity.policy == "fifo" else "fair"
-                nodes.append(prices.Node(tuple(rows), entity.weight, "fifo" if policy == "fifo" else "fair"))
+                nodes.append(prices.Node(tuple(rows), entity.weight, entity.policy))
         return prices.Node(tuple(nodes))
 
     def crowd(self) -> Crowd:
@@ -212,8 +211,6 @@ def _check(problem: Problem) -> None:
     for name, entity in problem.entities.items():
         if not 0 < entity.weight < float("inf"):
             raise InputError(f"entities.{name}.weight", entity.weight, "must be above 0")
-        if entity.policy not in ("fair", "fifo"):
-            raise InputError(f"entities.{name}.policy", entity.policy, nearest(entity.policy, ("fair", "fifo")))
 
 
 def solve(problem: Problem, spec: str) -> Answer:

@@ -103,6 +103,7 @@ BAD = [
     ("an unknown type", {"jobs": [{"id": "a", "throughput": {"gpv": 1.0}}]}, ("'gpv'", "gpu")),
     ("an unknown field", {"jobs": [], "color": 1}, ("color",)),
     ("the same job twice", {"jobs": [{"id": "a", "throughput": {"gpu": 1.0}}] * 2}, ("'a'", "twice")),
+    ("an entity of no known kind", {"jobs": [], "entities": {"lab": {"policy": "fiar"}}}, ("'fiar'", "policy")),
     ("a negative speed", {"jobs": [{"id": "a", "throughput": {"gpu": -1.0}}]}, ("throughput.gpu", "-1.0")),
 ]
 
