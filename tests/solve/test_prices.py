@@ -371,3 +371,16 @@ def test_many_rows_of_few_kinds_are_treated_alike() -> None:
     for k in range(8):
         assert np.ptp(answer.levels[kind == k]) <= 1e-8 * kinds[k].max()
     assert answer.gap <= 1e-8
+
+
+@pytest.mark.parametrize("fast", [(1.076e4, 4.876e3, 7.133e3, 1e-3, 1.0), (3459.0, 10739.0, 12230.0, 1.5625e-2, 118.0)])
+def test_a_stage_never_comes_to_rest_below_the_one_before_it(fast: tuple[float, ...]) -> None:
+    # Row 3 must spend its idle time on type 1, a million times slower for it, to spare what row 2 needs of type 0. A
+    # search that took the two ways for unlike fell below the first stage, or closed every type with rows left to raise.
+    a, b, c, slow, weight = fast
+    speeds = floats([[1, a], [1, b], [1, 1], [c, slow], [1, 1], [1, 1], [1, 1]])
+    gangs, capacity = floats([1, 1, 4, 1, 1, 1, 1]), floats([4, 1])
+    tree = Node([0, 1, 2, Node([3, 4, 5, 6], 2.0, "fifo")])
+    answer = hierarchical(speeds, gangs, capacity, tree, floats([1, 1, weight, 1, 1, 1, 1]))
+    assert max(answer.gap, answer.residual) <= 1e-8
+    assert [stage.tau for stage in answer.stages] == sorted(stage.tau for stage in answer.stages)

@@ -70,7 +70,7 @@ def fill(
         stage = pool.close(search, types, rest, final=arrived)
         if not arrived:
             stages.append(stage)
-        if not len(pool.active) or len(stages) == most:
+        if not pool.rising or len(stages) == most:
             menu = pool.every_way() if every_way else None
             return Filled(shares, search.climb.at(rest.tau), tuple(stages), menu)
 
@@ -88,6 +88,11 @@ class _Pool:
         self._menu = Menu(np.zeros(0, dtype=np.intp), np.zeros((0, types)), np.zeros(0))
         self._tau, self._slack = 0.0, 0.0
         self.active: Ints = np.arange(rows)
+
+    @property
+    def rising(self) -> bool:
+        """Whether anyone is left who could still rise on a type that is open."""
+        return bool((self._open & (self._speeds[self.active] > 0).any(axis=0)).any())
 
     def search(self) -> tuple[Search, Ints]:
         """The next stage, and the types it is about: the open ones, and those the menu could still trade."""
