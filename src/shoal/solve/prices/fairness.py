@@ -32,7 +32,8 @@ class Filling:
 
     ``X`` never exceeds a row's time or a capacity. ``tau`` is the first stage's level, ``objective`` the policy's own
     measure of X. ``residual`` is the worst shortfall of a level against the water-filled one, relative to the row's
-    fastest type, or the fall of a stage below the one before it if that is worse; ``gap`` how far the objective is below what the first stage's prices allow at most, relative.
+    fastest type, or the fall of a stage below the one before it if that is worse; ``gap`` how far the objective is
+    below what the first stage's prices allow at most, relative.
     """
 
     X: Floats
