@@ -219,7 +219,7 @@ def _lifecycle() -> str:
     return f"```mermaid\n{diagram()}\n```"
 
 
-_LANGUAGES = {".py": "python", ".out": "text", ".yaml": "yaml", ".json": "json", ".csv": "text"}
+_LANGUAGES = {".py": "python", ".out": "text", ".yaml": "yaml", ".json": "json", ".csv": "text", ".sh": "bash"}
 
 TABLES: dict[str, Callable[[], str]] = {
     "policies": _policies,

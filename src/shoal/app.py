@@ -20,8 +20,8 @@ from shoal.core.job import JobSpec
 from shoal.core.seams import Placer, Policy
 from shoal.core.snapshot import PerfModel, Snapshot
 from shoal.core.topology import Node, Topology, topology_of
-from shoal.engine.loop import Loop, judge
-from shoal.engine.replay import Replayed, replay
+from shoal.engine.loop import Loop, judge, steadily
+from shoal.engine.replay import Crew, Replayed, replay
 from shoal.engine.state import State
 from shoal.mechanism.restart import RestartMechanism
 from shoal.perf.catalog import Catalog, catalog
@@ -62,6 +62,8 @@ class Scenario:
     faults: str | None = None
     round: float | None = None
     throughputs: str | None = None
+    steadfast: bool = False
+    """Whether everyone stays as they are where the policy fails, as on a cluster that must go on."""
 
     def __post_init__(self) -> None:
         if self.placement not in PLACERS:
@@ -123,6 +125,12 @@ class Scenario:
         elif self.knowledge == "estimated":
             perf = EstimatedModel(self.cluster, known, seed=self.seed)
         return State(self.cluster, perf, self.seed)
+
+    def make_crew(self) -> Crew:
+        """Those who decide in this scenario, on an empty state."""
+        placer = PLACERS[self.placement]()
+        how = steadily if self.steadfast else judge
+        return Crew(self.make_state(self.speeds()), self.make_policy(), placer, RestartMechanism(), how)
 
     def declared(self, job: Job, speed: float) -> JobSpec:
         """What a job's owner submits: under an oracle, the truth."""
@@ -279,11 +287,13 @@ def replay_file(
 ) -> tuple[Replayed, JournalFile, dict[str, Any]]:
     """Derive every decision of a journal file again; gives what was derived, the file read, and its settings."""
     settings = settings_of(JournalFile(path).read)
-    scenario = Scenario.of_settings(settings)
-    if throughputs is not None:
-        scenario = replace(scenario, throughputs=throughputs)
+
+    def crew_of(header: Mapping[str, Any]) -> Crew:
+        scenario = Scenario.of_settings(header)
+        if throughputs is not None:
+            scenario = replace(scenario, throughputs=throughputs)
+        return scenario.make_crew()
+
     journal = JournalFile(path)
-    state = scenario.make_state(scenario.speeds())
-    placer = PLACERS[scenario.placement]()
-    derived = replay(journal.read(), state, scenario.make_policy(), placer, RestartMechanism(), progress)
+    derived = replay(journal.read, crew_of, progress)
     return derived, journal, settings

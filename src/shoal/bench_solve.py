@@ -1,19 +1,31 @@
-"""Benches of the solve room: Gavel's programs at large sizes, some beside the same problem through cvxpy.
+"""Benches of the solve room: Gavel's programs at large sizes, each beside the same problem through cvxpy.
 
 cvxpy is not a dependency: where it is not installed its column stays empty. Both solve the same arrays in one process,
-and only the solving is timed, as people would call it.
+and only the solving is timed, as people would call it. Water filling through cvxpy is a program for each level, and
+there may be as many levels as jobs: it is stopped after `PATIENCE` CPU seconds, and the figures then say how many jobs
+were settled by then. Space sharing through cvxpy, which has a variable for every two jobs, is tried with fewer jobs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from time import process_time
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from shoal.solve.crowd import Crowd
+
 Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.intp]
+Flags: TypeAlias = NDArray[np.bool_]
+
+PATIENCE = 20.0
+"""CPU seconds after which no further level is asked of cvxpy."""
+_PAIRED = 256
+"""Jobs of the space sharing that cvxpy is given: 32,640 pairs on 3 types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +88,108 @@ def filling(objective: str, jobs: int, types: int) -> dict[str, float]:
         figures.update(_cvxpy(it, found.objective, _least_level(it, demands if objective == "max-min" else it.steps)))
     elif objective == "ftf":
         figures.update(_cvxpy(it, 1.0 / found.objective, _worst_rho(it, alone)))
+    else:
+        rates = _weighted(demands) if objective == "flat" else _passed_on(it)
+        figures.update(_filled_by_cvxpy(_alone(it), rates, found.levels))
     return figures
+
+
+def beside(more: Mapping[str, float]) -> str:
+    """The figures of cvxpy in words: its seconds, whether it was stopped, and whether it had fewer jobs to do."""
+    if "cvxpy_seconds" not in more:
+        return "–"
+    seconds = f"{more['cvxpy_seconds']:.3g}"
+    settled, jobs = int(more.get("cvxpy_settled", 0)), int(more.get("cvxpy_jobs", 0))
+    if settled < jobs:
+        return f"> {seconds}, {settled:,} of {jobs:,} jobs settled"
+    return f"{seconds}, {jobs:,} jobs only" if "cvxpy_fewer" in more else seconds
+
+
+def _entities(jobs: int) -> list[tuple[float, bool, Ints]]:
+    """Twenty entities of about as many jobs each: weight, whether first come first served, and jobs."""
+    groups = np.array_split(np.arange(jobs), 20)
+    return [(1.0 + i % 3, bool(i % 2), group) for i, group in enumerate(groups)]
 
 
 def _tree(jobs: int) -> Any:
     from shoal.solve.prices import Node
 
-    groups = np.array_split(np.arange(jobs), 20)
-    return Node(tuple(Node(tuple(g.tolist()), 1.0 + i % 3, "fifo" if i % 2 else "fair") for i, g in enumerate(groups)))
+    entities = _entities(jobs)
+    return Node(tuple(Node(tuple(g.tolist()), weight, "fifo" if line else "fair") for weight, line, g in entities))
+
+
+def _weighted(weights: Floats) -> Callable[[Flags], Floats]:
+    """All that are not frozen rise by weight."""
+    return lambda frozen: np.where(frozen, 0.0, weights)
+
+
+def _passed_on(it: Instance) -> Callable[[Flags], Floats]:
+    """How fast each job rises under the same tree, by who is frozen."""
+    entities = _entities(len(it.gangs))
+
+    def rates(frozen: Flags) -> Floats:
+        rate = np.zeros(len(frozen))
+        for weight, line, group in entities:
+            able = group[~frozen[group]]
+            able = able[:1] if line else able
+            rate[able] = weight * (1.0 if line else it.weights[able] / it.weights[able].sum())
+        return rate
+
+    return rates
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What can be done and what it takes: by way the jobs it occupies, the machines, and the throughput it gives."""
+
+    time: Any
+    room: Any
+    gain: Any
+    capacity: Floats
+
+
+def _alone(it: Instance) -> Ways:
+    """A way for every job and type."""
+    from scipy.sparse import csr_array
+
+    job, kind = np.nonzero(it.speeds)
+    way, (jobs, types) = np.arange(len(job)), it.speeds.shape
+    return Ways(
+        csr_array((np.ones(len(job)), (job, way)), shape=(jobs, len(job))),
+        csr_array((it.gangs[job], (kind, way)), shape=(types, len(job))),
+        csr_array((it.speeds[job, kind], (job, way)), shape=(jobs, len(job))),
+        it.capacity,
+    )
+
+
+def _filled_by_cvxpy(ways: Ways, rates: Callable[[Flags], Floats], ours: Floats) -> dict[str, float]:
+    """Water filling as a sequence of programs: raise all, freeze who is full or whose level has a price, and again.
+
+    The simplex method, since prices of an interior point do not tell who is frozen; compiled once, with parameters.
+    """
+    try:
+        cp: Any = import_module("cvxpy")
+    except ImportError:
+        return {}
+    begin, jobs = process_time(), ways.gain.shape[0]
+    fastest = ways.gain.max(axis=1).toarray().ravel()
+    x, t = cp.Variable(ways.gain.shape[1], nonneg=True), cp.Variable(nonneg=True)
+    base, rate = cp.Parameter(jobs, nonneg=True), cp.Parameter(jobs, nonneg=True)
+    reached = ways.gain.multiply(1.0 / fastest[:, None]).tocsr() @ x >= base + rate * t
+    problem = cp.Problem(cp.Maximize(t), [ways.time @ x <= 1, ways.room @ x <= ways.capacity, reached])
+    levels, frozen = np.zeros(jobs), np.zeros(jobs, dtype=bool)
+    while not frozen.all() and process_time() - begin < PATIENCE:
+        rise = rates(frozen) / fastest
+        base.value, rate.value = levels * (1 - 1e-9), rise / rise.max()
+        problem.solve(solver=cp.HIGHS)
+        if t.value is None:
+            break
+        levels = np.minimum(levels + rate.value * float(t.value), 1.0)
+        frozen |= (reached.dual_value * rate.value > 1e-7) | (levels >= 1.0 - 1e-7)
+    apart = np.abs(levels - ours / fastest)[frozen].max(initial=0.0)
+    seconds, settled = process_time() - begin, float(frozen.sum())
+    figures = {"cvxpy_seconds": seconds, "cvxpy_settled": settled, "cvxpy_jobs": float(jobs)}
+    return {**figures, "cvxpy_difference": float(apart)}
 
 
 Posed: TypeAlias = Callable[[Any, Any], tuple[Any, list[Any]]]
@@ -152,11 +258,23 @@ def _cost_by_cvxpy(it: Instance, weights: Floats, ours: float) -> dict[str, floa
 
 
 def sharing(jobs: int) -> dict[str, float]:
-    """Space sharing among jobs of the catalogue's kinds, water-filled."""
+    """Space sharing among jobs of the catalogue's kinds, water-filled; through cvxpy with fewer of them."""
+    from shoal.solve.sharing import shared_max_min
+
+    crowd, demands = _crowd(jobs)
+    seconds, found = _best_of(3, lambda: shared_max_min(crowd, demands))
+    figures = {"seconds": seconds, "gap": found.gap, "residual": found.residual}
+    fewer, wanted = _crowd(min(jobs, _PAIRED))
+    ours = shared_max_min(fewer, wanted).throughput
+    beside = _filled_by_cvxpy(_paired(fewer), _weighted(wanted), ours)
+    return {**figures, **beside, **({"cvxpy_fewer": 1.0} if beside and jobs > _PAIRED else {})}
+
+
+def _crowd(jobs: int) -> tuple["Crowd", Floats]:
+    """So many jobs of the catalogue's kinds, on an eighth as many GPUs of each type, and what they demand."""
     from shoal.core.topology import Locality
     from shoal.perf.catalog import catalog
     from shoal.solve.crowd import Crowd
-    from shoal.solve.sharing import shared_max_min
 
     known, kinds = catalog(), ("v100", "p100", "k80")
     types = [t for t in known.types() if set(kinds) <= set(t.kinds)]
@@ -170,6 +288,32 @@ def sharing(jobs: int) -> dict[str, float]:
     capacity = np.full(3, jobs / 8)
     of_job = np.random.default_rng(3).integers(0, len(types), jobs)
     demands = (speeds @ capacity / capacity.sum())[of_job]
-    crowd = Crowd(of_job, speeds, np.ones(len(types)), capacity, pairs, pair_speed)
-    seconds, found = _best_of(3, lambda: shared_max_min(crowd, demands))
-    return {"seconds": seconds, "gap": found.gap, "residual": found.residual}
+    return Crowd(of_job, speeds, np.ones(len(types)), capacity, pairs, pair_speed), demands
+
+
+def _paired(crowd: "Crowd") -> Ways:
+    """A way for every job and type, and for every two jobs and type on which both get on."""
+    from scipy.sparse import csr_array
+
+    named = {frozenset(pair): i for i, pair in enumerate(crowd.pairs.tolist())}
+    members: list[tuple[tuple[int, float], ...]] = [
+        ((m, s),) for m, k in enumerate(crowd.kinds) for s in crowd.speed[k]
+    ]
+    count, types = len(crowd.kinds), len(crowd.capacity)
+    for m in range(count):
+        for n in range(m + 1, count):
+            a, b = int(crowd.kinds[m]), int(crowd.kinds[n])
+            speed = crowd.pair_speed[named[frozenset((a, b))]]
+            first, second = speed if crowd.pairs[named[frozenset((a, b))], 0] == a else speed[::-1]
+            members += [((m, x), (n, y)) for x, y in zip(first, second, strict=True)]
+    way = np.array([k for k, who in enumerate(members) for _ in who])
+    job = np.array([m for who in members for m, _ in who])
+    speed = np.array([s for who in members for _, s in who])
+    # Ways come type after type, and every gang is one GPU.
+    kind = np.arange(len(members)) % types
+    return Ways(
+        csr_array((np.ones(len(way)), (job, way)), shape=(count, len(members))),
+        csr_array((np.ones(len(members)), (kind, np.arange(len(members)))), shape=(types, len(members))),
+        csr_array((speed, (job, way)), shape=(count, len(members))),
+        crowd.capacity,
+    )

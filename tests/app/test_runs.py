@@ -432,8 +432,8 @@ def one_job(tmp_path: Path, script: str) -> dict[str, Any]:
 FAULTS = [
     # Lost at 40 without a checkpoint, it begins again on the other node and needs all its 100 s: 140.
     ("script: [{at: 40, lose: any-0, down_for: 1000}]", 140.0, 1),
-    # Crashed at 35 with a checkpoint every 10 s, it goes on from 30 and needs 70 s more: 105.
-    ("checkpoint_every: 10\nscript: [{at: 35, crash: a}]", 105.0, 1),
+    # Crashed at 35 with a checkpoint every 10 s, it is held back for 10 s, goes on from 30 and needs 70 s more: 115.
+    ("checkpoint_every: 10\nscript: [{at: 35, crash: a}]", 115.0, 1),
     # At half speed from 50 to 70 it does 10 s of work instead of 20: 110.
     ("script: [{at: 50, slow: any-0, speed: 0.5, lasts: 20}]", 110.0, 0),
     # The other node is not its own.

@@ -93,6 +93,78 @@ def test_jobs_that_cannot_run_are_refused_with_the_numbers_and_the_rest_is_solve
     assert answer["levels"] == pytest.approx({"fine": 1.0})
 
 
+def gangs(*apart: float, gpus: int = 3) -> dict[str, Any]:
+    """Gangs that make 30 on one node and less apart, two nodes of four GPUs."""
+    jobs = [
+        {
+            "id": f"j{i}",
+            "gpus": gpus,
+            "throughput": {"gpu": 30.0},
+            "unconsolidated": {"gpu": speed},
+            "steps_left": 600.0,
+        }
+        for i, speed in enumerate(apart)
+    ]
+    return {"cluster": {"gpu": 8}, "gpus_per_node": {"gpu": 4}, "prices": {"gpu": 1.0}, "jobs": jobs}
+
+
+def test_the_gang_that_loses_least_sits_apart(shoal: Shoal, tmp_path: Path) -> None:
+    # One gang of three on each node, and two GPUs left over for the third two thirds of the time.
+    answer = solved(shoal, tmp_path, "gavel.throughput", gangs(12.0, 12.0, 28.0))
+    assert answer["consolidated"] == {"j0": {"gpu": 1.0}, "j1": {"gpu": 1.0}, "j2": {"gpu": 0.0}}
+    assert answer["allocation"]["j2"]["gpu"] == pytest.approx(2 / 3)
+    assert answer["objective"] == pytest.approx(30.0 + 30.0 + 28.0 * 2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "objective"),
+    # All at the same level t: t = 30 a for the first two and 30 n + 28 f for the third, with 2a + n ≤ 2 on nodes and
+    # 2a + n + f ≤ 8/3 in all. At the optimum n = 2 − 2a and f = 2/3: 90 a = 60 + 56/3, a = 118/135.
+    [
+        ("gavel.max-min", 118 / 135 * 3.0),
+        ("gavel.max-min:water_filling=false", 118 / 135 * 3.0),
+        ("gavel.makespan", 600.0 / (30.0 * 118 / 135)),
+        ("gavel.hierarchical", 118 / 135 * 3.0),
+        ("gavel.sjf", 20.0),
+        ("gavel.cost", 10.0),
+        ("gavel.cost-slo", 10.0),
+    ],
+)
+def test_shares_between_one_node_and_several_by_hand(
+    shoal: Shoal, tmp_path: Path, policy: str, objective: float
+) -> None:
+    answer = solved(shoal, tmp_path, policy, gangs(12.0, 12.0, 28.0))
+    assert answer["objective"] == pytest.approx(objective, rel=1e-7)
+    assert sum(row["gpu"] for row in answer["consolidated"].values()) <= 2 + 1e-9
+    level = {job: 30.0 * answer["consolidated"][job]["gpu"] for job in answer["levels"]}
+    level["j2"] += 28.0 * (answer["allocation"]["j2"]["gpu"] - answer["consolidated"]["j2"]["gpu"])
+    assert all(answer["levels"][job] >= level[job] - 1e-6 for job in level)
+
+
+@pytest.mark.parametrize("policy", ["gavel.max-min", "gavel.fifo", "gavel.ftf", "gavel.throughput"])
+def test_where_every_gang_fits_on_a_node_the_answer_is_as_without_distance(
+    shoal: Shoal, tmp_path: Path, policy: str
+) -> None:
+    problem = gangs(12.0, 12.0, 28.0, gpus=4)
+    near = solved(shoal, tmp_path, policy, problem)
+    plain = solved(
+        shoal, tmp_path, policy, {**problem, "jobs": [{**job, "unconsolidated": {}} for job in problem["jobs"]]}
+    )
+    assert near.pop("consolidated") == near["allocation"]
+    assert {**near, "seconds": 0} == {**plain, "seconds": 0}
+
+
+def test_a_gang_larger_than_a_node_always_sits_apart(shoal: Shoal, tmp_path: Path) -> None:
+    answer = solved(shoal, tmp_path, "gavel.throughput", gangs(12.0, gpus=6))
+    assert (answer["levels"], answer["consolidated"]) == ({"j0": 12.0}, {"j0": {"gpu": 0.0}})
+
+
+def test_distance_and_space_sharing_do_not_go_together(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps(gangs(12.0)))
+    code, _, err = shoal("solve", "--policy", "gavel.max-min:space_sharing=true", "--problem", "p.json")
+    assert (code, "space_sharing" in err, err.count("\n")) == (2, True, 1)
+
+
 def test_several_problems_give_a_list_of_answers(shoal: Shoal, tmp_path: Path) -> None:
     answers = solved(shoal, tmp_path, "gavel.max-min:aware=false", [THREE, THREE])
     assert len(answers) == 2
@@ -104,6 +176,31 @@ BAD = [
     ("an unknown field", {"jobs": [], "color": 1}, ("color",)),
     ("the same job twice", {"jobs": [{"id": "a", "throughput": {"gpu": 1.0}}] * 2}, ("'a'", "twice")),
     ("an entity of no known kind", {"jobs": [], "entities": {"lab": {"policy": "fiar"}}}, ("'fiar'", "policy")),
+    (
+        "a gang faster apart",
+        {"jobs": [{"id": "a", "gpus": 2, "throughput": {"gpu": 1.0}, "unconsolidated": {"gpu": 2.0}}]},
+        ("job a, unconsolidated.gpu", "2.0", "from 0 to its throughput on one node, 1"),
+    ),
+    (
+        "a distance without nodes",
+        {"jobs": [{"id": "a", "gpus": 2, "throughput": {"gpu": 1.0}, "unconsolidated": {"gpu": 0.5}}]},
+        ("job a, unconsolidated.gpu", "gpus_per_node.gpu"),
+    ),
+    (
+        "one GPU apart",
+        {
+            "gpus_per_node": {"gpu": 2},
+            "jobs": [{"id": "a", "throughput": {"gpu": 1.0}, "unconsolidated": {"gpu": 0.5}}],
+        },
+        ("job a, unconsolidated.gpu", "one GPU is always on one node"),
+    ),
+    (
+        "a type nobody has, apart",
+        {"jobs": [{"id": "a", "gpus": 2, "throughput": {"gpu": 1.0}, "unconsolidated": {"gpv": 0.5}}]},
+        ("'gpv'", "gpu"),
+    ),
+    ("nodes of an unknown type", {"jobs": [], "gpus_per_node": {"gpv": 4}}, ("'gpv'", "gpu")),
+    ("nodes of no GPUs", {"jobs": [], "gpus_per_node": {"gpu": 0}}, ("gpus_per_node.gpu", "0")),
     ("a negative speed", {"jobs": [{"id": "a", "throughput": {"gpu": -1.0}}]}, ("throughput.gpu", "-1.0")),
 ]
 

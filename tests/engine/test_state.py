@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from shoal.core.backoff import MOST_CRASHES
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
@@ -14,6 +15,8 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobReleased,
+    JobReshaped,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -24,7 +27,7 @@ from shoal.core.job import BatchSetting
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
-from shoal.engine.state import MOST_CRASHES, State
+from shoal.engine.state import State
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.testing.builders import job, snapshot
@@ -414,3 +417,42 @@ def test_all_views_at_once_are_the_views_one_by_one() -> None:
     views = moment.jobs
     assert [v.id for v in views.values()] == [name for name, _ in views.items()] == list(views) == ["a", "b"]
     assert [v.held for v in views.values()] == [views[name].held for name in views] == [0, 2]
+
+
+# ── held back, released, reshaped ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_held_back_after_a_crash_is_offered_to_no_policy_until_it_is_released() -> None:
+    state = state_of(job("a", gpus=2), job("b", gpus=2), job("c", gpus=2))
+    running(state, 1, at=1.0)
+    held = do(state, 2.0, hear=[JobCrashed(2.0, 1, 1, 0.5, True, "it crashed", retry_in=10.0)])
+    assert (list(held.ids), held.room.free) == (["a", "c"], (8,))
+    back = do(state, 12.0, hear=[JobReleased(12.0, 1)])
+    assert list(back.ids) == ["a", "b", "c"]
+    assert (back.jobs["b"].state, back.jobs["b"].done) == (JobState.PENDING, 0.5)
+
+
+def test_a_held_job_can_be_cancelled_and_a_release_that_comes_late_is_ignored() -> None:
+    state = state_of(job("a", gpus=2), job("b", gpus=2))
+    running(state, 0, at=1.0)
+    do(state, 2.0, hear=[JobCrashed(2.0, 0, 1, 0.0, True, "it crashed", retry_in=10.0)])
+    after = do(state, 12.0, hear=[JobCancelled(5.0, 0), JobReleased(12.0, 0)])
+    assert list(after.ids) == ["b"]
+
+
+def test_crashes_are_counted_in_a_row_so_a_job_that_gets_further_begins_anew() -> None:
+    state = state_of(job("a", gpus=2))
+    for n in range(1, 3 * MOST_CRASHES):
+        running(state, 0, at=float(n))
+        seen = do(state, n + 0.5, hear=[JobCrashed(n + 0.5, 0, n, float(n), True, "it crashed")])
+        assert int(seen.columns.crashes[0]) == 1
+
+
+def test_another_gang_shows_in_later_snapshots_and_not_in_earlier_ones() -> None:
+    state = state_of(job("a", gpus=2), job("b", gpus=1))
+    before = state.freeze()
+    after = do(state, 1.0, hear=[JobReshaped(1.0, 0, 4, 2, 8)])
+    assert before.columns.gpus.tolist() == [2, 1]
+    assert before.jobs["a"].spec.gpus == 2
+    assert (after.columns.gpus.tolist(), after.columns.min_gpus.tolist()) == ([4, 1], [2, 1])
+    assert (after.jobs["a"].spec.gpus, after.jobs["a"].spec.max_gpus) == (4, 8)

@@ -1,7 +1,8 @@
 """Completing a matrix from some of its entries, and telling what pairs of jobs keep from a fifth of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
@@ -9,9 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.app import Scenario, replay_file, run
+from shoal.core.commands import Start
+from shoal.core.events import Event, JobCrashed, JobStarted, JobSubmitted, NodeLost
 from shoal.core.job import JobSpec
 from shoal.core.snapshot import JobView, PerfModel
 from shoal.core.topology import Locality, Placement, parse_cluster
+from shoal.engine.state import State
 from shoal.perf.catalog import TIME_SLICED, Catalog, TypeKey, catalog
 from shoal.perf.completion import Floats, complete
 from shoal.perf.estimator import (
@@ -29,7 +34,9 @@ from shoal.perf.estimator import (
 )
 from shoal.perf.model import ProfiledModel
 from shoal.policy.gandiva import Gandiva
+from shoal.store.journal import JournalFile
 from shoal.testing.builders import Cycle, job, simulate
+from shoal.workload.schema import Job, Workload
 
 SAME = Locality.SAME_NODE
 CLUSTER = parse_cluster("v100:2x4,k80:1x2")
@@ -288,6 +295,15 @@ def test_a_catalogue_without_pairs_is_no_obstacle() -> None:
     assert bare.colocated(view("A3C", 1), view("LM", 5)) == TIME_SLICED
 
 
+@pytest.mark.parametrize("told", [model(), ProfiledModel(CLUSTER, catalog())], ids=["estimated", "profiled"])
+def test_jobs_on_several_gpus_are_taken_to_take_turns(told: PerfModel) -> None:
+    # Gavel's table has pairs of single-GPU jobs only. Estimated or profiled, A3C and LM do gain there.
+    one, other = view("A3C", 1), view("LM", 5)
+    assert sum(told.colocated(one, other)) > 1
+    wide = [cast(JobView, Seen(replace(x.spec, gpus=2), x.batch_size)) for x in (one, other)]
+    assert told.colocated(*wide) == TIME_SLICED
+
+
 def test_rates_alone_are_the_profiled_ones() -> None:
     told: PerfModel = model()
     plain, one = ProfiledModel(CLUSTER, catalog()), view("ResNet-50", 64)
@@ -319,9 +335,25 @@ def test_sightings_are_averaged_and_a_profiled_figure_counts_as_one_of_them() ->
     assert seen.of(("LM", 5), ("A3C", 1)) == pytest.approx((0.2, 0.4))
     assert seen.of(("LM", 5), ("LM", 5)) is None
     i, j = pair_where(profiled=True)
-    twice = Sightings().adding([Sighting(TYPES[i], TYPES[j], (0.0, 0.0))] * 2)
+    twice = Sightings().adding([Sighting(TYPES[i], TYPES[j], (0.3, 0.0))] * 2)
     told = model().refined(twice).colocated(view(*TYPES[i]), view(*TYPES[j]))
-    assert told == pytest.approx((TABLE[i, j] / 3, TABLE[j, i] / 3))
+    assert told == pytest.approx(((TABLE[i, j] + 0.6) / 3, TABLE[j, i] / 3))
+
+
+@pytest.mark.parametrize("profiled", [True, False])
+def test_a_pair_that_did_not_fit_once_is_never_thought_to_fit_again(profiled: bool) -> None:
+    a, b = (TYPES[i] for i in pair_where(profiled=profiled))
+    one, other = view(*a), view(*b)
+    parted = model().parted(other.spec, b[1], one.spec, a[1])
+    assert parted.colocated(one, other) == (0.0, 0.0)
+    wiser = parted.refined(parted.seen.adding([Sighting(a, b, (0.9, 0.9))] * 9))
+    assert wiser.colocated(other, one) == (0.0, 0.0)
+
+
+def test_jobs_that_nobody_knows_teach_nothing() -> None:
+    stranger = replace(view("LM", 5).spec, model=None)
+    told = model()
+    assert told.parted(stranger, None, view("LM", 5).spec, 5) is told
 
 
 def test_two_jobs_of_one_type_are_seen_as_equals() -> None:
@@ -417,3 +449,50 @@ def test_a_fifth_profiled_beats_what_others_keep_beside_the_partner() -> None:
         found = error_of(0.2, cast(Literal["type", "model"], leave_out))
         assert found.error < margin * found.baseline_error
         assert found.right > found.baseline_right + 0.02
+
+
+@pytest.mark.parametrize(
+    ("lost", "blamed", "started", "parted"),
+    [
+        (False, False, False, True),
+        (True, False, False, False),
+        (False, True, False, False),
+        (False, False, True, False),
+    ],
+    ids=["broken off at its start", "its node was lost", "its own fault", "after it had run"],
+)
+def test_only_a_job_that_breaks_off_beside_another_at_its_start_is_taken_not_to_fit(
+    lost: bool, blamed: bool, started: bool, parted: bool
+) -> None:
+    one, other = view("LM", 5), view("A3C", 1)
+    specs = replace(one.spec, id="a"), replace(other.spec, id="b")
+    state, seats = State(CLUSTER, model()), Placement(((0, 1),))
+    state.hear(0.0, [JobSubmitted(0.0, spec) for spec in specs])
+    state.assume([Start(0, 1, seats), Start(1, 1, seats, partner=0)])
+    before: list[Event] = [NodeLost(1.0, 0)] if lost else [JobStarted(1.0, 1, 1, 5.0, 0.0)] if started else []
+    state.hear(1.0, [*before, JobCrashed(1.0, 1, 1, 0.0, blamed, "out of memory")])
+    assert (state.perf.colocated(one, other) == (0.0, 0.0)) is parted
+
+
+# ── through the public door ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_two_jobs_that_do_not_fit_together_are_paired_once_and_never_again(tmp_path: Path) -> None:
+    # Not profiled with this seed; thought to keep 0.50 and 0.81 of their speeds; in truth out of memory together.
+    a, b = ("Recommendation", 4096), ("ResNet-50", 128)
+    assert catalog().shared[a, b] == 0.0
+    jobs = tuple(
+        Job(id=model, submitted=0.0, gpus=1, work=work, model=model, batch_size=size)
+        for (model, size), work in ((a, 3e8), (b, 3e6))
+    )
+    scenario = Scenario(parse_cluster("v100:1x1"), "gavel.max-min:space_sharing=true", knowledge="estimated")
+    journal = tmp_path / "run.db"
+    outcome = run(scenario, Workload("two", jobs), journal_path=journal)
+    events = [event for record in JournalFile(journal).read() for event in getattr(record, "events", ())]
+    assert [event.blamed for event in events if isinstance(event, JobCrashed)] == [False]
+    assert outcome.summary["completed"] == 2
+    # Neither waits for the other's end: they take turns, and the shorter one is done first.
+    ended = {row["id"]: row["completed"] for row in outcome.jobs.rows()}
+    assert ended["ResNet-50"] < ended["Recommendation"]
+    derived, _, _ = replay_file(journal)
+    assert derived.decisions == outcome.summary["decisions"]

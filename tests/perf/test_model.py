@@ -134,7 +134,7 @@ def test_a_profiled_curve_goes_from_0_gpus_to_the_most_and_stops_at_what_there_i
 
 
 def test_profiled_colocation_is_the_catalogues() -> None:
-    a, b = view(spec(model="ResNet-50", batch=32)), view(spec(model="A3C"))
+    a, b = view(spec(1, "ResNet-50", 32)), view(spec(1, "A3C"))
     assert profiled().colocated(a, b) == catalog().colocated("ResNet-50", 32, "A3C", None)
     assert profiled().colocated(a, view(spec())) == TIME_SLICED
 

@@ -12,7 +12,7 @@ def test_the_head_of_the_line_blocks_until_it_fits() -> None:
     run = simulate(Fifo(), LINE, "gpu:1x4")
     assert run.completed == {"a": 100.0, "b": 150.0, "c": 180.0}
     assert run.cycles[0].sentence("b") == "waits: needs 4 GPUs; 2 left when its turn comes"
-    assert run.cycles[0].sentence("c") == "waits its turn: b is first and needs 4 GPUs where 2 are free"
+    assert run.cycles[0].sentence("c") == "waits its turn: b is first and needs 4 GPUs, with 2 free"
 
 
 def test_with_backfill_a_later_job_passes_a_head_that_does_not_fit() -> None:

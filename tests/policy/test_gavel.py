@@ -73,6 +73,25 @@ def test_time_is_received_in_proportion_to_weight() -> None:
     assert had(run) == pytest.approx({"a": 0.6, "b": 0.2, "c": 0.2}, abs=0.02)
 
 
+@pytest.mark.parametrize("cluster", ["gpu:1x3", MIXED])
+def test_any_60_rounds_in_a_row_follow_the_shares(cluster: str) -> None:
+    weights = [1.0, 1.0, 1.3, 1.7, 2.1, 2.9, 3.3, 0.4]
+    rows = [
+        job(f"j{i}", weight=weight, work=LONG * LONG, **(RESNET if i % 2 else A3C)) for i, weight in enumerate(weights)
+    ]
+    if cluster == "gpu:1x3":
+        rows = [job(f"j{i}", weight=weight, seconds=LONG) for i, weight in enumerate(weights)]
+    run = simulate(MaxMin(round=10.0), rows, cluster, until=2000.0)
+    carry = shares_in(run.cycles[-1].judgement.decision.carry)
+    assert carry.start == 0.0
+    shares = carry.cells.totals(carry.cells.share, len(weights))
+    seconds = np.array([c.snapshot.columns.run_seconds for c in run.cycles if c.snapshot.now % 10.0 == 0.0])
+    assert len(seconds) > 190
+    received = (seconds[60:] - seconds[:-60]) / 600.0
+    assert np.abs(received - shares).max() <= 0.02
+    assert len(carry.marks) == 60
+
+
 def test_two_jobs_by_hand() -> None:
     # One GPU, rounds of 10 s, 30 and 20 s of work. a runs 0–10. At 10 b is owed half a round and takes over; at 20 both
     # are even, and who sits stays: b is done at 30, a at 50.
@@ -140,9 +159,9 @@ def test_shares_are_computed_only_when_something_changed() -> None:
     assert sorted(starts) == [0.0, 60.0, 100.0, 120.0]
 
 
-def test_a_crash_changes_no_share() -> None:
+def test_a_crash_that_is_over_when_the_next_round_begins_changes_no_share() -> None:
     rows = [job(f"j{i}", 0, 1, 1000) for i in range(3)]
-    run = simulate(MaxMin(round=10.0), rows, "gpu:1x2", faults=Faults(script=(JobFault(15.0, 0),)), until=50.0)
+    run = simulate(MaxMin(round=30.0), rows, "gpu:1x2", faults=Faults(script=(JobFault(35.0, 0),)), until=150.0)
     assert {shares_in(c.judgement.decision.carry).start for c in run.cycles} == {0.0}
 
 

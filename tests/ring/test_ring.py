@@ -16,7 +16,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.seams import Policy
 from shoal.core.snapshot import JobView, Snapshot
 from shoal.core.topology import Topology
-from shoal.engine.replay import ReplayDifference, replay
+from shoal.engine.replay import Crew, ReplayDifference, replay
 from shoal.engine.state import State
 from shoal.mechanism.restart import RestartMechanism
 from shoal.perf.catalog import catalog
@@ -141,7 +141,7 @@ def test_state_is_a_fold_over_the_journal_and_every_decision_comes_out_again(
     cluster, rows = data.draw(strategies.worlds())
     run = simulate(policy, rows, cluster, faults=data.draw(strategies.faults(cluster, rows)), seed=5, until=5000.0)
     state = fresh_state(cluster, seed=5)
-    replayed = replay(run.journal.read(), state, policy, PackedPlacer(), RestartMechanism())
+    replayed = replay(run.journal.read, lambda _: Crew(state, policy, PackedPlacer(), RestartMechanism()))
     assert replayed.decisions == len(run.cycles)
     assert replayed.events == len(run.events)
     assert replayed.commands == len(run.commands)
@@ -154,8 +154,9 @@ def test_state_is_a_fold_over_the_journal_and_every_decision_comes_out_again(
 def test_a_replay_by_another_policy_stops_at_the_first_difference() -> None:
     rows = [job("long", 0, 4, 100), job("short", 10, 4, 5)]
     run = simulate(Srtf(), rows, "gpu:1x4")
+    crew = Crew(fresh_state(run.state.topology), Fifo(), PackedPlacer(), RestartMechanism())
     with pytest.raises(ReplayDifference, match=r"decision 1 at t = 10"):
-        replay(run.journal.read(), fresh_state(run.state.topology), Fifo(), PackedPlacer(), RestartMechanism())
+        replay(run.journal.read, lambda _: crew)
 
 
 def test_a_run_by_hand() -> None:

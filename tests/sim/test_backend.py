@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from shoal.core.backoff import MOST_CRASHES
 from shoal.core.commands import Resize, Start, Stop
 from shoal.core.decision import Decision, Grant, Refusal
 from shoal.core.events import (
@@ -13,6 +14,7 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobReleased,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -22,7 +24,6 @@ from shoal.core.events import (
 from shoal.core.seams import Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
-from shoal.engine.state import MOST_CRASHES
 from shoal.perf.catalog import catalog
 from shoal.policy.fifo import Fifo
 from shoal.policy.las import Las
@@ -142,6 +143,7 @@ def test_a_job_that_can_never_run_where_it_is_put_fails_and_the_run_ends() -> No
     run = simulate(Everyone(), rows, "k80:1x4", knowledge="online")
     assert run.completed == {"fine": 50.0}
     assert run.starts == {"lost": MOST_CRASHES, "fine": 1}
+    assert [e.retry_in for e in run.events if isinstance(e, JobCrashed)] == [10.0, 20.0, 40.0, 80.0, 0.0]
     assert run.state.live == 0
 
 
@@ -274,7 +276,7 @@ def test_a_lost_node_sets_a_job_back_to_its_last_checkpoint() -> None:
     faults = Faults(script=(NodeFault(100.0, 0, 60.0),), checkpoint_every=30.0)
     run = simulate(Fifo(), [job("a", 0, 4, 200)], "gpu:1x4", faults=faults)
     (crash,) = [e for e in run.events if isinstance(e, JobCrashed)]
-    assert (crash.at, crash.done, crash.blamed) == (100.0, 90.0, False)
+    assert (crash.at, crash.done, crash.blamed, crash.retry_in) == (100.0, 90.0, False, 0.0)
     assert "gpu-0" in crash.cause
     assert run.completed == {"a": 270.0}
 
@@ -288,10 +290,20 @@ def test_a_job_moves_to_another_node_when_its_own_is_lost() -> None:
 
 def test_what_a_stop_saved_is_never_lost() -> None:
     # a runs 0–25, is stopped with 25 s saved (b runs 25–35), resumes at 35 and crashes at 45, 10 s into a run that
-    # checkpoints every 30 s: back to 25. 75 s more from 45: 120.
+    # checkpoints every 30 s: back to 25. Held back for 10 s, it has 75 s more from 55: 130.
     faults = Faults(script=(JobFault(45.0, 0),), checkpoint_every=30.0)
     run = simulate(Srtf(), [job("a", 0, 4, 100), job("b", 25, 4, 10)], "gpu:1x4", faults=faults)
-    assert run.completed == {"a": 120.0, "b": 35.0}
+    assert run.completed == {"a": 130.0, "b": 35.0}
+
+
+def test_a_job_at_fault_is_held_back_longer_each_time_until_it_gets_further() -> None:
+    # Checkpoints every 30 s of a run. At 5 and at 20 it has saved nothing: held back for 10 s, then 20 s. From 40 to 80
+    # it saves 30 s, so the next crash is a first one again: 10 s. The other 170 s run from 90.
+    faults = Faults(script=tuple(JobFault(at, 0) for at in (5.0, 20.0, 80.0)), checkpoint_every=30.0)
+    run = simulate(Fifo(), [job("a", 0, 4, 200)], "gpu:1x4", faults=faults)
+    assert [e.retry_in for e in run.events if isinstance(e, JobCrashed)] == [10.0, 20.0, 10.0]
+    assert [e.at for e in run.events if isinstance(e, JobReleased)] == [15.0, 40.0, 90.0]
+    assert run.completed == {"a": 260.0}
 
 
 def test_a_crash_of_a_job_that_does_not_run_then_does_not_happen() -> None:

@@ -17,11 +17,11 @@ Floats = NDArray[np.float64]
 Problem = tuple[Floats, Floats, Floats]
 
 
-def random_problem(chance: np.random.Generator, most: int) -> Problem:
+def random_problem(chance: np.random.Generator, most: int = 80) -> Problem:
     jobs, types = int(chance.integers(1, most + 1)), int(chance.integers(1, 7))
     speed = 10.0 ** chance.uniform(-1, 2, (jobs, 1)) * chance.uniform(0.1, 1.0, (jobs, types))
     speed *= chance.random((jobs, types)) > 0.1
-    gangs = chance.choice([1.0, 1.0, 2.0, 4.0, 8.0], jobs)
+    gangs = chance.choice([1.0, 1.0, 2.0, 4.0, 8.0] if chance.random() < 0.5 else np.arange(1.0, 9.0), jobs)
     return speed, gangs, chance.integers(0, 4 + jobs // 2, types).astype(float)
 
 
@@ -73,7 +73,7 @@ def obeys(answer: TimeShares, problem: Problem, prices: Floats, weights: Floats)
 def test_the_best_ratio_without_floors_and_the_most_throughput_at_it() -> None:
     chance = np.random.default_rng(1)
     for case in range(300):
-        problem = random_problem(chance, 80 if case % 10 == 0 else 25)
+        problem = random_problem(chance)
         prices = chance.uniform(0.2, 4.0, len(problem[2]))
         speed, gangs, _ = problem
         rate = np.where(usable(problem), speed / (gangs[:, None] * prices), 0.0)
@@ -93,7 +93,7 @@ def test_the_best_ratio_with_floors() -> None:
     chance = np.random.default_rng(2)
     conflicts = bought = 0
     for case in range(300):
-        problem = random_problem(chance, 80 if case % 10 == 0 else 25)
+        problem = random_problem(chance)
         speed, gangs, _ = problem
         top = np.where(usable(problem), speed, 0.0).max(axis=1)
         floors = np.where(chance.random(len(top)) < 0.4, chance.uniform(0.05, 1.1, len(top)) * top, 0.0)

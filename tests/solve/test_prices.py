@@ -384,3 +384,41 @@ def test_a_stage_never_comes_to_rest_below_the_one_before_it(fast: tuple[float, 
     answer = hierarchical(speeds, gangs, capacity, tree, floats([1, 1, weight, 1, 1, 1, 1]))
     assert max(answer.gap, answer.residual) <= 1e-8
     assert [stage.tau for stage in answer.stages] == sorted(stage.tau for stage in answer.stages)
+
+
+def test_a_small_level_behind_a_large_one_is_not_lost_in_their_sum() -> None:
+    # In turn: row 0 takes a whole GPU and 1e6 steps/s, row 1 the half that is left. The node's budget is the sum of
+    # both, and the next larger float is worth 3e-5 of row 1.
+    answer = hierarchical(floats([[1e6], [4e-6]]), np.ones(2), floats([1.5]), Node([0, 1], policy="fifo"))
+    np.testing.assert_allclose(answer.levels, [1e6, 2e-6], rtol=1e-9)
+    assert max(answer.gap, answer.residual) <= 1e-9
+
+
+def test_a_type_with_room_is_not_closed_because_the_next_float_would_overdraw_another() -> None:
+    # Row 3 rises to speed 1 on type 2 and no further: row 2 holds all of type 1, a hundred-millionth faster for it.
+    # Row 7, at its side and a million times lighter, then takes what is left, if that was not closed with type 1.
+    fast = [[1, 1e6, 1 + 1e-8], [1e6, 1 + 1e-8, 1 + 1e-8], [1e-6, 2, 1], [1e6, 1 + 1e-8, 1], [1 + 1e-8, 1.00001, 1e6]]
+    fast += [[1e6, 1e-6, 1e6], [1e6, 1, 1e-6], [1.00001, 1, 1 + 1e-8]]
+    tree = Node([Node([Node([5, 4]), 6, 2], policy="fifo"), Node([7, 3]), Node([0, 1], policy="fifo")], policy="fifo")
+    gangs, weights = floats([4, 1, 8, 4, 1, 1, 2, 1]), floats([1, 1e3, 1, 1e3, 1e3, 1e-3, 1, 1e-3])
+    answer = hierarchical(floats(fast), gangs, floats([3, 8, 6]), tree, weights)
+    np.testing.assert_allclose(answer.levels, [0, 0, 2, 1, 1e6, 1e6, 1e6, 1.00001], rtol=1e-7, atol=1e-6)
+
+
+def test_levels_that_fill_up_within_one_float_of_each_other_are_reported_as_blurred() -> None:
+    # Row 1 fills up and row 2 begins between two neighbouring floats around 1e9: who of them is short cannot be told.
+    speeds = floats([[1e9], [4e-8], [4e-8]])
+    answer = hierarchical(speeds, np.ones(3), floats([2.5]), Node([0, 1, 2], policy="fifo"))
+    assert answer.residual > 1e-7
+
+
+def test_rows_alike_but_for_a_ten_millionth_are_told_apart_without_losing_digits() -> None:
+    # All frozen rows nearly tie over all types, so the second stage's game trades them against each other; a basis
+    # that was inverted through a pivot of 1e-11 gave away 5e-4 of a row.
+    size = [0.0041164, 338.07, 7.0425, 21.089, 16.363, 64.645, 61.006, 162.46, 10.653, 188.49]
+    apart = ["00211", "22122", "02222", "12201", "00022", "00102", "21212", "00001", "12011", "10011"]
+    noise = 1 + 1e-7 * floats([[int(digit) for digit in row] for row in apart])
+    speeds = floats([22.6, 0.427, 1.15, 2.09, 975.0]) * floats(size)[:, None] * noise
+    gangs, weights = floats([4, 2, 1, 4, 1, 2, 2, 2, 4, 4]), floats([1e-3, 1, 1e-3, 1e3, 1e3, 1e-3, 1, 1, 1, 1e3])
+    answer = max_min(speeds, gangs, floats([5, 1, 6, 4, 8]), weights)
+    assert max(answer.gap, answer.residual) <= 1e-8

@@ -19,13 +19,15 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobReleased,
+    JobReshaped,
     JobStarted,
     JobStopped,
     JobSubmitted,
     NodeLost,
     NodeReturned,
 )
-from shoal.core.job import BatchSetting, JobSpec
+from shoal.core.job import BatchSetting, JobSpec, Launch
 from shoal.core.topology import Placement
 from shoal.store import codec
 from shoal.store.codec import Decided, Header
@@ -54,20 +56,32 @@ specs = st.builds(
     speed=rates,
     batch_schedule=st.lists(st.tuples(rates, numbers), max_size=3).map(tuple),
 )
+launches = st.none() | st.builds(
+    Launch,
+    name=texts,
+    command=st.lists(texts, min_size=1, max_size=3).map(tuple),
+    env=st.lists(st.tuples(texts, texts), max_size=2).map(tuple),
+    workdir=st.none() | texts,
+    ranks=st.sampled_from(["gpu", "node"]),
+    grace=times,
+    key=texts,
+)
 placements = st.lists(st.tuples(numbers, small), min_size=1, max_size=4).map(lambda seats: Placement(tuple(seats)))
 batches = st.none() | st.builds(BatchSetting, numbers, st.integers(0, 100))
 
 EVENTS: dict[type, st.SearchStrategy[Any]] = {
-    JobSubmitted: st.builds(JobSubmitted, times, specs),
+    JobSubmitted: st.builds(JobSubmitted, times, specs, launches),
     JobStarted: st.builds(JobStarted, times, numbers, numbers, rates, rates),
     JobMeasured: st.builds(JobMeasured, times, numbers, numbers, rates, rates),
     BatchChanged: st.builds(BatchChanged, times, numbers, numbers, rates, rates, numbers),
     JobStopped: st.builds(JobStopped, times, numbers, numbers, rates),
     JobCompleted: st.builds(JobCompleted, times, numbers, numbers, rates),
-    JobCrashed: st.builds(JobCrashed, times, numbers, numbers, rates, st.booleans(), texts),
+    JobCrashed: st.builds(JobCrashed, times, numbers, numbers, rates, st.booleans(), texts, times),
     JobCancelled: st.builds(JobCancelled, times, numbers),
     NodeLost: st.builds(NodeLost, times, numbers),
     NodeReturned: st.builds(NodeReturned, times, numbers),
+    JobReleased: st.builds(JobReleased, times, numbers),
+    JobReshaped: st.builds(JobReshaped, times, numbers, small, small, small),
 }
 COMMANDS: dict[type, st.SearchStrategy[Any]] = {
     Start: st.builds(Start, numbers, numbers, placements, batches, st.none() | numbers),

@@ -19,6 +19,21 @@ _COMMANDS = {
     "replay": "inspect:replay",
     "bench": "bench:bench",
     "demo": "demo:demo",
+    "up": "up:up",
+    "serve": "up:serve",
+    "agent": "up:agent",
+    "submit": "submit:submit",
+    "queue": "queue:queue",
+    "why": "job:why",
+    "job": "job:job",
+    "logs": "logs:logs",
+    "cancel": "job:cancel",
+    "resize": "job:resize",
+    "nodes": "cluster:nodes",
+    "share": "cluster:share",
+    "acct": "cluster:acct",
+    "whatif": "whatif:whatif",
+    "token": "token:token",
 }
 _SUMMARIES = {
     "simulate": "Run policies on a workload in the simulator and compare them.",
@@ -29,7 +44,23 @@ _SUMMARIES = {
     "replay": "Derive every decision of a journal again; fail at the first difference.",
     "bench": "Measure the speed table of docs/benchmarks.md.",
     "demo": "Compare six policies on a built-in mix and write a page about it.",
+    "up": "Run a cluster on this machine until Ctrl-C.",
+    "serve": "Run the control plane of a cluster of several machines.",
+    "agent": "Run the agent of one node.",
+    "submit": "Submit jobs: a file, an #SBATCH script, or a command after `--`.",
+    "queue": "Show who runs, who waits, why, and until about when.",
+    "why": "Say what holds a job, and what would change it.",
+    "job": "Show everything about one job.",
+    "logs": "Print what a job wrote, and with -f what it writes.",
+    "cancel": "Cancel jobs.",
+    "resize": "Ask for another number of GPUs for a job.",
+    "nodes": "List the nodes and what runs there.",
+    "share": "Show what each tenant holds and has had.",
+    "acct": "List ended jobs and what they took.",
+    "whatif": "Simulate the live cluster onward: other policies, more machines, one more job.",
+    "token": "Make, list or revoke tokens.",
 }
+_RESUMABLE = {"simulate", "demo"}
 
 
 class _LazyGroup(click.Group):
@@ -50,8 +81,10 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in `--help`, without importing what it lists."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _SUMMARIES[name]) for name in _COMMANDS])
+        live = list(_COMMANDS).index("up")
+        for title, names in (("Simulation", list(_COMMANDS)[:live]), ("A live cluster", list(_COMMANDS)[live:])):
+            with formatter.section(title):
+                formatter.write_dl([(name, _SUMMARIES[name]) for name in names])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find a command; an unknown one is told its nearest neighbours."""
@@ -75,8 +108,8 @@ def shoal(ctx: click.Context) -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command; bad input is one line on stderr and exit code 2, never a traceback."""
+    given = list(args) if args is not None else sys.argv[1:]
     try:
-        given = list(args) if args is not None else None
         code = shoal.main(args=given, prog_name="shoal", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except ShoalError as error:
@@ -86,5 +119,6 @@ def main(args: Sequence[str] | None = None) -> None:
         click.echo(f"shoal: {' '.join(error.format_message().split())}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("shoal: stopped; a sweep with --out goes on from here when run again", err=True)
+        more = "; a sweep with --out goes on from here when run again" if _RESUMABLE & set(given[:1]) else ""
+        click.echo(f"shoal: stopped{more}", err=True)
         sys.exit(130)

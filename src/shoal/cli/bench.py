@@ -22,6 +22,7 @@ from shoal.cli.show import json_option, print_json, print_table, warn
 def bench(names: tuple[str, ...], data: Path, as_json: bool) -> None:
     """Measure the speed table of docs/benchmarks.md: CPU seconds on one core, each bench in its own process."""
     from shoal.bench import chosen, measure
+    from shoal.bench_solve import beside
 
     results = []
     for one in chosen(names):
@@ -38,7 +39,7 @@ def bench(names: tuple[str, ...], data: Path, as_json: bool) -> None:
             "–" if r.peak_mb is None else f"{r.peak_mb:.0f}",
             "–" if r.budget_mb is None else f"{r.budget_mb:g}",
             {True: "yes", False: "NO", None: "–"}[r.met],
-            "–" if "cvxpy_seconds" not in r.more else f"{r.more['cvxpy_seconds']:.3g}",
+            beside(r.more),
         )
         for r in results
     ]

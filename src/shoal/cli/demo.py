@@ -1,22 +1,136 @@
-"""``shoal demo``: six policies on a built-in mix of jobs, compared in a table and on a page."""
+"""``shoal demo``: real training jobs on a cluster of virtual nodes, under two policies; or six policies, simulated."""
 
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.show import json_option, print_json, print_summaries, progress_bars, warn
+from shoal.cli.show import duration, json_option, print_json, print_summaries, print_table, progress_bars, warn
 
+if TYPE_CHECKING:
+    from shoal.demo.cluster import Came
+    from shoal.wire.messages import JobRow
+
+LIVE_POLICIES = ("fifo", "srtf")
 POLICIES = ("fifo", "srtf", "las", "tiresias", "max-min", "gandiva")
 CLUSTER = "v100:4x4,p100:4x4,k80:4x4"
 
+_TELL_EVERY = 5.0
+
 
 @click.command()
+@click.option("--simulate", "simulated", is_flag=True, help="Compare six policies in the simulator instead.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("demo-out"), show_default=True, metavar="DIR")
 @click.option("--seed", default=0, show_default=True)
 @json_option
-def demo(out: Path, seed: int, as_json: bool) -> None:
-    """Compare six policies on a built-in 200-job mix on a mixed cluster, and write a page about it."""
+def demo(simulated: bool, out: Path, seed: int, as_json: bool) -> None:
+    """Start a cluster on this machine, train eight small models on it under two policies, and compare.
+
+    It takes a minute or so and stops by itself; nothing of it is left. With --simulate it compares six policies on a
+    built-in 200-job mix on a mixed cluster in the simulator instead, and writes a page about it to --out.
+    """
+    if simulated:
+        _simulate(out, seed, as_json)
+    else:
+        _play(as_json)
+
+
+def _play(as_json: bool) -> None:
+    from shoal.demo.cluster import CLUSTER, JOBS, play
+
+    warn(f"{len(JOBS)} training jobs on virtual nodes {CLUSTER}, under {' and then under '.join(LIVE_POLICIES)}")
+    came = []
+    for policy in LIVE_POLICIES:
+        with _Screen() as screen:
+            came.append(play(policy, screen.show))
+    if as_json:
+        print_json([_figures(each) for each in came])
+        return
+    rows = [
+        (
+            each.policy,
+            f"{each.completed}/{len(each.rows)}",
+            duration(each.jct),
+            duration(each.simulated_jct),
+            duration(each.waited),
+            duration(each.makespan),
+            duration(each.simulated_makespan),
+            str(each.restarts),
+        )
+        for each in came
+    ]
+    headers = ("policy", "done", "avg JCT", "simulated", "avg wait", "makespan", "simulated", "restarts")
+    notes = ["simulated: the same jobs under the same policy in the simulator, half a second a restart."]
+    print_table(f"{len(JOBS)} training jobs on {CLUSTER}, real processes", headers, rows, notes)
+    warn("`shoal up` gives you such a cluster; `shoal demo --simulate` compares six policies on 200 jobs")
+
+
+def _figures(each: "Came") -> dict[str, Any]:
+    return {
+        "policy": each.policy,
+        "jobs": len(each.rows),
+        "completed": each.completed,
+        "avg_jct": each.jct,
+        "avg_wait": each.waited,
+        "makespan": each.makespan,
+        "restarts": each.restarts,
+        "simulated": {"avg_jct": each.simulated_jct, "makespan": each.simulated_makespan},
+    }
+
+
+class _Screen:
+    """The live queue: drawn over itself on a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self._live: Any = None
+        self._told = float("-inf")
+
+    def __enter__(self) -> "_Screen":
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True, highlight=False), auto_refresh=False)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.__exit__(*exception)
+
+    def show(self, policy: str, now: float, rows: "Sequence[JobRow]") -> None:
+        """Draw the queue as it is now."""
+        if self._live is not None:
+            self._live.update(_queue(policy, now, rows), refresh=True)
+        elif now - self._told >= _TELL_EVERY:
+            self._told = now
+            running = [row for row in rows if row.gpus_held]
+            held = sum(row.gpus_held for row in running)
+            ended = sum(row.ended is not None for row in rows)
+            waiting = [row for row in rows if row.ended is None and not row.gpus_held]
+            reason = f"; {waiting[0].id} {waiting[0].reason}" if waiting else ""
+            warn(f"{policy} {now:4.0f} s: {len(running)} on {held} GPUs, {len(waiting)} wait, {ended} done{reason}")
+
+
+def _queue(policy: str, now: float, rows: "Sequence[JobRow]") -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{policy}, {now:.0f} s", title_justify="left")
+    for name in ("job", "state", "GPUs", "done", "reason"):
+        table.add_column(
+            name, justify="right" if name in ("GPUs", "done") else "left", overflow="ellipsis", no_wrap=True
+        )
+    for row in rows:
+        part = min(1.0, row.done / row.work) if row.work else 0.0
+        table.add_row(row.id, row.state, f"{row.gpus_held}/{row.gpus_wanted}", f"{part:.0%}", row.reason)
+    return table
+
+
+def _simulate(out: Path, seed: int, as_json: bool) -> None:
     from shoal.app import Scenario
     from shoal.config import read_cluster
     from shoal.report.files import find_runs

@@ -27,9 +27,15 @@ def solve(spec: str, path: Path, as_json: bool) -> None:
 
 
 def _print(answer: dict[str, Any]) -> None:
-    kinds = list(next(iter(answer["allocation"].values()), {}))
+    kinds, seated = list(next(iter(answer["allocation"].values()), {})), answer.get("consolidated", {})
+    nodes = [kind for kind in kinds if any(shares[kind] for shares in seated.values())]
     rows = [
-        [job, *(f"{shares[kind]:.4f}" for kind in kinds), f"{answer['levels'][job]:.6g}"]
+        [
+            job,
+            *(f"{shares[kind]:.4f}" for kind in kinds),
+            *(f"{seated[job][kind]:.4f}" if job in seated else "" for kind in nodes),
+            f"{answer['levels'][job]:.6g}",
+        ]
         for job, shares in answer["allocation"].items()
     ]
     rows += [
@@ -40,4 +46,4 @@ def _print(answer: dict[str, Any]) -> None:
     notes = [f"gap {answer['gap']:.1e}, residual {answer['residual']:.1e}, {answer['seconds']:.4f} CPU s"]
     notes += [f"{job} is refused: it {why}" for job, why in answer["refused"].items()]
     notes += [f"{job}: {why}" for job, why in answer["notes"].items()]
-    print_table(title, ["job", *kinds, "throughput"], rows, notes)
+    print_table(title, ["job", *kinds, *(f"{kind} on one node" for kind in nodes), "throughput"], rows, notes)

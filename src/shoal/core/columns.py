@@ -15,7 +15,7 @@ from shoal.core.units import Seconds
 
 @dataclass(slots=True)
 class StaticColumns:
-    """What never changes about a job, by admission number; only ever appended to."""
+    """What a person declared of a job, by admission number; only ever appended to."""
 
     submitted: Floats
     gpus: Ints
@@ -28,7 +28,7 @@ class StaticColumns:
     app: Ints
 
 
-F_ATTAINED, F_RUN, F_DONE, F_SINCE, F_PROGRESS_SINCE, F_RATE, F_SPEEDS = range(7)
+F_ATTAINED, F_RUN, F_DONE, F_SINCE, F_PROGRESS_SINCE, F_RATE, F_CRASH_DONE, F_SPEEDS = range(8)
 """Rows of the block of changing floats; the speeds by kind follow."""
 
 I_STATE, I_HELD, I_KIND, I_INCARNATION, I_SEATS, I_PARTNER, I_STARTS, I_CRASHES, I_BATCH, I_MEASURED, I_ROWS = range(11)
@@ -174,7 +174,7 @@ class Columns:
 
     @property
     def crashes(self) -> Ints:
-        """How often each crashed through its own fault."""
+        """How often in a row each crashed through its own fault without getting further in between."""
         return self._int(I_CRASHES)
 
     @property

@@ -79,7 +79,7 @@ SENTENCES: dict[ReasonCode, str] = {
     _C.ROUND_TURN: "runs this round on {0}: its share is {1:,.0f}% there and {2:,.0f}% in all, it has had {3:,.0f}%{4}",
     _C.ROUND_FILLS: "runs this round on {0}, left over by others: its share is {1:,.0f}%, it has had {2:,.0f}%{3}",
     _C.OUTRANKED: "waits: its {0} is {1:,.6g}; jobs up to {2:,.6g} take the GPUs",
-    _C.BEHIND_HEAD: "waits its turn: {0} is first and needs {1:,.0f} GPUs where {2:,.0f} are free",
+    _C.BEHIND_HEAD: "waits its turn: {0} is first and needs {1:,.0f} GPUs, with {2:,.0f} free",
     _C.NO_ROOM: "waits: needs {0:,.0f} GPUs; {1:,.0f} left when its turn comes",
     _C.TOO_LARGE: "cannot run: needs {0:,.0f} GPUs of one kind; the most this cluster has is {1:,.0f}",
     _C.NO_KIND: "cannot run: none of the cluster's GPU types ({0}) is one it can use",
@@ -118,6 +118,7 @@ _REFUSED = in_words("waits: the policy gave it no GPUs")
 class Grant(NamedTuple):
     """GPUs for a job: how many, and only where the policy cares, of which kind, shared with whom, exactly where.
 
+    ``consolidated`` asks for one node; if none has the room the job sits apart rather than wait.
     Sharing is mutual and of equal gangs; it is enough that one of the two grants names the other. A tuple, like
     `Refusal`, because a policy that thinks job by job makes them by the million, and a frozen dataclass costs three
     times as much to make.
@@ -129,11 +130,13 @@ class Grant(NamedTuple):
     batch: BatchSetting | None = None
     placement: Placement | None = None
     reason: Reason = _GRANTED
+    consolidated: bool = False
 
     @property
     def detailed(self) -> bool:
         """Whether it asks for more than a number of GPUs."""
-        return self.placement is not None or self.batch is not None or not (self.kind is self.shared_with is None)
+        special = self.placement is not None or self.batch is not None or self.consolidated
+        return special or not (self.kind is self.shared_with is None)
 
 
 class Refusal(NamedTuple):
@@ -149,12 +152,23 @@ class Verdicts(Mapping[JobId, Verdict]):
     """One verdict for each job of a snapshot, by column: position i is the i-th live job in order of admission.
 
     ``gpus[i] == 0`` is a refusal. ``kinds[i]`` is an index into the cluster's kinds or −1 for the placer's choice;
-    ``partners[i]`` is the position of the job to share GPUs with, or −1. ``numbers`` holds, for each code used, the
-    numbers of its sentence: each a column, or a scalar that holds for every job. The constructor checks the lengths,
-    so a verdict cannot be missing.
+    ``partners[i]`` is the position of the job to share GPUs with, or −1; ``consolidated[i]`` asks for one node.
+    ``numbers`` holds, for each code used, the numbers of its sentence: each a column, or a scalar that holds for every
+    job. The constructor checks the lengths, so a verdict cannot be missing.
     """
 
-    __slots__ = ("_own", "_snapshot", "batches", "codes", "gpus", "kinds", "numbers", "partners", "placements")
+    __slots__ = (
+        "_own",
+        "_snapshot",
+        "batches",
+        "codes",
+        "consolidated",
+        "gpus",
+        "kinds",
+        "numbers",
+        "partners",
+        "placements",
+    )
 
     def __init__(
         self,
@@ -165,12 +179,14 @@ class Verdicts(Mapping[JobId, Verdict]):
         numbers: Numbers | None = None,
         kinds: NDArray[np.int8] | None = None,
         partners: Ints | None = None,
+        consolidated: NDArray[np.bool_] | None = None,
         batches: Mapping[int, BatchSetting] | None = None,
         placements: Mapping[int, Placement] | None = None,
         own: Mapping[int, Verdict] | None = None,
     ) -> None:
         count = len(snapshot.columns)
-        if any(column is not None and len(column) != count for column in (gpus, codes, kinds, partners)):
+        columns = (gpus, codes, kinds, partners, consolidated)
+        if any(column is not None and len(column) != count for column in columns):
             raise PolicyError(f"a policy must answer for each of the {count} live jobs; a column has another length")
         self._snapshot = snapshot
         self.gpus = gpus
@@ -178,6 +194,7 @@ class Verdicts(Mapping[JobId, Verdict]):
         self.numbers = numbers or {}
         self.kinds = kinds
         self.partners = partners
+        self.consolidated = consolidated
         self.batches = batches or {}
         self.placements = placements or {}
         self._own = own or {}
@@ -215,6 +232,7 @@ class Verdicts(Mapping[JobId, Verdict]):
     ) -> "Verdicts":
         kinds = np.full(len(gpus), -1, dtype=np.int8)
         partners = np.full(len(gpus), -1, dtype=np.int32)
+        consolidated = np.zeros(len(gpus), dtype=bool)
         batches: dict[int, BatchSetting] = {}
         placements: dict[int, Placement] = {}
         for i, grant in special:
@@ -229,6 +247,7 @@ class Verdicts(Mapping[JobId, Verdict]):
                 batches[i] = grant.batch
             if grant.placement is not None:
                 placements[i] = grant.placement
+            consolidated[i] = grant.consolidated
         for i, _ in special:  # sharing is mutual: it is enough that one of the two says so
             if partners[i] >= 0 and partners[partners[i]] < 0 < gpus[partners[i]]:
                 partners[partners[i]] = i
@@ -238,6 +257,7 @@ class Verdicts(Mapping[JobId, Verdict]):
             codes=codes,
             kinds=kinds,
             partners=partners,
+            consolidated=consolidated if consolidated.any() else None,
             batches=batches,
             placements=placements,
             own=own,
@@ -269,6 +289,7 @@ class Verdicts(Mapping[JobId, Verdict]):
             batch=self.batches.get(i),
             placement=self.placements.get(i),
             reason=self.reason(i),
+            consolidated=self.consolidated is not None and bool(self.consolidated[i]),
         )
 
     def overruled(self, changes: Mapping[int, Verdict]) -> "Verdicts":
@@ -286,6 +307,7 @@ class Verdicts(Mapping[JobId, Verdict]):
             numbers=self.numbers,
             kinds=self.kinds,
             partners=self.partners,
+            consolidated=self.consolidated,
             batches=self.batches,
             placements=self.placements,
             own={**self._own, **changes},
@@ -293,7 +315,7 @@ class Verdicts(Mapping[JobId, Verdict]):
 
     def digest(self) -> int:
         """A checksum of who got how much of what and why; equal decisions have equal digests on every machine."""
-        columns = (self.gpus.astype(_LITTLE, copy=False), self.codes, self.kinds, self.partners)
+        columns = (self.gpus.astype(_LITTLE, copy=False), self.codes, self.kinds, self.partners, self.consolidated)
         crc = 0
         for column in columns:
             if column is not None:

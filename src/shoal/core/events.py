@@ -8,16 +8,24 @@ An event is *loud* when somebody may deserve another decision because of it; qui
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from shoal.core.job import JobSpec
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import ReasonCode
+from shoal.core.job import JobSpec, Launch
 from shoal.core.units import JobNumber, Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A person submitted a job; its admission number is the count of those submitted before."""
+    """A person submitted a job; its admission number is the count of those submitted before.
+
+    ``launch`` says what to execute; a simulated job executes nothing.
+    """
 
     at: Seconds
     spec: JobSpec
+    launch: Launch | None = None
     loud: ClassVar[bool] = True
 
 
@@ -82,7 +90,10 @@ class JobCompleted:
 
 @dataclass(frozen=True, slots=True)
 class JobCrashed:
-    """The gang died; it can resume from ``done``. ``blamed`` is false when a node took it down."""
+    """The gang died; it can resume from ``done``. ``blamed`` is false when a node took it down.
+
+    With ``retry_in`` above 0 it is held back, and offered to no policy, until ``JobReleased``.
+    """
 
     at: Seconds
     job: JobNumber
@@ -90,6 +101,28 @@ class JobCrashed:
     done: float
     blamed: bool
     cause: str
+    retry_in: Seconds = 0.0
+    loud: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    """A job that was held back after a crash may be tried again."""
+
+    at: Seconds
+    job: JobNumber
+    loud: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class JobReshaped:
+    """A person asked for another gang for the job; it moves when a policy next seats it."""
+
+    at: Seconds
+    job: JobNumber
+    gpus: int
+    min_gpus: int
+    max_gpus: int
     loud: ClassVar[bool] = True
 
 
@@ -131,6 +164,8 @@ Event: TypeAlias = (
     | JobCancelled
     | NodeLost
     | NodeReturned
+    | JobReleased
+    | JobReshaped
 )
 
 
@@ -144,3 +179,13 @@ class Heard:
     now: Seconds
     events: tuple[Event, ...]
     over: bool = False
+
+    def calls_for_decision(self, review_at: Seconds, told: NDArray[np.uint8]) -> bool:
+        """Whether anybody may deserve another decision now; if not, this is only recorded and folded.
+
+        ``told`` are the codes of the last verdicts: the end of a run matters where somebody was kept waiting for it.
+        """
+        if self.now >= review_at or any(event.loud for event in self.events):
+            return True
+        stopped = any(type(event) is JobStopped for event in self.events)
+        return stopped and bool((told == ReasonCode.STOPPING).any())

@@ -14,6 +14,23 @@ class BatchSetting:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """What to execute for a job, once per rank and without a shell; no policy sees it.
+
+    ``ranks`` is ``gpu`` for a process on each GPU or ``node`` for one on each node. A process that is warned has
+    ``grace`` seconds to save and leave. Two submissions with the same ``key`` are one.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    workdir: str | None = None
+    ranks: str = "gpu"
+    grace: Seconds = 10.0
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """A submitted job, as its owner declared it.
 

@@ -8,20 +8,21 @@ from enum import IntEnum, StrEnum
 
 
 class JobState(IntEnum):
-    """Where a job is in its life; the first four are live."""
+    """Where a job is in its life; the first five are live."""
 
     PENDING = 0
     STARTING = 1
     RUNNING = 2
     STOPPING = 3
-    COMPLETED = 4
-    FAILED = 5
-    CANCELLED = 6
+    HELD = 4
+    COMPLETED = 5
+    FAILED = 6
+    CANCELLED = 7
 
     @property
     def live(self) -> bool:
-        """Whether the job still wants GPUs, and so is owed a verdict."""
-        return self <= JobState.STOPPING
+        """Whether the job still wants GPUs. It is then owed a verdict, unless it is held back after a crash."""
+        return self <= JobState.HELD
 
 
 class Trigger(StrEnum):
@@ -35,6 +36,8 @@ class Trigger(StrEnum):
     STOPPED = "stopped"
     COMPLETED = "completed"
     CRASHED = "crashed"
+    HELD_BACK = "crashed, to be tried again later"
+    RELEASED = "released"
     GAVE_UP = "crashed too often"
     CANCELLED = "cancelled"
 
@@ -53,8 +56,10 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.STOPPING, _T.STOPPED): _S.PENDING,
     **{(s, _T.COMPLETED): _S.COMPLETED for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
     **{(s, _T.CRASHED): _S.PENDING for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
+    **{(s, _T.HELD_BACK): _S.HELD for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
+    (_S.HELD, _T.RELEASED): _S.PENDING,
     **{(s, _T.GAVE_UP): _S.FAILED for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
-    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, _S.STARTING, _S.RUNNING, _S.STOPPING)},
+    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, _S.STARTING, _S.RUNNING, _S.STOPPING, _S.HELD)},
 }
 
 

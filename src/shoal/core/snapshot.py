@@ -7,7 +7,7 @@ Both are read-only; every array refuses to be written.
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,15 @@ class PerfModel(Protocol):
 
     def colocated(self, a: "JobView", b: "JobView") -> tuple[float, float]:
         """What fraction of their rates two jobs keep when they share GPUs."""
+        ...
+
+
+@runtime_checkable
+class LearnsOfPairs(Protocol):
+    """A model that guesses what two jobs keep beside each other, and is told when it guessed wrong."""
+
+    def parted(self, a: JobSpec, a_batch: int | None, b: JobSpec, b_batch: int | None) -> PerfModel:
+        """The same model, knowing that two such jobs at these batch sizes do not fit on the same GPUs."""
         ...
 
 

@@ -4,14 +4,17 @@ backend ──events──▶ journal ──fold──▶ state ──freeze─�
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shoal.core.commands import Command
-from shoal.core.decision import Decision, Verdicts
+from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts, in_words
 from shoal.core.errors import PolicyError
 from shoal.core.seams import Backend, Mechanism, Placer, Policy
 from shoal.core.snapshot import Snapshot
-from shoal.core.units import Seconds
+from shoal.core.units import JobId, Seconds
 from shoal.engine.state import State
 from shoal.store.codec import Decided
 from shoal.store.journal import Journal
@@ -41,6 +44,36 @@ def judge(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: Mechani
     return Judgement(decision, verdicts, mechanism.plan(snapshot, verdicts, seating))
 
 
+def steadily(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: Mechanism) -> Judgement:
+    """The same, for a cluster that must go on: where a policy fails, everyone stays as they are and is told why."""
+    try:
+        return judge(snapshot, policy, placer, mechanism)
+    except Exception as error:
+        return judge(snapshot, _StandStill(f"the policy failed ({type(error).__name__}: {error})"), placer, mechanism)
+
+
+@dataclass(frozen=True, slots=True)
+class _StandStill:
+    """Nobody is moved, for a minute."""
+
+    why: str
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Everyone as they are."""
+        keeps, waits = in_words(f"keeps its GPUs: {self.why}"), in_words(f"waits: {self.why}")
+        verdicts: dict[JobId, Verdict] = {}
+        for job, view in snapshot.jobs.items():
+            partner = snapshot.position_of(int(snapshot.columns.partner[view.position]))
+            shared = snapshot.ids[partner] if partner >= 0 else None
+            seats = view.placement
+            verdicts[job] = (
+                Refusal(waits)
+                if seats is None
+                else Grant(view.held, kind=view.kind, shared_with=shared, placement=seats, reason=keeps)
+            )
+        return Decision(verdicts, snapshot.now + 60.0, snapshot.carry)
+
+
 @dataclass(slots=True)
 class Loop:
     """The eight steps, and what they are made of."""
@@ -53,6 +86,9 @@ class Loop:
     journal: Journal
     watch: Callable[[Snapshot, Judgement], None] | None = None
     review_at: Seconds = float("inf")
+    judge: Callable[[Snapshot, Policy, Placer, Mechanism], Judgement] = judge
+    told: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    """Codes of the last verdicts."""
 
     def cycle(self) -> bool:
         """One turn of the ring; false when the backend's world has come to rest."""
@@ -61,6 +97,8 @@ class Loop:
             return False
         self.journal.heard(heard)  # 2. record and fold them
         self.state.hear(heard.now, heard.events)
+        if not heard.calls_for_decision(self.review_at, self.told):
+            return True
         decided, carry = self._decide()  # 3. freeze a snapshot  4. decide  5. seat  6. plan the moves
         self.journal.decided(decided)  # 7. record
         self.state.assume(decided.commands)  # 8. assume, then send
@@ -72,9 +110,10 @@ class Loop:
     def _decide(self) -> tuple[Decided, object | None]:
         """Steps 3 to 6. The snapshot ends with this call unless somebody keeps it, which spares copying it whole."""
         snapshot = self.state.freeze()
-        judgement = judge(snapshot, self.policy, self.placer, self.mechanism)
+        judgement = self.judge(snapshot, self.policy, self.placer, self.mechanism)
         if self.watch is not None:
             self.watch(snapshot, judgement)
+        self.told = judgement.verdicts.codes
         return judgement.record(), judgement.decision.carry
 
     def run(self) -> None:

@@ -1,13 +1,23 @@
-"""Replay: feed a journal's events to a fresh state, decide everything again, and stop at the first difference."""
+"""Replay: feed a journal's events to a fresh state, decide everything again, and stop at the first difference.
 
-from collections.abc import Callable, Iterator
+``fold`` is the half of it that recovery needs: the same state, without deciding anything again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shoal.core.errors import JournalError, ShoalError
 from shoal.core.events import Heard
 from shoal.core.seams import Mechanism, Placer, Policy
+from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-from shoal.engine.loop import judge
+from shoal.engine.loop import Judgement, judge
 from shoal.engine.state import State
 from shoal.store.codec import Decided, Header, Record
 
@@ -22,40 +32,71 @@ class Replayed:
     now: Seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Those who decided, and the state they decided on: an empty one, to be filled from the journal."""
+
+    state: State
+    policy: Policy
+    placer: Placer
+    mechanism: Mechanism
+    judge: Callable[[Snapshot, Policy, Placer, Mechanism], Judgement] = judge
+
+
+_NOBODY: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+
+
 class ReplayDifference(ShoalError):
     """A decision came out otherwise than the journal says."""
 
 
-def replay(
-    records: Iterator[Record],
-    state: State,
-    policy: Policy,
-    placer: Placer,
-    mechanism: Mechanism,
-    progress: Callable[[int], None] | None = None,
-) -> Replayed:
-    """Derive every decision of a journal again; the first that differs raises ``ReplayDifference``."""
-    decisions = events = commands = 0
-    heard: Heard | None = None
+def fold(records: Iterable[Record], state: State) -> State:
+    """The state after these records, with nothing decided again; what policies remembered is forgotten."""
     for record in records:
         if isinstance(record, Heard):
-            if heard is not None:
-                raise JournalError(f"two batches of events in a row at t = {record.now}, with no decision between")
-            heard = record
             _hear(state, record)
-            events += len(record.events)
         elif isinstance(record, Decided):
-            if heard is None:
+            _assume(state, record)
+            state.settle(None)
+    return state
+
+
+def replay(
+    read: Callable[[], Iterator[Record]],
+    crew_of: Callable[[Mapping[str, Any]], Crew],
+    progress: Callable[[int], None] | None = None,
+) -> Replayed:
+    """Derive every decision of a journal again; the first that differs raises ``ReplayDifference``.
+
+    A journal that was taken up again has a header for each time; from there on a new crew decides, on the cluster and
+    by the policy that header names, and remembers nothing from before.
+    """
+    decisions = events = commands = 0
+    crew: Crew | None = None
+    review_at, waiting, told = inf, False, _NOBODY
+    for number, record in enumerate(read()):
+        if isinstance(record, Header):
+            review_at, waiting = (inf if crew is None else -inf), False
+            crew = crew_of(record.settings)
+            fold(islice(read(), number), crew.state)
+        elif crew is None:
+            raise JournalError("a journal must begin with its header")
+        elif isinstance(record, Heard):
+            if waiting:
+                raise JournalError(f"events up to t = {record.now} s follow on others that no decision was made on")
+            _hear(crew.state, record)
+            waiting = record.calls_for_decision(review_at, told)
+            events += len(record.events)
+        else:
+            if not waiting:
                 raise JournalError(f"decision {decisions} has no events before it")
-            heard = None
-            _check(state, record, policy, placer, mechanism)
+            waiting, review_at = False, record.review_at
+            told = _check(crew, record)
             decisions += 1
             commands += len(record.commands)
             if progress is not None and not decisions % 1000:
                 progress(decisions)
-        elif not isinstance(record, Header):
-            raise JournalError(f"a journal holds no {type(record).__name__}")
-    return Replayed(decisions, events, commands, state.now)
+    return Replayed(decisions, events, commands, crew.state.now if crew else 0.0)
 
 
 def _hear(state: State, heard: Heard) -> None:
@@ -69,9 +110,18 @@ def _hear(state: State, heard: Heard) -> None:
         raise JournalError(f"time runs back, to t = {heard.now} s")
 
 
-def _check(state: State, written: Decided, policy: Policy, placer: Placer, mechanism: Mechanism) -> None:
+def _assume(state: State, written: Decided) -> None:
+    try:
+        state.assume(written.commands)
+    except (LookupError, TypeError, ValueError) as error:
+        raise JournalError(f"decision {state.cycle} cannot have been carried out: {error!r}") from error
+
+
+def _check(crew: Crew, written: Decided) -> NDArray[np.uint8]:
+    """Derive one decision again; the codes of its verdicts."""
+    state = crew.state
     snapshot = state.freeze()
-    judgement = judge(snapshot, policy, placer, mechanism)
+    judgement = crew.judge(snapshot, crew.policy, crew.placer, crew.mechanism)
     derived = judgement.record()
     if derived != written:
         what = "verdicts" if derived.digest != written.digest else "time of the next review"
@@ -85,3 +135,4 @@ def _check(state: State, written: Decided, policy: Policy, placer: Placer, mecha
         raise ReplayDifference(f"{when}, differs in its {what}")
     state.assume(written.commands)
     state.settle(judgement.decision.carry)
+    return judgement.verdicts.codes

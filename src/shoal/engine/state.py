@@ -6,14 +6,17 @@ frozen. Nothing here reads a clock: time comes with each event.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.core.backoff import MOST_CRASHES
 from shoal.core.columns import (
     F_ATTAINED,
+    F_CRASH_DONE,
     F_DONE,
     F_PROGRESS_SINCE,
     F_RATE,
@@ -44,6 +47,8 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobReleased,
+    JobReshaped,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -52,17 +57,16 @@ from shoal.core.events import (
 )
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
 from shoal.core.room import FreeGpus
-from shoal.core.snapshot import Measurement, PerfModel, Register, Snapshot
+from shoal.core.snapshot import LearnsOfPairs, Measurement, PerfModel, Register, Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import Seconds
 
-MOST_CRASHES = 5
-"""A job that crashed this often through its own fault is set aside as failed."""
-
 _FIRST_CAPACITY = 64
 
-_LAST_LIVE = int(JobState.STOPPING)
+_LAST_ON_SEATS = int(JobState.STOPPING)
 _PENDING = int(JobState.PENDING)
+_STARTING = int(JobState.STARTING)
+_HELD = int(JobState.HELD)
 # Looking a member up in an enumeration costs more than folding an event; the fold uses the table's own pairs.
 _NEXT = {(int(state), trigger): int(following) for (state, trigger), following in TRANSITIONS.items()}
 _START, _STOP, _RESIZE, _STARTED = Trigger.START, Trigger.STOP, Trigger.RESIZE, Trigger.STARTED
@@ -96,7 +100,7 @@ class State:
 
     @property
     def live(self) -> int:
-        """How many jobs still want GPUs."""
+        """How many jobs a policy answers for: those that want GPUs and are not held back."""
         return self._live_count
 
     def freeze(self) -> Snapshot:
@@ -238,6 +242,8 @@ class State:
         ints = self._ints
         ints[I_KIND, slot] = ints[I_SEATS, slot] = ints[I_PARTNER, slot] = ints[I_MEASURED, slot] = -1
         ints[I_BATCH, slot] = spec.batch_size or 0
+        floats = self._floats
+        floats[F_CRASH_DONE, slot] = -1.0
         self._live[self._live_count] = slot
         self._live_count += 1
 
@@ -299,13 +305,65 @@ class State:
         if self._stale(event.job, event.incarnation):
             return
         slot = event.job
-        self._ints[I_CRASHES, slot] += event.blamed
+        self._learn_from(event)
+        if event.blamed:
+            further = event.done > self._floats[F_CRASH_DONE, slot]
+            self._ints[I_CRASHES, slot] = 1 if further else self._ints[I_CRASHES, slot] + 1
+            self._floats[F_CRASH_DONE, slot] = event.done
         if self._ints[I_CRASHES, slot] >= MOST_CRASHES:
             self._end(slot, Trigger.GAVE_UP, event.at)
+        elif event.retry_in > 0:
+            self._move(slot, Trigger.HELD_BACK)
+            self._release(slot, event.at)
+            self._withdraw(slot)
         else:
             self._move(slot, Trigger.CRASHED)
             self._release(slot, event.at)
         self._floats[F_DONE, slot] = event.done
+
+    def _learn_from(self, event: JobCrashed) -> None:
+        """A job that breaks off at its start, not to blame and its nodes standing, does not fit beside its partner."""
+        ints, slot = self._ints, event.job
+        partner, state = ints.item(I_PARTNER, slot), ints.item(I_STATE, slot)
+        if event.blamed or partner < 0 or state != _STARTING or not isinstance(self.perf, LearnsOfPairs):
+            return
+        if self.topology.down.isdisjoint(self.register.placements[ints.item(I_SEATS, slot)].nodes):
+            specs = self.register.specs
+            mine, other = (ints.item(I_BATCH, job) or None for job in (slot, partner))
+            self.perf = self.perf.parted(specs[slot], mine, specs[partner], other)
+
+    def _released(self, event: JobReleased) -> None:
+        slot = event.job
+        if self._ints.item(I_STATE, slot) != _HELD:  # it was cancelled meanwhile
+            return
+        self._move(slot, Trigger.RELEASED)
+        live, count = self._live, self._live_count
+        at_row = int(np.searchsorted(live[:count], slot))
+        live[at_row + 1 : count + 1] = live[at_row:count]
+        live[at_row] = slot
+        self._live_count = count + 1
+
+    def _reshaped(self, event: JobReshaped) -> None:
+        slot, register = event.job, self.register
+        if not JobState(int(self._ints[I_STATE, slot])).live:
+            return
+        old = register.specs[slot]
+        # Work without a model is counted in seconds on the gang first asked for: another gang does it faster or slower.
+        speed = old.speed if old.model is not None else old.speed * event.gpus / old.gpus
+        spec = replace(old, gpus=event.gpus, min_gpus=event.min_gpus, max_gpus=event.max_gpus, speed=speed)
+        # Snapshots share these tables and must go on showing their moment, so the changed ones are new.
+        specs = list(register.specs)
+        specs[slot] = spec
+        self.register = replace(register, specs=specs)
+        static = replace(
+            self._static,
+            gpus=self._static.gpus.copy(),
+            min_gpus=self._static.min_gpus.copy(),
+            max_gpus=self._static.max_gpus.copy(),
+        )
+        static.gpus[slot], static.min_gpus[slot], static.max_gpus[slot] = spec.gpus, spec.min_gpus, spec.max_gpus
+        self._static = static
+        self._floats[F_SPEEDS:, slot] = self.perf.speeds(spec, self._ints.item(I_BATCH, slot) or None)
 
     def _cancelled(self, event: JobCancelled) -> None:
         if JobState(int(self._ints[I_STATE, event.job])).live:
@@ -324,7 +382,8 @@ class State:
     def _stale(self, slot: int, incarnation: int) -> bool:
         """Whether a message comes from a run that is over: an earlier one, or the last one of a job that now waits."""
         ints = self._ints
-        return ints.item(I_INCARNATION, slot) != incarnation or not _PENDING < ints.item(I_STATE, slot) <= _LAST_LIVE
+        state = ints.item(I_STATE, slot)
+        return ints.item(I_INCARNATION, slot) != incarnation or not _PENDING < state <= _LAST_ON_SEATS
 
     def _move(self, slot: int, trigger: Trigger) -> None:
         state = self._ints.item(I_STATE, slot)
@@ -335,9 +394,15 @@ class State:
         self._ints[I_STATE, slot] = following
 
     def _end(self, slot: int, trigger: Trigger, at: Seconds) -> None:
+        held_back = self._ints.item(I_STATE, slot) == _HELD
         self._move(slot, trigger)
         self._release(slot, at)
         self._tenant_service[self._static.tenant[slot]] += self._floats[F_ATTAINED, slot]
+        if not held_back:
+            self._withdraw(slot)
+
+    def _withdraw(self, slot: int) -> None:
+        """No policy is asked about the job from now on."""
         live, count = self._live, self._live_count
         at_row = int(np.searchsorted(live[:count], slot))
         live[at_row : count - 1] = live[at_row + 1 : count]
@@ -403,4 +468,6 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobCancelled: State._cancelled,
     NodeLost: State._node_lost,
     NodeReturned: State._node_returned,
+    JobReleased: State._released,
+    JobReshaped: State._reshaped,
 }

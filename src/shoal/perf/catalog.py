@@ -94,14 +94,16 @@ class Catalog:
         return self._known(model).default_batch
 
     def colocated(
-        self, model_a: str | None, batch_a: int | None, model_b: str | None, batch_b: int | None
+        self, model_a: str | None, batch_a: int | None, model_b: str | None, batch_b: int | None, gpus: int = 1
     ) -> tuple[float, float]:
         """The fractions of their rates alone that two jobs keep on the same GPUs; 0 means that they do not fit.
 
-        A pair that was not measured is assumed to take turns: ``TIME_SLICED``. Swapping the jobs swaps the answer.
+        A pair that was not measured is assumed to take turns: ``TIME_SLICED``. Swapping the jobs swaps the answer. So
+        are two on more than one of ``gpus``: pairs were only ever measured on a single one, and a gang waits for the
+        slowest of its members at every step.
         """
         a, b = self._key(model_a, batch_a), self._key(model_b, batch_b)
-        if a is None or b is None or (a, b) not in self.shared or (b, a) not in self.shared:
+        if gpus > 1 or a is None or b is None or (a, b) not in self.shared or (b, a) not in self.shared:
             return TIME_SLICED
         return self.shared[a, b], self.shared[b, a]
 

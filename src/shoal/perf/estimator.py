@@ -6,7 +6,7 @@ the nearest row is taken for its likeness. Of two jobs never seen together, each
 would treat the other's likeness, and the two opinions are averaged. What is seen of a pair later overrides that.
 
 Everything here is a pure function of its inputs and its seed. An estimate is a fraction of the rate alone within
-[0, 1]; as in the catalogue, one fraction holds for every kind of GPU and every gang.
+[0, 1]; as in the catalogue, one fraction holds for every kind of GPU, and jobs on several GPUs are taken to take turns.
 
 References: Gavel (OSDI '20) §3.3, §6 and figure 16; Quasar (ASPLOS '14) for fingerprints by matrix completion.
 """
@@ -30,6 +30,8 @@ from shoal.perf.model import ProfiledModel
 RANK, RIDGE = 2, 0.3
 """For fractions of 0 to 1 between some 25 types: a held-out error of 0.147 on the catalogue, against 0.184 at rank 0,
 0.167 at rank 1, 0.159 at rank 3 and 0.149 at rank 4; from a tenth to three times the ridge it moves by 0.002."""
+
+_UNFIT = (0.0, 0.0)
 
 _MOST_FINGERPRINTS = 4096
 """Fingerprints remembered; there is one for each state of knowledge about each type."""
@@ -159,7 +161,10 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """The mean of what was seen of each pair of types and how often, held once for both orders of the two."""
+    """The mean of what was seen of each pair of types and how often, held once for both orders of the two.
+
+    A pair that did not fit once never does, whatever else was seen of it: its mean is 0 for both.
+    """
 
     means: Mapping[tuple[TypeKey, TypeKey], tuple[float, float, int]] = field(default_factory=dict)
 
@@ -172,9 +177,12 @@ class Sightings:
                 x = y = (x + y) / 2.0
             key, kept = ((seen.a, seen.b), (x, y)) if seen.a <= seen.b else ((seen.b, seen.a), (y, x))
             p, q, count = means.get(key, (0.0, 0.0, 0))
-            # As a step from the old mean, equal sightings leave it exactly where it is.
             more = count + 1
-            means[key] = (p + (kept[0] - p) / more, q + (kept[1] - q) / more, more)
+            if kept == _UNFIT or (count and (p, q) == _UNFIT):
+                means[key] = (*_UNFIT, more)
+            else:
+                # As a step from the old mean, equal sightings leave it exactly where it is.
+                means[key] = (p + (kept[0] - p) / more, q + (kept[1] - q) / more, more)
         return Sightings(means)
 
     def of(self, a: TypeKey, b: TypeKey) -> tuple[float, float] | None:
@@ -219,12 +227,19 @@ class EstimatedModel:
     def colocated(self, a: JobView, b: JobView) -> tuple[float, float]:
         """What fraction of their rates two jobs keep when they share GPUs: seen, profiled or estimated."""
         one, other = type_of(self.catalog, a), type_of(self.catalog, b)
-        if one is None or other is None:
+        if one is None or other is None or max(a.spec.gpus, b.spec.gpus) > 1:
             return TIME_SLICED
         found = self._pairs.get((one, other))
         if found is None:
             found = self._pairs[one, other] = self._pair(one, other)
         return found
+
+    def parted(self, a: JobSpec, a_batch: int | None, b: JobSpec, b_batch: int | None) -> "EstimatedModel":
+        """This model, knowing that two such jobs at these batch sizes do not fit on the same GPUs."""
+        one, other = _type(self.catalog, a.model, a_batch), _type(self.catalog, b.model, b_batch)
+        if one is None or other is None:
+            return self
+        return self.refined(self.seen.adding([Sighting(one, other, _UNFIT)]))
 
     def _pair(self, a: TypeKey, b: TypeKey) -> tuple[float, float]:
         if a in self._types and b in self._types:
@@ -234,15 +249,17 @@ class EstimatedModel:
     def refined(self, seen: Sightings) -> "EstimatedModel":
         """This model, knowing what was seen; of an earlier model's sightings only those in ``seen`` count.
 
-        What was seen of a pair overrides its estimate; if the pair was profiled, that counts as one sighting more. The
-        fingerprints of both types are taken anew, so that their other pairs gain as well.
+        What was seen of a pair overrides its estimate; if the pair was profiled, that counts as one sighting more, but
+        not against having seen that it does not fit. The fingerprints of both types are taken anew, so that their other
+        pairs gain as well.
         """
         known = self._profiled.copy()
         for (a, b), (x, y, count) in seen.means.items():
             if a in self._types and b in self._types:
                 i, j = self._types[a], self._types[b]
-                known[i, j] = _blended(self._profiled[i, j], x, count)
-                known[j, i] = _blended(self._profiled[j, i], y, count)
+                unfit = (x, y) == _UNFIT
+                known[i, j] = 0.0 if unfit else _blended(self._profiled[i, j], x, count)
+                known[j, i] = 0.0 if unfit else _blended(self._profiled[j, i], y, count)
         twin = copy(self)
         twin.seen, twin._estimator, twin._pairs = seen, self._estimator.knowing(known), {}
         return twin
@@ -254,17 +271,20 @@ def _blended(profiled: float, mean: float, count: int) -> float:
 
 def type_of(catalog: Catalog, job: JobView) -> TypeKey | None:
     """The type a job counts as: its model at its batch size, or the model's default one; None without a known model."""
-    model = job.spec.model
+    return _type(catalog, job.spec.model, job.batch_size)
+
+
+def _type(catalog: Catalog, model: str | None, batch_size: int | None) -> TypeKey | None:
     if model is None or model not in catalog.profiles:
         return None
-    return model, catalog.default_batch(model) if job.batch_size is None else job.batch_size
+    return model, catalog.default_batch(model) if batch_size is None else batch_size
 
 
 def sightings(snapshot: Snapshot, catalog: Catalog) -> tuple[Sighting, ...]:
     """What is seen of the pairs that run together now: each one's measured rate over its rate alone.
 
     Alone a job was measured on such seats before, or else goes as the snapshot's model says. A pair that does not fit
-    never runs, and so is not here: whoever granted it sees it broken off and may add a ``Sighting`` of zeros.
+    never runs, and so is not here: see `EstimatedModel.parted`.
     """
     columns, found = snapshot.columns, []
     for i in np.flatnonzero(columns.partner > columns.rows).tolist():

@@ -97,7 +97,8 @@ class ProfiledModel:
 
     def colocated(self, a: JobView, b: JobView) -> tuple[float, float]:
         """What fraction of their rates two jobs keep when they share GPUs, as measured, else by taking turns."""
-        return self.catalog.colocated(a.spec.model, a.batch_size, b.spec.model, b.batch_size)
+        gpus = max(a.spec.gpus, b.spec.gpus)
+        return self.catalog.colocated(a.spec.model, a.batch_size, b.spec.model, b.batch_size, gpus)
 
     def _seated_well(self, profile: Profile, kind: int, gpus: int, batch_size: int | None) -> float:
         if gpus > self.topology.installed[kind]:

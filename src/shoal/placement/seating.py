@@ -1,7 +1,9 @@
 """What every placer shares: keep who need not move, free who leaves, then seat the rest, widest first.
 
 Planning happens on a copy of the free room with the leaving jobs' seats already in it, so nothing is stopped before
-it is known what will sit there. A running job whose new size cannot be seated keeps the seats it has.
+it is known what will sit there. A running job whose new size cannot be seated keeps the seats it has. A grant that asks
+for one node is seated before the others and moves there from several. If no node has the room, the fewest jobs that did
+not ask for theirs move out of one; where that would not do either it sits as any other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +23,10 @@ Finder: TypeAlias = Callable[[Topology, FreeGpus, int, int, Placement | None], P
 """Finds seats: (cluster, free room, kind, GPUs, seats held before or None) → seats, or None if there are none."""
 
 
+Guests: TypeAlias = dict[int, list[tuple[int, int]]]
+"""By node: (GPUs there, job)."""
+
+
 def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seating:
     """Seats for the jobs whose grant differs from what they hold."""
     columns, gpus = snapshot.columns, verdicts.gpus
@@ -36,6 +42,10 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
     named = verdicts.partners is not None and bool(((verdicts.partners >= 0) & (gpus > 0)).any())
     mates = _mates(verdicts)
     shared = named or snapshot.sharing
+    near = verdicts.consolidated is not None
+    if verdicts.consolidated is not None:
+        for i in np.flatnonzero(verdicts.consolidated & (gpus > 0) & (held > 0) & ~changed).tolist():
+            changed[i] = _scattered(snapshot.placement(i))
     if shared:
         wanted = np.full(len(columns), -1, dtype=np.int32)
         wanted[list(mates)] = columns.rows[list(mates.values())]
@@ -47,8 +57,12 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
     leaving = (changed & ~granted).nonzero()[0].tolist()
     plan = _Plan(snapshot, verdicts, find, leaving)
     # Jobs that change kinds may take each other's seats, so all of them must come free before anyone sits down.
-    together = shared or moves or bool(verdicts.placements)
+    together = shared or moves or near or bool(verdicts.placements)
     return plan.seat_units(wanting, mates) if together else plan.seat_each(wanting)
+
+
+def _scattered(placement: Placement | None) -> bool:
+    return placement is not None and len(placement.seats) > 1
 
 
 def _mates(verdicts: Verdicts) -> dict[int, int]:
@@ -77,6 +91,9 @@ class _Plan:
         self.leaving = list(leaving)
         self.seated: dict[int, Placement] = {}
         self.overruled: dict[int, Verdict] = {}
+        self.displaced: list[int] = []
+        self.moving: set[int] = set(leaving)
+        self.guests: dict[int, Guests] = {}
 
     def seat_each(self, wanting: NDArray[np.intp]) -> Seating:
         """Everyone sits alone."""
@@ -119,6 +136,7 @@ class _Plan:
         Equal seats are not the same GPUs (two jobs can each hold one on a node), so who sits where is told by the
         group that holds them: a job, or it and the one it shares with.
         """
+        self.moving.update(wanting.tolist())
         units = self._units(wanting, mates)
         claims: dict[int, tuple[int, ...]] = {}
         homeless = []
@@ -138,9 +156,13 @@ class _Plan:
             seats = self.snapshot.placement(host)
             self.seated |= {m: seats for m in unit if self._group(m) != group and seats is not None}
         pins = self.verdicts.placements
-        homeless.sort(key=lambda unit: (unit[0] not in pins, -int(self.verdicts.gpus[unit[0]]), unit))
+        homeless.sort(
+            key=lambda unit: (unit[0] not in pins, not self._near(unit[0]), -int(self.verdicts.gpus[unit[0]]), unit)
+        )
         for unit in homeless:
             self._seat_unit(unit)
+        for i in self.displaced:
+            self._seat_unit((i,))
         return Seating(tuple(sorted(self.leaving)), self.seated, self.overruled)
 
     def _units(self, wanting: NDArray[np.intp], mates: Mapping[int, int]) -> list[tuple[int, ...]]:
@@ -167,7 +189,7 @@ class _Plan:
     def _keeps(self, i: int) -> int | None:
         """The group whose seats a running job may stay on, if they are what it was granted."""
         before = self.snapshot.placement(i)
-        if before is None or before.gpus != self.verdicts.gpus[i]:
+        if before is None or before.gpus != self.verdicts.gpus[i] or (self._near(i) and _scattered(before)):
             return None
         kind = int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
         fits = kind < 0 or kind == self.snapshot.columns.kind[i]
@@ -179,7 +201,8 @@ class _Plan:
         found = self._found(unit[0], before)
         if found is not None:
             self.free.take(found)
-            self.seated |= dict.fromkeys(unit, found)
+            if found != before or not self._near(unit[0]):
+                self.seated |= dict.fromkeys(unit, found)
             return
         if before is not None and len(unit) == 1 and self.snapshot.columns.partner[unit[0]] < 0 and self._open(before):
             self.free.take(before)
@@ -200,16 +223,66 @@ class _Plan:
         pinned = self.verdicts.placements.get(i)
         if pinned is not None:
             return pinned if self._open(pinned) else None
-        cluster, want = self.snapshot.cluster, int(self.verdicts.gpus[i])
         kind = int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
         if kind >= 0:
-            return self.find(cluster, self.free, kind, want, before)
-        if len(cluster.kinds) == 1:
-            return self.find(cluster, self.free, 0, want, before) if self.snapshot.possible[i] else None
+            return self._on(i, kind, before)
+        if len(self.snapshot.cluster.kinds) == 1:
+            return self._on(i, 0, before) if self.snapshot.possible[i] else None
         speeds = self.snapshot.columns.speeds[i]
         order = np.argsort(-speeds, kind="stable")
-        found = (self.find(cluster, self.free, int(k), want, before) for k in order if speeds[k] > 0)
+        found = (self._on(i, int(k), before) for k in order if speeds[k] > 0)
         return next((placement for placement in found if placement is not None), None)
+
+    def _on(self, i: int, kind: int, before: Placement | None) -> Placement | None:
+        found = self._on_one_node(i, kind, before) if self._near(i) else None
+        return found or self.find(self.snapshot.cluster, self.free, kind, int(self.verdicts.gpus[i]), before)
+
+    def _near(self, i: int) -> bool:
+        return self.verdicts.consolidated is not None and bool(self.verdicts.consolidated[i])
+
+    def _on_one_node(self, i: int, kind: int, before: Placement | None) -> Placement | None:
+        """The node a job asks for, where one has the room or can be given it; else the seats it has, if still free."""
+        want = int(self.verdicts.gpus[i])
+        node = tightest(self.free.sets[kind], want)
+        node = self._cleared(kind, want) if node is None else node
+        if node is not None:
+            return Placement(((node, want),))
+        stays = before is not None and before.gpus == want and self.snapshot.cluster.kind_of(before) == kind
+        return before if before is not None and stays and self._open(before) else None
+
+    def _cleared(self, kind: int, want: int) -> int | None:
+        """The node on which the fewest must move for so much room; they are asked to, and sit down after the others."""
+        if self.free.free[kind] < want:
+            return None
+        if kind not in self.guests:
+            self.guests[kind] = self._staying(kind)
+        best: tuple[int, int, list[int]] | None = None
+        for node, guests in self.guests[kind].items():
+            moved = _fewest(guests, want - self.free.node_free[node])
+            if moved is not None and (best is None or (len(moved), node) < best[:2]):
+                best = len(moved), node, moved
+        if best is None:
+            return None
+        for i in best[2]:
+            seats = self.snapshot.placement(i)
+            if seats is not None:
+                self.free.give(seats)
+                for node, count in seats.seats:
+                    self.guests[kind][node].remove((count, i))
+        self.displaced += best[2]
+        return best[1]
+
+    def _staying(self, kind: int) -> Guests:
+        """Those who stay where they are, alone, and did not ask for it."""
+        columns = self.snapshot.columns
+        guests: Guests = {}
+        alone = (columns.kind == kind) & (columns.partner < 0) & (columns.state != _STOPPING)
+        for i in np.flatnonzero(alone).tolist():
+            seats = self.snapshot.placement(i)
+            if seats is not None and not (i in self.moving or i in self.verdicts.placements or self._near(i)):
+                for node, count in seats.seats:
+                    guests.setdefault(node, []).append((count, i))
+        return guests
 
     def _open(self, placement: Placement) -> bool:
         return all(self.free.node_free[node] >= count for node, count in placement.seats)
@@ -225,6 +298,17 @@ class _Plan:
         held = int(self.snapshot.columns.held[i])
         numbers = (held, want, free, block) if code is ReasonCode.KEPT_SEATS else (want, free, block)
         return Reason(code, numbers)
+
+
+def _fewest(guests: Sequence[tuple[int, int]], gpus: int) -> list[int] | None:
+    """Of (GPUs, job) the fewest jobs that have so many GPUs together, the last of them no wider than need be."""
+    left, moved = sorted(guests), list[int]()
+    while gpus > 0 and left:
+        at = next((at for at, (count, _) in enumerate(left) if count >= gpus), len(left) - 1)
+        count, i = left.pop(at)
+        gpus -= count
+        moved.append(i)
+    return moved if gpus <= 0 else None
 
 
 def tightest(sets: Sequence[int], want: int, among: int = -1) -> int | None:

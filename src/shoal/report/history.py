@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.core.backoff import MOST_CRASHES
 from shoal.core.commands import Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
@@ -22,6 +23,8 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobReleased,
+    JobReshaped,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -32,7 +35,6 @@ from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
 from shoal.core.units import JobId, Seconds, TenantId
-from shoal.engine.state import MOST_CRASHES
 from shoal.store.codec import COMMAND_TAGS, DECIDED, EVENT_TAGS, HEADER, HEARD
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -168,6 +170,9 @@ def read_history(records: Iterable[list[Any]]) -> History:
             fold.hear(record[1], record[2])
         elif record[0] == DECIDED:
             fold.assume(record[3])
+        else:  # taken up again, perhaps on a larger cluster: nodes are only ever added
+            header, topology = record, _topology(record[2])
+            fold.node_kind = topology.node_kind
     return fold.history(header[2], topology)
 
 
@@ -199,7 +204,7 @@ class _Fold:
         self.incarnation: list[int] = []
         self.batch: list[int] = []
         self.hold: list[int] = []  # the job's latest hold, −1 before its first
-        self.crashes: dict[int, int] = {}
+        self.crashes: dict[int, tuple[int, float]] = {}  # in a row, and the progress at the last of them
         self.trajectories: dict[int, list[tuple[float, int]]] = {}
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
         self.since, self.until, self.done = array("d"), array("d"), array("d")
@@ -218,6 +223,8 @@ class _Fold:
             JobCancelled: self._cancelled,
             NodeLost: self._ignored,
             NodeReturned: self._ignored,
+            JobReleased: self._ignored,
+            JobReshaped: self._reshaped,
         }
         self.on = [happened[cls] for cls in EVENT_TAGS]
 
@@ -322,12 +329,15 @@ class _Fold:
             self._end(job, at, JobState.COMPLETED)
 
     def _crashed(self, event: list[Any]) -> None:
-        _, at, job, incarnation, done, blamed, _ = event
+        _, at, job, incarnation, done, blamed, _, _ = event
         if incarnation != self.incarnation[job]:
             return
         self.done[self.hold[job]] = done
-        self.crashes[job] = self.crashes.get(job, 0) + bool(blamed)
-        if self.crashes[job] >= MOST_CRASHES:
+        crashes, furthest = self.crashes.get(job, (0, -1.0))
+        if blamed:
+            crashes = 1 if done > furthest else crashes + 1
+            self.crashes[job] = (crashes, done)
+        if crashes >= MOST_CRASHES:
             self._end(job, at, JobState.FAILED)
         else:
             self._close(job, at)
@@ -335,6 +345,9 @@ class _Fold:
     def _cancelled(self, event: list[Any]) -> None:
         if self.incarnation[event[2]] != _ENDED:
             self._end(event[2], event[1], JobState.CANCELLED)
+
+    def _reshaped(self, event: list[Any]) -> None:
+        self.gpus[event[2]] = event[3]
 
     def _ignored(self, event: list[Any]) -> None:
         """Nodes come and go; what that does to jobs is told by events of their own."""

@@ -1,17 +1,18 @@
 """The simulated cluster: a heap of things to come. Time jumps to the next one that anybody could care about.
 
 The heap's key is (time, priority, sequence): at one moment completions come before crashes before nodes before
-arrivals, and everything at one moment is heard as one batch.
+arrivals, and everything at one moment is heard as one batch. A world may begin in the middle: see ``standings``.
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
 
 import numpy as np
 
+from shoal.core.backoff import MOST_CRASHES, retry_after
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.events import (
     BatchChanged,
@@ -20,6 +21,7 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobReleased,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -27,9 +29,10 @@ from shoal.core.events import (
     NodeReturned,
 )
 from shoal.core.job import JobSpec
-from shoal.core.topology import Placement
+from shoal.core.lifecycle import JobState
 from shoal.core.units import Seconds
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
+from shoal.sim.life import Run, Standing
 from shoal.sim.truth import RestartCost, Truth
 
 _IDLE_REVIEWS = 1000
@@ -50,34 +53,16 @@ class _What(IntEnum):
     NODE_RETURNED = 8
     NODE_LOST = 9
     NODE_LOSS_SCRIPTED = 10
-
-
-@dataclass(slots=True)
-class _Run:
-    """A job's life in the world: how far it is, and, while it holds seats, how fast it goes since when."""
-
-    done: float = 0.0
-    batch_size: int | None = None
-    script_at: int = 0
-    incarnation: int = 0
-    starts: int = 0
-    began: Seconds = 0.0
-    saved: float = 0.0
-    since: Seconds = 0.0
-    rate: float = 0.0
-    stamp: int = 0
-    placement: Placement | None = None
-    partner: int | None = None
-    finished: bool = False
-
-    def progress(self, now: Seconds) -> float:
-        """Progress at a time, the rate being constant since it was last set."""
-        return self.done + self.rate * (now - self.since) if now > self.since else self.done
+    RELEASED = 11
 
 
 @dataclass(slots=True)
 class SimBackend:
-    """A world in which ``specs`` arrive when their jobs do, and ``truth`` says what becomes of them."""
+    """A world in which ``specs`` arrive when their jobs do, and ``truth`` says what becomes of them.
+
+    With ``standings`` it begins in the middle, at ``now``: the first of the specs have arrived already and stand so.
+    Nodes in ``down`` are lost from the start and never return.
+    """
 
     truth: Truth
     specs: Sequence[JobSpec]
@@ -85,14 +70,17 @@ class SimBackend:
     faults: Faults = NO_FAULTS
     seed: int = 0
     now: Seconds = 0.0
+    standings: Sequence[Standing] = ()
+    down: Collection[int] = ()
     _heap: list[tuple[Seconds, int, int, int, int]] = field(default_factory=list)
     _sequence: int = 0
     _outbox: list[Event] = field(default_factory=list)
-    _runs: list[_Run] = field(default_factory=list)
+    _runs: list[Run] = field(default_factory=list)
     _arrived: int = 0
     _unfinished: int = 0
     _running: set[int] = field(default_factory=set)
     _lost: set[int] = field(default_factory=set)
+    _held_back: int = 0
     _slowdowns: dict[int, dict[int, float]] = field(default_factory=dict)
     _stragglers: int = 0
     _idle: int = 0
@@ -107,6 +95,26 @@ class SimBackend:
         for node in range(len(self.truth.topology.nodes)):
             self._by_chance(self.faults.node_mtbf, 0.0, _What.NODE_LOST, node)
             self._by_chance(self.faults.straggler_mtbf, 0.0, _What.STRAGGLED, node)
+        self._arrived = len(self.standings)
+        self._runs = [Run.of(standing, self.now) for standing in self.standings]
+        for job, standing in enumerate(self.standings):
+            self._take_up(job, self._runs[job], standing)
+
+    def _take_up(self, job: int, run: Run, standing: Standing) -> None:
+        """Go on with a job from where it stands."""
+        if run.finished:
+            self._unfinished -= 1
+            return
+        run.script_at = sum(1 for at, _ in self.truth.jobs[job].batch_schedule if at <= run.done)
+        if standing.state is JobState.HELD:
+            self._hold_back(job, max(standing.since, self.now))
+        elif standing.state is JobState.STOPPING:
+            self._outbox.append(JobStopped(self.now, job, run.incarnation, run.done))
+        elif standing.state is JobState.STARTING:
+            self._come_up(job, run, standing.since + self._start_cost(job, run.incarnation - 1))
+        elif standing.state is JobState.RUNNING:
+            self._running.add(job)
+            self._tell(self._rerate(job))
 
     @property
     def completed(self) -> int:
@@ -134,7 +142,7 @@ class SimBackend:
                 loud = _HAPPENINGS[what](self, a, b, events) or loud
             while self._arrived < len(specs) and specs[self._arrived].submitted == at:
                 events.append(JobSubmitted(at, specs[self._arrived]))
-                self._runs.append(_Run(batch_size=specs[self._arrived].batch_size))
+                self._runs.append(Run(batch_size=specs[self._arrived].batch_size))
                 self._arrived += 1
                 loud = True
         self._outbox = []
@@ -148,7 +156,7 @@ class SimBackend:
         """
         if not self._unfinished:
             return True
-        if self._running or self._arrived < len(self.specs):
+        if self._running or self._held_back or self._arrived < len(self.specs):
             self._idle = 0
         elif self._woken or not self._lost:
             self._idle += 1
@@ -167,36 +175,44 @@ class SimBackend:
 
     # ── a job's run ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, order: Start | Resize, run: _Run) -> None:
+    def _begin(self, order: Start | Resize, run: Run) -> None:
         if run.placement is not None:
             self._leave(order.job, run)
-        cost = self.restart_cost.of(self.truth.jobs[order.job]) if run.starts else 0.0
-        run.starts += 1
+        cost = self._start_cost(order.job, run.incarnation)
         run.incarnation = order.incarnation
         run.placement = order.placement
         run.partner = order.partner
         if order.batch is not None:
             run.batch_size = order.batch.size
-        run.began = run.since = self.now + cost
         run.saved = run.done
-        self._running.add(order.job)
         if order.partner is not None:
             self._pair(order.job, order.partner)
-        self._set_rate(order.job, run)
-        if run.rate <= 0.0:
-            # Two that do not fit together are each sound: the job is not blamed for the company it was given.
-            alone = self.truth.rate(order.job, order.placement, run.batch_size) <= 0.0
-            cause = "it cannot run on these GPUs" if alone else "it cannot share these GPUs"
-            self._outbox.append(self._crash(order.job, run, blamed=alone, cause=cause))
-        elif cost:
-            self._push(run.since, _What.STARTED, order.job, run.incarnation)
-        else:
-            self._outbox.append(JobStarted(self.now, order.job, run.incarnation, run.rate, run.done))
+        self._come_up(order.job, run, self.now + cost)
         if self.faults.gpu_mtbf is not None:
             wait = self._chance.exponential(self.faults.gpu_mtbf / order.placement.gpus)
             self._push(self.now + wait, _What.CRASHED, order.job, run.incarnation)
 
-    def _leave(self, job: int, run: _Run) -> None:
+    def _start_cost(self, job: int, incarnation: int) -> Seconds:
+        """What a start costs a job after so many incarnations; the first costs nothing."""
+        return self.restart_cost.of(self.truth.jobs[job]) if incarnation > 0 else 0.0
+
+    def _come_up(self, job: int, run: Run, at: Seconds) -> None:
+        """Train on the seats just taken from ``at`` on."""
+        assert run.placement is not None
+        run.began = run.since = max(at, self.now)
+        self._running.add(job)
+        self._set_rate(job, run)
+        if run.rate <= 0.0:
+            # Two that do not fit together are each sound: the job is not blamed for the company it was given.
+            alone = self.truth.rate(job, run.placement, run.batch_size) <= 0.0
+            cause = "it cannot run on these GPUs" if alone else "it cannot share these GPUs"
+            self._outbox.append(self._crash(job, run, blamed=alone, cause=cause))
+        elif run.since > self.now:
+            self._push(run.since, _What.STARTED, job, run.incarnation)
+        else:
+            self._outbox.append(JobStarted(self.now, job, run.incarnation, run.rate, run.done))
+
+    def _leave(self, job: int, run: Run) -> None:
         run.done = run.progress(self.now)
         run.placement, run.rate = None, 0.0
         run.stamp += 1
@@ -216,7 +232,7 @@ class SimBackend:
         if event is not None:
             self._outbox.append(event)
 
-    def _set_rate(self, job: int, run: _Run) -> None:
+    def _set_rate(self, job: int, run: Run) -> None:
         """Set the rate for the seats held and put what comes next for this job on the heap."""
         assert run.placement is not None
         partner = run.partner if run.partner is not None and self._runs[run.partner].placement is not None else None
@@ -254,8 +270,8 @@ class SimBackend:
             return None
         return JobMeasured(self.now, job, run.incarnation, run.rate, run.done)
 
-    def _crash(self, job: int, run: _Run, *, blamed: bool, cause: str) -> JobCrashed:
-        """End the incarnation; what was done since the last checkpoint is lost."""
+    def _crash(self, job: int, run: Run, *, blamed: bool, cause: str) -> JobCrashed:
+        """End the incarnation; what was done since the last checkpoint is lost. A job at fault is held back a while."""
         now, truth = self.now, self.truth.jobs[job]
         lost = (now - run.began) % self.faults.checkpoint_every if now > run.began else 0.0
         kept = max(run.saved, run.progress(now) - run.rate * lost)
@@ -263,7 +279,15 @@ class SimBackend:
         run.done = kept
         run.script_at = sum(1 for at, _ in truth.batch_schedule if at <= kept)
         run.batch_size = truth.batch_schedule[run.script_at - 1][1] if run.script_at else truth.batch_size
-        return JobCrashed(now, job, run.incarnation, kept, blamed, cause)
+        crashes = run.blame(kept) if blamed else 0
+        retry_in = retry_after(crashes) if 0 < crashes < MOST_CRASHES else 0.0
+        if retry_in:
+            self._hold_back(job, now + retry_in)
+        return JobCrashed(now, job, run.incarnation, kept, blamed, cause, retry_in)
+
+    def _hold_back(self, job: int, until: Seconds) -> None:
+        self._held_back += 1
+        self._push(until, _What.RELEASED, job, 0)
 
     # ── what happens: each takes what the heap entry carried and says whether it is loud ──────────────────────
 
@@ -304,6 +328,11 @@ class SimBackend:
         events.append(self._crash(job, run, blamed=True, cause="it crashed"))
         return True
 
+    def _released(self, job: int, _: int, events: list[Event]) -> bool:
+        self._held_back -= 1
+        events.append(JobReleased(self.now, job))
+        return True
+
     def _crash_scripted(self, index: int, _: int, events: list[Event]) -> bool:
         fault = self.faults.script[index]
         if not isinstance(fault, JobFault) or fault.job >= len(self._runs):
@@ -311,7 +340,7 @@ class SimBackend:
         return self._crashed(fault.job, self._runs[fault.job].incarnation, events)
 
     def _lose(self, node: int, down_for: Seconds, events: list[Event]) -> bool:
-        if node in self._lost:
+        if node in self._lost or node in self.down:
             return False
         self._lost.add(node)
         events.append(NodeLost(self.now, node))
@@ -391,4 +420,5 @@ _HAPPENINGS: dict[int, Callable[[SimBackend, int, int, list[Event]], bool]] = {
     _What.NODE_RETURNED: SimBackend._node_returned,
     _What.NODE_LOST: SimBackend._node_lost,
     _What.NODE_LOSS_SCRIPTED: SimBackend._node_loss_scripted,
+    _What.RELEASED: SimBackend._released,
 }

@@ -87,10 +87,10 @@ class Truth:
         if self.node_speed:
             rate *= min(self.node_speed.get(node, 1.0) for node in placement.nodes)
         if partner is not None:
-            rate *= self._shared(job, self.jobs[partner])
+            rate *= self._shared(job, self.jobs[partner], placement.gpus)
         return rate
 
-    def _shared(self, job: Job, other: Job) -> float:
+    def _shared(self, job: Job, other: Job, gpus: int) -> float:
         if job.model is None or other.model is None or job.batch_size is None or other.batch_size is None:
             return 0.5
-        return self.catalog.colocated(job.model, job.batch_size, other.model, other.batch_size)[0]
+        return self.catalog.colocated(job.model, job.batch_size, other.model, other.batch_size, gpus)[0]

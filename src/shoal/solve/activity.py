@@ -23,10 +23,27 @@ _ALONE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """More than GPUs can be scarce: the amounts of the activities named in a row add up to at most its ``most``."""
+
+    row: Ints
+    activity: Ints
+    most: Floats
+
+    def filled(self, x: Floats) -> Floats:
+        """What each row adds up to."""
+        return np.bincount(self.row, x[self.activity], minlength=len(self.most)).astype(np.float64)
+
+
+_NO_LIMITS = Limits(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp), np.zeros(0))
+
+
+@dataclass(frozen=True, slots=True)
 class Activities:
     """What can run where: per activity its members' groups, their speeds, its type and its width in GPUs.
 
-    ``second`` is `NOBODY` for one alone. Two of the same group are two different jobs of it.
+    ``second`` is `NOBODY` for one alone. Two of the same group are two different jobs of it. A job may have several
+    activities on one type, where ``limits`` tell them apart.
     """
 
     counts: Floats
@@ -37,6 +54,7 @@ class Activities:
     types: Ints
     width: Floats
     capacity: Floats
+    limits: Limits = _NO_LIMITS
 
     @property
     def size(self) -> int:
@@ -89,6 +107,8 @@ class Activities:
         x = x * factor
         used = np.bincount(self.types, self.width * x, minlength=len(self.capacity))
         x *= np.minimum(1.0, self.capacity / np.maximum(used, 1e-300))[self.types]
+        over = np.minimum(1.0, self.limits.most / np.maximum(self.limits.filled(x), 1e-300))
+        np.multiply.at(x, self.limits.activity, over[self.limits.row])
         trimmed: Floats = x
         return trimmed
 
@@ -98,17 +118,17 @@ class Activities:
         return np.bincount(group, heads[activity] * x[activity], minlength=len(self.counts)).astype(np.float64)
 
     def program(self) -> Program:
-        """The common constraint set: one row of time for each group, then one of GPUs for each type."""
+        """The common constraint set: one row of time for each group, one of GPUs for each type, then the limits."""
         activity, group, _ = self.members()
         heads = np.where(self.first == self.second, 2.0, 1.0)
-        groups, types = len(self.counts), len(self.capacity)
+        groups, types, limits = len(self.counts), len(self.capacity), self.limits
         reach = np.minimum(self.counts[self.first] / heads, self.capacity[self.types] / self.width)
         return Program(
-            rows=np.concatenate([group, groups + self.types]),
-            columns=np.concatenate([activity, np.arange(self.size)]),
-            values=np.concatenate([heads[activity], self.width]),
-            lower=np.full(groups + types, -np.inf),
-            upper=np.concatenate([self.counts, self.capacity]),
+            rows=np.concatenate([group, groups + self.types, groups + types + limits.row]),
+            columns=np.concatenate([activity, np.arange(self.size), limits.activity]),
+            values=np.concatenate([heads[activity], self.width, np.ones(len(limits.row))]),
+            lower=np.full(groups + types + len(limits.most), -np.inf),
+            upper=np.concatenate([self.counts, self.capacity, limits.most]),
             reach=reach,
         )
 

@@ -21,17 +21,19 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobReleased,
+    JobReshaped,
     JobStarted,
     JobStopped,
     JobSubmitted,
     NodeLost,
     NodeReturned,
 )
-from shoal.core.job import BatchSetting, JobSpec
+from shoal.core.job import BatchSetting, JobSpec, Launch
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
 
-VERSION = 1
+VERSION = 2
 
 HEADER, HEARD, DECIDED = 0, 1, 2
 """What leads a raw record."""
@@ -47,6 +49,8 @@ _EVENTS: tuple[type, ...] = (
     JobCancelled,
     NodeLost,
     NodeReturned,
+    JobReleased,
+    JobReshaped,
 )
 _COMMANDS: tuple[type, ...] = (Start, Stop, Resize)
 
@@ -59,7 +63,8 @@ COMMAND_TAGS: Mapping[type, int] = {cls: tag for tag, cls in enumerate(_COMMANDS
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first record: what the run was made of, enough to decide everything again."""
+    """What the run is made of, enough to decide everything again. The first record; a control plane that is started
+    again on its journal writes another, from which on its settings hold and no policy remembers anything."""
 
     settings: dict[str, Any]
 
@@ -89,12 +94,13 @@ def _flatten(cls: type) -> Callable[[Any], tuple[Any, ...]]:
 
 
 _spec_fields = _flatten(JobSpec)
+_launch_fields = _flatten(Launch)
 _event_fields = {cls: (tag, _flatten(cls)) for tag, cls in enumerate(_EVENTS)}
 
 
 def _pack_event(event: Event) -> tuple[Any, ...]:
     if type(event) is JobSubmitted:
-        return (0, event.at, _spec_fields(event.spec))
+        return (0, event.at, _spec_fields(event.spec), event.launch and _launch_fields(event.launch))
     tag, values = _event_fields[type(event)]
     return (tag, *values(event))
 
@@ -166,7 +172,7 @@ def unpack(body: bytes) -> Record:
 def _unpack_event(raw: list[Any]) -> Event:
     cls = _BY_EVENT_TAG[raw[0]]
     if cls is JobSubmitted:
-        return JobSubmitted(raw[1], _unpack_spec(raw[2]))
+        return JobSubmitted(raw[1], _unpack_spec(raw[2]), raw[3] and _unpack_launch(raw[3]))
     event: Event = cls(*raw[1:])
     return event
 
@@ -176,6 +182,11 @@ def _unpack_spec(raw: list[Any]) -> JobSpec:
     spec["kinds"] = spec["kinds"] and tuple(spec["kinds"])
     spec["batch_schedule"] = tuple((at, size) for at, size in spec["batch_schedule"])
     return JobSpec(**spec)
+
+
+def _unpack_launch(raw: list[Any]) -> Launch:
+    name, command, env, *rest = raw
+    return Launch(name, tuple(command), tuple((key, value) for key, value in env), *rest)
 
 
 def _unpack_command(raw: list[Any]) -> Command:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from shoal.core.errors import InputError, JournalError
 from shoal.core.events import Heard
+from shoal.core.units import JobNumber, Seconds
 from shoal.store import codec
 
 _T = TypeVar("_T")
@@ -68,20 +69,31 @@ class SqliteJournal:
         self.path = path
         self._connection = connection
         self._pending: list[tuple[bytes, int]] = []
+        self._told: list[tuple[Seconds, JobNumber, str]] = []
 
     @classmethod
     def begin(cls, path: Path, settings: dict[str, Any]) -> "SqliteJournal":
         """A new journal file; an existing one is never overwritten."""
         if path.exists():
             raise InputError("journal", str(path), "exists already; choose another name or remove it")
-        connection = sqlite3.connect(path, isolation_level=None)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
+        connection = _open(path)
+        connection.execute("BEGIN")  # tables and header come into being together
         connection.execute("CREATE TABLE record (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, crc INTEGER NOT NULL)")
-        journal = cls(path, connection)
-        journal._append(codec.pack_header(settings))
-        journal.commit()
-        return journal
+        connection.execute("CREATE TABLE verdict (at REAL NOT NULL, job INTEGER NOT NULL, told TEXT NOT NULL)")
+        connection.execute("CREATE INDEX verdict_of ON verdict (job)")
+        return cls(path, connection)._headed(settings)
+
+    @classmethod
+    def resume(cls, path: Path, settings: dict[str, Any]) -> "SqliteJournal":
+        """An existing journal taken up again under these settings; the caller has read it and found it whole."""
+        connection = _open(path)
+        connection.execute("PRAGMA user_version=0")
+        return cls(path, connection)._headed(settings)
+
+    def _headed(self, settings: dict[str, Any]) -> "SqliteJournal":
+        self._append(codec.pack_header(settings))
+        self.commit()
+        return self
 
     def heard(self, heard: Heard) -> None:
         """Record what one wait brought."""
@@ -96,13 +108,22 @@ class SqliteJournal:
         if len(self._pending) >= _GROUP:
             self.commit()
 
-    def commit(self) -> None:
-        """Make everything recorded so far durable."""
-        if self._pending:
-            self._connection.execute("BEGIN")
+    def commit(self) -> bool:
+        """Make everything recorded so far durable; whether there was anything."""
+        anything = bool(self._pending or self._told)
+        if anything:
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN")
             self._connection.executemany("INSERT INTO record (body, crc) VALUES (?, ?)", self._pending)
+            self._connection.executemany("INSERT INTO verdict (at, job, told) VALUES (?, ?, ?)", self._told)
             self._connection.execute("COMMIT")
             self._pending.clear()
+            self._told.clear()
+        return anything
+
+    def told(self, at: Seconds, job: JobNumber, sentence: str) -> None:
+        """Keep a job's verdict beside the records, for its story; made durable with them."""
+        self._told.append((at, job, sentence))
 
     def close(self) -> None:
         """Commit, fold the write-ahead log into the one file, and note there how many records a whole reading finds."""
@@ -111,6 +132,14 @@ class SqliteJournal:
         self._connection.execute(f"PRAGMA user_version={records:d}")
         self._connection.execute("PRAGMA journal_mode=DELETE")
         self._connection.close()
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection whose commits are durable; readers are never in its way."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    return connection
 
 
 @dataclass(slots=True)
@@ -128,6 +157,12 @@ class JournalFile:
     def raw(self) -> Iterator[list[Any]]:
         """The same records as ``codec.unpack_raw`` gives them."""
         return self._whole(codec.unpack_raw)
+
+    def verdicts(self, job: JobNumber, most: int = 200) -> list[tuple[Seconds, str]]:
+        """The last verdicts a live cluster kept of a job, in order: when, and the sentence it was told."""
+        with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            query = "SELECT at, told FROM verdict WHERE job = ? ORDER BY rowid DESC LIMIT ?"
+            return list(reversed(connection.execute(query, (job, most)).fetchall()))
 
     def _whole(self, unpack: Callable[[bytes], _T]) -> Iterator[_T]:
         self.cut, self.records = None, 0
@@ -147,23 +182,24 @@ class JournalFile:
 
     def _rows(self, connection: sqlite3.Connection, unpack: Callable[[bytes], _T]) -> Iterator[_T]:
         (whole,) = connection.execute("PRAGMA user_version").fetchone()
+        found = 0  # counted here and not in the field: one reading may go on inside another
         # The row's own number, not the column that names it: that stays a number even when the schema is damaged.
         for seq, body, crc in connection.execute("SELECT rowid AS seq, body, crc FROM record ORDER BY rowid"):
-            if seq != self.records + 1:
-                whole = max(whole, seq - 1, self.records + 1)
+            if seq != found + 1:
+                whole = max(whole, seq - 1, found + 1)
                 break
             if not isinstance(body, bytes) or codec.checksum(body) != crc:
-                self.cut = f"cut after record {self.records}: the checksum of record {seq} does not match"
+                self.cut = f"cut after record {found}: the checksum of record {seq} does not match"
                 return
             try:
                 record = unpack(body)
             except JournalError as error:
-                self.cut = f"cut after record {self.records}: {error}"
+                self.cut = f"cut after record {found}: {error}"
                 return
-            self.records = seq
+            self.records = found = seq
             yield record
-        if self.records < whole:
-            self.cut = f"cut after record {self.records}: records {self.records + 1} to {whole} are missing"
+        if found < whole:
+            self.cut = f"cut after record {found}: records {found + 1} to {whole} are missing"
 
 
 def settings_of(read: Callable[[], Iterator[codec.Record]]) -> dict[str, Any]:
@@ -172,3 +208,12 @@ def settings_of(read: Callable[[], Iterator[codec.Record]]) -> dict[str, Any]:
     if not isinstance(first, codec.Header):
         raise JournalError("a journal must begin with its header")
     return first.settings
+
+
+def last_settings(read: Callable[[], Iterator[codec.Record]]) -> dict[str, Any]:
+    """The settings in force at a journal's end: those it began with, unless it was taken up again under others."""
+    settings = settings_of(read)
+    for record in read():
+        if isinstance(record, codec.Header):
+            settings = record.settings
+    return settings

@@ -17,8 +17,9 @@ from shoal.core.snapshot import Snapshot
 from shoal.policy.api import check_round
 from shoal.policy.gavel.line import solved
 from shoal.policy.gavel.pairs import crowd_of, shared
-from shoal.policy.gavel.problem import Problem, Shares
+from shoal.policy.gavel.problem import Problem, Shares, seated
 from shoal.policy.gavel.turns import by_rounds
+from shoal.solve.consolidation import most_for_the_money
 from shoal.solve.fractional import cheapest
 from shoal.solve.sharing import shared_cheapest
 
@@ -96,6 +97,9 @@ def _cheapest(problem: Problem, floors: Floats | None, space_sharing: bool) -> S
         together = shared_cheapest(crowd_of(problem), prices, worth, floors)
         return shared(problem, together, _missed(problem, floors, together.shortfall))
     found = cheapest(problem.speeds, problem.gangs, problem.capacity, prices, worth, floors)
+    if problem.scarce(found.shares):
+        local = most_for_the_money(problem.places, prices, worth, floors)
+        return seated(problem, local, _missed(problem, floors, local.shortfall))
     return solved(problem, found, _missed(problem, floors, found.shortfall))
 
 

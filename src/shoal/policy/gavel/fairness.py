@@ -10,9 +10,10 @@ from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.api import check_round
 from shoal.policy.gavel.pairs import crowd_of, shared
-from shoal.policy.gavel.problem import Problem, Shares, filled
+from shoal.policy.gavel.problem import Problem, Shares, filled, seated
 from shoal.policy.gavel.turns import by_rounds
-from shoal.solve.prices import finish_time_fairness, makespan, max_min
+from shoal.solve.consolidation import water_filled
+from shoal.solve.prices import finish_time_fairness, makespan, max_min, paths
 from shoal.solve.sharing import shared_makespan, shared_max_min
 
 
@@ -43,6 +44,9 @@ class MaxMin:
             return shared(problem, shared_max_min(crowd_of(problem), demands, water_filling=self.water_filling))
         speeds, gangs, capacity = problem.speeds, problem.gangs, problem.capacity
         found = max_min(speeds, gangs, capacity, demands, water_filling=self.water_filling, prefer=problem.preferred)
+        if problem.scarce(found.X):
+            path = paths.Proportional(demands)
+            return seated(problem, water_filled(problem.places, path, water_filling=self.water_filling))
         return filled(problem, found)
 
 
@@ -67,6 +71,8 @@ class Makespan:
         if self.space_sharing:
             return shared(problem, shared_makespan(crowd_of(problem), problem.steps))
         found = makespan(problem.speeds, problem.gangs, problem.capacity, problem.steps, prefer=problem.preferred)
+        if problem.scarce(found.X):
+            return seated(problem, water_filled(problem.places, paths.Proportional(problem.steps)))
         return filled(problem, found)
 
 
@@ -96,4 +102,6 @@ class FinishTime:
         found = finish_time_fairness(
             problem.speeds, problem.gangs, problem.capacity, problem.steps, elapsed, alone, prefer=problem.preferred
         )
+        if problem.scarce(found.X):
+            return seated(problem, water_filled(problem.places, paths.FinishTime(problem.steps, elapsed, alone)))
         return filled(problem, found)

@@ -12,8 +12,9 @@ from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.api import check_round
 from shoal.policy.gavel.pairs import crowd_of, shared
-from shoal.policy.gavel.problem import Problem, Shares, shares_of
+from shoal.policy.gavel.problem import Problem, Shares, seated, shares_of
 from shoal.policy.gavel.turns import by_rounds
+from shoal.solve.consolidation import first_come, most_throughput, shortest_first
 from shoal.solve.lp import TimeShares, fifo, maximise_throughput, shortest_job_first
 from shoal.solve.sharing import shared_throughput
 
@@ -40,7 +41,10 @@ class Fifo:
         if self.space_sharing:
             ahead = (count - np.arange(count)) / problem.speeds.max(axis=1)
             return shared(problem, shared_throughput(crowd_of(problem), ahead))
-        return solved(problem, fifo(problem.speeds, problem.gangs, problem.capacity, np.arange(count)))
+        found = fifo(problem.speeds, problem.gangs, problem.capacity, np.arange(count))
+        if problem.scarce(found.shares):
+            return seated(problem, first_come(problem.places, np.arange(count)))
+        return solved(problem, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Shortest:
     def shares(self, problem: Problem) -> Shares:
         """The least duration for the shortest job, the rest in order of theirs."""
         found = shortest_job_first(problem.speeds, problem.gangs, problem.capacity, problem.steps)
+        if problem.scarce(found.shares):
+            return seated(problem, shortest_first(problem.places, problem.steps))
         return solved(problem, found)
 
 
@@ -88,7 +94,10 @@ class Throughput:
         worth = problem.weight * problem.gangs / problem.speeds.max(axis=1)
         if self.space_sharing:
             return shared(problem, shared_throughput(crowd_of(problem), worth))
-        return solved(problem, maximise_throughput(problem.speeds, problem.gangs, problem.capacity, worth))
+        found = maximise_throughput(problem.speeds, problem.gangs, problem.capacity, worth)
+        if problem.scarce(found.shares):
+            return seated(problem, most_throughput(problem.places, worth))
+        return solved(problem, found)
 
 
 def solved(problem: Problem, found: TimeShares, notes: dict[int, str] | None = None) -> Shares:

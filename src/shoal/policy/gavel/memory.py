@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from shoal.core.decision import Floats
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-from shoal.mechanism.rounds import NOBODY, Cells
+from shoal.mechanism.rounds import NOBODY, WINDOW, Cells
 
 Ints = NDArray[np.intp]
 
 _MOST_BEHIND = 50.0
 """Rounds without a turn that are made up for, at most, when shares change; what is older is forgiven."""
 
-_WELCOME = 0.2
-"""Rounds of its share that a new job is owed from the start: among equals it goes before those that sit already."""
+_WELCOME = 0.4
+"""Rounds that a new job is owed from the start: among equals it goes before those that sit already."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +25,8 @@ class Memory:
 
     ``owed`` was due to each cell at ``start``, in rounds; ``received`` is what it got since, in seconds. ``at`` is when
     that was last booked, ``ran`` and ``done`` each job's seconds run and progress by then, and ``runs`` the cell it was
-    given. ``isolated`` accumulates progress over the isolated speed as it was then.
+    given. ``isolated`` accumulates progress over the isolated speed as it was then. ``marks`` are what was owed when
+    each of the last rounds began, the oldest first; a window that goes back to ``start`` has all of it.
     """
 
     rows: Ints
@@ -42,6 +43,7 @@ class Memory:
     runs: Ints
     isolated: Floats
     isolated_speed: Floats
+    marks: tuple[tuple[Seconds, Floats], ...] = ()
     trouble: str = ""
     notes: tuple[str, ...] = ()
 
@@ -52,6 +54,15 @@ class Memory:
             self.capacity == snapshot.cluster.capacity
             and np.array_equal(self.rows, columns.rows)
             and np.array_equal(self.speeds, columns.speeds)
+            and self._get_on(snapshot)
+        )
+
+    def _get_on(self, snapshot: Snapshot) -> bool:
+        """Whether no two that are to share GPUs were meanwhile seen not to fit together."""
+        jobs, cells = snapshot.jobs, self.cells
+        return all(
+            min(snapshot.perf.colocated(jobs.at(int(cells.first[c])), jobs.at(int(cells.second[c])))) > 0.0
+            for c in np.flatnonzero(cells.second >= 0)
         )
 
     def places(self, snapshot: Snapshot) -> Ints:
@@ -73,6 +84,8 @@ class Memory:
         mine = places[known]
         seconds = columns.run_seconds[known] - self.ran[mine]
         cell = self._ran_in(self.runs[mine], mine, columns.kind[known])
+        if self.cells.consolidated.any():
+            cell = self._where(snapshot, np.flatnonzero(known), cell)
         received = self.received.copy()
         # A pair's time is that of whichever of the two ran longer: the other may be gone.
         ran = cell >= 0
@@ -95,10 +108,36 @@ class Memory:
             really[i] = own[0] if len(own) else NOBODY
         return really
 
+    def _where(self, snapshot: Snapshot, live: Ints, given: Ints) -> Ints:
+        """The cells in which jobs ran by how they sat, on one node or several: it may not be what they were given."""
+        cells, really = self.cells, given.copy()
+        near = np.zeros(len(self.rows), dtype=bool)
+        near[cells.first[cells.consolidated]] = True
+        for i in np.flatnonzero((given >= 0) & near[cells.first[given]]).tolist():
+            cell, seats = int(given[i]), snapshot.placement(int(live[i]))
+            if seats is not None:
+                same = (cells.first == cells.first[cell]) & (cells.kind == cells.kind[cell]) & (cells.second < 0)
+                other = np.flatnonzero(same & (cells.consolidated == (len(seats.seats) == 1)))
+                really[i] = other[0] if len(other) else cell
+        return really
+
     def debt(self, now: Seconds, seconds: Seconds) -> Floats:
         """What each cell is owed now, in rounds of so many seconds."""
         debt: Floats = self.owed + (self.cells.share * (now - self.start) - self.received) / seconds
         return debt
+
+    def lately(self, debt: Floats) -> Floats:
+        """What of the debt has come up since the oldest mark."""
+        return debt - self.marks[0][1] if self.marks else debt
+
+    def marked(self, now: Seconds, seconds: Seconds) -> "Memory":
+        """The same at the beginning of a round, with no marks older than the window that this round will complete."""
+        debt = self.debt(now, seconds) if self.marks else np.zeros(len(self.cells))
+        marks = (*self.marks, (now, debt))
+        # Half a round of grace: a beginning is a sum of rounds, and rounded.
+        begin = now - (WINDOW - 1.5) * seconds
+        first = next((i for i, (at, _) in enumerate(marks) if at > begin), len(marks))
+        return replace(self, marks=marks[max(first - 1, 0) :])
 
 
 @dataclass(slots=True)
@@ -117,10 +156,18 @@ class Turn:
     places: Ints
     debt: Floats
 
+    @property
+    def near(self) -> NDArray[np.bool_]:
+        """Who begins a round in which it is to be on one node."""
+        marked = np.append(self.memory.cells.consolidated, False)  # no cell is the last one
+        near: NDArray[np.bool_] = marked[self.cell] & ~self.kept
+        return near
+
 
 def carried_over(before: Memory, debt: Floats, places: Ints, cells: Cells) -> Floats:
-    """What the new cells are owed: the debts of the same job on the same kind, and what cells that are no more were
-    owed, shared out over the job's new cells by their shares. What ran ahead is forgotten but for a round."""
+    """What the new cells are owed: the debts of the same job on the same kind, on one node or several, and what cells
+    that are no more were owed, shared out over the job's new cells by their shares. What ran ahead is forgotten but for
+    a round."""
     jobs = len(places)
     total = before.cells.totals(debt, len(before.rows))
     total = np.where(places >= 0, total[places], 0.0) if len(total) else np.zeros(jobs)
@@ -134,7 +181,7 @@ def carried_over(before: Memory, debt: Floats, places: Ints, cells: Cells) -> Fl
         kept = np.where(old_keys[at] == new_keys, debt[at], 0.0)
     rest, share = total - cells.totals(kept, jobs), cells.totals(cells.share, jobs)
     owed = kept + np.where(cells.second < 0, rest[cells.first] * cells.share / share[cells.first], 0.0)
-    owed += np.where(places[cells.first] < 0, _WELCOME * cells.share, 0.0)
+    owed += np.where(places[cells.first] < 0, _WELCOME * cells.share / share[cells.first], 0.0)
     carried: Floats = np.clip(owed, -1.0, cells.share * _MOST_BEHIND)
     return carried
 
@@ -143,6 +190,6 @@ def _keys(cells: Cells, places: Ints, width: int, jobs: int) -> Ints:
     """A number for each combination on a kind, by the jobs' old places; −1 where a job is new."""
     first = places[cells.first]
     second = np.where(cells.second >= 0, places[np.maximum(cells.second, 0)], jobs)
-    keys: Ints = (first * (jobs + 1) + second) * width + cells.kind
+    keys: Ints = ((first * (jobs + 1) + second) * width + cells.kind) * 2 + cells.consolidated
     keys[(first < 0) | (second < 0)] = -1
     return keys

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from shoal.core.decision import Floats
 from shoal.core.snapshot import Snapshot
+from shoal.policy.gavel.nearness import localities
+from shoal.solve.consolidation import Localities, LocalShares
 from shoal.solve.prices import Filling, equal_share_speed, isolated_speed
 
 Ints = NDArray[np.intp]
@@ -74,6 +76,24 @@ class Problem:
         alone[np.arange(len(alone)), fastest] = 1.0
         return alone
 
+    def scarce(self, shares: Floats) -> bool:
+        """Whether shares would have gangs sit apart that go slower so: there are not nodes enough.
+
+        A rule that does not tell kinds apart does not tell distances apart.
+        """
+        return self.aware and bool((self.gangs > 1).any()) and not self.places.fit(shares)
+
+    def asked(self, shares: Floats) -> Floats | None:
+        """What of shares that are not scarce is to be on one node: all time of gangs that are faster there."""
+        if not self.aware or not (self.gangs > 1).any() or not self.places.sensitive.any():
+            return None
+        return np.where(self.places.sensitive, shares, 0.0)
+
+    @cached_property
+    def places(self) -> Localities:
+        """Each gang's speeds on one node and across nodes."""
+        return localities(self.snapshot, self.rows, self.speeds, self.gangs)
+
     @property
     def preferred(self) -> Floats | None:
         """The shares to stay near to; none where they are spread over all kinds afterwards anyway."""
@@ -124,6 +144,7 @@ class Shares:
     """A rule's answer for the rows of its problem: time alone by row and kind, and together by pair of rows and kind.
 
     ``trouble`` says why it must not be put in force, or nothing. ``notes`` is what single rows should be told.
+    ``consolidated`` is the part of the time alone that is to be on one node, where nodes are scarce.
     """
 
     alone: Floats
@@ -131,6 +152,7 @@ class Shares:
     together: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     trouble: str = ""
     notes: dict[int, str] = field(default_factory=dict)
+    consolidated: Floats | None = None
 
 
 def shares_of(problem: Problem, alone: Floats, trouble: str = "", notes: dict[int, str] | None = None) -> Shares:
@@ -145,3 +167,14 @@ def filled(problem: Problem, found: Filling) -> Shares:
     good = found.residual <= GOOD and found.gap <= GOOD
     trouble = "" if good else f"inaccurate (gap {found.gap:.1e}, residual {found.residual:.1e})"
     return shares_of(problem, found.X, trouble)
+
+
+def seated(problem: Problem, found: LocalShares, notes: dict[int, str] | None = None) -> Shares:
+    """The shares of a solve that chooses between one node and several; who is apart for a part of its time is told."""
+    trouble = "" if found.status == "optimal" else f"{found.status} (gap {found.gap:.1e})"
+    told = dict(notes or {})
+    for row in np.flatnonzero(problem.places.sensitive.any(axis=1)).tolist():
+        time, near = float(found.shares[row].sum()), float(found.consolidated[row].sum())
+        if time > GOOD:
+            told[row] = f"; nodes are scarce: {100 * near / time:.0f}% of its share is on one node{told.get(row, '')}"
+    return Shares(found.shares, trouble=trouble, notes=told, consolidated=found.consolidated)

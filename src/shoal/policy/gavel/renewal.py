@@ -54,7 +54,9 @@ def with_new_shares(rule: Rule, snapshot: Snapshot, before: Memory | None, end: 
             isolated[known] = before.isolated[places[known]]
         problem = replace(problem, isolated=isolated[able])
         best = problem.all_on_fastest() if rule.fills and rule.aware else None
-        shares = rule.shares(problem) if best is None else Shares(best)
+        shares = rule.shares(problem) if best is None or problem.scarce(best) else Shares(best)
+        if shares.consolidated is None and not len(shares.pairs):
+            shares = replace(shares, consolidated=problem.asked(shares.alone))
     if shares.trouble and before is not None:
         cells, trouble = (
             _surviving(before, places, snapshot),
@@ -93,7 +95,7 @@ def _shares_before(before: Memory | None, places: Ints, able: Ints) -> Floats | 
         return None
     alone = np.zeros((len(before.rows) + 1, len(before.capacity)))  # the last row is that of new jobs
     single = before.cells.second < 0
-    alone[before.cells.first[single], before.cells.kind[single]] = before.cells.share[single]
+    np.add.at(alone, (before.cells.first[single], before.cells.kind[single]), before.cells.share[single])
     return alone[places[able]]
 
 
@@ -102,7 +104,12 @@ def _cells(snapshot: Snapshot, able: Ints, shares: Shares) -> Cells:
     alone = np.zeros((len(snapshot.columns), len(snapshot.cluster.kinds)))
     alone[able] = np.where(shares.alone > NOTHING, shares.alone, 0.0)
     together = np.where(shares.together > NOTHING, shares.together, 0.0)
-    return cells_of(alone, snapshot.columns.gpus, able[shares.pairs], together)
+    near = None
+    if shares.consolidated is not None:
+        near = np.zeros(alone.shape)
+        near[able] = np.where(shares.consolidated > NOTHING, shares.consolidated, 0.0)
+        alone = np.where(alone - near > NOTHING, alone, near)
+    return cells_of(alone, snapshot.columns.gpus, able[shares.pairs], together, near)
 
 
 def _surviving(before: Memory, places: Ints, snapshot: Snapshot) -> Cells:
@@ -114,5 +121,4 @@ def _surviving(before: Memory, places: Ints, snapshot: Snapshot) -> Cells:
     alive = (first >= 0) & ((cells.second < 0) | (second >= 0))
     fits = np.array(snapshot.cluster.capacity)[cells.kind] >= cells.gang
     alive &= fits & (columns.speeds[first, cells.kind] > 0)
-    kept = np.flatnonzero(alive)
-    return Cells(first[kept], second[kept], cells.kind[kept], cells.gang[kept], cells.share[kept])
+    return replace(cells, first=first, second=second).taken(np.flatnonzero(alive))

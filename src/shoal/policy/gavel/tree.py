@@ -15,9 +15,10 @@ from typing import ClassVar
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.api import check_round
-from shoal.policy.gavel.problem import Problem, Shares, filled
+from shoal.policy.gavel.problem import Problem, Shares, filled, seated
 from shoal.policy.gavel.turns import by_rounds
-from shoal.solve.prices import Node, hierarchical
+from shoal.solve.consolidation import water_filled
+from shoal.solve.prices import Node, hierarchical, paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,11 @@ class Hierarchical:
         for row, at in enumerate(problem.rows.tolist()):
             root.at(names[tenant[at]]).children.append(row)
         tree = root.node(_weights(self.weights), frozenset(self.fifo.split("|")) - {""})
-        level = problem.speeds * (problem.gangs / problem.equal_speed)[:, None]
+        unit = problem.equal_speed / problem.gangs
+        level = problem.speeds / unit[:, None]
         found = hierarchical(level, problem.gangs, problem.capacity, tree, problem.weight, prefer=problem.preferred)
+        if problem.scarce(found.X):
+            return seated(problem, water_filled(problem.places.per(unit), paths.Tree(tree, problem.weight)))
         return filled(problem, found)
 
 

@@ -8,12 +8,14 @@ rule would rather leave them idle. What a job is owed outlives new shares, so fr
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.mechanism.rounds import NOBODY, Cells, next_round
 from shoal.policy.api import round_end
 from shoal.policy.gavel.memory import Memory, Turn
+from shoal.policy.gavel.nearness import node_sizes
 from shoal.policy.gavel.renewal import NOTHING, Rule, with_new_shares
 from shoal.policy.gavel.words import told
 
@@ -69,12 +71,18 @@ def _fresh(rule: Rule, snapshot: Snapshot, before: Memory | None) -> Turn:
         memory = replace(before, end=end)
     else:
         memory = with_new_shares(rule, snapshot, before, end)
+    memory = memory.marked(now, rule.round)
     cells, debt = memory.cells, memory.debt(now, rule.round)
     capacity = np.array(snapshot.cluster.capacity)
     mate = np.where(cells.second >= 0, columns.rows[cells.second], NOBODY) if jobs else cells.second
     sits = (columns.kind[cells.first] == cells.kind) & (columns.partner[cells.first] == mate)
+    nodes: tuple[tuple[int, ...], ...] = ()
+    if cells.consolidated.any():
+        nodes = node_sizes(snapshot.cluster)
+        sits &= ~cells.consolidated | _on_one_node(snapshot, cells)
     span = (end - now) / rule.round
-    cell = next_round(cells, debt, span, capacity, jobs, sits=sits, idle=not rule.fills)
+    lately = memory.lately(debt)
+    cell = next_round(cells, debt, lately, span, capacity, jobs, sits=sits, idle=not rule.fills, nodes=nodes)
     runs = cell >= 0
     kind = np.where(runs, cells.kind[cell], NOBODY).astype(np.int8) if len(cells) else np.full(jobs, NOBODY, np.int8)
     partner = np.full(jobs, NOBODY, dtype=np.int32)
@@ -82,6 +90,15 @@ def _fresh(rule: Rule, snapshot: Snapshot, before: Memory | None) -> Turn:
     shared = shared[cells.second[shared] >= 0]
     partner[cells.first[shared]], partner[cells.second[shared]] = cells.second[shared], cells.first[shared]
     return Turn(memory, cell, kind, partner, np.zeros(jobs, dtype=bool), np.arange(jobs), debt)
+
+
+def _on_one_node(snapshot: Snapshot, cells: Cells) -> NDArray[np.bool_]:
+    """By cell: whether its job sits on one node now."""
+    one = np.zeros(len(snapshot.columns), dtype=bool)
+    for i in np.unique(cells.first[cells.consolidated]).tolist():
+        seats = snapshot.placement(i)
+        one[i] = seats is not None and len(seats.seats) == 1
+    return one[cells.first]
 
 
 def _fill(rule: Rule, snapshot: Snapshot, turn: Turn) -> None:

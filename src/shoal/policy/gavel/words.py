@@ -23,12 +23,20 @@ def told(snapshot: Snapshot, turn: Turn) -> Verdicts:
     codes[turn.kept] = _LEASED
     gpus = np.where(runs, snapshot.columns.gpus, 0).astype(np.int32)
     numbers = _Numbers(turn, snapshot.now, np.array([*snapshot.cluster.kinds, ""]))
-    verdicts = explained(snapshot, gpus, codes, numbers, turn.kind)
-    if (turn.partner < 0).all():
+    verdicts, near = explained(snapshot, gpus, codes, numbers, turn.kind), turn.near
+    if (turn.partner < 0).all() and not near.any():
         return verdicts
     hopeless = {i: verdicts.at(i) for i in np.flatnonzero(~snapshot.possible).tolist()}
-    shared = Verdicts(snapshot, gpus=gpus, codes=codes, numbers=numbers, kinds=turn.kind, partners=turn.partner)
-    return shared.overruled(hopeless)
+    detailed = Verdicts(
+        snapshot,
+        gpus=gpus,
+        codes=codes,
+        numbers=numbers,
+        kinds=turn.kind,
+        partners=turn.partner,
+        consolidated=near if near.any() else None,
+    )
+    return detailed.overruled(hopeless)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +50,7 @@ class _Numbers(Mapping[ReasonCode, tuple[NumberColumn, ...]]):
     def __getitem__(self, code: ReasonCode) -> tuple[NumberColumn, ...]:
         memory = self.turn.memory
         if code is _TURN:
-            return self.kinds[self.turn.kind], self._there, self._total, self._had, self._note
+            return self._where, self._there, self._total, self._had, self._note
         if code is _FILLS:
             return self.kinds[self.turn.kind], self._total, self._had, self._note
         if code is _WAITS:
@@ -69,6 +77,12 @@ class _Numbers(Mapping[ReasonCode, tuple[NumberColumn, ...]]):
     @cached_property
     def _had(self) -> Floats:
         return 100.0 * self._by_job(self.turn.memory.received) / max(self.now - self.turn.memory.start, 1e-9)
+
+    @cached_property
+    def _where(self) -> NumberColumn:
+        near = self.turn.near
+        where = self.kinds[self.turn.kind]
+        return np.char.add(where, np.where(near, ", one node", "")) if near.any() else where
 
     @cached_property
     def _there(self) -> Floats:

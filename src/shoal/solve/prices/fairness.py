@@ -32,8 +32,8 @@ class Filling:
 
     ``X`` never exceeds a row's time or a capacity. ``tau`` is the first stage's level, ``objective`` the policy's own
     measure of X. ``residual`` is the worst shortfall of a level against the water-filled one, relative to the row's
-    fastest type, or the fall of a stage below the one before it if that is worse; ``gap`` how far the objective is
-    below what the first stage's prices allow at most, relative.
+    fastest type, or if worse what a stage's prices leave unproven of all that was open to it, or its fall below the
+    stage before it; ``gap`` how far the objective is below what the first stage's prices allow at most, relative.
     """
 
     X: Floats
@@ -182,7 +182,7 @@ def _filled(
         most = None if water_filling else 1
         run = fill(usable, gangs, capacity, path, most=most, tie=tie, every_way=prefer is not None)
         inside = within_capacity(run.shares, gangs, capacity)
-        missing = max(_shortfall(run, (usable * inside).sum(axis=1), fastest), _backslide(run))
+        missing = max(_shortfall(run, (usable * inside).sum(axis=1), fastest), _doubt(run))
         if missing < residual:
             found, shares, residual = run, inside, missing
         if residual <= _RESIDUAL:
@@ -198,7 +198,7 @@ def _filled(
     tau = found.stages[0].tau if found.stages else top.top
     objective, bound = path.worth(levels), path.worth(top.at(tau))
     gap = max(bound - objective, 0.0) / bound if bound > 0 else 0.0
-    residual = max(_shortfall(found, levels, fastest), _backslide(found))
+    residual = max(_shortfall(found, levels, fastest), _doubt(found))
     return Filling(shares, levels, tau, objective, found.stages, residual, gap)
 
 
@@ -206,10 +206,11 @@ def _shortfall(found: Filled, levels: Floats, fastest: Floats) -> float:
     return float(((found.levels - levels) / fastest).max(initial=0.0))
 
 
-def _backslide(found: Filled) -> float:
-    """How far a stage came to rest below the one before it: water only rises, so more than 0 is a failed search."""
+def _doubt(found: Filled) -> float:
+    """What its prices leave unproven, or how far a stage came to rest below the one before it: water only rises."""
     pairs = zip(found.stages, found.stages[1:], strict=False)
-    return max((1.0 - after.tau / before.tau for before, after in pairs if after.tau < before.tau), default=0.0)
+    fallen = (1.0 - after.tau / before.tau for before, after in pairs)
+    return max(found.unproven, *fallen, 0.0)
 
 
 def _usable(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:

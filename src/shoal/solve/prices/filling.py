@@ -37,11 +37,15 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Shares that reach the levels, up to rounding within capacity; on request, every other way to the same levels."""
+    """Shares that reach the levels, up to rounding within capacity; on request, every other way to the same levels.
+
+    ``unproven`` is the most that a stage's prices leave unaccounted for, as a fraction of all that was open.
+    """
 
     shares: Floats
     levels: Floats
     stages: tuple[Stage, ...]
+    unproven: float
     menu: Menu | None
 
 
@@ -62,17 +66,19 @@ def fill(
     """
     pool = _Pool(speeds, gangs, capacity, path, tie)
     stages: list[Stage] = []
+    unproven = 0.0
     while True:
         search, types = pool.search()
         rest = search.run()
+        unproven = max(unproven, rest.unproven)
         shares = pool.shares(search, rest)
-        arrived = rest.tau >= search.climb.top
+        arrived = rest.below >= search.climb.top
         stage = pool.close(search, types, rest, final=arrived)
         if not arrived:
             stages.append(stage)
         if not pool.rising or len(stages) == most:
             menu = pool.every_way() if every_way else None
-            return Filled(shares, search.climb.at(rest.tau), tuple(stages), menu)
+            return Filled(shares, rest.levels, tuple(stages), unproven, menu)
 
 
 class _Pool:
@@ -87,6 +93,7 @@ class _Pool:
         self._held = np.zeros(types)
         self._menu = Menu(np.zeros(0, dtype=np.intp), np.zeros((0, types)), np.zeros(0))
         self._tau, self._slack = 0.0, 0.0
+        self._reached = np.zeros(rows)
         self.active: Ints = np.arange(rows)
 
     @property
@@ -109,7 +116,7 @@ class _Pool:
     def shares(self, search: Search, rest: Rest) -> Floats:
         """The mix of responses at which a stage came to rest, as time fractions of all rows."""
         shares = self._fixed.copy()
-        search.stand(rest.tau)
+        search.crowd.stand(rest.levels[self.active])
         market, reached = search.market, np.ix_(self.active, self._open)
         for q, x in zip(rest.points, rest.mix.tolist(), strict=True):
             if x > 0:
@@ -127,14 +134,15 @@ class _Pool:
         q, idle = rest.prices[search.market.open], rest.overdrawn[search.market.open] < -10 * STEP
         still_open = self._open.copy()
         still_open[self._open] = (q < min(_PRICED, float(q.max()))) & (idle | (q < _FAINTLY))
-        levels = search.climb.at(rest.tau)[self.active]
+        self._reached = rest.levels
+        levels = rest.levels[self.active]
         fastest = np.where(still_open, self._speeds[self.active], 0.0).max(axis=1, initial=0.0)
         stuck = final | (levels >= fastest * (1.0 - _STOPPED))
         self._freeze(search.crowd, p, np.flatnonzero(stuck), np.inf if final else self._tie * float(p.max()))
         frozen = self.active[stuck]
         self._stop[self.active] = np.where(stuck, levels, fastest)
         self._slack += max(STEP, float(rest.overdrawn.max()))
-        self._open, self._tau, self.active = still_open, rest.tau, self.active[~stuck]
+        self._open, self._tau, self.active = still_open, rest.below, self.active[~stuck]
         return Stage(rest.tau, p, frozen)
 
     def _freeze(self, crowd: Crowd, p: Floats, stuck: Ints, tolerance: float) -> None:
@@ -160,6 +168,6 @@ class _Pool:
         menu = self._menu.joined(Menu(single, self._fixed[single], self._gangs[single]))
         if len(self.active):
             crowd = Crowd(np.ascontiguousarray(self._speeds[self.active][:, self._open].T), self._gangs[self.active])
-            crowd.stand(self._path.climb(self._stop).at(self._tau)[self.active])
+            crowd.stand(self._reached[self.active])
             menu = menu.joined(self._ways(crowd, np.zeros(len(self._open)), np.arange(len(self.active)), np.inf))
         return menu

@@ -19,7 +19,8 @@ Floats = NDArray[np.float64]
 
 _TOLERANCE = 1e-13
 """Reduced costs above minus this are taken for zero, times the largest price where that is above one."""
-_PIVOT = 1e-11
+_PIVOT = 1e-9
+"""A basis inverted through a smaller pivot is not worth its digits: better columns are found by asking again."""
 _PATIENCE = 60
 """Pivots after which the first eligible column enters instead of the best, a rule that cannot cycle but by rounding;
 after as many again, gains that may be rounding no longer count."""

@@ -26,6 +26,9 @@ _REACH = 4.0
 """How far the prices of closed types may go at first, in units of all open ones; enlarged when they bind."""
 _FAR = 1e9
 _TURNS = 500
+_ULP = 2e-16
+_PART = 1e-6
+"""The first step down where no root can be told, relative to τ and as a part of one such step."""
 _NEAR = 1e-3
 """How close to its root D is brought in one fall, relative to where it was: the next prices ask for more anyway."""
 
@@ -71,16 +74,80 @@ class Market:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Where a search came to rest: τ, the prices that brought it there, and responses whose mix fits at τ.
+    """Where a search came to rest: the levels, the prices that brought it there, and responses whose mix fits.
 
-    ``overdrawn`` is how far the mix overdraws each type, negative where some of it stays idle.
+    Nothing above ``tau`` fits and the path at ``below`` does; they are one but where two levels that matter have no τ
+    between them. ``overdrawn`` is how far the mix overdraws each type, negative where some of it stays idle, and
+    ``unproven`` how much of everything the prices leave unaccounted for: above 0 they prove less than they should.
     """
 
     tau: float
+    below: float
+    levels: Floats
+    unproven: float
     prices: Floats
     points: list[Floats]
     mix: Floats
     overdrawn: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """The straight line from one level of a path to the next that a float can name: a part of it, from 0 to 1."""
+
+    lower: Floats
+    upper: Floats
+
+    def at(self, part: float) -> Floats:
+        return np.minimum(self.lower + part * (self.upper - self.lower), self.upper)
+
+
+class _Descent:
+    """A place on the path that only ever moves down, between two neighbouring floats where there is need."""
+
+    __slots__ = ("_climb", "_fine", "_floor", "_nudge", "_part", "_step", "below", "tau")
+
+    def __init__(self, climb: Climb, floor: float) -> None:
+        self._climb, self._floor, self._nudge = climb, floor, _ULP
+        self.tau = self.below = climb.top
+        self._fine: _Between | None = None
+        self._part, self._step = 1.0, _PART
+
+    def levels(self) -> Floats:
+        return self._climb.at(self.tau) if self._fine is None else self._fine.at(self._part)
+
+    def blur(self) -> float:
+        """By how much levels may be off because the path bends, at a row's stop, where the straight line does not."""
+        if self._fine is None:
+            return 0.0
+        stop, rise = self._climb.at(self._climb.top), self._fine.upper - self._fine.lower
+        bends = (rise > 0) & (self._fine.upper >= stop)
+        return float((rise[bends] / stop[bends]).max(initial=0.0))
+
+    def fall(self, overdrawn: Callable[[Floats], float], excess: float) -> None:
+        """Down to where next to nothing is overdrawn; some way down in any case."""
+        if self._fine is not None:
+            self._fall_between(self._fine, overdrawn, excess)
+            return
+        tau = root_from_above(lambda at: overdrawn(self._climb.at(at)), self._floor, self.tau, excess)
+        if tau < self.tau:
+            self.tau = self.below = tau
+            self._nudge = _ULP
+            return
+        # Where a sum mixes levels of very unlike size, τ is too coarse to tell which of them still fit.
+        self.below = self.tau * (1.0 - self._nudge)
+        self._fine = _Between(self._climb.at(self.below), self._climb.at(self.tau))
+        self._part, self._step, self._nudge = 1.0, _PART, 2 * self._nudge
+
+    def _fall_between(self, fine: _Between, overdrawn: Callable[[Floats], float], excess: float) -> None:
+        part = root_from_above(lambda at: overdrawn(fine.at(at)), 0.0, self._part, excess)
+        if part < self._part:
+            self._part = part
+        elif part > 0.0:
+            # Where two speeds are all but equal, a cost can jump within one ulp of a level.
+            self._part, self._step = max(part - self._step, 0.0), 2 * self._step
+        else:
+            self.tau, self._fine = self.below, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +160,14 @@ class Search:
     active: Ints
     floor: float
 
-    def stand(self, tau: float) -> None:
-        """Put the crowd where the path is at τ."""
-        self.crowd.stand(self.climb.at(tau)[self.active])
-
     def run(self) -> Rest:
         """Down from the top until the responses fit."""
-        tau, turn, reach, nudge = self.climb.top, 0, _REACH, 2e-16
+        turn, reach = 0, _REACH
+        place = _Descent(self.climb, self.floor)
         points = [self.market.open / self.market.open.sum()]
         while True:
-            self.stand(tau)
+            levels = place.levels()
+            self.crowd.stand(levels[self.active])
             cuts = _Cuts(self.market, self.crowd, reach, points)
             while True:
                 answer = cuts.game.solve()
@@ -112,30 +177,26 @@ class Search:
                     cuts.extend()
                     continue
                 if fits or turn >= _TURNS:
-                    return Rest(tau, cuts.best, cuts.points, answer.mix, answer.mix @ np.array(cuts.columns))
+                    arrived = place.below >= self.climb.top
+                    unproven = 0.0 if arrived else max(-cuts.most, place.blur())
+                    overdrawn = answer.mix @ np.array(cuts.columns)
+                    return Rest(place.tau, place.below, levels, unproven, cuts.best, cuts.points, answer.mix, overdrawn)
                 if cuts.most > _CLOSE * answer.value:
                     break
                 turn += 1
                 # Between the best and the model's own choice cuts tell most; every so often only its own will do.
                 cuts.add(answer.prices if turn % 4 == 0 else 0.5 * (answer.prices + cuts.best))
-            lower = self._fall(cuts.best, tau, cuts.most)
+            place.fall(self._overdrawn(cuts.best), cuts.most)
             turn += 1
-            # Where two speeds are all but equal, a cost can jump within one ulp of τ.
-            nudge = 2e-16 if lower < tau else 2 * nudge
-            tau = lower if lower < tau else tau * (1.0 - nudge)
             used = [q for q, x in zip(cuts.points, answer.mix.tolist(), strict=True) if x > 0 and q is not cuts.best]
             points, reach = [*used, cuts.best], cuts.reach
 
-    def _fall(self, q: Floats, tau: float, excess: float) -> float:
-        """From where D is ``excess`` at q down to where it is next to nothing, never to where it is below nothing."""
+    def _overdrawn(self, q: Floats) -> Callable[[Floats], float]:
+        """D at these prices as a function of all levels."""
         p = q / self.market.capacity
         hull = self.crowd.hull(p[self.market.open])
         spare = float(q.sum() - (self.market.held + self.market.menu.usage(p)) @ p)
-
-        def overdrawn(at: float) -> float:
-            return float(self.crowd.gangs @ hull.cost(self.climb.at(at)[self.active])) - spare
-
-        return root_from_above(overdrawn, self.floor, tau, excess)
+        return lambda levels: float(self.crowd.gangs @ hull.cost(levels[self.active])) - spare
 
 
 def root_from_above(rising: Callable[[float], float], low: float, high: float, at_high: float) -> float:

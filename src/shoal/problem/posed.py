@@ -1,33 +1,34 @@
-"""One decision on a written-down problem: jobs, speeds and capacities in a JSON file; shares, objective and gap out.
+"""A written-down problem as arrays: jobs, speeds and capacities read from a JSON file, and what is wrong with them.
 
-The file holds one problem or a list of them. Shares are fractions of time by job and GPU type. Jobs that cannot run
-are refused one by one, with the numbers; a field that makes no sense is an error that names it.
+The file holds one problem or a list of them. Jobs that cannot run are refused one by one, with the numbers; a field
+that makes no sense is an error that names it.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from time import process_time
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.errors import InputError, nearest
-from shoal.policy.registry import POLICIES, parse_policy
-from shoal.solve import fractional, lp, prices, sharing
+from shoal.solve import prices
+from shoal.solve.consolidation import Localities
 from shoal.solve.crowd import Crowd
 
 Floats: TypeAlias = NDArray[np.float64]
-Answer: TypeAlias = dict[str, Any]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job of a problem: progress per second of its whole gang by GPU type, and what the policies ask for."""
+    """A job of a problem: progress per second of its whole gang by GPU type, and what the policies ask for.
+
+    ``unconsolidated`` is the same for a gang spread over several nodes, where that is slower.
+    """
 
     id: str
     throughput: dict[str, float]
+    unconsolidated: dict[str, float] = {}
     gpus: int = 1
     weight: float = 1.0
     steps_left: float | None = None
@@ -66,7 +67,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @dataclass(frozen=True, slots=True)
 class Posed:
-    """A problem as arrays: rows are the jobs that can run, columns the types."""
+    """A problem as arrays: rows are the jobs that can run, columns the types.
+
+    ``speeds`` are those of gangs seated as well as they can be; ``places`` tells both, if a job is slower apart.
+    """
 
     problem: Problem
     jobs: tuple[Job, ...]
@@ -75,6 +79,11 @@ class Posed:
     gangs: Floats
     capacity: Floats
     weights: Floats
+    places: Localities | None = None
+
+    def scarce(self, shares: Floats) -> Localities | None:
+        """Both speeds of every gang, if some would have to sit apart and go slower for these shares; else nothing."""
+        return None if self.places is None or self.places.fit(shares) else self.places
 
     def column(self, name: str) -> Floats:
         """A field of every job; one that is missing or not above 0 is an error."""
@@ -171,7 +180,7 @@ def pose(problem: Problem, *, aware: bool = True) -> tuple[Posed, dict[str, str]
     refused: dict[str, str] = {}
     jobs, rows = [], []
     for job in problem.jobs:
-        row = [job.throughput.get(kind, 0.0) for kind in kinds]
+        row = [_seated_well(problem, job, kind) for kind in kinds]
         wide = [speed if job.gpus <= gpus else 0.0 for speed, gpus in zip(row, capacity, strict=True)]
         if not any(row):
             refused[job.id] = f"has no throughput on any of {', '.join(kinds)}"
@@ -185,7 +194,28 @@ def pose(problem: Problem, *, aware: bool = True) -> tuple[Posed, dict[str, str]
     seen = true_speeds if aware else (true_speeds > 0).astype(np.float64)
     gangs = np.array([job.gpus for job in jobs], dtype=np.float64)
     weights = np.array([job.weight for job in jobs], dtype=np.float64)
-    return Posed(problem, tuple(jobs), seen, true_speeds, gangs, capacity, weights), refused
+    places = _places(problem, jobs, true_speeds, gangs, capacity) if aware else None
+    return Posed(problem, tuple(jobs), seen, true_speeds, gangs, capacity, weights, places), refused
+
+
+def _seated_well(problem: Problem, job: Job, kind: str) -> float:
+    """The throughput on one node, or on several if the gang is larger than one."""
+    together = job.throughput.get(kind, 0.0)
+    return job.unconsolidated.get(kind, together) if job.gpus > problem.gpus_per_node.get(kind, job.gpus) else together
+
+
+def _places(problem: Problem, jobs: list[Job], best: Floats, gangs: Floats, capacity: Floats) -> Localities | None:
+    """What differs between one node and several; nothing, if no job's throughput does."""
+    if not any(job.unconsolidated for job in jobs):
+        return None
+    nodes = []
+    for kind, gpus in problem.cluster.items():
+        size = problem.gpus_per_node.get(kind, max(gpus, 1))
+        nodes.append([size] * (gpus // size) + [gpus % size] * (gpus % size > 0))
+    apart = np.array([[job.unconsolidated.get(kind, np.inf) for kind in problem.cluster] for job in jobs])
+    largest = np.array([max(sizes, default=0) for sizes in nodes])
+    consolidated = np.where(gangs[:, None] <= largest, best, 0.0)
+    return Localities(consolidated, np.minimum(apart, best), gangs, capacity, nodes)
 
 
 def _check(problem: Problem) -> None:
@@ -208,150 +238,25 @@ def _check(problem: Problem) -> None:
                 raise InputError(f"job {job.id}, throughput", kind, nearest(kind, problem.cluster))
             if not 0 <= speed < float("inf"):
                 raise InputError(f"job {job.id}, throughput.{kind}", speed, "must be a number of at least 0")
+        _check_unconsolidated(problem, job)
+    for kind, size in problem.gpus_per_node.items():
+        if kind not in problem.cluster:
+            raise InputError("gpus_per_node", kind, nearest(kind, problem.cluster))
+        if size < 1:
+            raise InputError(f"gpus_per_node.{kind}", size, "must be at least 1")
     for name, entity in problem.entities.items():
         if not 0 < entity.weight < float("inf"):
             raise InputError(f"entities.{name}.weight", entity.weight, "must be above 0")
 
 
-def solve(problem: Problem, spec: str) -> Answer:
-    """The policy's shares for a problem, with the objective, the gap and the CPU seconds it took."""
-    policy = parse_policy(spec)
-    name = spec.partition(":")[0]
-    solver = _SOLVERS.get(name)
-    if solver is None:
-        known = [n for n in POLICIES if n in _SOLVERS]
-        raise InputError("policy", name, f"cannot be solved on a problem file; choose one of {', '.join(known)}")
-    posed, refused = pose(problem, aware=bool(getattr(policy, "aware", True)))
-    begin = process_time()
-    found = solver(posed, policy)
-    seconds = process_time() - begin
-    notes = dict(found.pop("notes", {}))
-    return {"policy": spec, **found, "seconds": seconds, "refused": refused, "notes": notes}
-
-
-def _table(posed: Posed, shares: Floats) -> dict[str, dict[str, float]]:
-    kinds = list(posed.problem.cluster)
-    return {job.id: dict(zip(kinds, row, strict=True)) for job, row in zip(posed.jobs, shares.tolist(), strict=True)}
-
-
-def _answer(posed: Posed, shares: Floats, objective: float, gap: float, residual: float, **more: Any) -> Answer:
-    levels = (posed.true_speeds * shares).sum(axis=1)
-    return {
-        "objective": objective,
-        "allocation": _table(posed, shares),
-        "levels": dict(zip((job.id for job in posed.jobs), levels.tolist(), strict=True)),
-        "gap": gap,
-        "residual": residual,
-        **more,
-    }
-
-
-def _filled(posed: Posed, filling: prices.Filling, objective: float) -> Answer:
-    certificate = [dict(zip(posed.problem.cluster, stage.prices.tolist(), strict=True)) for stage in filling.stages]
-    return _answer(posed, filling.X, objective, filling.gap, filling.residual, prices=certificate)
-
-
-def _timed(posed: Posed, found: lp.TimeShares, notes: Mapping[str, str] | None = None) -> Answer:
-    return _answer(
-        posed, found.shares, found.objective, found.gap, found.residual, status=found.status, notes=notes or {}
-    )
-
-
-def _shared(posed: Posed, found: sharing.SharedShares, notes: Mapping[str, str] | None = None) -> Answer:
-    kinds, names = list(posed.problem.cluster), [job.id for job in posed.jobs]
-    together = [
-        {"jobs": [names[a], names[b]], "fraction": dict(zip(kinds, row, strict=True))}
-        for (a, b), row in zip(found.pairs.tolist(), found.together.tolist(), strict=True)
-    ]
-    answer = _answer(posed, found.alone, found.objective, found.gap, found.residual, status=found.status)
-    levels = dict(zip(names, found.throughput.tolist(), strict=True))
-    return {**answer, "levels": levels, "pairs": together, "notes": notes or {}}
-
-
-def _max_min(posed: Posed, policy: Any) -> Answer:
-    demands, filling = posed.demands(), bool(policy.water_filling)
-    if policy.space_sharing:
-        return _shared(posed, sharing.shared_max_min(posed.crowd(), demands, water_filling=filling))
-    found = prices.max_min(posed.speeds, posed.gangs, posed.capacity, demands, water_filling=filling)
-    return _filled(posed, found, found.objective)
-
-
-def _makespan(posed: Posed, policy: Any) -> Answer:
-    steps = posed.column("steps_left")
-    if policy.space_sharing:
-        return _shared(posed, sharing.shared_makespan(posed.crowd(), steps))
-    found = prices.makespan(posed.speeds, posed.gangs, posed.capacity, steps)
-    return _filled(posed, found, 1.0 / found.objective)
-
-
-def _ftf(posed: Posed, policy: Any) -> Answer:
-    del policy
-    steps = posed.column("steps_left")
-    elapsed = np.array([job.elapsed for job in posed.jobs])
-    isolated = np.array([job.isolated_elapsed for job in posed.jobs])
-    alone = isolated + steps / prices.isolated_speed(posed.speeds, posed.gangs, posed.capacity)
-    found = prices.finish_time_fairness(posed.speeds, posed.gangs, posed.capacity, steps, elapsed, alone)
-    return _filled(posed, found, 1.0 / found.objective)
-
-
-def _fifo(posed: Posed, policy: Any) -> Answer:
-    del policy
-    order = np.argsort([job.arrived for job in posed.jobs], kind="stable")
-    return _timed(posed, lp.fifo(posed.speeds, posed.gangs, posed.capacity, order))
-
-
-def _sjf(posed: Posed, policy: Any) -> Answer:
-    del policy
-    return _timed(posed, lp.shortest_job_first(posed.speeds, posed.gangs, posed.capacity, posed.column("steps_left")))
-
-
-def _throughput(posed: Posed, policy: Any) -> Answer:
-    if policy.space_sharing:
-        return _shared(posed, sharing.shared_throughput(posed.crowd(), posed.weights))
-    return _timed(posed, lp.maximise_throughput(posed.speeds, posed.gangs, posed.capacity, posed.weights))
-
-
-def _cost(posed: Posed, policy: Any) -> Answer:
-    costs = posed.costs()
-    if policy.space_sharing:
-        return _shared(posed, sharing.shared_cheapest(posed.crowd(), costs, posed.weights))
-    return _timed(posed, fractional.cheapest(posed.speeds, posed.gangs, posed.capacity, costs, posed.weights))
-
-
-def _cost_slo(posed: Posed, policy: Any) -> Answer:
-    costs = posed.costs()
-    floors, notes = posed.floors()
-    if policy.space_sharing:
-        shared = sharing.shared_cheapest(posed.crowd(), costs, posed.weights, floors)
-        return _shared(posed, shared, {**notes, **_short(posed, shared)})
-    found = fractional.cheapest(posed.speeds, posed.gangs, posed.capacity, costs, posed.weights, floors)
-    return _timed(posed, found, {**notes, **_short(posed, found)})
-
-
-def _short(posed: Posed, found: lp.TimeShares | sharing.SharedShares) -> dict[str, str]:
-    """Which SLOs are not kept, and by how much."""
-    notes = {}
-    for row in np.flatnonzero((found.shortfall > 1e-9) | found.unattainable).tolist():
-        why = "cannot be met even alone" if found.unattainable[row] else "cannot be met together with the others'"
-        notes[posed.jobs[row].id] = f"its SLO {why}: {found.shortfall[row]:.6g} steps/s short"
-    return notes
-
-
-def _hierarchical(posed: Posed, policy: Any) -> Answer:
-    del policy
-    equal = prices.equal_share_speed(posed.speeds, posed.capacity) / posed.gangs
-    found = prices.hierarchical(posed.speeds / equal[:, None], posed.gangs, posed.capacity, posed.tree(), posed.weights)
-    return _filled(posed, found, found.objective)
-
-
-_SOLVERS: dict[str, Callable[[Posed, Any], Answer]] = {
-    "gavel.max-min": _max_min,
-    "gavel.makespan": _makespan,
-    "gavel.ftf": _ftf,
-    "gavel.fifo": _fifo,
-    "gavel.sjf": _sjf,
-    "gavel.throughput": _throughput,
-    "gavel.cost": _cost,
-    "gavel.cost-slo": _cost_slo,
-    "gavel.hierarchical": _hierarchical,
-}
+def _check_unconsolidated(problem: Problem, job: Job) -> None:
+    for kind, speed in job.unconsolidated.items():
+        field, together = f"job {job.id}, unconsolidated.{kind}", job.throughput.get(kind, 0.0)
+        if kind not in problem.cluster:
+            raise InputError(f"job {job.id}, unconsolidated", kind, nearest(kind, problem.cluster))
+        if not 0 <= speed <= together:
+            raise InputError(field, speed, f"must be from 0 to its throughput on one node, {together:g}")
+        if kind not in problem.gpus_per_node:
+            raise InputError(field, speed, f"say in gpus_per_node.{kind} how many GPUs a node has")
+        if job.gpus == 1:
+            raise InputError(field, speed, "one GPU is always on one node; leave it out")

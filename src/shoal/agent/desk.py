@@ -1,0 +1,247 @@
+"""What a node should have and what it has: orders and news go in, things to do come out.
+
+Pure bookkeeping: no clock, no process, no file. Repeating orders changes nothing. A device is held by one run, or by
+one and those that share with it, from when it is made ready until nothing of it is left.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+from shoal.wire.messages import Orders, RankExit, RunOrder, RunReport
+
+Key: TypeAlias = tuple[int, int]
+"""A job's number and its incarnation."""
+
+_MOST_CAUSE = 2000
+
+
+class Phase(StrEnum):
+    """How far a run has come."""
+
+    WAITING = "waiting"
+    PREPARING = "preparing"
+    READY = "ready"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+_TOLD: dict[Phase, Literal["ready", "running", "ended"]] = {
+    Phase.READY: "ready",
+    Phase.STARTING: "ready",
+    Phase.RUNNING: "running",
+    Phase.STOPPING: "running",
+    Phase.ENDED: "ended",
+}
+"""What the control plane is told of each phase; a run that is not ready yet is not spoken of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """See whether the run could start here and find it a port; answer with ``Desk.prepared``."""
+
+    order: RunOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the ranks; tell ``Desk.started``, ``Desk.exited`` and at last ``Desk.over``."""
+
+    order: RunOrder
+    devices: tuple[int, ...]
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Warn the ranks and kill them after ``grace`` seconds; tell ``Desk.over`` when nothing is left."""
+
+    key: Key
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nobody will ask for this run again: drop what was kept of it."""
+
+    key: Key
+
+
+Action: TypeAlias = Prepare | Start | Stop | Forget
+Todo: TypeAlias = list[Action]
+
+
+@dataclass(slots=True)
+class Run:
+    """One incarnation of a job on this node."""
+
+    order: RunOrder
+    phase: Phase = Phase.WAITING
+    devices: tuple[int, ...] = ()
+    port: int = 0
+    exits: dict[int, int] = field(default_factory=dict)
+    cause: str = ""
+    blameless: bool = False
+    finished: bool = False
+    unwanted: bool = False
+    done: float | None = None
+    saved: float | None = None
+
+    @property
+    def key(self) -> Key:
+        """Which job, which incarnation."""
+        return self.order.job, self.order.incarnation
+
+    def end(self, cause: str = "", *, blameless: bool = False) -> None:
+        """Nothing of it is left, for this reason, which may be no fault of its own."""
+        self.phase, self.devices = Phase.ENDED, ()
+        self.cause, self.blameless = cause[:_MOST_CAUSE], blameless
+
+    def report(self) -> RunReport | None:
+        """What the control plane is told of it, if anything yet."""
+        told = _TOLD.get(self.phase)
+        return told and RunReport(
+            job=self.order.job,
+            incarnation=self.order.incarnation,
+            phase=told,
+            port=self.port,
+            exits=[RankExit(rank, status) for rank, status in self.exits.items()],
+            cause=self.cause,
+            blameless=self.blameless,
+            finished=self.finished,
+            done=self.done,
+            saved=self.saved,
+        )
+
+
+class Desk:
+    """The runs of a node with so many devices."""
+
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
+        self._closing = False
+        self.generation = -1
+        self.runs: dict[Key, Run] = {}
+
+    def reports(self) -> list[RunReport]:
+        """All runs, as the control plane is told of them."""
+        return [report for run in self.runs.values() if (report := run.report())]
+
+    def follow(self, orders: Orders, *, first: bool = False) -> Todo:
+        """Take in all that the node should have. Orders older than the last are ignored, unless ``first``: a control
+        plane that has just been met may count from anywhere."""
+        if orders.generation < self.generation and not first:
+            return []
+        self.generation = orders.generation
+        todo: Todo = []
+        wanted = {(order.job, order.incarnation): order for order in orders.runs}
+        for key in [key for key in self.runs if key not in wanted]:
+            todo += self._drop(self.runs[key])
+        for key, order in wanted.items():
+            todo += self._take(key, order)
+        return todo + self._seat()
+
+    def close(self) -> Todo:
+        """Stop every run and take no new one: the agent is ending."""
+        self._closing = True
+        return [action for run in self.runs.values() for action in self._stop(run, "the agent was told to end")]
+
+    def prepared(self, key: Key, port: int, cause: str = "") -> Todo:
+        """A run can start here, or cannot for this reason."""
+        run = self.runs.get(key)
+        if run is None or run.phase is not Phase.PREPARING:
+            return []
+        if cause:
+            run.end(cause)
+            return self._seat()
+        run.port = port
+        run.phase = Phase.READY
+        return self._go(run)
+
+    def started(self, key: Key) -> None:
+        """All ranks have been exec'ed."""
+        if self.runs[key].phase is Phase.STARTING:
+            self.runs[key].phase = Phase.RUNNING
+
+    def exited(self, key: Key, rank: int, status: int) -> None:
+        """A rank has ended."""
+        self.runs[key].exits[rank] = status
+
+    def progressed(self, key: Key, done: float, saved: float | None) -> None:
+        """The job has written how far it is."""
+        self.runs[key].done, self.runs[key].saved = done, saved
+
+    def over(self, key: Key, cause: str = "", *, blameless: bool = False, unwarned: bool = False) -> Todo:
+        """Nothing of a run is left, for this reason, which may be no fault of its own, or because it was done."""
+        run = self.runs[key]
+        run.end(cause, blameless=blameless)
+        run.finished = unwarned and not cause and not any(run.exits.values())
+        todo: Todo = []
+        if run.unwanted:
+            todo.append(self._forget(run))
+        return todo + self._seat()
+
+    def _take(self, key: Key, order: RunOrder) -> Todo:
+        run = self.runs.get(key)
+        if run is None:
+            if self._closing:
+                return []
+            run = self.runs[key] = Run(order)
+        run.order, run.unwanted = order, False
+        return self._stop(run, "") if order.phase == "stop" else self._go(run)
+
+    def _go(self, run: Run) -> Todo:
+        if run.phase is not Phase.READY or run.order.phase != "go":
+            return []
+        run.phase = Phase.STARTING
+        return [Start(run.order, run.devices, run.order.port or run.port)]
+
+    def _drop(self, run: Run) -> Todo:
+        run.unwanted = True
+        todo = self._stop(run, "")
+        return [*todo, self._forget(run)] if run.phase is Phase.ENDED else todo
+
+    def _forget(self, run: Run) -> Forget:
+        del self.runs[run.key]
+        return Forget(run.key)
+
+    def _stop(self, run: Run, cause: str) -> Todo:
+        if run.phase in (Phase.STARTING, Phase.RUNNING):
+            run.phase = Phase.STOPPING
+            return [Stop(run.key, run.order.grace)]
+        if run.phase in (Phase.WAITING, Phase.PREPARING, Phase.READY):
+            run.end(cause, blameless=True)
+        return []
+
+    def _seat(self) -> Todo:
+        """Give devices to the runs that wait for them, in the order they came; who shares comes after its partner."""
+        todo: Todo = []
+        waiting = [run for run in self.runs.values() if run.phase is Phase.WAITING]
+        for run in sorted(waiting, key=lambda run: run.order.shared_with is not None):
+            if run.order.gpus > self._devices:
+                run.end(f"needs {run.order.gpus} devices, and this node has {self._devices}")
+            elif not self._predecessor(run) and len(devices := self._choose(run.order)) == run.order.gpus:
+                run.devices, run.phase = devices, Phase.PREPARING
+                todo.append(Prepare(run.order))
+        return todo
+
+    def _predecessor(self, run: Run) -> bool:
+        """Whether another incarnation of the job still lives here: two would write to the same checkpoint."""
+        return any(
+            other.order.job == run.order.job and other.phase not in (Phase.WAITING, Phase.ENDED)
+            for other in self.runs.values()
+        )
+
+    def _choose(self, order: RunOrder) -> tuple[int, ...]:
+        """The devices a run would get: those it is to share, then free ones; too few where it has to wait."""
+        shared: tuple[int, ...] = ()
+        for run in self.runs.values():
+            if run.order.job == order.shared_with and run.phase not in (Phase.STOPPING, Phase.ENDED):
+                if run.phase is Phase.WAITING and run.order.shared_with != order.job:
+                    return ()
+                shared = run.devices
+        held = {device for run in self.runs.values() for device in run.devices}
+        free = [device for device in range(self._devices) if device not in held]
+        return (*shared, *free)[: order.gpus]

@@ -1,0 +1,145 @@
+"""``shoal why``, ``job``, ``cancel`` and ``resize``: one job, asked about and acted on."""
+
+import shlex
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from shoal.cli.client import cluster_options, find_job, job_path
+from shoal.cli.show import json_option, print_json, terminal, warn
+from shoal.cli.tables import count, facts, hours, listing, span, spread, state
+from shoal.wire.messages import Reshape
+
+if TYPE_CHECKING:
+    from shoal.wire.client import Client
+    from shoal.wire.messages import JobDetail
+
+
+@click.command()
+@click.argument("job")
+@click.option("--detail", is_flag=True, help="Its last decision, and its story from the journal.")
+@cluster_options
+@json_option
+def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
+    """Say in one sentence what holds a job, with numbers, and what would change it."""
+    found = find_job(client, job)
+    if as_json:
+        from msgspec import to_builtins
+
+        row = found.job
+        said: dict[str, object] = {"id": row.id, "state": row.state, "decision": found.decision, "change": found.change}
+        said |= {"position": row.position, "start": to_builtins(row.start)}
+        print_json({**said, "decided": found.decided, "story": to_builtins(found.story)} if detail else said)
+        return
+    click.echo(sentence(found))
+    if detail:
+        terminal().print(f"\nIts last decision was at {_clock(found.decided)}; so far {_so_far(found)}.\n")
+        _print_story(found)
+
+
+def sentence(found: "JobDetail") -> str:
+    """What holds the job and what would change that, as one sentence."""
+    row = found.job
+    if row.ended is not None:
+        cause = f": {row.reason}" if row.reason else ""
+        return f"{row.id} has ended ({state(row)}, after {span(row.ended - row.submitted)}){cause}."
+    parts = [f"{row.id} {(found.decision or row.reason).rstrip('.')}"]
+    if row.start is not None:
+        parts.append(f"it is expected to start {spread(row.start)}")
+    if found.change:
+        parts.append(found.change.rstrip("."))
+    return "; ".join(parts) + "."
+
+
+def _so_far(found: "JobDetail") -> str:
+    used = f"{hours(found.gpu_seconds)} GPU-hours"
+    return f"{count(found.incarnation, 'start')}, {count(found.crashes, 'crash').replace('crashs', 'crashes')}, {used}"
+
+
+def _print_story(found: "JobDetail") -> None:
+    begun = found.job.submitted
+    rows = [(_clock(moment.at), f"+{span(max(0.0, moment.at - begun))}", moment.what) for moment in found.story]
+    if rows:
+        terminal().print(listing(("when", "after>", "what happened"), rows))
+
+
+def _clock(unix_seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_seconds))
+
+
+@click.command()
+@click.argument("job")
+@cluster_options
+@json_option
+def job(job: str, client: "Client", as_json: bool) -> None:
+    """Show everything about one job."""
+    found = find_job(client, job)
+    if as_json:
+        from msgspec import to_builtins
+
+        print_json(to_builtins(found))
+        return
+    terminal().print(facts(_facts(found)))
+    click.echo(sentence(found))
+
+
+def _facts(found: "JobDetail") -> list[tuple[str, str]]:
+    row = found.job
+    done = f"{row.done:,.6g}" + (f" of {row.work:,.6g} ({min(1.0, row.done / row.work):.0%})" if row.work else "")
+    kind = f" {row.kind}" if row.kind else ""
+    return [
+        ("job", row.id),
+        ("tenant", row.tenant),
+        ("state", state(row)),
+        (
+            "GPUs",
+            f"{row.gpus_held}{kind} of {row.gpus_wanted} wanted" + (f" on {', '.join(row.nodes)}" * bool(row.nodes)),
+        ),
+        ("command", shlex.join(found.command)),
+        ("runs in", found.workdir or "a folder of its own"),
+        ("ranks", f"one for each {found.ranks}"),
+        ("submitted", _clock(row.submitted)),
+        ("started", _clock(row.started) if row.started is not None else ""),
+        ("ended", _clock(row.ended) if row.ended is not None else ""),
+        ("work done", done + (f", at {found.rate:,.4g} a second" if found.rate else "")),
+        ("so far", _so_far(found)),
+        ("warned", f"{found.grace:g} s before it is stopped"),
+    ]
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB…")
+@cluster_options
+@json_option
+def cancel(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
+    """Cancel jobs: those that run are warned, given their grace and ended."""
+    found = {detail.job.id: detail.job for detail in [find_job(client, meant) for meant in jobs]}
+    cancelled = []
+    for row in found.values():
+        if row.ended is not None:
+            warn(f"{row.id} had already ended ({state(row)})")
+            continue
+        client.call("DELETE", job_path(row.id), None, type(None))
+        cancelled.append(row.id)
+        if not as_json:
+            click.echo(f"cancelled {row.id}")
+    if as_json:
+        print_json({"cancelled": cancelled})
+
+
+@click.command()
+@click.argument("job")
+@click.argument("gpus", type=int)
+@click.option("--min", "min_gpus", type=int, metavar="N", help="Fewest it can run on; GPUS where left out.")
+@click.option("--max", "max_gpus", type=int, metavar="N", help="Most it can use; GPUS where left out.")
+@cluster_options
+@json_option
+def resize(job: str, gpus: int, min_gpus: int | None, max_gpus: int | None, client: "Client", as_json: bool) -> None:
+    """Ask for another number of GPUs for a job; it moves when the policy next seats it."""
+    row = find_job(client, job).job
+    client.call("PATCH", job_path(row.id), Reshape(gpus, min_gpus, max_gpus), type(None))
+    if as_json:
+        print_json({"job": row.id, "gpus": gpus, "min_gpus": min_gpus, "max_gpus": max_gpus})
+    else:
+        click.echo(f"{row.id} now wants {count(gpus, 'GPU')}, where it wanted {row.gpus_wanted:,}")

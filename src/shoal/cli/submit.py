@@ -1,0 +1,141 @@
+"""``shoal submit``: a command, a job file or a batch script becomes jobs of the cluster."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import click
+
+from shoal.cli.client import cluster_options
+from shoal.cli.show import json_option, print_json, warn
+from shoal.core.errors import InputError
+
+if TYPE_CHECKING:
+    from shoal.jobfile import JobFile
+    from shoal.wire.client import Client
+    from shoal.wire.messages import Submission
+
+_MOST = 10_000
+"""What one batch may hold."""
+
+_BATCH_TIMEOUT_SECONDS = 120.0
+_AFTER_DASHES = "shoal.submit.command"
+
+
+class _TakesCommand(click.Command):
+    """A command that tells the words after ``--`` from its own, which click alone does not."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Set aside what stands after the first ``--``."""
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_AFTER_DASHES] = args[at + 1 :]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_TakesCommand, options_metavar="[OPTIONS]")
+@click.argument("words", nargs=-1, metavar="FILE | -- CMD…")
+@click.option("--name", metavar="NAME", help="What the job's id begins with.")
+@click.option("--gpus", type=int, metavar="N", help="GPUs it wants.")
+@click.option("--min-gpus", type=int, metavar="N", help="Fewest it can run on; --gpus where left out.")
+@click.option("--max-gpus", type=int, metavar="N", help="Most it can use; --gpus where left out.")
+@click.option("--tenant", metavar="T", help="Who pays; a user's token has its own.")
+@click.option("--work", type=float, metavar="W", help="Samples if --model is named, else seconds on its GPUs.")
+@click.option("--model", metavar="M", help="A model of the catalogue, whose speeds are known.")
+@click.option("--kinds", metavar="KIND,…", help="Kinds of GPU it accepts; any where left out.")
+@click.option("--weight", type=float, metavar="W", help="How much it counts among the tenant's jobs.")
+@click.option("--deadline", type=float, metavar="SECONDS", help="When it is wanted, from now.")
+@click.option("--workdir", metavar="DIR", help="Where it runs; the current folder where nothing is said.")
+@click.option("--env", multiple=True, metavar="K=V", help="A variable of its environment; repeatable.")
+@click.option("--ranks", metavar="gpu|node", help="Run the command once for each GPU, or once for each node.")
+@click.option("--grace", type=float, metavar="SECONDS", help="Between the warning (SIGTERM) and the end.")
+@click.option("-n", "--count", default=1, show_default=True, metavar="N", help="Submit this many copies.")
+@cluster_options
+@json_option
+def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, **options: Any) -> None:
+    """Submit jobs: a YAML file, an #SBATCH script as it is, or a command after `--`. Prints their ids."""
+    if not 1 <= count <= _MOST:
+        raise InputError("count", count, f"must be from 1 to {_MOST:,}")
+    given = given_fields(options)
+    command = click.get_current_context().meta.get(_AFTER_DASHES)
+    if command is not None and not words:
+        jobs = [command_job(command, given)]
+    elif len(words) == 1 and command is None:
+        jobs = list(read(words[0], given).jobs)
+    else:
+        raise InputError("file", " ".join(words) or None, "give one FILE, or `--` and a command")
+    if len(jobs) * count > _MOST:
+        raise InputError("count", count, f"makes {len(jobs) * count:,} jobs; at most {_MOST:,} go in one submission")
+    ids = send(client, keyed(jobs, count))
+    if as_json:
+        print_json({"jobs": ids})
+    else:
+        click.echo("\n".join(ids))
+
+
+def given_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a submission that were given as options."""
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    if "kinds" in given:
+        given["kinds"] = [kind.strip() for kind in given["kinds"].split(",")]
+    if "workdir" in given:
+        given["workdir"] = os.path.abspath(given["workdir"])
+    if "env" in given:
+        for pair in given["env"]:
+            if "=" not in pair:
+                raise InputError("env", pair, "write K=V")
+        given["env"] = dict(pair.split("=", 1) for pair in given["env"])
+    return given
+
+
+def command_job(command: Sequence[str], given: dict[str, Any]) -> "Submission":
+    """A job that runs this command here; it is named for the script it runs, or for its program."""
+    from shoal.jobfile import submission
+    from shoal.sbatch import as_name
+
+    if not command:
+        raise InputError("command", None, "nothing stands after `--`; write e.g. `shoal submit -- python train.py`")
+    named = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
+    return submission({"name": as_name(Path(named).stem), "workdir": os.getcwd(), **given, "command": list(command)})
+
+
+def read(file: str, given: dict[str, Any]) -> "JobFile":
+    """The jobs of a file; what its writer should know of how it was read goes to stderr."""
+    from shoal.jobfile import read_jobs
+
+    found = read_jobs(Path(file), folder=Path.cwd(), environ=os.environ, given=given)
+    for note in found.notes:
+        warn(f"{Path(file).name}: {note}")
+    return found
+
+
+def keyed(jobs: Sequence["Submission"], copies: int) -> list["Submission"]:
+    """So many copies of each, all with keys of their own, so that sending one again is harmless."""
+    from msgspec.structs import replace
+
+    def key(job: "Submission", copy: int) -> str:
+        if not job.key:
+            return uuid4().hex
+        return job.key if copies == 1 else f"{job.key}.{copy}"
+
+    return [replace(job, key=key(job, copy)) for copy in range(copies) for job in jobs]
+
+
+def send(client: "Client", jobs: Sequence["Submission"]) -> list[str]:
+    """Submit all or none; the ids, in order."""
+    from shoal.wire.client import Unreachable
+    from shoal.wire.messages import Batch, Submitted
+
+    def once() -> list[str]:
+        if len(jobs) == 1:
+            return client.post("/v1/jobs", jobs[0], Submitted).jobs
+        return client.post("/v1/jobs/batch", Batch(list(jobs)), Submitted, timeout=_BATCH_TIMEOUT_SECONDS).jobs
+
+    try:
+        return once()
+    except Unreachable:
+        # The answer may have been lost rather than the question; with the same keys, asking again settles it.
+        return once()

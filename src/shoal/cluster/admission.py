@@ -1,0 +1,83 @@
+"""What may be submitted: a job as a person wrote it becomes a specification and a launch, or is refused."""
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.core.errors import InputError, nearest
+from shoal.core.job import JobSpec, Launch
+from shoal.core.topology import Topology
+from shoal.core.units import JobId, Seconds, TenantId
+from shoal.perf.catalog import Catalog
+from shoal.wire.messages import Reshape, Submission
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The rules of a cluster: what it has, which models it knows, in which folders jobs may work."""
+
+    topology: Topology
+    catalog: Catalog
+    roots: Sequence[str] = ()
+
+    def admit(self, wanted: Submission, id: JobId, tenant: TenantId, now: Seconds) -> tuple[JobSpec, Launch]:
+        """The job as the ring takes it; ``InputError`` names what is wrong with it."""
+        gpus, least, most = self.gang(Reshape(wanted.gpus, wanted.min_gpus, wanted.max_gpus), wanted.kinds)
+        if wanted.model is not None and wanted.model not in self.catalog.models:
+            raise InputError("model", wanted.model, nearest(wanted.model, self.catalog.models))
+        spec = JobSpec(
+            id=id,
+            submitted=now,
+            gpus=gpus,
+            work=wanted.work,
+            min_gpus=least,
+            max_gpus=most,
+            tenant=tenant,
+            app=wanted.app,
+            model=wanted.model,
+            batch_size=wanted.batch_size,
+            kinds=None if wanted.kinds is None else tuple(wanted.kinds),
+            weight=wanted.weight,
+            deadline=None if wanted.deadline is None else now + wanted.deadline,
+        )
+        env = tuple(sorted(wanted.env.items()))
+        for name, texts in (("command", wanted.command), ("env", list(wanted.env.values()))):
+            if any("\0" in text for text in texts):
+                raise InputError(name, "\\0", "no argument of a program can hold a zero byte")
+        launch = Launch(
+            wanted.name,
+            tuple(wanted.command),
+            env,
+            self._workdir(wanted.workdir),
+            wanted.ranks,
+            wanted.grace,
+            wanted.key,
+        )
+        return spec, launch
+
+    def gang(self, shape: Reshape, kinds: Sequence[str] | None = None) -> tuple[int, int, int]:
+        """The gang asked for, the fewest and the most GPUs; refused where no kind has as many."""
+        topology = self.topology
+        for kind in kinds or ():
+            if kind not in topology.kind_index:
+                raise InputError("kinds", kind, nearest(kind, topology.kinds))
+        least = shape.gpus if shape.min_gpus is None else shape.min_gpus
+        most = shape.gpus if shape.max_gpus is None else shape.max_gpus
+        if not least <= shape.gpus <= most:
+            raise InputError("gpus", shape.gpus, f"must lie between min_gpus ({least}) and max_gpus ({most})")
+        usable = [topology.installed[k] for k, kind in enumerate(topology.kinds) if kinds is None or kind in kinds]
+        if shape.gpus > max(usable):
+            of = f" of {' or '.join(kinds)}" if kinds else " of one kind"
+            raise InputError("gpus", shape.gpus, f"the most this cluster has{of} is {max(usable)}")
+        return shape.gpus, least, min(most, max(usable))
+
+    def _workdir(self, given: str | None) -> str | None:
+        """The folder, made plain; the agent checks again where it really leads."""
+        if given is None:
+            return None
+        plain = posixpath.normpath(given)
+        if "\0" in given or not plain.startswith("/"):
+            raise InputError("workdir", given, "must be an absolute path")
+        if self.roots and not any(plain == root or plain.startswith(root.rstrip("/") + "/") for root in self.roots):
+            raise InputError("workdir", given, f"must lie in {' or '.join(self.roots)}, or be left out")
+        return plain

@@ -1,0 +1,552 @@
+"""The control plane: the loop in a thread of its own, its journal, and the desk where everybody else asks.
+
+Nothing is acknowledged before it is durable. Every public method may be called from any thread.
+"""
+
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from time import monotonic, perf_counter
+
+import msgspec
+import numpy as np
+
+from shoal.cluster.admission import Admission
+from shoal.cluster.board import Board
+from shoal.cluster.ledger import Account, Ledger
+from shoal.cluster.machines import Machines
+from shoal.core.backoff import MOST_CRASHES
+from shoal.core.errors import InputError
+from shoal.core.events import Heard
+from shoal.core.lifecycle import JobState
+from shoal.core.snapshot import Snapshot
+from shoal.core.units import JobId, TenantId
+from shoal.engine.loop import Judgement, Loop, steadily
+from shoal.engine.replay import Crew
+from shoal.store.codec import Decided
+from shoal.store.journal import JournalFile, SqliteJournal
+from shoal.wire.messages import (
+    PROTOCOL,
+    AcctRow,
+    ClusterRow,
+    Forecast,
+    Hello,
+    JobDetail,
+    JobRow,
+    LogAnswer,
+    LogPart,
+    LogRead,
+    Moment,
+    NodeRow,
+    Orders,
+    Report,
+    Reshape,
+    Submission,
+    TenantRow,
+)
+
+log = logging.getLogger("shoal.plane")
+
+_MOST_FIGURES = 10_000
+
+_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+"""For identifiers people type: nothing that looks like something else."""
+
+
+class UnknownJob(LookupError):
+    """No such job, or none that the one who asks may see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What metrics are made of. The two lists hold what was measured since they were last asked for."""
+
+    states: Mapping[str, int]
+    gpus_up: Mapping[str, int]
+    gpus_used: Mapping[str, int]
+    nodes_up: int
+    nodes_down: int
+    decisions: int
+    decision_seconds: Sequence[float]
+    commit_seconds: Sequence[float]
+    tenants: Sequence[TenantRow]
+    lost_gpu_seconds: float
+    restarts: int
+    crashes: int
+    completed: int
+    submitted: int
+    review_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a cluster says of itself."""
+
+    version: str
+    policy: str
+    cluster: str
+    epoch: float
+    """The Unix time at which the journal began."""
+
+
+@dataclass(slots=True)
+class Plane:
+    """A cluster under one loop."""
+
+    crew: Crew
+    machines: Machines
+    journal: SqliteJournal
+    ledger: Ledger
+    admission: Admission
+    about: About
+    resumed: bool = False
+    failed: str | None = None
+    forecasts: Mapping[JobId, Forecast] = field(default_factory=dict)
+    asked: float = float("-inf")
+    """When somebody last looked at the queue, on the monotonic clock."""
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _board: Board | None = None
+    _listeners: list[Callable[[], None]] = field(default_factory=list)
+    _reserved: set[JobId] = field(default_factory=set)
+    _loop: Loop = field(init=False)
+    _thread: threading.Thread = field(init=False)
+    _recorder: "_Recorder" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._recorder = _Recorder(self)
+        crew = self.crew
+        review_at = float("-inf") if self.resumed else float("inf")
+        self._loop = Loop(
+            self.machines, crew.state, crew.policy, crew.placer, crew.mechanism, self._recorder,
+            watch=self._watch, review_at=review_at, judge=steadily,
+        )  # fmt: skip
+        self.machines.changed = self._changed
+        self._thread = threading.Thread(target=self._turn, name="ring", daemon=True)
+
+    def start(self) -> None:
+        """Let the loop turn."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop after what is under way; close the journal."""
+        self.machines.close()
+        self._thread.join()
+        self.journal.close()
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """Have this called, from any thread, whenever orders or the board changed."""
+        self._listeners.append(callback)
+
+    def _changed(self) -> None:
+        for callback in self._listeners:
+            callback()
+
+    def _turn(self) -> None:
+        try:
+            while self._loop.cycle():
+                self._recorder.settle()
+                self._changed()
+        except Exception as error:
+            self.failed = f"the control plane stopped deciding: {error}"
+            log.exception("the loop died")
+            self.journal.commit()  # what was heard is kept, whatever became of the decision on it
+            self.machines.abandon(RuntimeError(self.failed))
+            self._changed()
+
+    def _watch(self, snapshot: Snapshot, judgement: Judgement) -> None:
+        """Keep the moment for whoever asks, and each job's verdict where it is another than before."""
+        before, board = self._board, Board(snapshot, judgement.verdicts)
+        if before is not None:
+            board.remember(before)
+        for i in np.flatnonzero(board.news).tolist():
+            self.journal.told(snapshot.now, int(snapshot.columns.rows[i]), judgement.verdicts.reason(i).sentence())
+        self._board = board
+
+    # ── what people ask for ───────────────────────────────────────────────────────────────────────────────────
+
+    def submit(self, submissions: Sequence[Submission], tenant: TenantId) -> "Future[list[JobId]]":
+        """Admit jobs, all or none; their identifiers come when they are durable."""
+        now = self.machines.clock.now()
+        with self._lock:
+            ids: list[JobId] = []
+            admitted = []
+            keys: dict[tuple[TenantId, str], JobId] = {}
+            for number, wanted in enumerate(submissions):
+                owner = wanted.tenant or tenant
+                named = owner, wanted.key
+                known = self.ledger.keys.get(named, keys.get(named)) if wanted.key else None
+                id = known or self._new_id(wanted.name)
+                if known is None:
+                    try:
+                        admitted.append(self.admission.admit(wanted, id, owner, now))
+                    except InputError as error:
+                        place = f"jobs[{number}]." if len(submissions) > 1 else ""
+                        raise InputError(place + error.field, error.value, error.hint) from error
+                    if wanted.key:
+                        keys[named] = id
+                ids.append(id)
+            # Not before all are admitted: the key of a submission that was refused must not lead anywhere.
+            self.ledger.keys |= keys
+            return self.machines.submit(admitted, ids)
+
+    def _new_id(self, name: str) -> JobId:
+        while True:
+            id = f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
+            if id not in self._reserved and id not in self.ledger.numbers:
+                self._reserved.add(id)
+                return id
+
+    def cancel(self, job: JobId, tenant: TenantId | None) -> "Future[None]":
+        """Withdraw a job; what runs of it is warned and then killed."""
+        return self.machines.cancel(self._account(job, tenant).number)
+
+    def reshape(self, job: JobId, shape: Reshape, tenant: TenantId | None) -> "Future[None]":
+        """Ask for another gang for a job."""
+        account = self._account(job, tenant)
+        if not account.live:
+            raise InputError("job", job, f"has ended ({account.state.name.lower()}); only live jobs can be resized")
+        gpus, least, most = self.admission.gang(shape, account.spec.kinds)
+        return self.machines.reshape(account.number, gpus, least, most)
+
+    def _account(self, job: JobId, tenant: TenantId | None) -> Account:
+        with self._lock:
+            number = self.ledger.numbers.get(job)
+            account = None if number is None else self.ledger.accounts[number]
+        if account is None or tenant not in (None, account.spec.tenant):
+            raise UnknownJob(job)
+        return account
+
+    # ── what people are told ──────────────────────────────────────────────────────────────────────────────────
+
+    def jobs(self, tenant: TenantId | None, *, ended: bool = False) -> list[JobRow]:
+        """The live jobs in order of submission; with ``ended``, all there ever were."""
+        self.asked = monotonic()
+        with self._lock:
+            accounts = self.ledger.accounts if ended else list(self.ledger.live.values())
+            seen = [account for account in accounts if tenant in (None, account.spec.tenant)]
+            rows = [self._row(account, tenant) for account in seen]
+        waiting = [row for row in rows if row.state in ("pending", "held")]
+        starts = [row.start.median if row.start else float("inf") for row in waiting]
+        order = sorted(range(len(waiting)), key=lambda i: (starts[i], i))
+        position = {waiting[i].id: place + 1 for place, i in enumerate(order)}
+        return [_at(row, position.get(row.id)) for row in rows]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any job waits for GPUs."""
+        with self._lock:
+            return any(account.state is JobState.PENDING for account in self.ledger.live.values())
+
+    def _row(self, account: Account, tenant: TenantId | None) -> JobRow:
+        spec, seats, now, epoch = account.spec, account.placement, self.machines.clock.now(), self.about.epoch
+        nodes = self.machines.topology.nodes
+        return JobRow(
+            id=spec.id,
+            name=account.launch.name,
+            tenant=spec.tenant,
+            state=account.state.name.lower(),
+            gpus_held=seats.gpus if seats else 0,
+            gpus_wanted=spec.gpus,
+            submitted=epoch + account.submitted,
+            started=None if account.started is None else epoch + account.started,
+            ended=None if account.ended is None else epoch + account.ended,
+            done=account.progress(now),
+            work=spec.work,
+            kind=nodes[seats.nodes[0]].kind if seats else None,
+            nodes=[nodes[node].name for node in seats.nodes] if seats else [],
+            reason=self._reason(account, tenant),
+            start=self.forecasts.get(spec.id) if account.state in (JobState.PENDING, JobState.HELD) else None,
+        )
+
+    def _reason(self, account: Account, tenant: TenantId | None) -> str:
+        if not account.live:
+            return account.cause or account.state.name.lower()
+        if account.state is JobState.HELD:
+            wait = max(0.0, account.held_until - self.machines.clock.now())
+            times = f"{account.crashes} of {MOST_CRASHES} times in a row"
+            return f"waits: crashed {times} ({account.cause}); tried again in {wait:,.0f} s"
+        sentence = self._board.sentence(account.number) if self._board is not None else None
+        if sentence is None:
+            return "waits: it has just been submitted"
+        return sentence if tenant is None else self._veiled(sentence, tenant)
+
+    def _veiled(self, sentence: str, tenant: TenantId) -> str:
+        """The sentence without the names of other tenants' jobs."""
+        accounts, numbers = self.ledger.accounts, self.ledger.numbers
+
+        def hidden(word: str) -> bool:
+            number = numbers.get(word)
+            return number is not None and accounts[number].spec.tenant != tenant
+
+        return Board.veil(sentence, hidden)
+
+    def job(self, job: JobId, tenant: TenantId | None) -> JobDetail:
+        """Everything about one job."""
+        account, now, epoch = self._account(job, tenant), self.machines.clock.now(), self.about.epoch
+        told = JournalFile(self.journal.path).verdicts(account.number)
+        with self._lock:
+            row, story = self._row(account, tenant), [*account.story]
+            veil = (lambda text: text) if tenant is None else (lambda text: self._veiled(text, tenant))
+            story += [(at, veil(sentence)) for at, sentence in told]
+            story.sort(key=lambda entry: entry[0])
+            moments = [Moment(epoch + at, what) for at, what in story]
+            board = self._board
+            return JobDetail(
+                job=row,
+                command=list(account.launch.command),
+                workdir=account.launch.workdir,
+                ranks=account.launch.ranks,
+                grace=account.launch.grace,
+                incarnation=account.incarnation,
+                restarts=max(0, account.starts - 1),
+                crashes=account.crashes,
+                gpu_seconds=account.used(now),
+                rate=account.rate,
+                decision=row.reason,
+                decided=epoch + (board.snapshot.now if board is not None else account.submitted),
+                change=board.change(account, self._seated()) if board is not None else "",
+                story=moments,
+            )
+
+    def nodes(self, tenant: TenantId | None) -> list[NodeRow]:
+        """Every node: what it has, whether it answers, what runs there that one may see."""
+        topology, epoch, rows = self.crew.state.topology, self.about.epoch, []
+        with self._lock:
+            seated = self._seated()
+            for index, node in enumerate(topology.nodes):
+                here = [a for a in seated if a.placement is not None and index in a.placement.nodes]
+                used = self._used(index, here)
+                heard = self.machines.heard(index)
+                rows.append(
+                    NodeRow(
+                        name=node.name,
+                        kind=node.kind,
+                        gpus=node.gpus,
+                        rack=node.rack,
+                        up=index not in topology.down,
+                        used=used,
+                        jobs=[a.spec.id for a in here if tenant in (None, a.spec.tenant)],
+                        heard=None if heard is None else epoch + heard,
+                    )
+                )
+        return rows
+
+    def _seated(self) -> list[Account]:
+        return [account for account in self.ledger.live.values() if account.placement is not None]
+
+    def _used(self, index: int, here: Sequence[Account]) -> int:
+        """GPUs in use on a node; two jobs that share seats use them once."""
+        counts: dict[frozenset[int], int] = {}
+        for account in here:
+            assert account.placement is not None
+            partner = self._board.partner(account.number) if self._board is not None else None
+            pair = frozenset({account.number} if partner is None else {account.number, partner})
+            counts[pair] = dict(account.placement.seats)[index]
+        return min(sum(counts.values()), self.machines.topology.nodes[index].gpus)
+
+    def share(self, tenant: TenantId | None) -> list[TenantRow]:
+        """What each tenant holds and has had; a tenant sees itself and all others as one."""
+        now = self.machines.clock.now()
+        with self._lock:
+            sums: dict[str, list[float]] = {}
+
+            def row_of(owner: TenantId) -> list[float]:
+                return sums.setdefault(owner if tenant in (None, owner) else "others", [0, 0, 0.0])
+
+            for owner, service in self.ledger.past.items():
+                row_of(owner)[2] += service
+            for account in self.ledger.live.values():
+                row = row_of(account.spec.tenant)
+                row[0] += 1
+                row[1] += account.placement.gpus if account.placement else 0
+                row[2] += account.used(now)
+        held, ever = sum(row[1] for row in sums.values()), sum(row[2] for row in sums.values())
+        return [
+            TenantRow(
+                tenant=name,
+                live=int(row[0]),
+                held=int(row[1]),
+                gpu_seconds=row[2],
+                part_now=row[1] / held if held else 0.0,
+                part_ever=row[2] / ever if ever else 0.0,
+            )
+            for name, row in sorted(sums.items())
+        ]
+
+    def acct(self, tenant: TenantId | None) -> list[AcctRow]:
+        """Jobs that ended, in order of submission: what they took."""
+        epoch = self.about.epoch
+        with self._lock:
+            return [
+                AcctRow(
+                    id=account.spec.id,
+                    name=account.launch.name,
+                    tenant=account.spec.tenant,
+                    state=account.state.name.lower(),
+                    gpus=account.spec.gpus,
+                    submitted=epoch + account.submitted,
+                    started=None if account.started is None else epoch + account.started,
+                    ended=epoch + account.ended,
+                    waited=(account.ended if account.started is None else account.started) - account.submitted,
+                    gpu_seconds=account.gpu_seconds,
+                    restarts=max(0, account.starts - 1),
+                    cause=account.cause,
+                )
+                for account in self.ledger.accounts
+                if account.ended is not None and tenant in (None, account.spec.tenant)
+            ]
+
+    def cluster(self) -> ClusterRow:
+        """The cluster in one look."""
+        state, about = self.crew.state, self.about
+        with self._lock:
+            states = [account.state for account in self.ledger.live.values()]
+            ended = len(self.ledger.accounts) - len(states)
+        used = sum(row.used for row in self.nodes(None))
+        running = sum(s in (JobState.RUNNING, JobState.STARTING) for s in states)
+        return ClusterRow(
+            version=about.version,
+            protocol=PROTOCOL,
+            policy=about.policy,
+            cluster=about.cluster,
+            now=about.epoch + self.machines.clock.now(),
+            up_gpus=state.topology.total_gpus,
+            used_gpus=used,
+            running=running,
+            waiting=len(states) - running,
+            ended=ended,
+            decisions=state.cycle,
+        )
+
+    def figures(self) -> Figures:
+        """What metrics are made of."""
+        topology, now = self.crew.state.topology, self.machines.clock.now()
+        used = dict.fromkeys(topology.kinds, 0)
+        for row in self.nodes(None):
+            used[row.kind] += row.used
+        with self._lock:
+            states = {state.name.lower(): 0 for state in JobState}
+            for account in self.ledger.live.values():
+                states[account.state.name.lower()] += 1
+            ledger = self.ledger
+            decided, committed = self._recorder.drain()
+            return Figures(
+                states={name: count for name, count in states.items() if JobState[name.upper()].live},
+                gpus_up=dict(zip(topology.kinds, topology.capacity, strict=True)),
+                gpus_used=used,
+                nodes_up=len(topology.nodes) - len(topology.down),
+                nodes_down=len(topology.down),
+                decisions=self.crew.state.cycle,
+                decision_seconds=decided,
+                commit_seconds=committed,
+                tenants=self.share(None),
+                lost_gpu_seconds=ledger.lost_gpu_seconds,
+                restarts=ledger.restarts,
+                crashes=ledger.crashes,
+                completed=ledger.completed,
+                submitted=len(ledger.accounts),
+                review_in=self._loop.review_at - now,
+            )
+
+    # ── agents and logs ───────────────────────────────────────────────────────────────────────────────────────
+
+    def hello(self, hello: Hello) -> Orders:
+        """An agent introduces itself."""
+        return self.machines.hello(hello)
+
+    def sync(self, report: Report) -> Orders:
+        """An agent reports and is told what it should have; never blocks."""
+        return self.machines.sync(report)
+
+    def generation(self, node: str) -> int:
+        """Counts up with each change of a node's orders."""
+        return self.machines.generation(node)
+
+    def read_log(
+        self, job: JobId, tenant: TenantId | None, *, incarnation: int | None, rank: int, offset: int, most: int
+    ) -> "Future[LogPart]":
+        """A piece of a rank's log, fetched from the node it was written on."""
+        account, part = self._account(job, tenant), Future[LogPart]()
+        run = account.incarnation if incarnation is None else incarnation
+        seats = account.last_seats.get(run)
+        if seats is None:
+            hint = f"has runs 1 to {account.incarnation}" if account.incarnation else "has not run yet: see `shoal why`"
+            raise InputError("incarnation", run, hint)
+        ranks = [1 if account.launch.ranks == "node" else count for _, count in seats.seats]
+        if rank >= sum(ranks):
+            raise InputError("rank", rank, f"run {run} has ranks 0 to {sum(ranks) - 1}")
+        node = next(n for i, n in enumerate(seats.nodes) if rank < sum(ranks[: i + 1]))
+        asked = self.machines.read_log(node, LogRead(0, job, run, rank, offset, most))
+
+        def answer(given: "Future[LogAnswer]") -> None:
+            if given.cancelled() or part.cancelled():
+                self.machines.forget_read(asked)
+                return
+            found = given.result()
+            text, length = _whole(found.data)
+            live = account.live and run == account.incarnation
+            part.set_result(LogPart(job, run, rank, offset, max(found.size, 0), text, live, offset + length))
+
+        asked.add_done_callback(answer)
+        part.add_done_callback(lambda _: self.machines.forget_read(asked))
+        return part
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """The journal as the loop sees it: what is heard and decided is durable before anything is sent or acknowledged."""
+
+    plane: Plane
+    decision_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_FIGURES))
+    commit_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_FIGURES))
+    _began: float = 0.0
+    _now: float = 0.0
+
+    def drain(self) -> tuple[list[float], list[float]]:
+        """Seconds of decisions and of commits since last asked: the latest, if nobody asked for long."""
+        drained = list(self.decision_seconds), list(self.commit_seconds)
+        self.decision_seconds.clear()
+        self.commit_seconds.clear()
+        return drained
+
+    def heard(self, heard: Heard) -> None:
+        """Record what one wait brought."""
+        self.plane.journal.heard(heard)
+        with self.plane._lock:
+            self.plane.ledger.hear(heard.events)
+        self._now, self._began = heard.now, perf_counter()
+
+    def decided(self, decided: Decided) -> None:
+        """Record what was decided on it, and make both durable."""
+        self.decision_seconds.append(perf_counter() - self._began)
+        self.plane.journal.decided(decided)
+        with self.plane._lock:
+            self.plane.ledger.assume(self._now, decided.commands)
+        self.settle()
+
+    def settle(self) -> None:
+        """Make durable what is not yet, and say so to those who wait for it."""
+        begin = perf_counter()
+        if self.plane.journal.commit():
+            self.commit_seconds.append(perf_counter() - begin)
+        self.plane.machines.confirmed()
+
+
+def _at(row: JobRow, position: int | None) -> JobRow:
+    if position is None:
+        return row
+    return msgspec.structs.replace(row, position=position)
+
+
+def _whole(data: bytes) -> tuple[str, int]:
+    """The text in these bytes and how many of them it took: a character cut in two is left for the next time."""
+    for cut in range(min(4, len(data) + 1)):
+        try:
+            return data[: len(data) - cut].decode(), len(data) - cut
+        except UnicodeDecodeError:
+            continue
+    return data.decode(errors="replace"), len(data)

@@ -1,0 +1,129 @@
+"""The demo's cluster: virtual nodes on this machine, the same jobs under one policy after another, and what came of it.
+
+The simulator runs the same jobs under the same policy, so that one can see how near it comes.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.app import Scenario, run
+from shoal.core.topology import parse_cluster
+from shoal.live import Settings
+from shoal.serving import Address, LocalNodes, serving
+from shoal.wire.client import Client
+from shoal.wire.messages import AcctRow, Batch, JobRow, Submission, Submitted
+from shoal.workload.schema import Job, Workload
+
+CLUSTER = "gpu:2x2"
+SECONDS_PER_STEP = 0.05
+
+JOBS: Sequence[tuple[str, int, float]] = (
+    ("resnet", 4, 7.0),
+    ("bert", 2, 8.0),
+    ("probe", 1, 1.5),
+    ("probe", 1, 1.5),
+    ("lstm", 2, 3.0),
+    ("sweep", 4, 3.0),
+    ("probe", 1, 1.5),
+    ("vit", 2, 5.0),
+)
+"""Names, GPUs and seconds of training: wide and long ones first, so that the order they are served in matters."""
+
+_PATIENCE = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What came of the jobs under a policy: on real processes, and in the simulator."""
+
+    policy: str
+    rows: Sequence[AcctRow]
+    simulated_jct: float
+    simulated_makespan: float
+
+    @property
+    def jct(self) -> float:
+        """Mean seconds from submission to end."""
+        return sum(row.ended - row.submitted for row in self.rows) / len(self.rows)
+
+    @property
+    def waited(self) -> float:
+        """Mean seconds from submission to first start."""
+        return sum(row.waited for row in self.rows) / len(self.rows)
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the first submission to the last end."""
+        return max(row.ended for row in self.rows) - min(row.submitted for row in self.rows)
+
+    @property
+    def restarts(self) -> int:
+        """How often a job was started again."""
+        return sum(row.restarts for row in self.rows)
+
+    @property
+    def completed(self) -> int:
+        """How many jobs did all their work."""
+        return sum(row.state == "completed" for row in self.rows)
+
+
+def play(policy: str, show: Callable[[str, float, Sequence[JobRow]], None]) -> Came:
+    """Run the jobs under a policy on a cluster of its own; ``show`` is given the queue as it changes."""
+    with tempfile.TemporaryDirectory(prefix="shoal-demo-") as folder:
+        settings = Settings(Path(folder), Scenario(parse_cluster(CLUSTER), policy), roots=(folder,))
+        with serving(settings, Address()) as made:
+            local = LocalNodes.of(made, settings, None)
+            client = Client(made.listening.url, made.admin_token)
+            try:
+                local.tend()
+                while made.plane.cluster().up_gpus < settings.scenario.cluster.total_gpus:
+                    time.sleep(0.05)
+                client.post("/v1/jobs/batch", Batch([_submission(*job) for job in JOBS]), Submitted)
+                rows = _watch(policy, client, local, show)
+            finally:
+                client.close()
+                local.end(_patiently)
+    jct, makespan = _simulated(policy)
+    return Came(policy, rows, jct, makespan)
+
+
+def _patiently() -> bool:
+    time.sleep(0.05)
+    return False
+
+
+def _submission(name: str, gpus: int, seconds: float) -> Submission:
+    steps = round(seconds / SECONDS_PER_STEP)
+    command = [sys.executable, "-m", "shoal.demo.train", str(steps), str(SECONDS_PER_STEP)]
+    # One thread a rank: on a laptop the ranks of all jobs share a few processors.
+    env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    return Submission(command=command, name=name, gpus=gpus, work=seconds, env=env, grace=5.0)
+
+
+def _watch(
+    policy: str, client: Client, local: LocalNodes, show: Callable[[str, float, Sequence[JobRow]], None]
+) -> list[AcctRow]:
+    begin = time.monotonic()
+    while True:
+        local.tend()
+        rows = client.get("/v1/jobs?all=true", list[JobRow])
+        now = time.monotonic() - begin
+        show(policy, now, rows)
+        if all(row.ended is not None for row in rows) or now > _PATIENCE:
+            return client.get("/v1/acct", list[AcctRow])
+        time.sleep(0.25)
+
+
+def _simulated(policy: str) -> tuple[float, float]:
+    """Mean completion time and makespan that the simulator expects."""
+    jobs = tuple(
+        Job(id=f"{name}-{i}", submitted=0.0, gpus=gpus, work=seconds, restart_seconds=0.5)
+        for i, (name, gpus, seconds) in enumerate(JOBS)
+    )
+    summary = run(Scenario(parse_cluster(CLUSTER), policy), Workload("demo", jobs)).summary
+    return float(summary["avg_jct"]), float(summary["makespan"])

@@ -1,0 +1,130 @@
+"""A training job as small as one can be: data-parallel softmax regression in numpy, stopped and resumed at will.
+
+Run by Shoal, once per GPU: ranks average their gradients over a socket at the rendezvous address, rank 0 keeps the
+checkpoint and tells the progress. Warned (SIGTERM), every rank leaves at the same step. A step is given the time it
+would take on a GPU, so that a laptop can play a cluster: python -m shoal.demo.train STEPS SECONDS_PER_STEP.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_CLASSES, _FEATURES, _BATCH, _RATE = 10, 64, 128, 0.5
+_SAVE_EVERY = 20
+
+
+class Ring:
+    """The ranks of one job: whatever each says, all hear the sum of it."""
+
+    def __init__(self) -> None:
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self._links: list[socket.socket] = []
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        if self.world == 1:
+            return
+        if self.rank == 0:
+            with socket.create_server(address, reuse_port=False) as door:
+                self._links = [door.accept()[0] for _ in range(self.world - 1)]
+        else:
+            self._links = [_connect(address)]
+        for link in self._links:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def sum(self, mine: Floats) -> Floats:
+        """The sum over all ranks; every rank gets the same."""
+        if self.rank == 0:
+            total = sum((_receive(link, mine.shape) for link in self._links), start=mine)
+            for link in self._links:
+                link.sendall(total.tobytes())
+            return total
+        self._links[0].sendall(mine.tobytes())
+        return _receive(self._links[0], mine.shape)
+
+
+def _connect(address: tuple[str, int]) -> socket.socket:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return socket.create_connection(address, timeout=30)
+        except ConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _receive(link: socket.socket, shape: tuple[int, ...]) -> Floats:
+    data = bytearray()
+    length = 8 * int(np.prod(shape))
+    while len(data) < length:
+        piece = link.recv(length - len(data))
+        if not piece:
+            raise ConnectionError("another rank has gone")
+        data += piece
+    return np.frombuffer(bytes(data)).reshape(shape)
+
+
+def _gradient(weights: Floats, chance: np.random.Generator, truth: Floats) -> tuple[Floats, float]:
+    """Of the cross entropy on a fresh batch, and its value."""
+    inputs = chance.standard_normal((_BATCH, _FEATURES))
+    labels = (inputs @ truth).argmax(axis=1)
+    scores = inputs @ weights
+    scores -= scores.max(axis=1, keepdims=True)
+    chances = np.exp(scores)
+    chances /= chances.sum(axis=1, keepdims=True)
+    loss = float(-np.log(chances[np.arange(_BATCH), labels] + 1e-12).mean())
+    chances[np.arange(_BATCH), labels] -= 1.0
+    return inputs.T @ chances / _BATCH, loss
+
+
+def main(steps: int, seconds_per_step: float) -> int:
+    """Train for so many steps, from the checkpoint if there is one."""
+    warned = False
+
+    def warn(*_: object) -> None:
+        nonlocal warned
+        warned = True
+
+    signal.signal(signal.SIGTERM, warn)
+    ring, folder = Ring(), Path(os.environ["SHOAL_DIR"])
+    checkpoint, progress = folder / "checkpoint.npz", Path(os.environ["SHOAL_PROGRESS"])
+    truth = np.random.default_rng(7).standard_normal((_FEATURES, _CLASSES))
+    weights, begin = np.zeros((_FEATURES, _CLASSES)), 0
+    if checkpoint.exists():
+        with np.load(checkpoint) as saved:
+            weights, begin = saved["weights"], int(saved["step"])
+
+    def save(step: int) -> None:
+        beside = folder / f".checkpoint.{os.getpid()}.npz"
+        np.savez(beside, weights=weights, step=step)
+        beside.replace(checkpoint)
+        told = progress.with_suffix(".new")
+        told.write_text(f"{step * seconds_per_step:.3f}\n")
+        told.replace(progress)
+
+    print(f"rank {ring.rank} of {ring.world}: training from step {begin} of {steps}", flush=True)
+    for step in range(begin, steps):
+        due = time.monotonic() + seconds_per_step
+        gradient, loss = _gradient(weights, np.random.default_rng([step, ring.rank]), truth)
+        # The warning travels with the gradient: whoever has heard it, all leave after this same step.
+        heard = ring.sum(np.append(gradient.ravel(), [loss, float(warned)]))
+        weights = weights - _RATE * heard[:-2].reshape(weights.shape) / ring.world
+        last = step + 1 == steps or heard[-1] > 0
+        if ring.rank == 0 and (last or (step + 1) % _SAVE_EVERY == 0):
+            save(step + 1)
+            print(f"step {step + 1}: loss {heard[-2] / ring.world:.4f}", flush=True)
+        if last:
+            break
+        time.sleep(max(0.0, due - time.monotonic()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2])))

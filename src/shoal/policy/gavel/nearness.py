@@ -1,0 +1,53 @@
+"""How fast gangs go on one node and across nodes, as far as the performance model knows."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Floats
+from shoal.core.snapshot import Snapshot
+from shoal.core.topology import Placement, Topology
+from shoal.solve.consolidation import Localities
+
+Ints = NDArray[np.intp]
+
+
+def node_sizes(cluster: Topology) -> tuple[tuple[int, ...], ...]:
+    """GPUs on each node that is up, by kind."""
+    sizes: list[list[int]] = [[] for _ in cluster.kinds]
+    for at, (node, kind) in enumerate(zip(cluster.nodes, cluster.node_kind, strict=True)):
+        if at not in cluster.down:
+            sizes[kind].append(node.gpus)
+    return tuple(tuple(of_kind) for of_kind in sizes)
+
+
+def localities(snapshot: Snapshot, rows: Ints, speeds: Floats, gangs: Floats) -> Localities:
+    """Speeds on one node, as given, and across nodes: less by what the model says the distance costs.
+
+    Across nodes means two nodes of one rack, where there are such; a gang larger than a node has its given speed there.
+    """
+    nodes = node_sizes(snapshot.cluster)
+    near = gangs[:, None] <= np.array([max(sizes, default=0) for sizes in nodes])
+    apart = speeds.copy()
+    examples: dict[tuple[int, int], tuple[Placement, ...]] = {}
+    for row, kind in np.argwhere(near & (speeds > 0) & (gangs > 1)[:, None]).tolist():
+        size = int(gangs[row])
+        if (kind, size) not in examples:
+            examples[kind, size] = _near_and_far(snapshot.cluster, kind, size)
+        view = snapshot.jobs.at(int(rows[row]))
+        rates = [snapshot.perf.rate(view, placement).value for placement in examples[kind, size]]
+        if len(rates) == 2 and rates[0] > 0:
+            apart[row, kind] *= min(rates[1] / rates[0], 1.0)
+    capacity = np.array(snapshot.cluster.capacity, dtype=np.float64)
+    return Localities(np.where(near, speeds, 0.0), apart, gangs, capacity, nodes)
+
+
+def _near_and_far(cluster: Topology, kind: int, gpus: int) -> tuple[Placement, ...]:
+    """Seats on one node and on two, the second in the same rack if there is one there; only the first without two."""
+    up = [at for at, k in enumerate(cluster.node_kind) if k == kind and at not in cluster.down]
+    host = max(up, key=lambda at: cluster.nodes[at].gpus)
+    others = [at for at in up if at != host]
+    one = Placement(((host, gpus),))
+    if not others:
+        return (one,)
+    beside = next((at for at in others if cluster.nodes[at].rack == cluster.nodes[host].rack), others[0])
+    return one, Placement(tuple(sorted(((host, gpus - 1), (beside, 1)))))

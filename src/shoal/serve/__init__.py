@@ -1,0 +1,13 @@
+"""The control plane's HTTP door: who may ask, how much at once, and in which words it is answered.
+
+Nothing is decided here. A request passes the token, its rate, its role, its size and its type before the cluster hears
+of it, and every refusal is a ``Problem`` that names the field, the value and the way out.
+"""
+
+from shoal.serve.app import make_app
+from shoal.serve.bounds import Limits
+from shoal.serve.desk import Desk, Figures
+from shoal.serve.server import Listening, serve
+from shoal.serve.tokens import Tokens
+
+__all__ = ["Desk", "Figures", "Limits", "Listening", "Tokens", "make_app", "serve"]

@@ -1,0 +1,145 @@
+"""Running the application: bound to loopback unless told otherwise, with TLS by certificate files, quick to stop."""
+
+import ipaddress
+import logging
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.applications import Starlette
+
+from shoal.core.errors import InputError
+
+_log = logging.getLogger("shoal.serve")
+
+_GRACE = 1
+"""Whole seconds that requests under way get at shutdown; long polls and event streams end at once anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A server that takes connections. ``stop`` may be called from any thread and returns at once."""
+
+    url: str
+    port: int
+    stop: Callable[[], None]
+
+
+def serve(
+    app: Starlette,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    certfile: str | None = None,
+    keyfile: str | None = None,
+    listening: Callable[[Listening], None] = lambda _: None,
+) -> None:
+    """Serve until stopped, by ``Listening.stop`` or, in the main thread, by SIGINT or SIGTERM; returns either way.
+
+    Port 0 takes a free one. ``listening`` is called once connections are taken.
+    """
+    tls = _has_tls(certfile, keyfile)
+    bound = _bind(host, port)
+    port = bound.getsockname()[1]
+    if not tls and not _is_loopback(bound):
+        _log.warning("tokens and jobs travel in the clear on %s: give a certificate and key, or bind to loopback", host)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE,
+            ssl_certfile=certfile,
+            ssl_keyfile=keyfile,
+        )
+    )
+    shown = f"[{host}]" if ":" in host else host
+
+    def stop() -> None:
+        server.should_exit = True
+
+    server.begun = lambda: listening(Listening(f"http{'s' if tls else ''}://{shown}:{port}", port, stop))
+    server.ending = app.state.close
+    with bound, _signals_spent():
+        server.run(sockets=[bound])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server has no other place to learn that it takes connections and that it is about to stop."""
+
+    begun: Callable[[], None]
+    ending: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.begun()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.ending()
+        await super().shutdown(sockets)
+
+
+@contextmanager
+def _signals_spent() -> Iterator[None]:
+    """uvicorn raises the signal that stopped it once more afterwards; the caller still has a journal to close."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise InputError("host", host, f"cannot be resolved: {error.strerror}") from error
+    bound = socket.socket(family, kind, proto)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise InputError("port", port, f"cannot be bound on {host}: {error.strerror}") from error
+    return bound
+
+
+def _is_loopback(bound: socket.socket) -> bool:
+    return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def _has_tls(certfile: str | None, keyfile: str | None) -> bool:
+    """Whether TLS is asked for; files that cannot serve for it are refused, by name, before anything is bound."""
+    if certfile is None and keyfile is None:
+        return False
+    if certfile is None or keyfile is None:
+        missing, given = ("certfile", keyfile) if certfile is None else ("keyfile", certfile)
+        raise InputError(missing, None, f"is needed beside {given}")
+    for name, path in (("certfile", certfile), ("keyfile", keyfile)):
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            raise InputError(name, path, f"cannot be read: {error.strerror}") from error
+    try:
+        # With a password of its own, or a key that has one would have the server wait at a prompt.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password="")
+    except (ssl.SSLError, OSError) as error:
+        raise InputError("certfile", certfile, f"is no certificate with the key in {keyfile}: {error}") from error
+    return True

@@ -1,0 +1,82 @@
+"""What nobody knows of live jobs, drawn: how much work each really has. The same seed draws the same for the same job.
+
+Each draw is conditional on what has been seen: a job that has run for an hour is not one of those that take minutes.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtri_exp
+
+from shoal.core.decision import Floats
+from shoal.core.units import Seconds
+
+DECLARED_SPREAD = 0.3
+"""By how much declared work is off, as the σ of its logarithm: two jobs of three lie within a third of it."""
+
+FEWEST_RUN_TIMES = 5
+"""Completed jobs that ran longer than this one has, below which the past says too little about it."""
+
+LEAST_EXPECTED: Seconds = 300.0
+"""A job of which nothing is known is expected to run on for at least this long."""
+
+
+class Basis(StrEnum):
+    """What a job's drawn work rests on."""
+
+    DECLARED = "declared work"
+    HISTORY = "run times of completed jobs"
+    AS_LONG_AGAIN = "as long again as it has run"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of jobs, in columns: declared work (infinity for none), progress, seconds run, usual speed.
+
+    ``run_times`` are those of completed jobs, ascending.
+    """
+
+    declared: Floats
+    done: Floats
+    run_seconds: Floats
+    rate: Floats
+    run_times: Floats
+
+    @property
+    def longer(self) -> NDArray[np.intp]:
+        """By job: how many completed jobs ran longer than it has so far."""
+        longer: NDArray[np.intp] = len(self.run_times) - np.searchsorted(self.run_times, self.run_seconds, side="right")
+        return longer
+
+    def bases(self) -> list[Basis]:
+        """By job: what its work is drawn from."""
+        enough = self.longer >= FEWEST_RUN_TIMES
+        unsaid = np.where(enough, Basis.HISTORY, Basis.AS_LONG_AGAIN)
+        return [Basis(name) for name in np.where(np.isfinite(self.declared), Basis.DECLARED, unsaid).tolist()]
+
+    def draw(self, seed: int, spread: float = DECLARED_SPREAD) -> Floats:
+        """Total work by job, never less than what is done; without a spread declared work is taken at its word."""
+        chance = np.random.default_rng([seed, 3]).random(len(self.done))
+        left = np.clip(1.0 - chance, 1e-12, 1.0 - 1e-12)  # the part of the cases still possible that take longer
+        longer = self.longer
+        again = -np.log(left) * np.maximum(self.run_seconds, LEAST_EXPECTED)
+        if len(self.run_times):
+            at = len(self.run_times) - 1 - (left * longer).astype(np.intp)
+            past = self.run_times[np.minimum(at, len(self.run_times) - 1)] - self.run_seconds
+            again = np.where(longer >= FEWEST_RUN_TIMES, past, again)
+        said = np.isfinite(self.declared)
+        total = np.where(said, self.declared, self.done + again * self.rate)
+        if spread:
+            total[said] = _longer_than(self.done[said], self.declared[said], spread, left[said])
+        return np.maximum(total, self.done)
+
+
+def _longer_than(done: Floats, median: Floats, spread: float, left: Floats) -> Floats:
+    """Lognormal around the median, given that it is more than ``done``; exact however far ``done`` is past it."""
+    ratio = np.full(len(done), -np.inf)
+    np.log(done / median, out=ratio, where=done > 0)
+    deviation = -ndtri_exp(np.log(left) + log_ndtr(-ratio / spread))
+    total: Floats = median * np.exp(spread * deviation)
+    return total

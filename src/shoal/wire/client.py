@@ -1,0 +1,135 @@
+"""The HTTP client of agents and of the command line: the standard library's, so that an idle agent stays small.
+
+One connection is kept open for each thread that calls. A refusal of the server is raised as the error it stands for.
+"""
+
+import http.client
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from shoal.core.errors import InputError, ShoalError
+from shoal.wire.messages import Problem
+
+_T = TypeVar("_T")
+
+_MOST_BYTES = 256 * 2**20
+"""No answer of a Shoal server is longer."""
+
+
+class Unreachable(ShoalError):
+    """Nobody answered, or what answered does not speak HTTP."""
+
+
+class Refused(ShoalError):
+    """The server understood the request and said no, other than for bad input."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        self.exit_code = 2 if status < 500 else 1
+        super().__init__(text)
+
+
+class Client:
+    """Calls one server, as the holder of one token."""
+
+    def __init__(self, url: str, token: str, *, cafile: str | None = None, timeout: float = 30.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError("server", url, "must be a URL such as http://127.0.0.1:7433")
+        self.url = url.rstrip("/")
+        self._host, self._port = parts.hostname, parts.port
+        self._base = parts.path.rstrip("/")
+        self._tls = ssl.create_default_context(cafile=cafile) if parts.scheme == "https" else None
+        self._token = token
+        self._timeout = timeout
+        self._own = threading.local()
+
+    def get(self, path: str, into: type[_T], *, timeout: float | None = None) -> _T:
+        """What is at a path, as a message of this type."""
+        return self.call("GET", path, None, into, timeout=timeout)
+
+    def post(self, path: str, body: Any, into: type[_T], *, timeout: float | None = None) -> _T:
+        """Send a message and give the answer, as a message of this type."""
+        return self.call("POST", path, body, into, timeout=timeout)
+
+    def call(self, method: str, path: str, body: Any, into: type[_T], *, timeout: float | None = None) -> _T:
+        """One request and its answer."""
+        data = None if body is None else msgspec.json.encode(body)
+        status, answer = self._exchange(method, path, data, timeout or self._timeout)
+        if status >= 400:
+            raise refusal(status, answer)
+        try:
+            return msgspec.json.decode(answer, type=into) if into is not type(None) else None
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"{self.url}{path} answered something that is not Shoal's: {error}") from error
+
+    def lines(self, path: str) -> Iterator[str]:
+        """The lines of an answer that goes on, until the server ends it."""
+        connection = self._connect(None)
+        try:
+            connection.request("GET", self._base + path, headers=self._headers(None))
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise refusal(response.status, response.read(_MOST_BYTES))
+            for line in response:
+                yield line.decode().rstrip("\r\n")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Hang up on behalf of this thread; a later call connects anew."""
+        kept: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
+        if kept is not None:
+            kept.close()
+            self._own.connection = None
+
+    def _exchange(self, method: str, path: str, data: bytes | None, timeout: float) -> tuple[int, bytes]:
+        kept: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
+        for connection in (kept, None):
+            # A kept connection may have been closed at the other end; then a fresh one gets the one more try.
+            fresh = connection is None
+            link = self._own.connection = connection or self._connect(timeout)
+            try:
+                if link.sock is not None:
+                    link.sock.settimeout(timeout)
+                link.request(method, self._base + path, body=data, headers=self._headers(data))
+                response = link.getresponse()
+                answer = response.read(_MOST_BYTES)
+            except (OSError, http.client.HTTPException) as error:
+                link.close()
+                self._own.connection = None
+                if fresh or isinstance(error, TimeoutError):
+                    raise self._unreachable(error) from error
+            else:
+                return response.status, answer
+        raise AssertionError("the fresh connection either answers or raises")
+
+    def _connect(self, timeout: float | None) -> http.client.HTTPConnection:
+        if self._tls is not None:
+            return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._tls)
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+
+    def _headers(self, data: bytes | None) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        return headers if data is None else {**headers, "Content-Type": "application/json"}
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"cannot reach {self.url}: {error or type(error).__name__}; is `shoal up` running?")
+
+
+def refusal(status: int, answer: bytes) -> ShoalError:
+    """The error a refusal stands for: bad input names its field, anything else says what the server said."""
+    problem = Problem(answer[:500].decode(errors="replace") or f"status {status}")
+    with suppress(msgspec.DecodeError):
+        problem = msgspec.json.decode(answer, type=Problem)
+    if status in (400, 404, 409, 413, 422) and problem.field is not None:
+        return InputError(problem.field, problem.value, problem.hint or problem.error)
+    return Refused(status, problem.error)

@@ -1,0 +1,32 @@
+"""Structured logs: one JSON object a line, with when, how bad, who says it, what happened, and its fields."""
+
+import json
+import logging
+import time
+
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLine(logging.Formatter):
+    """A record as one JSON object; what was given as ``extra`` are its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as a line."""
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "at": f"{when}.{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        fields = {name: value for name, value in vars(record).items() if name not in _USUAL}
+        return json.dumps({**line, **fields}, default=str)
+
+
+def log_json(handler: logging.Handler | None = None) -> None:
+    """Have this process log that way, on the standard error unless another handler is given."""
+    handler = handler or logging.StreamHandler()
+    handler.setFormatter(JsonLine())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -1,0 +1,102 @@
+"""A keeper by itself: what it refuses to start, and what it says."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.agent import keeper
+
+
+def told(what: dict[str, Any], *commands: str) -> list[dict[str, Any]]:
+    """All that a keeper says to this. Its input stays open: the end of that would be the end of its agent."""
+    command = [sys.executable, "-I", "-S", keeper.__file__]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(json.dumps(what), *commands, sep="\n", file=process.stdin, flush=True)
+        return [json.loads(line) for line in process.stdout]
+
+
+@pytest.fixture
+def what(tmp_path: Path) -> dict[str, Any]:
+    return {
+        "argv": ["true"],
+        "cwd": str(tmp_path.resolve()),
+        "env": {"PATH": "/usr/bin:/bin"},
+        "logs": str(tmp_path),
+        "lease": time.monotonic() + 600,
+        "grace": 600,
+        "ranks": [{"rank": rank, "env": {}, "log": f"1.{rank}.log"} for rank in (0, 1)],
+    }
+
+
+def causes(said: list[dict[str, Any]]) -> list[str]:
+    assert said[-1]["event"] == "over"
+    return [line["cause"] for line in said if line["event"] == "failed"]
+
+
+def test_after_its_lease_nothing_is_started(what: dict[str, Any], tmp_path: Path) -> None:
+    assert told({**what, "lease": time.monotonic()}) == [{"event": "over", "why": "lease"}]
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranks_start_end_and_are_told_of(what: dict[str, Any]) -> None:
+    said = told({**what, "argv": ["sh", "-c", "exec sleep 600"]}, "stop 0")
+    assert said[0]["event"] == "started"
+    assert said[0]["pids"].keys() == {"0", "1"}
+    assert sorted(line["rank"] for line in said[1:-1]) == [0, 1]
+    assert {line["status"] for line in said[1:-1]} <= {-15, -9}
+    assert said[-1] == {"event": "over", "why": "order"}
+
+
+def test_a_folder_that_was_replaced_by_a_link_is_not_entered(what: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/")
+    (cause,) = causes(told({**what, "cwd": str(tmp_path / "link")}))
+    assert cause == f"rank 0: the working directory '{tmp_path}/link' has become a link to '/'"
+
+
+def test_a_link_in_place_of_a_log_is_not_written_through(what: dict[str, Any], tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.touch()
+    (tmp_path / "1.1.log").symlink_to(victim)
+    (cause,) = causes(told({**what, "argv": ["sh", "-c", "while :; do echo x; done"]}))
+    assert cause.startswith("cannot write the log '1.1.log'")
+    assert victim.read_text() == ""
+
+
+def test_logs_are_appended_to(what: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "1.0.log").write_text("before\n")
+    said = told({**what, "argv": ["echo", "after"], "ranks": what["ranks"][:1]}, "lease 1e300")
+    assert said[-1]["event"] == "over"
+    assert (tmp_path / "1.0.log").read_text() == "before\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "sentence"),
+    [
+        (["true\0"], {}, "cannot be passed on"),
+        (["true", "x" * 2**20], {}, "Argument list too long"),
+        (["true"], {"A=B": "c"}, "cannot be passed on"),
+        (["none"], {}, "no such program on the job's PATH (/usr/bin:/bin)"),
+        (["./none"], {}, "no such file on this node"),
+        (["/"], {}, "not executable"),
+    ],
+)
+def test_why_a_program_cannot_be_executed(
+    what: dict[str, Any], argv: list[str], env: dict[str, str], sentence: str
+) -> None:
+    (cause,) = causes(told({**what, "argv": argv, "env": {**what["env"], **env}}))
+    assert cause.startswith("rank 0: cannot start")
+    assert sentence in cause
+
+
+def test_a_keeper_that_is_told_nothing_does_nothing() -> None:
+    done = subprocess.run([sys.executable, "-I", "-S", keeper.__file__], input=b"{", capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")

@@ -1,0 +1,308 @@
+"""A cluster that is only pretended, and the application in front of it, called without a socket or with one."""
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from shoal.core.errors import InputError
+from shoal.serve import Limits, Listening, Tokens, make_app, serve
+from shoal.serve.bounds import Rate
+from shoal.serve.table import Question
+from shoal.wire.messages import (
+    PROTOCOL,
+    AcctRow,
+    ClusterRow,
+    Hello,
+    JobDetail,
+    JobRow,
+    LogPart,
+    LogRead,
+    Moment,
+    NewToken,
+    NodeRow,
+    Orders,
+    Report,
+    Reshape,
+    Submission,
+    TenantRow,
+    WhatIf,
+)
+
+
+class UnknownJob(LookupError):
+    """What the pretended cluster says, with a text that must not get out."""
+
+
+def done(value: Any) -> "Future[Any]":
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+@dataclass
+class Figures:
+    states: dict[str, int] = field(default_factory=lambda: {"running": 2, "pending": 1})
+    gpus_up: dict[str, int] = field(default_factory=lambda: {"v100": 6, "k80": 2})
+    gpus_used: dict[str, int] = field(default_factory=lambda: {"v100": 4, "k80": 0})
+    nodes_up: int = 2
+    nodes_down: int = 1
+    decisions: int = 7
+    decision_seconds: list[float] = field(default_factory=lambda: [0.001, 0.002])
+    commit_seconds: list[float] = field(default_factory=lambda: [0.004])
+    tenants: list[TenantRow] = field(
+        default_factory=lambda: [
+            TenantRow(tenant="ana", live=1, held=3, gpu_seconds=30.0, part_now=0.75, part_ever=0.6),
+            TenantRow(tenant="bo", live=1, held=1, gpu_seconds=20.0, part_now=0.25, part_ever=0.4),
+            TenantRow(tenant="gone", live=0, held=0, gpu_seconds=0.0, part_now=0.0, part_ever=0.0),
+        ]
+    )
+    lost_gpu_seconds: float = 1.5
+    restarts: int = 3
+    crashes: int = 1
+    completed: int = 4
+    submitted: int = 9
+    review_in: float = float("inf")
+
+
+class FakeDesk:
+    """Keeps jobs in a dictionary; ``stuck`` makes its promises never come true."""
+
+    def __init__(self) -> None:
+        self.failed: str | None = None
+        self.stuck = False
+        self.owners: dict[str, str] = {"hers-aaaa": "ana", "his-bbbb": "bo"}
+        self.reports: list[Report] = []
+        self.generations = {"n0": 1, "n1": 1}
+        self.reads: list[LogRead] = []
+        self.asked: list[str] = []
+        self._listeners: list[Callable[[], None]] = []
+
+    def change(self, node: str | None = None) -> None:
+        if node is not None:
+            self.generations[node] += 1
+        for callback in self._listeners:
+            callback()
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        self._listeners.append(callback)
+
+    def _promise(self, value: Any) -> "Future[Any]":
+        return Future() if self.stuck else done(value)
+
+    def _seen(self, job: str, tenant: str | None) -> str:
+        self.asked.append(job)
+        if job not in self.owners or tenant not in (None, self.owners[job]):
+            raise UnknownJob(f"{job} of {self.owners.get(job)}")
+        return job
+
+    def submit(self, submissions: Sequence[Submission], tenant: str) -> "Future[list[str]]":
+        ids = []
+        for submission in submissions:
+            if submission.gpus > 8:
+                raise InputError("gpus", submission.gpus, "this cluster has 8")
+            ids.append(f"{submission.name}-{len(self.owners):04d}")
+            self.owners[ids[-1]] = submission.tenant or tenant
+        return self._promise(ids)
+
+    def cancel(self, job: str, tenant: str | None) -> "Future[None]":
+        self._seen(job, tenant)
+        return self._promise(None)
+
+    def reshape(self, job: str, shape: Reshape, tenant: str | None) -> "Future[None]":
+        self._seen(job, tenant)
+        if shape.gpus > 8:
+            raise InputError("gpus", shape.gpus, "this cluster has 8")
+        return self._promise(None)
+
+    def _row(self, job: str) -> JobRow:
+        return JobRow(
+            id=job, name="job", tenant=self.owners[job], state="running", gpus_held=1, gpus_wanted=1, submitted=1.0,
+            started=2.0, ended=None, done=0.5, work=None, kind="v100", nodes=["n0"], reason="runs",
+        )  # fmt: skip
+
+    def jobs(self, tenant: str | None, *, ended: bool = False) -> list[JobRow]:
+        return [self._row(job) for job, owner in self.owners.items() if tenant in (None, owner)]
+
+    def job(self, job: str, tenant: str | None) -> JobDetail:
+        return JobDetail(
+            job=self._row(self._seen(job, tenant)), command=["true"], workdir=None, ranks="gpu", grace=1.0,
+            incarnation=1, restarts=0, crashes=0, gpu_seconds=1.0, rate=1.0, decision="runs", decided=1.0, change="",
+            story=[Moment(1.0, "submitted")],
+        )  # fmt: skip
+
+    def nodes(self, tenant: str | None) -> list[NodeRow]:
+        return [NodeRow(name="n0", kind="v100", gpus=4, rack="", up=True, used=1, jobs=[], heard=None)]
+
+    def share(self, tenant: str | None) -> list[TenantRow]:
+        return [row for row in Figures().tenants if tenant in (None, row.tenant)]
+
+    def acct(self, tenant: str | None) -> list[AcctRow]:
+        return []
+
+    def cluster(self) -> ClusterRow:
+        return ClusterRow(
+            version="1", protocol=PROTOCOL, policy="las", cluster="v100:2x4", now=1.0, up_gpus=8, used_gpus=4,
+            running=2, waiting=1, ended=0, decisions=sum(self.generations.values()),
+        )  # fmt: skip
+
+    def _orders(self, node: str) -> Orders:
+        if node not in self.generations:
+            raise InputError("node", node, "unknown; choose one of n0, n1")
+        return Orders(protocol=PROTOCOL, generation=self.generations[node], lease=10.0, runs=[], reads=self.reads)
+
+    def hello(self, hello: Hello) -> Orders:
+        return self._orders(hello.node)
+
+    def sync(self, report: Report) -> Orders:
+        self.reports.append(report)
+        return self._orders(report.node)
+
+    def generation(self, node: str) -> int:
+        return self.generations[node]
+
+    def read_log(
+        self, job: str, tenant: str | None, *, incarnation: int | None, rank: int, offset: int, most: int
+    ) -> "Future[LogPart]":
+        text = "ünd so weiter\n"[offset : offset + most]
+        return self._promise(
+            LogPart(self._seen(job, tenant), incarnation or 1, rank, offset, 14, text, True, offset + len(text))
+        )
+
+    def figures(self) -> Figures:
+        return Figures()
+
+
+def answer(question: WhatIf, tenant: str | None) -> dict[str, Any]:
+    if "wrong" in question.policies:
+        raise InputError("policies", "wrong", "unknown; choose las")
+    return {"policies": question.policies, "tenant": tenant}
+
+
+@dataclass
+class House:
+    """Everything a test needs: the pretended cluster, the application, and a secret for each kind of caller."""
+
+    desk: FakeDesk
+    tokens: Tokens
+    app: Starlette
+    secrets: dict[str, str]
+
+    def call(self, method: str, path: str, who: str | None = "admin", **more: Any) -> httpx.Response:
+        """One request, without a socket, from an address that is not this machine's."""
+
+        async def ask() -> httpx.Response:
+            async with self.client() as client:
+                return await client.request(method, path, **self.authorized(who, more))
+
+        return asyncio.run(ask())
+
+    def client(self, address: str = "192.0.2.7") -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=True, client=(address, 1))
+        return httpx.AsyncClient(transport=transport, base_url="http://shoal")
+
+    def authorized(self, who: str | None, more: dict[str, Any]) -> dict[str, Any]:
+        own = {"Authorization": f"Bearer {self.secrets[who]}"} if who else {}
+        return {**more, "headers": {**own, **more.get("headers", {})}}
+
+
+NewHouse = Callable[..., House]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A file of tokens, made once and copied, and the secrets that go with it."""
+
+    path: Path
+    secrets: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    path = tmp_path_factory.mktemp("keys") / "tokens.sqlite"
+    tokens = Tokens.begin(path)
+    wanted = (
+        NewToken("admin", "admin"),
+        NewToken("ana", "user", "ana"),
+        NewToken("bo", "user", "bo"),
+        NewToken("agent", "agent"),
+        NewToken("agent-n0", "agent", None, "n0"),
+    )
+    secrets = {new.name: tokens.create(new).secret or "" for new in wanted}
+    tokens.close()
+    return Keys(path, secrets)
+
+
+@contextmanager
+def houses(keys: Keys, folder: Path) -> Iterator[NewHouse]:
+    with ExitStack() as opened:
+
+        def build(limits: Limits | None = None, what_if: Question = answer) -> House:
+            copy = shutil.copy(keys.path, tempfile.mkdtemp(dir=folder))
+            tokens = opened.enter_context(closing(Tokens.open(Path(copy))))
+            desk = FakeDesk()
+            app = make_app(desk, tokens, what_if=what_if, version="1.2", limits=limits)
+            return House(desk, tokens, app, dict(keys.secrets))
+
+        yield build
+
+
+@pytest.fixture
+def new_house(keys: Keys, tmp_path: Path) -> Iterator[NewHouse]:
+    with houses(keys, tmp_path) as build:
+        yield build
+
+
+@pytest.fixture(scope="module")
+def crowd(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A house where nobody waits or listens and nobody comes too often: made-up callers would ask for a minute each."""
+    with houses(keys, tmp_path_factory.mktemp("crowd")) as build:
+        yield build(Limits(known=Rate(1e9, 1e9), unknown=Rate(1e9, 1e9), longest_wait=0.0, listeners=0))
+
+
+@pytest.fixture
+def house(new_house: NewHouse) -> House:
+    return new_house()
+
+
+Serving = Callable[..., Listening]
+
+
+@pytest.fixture
+def serving(house: House) -> Iterator[Serving]:
+    """Runs the house's application, or the one given, on a real socket, in a thread, until the test is over."""
+    running: list[tuple[Listening, threading.Thread]] = []
+
+    def start(app: Starlette | None = None, **more: Any) -> Listening:
+        ready: Future[Listening] = Future()
+        wanted = {"listening": ready.set_result, **more}
+        thread = threading.Thread(target=serve, args=(app or house.app,), kwargs=wanted)
+        thread.start()
+        running.append((ready.result(10), thread))
+        return running[-1][0]
+
+    yield start
+    for listening, thread in running:
+        listening.stop()
+        thread.join(10)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+@pytest.fixture
+def chunked() -> Callable[..., AsyncIterator[bytes]]:
+    return chunks

@@ -1,0 +1,63 @@
+"""The Prometheus endpoint says what the cluster's figures say, under names and units that follow its conventions."""
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from tests.serve.conftest import House
+
+
+def scrape(house: "House") -> dict[str, float]:
+    """Every sample by its name and labels."""
+    families = text_string_to_metric_families(house.call("GET", "/v1/metrics").text)
+    samples = (sample for family in families for sample in family.samples)
+    return {
+        sample.name + "".join(f",{v}" for _, v in sorted(sample.labels.items())): sample.value for sample in samples
+    }
+
+
+def test_the_figures_are_told_as_they_are(house: "House") -> None:
+    told = scrape(house)
+    expected = {
+        "shoal_jobs,running": 2,
+        "shoal_jobs,pending": 1,
+        "shoal_gpus_up,v100": 6,
+        "shoal_gpus_used,v100": 4,
+        "shoal_gpu_utilization_ratio": 0.5,
+        "shoal_nodes,up": 2,
+        "shoal_nodes,down": 1,
+        "shoal_decisions_total": 7,
+        "shoal_jobs_submitted_total": 9,
+        "shoal_jobs_completed_total": 4,
+        "shoal_restarts_total": 3,
+        "shoal_crashes_total": 1,
+        "shoal_lost_gpu_seconds_total": 1.5,
+        "shoal_tenant_gpus_held,ana": 3,
+        "shoal_tenant_gpu_seconds_total,bo": 20,
+        "shoal_tenant_share_now_ratio,ana": 0.75,
+        "shoal_tenant_share_ever_ratio,bo": 0.4,
+        "shoal_fairness_ratio": 16 / (2 * 10),  # 3 and 1 GPUs; who has no job is not in it
+        "shoal_decision_seconds_count": 2,
+        "shoal_journal_commit_seconds_count": 1,
+    }
+    assert {name: told.get(name) for name in expected} == expected
+
+
+def test_times_add_up_from_scrape_to_scrape(house: "House") -> None:
+    first, second = scrape(house), scrape(house)
+    assert (first["shoal_decision_seconds_count"], second["shoal_decision_seconds_count"]) == (2, 4)
+    assert second["shoal_decision_seconds_sum"] == 2 * first["shoal_decision_seconds_sum"]
+
+
+def test_requests_are_counted_by_route_and_never_by_what_callers_make_up(house: "House") -> None:
+    for path in ("/v1/jobs/hers-aaaa", "/v1/jobs/none-aaaa", "/made/up"):
+        house.call("GET", path, "ana")
+    house.call("BREW", "/v1/jobs", "ana")
+    told = {name: value for name, value in scrape(house).items() if name.startswith("shoal_http_requests_total")}
+    assert told == {
+        "shoal_http_requests_total,GET,/v1/jobs/{job},200": 1,
+        "shoal_http_requests_total,GET,/v1/jobs/{job},404": 1,
+        "shoal_http_requests_total,GET,elsewhere,404": 1,
+        "shoal_http_requests_total,other,/v1/jobs,405": 1,
+    }

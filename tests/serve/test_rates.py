@@ -1,0 +1,71 @@
+"""How often one may ask: each token by itself, and those without one by where they come from."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.serve import Limits
+from shoal.serve.bounds import Buckets, Rate
+from shoal.serve.refusals import Refusal
+
+if TYPE_CHECKING:
+    from tests.serve.conftest import NewHouse
+
+SLOW = Rate(0.001, 3)
+
+
+def test_each_token_has_its_own_allowance_and_agents_are_never_held_up(new_house: "NewHouse") -> None:
+    house = new_house(Limits(known=SLOW))
+    assert [house.call("GET", "/v1/jobs", "ana").status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert house.call("GET", "/v1/jobs", "bo").status_code == 200
+    report = {"protocol": 1, "node": "n0", "boot": "b", "known": 0, "runs": []}
+    assert {house.call("POST", "/v1/agent/sync", "agent", json=report).status_code for _ in range(6)} == {200}
+    refused = house.call("GET", "/v1/jobs", "ana")
+    assert 990 <= int(refused.headers["Retry-After"]) <= 1000
+    assert refused.json()["hint"]
+
+
+def test_guessing_tokens_is_slowed_by_address_and_holds_nobody_else_up(new_house: "NewHouse") -> None:
+    house = new_house(Limits(unknown=SLOW))
+
+    async def guess(address: str, times: int) -> list[int]:
+        async with house.client(address) as client:
+            guesses = [{"Authorization": f"Bearer {n}"} for n in range(times)]
+            return [(await client.get("/v1/jobs", headers=headers)).status_code for headers in guesses]
+
+    assert asyncio.run(guess("192.0.2.7", 5)) == [401, 401, 401, 429, 429]
+    assert asyncio.run(guess("192.0.2.8", 1)) == [401]
+    assert house.call("GET", "/v1/jobs", "ana").status_code == 200
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 3)), max_size=60),
+    rate=st.builds(Rate, st.floats(0.5, 5), st.floats(1, 10)),
+)
+def test_no_caller_gets_more_than_its_burst_and_its_rate(steps: list[tuple[str, float]], rate: Rate) -> None:
+    now = 0.0
+    buckets = Buckets(rate, lambda: now)
+    served = {"a": 0, "b": 0}
+    for caller, pause in steps:
+        now += pause
+        try:
+            buckets.take(caller)
+        except Refusal as refusal:
+            now += float(refusal.headers["Retry-After"])
+            buckets.take(caller)
+        served[caller] += 1
+        assert served[caller] <= rate.burst + now * rate.per_second + 1e-6
+
+
+def test_the_table_of_callers_does_not_grow_without_bound() -> None:
+    buckets = Buckets(SLOW, lambda: 0.0)
+    for _ in range(3):
+        buckets.take("first")
+    with pytest.raises(Refusal):
+        buckets.take("first")
+    for number in range(10_000):
+        buckets.take(str(number))
+    buckets.take("first")  # forgotten, and so served afresh

@@ -1,0 +1,170 @@
+"""Who may do what: every route with every kind of caller, and what one tenant can learn of another."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shoal.serve.routes import ROUTES
+
+if TYPE_CHECKING:
+    from tests.serve.conftest import House
+
+HELLO = {"protocol": 1, "node": "n0", "boot": "b", "kind": "v100", "gpus": 4, "address": "127.0.0.1"}
+REPORT = {"protocol": 1, "node": "n0", "boot": "b", "known": 0, "runs": []}
+JOB = {"command": ["true"]}
+
+CALLERS = (None, "admin", "ana", "bo", "agent", "agent-n0")
+#                                                             none admin  ana   bo agent agent-n0
+TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
+    ("POST", "/v1/jobs", JOB, (401, 201, 201, 201, 403, 403)),
+    ("POST", "/v1/jobs/batch", {"jobs": [JOB, JOB]}, (401, 201, 201, 201, 403, 403)),
+    ("GET", "/v1/jobs", None, (401, 200, 200, 200, 403, 403)),
+    ("GET", "/v1/jobs/hers-aaaa", None, (401, 200, 200, 404, 403, 403)),
+    ("GET", "/v1/jobs/hers-aaaa/log", None, (401, 200, 200, 404, 403, 403)),
+    ("PATCH", "/v1/jobs/hers-aaaa", {"gpus": 2}, (401, 204, 204, 404, 403, 403)),
+    ("DELETE", "/v1/jobs/hers-aaaa", None, (401, 204, 204, 404, 403, 403)),
+    ("GET", "/v1/nodes", None, (401, 200, 200, 200, 403, 403)),
+    ("GET", "/v1/share", None, (401, 200, 200, 200, 403, 403)),
+    ("GET", "/v1/acct", None, (401, 200, 200, 200, 403, 403)),
+    ("GET", "/v1/cluster", None, (401, 200, 200, 200, 403, 403)),
+    ("POST", "/v1/whatif", {"policies": ["las"]}, (401, 200, 200, 200, 403, 403)),
+    ("POST", "/v1/agent/hello", HELLO, (401, 403, 403, 403, 200, 200)),
+    ("POST", "/v1/agent/hello", {**HELLO, "node": "n1"}, (401, 403, 403, 403, 200, 403)),
+    ("POST", "/v1/agent/sync", REPORT, (401, 403, 403, 403, 200, 200)),
+    ("POST", "/v1/agent/sync", {**REPORT, "node": "n1"}, (401, 403, 403, 403, 200, 403)),
+    ("POST", "/v1/tokens", {"name": "new", "role": "agent"}, (401, 201, 403, 403, 403, 403)),
+    ("GET", "/v1/tokens", None, (401, 200, 403, 403, 403, 403)),
+    ("DELETE", "/v1/tokens/bo", None, (401, 204, 403, 403, 403, 403)),
+    ("GET", "/v1/metrics", None, (401, 200, 403, 403, 200, 200)),
+    ("GET", "/v1/healthz", None, (200, 200, 200, 200, 200, 200)),
+    ("GET", "/v1/openapi.json", None, (401, 200, 200, 200, 200, 200)),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "statuses"), TABLE, ids=[f"{row[0]} {row[1]}" for row in TABLE])
+def test_each_route_answers_each_caller_as_the_table_says(
+    house: "House", method: str, path: str, body: Any, statuses: tuple[int, ...]
+) -> None:
+    order = [2, 3, 0, 4, 5, 1]  # the admin last: it revokes the token and makes the one that the others ask about
+    for caller in order:
+        response = house.call(method, path, CALLERS[caller], **({"json": body} if body is not None else {}))
+        assert response.status_code == statuses[caller], (CALLERS[caller], response.text)
+        if response.status_code >= 400:
+            assert response.json()["error"]
+
+
+def test_the_table_leaves_no_route_out() -> None:
+    def template(path: str) -> str:
+        return path.replace("hers-aaaa", "{job}").replace("/bo", "/{token}")
+
+    tried = {(method, template(path)) for method, path, _, _ in TABLE}
+    assert {(route.method, route.path) for route in ROUTES} - tried == {("GET", "/v1/events")}
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Bearer nonsense", "Basic YTpi", "Bearer \xff\xfe"])
+def test_what_is_not_a_token_is_refused_with_a_challenge(house: "House", header: str) -> None:
+    headers = {"Authorization": header.encode("latin-1")}
+    response = house.call("GET", "/v1/jobs", None, headers=headers)
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    ("method", "suffix", "body"),
+    [("GET", "", None), ("GET", "/log?rank=3", None), ("DELETE", "", None), ("PATCH", "", {"gpus": 2})],
+)
+def test_another_tenants_job_answers_byte_for_byte_like_none(
+    house: "House", method: str, suffix: str, body: Any
+) -> None:
+    hers = house.call(method, f"/v1/jobs/hers-aaaa{suffix}", "bo", json=body)
+    none = house.call(method, f"/v1/jobs/none-aaaa{suffix}", "bo", json=body)
+    assert hers.status_code == none.status_code == 404
+    assert hers.content.replace(b"hers-aaaa", b"none-aaaa") == none.content
+    assert dict(hers.headers) == dict(none.headers)
+    assert hers.json()["field"] == "job"
+    assert b"ana" not in hers.content
+
+
+def test_a_user_is_listed_only_its_tenants_jobs(house: "House") -> None:
+    assert [row["id"] for row in house.call("GET", "/v1/jobs?all=true", "bo").json()] == ["his-bbbb"]
+    assert [row["id"] for row in house.call("GET", "/v1/jobs").json()] == ["hers-aaaa", "his-bbbb"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/jobs", {**JOB, "tenant": "bo"}, "tenant"),
+        ("/v1/jobs/batch", {"jobs": [JOB, {**JOB, "tenant": "bo"}]}, "jobs[1].tenant"),
+        ("/v1/whatif", {"job": {**JOB, "tenant": "bo"}}, "job.tenant"),
+    ],
+)
+def test_a_user_cannot_submit_for_another_tenant(house: "House", path: str, body: Any, field: str) -> None:
+    before = dict(house.desk.owners)
+    response = house.call("POST", path, "ana", json=body)
+    assert response.status_code == 422
+    assert (response.json()["field"], response.json()["value"]) == (field, "bo")
+    assert house.desk.owners == before
+
+
+def test_a_submission_belongs_to_the_tenant_of_its_token_or_the_one_an_admin_names(house: "House") -> None:
+    for who, body in [("ana", JOB), ("ana", {**JOB, "tenant": "ana"}), ("admin", {**JOB, "tenant": "bo"})]:
+        house.call("POST", "/v1/jobs", who, json=body)
+    house.call("POST", "/v1/jobs", "admin", json=JOB)
+    assert list(house.desk.owners.values())[2:] == ["ana", "ana", "bo", "default"]
+
+
+@pytest.mark.parametrize(("address", "forwarded", "status"), [
+    ("127.0.0.1", {}, 200),
+    ("::1", {}, 200),
+    ("192.0.2.7", {}, 401),
+    ("127.0.0.1", {"X-Forwarded-For": "192.0.2.7"}, 401),
+])  # fmt: skip
+def test_metrics_need_no_token_on_the_same_machine_unless_a_proxy_asks(
+    house: "House", address: str, forwarded: dict[str, str], status: int
+) -> None:
+    import asyncio
+
+    async def ask() -> int:
+        async with house.client(address) as client:
+            return (await client.get("/v1/metrics", headers=forwarded)).status_code
+
+    assert asyncio.run(ask()) == status
+
+
+def test_a_revoked_token_is_refused_at_once_and_the_last_admin_cannot_be_revoked(house: "House") -> None:
+    assert house.call("GET", "/v1/jobs", "bo").status_code == 200
+    assert house.call("DELETE", "/v1/tokens/bo").status_code == 204
+    assert house.call("GET", "/v1/jobs", "bo").status_code == 401
+    assert house.call("DELETE", "/v1/tokens/bo").status_code == 404
+    last = house.call("DELETE", "/v1/tokens/admin")
+    assert last.status_code == 409
+    assert "only admin" in last.json()["hint"]
+
+
+def test_a_made_token_works_its_secret_is_told_once_and_its_name_is_taken(house: "House") -> None:
+    body = {"name": "cy", "role": "user", "tenant": "cy"}
+    made = house.call("POST", "/v1/tokens", json=body).json()
+    house.secrets["cy"] = made["secret"]
+    assert house.call("GET", "/v1/jobs", "cy").json() == []
+    listed = house.call("GET", "/v1/tokens")
+    assert made["secret"] not in listed.text
+    assert {row["name"]: row["secret"] for row in listed.json()}["cy"] is None
+    again = house.call("POST", "/v1/tokens", json=body)
+    assert (again.status_code, again.json()["field"]) == (409, "name")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"name": "x", "role": "user"}, "tenant"),
+        ({"name": "x", "role": "agent", "tenant": "ana"}, "tenant"),
+        ({"name": "x", "role": "user", "tenant": "ana", "node": "n0"}, "node"),
+        ({"name": "../x", "role": "admin"}, "name"),
+        ({"name": "x\n", "role": "admin"}, "name"),
+        ({"name": "x", "role": "root"}, "role"),
+    ],
+)
+def test_a_token_that_fits_no_role_is_refused(house: "House", body: dict[str, str], field: str) -> None:
+    response = house.call("POST", "/v1/tokens", content=json.dumps(body), headers={"Content-Type": "application/json"})
+    assert (response.status_code, response.json()["field"]) == (422, field)

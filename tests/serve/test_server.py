@@ -1,0 +1,123 @@
+"""Running on a socket: loopback, TLS by files, refusals by name, and a signal that stops it and nothing else."""
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from shoal.core.errors import InputError
+from shoal.serve import Listening, serve
+
+if TYPE_CHECKING:
+    from tests.serve.conftest import House, Serving
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the openssl program to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    made = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, *names, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
+
+
+def test_it_speaks_tls_with_the_certificate_it_was_given(
+    serving: "Serving", certificate: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    cert, key = certificate
+    server = serving(certfile=cert, keyfile=key, host="0.0.0.0")
+    trusting = ssl.create_default_context(cafile=cert)
+    url = f"https://127.0.0.1:{server.port}/v1/healthz"
+    assert server.url.startswith("https://")
+    assert httpx.get(url, verify=trusting).json() == {"version": "1.2"}
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
+    assert "in the clear" not in caplog.text
+
+
+def test_a_certificate_or_key_that_cannot_serve_is_named(
+    house: "House", certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    cert, key = certificate
+    junk = tmp_path / "junk.pem"
+    junk.write_text("not a certificate")
+    cases: list[tuple[dict[str, Any], str, str | None]] = [
+        ({"certfile": cert}, "keyfile", None),
+        ({"keyfile": key}, "certfile", None),
+        ({"certfile": str(tmp_path / "none"), "keyfile": key}, "certfile", str(tmp_path / "none")),
+        ({"certfile": cert, "keyfile": str(tmp_path / "none")}, "keyfile", str(tmp_path / "none")),
+        ({"certfile": str(junk), "keyfile": key}, "certfile", str(junk)),
+        ({"certfile": cert, "keyfile": str(junk)}, "certfile", cert),
+    ]
+    for given, field, value in cases:
+        with pytest.raises(InputError) as refused:
+            serve(house.app, **given)
+        assert (refused.value.field, refused.value.value) == (field, value)
+
+
+def test_a_port_that_is_taken_and_a_host_that_is_not_ours_are_bad_input(house: "House") -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="port"):
+        serve(house.app, port=taken.getsockname()[1])
+    with pytest.raises(InputError, match="host"):
+        serve(house.app, host="no.such.host.invalid")
+
+
+def test_binding_elsewhere_without_tls_is_warned_of_and_loopback_is_not(
+    serving: "Serving", caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    assert serving().url.startswith("http://127.0.0.1:")
+    assert "in the clear" not in caplog.text
+    serving(host="0.0.0.0")
+    assert "in the clear" in caplog.text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_server_and_leaves_the_rest_to_the_caller(house: "House", number: int) -> None:
+    seen: list[int] = []
+
+    def listening(server: Listening) -> None:
+        def ask() -> None:
+            seen.append(httpx.get(f"{server.url}/v1/healthz").status_code)
+            os.kill(os.getpid(), number)
+
+        threading.Thread(target=ask).start()
+
+    before = signal.getsignal(number)
+    serve(house.app, listening=listening)
+    assert seen == [200]
+    assert signal.getsignal(number) is before
+
+
+def test_an_oversized_upload_over_a_socket_gets_its_answer(house: "House", serving: "Serving") -> None:
+    server = serving()
+    headers = {"Authorization": f"Bearer {house.secrets['ana']}", "Content-Type": "application/json"}
+    answers = [
+        httpx.post(f"{server.url}/v1/jobs", content=content, headers=headers)
+        for content in (b" " * (3 << 20), iter([b" " * (1 << 20)] * 3))
+    ]
+    assert [(answer.status_code, answer.json()["field"]) for answer in answers] == [(413, "body"), (413, "body")]
