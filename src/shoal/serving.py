@@ -231,7 +231,7 @@ class _LocalNode:
             with self.log.open("ab") as out:
                 # A session of its own: Ctrl-C in a terminal is this process's to pass on, once.
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "shoal.agent", *self.arguments, "--die-with-parent"],
+                    [sys.executable, "-m", "shoal.agent", *self.arguments, "--parent", str(os.getpid())],
                     env={**os.environ, "SHOAL_TOKEN": self.token},
                     stdin=subprocess.DEVNULL,
                     stdout=out,

@@ -408,8 +408,8 @@ def test_an_agent_waits_for_a_control_plane_that_is_not_there_yet(site: Site) ->
 
 def test_an_agent_may_end_with_the_process_that_started_it(site: Site, ask: Any) -> None:
     command = [sys.executable, "-m", "shoal.agent", "--server", f"http://127.0.0.1:{site.plane.port}", "--node", "n"]
-    command += ["--kind", "v100", "--gpus", "1", "--home", str(site.home), "--die-with-parent"]
-    source = f"import subprocess, time; subprocess.Popen({command!r}); time.sleep(600)"
+    command += ["--kind", "v100", "--gpus", "1", "--home", str(site.home), "--parent"]
+    source = f"import os, subprocess, time; subprocess.Popen([*{command!r}, str(os.getpid())]); time.sleep(600)"
     environ = {**os.environ, "SHOAL_TOKEN": "secret", "MARK": site.mark}
     parent = subprocess.Popen([sys.executable, "-c", source], env=environ, stderr=subprocess.DEVNULL)
     site.plane.want(ask("go", SAVE))
@@ -418,6 +418,16 @@ def test_an_agent_may_end_with_the_process_that_started_it(site: Site, ask: Any)
     parent.wait()
     site.gone()
     assert file(site, "saved").exists()
+
+
+def test_an_agent_whose_parent_died_while_it_was_starting_ends_too(site: Site) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    command = [sys.executable, "-m", "shoal.agent", "--server", f"http://127.0.0.1:{site.plane.port}", "--node", "n"]
+    command += ["--kind", "v100", "--gpus", "1", "--home", str(site.home), "--parent", str(gone.pid)]
+    environ = {**os.environ, "SHOAL_TOKEN": "secret"}
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert "agent down" in ended.stderr
 
 
 def test_the_agent_imports_nothing_heavy() -> None:

@@ -21,7 +21,7 @@ def _settings(arguments: list[str]) -> AgentSettings:
     parser.add_argument("--home", type=Path, default=Path.home() / ".shoal", help="where jobs, logs and records go")
     parser.add_argument("--root", type=Path, action="append", default=[], help="a folder jobs may work in; repeatable")
     parser.add_argument(
-        "--die-with-parent", action="store_true", help="end when the process that started this one ends"
+        "--parent", type=int, metavar="PID", help="the process that started this one, and with which it ends"
     )
     given = parser.parse_args(arguments)
     token = os.environ.pop("SHOAL_TOKEN", "")
@@ -37,7 +37,7 @@ def _settings(arguments: list[str]) -> AgentSettings:
         address=given.address,
         home=given.home,
         roots=tuple(given.root),
-        die_with_parent=given.die_with_parent,
+        parent=given.parent,
         first_device=given.first_device,
     )
 

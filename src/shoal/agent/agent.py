@@ -45,7 +45,7 @@ class AgentSettings:
     """Whom an agent serves, as which node, with what, and where it may let jobs work.
 
     Without a kind or a number of GPUs NVIDIA's driver is asked. ``roots`` are the folders in which jobs may have their
-    working directory, beside their own. ``die_with_parent`` ends the agent with the thread that started it. Where
+    working directory, beside their own. ``parent`` is the process that started it, and with which it ends. Where
     several agents share a machine, ``first_device`` is the first of its GPUs that is this one's.
     """
 
@@ -58,7 +58,7 @@ class AgentSettings:
     kind: str | None = None
     gpus: int | None = None
     roots: tuple[Path, ...] = ()
-    die_with_parent: bool = False
+    parent: int | None = None
     first_device: int = 0
 
 
@@ -175,10 +175,9 @@ class Agent:
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, told_to_end)
-        if self._settings.die_with_parent:
-            parent = os.getppid()
+        if self._settings.parent is not None:
             die_with_parent(signal.SIGTERM)
-            if os.getppid() != parent:
+            if os.getppid() != self._settings.parent:  # it died before it could be noticed
                 self._signals += 1
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────
