@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: venv demo test check bench clean
+.PHONY: venv demo test check bench soak clean
 
 venv: $(STAMP)
 
@@ -28,6 +28,10 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/shoal bench
+
+# Two hundred trials of the fault test, about twelve minutes: things are killed and cut under a live cluster.
+soak: $(STAMP)
+	$(BIN)/python -m tests.live.soak
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -62,6 +62,7 @@ def sync(plane: Plane, node: str, runs: list[RunReport]) -> Orders:
 
 def obey(plane: Plane, node: str, statuses: tuple[int, ...] = ()) -> list[RunOrder]:
     """As an agent whose ranks run, or have ended with these statuses."""
+    soon(lambda: bool(sync(plane, node, []).runs))
     orders = sync(plane, node, []).runs
     exits = [RankExit(rank, status) for rank, status in enumerate(statuses)]
     phase = "ended" if statuses else "running"

@@ -527,6 +527,8 @@ class Machines:
             now = self.clock.now()
             for index, agent in enumerate(self._agents):
                 agent.up, agent.answered = recalled.up.get(index, False), now
+                # Above all that an earlier control plane gave: an answer of its that comes late is then seen to be old.
+                agent.generation = round(1000 * now) + 1
                 if not agent.up and index not in down:
                     self._events.append(NodeLost(now, index))
             self._releases = dict(recalled.releases)
