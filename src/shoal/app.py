@@ -29,18 +29,25 @@ from shoal.perf.estimator import EstimatedModel
 from shoal.perf.model import OnlineModel, ProfiledModel
 from shoal.perf.table import read_table
 from shoal.placement.any import AnyPlacer
+from shoal.placement.network import NetworkPlacer
 from shoal.placement.packed import PackedPlacer
 from shoal.placement.rack import RackPlacer
 from shoal.policy.registry import parse_policy
 from shoal.report.history import read_history
 from shoal.report.metrics import JobTable, Summary, job_table, summarize
 from shoal.sim.backend import SimBackend
-from shoal.sim.faults import Faults
+from shoal.sim.faults import Faults, JobFault
+from shoal.sim.searches import Searches
 from shoal.sim.truth import RestartCost, Truth
 from shoal.store.journal import JournalFile, MemoryJournal, SqliteJournal, settings_of
 from shoal.workload.schema import Job, Workload
 
-PLACERS: Mapping[str, Callable[[], Placer]] = {"any": AnyPlacer, "packed": PackedPlacer, "rack": RackPlacer}
+PLACERS: Mapping[str, Callable[[], Placer]] = {
+    "any": AnyPlacer,
+    "packed": PackedPlacer,
+    "rack": RackPlacer,
+    "network": NetworkPlacer,
+}
 KNOWLEDGE = ("oracle", "profiled", "estimated", "online")
 """What policies are told of speed; `estimated` is `profiled` with only a fifth of all pairs of models measured."""
 
@@ -217,20 +224,27 @@ def unfinished(loop: Loop, most: int = 10) -> list[dict[str, str]]:
     return [{"id": name, "reason": verdicts.reason(i).sentence()} for i, name in enumerate(snapshot.ids[:most])]
 
 
-def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimBackend:
-    """The simulated world of a scenario."""
+def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimBackend | Searches:
+    """The simulated world of a scenario, with the people who search in it where there are trials."""
     truth = Truth.of(jobs, scenario.cluster, known, noise=scenario.noise, seed=scenario.seed)
+    faults, restart_cost = _faults(scenario, jobs), RestartCost.parse(scenario.restart_cost)
+    if any(job.search is not None for job in jobs):
+        return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed)
     specs = [scenario.declared(job, speed) for job, speed in zip(jobs, truth.factors, strict=True)]
-    faults = _faults(scenario, jobs)
-    return SimBackend(truth, specs, RestartCost.parse(scenario.restart_cost), faults, scenario.seed)
+    return SimBackend(truth, specs, restart_cost, faults, scenario.seed)
 
 
 def _faults(scenario: Scenario, jobs: Sequence[Job]) -> Faults:
     numbers = {job.id: number for number, job in enumerate(jobs)} if scenario.faults else {}
-    return read_faults(scenario.faults, scenario.cluster, numbers)
+    faults = read_faults(scenario.faults, scenario.cluster, numbers)
+    if any(isinstance(fault, JobFault) for fault in faults.script) and any(job.search is not None for job in jobs):
+        # Which job is the n-th depends on how the searches go.
+        hint = "a job cannot be named where trials are searched; lose nodes instead"
+        raise InputError("faults", scenario.faults, hint)
+    return faults
 
 
-def _turn(loop: Loop, backend: SimBackend, progress: Callable[[int], None] | None) -> None:
+def _turn(loop: Loop, backend: SimBackend | Searches, progress: Callable[[int], None] | None) -> None:
     turns = 0
     while loop.cycle():
         turns += 1

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal import bench_live, bench_solve
+from shoal import bench_auction, bench_elastic, bench_live, bench_solve
 from shoal.app import Scenario, make_backend, run
 from shoal.core.decision import Decision, Grant, Refusal, Verdict
 from shoal.core.errors import InputError, nearest
@@ -176,6 +176,18 @@ def _solvers() -> list[Bench]:
     return [*benches, cost, shared, Bench("simulate-gavel", continuous, 0.6, _gavel)]
 
 
+def _shares() -> list[Bench]:
+    """Themis's auctions and AFS's divisions."""
+    counted = "200 bidders for 256 GPUs, all payments"
+    named = "50 bidders on 16 named machines of 4 GPUs, all payments"
+    return [
+        Bench("auction-counts", counted, 0.2, lambda _: bench_auction.counts(200, 256)),
+        Bench("auction-machines", named, 5.0, lambda _: bench_auction.machines(50, 16, 4)),
+        Bench("afs-p", "AFS-P, 10,000 jobs on 20,000 GPUs", 0.1, lambda _: bench_elastic.afs_p()),
+        Bench("afs-l", "AFS-L, 1,000 jobs on 2,000 GPUs", 0.1, lambda _: bench_elastic.afs_l()),
+    ]
+
+
 def _live() -> list[Bench]:
     """A control plane and agents as processes, asked over HTTP."""
     alone = "300 submissions one by one, each durable before the next (150/s); by the clock"
@@ -222,6 +234,7 @@ def _all() -> list[Bench]:
         benches.append(Bench(f"cycle-steady-{policy}", f"one cycle, {live}, steady", 0.01, _steady(policy)))
         benches.append(Bench(f"cycle-cold-{policy}", f"one cycle, {live}, thousands start", 0.1, _cold(policy)))
     benches += _solvers()
+    benches += _shares()
     benches += _live()
     benches.append(Bench("import", "import shoal", 0.3, _fresh(["-c", "import shoal"])))
     benches.append(Bench("help", "shoal --help", 0.5, _fresh(["-m", "shoal", "--help"])))

@@ -26,7 +26,7 @@ CONTRACT = {
     *("utilization", "gpu_seconds", "restarts", "rho", "queueing", "decisions", "decision_seconds", "cpu_seconds"),
     "peak_rss_mb",
 }
-BESIDE = {"knowledge", "settings", "window", "cost", "unfinished", "deadlines"}
+BESIDE = {"knowledge", "settings", "window", "cost", "unfinished", "deadlines", "apps"}
 """What a summary holds beside the contract: under what conditions it holds, and what it cost."""
 
 

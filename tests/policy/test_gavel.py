@@ -354,3 +354,11 @@ def test_in_the_ring_too_received_time_follows_the_shares(seed: int) -> None:
     assert rounds >= 60
     # Restarts do not count: a job holds its GPUs while it comes up.
     assert last.received / run.cycles[-1].now == pytest.approx(last.cells.share, abs=0.02)
+
+
+@pytest.mark.parametrize("policy", ["gavel.cost", "gavel.cost-slo", "gavel.max-min"])
+def test_who_lost_its_node_within_a_round_runs_again_in_the_next(policy: str) -> None:
+    # The cost policies give nobody GPUs inside a round; the review at its end must come all the same.
+    faults = Faults(script=(NodeFault(1.0, 0, 1.0),))
+    run = simulate(parse_policy(policy), [job("a", 0, 1, 10)], "v100:1x1", faults=faults)
+    assert set(run.completed) == {"a"}

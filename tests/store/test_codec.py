@@ -55,6 +55,7 @@ specs = st.builds(
     deadline=st.none() | times,
     speed=rates,
     batch_schedule=st.lists(st.tuples(rates, numbers), max_size=3).map(tuple),
+    ahead=st.lists(st.tuples(numbers, small, rates), max_size=3).map(tuple),
 )
 launches = st.none() | st.builds(
     Launch,

@@ -22,7 +22,7 @@ _SOURCES = "A workload file, or a generator's name (see `shoal workload generate
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Only the first N jobs, or generate N.")
 @click.option("--round", "round_seconds", type=float, metavar="SECONDS", help="Round length of policies with rounds.")
 @click.option("--knowledge", default="profiled", show_default=True, help="oracle, profiled, estimated or online.")
-@click.option("--placement", default="packed", show_default=True, help="any, packed or rack.")
+@click.option("--placement", default="packed", show_default=True, help="any, packed, rack or network.")
 @click.option("--restart-cost", default="job", show_default=True, help="SECONDS, job, or checkpoint:GB_PER_S.")
 @click.option("--noise", default=0.0, show_default=True, help="Spread σ of true speed around the profile.")
 @click.option("--faults", metavar="SPEC", help="key=value,… (node_mtbf, gpu_mtbf, …) or a YAML file with a script.")

@@ -23,7 +23,32 @@ def solve(spec: str, path: Path, as_json: bool) -> None:
         print_json(answers if len(problems) > 1 else answers[0])
         return
     for answer in answers:
-        _print(answer)
+        if "won" in answer:
+            _print_auction(answer)
+        elif "shares" in answer:
+            _print_shares(answer)
+        else:
+            _print(answer)
+
+
+def _print_auction(answer: dict[str, Any]) -> None:
+    kept, shares, rho = answer["kept"], answer["shares"], answer["levels"]
+    rows = [
+        [app, str(won), f"{1 - kept[app]:.1%}", f"{shares[app]:.4g}", f"{rho[app]:.4g}"]
+        for app, won in answer["won"].items()
+    ]
+    title = f"{answer['policy']}: Σ log 1/ρ = {answer['objective']:.8g}, {answer['left']:.4g} GPUs left"
+    notes = [f"gap {answer['gap']:.1e}, {answer['seconds']:.4f} CPU s"]
+    print_table(title, ["app", "GPUs won", "paid", "kept", "ρ of what it won"], rows, notes)
+
+
+def _print_shares(answer: dict[str, Any]) -> None:
+    rows = [
+        [job, str(gpus), answer["kinds"][job] or "", f"{answer['levels'][job]:.6g}"]
+        for job, gpus in answer["shares"].items()
+    ]
+    notes = [f"{job} {why}" for job, why in answer["notes"].items()] + [f"{answer['seconds']:.4f} CPU s"]
+    print_table(f"{answer['policy']}: GPUs by job", ["job", "GPUs", "of", "throughput"], rows, notes)
 
 
 def _print(answer: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         [
             click.option("--policy", default=_POLICY, show_default=True, help="As `shoal policies` lists them."),
-            click.option("--placement", default="packed", show_default=True, help="any, packed or rack."),
+            click.option("--placement", default="packed", show_default=True, help="any, packed, rack or network."),
             click.option("--knowledge", default="profiled", show_default=True, help="What policies are told of speed."),
             click.option("--round", "round_seconds", type=float, help="Seconds between a policy's reviews."),
             click.option("--home", type=click.Path(path_type=Path), help="Where all is kept; SHOAL_HOME or ~/.shoal."),

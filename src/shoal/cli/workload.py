@@ -80,15 +80,27 @@ def _describe(made: "Workload", as_json: bool) -> None:
 @click.option("--format", "format_name", metavar="F", help="The file's format; recognised where possible.")
 @click.option("--window", "window_text", metavar="A:B", help="Only jobs submitted in [A, B) seconds.")
 @click.option("--skip-bad", is_flag=True, help="Pass over broken rows and say how many.")
+@click.option("--models", type=click.Choice(["afs"]), help="Let jobs that name no model train one of AFS's nine each.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the models.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help=".jsonl[.gz] or .parquet.")
 @json_option
 def import_(
-    file: Path, format_name: str | None, window_text: str | None, skip_bad: bool, out: Path, as_json: bool
+    file: Path,
+    format_name: str | None,
+    window_text: str | None,
+    skip_bad: bool,
+    models: str | None,
+    seed: int,
+    out: Path,
+    as_json: bool,
 ) -> None:
     """Read a workload of any known format and write it in Shoal's own."""
     from shoal.workload.files import write_workload
+    from shoal.workload.generators.afs import with_models
 
     made = _read(file, format_name, window_text, skip_bad)
+    if models is not None:
+        made = with_models(made, seed)
     write_workload(made, out)
     warn(f"wrote {len(made.jobs):,} jobs to {out}")
     _describe(made, as_json)

@@ -47,6 +47,9 @@ class ReasonCode(IntEnum):
     KEPT_SEATS = 8
     ROUND_TURN = 9
     ROUND_FILLS = 10
+    STRETCHED = 11
+    AUCTION_WON = 12
+    AUCTION_HANDED = 13
     OUTRANKED = 20
     BEHIND_HEAD = 21
     NO_ROOM = 22
@@ -59,6 +62,8 @@ class ReasonCode(IntEnum):
     PARTNER_UNSEATED = 29
     ROUND_WAITS = 30
     ROUND_NEW = 31
+    AUCTION_LOST = 32
+    AUCTION_UNINVITED = 33
     IN_WORDS = 40
 
 
@@ -78,6 +83,11 @@ SENTENCES: dict[ReasonCode, str] = {
     _C.KEPT_SEATS: "keeps its {0:,.0f} GPUs: {1:,.0f} could not be seated ({2:,.0f} free, largest block {3:,.0f})",
     _C.ROUND_TURN: "runs this round on {0}: its share is {1:,.0f}% there and {2:,.0f}% in all, it has had {3:,.0f}%{4}",
     _C.ROUND_FILLS: "runs this round on {0}, left over by others: its share is {1:,.0f}%, it has had {2:,.0f}%{3}",
+    _C.STRETCHED: "runs on {0:,.0f} GPUs: the last made it {1:,.4g}% faster, one more would make it {2:,.4g}%",
+    _C.AUCTION_WON: "runs on {0:,.0f} GPUs: its app, at ρ {1:,.4g}, won {2:,.0f} at auction, paid {3:,.0f}% of them "
+    "and kept {4:,.0f}, with {5:,.0f} left over by others; leased until t = {6:,.6g} s",
+    _C.AUCTION_HANDED: "runs on {0:,.0f} GPUs: its app, at ρ {1:,.4g}, was handed {2:,.0f} of the {3:,.0f} auctioned "
+    "that nobody kept; leased until t = {4:,.6g} s",
     _C.OUTRANKED: "waits: its {0} is {1:,.6g}; jobs up to {2:,.6g} take the GPUs",
     _C.BEHIND_HEAD: "waits its turn: {0} is first and needs {1:,.0f} GPUs, with {2:,.0f} free",
     _C.NO_ROOM: "waits: needs {0:,.0f} GPUs; {1:,.0f} left when its turn comes",
@@ -90,6 +100,10 @@ SENTENCES: dict[ReasonCode, str] = {
     _C.PARTNER_UNSEATED: "waits: the job it was to share GPUs with ({0}) has no seat",
     _C.ROUND_WAITS: "waits: its share is {0:,.0f}%, mostly on {1}; it has had {2:,.0f}% and is owed {3:,.1f} rounds{4}",
     _C.ROUND_NEW: "waits: it is new, and has a share from the next round on, at t = {0:,.6g} s",
+    _C.AUCTION_LOST: "waits: its app, at ρ {0:,.4g}, bid for up to {1:,.0f} GPUs and has {2:,.0f} for "
+    "other jobs, having paid {3:,.0f}%",
+    _C.AUCTION_UNINVITED: "waits: its app, at ρ {3:,.4g}, is not among the {0:,.0f} that bid for {2:,.0f} GPUs, at ρ "
+    "{1:,.4g} and above; it was handed {4:,.0f} for other jobs",
     _C.IN_WORDS: "{0}",
 }
 

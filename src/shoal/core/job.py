@@ -37,7 +37,8 @@ class JobSpec:
     ``work`` is the declared total in effective samples when ``model`` is named, and otherwise in seconds of run time
     on the requested gang; None when the owner does not know. A job is a gang of ``gpus`` GPUs; it is elastic when
     ``min_gpus < max_gpus``. ``speed`` is how fast it claims to be beside its model's profile, and ``batch_schedule``
-    the batch sizes it says it will change to at which progress: an oracle declares both truthfully.
+    the batch sizes it says it will change to at which progress: an oracle declares both truthfully. ``ahead`` is what
+    its app means to run after it, phase by phase: how many jobs, of how many GPUs each, with how much work each.
     """
 
     id: JobId
@@ -55,6 +56,7 @@ class JobSpec:
     deadline: Seconds | None = None
     speed: float = 1.0
     batch_schedule: tuple[tuple[float, int], ...] = ()
+    ahead: tuple[tuple[int, int, float], ...] = ()
 
     @property
     def elastic(self) -> bool:

@@ -1,4 +1,6 @@
-"""The built-in catalogue: public measurements of how fast well-known models train, every one with its source.
+"""The built-in catalogue: how fast well-known models train, every one with its source.
+
+Nearly all are public measurements or fits to such; AFS's models are curves of our own, and say so.
 
 ``catalog()`` reads the shipped figures once and is a value from then on. ``Catalog.extended`` lays another catalogue,
 for example one read from a person's own throughput file, over this one.
@@ -15,6 +17,8 @@ from importlib import resources
 import msgspec
 
 from shoal.core.errors import InputError, nearest
+from shoal.perf.peaked import AFS_MODELS, PeakedProfile
+from shoal.perf.peaked import SOURCE as PEAKED_SOURCE
 from shoal.perf.profile import Figure, Profile, ScalingProfile, StepTimes, TableProfile
 
 TIME_SLICED = (0.5, 0.5)
@@ -22,6 +26,9 @@ TIME_SLICED = (0.5, 0.5)
 
 TypeKey = tuple[str, int]
 """A model and a batch size."""
+
+KnownProfile = TableProfile | ScalingProfile | PeakedProfile
+"""What a catalogue may hold: measured, fitted, or assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class Catalog:
     do not fit together.
     """
 
-    profiles: Mapping[str, TableProfile | ScalingProfile]
+    profiles: Mapping[str, KnownProfile]
     sources: Mapping[tuple[str, str], str]
     shared: Mapping[tuple[TypeKey, TypeKey], float] = field(default_factory=dict)
     shared_source: str = ""
@@ -65,8 +72,8 @@ class Catalog:
             self._type(model, profile, size) for model, profile in self.profiles.items() for size in profile.batch_sizes
         )
 
-    def _type(self, model: str, profile: TableProfile | ScalingProfile, size: int) -> ModelType:
-        kinds = profile.kinds_at(size) if isinstance(profile, TableProfile) else tuple(profile.times)
+    def _type(self, model: str, profile: KnownProfile, size: int) -> ModelType:
+        kinds = profile.kinds_at(size) if isinstance(profile, TableProfile) else profile.kinds or ()
         source = "; ".join(dict.fromkeys(self.sources[model, kind] for kind in kinds))
         return ModelType(model, size, kinds, source, profile.unit, profile.per_gpu_batch)
 
@@ -78,7 +85,7 @@ class Catalog:
         """How fast a model goes; an unknown one is an error that suggests the nearest names."""
         return self._known(model)
 
-    def _known(self, model: str) -> TableProfile | ScalingProfile:
+    def _known(self, model: str) -> KnownProfile:
         found = self.profiles.get(model)
         if found is None:
             raise InputError("model", model, nearest(model, self.profiles))
@@ -123,9 +130,7 @@ class Catalog:
         return Catalog(profiles, {**self.sources, **other.sources}, {**self.shared, **other.shared}, source)
 
 
-def _over(
-    below: TableProfile | ScalingProfile | None, above: TableProfile | ScalingProfile
-) -> TableProfile | ScalingProfile:
+def _over(below: KnownProfile | None, above: KnownProfile) -> KnownProfile:
     if not (isinstance(below, TableProfile) and isinstance(above, TableProfile)):
         return above
     sizes = sorted({*below.figures, *above.figures})
@@ -185,7 +190,7 @@ class _File(msgspec.Struct):
 
 
 def _built(file: _File) -> Catalog:
-    profiles: dict[str, TableProfile | ScalingProfile] = {}
+    profiles: dict[str, KnownProfile] = {}
     sources: dict[tuple[str, str], str] = {}
     for model, table in file.tables.items():
         profiles[model] = _table_profile(table)
@@ -193,6 +198,9 @@ def _built(file: _File) -> Catalog:
     for model, scaling in file.scaling.items():
         profiles[model] = _scaling_profile(scaling)
         sources |= {(model, name): kind.source for name, kind in scaling.kinds.items()}
+    for model, peaked in AFS_MODELS.items():
+        profiles[model] = peaked
+        sources[model, peaked.kind] = PEAKED_SOURCE
     types, fractions = file.colocation.types, file.colocation.fractions
     shared = {(a, b): x for a, row in zip(types, fractions, strict=True) for b, x in zip(types, row, strict=True)}
     return Catalog(profiles, sources, shared, file.colocation.source)

@@ -57,6 +57,16 @@ POLICIES: dict[str, Entry] = {
         "GPUs one by one to the job whose loss they bring down most",
         "SLAQ (SoCC '17); Themis (NSDI '20) §6.1",
     ),
+    "srtf-e": Entry("altruistic:SrtfE", "as srtf, then what is left to running elastic jobs", "AFS (NSDI '21) §5.5"),
+    "srsf-e": Entry("altruistic:SrsfE", "as srsf, then what is left to running elastic jobs", "AFS (NSDI '21) §5.5"),
+    "afs-l": Entry(
+        "afs:AfsL", "elastic shares by length and efficiency; lengths known", "AFS (NSDI '21) §3.3, Algorithm 1"
+    ),
+    "afs-p": Entry("afs:AfsP", "elastic shares by efficiency; turns when jobs outnumber GPUs", "AFS (NSDI '21) §3.3"),
+    "afs-s": Entry("afs:AfsS", "as afs-p, knowing only each job's best number of GPUs", "AFS (NSDI '21) Appendix D"),
+    "rank": Entry(
+        "rank:Rank", "GPUs one by one to the highest rank-weighted speed-up; lengths known", "ours, after heSRPT (2019)"
+    ),
     "gandiva": Entry(
         "gandiva:Gandiva",
         "time slices, migration by profile, packing by trial and error",
@@ -95,6 +105,16 @@ POLICIES: dict[str, Entry] = {
     ),
     "gavel.hierarchical": Entry(
         "gavel.tree:Hierarchical", "a tree of tenants, each node fair or first in first out", "Gavel (OSDI '20) §4.3"
+    ),
+    "apps": Entry(
+        "app_order:AppOrder",
+        "leased GPUs to whole apps: the least served, or those with the least left, first",
+        "Themis (NSDI '20) §6.1: Tiresias, SRTF and SRSF",
+    ),
+    "themis": Entry(
+        "themis.policy:Themis",
+        "leased GPUs auctioned among the apps furthest from finish-time fairness, with hidden payments",
+        "Themis (NSDI '20)",
     ),
     "isolated": Entry(
         "isolated:Isolated",

@@ -12,6 +12,8 @@ import numpy as np
 
 from shoal.core.errors import InputError
 from shoal.policy.registry import POLICIES, parse_policy
+from shoal.problem.auctioned import auctioned
+from shoal.problem.decided import decide
 from shoal.problem.posed import Floats, Posed, Problem, pose
 from shoal.solve import consolidation, fractional, lp, prices, sharing
 from shoal.solve.consolidation import Localities, LocalShares, water_filled
@@ -19,14 +21,24 @@ from shoal.solve.prices.paths import FinishTime, Proportional, Tree
 
 Answer: TypeAlias = dict[str, Any]
 
+ELASTIC = ("srtf-e", "srsf-e", "max-min", "optimus", "afs-l", "afs-p", "afs-s", "rank")
+"""Policies whose answer is a number of GPUs for each job."""
+
+AUCTION = "themis"
+"""The policy whose problem is its bids."""
+
 
 def solve(problem: Problem, spec: str) -> Answer:
     """The policy's shares for a problem, with the objective, the gap and the CPU seconds it took."""
     policy = parse_policy(spec)
     name = spec.partition(":")[0]
+    if name in ELASTIC:
+        return {"policy": spec, **decide(problem, policy)}
+    if name == AUCTION:
+        return {"policy": spec, **auctioned(problem)}
     solver = _SOLVERS.get(name)
     if solver is None:
-        known = [n for n in POLICIES if n in _SOLVERS]
+        known = [n for n in POLICIES if n in _SOLVERS or n in (*ELASTIC, AUCTION)]
         raise InputError("policy", name, f"cannot be solved on a problem file; choose one of {', '.join(known)}")
     posed, refused = pose(problem, aware=bool(getattr(policy, "aware", True)))
     if posed.places is not None and getattr(policy, "space_sharing", False):

@@ -23,13 +23,17 @@ Floats: TypeAlias = NDArray[np.float64]
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job of a problem: progress per second of its whole gang by GPU type, and what the policies ask for.
 
-    ``unconsolidated`` is the same for a gang spread over several nodes, where that is slower.
+    ``unconsolidated`` is the same for a gang spread over several nodes, where that is slower; ``by_gpus`` that of an
+    elastic job by type and number of GPUs, from ``min_gpus`` to ``max_gpus``.
     """
 
     id: str
-    throughput: dict[str, float]
+    throughput: dict[str, float] = {}
     unconsolidated: dict[str, float] = {}
+    by_gpus: dict[str, dict[int, float]] = {}
     gpus: int = 1
+    min_gpus: int | None = None
+    max_gpus: int | None = None
     weight: float = 1.0
     steps_left: float | None = None
     elapsed: float = 0.0
@@ -53,14 +57,30 @@ class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     throughput: dict[str, tuple[float, float]]
 
 
+class MachineRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """GPUs by machine (``TYPE-0`` is the first of a type), and the ρ an app would have with them."""
+
+    gpus: dict[str, int]
+    rho: float
+
+
+class AppBid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an app bids at auction: its ρ by number of GPUs, or with none (``"0"``) and by machines."""
+
+    app: str
+    rho: dict[int, float]
+    machines: list[MachineRow] = []
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A problem as it is written down; times are seconds, prices dollars per GPU-hour."""
 
     cluster: dict[str, int]
-    jobs: list[Job]
+    jobs: list[Job] = []
     prices: dict[str, float] = {}
     entities: dict[str, Entity] = {}
     pairs: list[Pair] = []
+    bids: list[AppBid] = []
     gpus_per_node: dict[str, int] = {}
     now: float = 0.0
 
@@ -174,7 +194,7 @@ def read_problems(path: Path) -> list[Problem]:
 
 def pose(problem: Problem, *, aware: bool = True) -> tuple[Posed, dict[str, str]]:
     """The problem as arrays, and which jobs are refused and why; agnostic policies see every usable type alike."""
-    _check(problem)
+    check(problem)
     kinds = list(problem.cluster)
     capacity = np.array([problem.cluster[kind] for kind in kinds], dtype=np.float64)
     refused: dict[str, str] = {}
@@ -218,7 +238,8 @@ def _places(problem: Problem, jobs: list[Job], best: Floats, gangs: Floats, capa
     return Localities(consolidated, np.minimum(apart, best), gangs, capacity, nodes)
 
 
-def _check(problem: Problem) -> None:
+def check(problem: Problem) -> None:
+    """Refuse a problem with a field that makes no sense."""
     if not problem.cluster:
         raise InputError("cluster", problem.cluster, "name at least one GPU type and how many there are")
     for kind, gpus in problem.cluster.items():
@@ -239,6 +260,7 @@ def _check(problem: Problem) -> None:
             if not 0 <= speed < float("inf"):
                 raise InputError(f"job {job.id}, throughput.{kind}", speed, "must be a number of at least 0")
         _check_unconsolidated(problem, job)
+        _check_by_gpus(problem, job)
     for kind, size in problem.gpus_per_node.items():
         if kind not in problem.cluster:
             raise InputError("gpus_per_node", kind, nearest(kind, problem.cluster))
@@ -247,6 +269,21 @@ def _check(problem: Problem) -> None:
     for name, entity in problem.entities.items():
         if not 0 < entity.weight < float("inf"):
             raise InputError(f"entities.{name}.weight", entity.weight, "must be above 0")
+
+
+def _check_by_gpus(problem: Problem, job: Job) -> None:
+    for kind, rates in job.by_gpus.items():
+        if kind not in problem.cluster:
+            raise InputError(f"job {job.id}, by_gpus", kind, nearest(kind, problem.cluster))
+        for gpus, speed in rates.items():
+            if gpus < 1:
+                raise InputError(f"job {job.id}, by_gpus.{kind}", gpus, "must be a number of GPUs, at least 1")
+            if not 0 <= speed < float("inf"):
+                raise InputError(f"job {job.id}, by_gpus.{kind}.{gpus}", speed, "must be a number of at least 0")
+    if job.steps_left is not None and not 0 <= job.steps_left < float("inf"):
+        raise InputError(f"job {job.id}, steps_left", job.steps_left, "must be a number of at least 0")
+    if not 0 <= job.arrived < float("inf"):
+        raise InputError(f"job {job.id}, arrived", job.arrived, "must be a number of seconds, at least 0")
 
 
 def _check_unconsolidated(problem: Problem, job: Job) -> None:

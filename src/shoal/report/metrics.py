@@ -28,6 +28,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.units import JobId, TenantId
 from shoal.perf.catalog import Catalog, catalog
 from shoal.report.alone import Alone, run_alone
+from shoal.report.apps import app_table, live_apps, searched_together
 from shoal.report.fluid import share_equally
 from shoal.report.history import Floats, History, Ints
 from shoal.report.steps import Steps
@@ -146,7 +147,7 @@ def _fairness(history: History, jct: Floats, alone: Alone) -> dict[str, Floats]:
     demand = Steps.of(*lives, history.gpus.astype(np.float64)).mean(*lives)
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
-            "themis": jct / (_alone_with_app(history, exclusive, gpus) * _live_apps(history).mean(*lives)),
+            "themis": jct / (_alone_with_app(history, exclusive, gpus) * live_apps(history).mean(*lives)),
             "isolated": jct / (_in_isolation(history, alone.spread, gpus) - history.submitted),
             "contention": jct / (exclusive * max(1.0, len(history) / gpus)),
             "shockwave": jct / (exclusive * np.maximum(demand / gpus, 1.0)),
@@ -165,37 +166,13 @@ def _shared_run(history: History, jobs: Ints, length: Floats, gpus: int) -> Floa
     return finish
 
 
-def _apps(history: History) -> list[Ints]:
-    """The jobs of each app that has more than one."""
-    numbers: dict[str, list[int]] = {}
-    for job, app in enumerate(history.apps):
-        if app is not None:
-            numbers.setdefault(app, []).append(job)
-    return [np.array(jobs) for jobs in numbers.values() if len(jobs) > 1]
-
-
 def _alone_with_app(history: History, exclusive: Floats, gpus: int) -> Floats:
     """Each job's completion time if only the jobs of its app had been submitted."""
     seconds = exclusive.copy()
-    for jobs in _apps(history):
+    for jobs in searched_together(history):
         known = jobs[np.isfinite(exclusive[jobs])]
         seconds[known] = _shared_run(history, known, exclusive, gpus)[known] - history.submitted[known]
     return seconds
-
-
-def _live_apps(history: History) -> Steps:
-    """How many apps have a live job: the union of its jobs' lives counts once for each app."""
-    since, until, weight = history.submitted, history.gone.copy(), np.ones(len(history))
-    for jobs in _apps(history):
-        # In order of submission, a job adds to the union only what lies beyond all ends before it.
-        reach = np.maximum.accumulate(until[jobs])
-        covered = np.concatenate([[-np.inf], reach[:-1]])
-        begins = np.maximum(since[jobs], covered)
-        weight[jobs] = 0.0
-        fresh = begins < until[jobs]
-        since, until = np.concatenate([since, begins[fresh]]), np.concatenate([until, until[jobs][fresh]])
-        weight = np.concatenate([weight, np.ones(int(fresh.sum()))])
-    return Steps.of(since, until, weight)
 
 
 def summarize(
@@ -235,8 +212,23 @@ def summarize(
         "rho": {name: _fairness_figures(jobs.rho[name]) for name in DEFINITIONS},
         "queueing": {"mean": _mean(jobs.queueing), "p99": _quantile(jobs.queueing, 0.99)},
         "deadlines": _deadlines(history),
+        "apps": _apps(history, table),
         "decisions": history.decisions,
         **(measured or {}),
+    }
+
+
+def _apps(history: History, table: JobTable) -> dict[str, Any] | None:
+    """How the apps of the whole run fared; None where no job names one."""
+    if not any(history.apps):
+        return None
+    apps = app_table(history, table.exclusive, table.gpu_seconds)
+    seconds = apps.seconds[np.isfinite(apps.seconds)]
+    return {
+        "count": len(apps),
+        "completed": len(seconds),
+        "avg_seconds": _mean(seconds),
+        "rho": _fairness_figures(apps.rho),
     }
 
 

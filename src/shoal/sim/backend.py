@@ -5,7 +5,7 @@ arrivals, and everything at one moment is heard as one batch. A world may begin 
 """
 
 import heapq
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
@@ -18,6 +18,7 @@ from shoal.core.events import (
     BatchChanged,
     Event,
     Heard,
+    JobCancelled,
     JobCompleted,
     JobCrashed,
     JobMeasured,
@@ -30,10 +31,11 @@ from shoal.core.events import (
 )
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
-from shoal.core.units import Seconds
+from shoal.core.units import JobId, Seconds
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 from shoal.sim.life import Run, Standing
 from shoal.sim.truth import RestartCost, Truth
+from shoal.workload.schema import Job
 
 _IDLE_REVIEWS = 1000
 """Reviews in a row with nothing running and nothing to come after which the world is at rest."""
@@ -45,15 +47,16 @@ class _What(IntEnum):
     STARTED = 0
     COMPLETED = 1
     BATCH_CHANGED = 2
-    CRASHED = 3
-    CRASH_SCRIPTED = 4
-    STRAGGLER_ENDED = 5
-    STRAGGLED = 6
-    STRAGGLER_SCRIPTED = 7
-    NODE_RETURNED = 8
-    NODE_LOST = 9
-    NODE_LOSS_SCRIPTED = 10
-    RELEASED = 11
+    MARKED = 3
+    CRASHED = 4
+    CRASH_SCRIPTED = 5
+    STRAGGLER_ENDED = 6
+    STRAGGLED = 7
+    STRAGGLER_SCRIPTED = 8
+    NODE_RETURNED = 9
+    NODE_LOST = 10
+    NODE_LOSS_SCRIPTED = 11
+    RELEASED = 12
 
 
 @dataclass(slots=True)
@@ -61,7 +64,8 @@ class SimBackend:
     """A world in which ``specs`` arrive when their jobs do, and ``truth`` says what becomes of them.
 
     With ``standings`` it begins in the middle, at ``now``: the first of the specs have arrived already and stand so.
-    Nodes in ``down`` are lost from the start and never return.
+    Nodes in ``down`` are lost from the start and never return. A job with ``marks``, by id, is measured whenever its
+    progress reaches the next one; people may then ``cancel`` jobs and ``submit`` others.
     """
 
     truth: Truth
@@ -72,6 +76,7 @@ class SimBackend:
     now: Seconds = 0.0
     standings: Sequence[Standing] = ()
     down: Collection[int] = ()
+    marks: Mapping[JobId, Sequence[float]] = field(default_factory=dict)
     _heap: list[tuple[Seconds, int, int, int, int]] = field(default_factory=list)
     _sequence: int = 0
     _outbox: list[Event] = field(default_factory=list)
@@ -173,6 +178,27 @@ class SimBackend:
             elif isinstance(command, Start | Resize) and command.incarnation > run.incarnation and not run.finished:
                 self._begin(command, run)
 
+    # ── what people do meanwhile: at once, the event being theirs to pass on ──────────────────────────────────
+
+    def submit(self, spec: JobSpec, job: Job, speed: float, *, resumes: bool = False) -> JobSubmitted:
+        """A job comes now; one that resumes from a checkpoint pays for that at its first start as well."""
+        at = self._arrived
+        self.specs = [*self.specs[:at], spec, *self.specs[at:]]
+        self.truth.admit(at, job, speed)
+        self._runs.append(Run(batch_size=spec.batch_size, resumes=resumes))
+        self._arrived += 1
+        self._unfinished += 1
+        return JobSubmitted(self.now, spec)
+
+    def cancel(self, job: int) -> JobCancelled:
+        """A job that has not ended is withdrawn."""
+        run = self._runs[job]
+        if run.placement is not None:
+            self._leave(job, run)
+        run.finished = True
+        self._unfinished -= 1
+        return JobCancelled(self.now, job)
+
     # ── a job's run ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, order: Start | Resize, run: Run) -> None:
@@ -193,8 +219,9 @@ class SimBackend:
             self._push(self.now + wait, _What.CRASHED, order.job, run.incarnation)
 
     def _start_cost(self, job: int, incarnation: int) -> Seconds:
-        """What a start costs a job after so many incarnations; the first costs nothing."""
-        return self.restart_cost.of(self.truth.jobs[job]) if incarnation > 0 else 0.0
+        """What a start costs a job after so many incarnations; the first costs nothing unless it resumes."""
+        again = incarnation > 0 or self._runs[job].resumes
+        return self.restart_cost.of(self.truth.jobs[job]) if again else 0.0
 
     def _come_up(self, job: int, run: Run, at: Seconds) -> None:
         """Train on the seats just taken from ``at`` on."""
@@ -248,14 +275,14 @@ class SimBackend:
             run.rate = self.truth.rate(job, run.placement, run.batch_size, partner)
         if run.rate <= 0.0:
             return
-        if run.script_at < len(script) and script[run.script_at][0] < truth.work:
-            self._push(
-                run.since + (script[run.script_at][0] - run.done) / run.rate, _What.BATCH_CHANGED, job, run.stamp
-            )
-        else:
-            # Re-rated at the moment it ends, rounding can put a job a hair past its work: time must not run back.
-            left = max(truth.work - run.done, 0.0)
-            self._push(run.since + left / run.rate, _What.COMPLETED, job, run.stamp)
+        goal, what = truth.work, _What.COMPLETED
+        if run.script_at < len(script) and script[run.script_at][0] < goal:
+            goal, what = script[run.script_at][0], _What.BATCH_CHANGED
+        marks = self.marks.get(truth.id, ()) if self.marks else ()
+        if run.marks_at < len(marks) and marks[run.marks_at] < goal:
+            goal, what = marks[run.marks_at], _What.MARKED
+        # Re-rated at the moment it ends, rounding can put a job a hair past its goal: time must not run back.
+        self._push(run.since + max(goal - run.done, 0.0) / run.rate, what, job, run.stamp)
 
     def _rerate(self, job: int) -> JobMeasured | None:
         """The job's surroundings changed: settle and go on at the new speed."""
@@ -320,6 +347,17 @@ class SimBackend:
             run.saved = run.done
             events.append(self._crash(job, run, blamed=False, cause="it cannot run with this batch size"))
         return True
+
+    def _marked(self, job: int, stamp: int, events: list[Event]) -> bool:
+        run = self._runs[job]
+        if run.stamp != stamp:
+            return False
+        run.done = self.marks[self.truth.jobs[job].id][run.marks_at]
+        run.marks_at += 1
+        run.since = self.now
+        self._set_rate(job, run)
+        events.append(JobMeasured(self.now, job, run.incarnation, run.rate, run.done))
+        return True  # quiet to the ring, but somebody waits to hear of it
 
     def _crashed(self, job: int, incarnation: int, events: list[Event]) -> bool:
         run = self._runs[job]
@@ -412,6 +450,7 @@ _HAPPENINGS: dict[int, Callable[[SimBackend, int, int, list[Event]], bool]] = {
     _What.STARTED: SimBackend._started,
     _What.COMPLETED: SimBackend._completed,
     _What.BATCH_CHANGED: SimBackend._batch_changed,
+    _What.MARKED: SimBackend._marked,
     _What.CRASHED: SimBackend._crashed,
     _What.CRASH_SCRIPTED: SimBackend._crash_scripted,
     _What.STRAGGLER_ENDED: SimBackend._straggler_ended,

@@ -43,6 +43,8 @@ class Run:
     crashes: int = 0
     crashed_at: float = -1.0
     finished: bool = False
+    resumes: bool = False
+    marks_at: int = 0
 
     @classmethod
     def of(cls, standing: Standing, now: Seconds) -> "Run":

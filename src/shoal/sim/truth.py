@@ -72,6 +72,11 @@ class Truth:
         draws = np.random.default_rng([seed, 1]).standard_normal(len(jobs)) if noise else np.zeros(len(jobs))
         return cls(jobs, topology, catalog, np.exp(noise * draws).tolist())
 
+    def admit(self, number: int, job: Job, factor: float) -> None:
+        """One more job comes, with this admission number; those still to come have one higher now."""
+        self.jobs = [*self.jobs[:number], job, *self.jobs[number:]]
+        self.factors = [*self.factors[:number], factor, *self.factors[number:]]
+
     def rate(self, number: int, placement: Placement, batch_size: int | None, partner: int | None = None) -> float:
         """Real progress per second on these seats; stragglers slow the whole gang, sharing slows both."""
         job = self.jobs[number]

@@ -33,7 +33,7 @@ from shoal.core.job import BatchSetting, JobSpec, Launch
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
 
-VERSION = 2
+VERSION = 3
 
 HEADER, HEARD, DECIDED = 0, 1, 2
 """What leads a raw record."""
@@ -181,6 +181,7 @@ def _unpack_spec(raw: list[Any]) -> JobSpec:
     spec = dict(zip((f.name for f in fields(JobSpec)), raw, strict=True))
     spec["kinds"] = spec["kinds"] and tuple(spec["kinds"])
     spec["batch_schedule"] = tuple((at, size) for at, size in spec["batch_schedule"])
+    spec["ahead"] = tuple((jobs, gpus, work) for jobs, gpus, work in spec["ahead"])
     return JobSpec(**spec)
 
 

@@ -25,6 +25,7 @@ from shoal.perf.catalog import catalog
 from shoal.perf.model import OnlineModel, ProfiledModel
 from shoal.placement import packed
 from shoal.placement.any import AnyPlacer
+from shoal.placement.network import NetworkPlacer
 from shoal.placement.packed import PackedPlacer
 from shoal.placement.rack import RackPlacer
 from shoal.sim.backend import SimBackend
@@ -35,9 +36,14 @@ from shoal.store.journal import MemoryJournal
 from shoal.workload.schema import Job
 
 Knowledge: TypeAlias = Literal["oracle", "profiled", "online"]
-PlacementName: TypeAlias = Literal["packed", "any", "rack"]
+PlacementName: TypeAlias = Literal["packed", "any", "rack", "network"]
 
-_PLACERS: dict[str, Callable[[], Placer]] = {"packed": PackedPlacer, "any": AnyPlacer, "rack": RackPlacer}
+_PLACERS: dict[str, Callable[[], Placer]] = {
+    "packed": PackedPlacer,
+    "any": AnyPlacer,
+    "rack": RackPlacer,
+    "network": NetworkPlacer,
+}
 _NAMES = count(1)
 
 

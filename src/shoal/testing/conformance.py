@@ -246,7 +246,7 @@ def check_any_world(make_policy: PolicyMaker, examples: int = 40) -> None:
             rows,
             cluster,
             faults=data.draw(strategies.faults(cluster, rows)),
-            placement=data.draw(st.sampled_from(["packed", "any", "rack"])),
+            placement=data.draw(st.sampled_from(["packed", "any", "rack", "network"])),
             restart_cost=data.draw(st.sampled_from([0.0, 5.0])),
             knowledge=data.draw(st.sampled_from(["profiled", "oracle", "online"])),
         )

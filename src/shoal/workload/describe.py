@@ -55,6 +55,7 @@ class Description:
     adaptive: int
     with_deadline: int
     undeclared: int
+    trials: int
 
     def as_dict(self) -> dict[str, object]:
         """Everything as plain values, for JSON."""
@@ -84,6 +85,7 @@ class Description:
             (self.adaptive, "changing their batch size"),
             (self.with_deadline, "with a deadline"),
             (self.undeclared, "of undeclared work"),
+            (self.trials, "trials, counted as whole trainings though a search gives most of them up"),
         )
         return [f"{count:,} {what}" for count, what in counts if count]
 
@@ -115,6 +117,7 @@ def describe(workload: Workload) -> Description:
         adaptive=sum(bool(j.batch_schedule) for j in jobs),
         with_deadline=sum(j.deadline is not None for j in jobs),
         undeclared=sum(not j.declares_work for j in jobs),
+        trials=sum(j.search is not None for j in jobs),
     )
 
 

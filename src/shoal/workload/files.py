@@ -110,7 +110,7 @@ def _said(job: Job) -> dict[str, object]:
     return said
 
 
-_FLOATS = frozenset(("declared_work", "weight", "deadline", "restart_seconds", "checkpoint_gb"))
+_FLOATS = frozenset(("declared_work", "weight", "deadline", "restart_seconds", "checkpoint_gb", "loss", "pace"))
 
 
 def _gzipped(data: bytes) -> bytes:
@@ -128,7 +128,7 @@ def to_parquet(workload: Workload) -> bytes:
 
     change = pa.struct([pa.field("progress", pa.float64(), False), pa.field("batch_size", pa.int64(), False)])
     special = {"batch_schedule": pa.list_(change), "kinds": pa.list_(pa.string()), "declares_work": pa.bool_()}
-    texts = {"id", "tenant", "app", "model"}
+    texts = {"id", "tenant", "app", "model", "search"}
     counts = {"gpus", "min_gpus", "max_gpus", "batch_size"}
     columns = {}
     for field in Job.__struct_fields__:

@@ -1,7 +1,8 @@
 """The one schema of jobs: a row says what is true of a job and what its owner declares.
 
 A ``Job`` that exists is valid: its constructor refuses anything a simulator could stumble over. A ``Workload`` that
-exists is sorted by submission and names no job twice.
+exists is sorted by submission and names no job twice. Rows of one ``app`` with a ``search`` are not jobs yet but the
+trials of that app: which of them are trained how far, and so which jobs there are, is up to the app scheduler it names.
 """
 
 import math
@@ -12,6 +13,8 @@ import msgspec
 
 from shoal.core.errors import InputError
 from shoal.core.job import JobSpec
+from shoal.search.api import Trial
+from shoal.search.registry import parse_search
 
 MOST = 2**31 - 1
 """The largest count (GPUs, batch size) a job may name; larger ones are slips of the pen and would not fit a column."""
@@ -30,6 +33,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
       that batch size. Progress ascends strictly and lies within the work.
     - ``deadline`` is absolute, in the clock of ``submitted``.
     - ``restart_seconds`` and ``checkpoint_gb`` are the cost of moving the job, where known.
+    - ``search`` makes the row a trial of its ``app``, e.g. ``halving:eta=2``: ``work`` is then a whole training, and
+      ``max_gpus`` how wide its gang may become on promotion. Its loss starts at 1, and with a part x of the work done
+      it is ``loss + (1 - loss) / (1 + pace * x)``, which only the app is told. Trials of an app come at one time.
 
     Relied upon: every number is finite and in its range, so no consumer has to check again.
     """
@@ -52,6 +58,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     deadline: float | None = None
     restart_seconds: float | None = None
     checkpoint_gb: float | None = None
+    search: str | None = None
+    loss: float | None = None
+    pace: float | None = None
 
     def __post_init__(self) -> None:
         # Plain comparisons, written so that NaN fails them: this runs once per row of very long traces.
@@ -77,6 +86,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             raise InputError("kinds", list(self.kinds), "must be different kinds of GPU, at least one")
         if not (self.deadline is None and self.restart_seconds is None and self.checkpoint_gb is None):
             _check_times(self)
+        if not (self.search is None and self.loss is None and self.pace is None):
+            _check_trial(self)
 
     def spec(self) -> JobSpec:
         """What the owner submits: the declared side of this row, with the bounds of its gang filled in."""
@@ -144,6 +155,22 @@ def _check_times(job: Job) -> None:
             raise InputError(field, value, "must be a finite number, at least 0")
 
 
+def _check_trial(job: Job) -> None:
+    if job.search is None:
+        raise InputError("search", None, "must name the app scheduler of a trial that has a loss, e.g. halving")
+    parse_search(job.search)
+    if not job.app:
+        raise InputError("app", job.app, "must name the app that a trial belongs to")
+    if job.loss is None or not 0.0 <= job.loss < 1.0:
+        raise InputError("loss", job.loss, "must be what the loss of a trial, 1 at first, tends to: from 0 to below 1")
+    if job.pace is None or not 0.0 < job.pace < _INF:
+        raise InputError("pace", job.pace, "must be how fast a trial's loss falls: a finite number above 0")
+    if job.batch_schedule:
+        raise InputError("batch_schedule", list(job.batch_schedule), "must be left out of a trial, trained in legs")
+    if job.deadline is not None:
+        raise InputError("deadline", job.deadline, "must be left out of a trial, which may be given up")
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Jobs in order of submission, and where they came from.
@@ -168,6 +195,11 @@ class Workload:
                 if job.id in seen:
                     raise InputError("id", job.id, "names two jobs; ids must differ", where=self.source)
                 seen.add(job.id)
+        apps = trials_by_app(self.jobs)
+        for app, trials in apps.items():
+            _check_app(app, trials, self.source)
+        if apps and (marked := next((job.id for job in self.jobs if LEG in job.id), None)):
+            raise InputError("id", marked, f"must not contain {LEG!r}, as later legs of trials do", where=self.source)
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -188,6 +220,28 @@ class Workload:
 
 def _submitted(job: Job) -> float:
     return job.submitted
+
+
+LEG = "#"
+"""Stands between a trial's id and the number of a later leg."""
+
+
+def trials_by_app(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """The trials of every app that is searched, in order."""
+    apps: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.search is not None and job.app is not None:
+            apps.setdefault(job.app, []).append(job)
+    return apps
+
+
+def _check_app(app: str, trials: list[Job], where: str) -> None:
+    first = trials[0]
+    for job in trials:
+        if (job.search, job.submitted) != (first.search, first.submitted):
+            one, other = (f"{row.id} has {row.search!r} at {row.submitted:g} s" for row in (first, job))
+            raise InputError("app", app, f"{one}, {other}; its trials must have one search and time", where=where)
+    parse_search(first.search or "").orders([Trial()] * len(trials))
 
 
 def shifted(jobs: Iterable[Job], origin: float) -> list[Job]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.core.errors import InputError, nearest
-from shoal.workload.generators import demo, gavel, pollux, shockwave
+from shoal.workload.generators import afs, demo, gavel, pollux, shockwave, themis
 from shoal.workload.generators.dice import Dice, dice
 from shoal.workload.schema import Job, Workload
 
@@ -83,6 +83,22 @@ _ALL = (
         160,
         "the busiest 8 hours of a day, whole trainings with tuned gangs and batch sizes",
         "Qiao et al., OSDI 2021, §5.1",
+    ),
+    Generator(
+        "themis",
+        themis.generate,
+        themis.Options(),
+        700,
+        f"apps that halve their trials, for {themis.CLUSTER}; the number counts trials",
+        "Mahajan et al., NSDI 2020, §6.1",
+    ),
+    Generator(
+        "afs",
+        afs.generate,
+        afs.Options(),
+        1000,
+        "elastic jobs of AFS's nine models, of seconds to days, for gtx1080:16x4",
+        "Hwang et al., NSDI 2021, §5.1",
     ),
 )
 

@@ -40,10 +40,13 @@ def by_rounds(rule: Rule, snapshot: Snapshot) -> Decision:
 
 def _review(snapshot: Snapshot, turn: Turn) -> float:
     """The end of the round; never, if every share is all or nothing and everyone sits where it should."""
-    share, columns = turn.memory.cells.share, snapshot.columns
-    waits = bool((snapshot.possible & (turn.kind < 0)).any())
+    cells, columns = turn.memory.cells, snapshot.columns
+    waiting = snapshot.possible & (turn.kind < 0)
+    # Where a node has just come back, somebody with a share may wait for the next round to begin.
+    owed = np.isin(turn.places, np.concatenate([cells.first, cells.second[cells.second >= 0]]))
     steady = np.array_equal(turn.kind, columns.kind) and turn.memory.current(snapshot) and not turn.memory.trouble
-    if steady and (share >= 1.0 - NOTHING).all() and (len(share) or not waits):
+    settled = bool((cells.share >= 1.0 - NOTHING).all()) and not (waiting & owed).any()
+    if steady and settled and (len(cells) or not waiting.any()):
         return float("inf")
     return turn.memory.end if snapshot.possible.any() else float("inf")
 

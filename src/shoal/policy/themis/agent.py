@@ -1,0 +1,177 @@
+"""An app's side of the auction: reports how it fares, bids for what is offered, divides what it is awarded.
+
+An agent is a value: what an app knows of itself at one moment. It says the truth; an experiment may give it a wrong
+``slowdown`` or ``works`` and see what becomes of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from shoal.policy.themis.locality import Slowdown
+from shoal.policy.themis.protocol import Bid, Level, Offer, Row, Seats
+from shoal.policy.themis.valuation import Floats, Ints, Use, Work, finish_seconds, phase_seconds, usable
+from shoal.solve.levels import fair_counts
+
+NOTHING = 2.0
+"""How many times later than on its fewest GPUs an app is taken to finish that is left with none.
+
+With an allocation that binds for ever, as equation 1 has it, that would be never, and whoever wins where not all can be
+served would pay all it won. At 2 the first GPU of an app that scales linearly is worth as much as its second: nobody
+invited is passed over for the sake of somebody's third, and a payment for it is half at most.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Agent:
+    """What an app knows of itself, of one kind of GPU: when it began, what is left to do, how it minds distance.
+
+    ``works`` are its jobs in the order in which they are served, ``ahead`` the phases it means to run after them, and
+    ``held`` the GPUs it keeps under lease. ``ideal`` is the time of its own share of the cluster, ``node`` how many
+    GPUs a machine has: up to so many, jobs are expected to sit on one.
+    """
+
+    app: int
+    elapsed: float
+    ideal: float
+    works: tuple[Work, ...]
+    held: int
+    node: int
+    slowdown: Slowdown
+    limit: int
+    ahead: tuple[tuple[Work, ...], ...] = ()
+
+    @cached_property
+    def use(self) -> Use:
+        """How many of so many GPUs it can use."""
+        return usable([(work.least, work.most) for work in self.works], self.limit)
+
+    @cached_property
+    def left(self) -> Floats:
+        """Seconds until it is done, by number of GPUs, well seated; held for good."""
+        return phase_seconds(self.works, self.use) + finish_seconds(self.ahead, self.limit)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """The numbers of GPUs beyond those it keeps that it can use to the last, from 0."""
+        return np.append(0, self.use.sizes(self.held) - self.held)
+
+    @cached_property
+    def least(self) -> int:
+        """The fewest GPUs it can do anything with; 0 where there are none."""
+        sizes = self.use.sizes()
+        return int(sizes[0]) if len(sizes) else 0
+
+    def rho(self, gpus: int, level: Level | None = None) -> float:
+        """Its finish-time fairness with so many GPUs in all; with none, as if it were done ``NOTHING`` times later."""
+        if not gpus:
+            return NOTHING * self.rho(self.least)
+        seconds = float(self.left[gpus])
+        if level is not None:
+            seconds *= self.slowdown[level] / self.slowdown[self._expected(gpus)]
+        return (self.elapsed + seconds) / self.ideal
+
+    def _expected(self, gpus: int) -> Level:
+        widest = int(self.use.widest[gpus])
+        return Level.SLOT if widest <= 1 else Level.MACHINE if widest <= self.node else Level.RACK
+
+    def bid(self, offer: Offer) -> Bid:
+        """A row for every number of GPUs it could use of the offer, as near together as the offer allows at best."""
+        sizes = self.sizes[self.sizes <= offer.gpus]
+        block, rack = offer.block, offer.rack
+        rows = [Row(0, Level.SLOT, self.rho(self.held))]
+        for more in sizes[1:].tolist():
+            widest = int(self.use.widest[self.held + more])
+            level = _level(widest, block, rack)
+            rows.append(Row(more, level, self.rho(self.held + more, level)))
+        return Bid(self.app, tuple(rows), tuple(sizes.tolist()))
+
+    def bid_machines(self, offer: Offer) -> Bid:
+        """Rows that name machines: for doubling numbers of GPUs, each machine as the one to begin with.
+
+        A bundle takes from its first machine, then from the fullest in its rack, then from the fullest anywhere.
+        """
+        sizes = self.sizes[self.sizes <= offer.gpus]
+        rows, seen = [Row(0, Level.SLOT, self.rho(self.held))], set[Seats]()
+        for more in _doubling(sizes):
+            widest = int(self.use.widest[self.held + more])
+            for first in offer.free:
+                seats = _bundle(offer, first, more)
+                if seats not in seen:
+                    seen.add(seats)
+                    racks = {rack for node, rack, _ in offer.free if node in dict(seats)}
+                    level = _level(widest, max(n for _, n in seats), more if len(racks) == 1 else 0)
+                    rows.append(Row(more, level, self.rho(self.held + more, level), seats))
+        return Bid(self.app, tuple(rows), tuple(sizes.tolist()))
+
+    def mistaken(self, work: float, slowdown: float) -> "Agent":
+        """The same app, wrong by these fractions about its work and about how much distance costs it."""
+        works, *ahead = (
+            tuple(replace(w, seconds=w.seconds * (1.0 + work)) for w in phase) for phase in (self.works, *self.ahead)
+        )
+        near, machine, rack, cluster = self.slowdown
+        wrong = (near, machine, max(rack * (1.0 + slowdown), 1.0), max(cluster * (1.0 + slowdown), 1.0))
+        return replace(self, works=works, ahead=tuple(ahead), slowdown=wrong)
+
+
+def divided(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints) -> Ints:
+    """An app's GPUs by job, moving as few jobs as it can.
+
+    ``reaches`` are the fewest and the most of each, ``running`` the GPUs each holds now. Who runs keeps what it has;
+    then those that wait get as many as they can use, in order; then those that run more. Where that would leave GPUs
+    idle that could be used, everyone gets its fewest in order, and the rest is shared evenly.
+    """
+    counts, left = np.zeros(len(reaches), dtype=np.int64), gpus
+    for runs in (True, False):
+        for i, (least, most) in enumerate(reaches):
+            wanted = min(int(running[i]), most) if runs else 0 if running[i] else most
+            take = min(wanted, left)
+            if least <= take:
+                counts[i] = take
+                left -= take
+    for i, (_, most) in enumerate(reaches):
+        if counts[i] and left:
+            more = min(most - int(counts[i]), left)
+            counts[i] += more
+            left -= more
+    return counts if not left else _evenly(gpus, reaches, running, counts)
+
+
+def _evenly(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints, known: Ints) -> Ints:
+    low, high, left = np.zeros(len(reaches), dtype=np.int32), np.zeros(len(reaches), dtype=np.int32), gpus
+    for i, (least, most) in enumerate(reaches):
+        if least <= left:
+            low[i], high[i] = least, most
+            left -= least
+    even = fair_counts(left, low, high, np.ones(len(low)), running.astype(np.int32)).astype(np.int64)
+    return even if even.sum() > known.sum() else known
+
+
+def _level(widest: int, block: int, rack: int) -> Level:
+    if widest <= 1:
+        return Level.SLOT
+    return Level.MACHINE if widest <= block else Level.RACK if widest <= rack else Level.CLUSTER
+
+
+def _doubling(sizes: Ints) -> list[int]:
+    """Of the usable numbers the first at or above each power of two, and the last."""
+    if len(sizes) < 2:
+        return []
+    powers = 2 ** np.arange(int(sizes[-1]).bit_length())
+    at = np.minimum(np.searchsorted(sizes, powers), len(sizes) - 1)
+    numbers: list[int] = np.unique(np.append(sizes[np.maximum(at, 1)], sizes[-1])).tolist()
+    return numbers
+
+
+def _bundle(offer: Offer, first: tuple[int, str, int], gpus: int) -> Seats:
+    """So many GPUs from a machine on: the fullest of its rack next, then the fullest of all."""
+    others = sorted((m for m in offer.free if m != first), key=lambda m: (m[1] != first[1], -m[2], m[0]))
+    seats: list[tuple[int, int]] = []
+    for node, _, free in (first, *others):
+        if not gpus:
+            break
+        seats.append((node, min(free, gpus)))
+        gpus -= seats[-1][1]
+    return tuple(sorted(seats))

@@ -1,0 +1,120 @@
+"""The cluster's side of the auction: invites who fares worst, finds the winners, takes payments, hands out the rest."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from shoal.core.topology import Placement
+from shoal.policy.themis.protocol import Award, Bid, Offer, Report, Row, Seats
+from shoal.policy.themis.seats import both, taken_from
+from shoal.solve.auction import CountBid, MachineBid, Outcome, auction_counts, auction_machines, rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """All awards of an auction, with the outcome they rest on."""
+
+    awards: Mapping[int, Award]
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Arbiter:
+    """``f`` of the apps, those that fare best, see no offers; ``rounding`` is ``random`` or ``floor``."""
+
+    f: float
+    rounding: str
+
+    def invited(self, reports: Sequence[Report], live: int) -> frozenset[int]:
+        """Who bids: of the apps that could use more the worst by ρ, 1 − f of all ``live`` ones and at least one."""
+        count = max(1, ceil((1.0 - self.f) * live - 1e-9))
+        worst = sorted(reports, key=lambda report: -report.rho)
+        return frozenset(report.app for report in worst[:count])
+
+    def settle(
+        self, offer: Offer, bids: Sequence[Bid], others: Sequence[Report], chance: np.random.Generator
+    ) -> Settlement:
+        """Awards to the bidders, and of what their payments leave, at random, to the ``others``.
+
+        What no other can use goes, at random too, to the bidders: nothing that somebody can use is idle.
+        """
+        named = any(row.seats for bid in bids for row in bid.rows)
+        outcome = _by_machines(offer, bids) if named else _by_counts(offer, bids)
+        draws = chance.random(len(bids))
+        awards: dict[int, Award] = {}
+        for i, bid in enumerate(bids):
+            row, kept = bid.rows[outcome.chosen[i]], float(outcome.kept[i])
+            gpus = rounded(kept * row.gpus, _within(bid, row.gpus), None if self.rounding == "floor" else draws[i])
+            seats = _trimmed(row.seats, gpus)
+            awards[bid.app] = Award(bid.app, gpus, True, row.gpus, kept, 0, row.level, seats)
+        for other in others:
+            awards[other.app] = Award(other.app, 0, False)
+        left = offer.gpus - sum(award.gpus for award in awards.values())
+        wishes = [(other.app, list(other.sizes)) for other in others]
+        left = _handed_out(awards, wishes, left, chance)
+        wishes = [(bid.app, [n for n in bid.sizes if n > awards[bid.app].gpus]) for bid in bids]
+        _handed_out(awards, wishes, left, chance)
+        return Settlement(_seated(offer, awards) if named else awards, outcome)
+
+
+def _by_counts(offer: Offer, bids: Sequence[Bid]) -> Outcome:
+    def count_bid(rows: Sequence[Row]) -> CountBid:
+        return CountBid(np.array([row.gpus for row in rows]), -np.log([row.rho for row in rows]))
+
+    return auction_counts([count_bid(bid.rows) for bid in bids], offer.gpus)
+
+
+def _by_machines(offer: Offer, bids: Sequence[Bid]) -> Outcome:
+    at = {node: m for m, (node, _, _) in enumerate(offer.free)}
+
+    def machine_bid(rows: Sequence[Row]) -> MachineBid:
+        bundles = tuple(tuple((at[node], n) for node, n in row.seats) for row in rows)
+        return MachineBid(bundles, -np.log([row.rho for row in rows]))
+
+    return auction_machines([machine_bid(bid.rows) for bid in bids], [gpus for _, _, gpus in offer.free])
+
+
+def _within(bid: Bid, gpus: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array([n for n in bid.sizes if n <= gpus], dtype=np.int64)
+
+
+def _handed_out(
+    awards: dict[int, Award], wishes: Sequence[tuple[int, list[int]]], left: int, chance: np.random.Generator
+) -> int:
+    """Hand out what is left, to each in a random order as much as it can use; what then is still left."""
+    if not left or not wishes:
+        return left
+    for at in chance.permutation(len(wishes)).tolist():
+        app, sizes = wishes[at]
+        had = awards[app]
+        extra = max((n - had.gpus for n in sizes if n - had.gpus <= left), default=0)
+        if extra:
+            awards[app] = replace(had, gpus=had.gpus + extra, extra=extra)
+            left -= extra
+    return left
+
+
+def _trimmed(seats: Seats, gpus: int) -> Seats:
+    """So many of these seats, given up where the fewest are."""
+    kept: list[tuple[int, int]] = []
+    for node, count in sorted(seats, key=lambda seat: (-seat[1], seat[0])):
+        take = min(count, gpus)
+        gpus -= take
+        if take:
+            kept.append((node, take))
+    return tuple(sorted(kept))
+
+
+def _seated(offer: Offer, awards: Mapping[int, Award]) -> dict[int, Award]:
+    """The same awards with seats for the GPUs that were handed out, on as few machines as will do."""
+    free = {node: gpus for node, _, gpus in offer.free}
+    for award in awards.values():
+        for node, count in award.seats:
+            free[node] -= count
+    done: dict[int, Award] = {}
+    for app, award in sorted(awards.items(), key=lambda item: -item[1].extra):
+        more = taken_from(free, award.extra)
+        done[app] = replace(award, seats=both(Placement(award.seats), more).seats)
+    return done

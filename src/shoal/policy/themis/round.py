@@ -1,0 +1,289 @@
+"""One round between the agents and the arbiter on a snapshot, in the making: who keeps what, and who is given more.
+
+Leases are an app's, not a job's: when one of its jobs is done the GPUs go to another of its jobs, and only what none
+can use is auctioned before the lease is over.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Ints
+from shoal.core.topology import Placement
+from shoal.core.units import Seconds
+from shoal.policy.api import round_end
+from shoal.policy.themis.agent import Agent, divided
+from shoal.policy.themis.apps import Apps
+from shoal.policy.themis.arbiter import Arbiter
+from shoal.policy.themis.locality import Slowdown
+from shoal.policy.themis.memory import Lease, Memory, Past, Valuation
+from shoal.policy.themis.protocol import Award, Level, Offer, Report, Seats
+from shoal.policy.themis.seats import both, seats_by_job, taken_from
+from shoal.policy.themis.valuation import Use, usable
+
+Bent: TypeAlias = Callable[[Agent, Apps], Agent]
+"""What an experiment makes of an agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Who was invited to an auction: how many apps, with which ρ at least, and to how many GPUs."""
+
+    bidders: int
+    rho: float
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stand:
+    """How an app stands before an auction: its jobs in order, how it can use GPUs, and those it keeps by lease.
+
+    ``counts`` are the GPUs kept by job; ``spare`` seats are kept for jobs that are to join.
+    """
+
+    jobs: list[int]
+    use: Use
+    kept: int
+    counts: NDArray[np.int64]
+    spare: Seats = ()
+
+
+@dataclass(slots=True)
+class Round:
+    """By position the GPUs given, their kind (−1: none) and who asks for one node.
+
+    ``awards`` hold by app and kind what it was given, ``cuts`` by kind who bid, ``rhos`` by app how it fares.
+    """
+
+    apps: Apps
+    lease: Seconds
+    gpus: Ints = field(init=False)
+    kinds: NDArray[np.int8] = field(init=False)
+    near: NDArray[np.bool_] = field(init=False)
+    pinned: dict[int, Placement] = field(default_factory=dict)
+    leases: dict[tuple[int, int], Lease] = field(init=False)
+    awards: dict[tuple[int, int], Award] = field(default_factory=dict)
+    cuts: dict[int, Cut] = field(default_factory=dict)
+    rhos: dict[int, float] = field(default_factory=dict)
+    pasts: dict[int, Past] = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.apps.snapshot.columns)
+        self.gpus = np.zeros(count, dtype=np.int32)
+        self.kinds = np.full(count, -1, dtype=np.int8)
+        self.near = np.zeros(count, dtype=bool)
+        self.pasts = dict(self.apps.pasts)
+        self.leases = self._running_leases()
+
+    def _running_leases(self) -> dict[tuple[int, int], Lease]:
+        """The leases that have not ended, of apps that are there."""
+        snapshot, before = self.apps.snapshot, self.apps.before
+        now, columns = snapshot.now, snapshot.columns
+        if before.live:
+            known = {
+                key: tuple((gpus, end) for gpus, end in lease if end > now)
+                for key, lease in before.leases.items()
+                if key[0] in self.apps.members
+            }
+            return {key: lease for key, lease in known.items() if lease}
+        # What another policy started, or was started before all was forgotten, has been leased since it began.
+        begun: dict[tuple[int, int], list[tuple[int, Seconds]]] = {}
+        for i in np.flatnonzero((columns.held > 0) & (columns.partner < 0)).tolist():
+            end = float(columns.since[i]) + self.lease
+            if end > now:
+                begun.setdefault((int(columns.app[i]), int(columns.kind[i])), []).append((int(columns.held[i]), end))
+        return {key: tuple(sorted(lease, key=lambda part: part[1])) for key, lease in begun.items()}
+
+    def auction(self, kind: int, arbiter: Arbiter, bent: Bent, *, named: bool) -> None:
+        """Give apps what they keep of a kind, and auction the rest."""
+        stands, offer = self._stands(kind)
+        sizes = {app: stand.use.sizes(stand.kept) - stand.kept for app, stand in stands.items()}
+        wanting = [app for app in stands if (sizes[app] <= offer.gpus).any()]
+        reports = [Report(app, self._rho(app, kind, stands[app]), tuple(sizes[app].tolist())) for app in wanting]
+        if reports:
+            invited = arbiter.invited(reports, len(self.apps.members))
+            agents = {app: self._agent(app, kind, stands[app]) for app in wanting if app in invited}
+            bidders = {app: bent(agent, self.apps) for app, agent in agents.items()}
+            bids = [agent.bid_machines(offer) if named else agent.bid(offer) for agent in bidders.values()]
+            snapshot = self.apps.snapshot
+            chance = np.random.default_rng([snapshot.seed, snapshot.cycle, kind])
+            settled = arbiter.settle(offer, bids, [r for r in reports if r.app not in invited], chance)
+            self.cuts[kind] = Cut(len(bids), min(self.rhos[app] for app in bidders), offer.gpus)
+            self.awards |= {(app, kind): award for app, award in settled.awards.items()}
+            for app, agent in bidders.items():
+                self._keep(app, agent, agents[app].slowdown)
+        for app, stand in stands.items():
+            self._divide(app, kind, stand)
+
+    def concerned(self, app: int, kind: int) -> NDArray[np.int64]:
+        """The jobs of an app that an auction of a kind was about: those it seated there, and those still waiting."""
+        jobs = self.apps.members[app]
+        concerned: NDArray[np.int64] = jobs[(self.kinds[jobs] == kind) | (self.gpus[jobs] == 0)]
+        return concerned
+
+    def ends(self) -> NDArray[np.float64]:
+        """By position the end of the first lease of the app on the job's kind; inf for a job without GPUs."""
+        ends = np.full(len(self.gpus), np.inf)
+        for (app, kind), lease in self.leases.items():
+            jobs = self.apps.members[app]
+            ends[jobs[self.kinds[jobs] == kind]] = lease[0][1]
+        return ends
+
+    def review_at(self) -> Seconds:
+        """The end of the first lease, while anybody could use more than it has."""
+        columns = self.apps.snapshot.columns
+        wants = (self.gpus == 0) | ((self.gpus < columns.max_gpus) & (columns.min_gpus < columns.max_gpus))
+        return min((lease[0][1] for lease in self.leases.values()), default=inf) if wants.any() else inf
+
+    def remembered(self) -> Memory:
+        """What the next round is to know."""
+        apps, columns, now = self.apps, self.apps.snapshot.columns, self.apps.snapshot.now
+        done = columns.done * apps.unit
+        total, pace = done + apps.left * apps.unit, columns.rate * apps.unit
+        for array in (done, total, pace):
+            array.flags.writeable = False
+        crowd, app = apps.before.crowd_at(now), columns.app.astype(np.intp)
+        return Memory(now, len(apps.members), crowd, self.pasts, self.leases, columns.rows, app, done, total, pace)
+
+    def _until(self) -> Seconds:
+        """When a lease given now ends: with the round that has begun for at most half of its time, or the next."""
+        return round_end(self.apps.snapshot.now + 0.5 * self.lease, self.lease)
+
+    def _stands(self, kind: int) -> tuple[dict[int, Stand], Offer]:
+        """How every app stands that has or could have GPUs of a kind, and what is left to auction."""
+        snapshot = self.apps.snapshot
+        cluster, columns, free = snapshot.cluster, snapshot.columns, dict(enumerate(snapshot.room.node_free))
+        free = {n: free[n] for n, k in enumerate(cluster.node_kind) if k == kind and n not in cluster.down}
+        stands = self._kept(kind)
+        held = np.zeros(len(columns), dtype=np.int64)
+        for stand in stands.values():
+            held[stand.jobs] = stand.counts
+        for i in np.flatnonzero((columns.held > 0) & (columns.kind == kind)).tolist():
+            seats, partner = snapshot.placement(i), snapshot.position_of(int(columns.partner[i]))
+            if seats is not None and not 0 <= partner < i:  # two who share GPUs give them up once
+                leaves = seats.gpus - min(int(held[i]), seats.gpus)
+                for node, count in sorted(seats.seats, key=lambda seat: seat[1]):
+                    free[node] = free.get(node, 0) + min(count, leaves)
+                    leaves -= min(count, leaves)
+        for app, stand in stands.items():
+            running = np.where(columns.kind[stand.jobs] == kind, columns.held[stand.jobs], 0)
+            more = int(np.maximum(stand.counts - running, 0).sum())
+            stands[app] = replace(stand, spare=taken_from(free, more).seats) if more else stand
+        places = tuple((n, cluster.nodes[n].rack, gpus) for n, gpus in free.items() if gpus)
+        return stands, Offer(kind, places, self._until())
+
+    def _kept(self, kind: int) -> dict[int, Stand]:
+        """How every app stands; a lease on GPUs that are lost is good for others as long as there are any idle."""
+        columns = self.apps.snapshot.columns
+        here = np.where((columns.kind == kind) & (columns.partner < 0), columns.held, 0)
+        idle, stands = self.apps.snapshot.cluster.capacity[kind] - int(here.sum()), {}
+        for app, jobs in self.apps.members.items():
+            held, leased = int(here[jobs].sum()), sum(gpus for gpus, _ in self.leases.get((app, kind), ()))
+            stand = self._stand(app, kind, min(leased, held + idle))
+            if stand is not None:
+                stands[app] = stand
+                idle -= max(stand.kept - held, 0)
+        return stands
+
+    def _stand(self, app: int, kind: int, leased: int) -> Stand | None:
+        """An app's jobs that run on a kind, then those that could, and what it keeps of its leased GPUs there."""
+        columns, reaches = self.apps.snapshot.columns, self.apps.reaches[kind]
+        jobs = [
+            i
+            for i in self.apps.members[app].tolist()
+            if self.kinds[i] < 0 and reaches[i][0] and not self._keeps_elsewhere(i, app, kind)
+        ]
+        if not jobs:
+            return None
+        jobs.sort(key=lambda i: (columns.kind[i] != kind, i))
+        reach = [reaches[i] for i in jobs]
+        use = usable(reach, self.apps.limit(kind, jobs))
+        kept = int(use.gpus[min(leased, len(use.gpus) - 1)])
+        return Stand(jobs, use, kept, self._counts(kind, jobs, kept))
+
+    def _keeps_elsewhere(self, i: int, app: int, kind: int) -> bool:
+        current = int(self.apps.snapshot.columns.kind[i])
+        return current not in (-1, kind) and (app, current) in self.leases
+
+    def _counts(self, kind: int, jobs: Sequence[int], gpus: int) -> NDArray[np.int64]:
+        columns = self.apps.snapshot.columns
+        running = np.where(columns.kind[jobs] == kind, columns.held[jobs], 0)
+        return divided(gpus, [self.apps.reaches[kind][i] for i in jobs], running)
+
+    def _agent(self, app: int, kind: int, stand: Stand) -> Agent:
+        return self.apps.agent(app, kind, stand.jobs, stand.kept)
+
+    def _rho(self, app: int, kind: int, stand: Stand) -> float:
+        """ρ as it is: by the valuation the app gave last, unless its jobs are others now.
+
+        What is held now says nothing of what comes, for leases end: from now on the app is taken to have its own 1/N
+        of the cluster. So ρ tells by how much it has fallen behind until now.
+        """
+        snapshot = self.apps.snapshot
+        valuation = self.pasts[app].valuation
+        if valuation is None or valuation.jobs != self.apps.jobs(app):
+            agent = self._agent(app, kind, stand)
+            valuation = self._keep(app, agent, agent.slowdown)
+        share = round(snapshot.cluster.total_gpus / self.apps.contention(app))
+        seconds = snapshot.now - self.pasts[app].start + valuation.seconds(share)
+        self.rhos[app] = seconds / self.apps.ideal(app)
+        return self.rhos[app]
+
+    def _keep(self, app: int, agent: Agent, slowdown: Slowdown) -> Valuation:
+        """Remember what the app said just now, and what it knows of distance."""
+        left = agent.left.view()
+        left.flags.writeable = False
+        valuation = Valuation(self.apps.jobs(app), left, agent.least)
+        self.pasts[app] = replace(self.pasts[app], slowdown=slowdown, valuation=valuation)
+        return valuation
+
+    def _divide(self, app: int, kind: int, stand: Stand) -> None:
+        """Divide what the app has now among its jobs, and write its leases down."""
+        award = self.awards.get((app, kind))
+        won = award.gpus if award is not None else 0
+        counts = self._counts(kind, stand.jobs, stand.kept + won) if won else stand.counts
+        given, columns = counts > 0, self.apps.snapshot.columns
+        jobs = np.array(stand.jobs)
+        self.gpus[jobs], self.kinds[jobs[given]] = counts, kind
+        if award is not None and won:
+            running = np.where(columns.kind[jobs] == kind, columns.held[jobs], 0)
+            self.near[jobs] = (counts > running) & (counts > 1) & (award.level is Level.MACHINE)
+            if award.seats:
+                self._pin(stand, counts, both(Placement(stand.spare), Placement(award.seats)).seats)
+        lease = (*_trimmed(self.leases.pop((app, kind), ()), stand.kept), *(((won, self._until()),) if won else ()))
+        if lease:
+            self.leases[app, kind] = lease
+
+    def _pin(self, stand: Stand, counts: NDArray[np.int64], seats: Seats) -> None:
+        """Seats of the bundle for the GPUs that jobs are given beside those they keep.
+
+        Where an app takes GPUs from one of its jobs for another, placement finds the seats.
+        """
+        snapshot = self.apps.snapshot
+        more = counts - stand.counts
+        if (more < 0).any() or int(more.sum()) > sum(count for _, count in seats):
+            return
+        wanted = {i: n for i, n in zip(stand.jobs, more.tolist(), strict=True) if n}
+        kept = {i: n for i, n in zip(stand.jobs, stand.counts.tolist(), strict=True) if n}
+        before = {i: snapshot.placement(i) for i in wanted}
+        for i, new in seats_by_job(seats, wanted, before).items():
+            own = before[i]
+            if i not in kept:
+                self.pinned[i] = new
+            elif own is not None and own.gpus == kept[i]:
+                self.pinned[i] = both(own, new)
+
+
+def _trimmed(lease: Lease, gpus: int) -> Lease:
+    """The parts of a lease that make up so many GPUs, those that end last."""
+    kept: list[tuple[int, Seconds]] = []
+    for count, end in reversed(lease):
+        take = min(count, gpus)
+        gpus -= take
+        if take:
+            kept.append((take, end))
+    return tuple(reversed(kept))

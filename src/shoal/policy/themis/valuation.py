@@ -1,0 +1,102 @@
+"""When an app would be done on so many GPUs, and in how many numbers of GPUs it can use them.
+
+An app runs in phases, one after the other; the jobs of a phase run side by side. Within a phase work is taken to be
+fluid, as an app scheduler that divides GPUs ideally would have it: the phase takes as long as its GPU-seconds on the
+GPUs it can use, and no less than its longest job alone. So Themis's example (§4.3.3: 4, 2, 1, 0.5, 0.34 for 1, 2, 4, 8
+and 16 GPUs) comes out to the digit. Arrays are by number of GPUs, from 0.
+
+References: Themis (NSDI '20) §4.3, equations 1 and 2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """What is left of a job: the seconds it takes by number of GPUs, and the fewest and the most it can use.
+
+    Below ``least`` and above ``most`` nothing is asked of ``seconds``.
+    """
+
+    seconds: Floats
+    least: int
+    most: int
+
+    @classmethod
+    def linear(cls, gpu_seconds: float, least: int, most: int) -> "Work":
+        """A job to which every GPU up to its most is worth the same."""
+        return cls(gpu_seconds / np.maximum(np.arange(most + 1.0), 1.0), least, most)
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPU-seconds left, on the number of GPUs that it makes the most of."""
+        counts = np.arange(self.least, self.most + 1)
+        return float((counts * self.seconds[counts]).min())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """By number of GPUs: how many of them an app can use, and on how many its widest job would run."""
+
+    gpus: Ints
+    widest: Ints
+
+    def sizes(self, above: int = 0) -> Ints:
+        """The numbers above this one that can be used to the last GPU."""
+        counts = np.arange(len(self.gpus))
+        whole: Ints = counts[(self.gpus == counts) & (counts > above)]
+        return whole
+
+
+def usable(reaches: Sequence[tuple[int, int]], limit: int) -> Use:
+    """How GPUs up to ``limit`` are used when jobs in order take their fewest, as far as they go, and share the rest.
+
+    ``reaches`` are the fewest and the most of each. Nobody can be given part of a gang: a job whose fewest are more
+    than what is left is passed over.
+    """
+    left = np.arange(limit + 1)
+    room, widest, running = (np.zeros(limit + 1, dtype=np.int64) for _ in range(3))
+    for (least, most), alike in groupby(reaches):
+        fit = np.minimum(left // least, sum(1 for _ in alike))
+        left = left - fit * least
+        room += fit * (most - least)
+        widest = np.maximum(widest, np.where(fit > 0, least, 0))
+        running += fit
+    shared = np.minimum(left, room)
+    gpus = np.arange(limit + 1) - left + shared
+    even = -(-gpus // np.maximum(running, 1))
+    widest_of_all = max((most for _, most in reaches), default=0)
+    return Use(gpus, np.where(shared > 0, np.minimum(np.maximum(widest, even), widest_of_all), widest))
+
+
+def phase_seconds(works: Sequence[Work], use: Use) -> Floats:
+    """How long the jobs take side by side; infinite on GPUs none of them can use."""
+    counts = use.gpus
+    total = sum(work.gpu_seconds for work in works)
+    seconds = np.full(len(counts), np.inf)
+    np.divide(total, counts, out=seconds, where=counts > 0)
+    for work in works:
+        alone = work.seconds[np.clip(counts, work.least, work.most)]
+        seconds = np.maximum(seconds, np.where(counts > 0, alone, np.inf))
+    return np.minimum.accumulate(seconds)
+
+
+def finish_seconds(phases: Sequence[Sequence[Work]], limit: int) -> Floats:
+    """How long the phases take one after the other, by number of GPUs up to ``limit``, well seated."""
+    total = np.zeros(limit + 1)
+    for works in phases:
+        total += phase_seconds(works, usable([(work.least, work.most) for work in works], limit))
+    return total
+
+
+def ideal_seconds(gpu_seconds: float, demand: int, cluster: int, contention: float) -> float:
+    """How long an app takes on its own 1/N of the cluster: on all of it without slowdown, times the contention N."""
+    return gpu_seconds / min(cluster, demand) * contention

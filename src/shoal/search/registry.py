@@ -1,0 +1,38 @@
+"""App schedulers by name: ``name:key=value,…`` becomes a searcher. Unknown names and keys are errors that suggest."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, get_type_hints
+
+from shoal.core.errors import InputError, nearest
+from shoal.search.api import Searcher
+from shoal.search.curve import CurveStopping, SingleJob
+from shoal.search.halving import Hyperband, SuccessiveHalving
+
+SEARCHERS: Mapping[str, Callable[..., Searcher]] = MappingProxyType(
+    {"halving": SuccessiveHalving, "hyperband": Hyperband, "curve": CurveStopping, "single": SingleJob}
+)
+"""Every searcher that can be named in a workload."""
+
+
+def parse_search(spec: str) -> Searcher:
+    """A searcher from its specification, e.g. ``halving:eta=3``."""
+    name, _, rest = spec.partition(":")
+    if name not in SEARCHERS:
+        raise InputError("search", name, nearest(name, SEARCHERS))
+    kinds = {key: hint for key, hint in get_type_hints(SEARCHERS[name]).items() if hint in (int, float)}
+    chosen: dict[str, Any] = {}
+    for pair in filter(None, rest.split(",")):
+        key, _, text = pair.partition("=")
+        if key not in kinds:
+            hint = nearest(key, kinds) if kinds else f"{name} takes no options"
+            raise InputError(f"search {name}, option", key, hint)
+        try:
+            chosen[key] = kinds[key](text)
+        except ValueError:
+            wanted = "a whole number" if kinds[key] is int else "a number"
+            raise InputError(f"search {name}, option {key}", text, f"must be {wanted}") from None
+    try:
+        return SEARCHERS[name](**chosen)
+    except ValueError as error:
+        raise InputError(f"search {name}", rest, str(error)) from error

@@ -1,0 +1,186 @@
+"""People who search, in the simulated world: their apps hear how trials fare, and submit and cancel jobs.
+
+A backend around the simulated one. What apps do is heard at the moment they do it, in the same batch as what they heard
+and after it, apps in the order in which something concerned them. The ring, and its journal, see jobs that come and go,
+and nothing of searches.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
+
+from shoal.core.commands import Command
+from shoal.core.events import Event, Heard, JobCompleted, JobCrashed, JobMeasured, JobSubmitted
+from shoal.core.job import JobSpec
+from shoal.core.units import JobId, JobNumber, Seconds
+from shoal.search.api import Phase, Search, Train, Trial
+from shoal.search.registry import parse_search
+from shoal.sim.backend import SimBackend
+from shoal.sim.faults import NO_FAULTS, Faults
+from shoal.sim.truth import RestartCost, Truth
+from shoal.workload.schema import LEG, Job, trials_by_app
+
+Declare = Callable[[Job, float], JobSpec]
+"""What an owner submits of a job whose speed beside its profile is this."""
+
+
+def _gang(row: Job, wider: int) -> int:
+    """The gang of a promoted trial: as much wider as it can use."""
+    return min(row.gpus * wider, max(row.max_gpus or row.gpus, row.gpus))
+
+
+def _work(row: Job, part: float, gpus: int) -> float:
+    """A part of a trial's work; without a model that is seconds on the gang asked for, so a wider one has less."""
+    return row.work * part * (1.0 if row.model is not None else row.gpus / gpus)
+
+
+def _leg(row: Job, trial: Trial, wider: int, now: Seconds) -> Job:
+    """The job that trains a trial's latest leg."""
+    gpus, part = _gang(row, wider), trial.until - trial.since
+    work = _work(row, part, gpus)
+    return structs.replace(
+        row,
+        id=row.id if trial.legs == 1 else f"{row.id}{LEG}{trial.legs}",
+        submitted=now,
+        gpus=gpus,
+        min_gpus=gpus if row.min_gpus is None else row.min_gpus,
+        max_gpus=gpus,
+        work=work,
+        declared_work=None if row.declared_work is None else row.declared_work * work / row.work,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _App:
+    """An app: its search, the rows of its trials with their true speeds, and the jobs that train them now."""
+
+    search: Search
+    rows: Sequence[Job]
+    speeds: Sequence[float]
+    jobs: dict[int, JobNumber] = field(default_factory=dict)
+
+    def tell(self, trial: int, job: Job, progress: float) -> None:
+        """Let the app hear how far a trial's job is, with the loss that is true then."""
+        row, leg = self.rows[trial], self.search.trials[trial]
+        at = leg.until if progress >= job.work else leg.since + (leg.until - leg.since) * progress / job.work
+        floor, pace = row.loss or 0.0, row.pace or 0.0
+        self.search.hear(trial, at, floor + (1.0 - floor) / (1.0 + pace * at))
+
+    def marks(self, trial: int, job: Job) -> tuple[float, ...]:
+        """The progress of a trial's job at which the app wants to hear of it."""
+        since, until = self.search.trials[trial].since, self.search.trials[trial].until
+        within = [mark for mark in self.search.searcher.marks if since < mark < until]
+        return tuple(job.work * (mark - since) / (until - since) for mark in within)
+
+    def spec(self, trial: int, job: Job, declare: Declare) -> JobSpec:
+        """What is submitted for a trial: the job, and what the app means to run afterwards."""
+        row, spec = self.rows[trial], declare(job, self.speeds[trial])
+        if spec.work is None:
+            return spec
+        honesty = spec.work / job.work
+
+        def told(phase: Phase) -> tuple[int, int, float]:
+            gpus = _gang(row, phase.wider)
+            return phase.trials, gpus, honesty * _work(row, phase.part, gpus)
+
+        return replace(spec, ahead=tuple(map(told, self.search.searcher.ahead(tuple(self.search.trials)))))
+
+
+@dataclass(slots=True)
+class Searches:
+    """The simulated world with apps in it."""
+
+    world: SimBackend
+    declare: Declare
+    marks: dict[JobId, tuple[float, ...]]
+    _coming: dict[JobId, tuple[_App, int]] = field(default_factory=dict)
+    _trained: dict[JobNumber, tuple[_App, int]] = field(default_factory=dict)
+    _submitted: int = 0
+
+    @classmethod
+    def of(
+        cls, truth: Truth, declare: Declare, restart_cost: RestartCost, faults: Faults = NO_FAULTS, seed: int = 0
+    ) -> "Searches":
+        """A world in which the jobs of ``truth`` come: trials as their apps begin them, all others as they are."""
+        speeds = {job.id: factor for job, factor in zip(truth.jobs, truth.factors, strict=True)}
+        apps = {
+            name: _App(Search.of(parse_search(rows[0].search or ""), len(rows)), rows, [speeds[r.id] for r in rows])
+            for name, rows in trials_by_app(truth.jobs).items()
+        }
+        jobs, specs = [], []
+        coming: dict[JobId, tuple[_App, int]] = {}
+        marks: dict[JobId, tuple[float, ...]] = {}
+        for row in truth.jobs:
+            if row.search is None:
+                jobs.append(row)
+                specs.append(declare(row, speeds[row.id]))
+            elif (app := apps.pop(row.app or "", None)) is not None:
+                for order in app.search.ask():
+                    job = _leg(app.rows[order.trial], app.search.trials[order.trial], 1, row.submitted)
+                    jobs.append(job)
+                    specs.append(app.spec(order.trial, job, declare))
+                    coming[job.id], marks[job.id] = (app, order.trial), app.marks(order.trial, job)
+        real = Truth(jobs, truth.topology, truth.catalog, [speeds[job.id] for job in jobs])
+        world = SimBackend(real, specs, restart_cost, faults, seed, marks=marks)
+        return cls(world, declare, marks, coming)
+
+    @property
+    def completed(self) -> int:
+        """How many jobs ended: did their work, or were given up."""
+        return self.world.completed
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Carry out commands at once."""
+        self.world.send(commands)
+
+    def wait(self, until: Seconds) -> Heard:
+        """Jump to the next loud event, to ``until``, or to where an app hears of a trial."""
+        heard = self.world.wait(until)
+        concerned = dict.fromkeys(app for event in heard.events if (app := self._passed_on(event)) is not None)
+        done = [event for app in concerned for event in self._ask(app)]
+        return Heard(heard.now, (*heard.events, *done), heard.over) if done else heard
+
+    def _passed_on(self, event: Event) -> _App | None:
+        """Tell an event to the app it concerns; which one that is."""
+        if isinstance(event, JobSubmitted):
+            self._admitted(self._coming.pop(event.spec.id, None))
+            return None
+        if not isinstance(event, JobCompleted | JobMeasured | JobCrashed) or event.job not in self._trained:
+            return None
+        app, trial = self._trained[event.job]
+        job = self.world.truth.jobs[event.job]
+        if isinstance(event, JobCrashed):
+            if not event.blamed or event.retry_in > 0:
+                return None
+            app.search.lose(trial)  # it crashed too often, and is not tried again
+        elif isinstance(event, JobCompleted) or event.done in self.marks[job.id]:
+            app.tell(trial, job, event.done)
+        else:
+            return None
+        if not app.search.trials[trial].running:
+            del self._trained[event.job], app.jobs[trial]
+        return app
+
+    def _admitted(self, trained: tuple[_App, int] | None) -> None:
+        """One more job is in, with the next number; whose trial it trains, if any."""
+        if trained is not None:
+            app, trial = trained
+            app.jobs[trial] = self._submitted
+            self._trained[self._submitted] = trained
+        self._submitted += 1
+
+    def _ask(self, app: _App) -> Iterator[Event]:
+        """What the app does now, as events."""
+        for order in app.search.ask():
+            trial = order.trial
+            if isinstance(order, Train):
+                job = _leg(app.rows[trial], app.search.trials[trial], order.wider, self.world.now)
+                self.marks[job.id] = app.marks(trial, job)
+                resumes = app.search.trials[trial].since > 0.0
+                yield self.world.submit(app.spec(trial, job, self.declare), job, app.speeds[trial], resumes=resumes)
+                self._admitted((app, trial))
+            else:
+                number = app.jobs.pop(trial)
+                del self._trained[number]
+                yield self.world.cancel(number)

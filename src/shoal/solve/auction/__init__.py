@@ -1,0 +1,29 @@
+"""Auctions that maximise the product of values and take hidden payments: the partial allocation mechanism, exact.
+
+Every bidder writes down the logarithm of its value for some bundles, the first of them nothing. The winners are those
+whose values multiply to the most (proportional fairness). Bidder i is then given only the part cᵢ of its bundle,
+
+    cᵢ = Π_{j≠i} Vⱼ(with i) / Π_{j≠i} Vⱼ(without i),   0 < cᵢ ≤ 1,
+
+what its presence leaves of the others' product; the rest is its hidden payment. For values that are homogeneous of
+degree one it is then best to tell the truth. Both products are optima: a heuristic would give wrong payments. `counts`
+has bundles of equal units and is a dynamic program; `machines` has bundles on named machines and is an integer program;
+`rounding` makes whole units of cᵢ times a bundle.
+
+References: Cole, Gkatzelis and Goel (EC '13); Themis (NSDI '20) §3.3, whose line 8 prints the fraction upside down.
+"""
+
+from shoal.solve.auction.counts import CountBid, auction_counts
+from shoal.solve.auction.machines import Bundle, MachineBid, auction_machines
+from shoal.solve.auction.outcome import Outcome
+from shoal.solve.auction.rounding import rounded
+
+__all__ = [
+    "Bundle",
+    "CountBid",
+    "MachineBid",
+    "Outcome",
+    "auction_counts",
+    "auction_machines",
+    "rounded",
+]

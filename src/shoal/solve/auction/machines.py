@@ -1,0 +1,198 @@
+"""Auctions of named machines: winners and payments by integer programs that narrow each other down.
+
+One column a bundle, a row for each bidder (one bundle at most) and each machine (no more units than are free). The
+relaxation is solved first; its row prices bound every further program by weak duality, so of each only the bundles
+that could still beat what is known go to the integer solver. Without a bidder the others can at least keep what they
+have and at best reach the relaxation without it: where the two meet, its payment is settled without a search.
+
+References: HiGHS, Huangfu and Hall (2018).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from highspy import Highs, HighsModelStatus, MatrixFormat, ObjSense
+from numpy.typing import NDArray
+
+from shoal.solve.auction.outcome import Floats, Ints, Outcome, judged
+from shoal.solve.program import Program, Session
+
+Bundle: TypeAlias = tuple[tuple[int, int], ...]
+"""Units on machines: (machine, units), machines ascending."""
+
+_EXACT = 1e-9
+"""Of a sum of logarithms: what is closer than this is the same product."""
+
+_CORE = 0.05
+"""How far below its price a bundle may be to be searched first, as long as nothing is known of the gap."""
+
+_WIDER = 1.1
+"""How much larger than any gap seen so far the next one is feared to be."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MachineBid:
+    """Bundles and the logarithm of each one's value; the first bundle is nothing."""
+
+    bundles: tuple[Bundle, ...]
+    worth: Floats
+
+    def __post_init__(self) -> None:
+        if len(self.bundles) != len(self.worth) or not self.bundles or self.bundles[0]:
+            raise ValueError("a bid has a worth for every bundle, and the first bundle is nothing")
+        if not np.isfinite(self.worth).all():
+            raise ValueError("the logarithm of a value must be finite: a bidder that gets nothing must be worth some")
+
+
+def auction_machines(bids: Sequence[MachineBid], free: Sequence[int]) -> Outcome:
+    """The bundles with the largest product of values on these free units, and what each bidder keeps of its own."""
+    market = _Market.of(bids, np.array(free, dtype=np.int64))
+    best = market.best((), core=_CORE)
+    chosen = np.zeros(len(bids), dtype=np.int64)
+    chosen[market.bidder[best.columns]] = market.option[best.columns]
+    idle = np.array([bid.worth[0] for bid in bids])
+    gains = np.zeros(len(bids))
+    gains[market.bidder[best.columns]] = market.gain[best.columns]
+    base = float(idle.sum())
+    without, unproven = best.value - gains, np.zeros(len(bids))
+    core = max(best.relaxed - best.value, _EXACT)
+    for i in np.flatnonzero(gains > 0).tolist():  # who won nothing is missed by nobody
+        alone = market.best((i,), floor=best.columns[market.bidder[best.columns] != i], core=_WIDER * core)
+        core = max(core, alone.relaxed - alone.value)
+        without[i], unproven[i] = alone.value, alone.bound - alone.value
+    return judged(chosen, idle + gains, base + best.bound, base - idle + without, unproven)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """Columns that go together, what they gain, the most that any could, and what the relaxation has."""
+
+    columns: Ints
+    value: float
+    bound: float
+    relaxed: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Market:
+    """Every bundle that gains its bidder something, as a column."""
+
+    bidder: Ints
+    option: Ints
+    gain: Floats
+    rows: Ints
+    columns: Ints
+    values: Floats
+    upper: Floats
+    session: Session
+
+    @classmethod
+    def of(cls, bids: Sequence[MachineBid], free: Ints) -> "_Market":
+        kept = [
+            (i, o, float(bid.worth[o] - bid.worth[0]), bundle)
+            for i, bid in enumerate(bids)
+            for o, bundle in enumerate(bid.bundles)
+            if bid.worth[o] > bid.worth[0] and all(0 < n <= free[m] for m, n in bundle)
+        ]
+        taken = [(len(bids) + m, c, float(n)) for c, (_, _, _, bundle) in enumerate(kept) for m, n in bundle]
+        bidder = np.array([k[0] for k in kept], dtype=np.int64)
+        rows = np.concatenate([bidder, np.array([t[0] for t in taken], dtype=np.int64)])
+        columns = np.concatenate([np.arange(len(kept)), np.array([t[1] for t in taken], dtype=np.int64)])
+        values = np.concatenate([np.ones(len(kept)), np.array([t[2] for t in taken])])
+        upper = np.concatenate([np.ones(len(bids)), free.astype(np.float64)])
+        reach, lower = np.ones(len(kept)), np.full(len(upper), -np.inf)
+        session = Session(Program(rows, columns, values, lower, upper, reach))
+        option = np.array([k[1] for k in kept], dtype=np.int64)
+        return cls(bidder, option, np.array([k[2] for k in kept]), rows, columns, values, upper, session)
+
+    def best(self, absent: tuple[int, ...], core: float, floor: Ints | None = None) -> _Found:
+        """The columns with the most gain without the bidders absent; ``floor`` are some that are known to go.
+
+        Bundles up to ``core`` below their price are searched first.
+        """
+        there = ~np.isin(self.bidder, absent)
+        gain = np.where(there, self.gain, 0.0)
+        known = np.zeros(0, dtype=np.int64) if floor is None else floor
+        value = float(gain[known].sum())
+        if not there.any():
+            return _Found(known, 0.0, 0.0, 0.0)
+        vertex = self.session.maximise(gain)
+        bound = self.session.bound(gain, vertex.prices)
+        whole = vertex.solved and bool((np.abs(vertex.x - np.rint(vertex.x)) < 1e-9)[there].all())
+        if whole:
+            picked = np.flatnonzero(there & (vertex.x > 0.5))
+            if self._fits(picked) and gain[picked].sum() > value:
+                known, value = picked, float(gain[picked].sum())
+        if bound - value <= _EXACT:
+            return _Found(known, value, max(bound, value), bound)
+        return self._search(gain, there, vertex.prices, bound, core, known, value)
+
+    def _search(
+        self,
+        gain: Floats,
+        there: NDArray[np.bool_],
+        prices: Floats,
+        bound: float,
+        core: float,
+        known: Ints,
+        value: float,
+    ) -> _Found:
+        """The integer program over the columns that could be part of anything better than what is known."""
+        # Weak duality: forcing in a column whose gain is below its price costs the bound just so much. The optimum is
+        # seldom far below the bound, so a few columns are searched first; what they reach says which others matter.
+        short = np.maximum(-self.session.worth(gain, np.maximum(prices, 0.0)), 0.0)
+        reach = min(core, bound - value)
+        while True:
+            solved, proven = self._integer(np.flatnonzero(there & (short <= reach)), gain)
+            if solved is not None and gain[solved].sum() > value:
+                known, value = solved, float(gain[solved].sum())
+            if bound - value <= reach:
+                return _Found(known, value, max(min(bound, proven), value), bound)
+            reach = bound - value
+
+    def _fits(self, picked: Ints) -> bool:
+        part = np.isin(self.columns, picked)
+        used = np.bincount(self.rows[part], self.values[part], minlength=len(self.upper))
+        return bool((used <= self.upper).all())
+
+    def _integer(self, open_columns: Ints, gain: Floats) -> tuple[Ints | None, float]:
+        """The best of these columns by branch and bound, checked in whole numbers, and a bound on it."""
+        place = np.full(len(gain), -1)
+        place[open_columns] = np.arange(len(open_columns))
+        part = place[self.columns] >= 0
+        columns, rows, values = place[self.columns[part]], self.rows[part], self.values[part]
+        order = np.lexsort((rows, columns))
+        starts = np.zeros(len(open_columns) + 1, dtype=np.int32)
+        np.cumsum(np.bincount(columns, minlength=len(open_columns)), out=starts[1:])
+        highs = _searcher()
+        highs.passModel(
+            len(open_columns),
+            len(self.upper),
+            len(values),
+            int(MatrixFormat.kColwise),
+            int(ObjSense.kMaximize),
+            0.0,
+            gain[open_columns],
+            np.zeros(len(open_columns)),
+            np.ones(len(open_columns)),
+            np.full(len(self.upper), -np.inf),
+            self.upper,
+            starts,
+            rows[order].astype(np.int32),
+            values[order],
+            np.ones(len(open_columns), dtype=np.int32),
+        )
+        highs.run()
+        if highs.getModelStatus() != HighsModelStatus.kOptimal:
+            return None, np.inf
+        picked = open_columns[np.array(highs.getSolution().col_value) > 0.5]
+        return (picked if self._fits(picked) else None), float(highs.getInfo().mip_dual_bound)
+
+
+def _searcher() -> Highs:
+    highs = Highs()  # type: ignore[no-untyped-call]
+    for name, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("mip_abs_gap", _EXACT / 10)):
+        highs.setOptionValue(name, value)
+    return highs

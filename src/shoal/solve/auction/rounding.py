@@ -1,0 +1,26 @@
+"""Whole units of a fraction, by a number drawn elsewhere.
+
+Partial allocation leaves cᵢ times a bundle, which need be no whole number, nor one the bidder can use. `rounded` picks
+one of the two usable numbers beside it so that the expectation is exact; without a draw it takes the lower one, which
+shuts out who won less than it can use.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+def rounded(expected: float, usable: Ints, draw: float | None) -> int:
+    """One of the ``usable`` numbers of units (ascending from 0) next to ``expected``.
+
+    With a ``draw`` from [0, 1) the upper one where the draw is below its part, so that a uniform draw has the right
+    expectation; with None always the lower one. What is expected must not be above the most that is usable.
+    """
+    near = expected * (1.0 + 1e-12)  # 0.3 + 0.7 units are one
+    at = int(np.searchsorted(usable, near, side="right")) - 1
+    low = int(usable[at])
+    if draw is None or at + 1 == len(usable):
+        return low
+    high = int(usable[at + 1])
+    return high if draw < (expected - low) / (high - low) else low

@@ -1,0 +1,53 @@
+"""Units to jobs by rank: the shorter a job is among those there, the more its next unit counts.
+
+Ours, after heSRPT, which is optimal for jobs that arrive together and all speed up like k^a: with the jobs ranked from
+the largest (1) to the smallest (n), job i's share there is in proportion to i^e − (i − 1)^e, e = 1/(1 − a). Read as a
+weight on speed-up, that is [i^e − (i − 1)^e]^(1−a): greedy awards by weighted marginal speed-up then give heSRPT's
+shares where speed-ups are k^a, and keep within each job's own curve where they are not. Counting ranks from
+``AHEAD`` up softens the preference, since more jobs will come.
+
+Reference: Berg, Vesilo, Harchol-Balter, "heSRPT: Optimal scheduling of parallel jobs with known sizes", 2019.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
+
+EXPONENT = 0.5
+"""The a of speed-ups like k^a: between what chatbots and image models do."""
+
+AHEAD = 5.0
+"""Ranks left empty below the largest job."""
+
+
+def rank_weight(rank: int, exponent: float = EXPONENT, ahead: float = AHEAD) -> float:
+    """The weight of the job of this rank, the largest being 1; √(2·rank + 9) with the defaults."""
+    e, at = 1.0 / (1.0 - exponent), rank + ahead
+    return float((at**e - (at - 1.0) ** e) ** (1.0 - exponent))
+
+
+def by_weighted_speedup(
+    speedups: Sequence[Sequence[float]], weights: Sequence[float], fewest: Sequence[int], room: int
+) -> list[int]:
+    """Units by job after giving ``room`` of them, each to the highest weight × further speed-up; nobody is owed one.
+
+    A job's first units come together, its fewest, and bid with their average; where too few are left for them the job
+    gets none. Units that do not raise a job's speed-up are not given. Of equal bids the first in order is served.
+    """
+    counts = [0] * len(speedups)
+    heap = [(-w * s[f] / f, i) for i, (s, w, f) in enumerate(zip(speedups, weights, fewest, strict=True)) if s[f] > 0]
+    heapify(heap)
+    while room > 0 and heap:
+        i = heap[0][1]
+        speedup, step = speedups[i], 1 if counts[i] else fewest[i]
+        if step > room:
+            heappop(heap)
+            continue
+        counts[i] += step
+        room -= step
+        k = counts[i]
+        more = speedup[k + 1] - speedup[k] if k + 1 < len(speedup) else 0.0
+        if more > 0:
+            heapreplace(heap, (-weights[i] * more, i))
+        else:
+            heappop(heap)
+    return counts

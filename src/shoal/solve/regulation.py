@@ -1,0 +1,70 @@
+"""Network packing: shares rounded so that no two jobs need meet on a machine's network, their total unchanged.
+
+A share may be a factor of the GPUs per machine or a multiple of it, the factors being such that each divides the next
+(1, 2, 4 on machines of four). Then every job can sit on the fewest machines, and at most one job on a machine reaches
+beyond it (AFS, Appendix E, proposition 1); and shares can always be rounded so without leaving a GPU idle, nobody
+getting less than the largest allowed share within its own (proposition 2). Of all such roundings this is one with the
+least sum of differences.
+
+Reference: Hwang et al., NSDI 2021, §4.4 and Appendix E.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def packing_units(machine_gpus: int, most: int) -> list[int]:
+    """The allowed shares up to ``most``, ascending: a chain of factors of a machine's GPUs, then whole machines."""
+    factors, size = list[int](), machine_gpus
+    while size > 1:
+        size //= next(d for d in range(2, size + 1) if size % d == 0)
+        factors.append(size)
+    units = sorted(factors) + list(range(machine_gpus, most + 1, machine_gpus))
+    return [unit for unit in units if unit <= most]
+
+
+def regulated(shares: Sequence[int], most: Sequence[int], machine_gpus: int) -> list[int]:
+    """Allowed shares instead of these, none above its ``most`` and none below the largest allowed within it.
+
+    As many GPUs are given as before, or, where nobody may have them, as many of those as can be; and among all ways to
+    do so one with the least Σ |new − old|. A share of 0 stays 0.
+    """
+    total = sum(shares)
+    units = packing_units(machine_gpus, total)
+    floors = [max((u for u in units if u <= share), default=0) for share in shares]
+    spare = total - sum(floors)
+    if not spare:
+        return floors
+    growing = [i for i, share in enumerate(shares) if share]
+    # steps[i]: what job i may have beyond its floor, and what that costs in difference.
+    steps = {
+        i: [(u - floors[i], abs(u - shares[i])) for u in units if floors[i] <= u <= min(most[i], floors[i] + spare)]
+        or [(0, shares[i] - floors[i])]
+        for i in growing
+    }
+    given = _cheapest([steps[i] for i in growing], spare)
+    answer = list(floors)
+    for i, extra in zip(growing, given, strict=True):
+        answer[i] += extra
+    return answer
+
+
+def _cheapest(steps: Sequence[Sequence[tuple[int, int]]], spare: int) -> list[int]:
+    """One step of each list so that they add up to the most within ``spare``, at the least cost."""
+    cost = np.full(spare + 1, np.inf)
+    cost[0] = 0.0
+    chosen = []
+    for options in steps:
+        table = np.full((len(options), spare + 1), np.inf)
+        for row, (extra, difference) in zip(table, options, strict=True):
+            row[extra:] = cost[: spare + 1 - extra] + difference
+        chosen.append(table.argmin(axis=0))
+        cost = table.min(axis=0)
+    at = int(np.flatnonzero(np.isfinite(cost))[-1])
+    given = []
+    for options, choice in zip(reversed(steps), reversed(chosen), strict=True):
+        extra = options[int(choice[at])][0]
+        given.append(extra)
+        at -= extra
+    return given[::-1]

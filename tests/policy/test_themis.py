@@ -1,0 +1,290 @@
+"""Themis: valuations, the two sides of the auction, leases, and whole rounds."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+
+from shoal.core.decision import Grant, Verdicts
+from shoal.core.snapshot import Measurement
+from shoal.core.topology import Locality, Placement
+from shoal.policy.registry import parse_policy
+from shoal.policy.themis.agent import NOTHING, Agent, divided
+from shoal.policy.themis.arbiter import Arbiter
+from shoal.policy.themis.locality import GUESSED, learned
+from shoal.policy.themis.memory import Memory
+from shoal.policy.themis.policy import Themis
+from shoal.policy.themis.protocol import Bid, Level, Offer, Report, Row
+from shoal.policy.themis.valuation import Work, finish_seconds, ideal_seconds, usable
+from shoal.testing.builders import job, simulate, snapshot
+from shoal.testing.conformance import check_policy
+
+# ── valuation ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_bid_table_of_the_papers_example() -> None:
+    """§4.3.3: 4 jobs of 80, 100, 100 and 120 s an iteration; 8, 16 and 36 iterations; 10,000 s budget, 4 apps."""
+    phases = [
+        [Work.linear(8.0 * s, 1, 8) for s in (80, 100, 100, 120)],
+        [Work.linear(16.0 * 100, 1, 8)] * 2,
+        [Work.linear(36.0 * 100, 1, 8)],
+    ]
+    ideal = ideal_seconds(10_000.0, demand=32, cluster=16, contention=4.0)
+    rho = finish_seconds(phases, 16) / ideal
+    assert ideal == 2500.0
+    assert [round(float(rho[n]), 3) for n in (1, 2, 4, 8, 16)] == [4.0, 2.0, 1.0, 0.5, 0.34]
+    assert rho[0] == inf
+    agent = Agent(0, 0.0, ideal, tuple(phases[0]), 0, 16, GUESSED, 16, tuple(map(tuple, phases[1:])))
+    rows = {row.gpus: row.rho for row in agent.bid(Offer(0, ((0, "r0", 16),), 600.0)).rows}
+    assert [round(rows[n], 3) for n in (1, 2, 4, 8, 16)] == [4.0, 2.0, 1.0, 0.5, 0.34]
+
+
+def test_when_the_slow_job_goes_on_its_phase_takes_as_long() -> None:
+    """The same example revised: 120 · 16 is 1,920 s on a GPU of its own (the text has 3,200), 120 · 36 / 2 is 2,160."""
+    second = finish_seconds([[Work.linear(16.0 * 120, 1, 1), Work.linear(16.0 * 100, 1, 1)]], 2)
+    third = finish_seconds([[Work.linear(36.0 * 120, 1, 8)]], 2)
+    assert (second[2], third[2]) == (1920.0, 2160.0)
+
+
+def test_table_2_of_the_paper() -> None:
+    # 200 GPU-seconds, T_id of 400: 1/2 on one GPU, 1/4 on two.
+    agent = Agent(0, 0.0, 400.0, (Work.linear(200.0, 1, 2),), 0, 4, GUESSED, 2)
+    rows = agent.bid(Offer(0, ((0, "r0", 2),), 600.0)).rows
+    assert [(row.gpus, row.rho) for row in rows] == [(0, NOTHING / 2), (1, 0.5), (2, 0.25)]
+
+
+def test_gangs_are_used_whole() -> None:
+    use = usable([(4, 4), (4, 4), (1, 2)], 10)
+    assert use.gpus.tolist() == [0, 1, 2, 2, 4, 5, 6, 6, 8, 9, 10]
+    assert use.sizes(above=4).tolist() == [5, 6, 8, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "running", "expected"),
+    [
+        (0, [0, 0, 0], [0, 0, 0]),
+        (3, [0, 0, 0], [2, 1, 0]),
+        (6, [0, 0, 0], [2, 4, 0]),
+        (99, [0, 0, 0], [2, 4, 4]),
+        (6, [0, 2, 2], [2, 2, 2]),
+        (8, [0, 2, 2], [2, 4, 2]),
+        (4, [0, 2, 3], [0, 2, 2]),
+        (5, [0, 0, 4], [0, 1, 4]),
+    ],
+)
+def test_an_app_moves_as_few_jobs_as_it_can(gpus: int, running: list[int], expected: list[int]) -> None:
+    assert divided(gpus, [(2, 2), (1, 4), (1, 4)], np.array(running)).tolist() == expected
+
+
+def test_an_app_leaves_no_gpu_idle_that_it_can_use() -> None:
+    # The first could keep its four, but then the gang of two would not fit beside it.
+    assert divided(5, [(1, 4), (2, 2)], np.array([4, 0])).tolist() == [3, 2]
+
+
+def test_slowdowns_are_learned_from_what_was_measured() -> None:
+    near = Measurement(0, 4, Locality.SAME_NODE, 32, 103.6)
+    far = Measurement(0, 4, Locality.CROSS_NODE, 32, 80.4)  # VGG16 of Table 1
+    known = learned(GUESSED, [(near, 103.6, Level.MACHINE), (far, 103.6, Level.MACHINE)])
+    assert known == pytest.approx((1.0, 1.0, 103.6 / 80.4, 1.3))
+    again = learned(known, [(far, 103.6, Level.MACHINE)])
+    assert again == pytest.approx(known)
+    faster = Measurement(0, 4, Locality.CROSS_NODE, 32, 110.0)
+    assert learned(GUESSED, [(faster, 103.6, Level.MACHINE)])[Level.RACK] == 1.0
+
+
+def test_a_bid_minds_distance() -> None:
+    agent = Agent(0, 0.0, 100.0, (Work.linear(800.0, 8, 8),), 0, 8, (1.0, 1.0, 1.5, 2.0), 8)
+    offers = {
+        Level.MACHINE: ((0, "r0", 8),),
+        Level.RACK: ((0, "r0", 4), (1, "r0", 4)),
+        Level.CLUSTER: ((0, "r0", 4), (1, "r1", 4)),
+    }
+    for level, free in offers.items():
+        for bid in (agent.bid(Offer(0, free, 0.0)), agent.bid_machines(Offer(0, free, 0.0))):
+            assert (bid.rows[-1].level, bid.rows[-1].rho) == (level, agent.slowdown[level])
+
+
+def test_distance_is_learned_from_a_job_that_sat_apart() -> None:
+    rows = [job("a", 0, 2, model="VGG16", work=1e6, kinds=("p100",))]
+    moment = snapshot(rows, "p100:2x2", held={"a": Placement(((0, 1), (1, 1)))}, now=1000.0)
+    (apart,) = moment.measurements(0)
+    memory = Themis().decide(moment).carry
+    assert isinstance(memory, Memory)
+    together = float(moment.perf.curve(moment.jobs.at(0), "p100")[2])
+    assert memory.apps[0].slowdown == pytest.approx((1.0, 1.0, together / apart.rate, 1.3))
+    assert together / apart.rate > 1.2
+
+
+# ── the arbiter ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def table(app: int, *rhos: float) -> Bid:
+    """A bid of these ρ for 0, 1, 2, … GPUs."""
+    return Bid(app, tuple(Row(n, Level.MACHINE, rho) for n, rho in enumerate(rhos)), tuple(range(len(rhos))))
+
+
+@pytest.mark.parametrize(
+    ("f", "live", "count"), [(0.8, 10, 2), (0.8, 3, 1), (0.9, 4, 1), (1.0, 9, 1), (0.7, 10, 3), (0.0, 4, 4)]
+)
+def test_the_worst_part_of_the_apps_is_invited_and_at_least_one(f: float, live: int, count: int) -> None:
+    reports = [Report(app, float(app), (1,)) for app in range(live)]
+    assert Arbiter(f, "random").invited(reports, live) == frozenset(range(live - count, live))
+
+
+def test_what_payments_leave_goes_to_apps_outside_the_auction() -> None:
+    # Two linear bidders on 4 GPUs keep one each; the third, not invited, can use one of the two left, and no more.
+    bids = [table(0, 1e6, 4.0, 2.0, 4 / 3, 1.0), table(1, 1e6, 8.0, 4.0, 8 / 3, 2.0)]
+    outside = [Report(2, 0.1, (1,)), Report(3, 0.1, ())]
+    for rounding in ("floor", "random"):
+        settled = Arbiter(0.5, rounding).settle(Offer(0, ((0, "r0", 4),), 0.0), bids, outside, np.random.default_rng(3))
+        assert [settled.awards[app].won for app in (0, 1)] == [2, 2]
+        assert [settled.awards[app].kept for app in (0, 1)] == pytest.approx([0.5, 0.5])
+        assert [settled.awards[app].gpus - settled.awards[app].extra for app in range(4)] == [1, 1, 0, 0]
+        assert settled.awards[2].extra == 1
+        # The last one nobody outside can use, so it is not left idle.
+        assert sum(award.gpus for award in settled.awards.values()) == 4
+        assert settled.outcome.gap <= 1e-12
+
+
+def test_a_gang_is_kept_whole_or_not_at_all_with_the_right_chance() -> None:
+    rows = (Row(0, Level.SLOT, 8.0), Row(4, Level.MACHINE, 1.0))
+    bids = [Bid(0, rows, (0, 4)), table(1, 2.0, 1.0, 0.5, 0.4, 0.35)]
+    offer, chance = Offer(0, ((0, "r0", 4),), 0.0), np.random.default_rng(0)
+    got = [Arbiter(0.0, "random").settle(offer, bids, [], chance).awards[0] for _ in range(400)]
+    kept = got[0].kept
+    won = [award.gpus - award.extra for award in got]
+    assert set(won) == {0, 4}
+    assert kept == pytest.approx(0.35 / 2.0)
+    assert np.mean(won) == pytest.approx(4 * kept, abs=0.35)
+
+
+def test_named_machines_are_given_to_one_each() -> None:
+    # Both want the machine of four; the second minds distance more.
+    def bid(app: int, apart: float) -> Bid:
+        rows = (
+            Row(0, Level.SLOT, 9.0),
+            Row(4, Level.MACHINE, 1.0, ((0, 4),)),
+            Row(4, Level.RACK, apart, ((1, 2), (2, 2))),
+        )
+        return Bid(app, rows, (0, 4))
+
+    offer = Offer(0, ((0, "r0", 4), (1, "r0", 2), (2, "r0", 2)), 0.0)
+    settled = Arbiter(0.0, "floor").settle(offer, [bid(0, 1.1), bid(1, 2.0)], [], np.random.default_rng(0))
+    assert [settled.awards[app].level for app in (0, 1)] == [Level.RACK, Level.MACHINE]
+    # Without the first nothing changes for the second; without the second the first has the machine.
+    assert [settled.awards[app].kept for app in (0, 1)] == [1.0, pytest.approx(1 / 1.1)]
+
+
+# ── the policy ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_app_is_all_jobs_of_one_name() -> None:
+    # Four jobs of one app and one job alone, on 4 GPUs, nobody else: one app is invited and would take all but what
+    # its payment (none: it bids alone) leaves.
+    rows = [job(f"trial-{i}", 0, 1, 1000, app="search") for i in range(4)] + [job("alone", 0, 1, 10)]
+    moment = snapshot(rows, "gpu:1x4")
+    decision = Themis().decide(moment)
+    verdicts = Verdicts.of(moment, decision.verdicts)
+    assert verdicts.gpus.tolist() == [1, 1, 1, 1, 0]
+    assert verdicts["trial-0"].reason.sentence() == (
+        "runs on 1 GPU: its app, at ρ 1, won 4 at auction, paid 0% of them and kept 4, with 0 left over by others; "
+        "leased until t = 600 s"
+    )
+    assert verdicts["alone"].reason.sentence() == (
+        "waits: its app, at ρ 0.5, is not among the 1 that bid for 4 GPUs, at ρ 1 and above; "
+        "it was handed 0 for other jobs"
+    )
+    assert decision.review_at == 600.0
+
+
+def test_gpus_stay_with_the_app_until_its_lease_is_over() -> None:
+    # The first of two jobs is done at 100 s: its GPUs go to the second, though the other app fares worse by then.
+    rows = [job("a1", 0, 2, 100, app="a"), job("a2", 0, 2, 5000, app="a"), job("b", 1, 2, 50)]
+    run = simulate(Themis(), rows, "gpu:1x2", until=700)
+    granted = {cycle.now: cycle.granted() for cycle in run.cycles}
+    assert granted[100.0] == {"a2": 2}
+    assert granted[600.0] == {"b": 2}
+    told = {cycle.now: cycle.sentence("a2") for cycle in run.cycles if cycle.now in (100.0, 600.0)}
+    assert told[100.0] == "keeps its GPUs: its lease runs until t = 600 s"
+
+
+def test_what_no_job_of_the_app_can_use_is_offered_at_once() -> None:
+    rows = [job("a", 0, 2, 100, app="a"), job("b", 1, 2, 50)]
+    run = simulate(Themis(), rows, "gpu:1x2")
+    assert run.completed == {"a": 100.0, "b": 150.0}
+
+
+def test_who_waits_gets_worse_and_is_served() -> None:
+    # One GPU, two apps of the same length. The first has it until 600 s; by then the other fares worse.
+    rows = [job("a", 0, 1, 3000), job("b", 0, 1, 3000)]
+    run = simulate(Themis(), rows, "gpu:1x1", until=1300)
+    holders = {cycle.now: next(iter(cycle.granted())) for cycle in run.cycles}
+    assert holders[0.0] != holders[600.0]
+    assert holders[1200.0] != holders[600.0]
+
+
+def test_elastic_jobs_are_given_as_many_as_make_them_faster() -> None:
+    rows = [job("wide", 0, 2, 1000, min_gpus=1, max_gpus=8)]
+    moment = snapshot(rows, "gpu:2x4")
+    assert Verdicts.of(moment, Themis().decide(moment).verdicts).gpus.tolist() == [8]
+
+
+def test_naming_machines_seats_jobs_there() -> None:
+    rows = [job("a", 0, 4, 1000), job("b", 0, 2, 1000), job("c", 0, 2, 1000)]
+    moment = snapshot(rows, "gpu:2x4")
+    verdicts = Themis(bids="machines", f=0.0).decide(moment).verdicts
+    seats = {name: v.placement for name, v in verdicts.items() if isinstance(v, Grant)}
+    assert len(seats) == 3
+    assert all(placement is not None and len(placement.seats) == 1 for placement in seats.values())
+
+
+def test_a_one_machine_bid_asks_placement_for_one_machine() -> None:
+    moment = snapshot([job("a", 0, 4, 1000)], "gpu:2x4")
+    verdicts = Verdicts.of(moment, Themis().decide(moment).verdicts)
+    assert verdicts.consolidated is not None
+    assert verdicts.consolidated.tolist() == [True]
+
+
+def test_contention_is_averaged_over_the_life_of_an_app() -> None:
+    # Alone for 600 s, then beside another: at 1,200 s there were 1.5 apps on average, and T_id is 1.5 · 3,000 s.
+    rows = [job("a", 0, 4, 3000), job("b", 600, 1, 9000)]
+    run = simulate(Themis(), rows, "gpu:1x4", until=1300)
+    memory = next(cycle for cycle in run.cycles if cycle.now == 1200.0).judgement.decision.carry
+    assert isinstance(memory, Memory)
+    assert memory.crowd == pytest.approx(600 + 2 * 600)
+
+
+def test_the_seed_decides_who_is_handed_what_is_left() -> None:
+    rows = [job(f"j{i}", 0, 1, 1000.0 + i, max_gpus=8) for i in range(6)]
+    first, second = (replace(snapshot(rows, "gpu:1x8"), seed=seed) for seed in (1, 2))
+    a, b, c = (Verdicts.of(m, Themis(f=0.6).decide(m).verdicts).gpus.tolist() for m in (first, first, second))
+    assert a == b
+    assert sum(a) == sum(c) == 8
+
+
+def test_a_liar_and_errors_change_bids_and_nothing_else() -> None:
+    rows = [job(f"j{i}", 0, 2, 1000.0, app=f"app-{i}") for i in range(3)]
+    moment = snapshot(rows, "gpu:2x2")
+    for policy in (Themis(noise=0.2), Themis(liar="app-1", lie=0.5)):
+        assert Verdicts.of(moment, policy.decide(moment).verdicts).gpus.sum() == 4
+        memory = policy.decide(moment).carry
+        assert isinstance(memory, Memory)
+        assert {past.slowdown for past in memory.apps.values()} == {GUESSED}  # or every round would add to the error
+    agent = Agent(0, 0.0, 1.0, (Work.linear(100.0, 1, 4),), 0, 4, GUESSED, 4)
+    wrong = agent.mistaken(0.1, 0.5)
+    assert wrong.left[2] == pytest.approx(1.1 * agent.left[2])
+    assert wrong.slowdown == pytest.approx((1.0, 1.0, 1.65, 1.95))
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["f=1.1", "f=-0.1", "lease=0", "lease=inf", "rounding=up", "bids=all", "noise=1", "lie=-1", "lie=inf"],
+)
+def test_options_out_of_range_are_refused(options: str) -> None:
+    with pytest.raises(Exception, match=options.partition("=")[0]):
+        parse_policy(f"themis:{options}")
+
+
+def test_the_policy_that_names_machines_conforms() -> None:
+    check_policy(lambda: Themis(bids="machines", rounding="floor", f=0.5))
