@@ -17,17 +17,15 @@ from shoal.cluster.clock import WallClock
 from shoal.cluster.ledger import Ledger
 from shoal.cluster.machines import LEASE, Machines
 from shoal.cluster.plane import About, Plane
-from shoal.cluster.recall import Recalled, recall
+from shoal.cluster.recall import Recalled
 from shoal.core.backoff import FIRST_RETRY
 from shoal.core.errors import InputError, JournalError
-from shoal.core.events import Heard
 from shoal.core.job import JobSpec
 from shoal.core.topology import Locality, Node, Placement, Topology, topology_of
 from shoal.core.units import Seconds
 from shoal.engine.replay import fold
 from shoal.perf.catalog import Catalog
 from shoal.perf.profile import LinearProfile
-from shoal.store.codec import Decided
 from shoal.store.journal import JournalFile, SqliteJournal, last_settings, settings_of
 
 log = logging.getLogger("shoal.live")
@@ -91,7 +89,7 @@ def _make_plane(settings: Settings) -> Plane:
     again = path.exists()
     epoch = time.time()
     if again:
-        before = last_settings(file.read)
+        before = last_settings(file.raw())
         if file.cut is not None:
             hint = f"is damaged ({file.cut}): move it away to begin anew; `shoal replay` shows what is left"
             raise InputError("journal", str(path), hint)
@@ -100,9 +98,10 @@ def _make_plane(settings: Settings) -> Plane:
     known, crew = scenario.speeds(), scenario.make_crew()
     ledger, recalled = Ledger(scenario.cluster.nodes), Recalled()
     if again:
-        fold(file.read(), crew.state)
-        recalled = recall(file.read())
-        _recount(file, ledger)
+        for record in file.read():
+            fold((record,), crew.state)
+            recalled.take(record)
+            ledger.take(record)
     clock = WallClock(epoch, crew.state.now)
     header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
     journal = SqliteJournal.resume(path, header) if again else SqliteJournal.begin(path, header)
@@ -120,16 +119,6 @@ def _epoch(first: Mapping[str, Any], path: Path) -> float:
     if not isinstance(epoch, float):
         raise JournalError(f"{path}: the journal of a simulation; a live cluster needs a home of its own")
     return epoch
-
-
-def _recount(file: JournalFile, ledger: Ledger) -> None:
-    now = 0.0
-    for record in file.read():
-        if isinstance(record, Heard):
-            now = record.now
-            ledger.hear(record.events)
-        elif isinstance(record, Decided):
-            ledger.assume(now, record.commands)
 
 
 def grown(before: Topology, wanted: Topology) -> Topology:

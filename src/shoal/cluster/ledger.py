@@ -9,6 +9,7 @@ from shoal.core.commands import Command, Stop
 from shoal.core.events import (
     BatchChanged,
     Event,
+    Heard,
     JobCancelled,
     JobCompleted,
     JobCrashed,
@@ -23,6 +24,7 @@ from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
+from shoal.store.codec import Decided, Record
 
 _NOTHING = Launch("job", ())
 
@@ -83,6 +85,17 @@ class Ledger:
     restarts: int = 0
     crashes: int = 0
     completed: int = 0
+
+    now: Seconds = 0.0
+    """Until when it has heard."""
+
+    def take(self, record: Record) -> None:
+        """Fold one record of a journal."""
+        if isinstance(record, Heard):
+            self.now = record.now
+            self.hear(record.events)
+        elif isinstance(record, Decided):
+            self.assume(self.now, record.commands)
 
     def hear(self, events: Iterable[Event]) -> None:
         """Fold events."""

@@ -48,6 +48,15 @@ class Recalled:
     releases: dict[JobNumber, Seconds] = field(default_factory=dict)
     up: dict[int, bool] = field(default_factory=dict)
 
+    def take(self, record: Record) -> None:
+        """Fold one record."""
+        if isinstance(record, Heard):
+            for event in record.events:
+                self.hear(event)
+        elif isinstance(record, Decided):
+            for command in record.commands:
+                self.assume(command)
+
     def hear(self, event: Event) -> None:
         """Fold one event."""
         if isinstance(event, JobSubmitted):
@@ -95,10 +104,5 @@ def recall(records: Iterable[Record]) -> Recalled:
     """What these records say was going on at their end."""
     recalled = Recalled()
     for record in records:
-        if isinstance(record, Heard):
-            for event in record.events:
-                recalled.hear(event)
-        elif isinstance(record, Decided):
-            for command in record.commands:
-                recalled.assume(command)
+        recalled.take(record)
     return recalled

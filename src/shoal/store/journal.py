@@ -5,7 +5,7 @@ gives every whole record before the damage and says what was lost.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,10 +210,14 @@ def settings_of(read: Callable[[], Iterator[codec.Record]]) -> dict[str, Any]:
     return first.settings
 
 
-def last_settings(read: Callable[[], Iterator[codec.Record]]) -> dict[str, Any]:
-    """The settings in force at a journal's end: those it began with, unless it was taken up again under others."""
-    settings = settings_of(read)
-    for record in read():
-        if isinstance(record, codec.Header):
-            settings = record.settings
+def last_settings(records: Iterable[list[Any]]) -> dict[str, Any]:
+    """The settings in force at a journal's end, from its raw records: those it was last taken up again under."""
+    settings: dict[str, Any] | None = None
+    for record in records:
+        if record[0] == codec.HEADER:
+            settings = record[2]
+        elif settings is None:
+            break
+    if settings is None:
+        raise JournalError("a journal must begin with its header")
     return settings
