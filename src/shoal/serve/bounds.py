@@ -16,6 +16,10 @@ _MOST_BUCKETS = 10_000
 """Callers remembered at a time; whoever has been silent longest is forgotten first, and starts afresh."""
 
 
+_ROUNDING = 1e-9
+"""Who waits just as long as it was told to must not be turned away for the last bit of a difference of times."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """So many requests a second in the long run, and so many at once after a rest."""
@@ -54,7 +58,7 @@ class Buckets:
         now = self._clock()
         level, at = self._levels.pop(caller, (self._rate.burst, now))
         level = min(self._rate.burst, level + (now - at) * self._rate.per_second)
-        allowed = level >= 1.0
+        allowed = level >= 1.0 - _ROUNDING
         self._levels[caller] = (level - 1.0 if allowed else level, now)
         if len(self._levels) > _MOST_BUCKETS:
             self._levels.popitem(last=False)
