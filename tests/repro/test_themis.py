@@ -1,0 +1,159 @@
+"""Themis's experiment on a small piece: every figure is made of runs, and counts what it says it counts."""
+
+from math import exp, log
+
+import pytest
+
+from shoal.repro.themis import (
+    BASELINES,
+    ERROR_FILTERS,
+    ERRORS,
+    FILTERS,
+    LEASES_MINUTES,
+    LIES,
+    MIXES,
+    THEMIS,
+    Contest,
+    Lied,
+    Measured,
+    Run,
+    against_baselines,
+    app_seconds,
+    by_error,
+    by_filter_and_lease,
+    by_lie,
+    by_mix,
+    contests,
+    identical_apps,
+    main,
+    measure,
+    measured,
+    mistaken,
+    runs,
+    sensitive,
+    told_lies,
+)
+from shoal.workload.schema import Workload
+
+SEEDS = (0, 1)
+
+
+@pytest.fixture(scope="module")
+def made_up() -> dict[Run, Measured]:
+    """Results one can check by hand: 1 everywhere for Themis, and for others what the tests below say."""
+    results = dict.fromkeys(runs(SEEDS), Measured(1.0, 3600.0, 10))
+    for seed in SEEDS:
+        results[Run("tiresias", seed)] = Measured(2.0 + seed, 7200.0, 20)
+        results[Run(mistaken(0.2, 0.9), seed)] = Measured(1.1 - 0.3 * seed, 3600.0, 10)
+        results[Run(sensitive(1.0, 40), seed)] = Measured(4.5, 1800.0, 10)
+        results[Run("gandiva", seed, 1.0)] = Measured(9.25, 5400.0, 10)
+    return results
+
+
+def _row(table: str, name: str) -> str:
+    (row,) = [line for line in table.splitlines() if line.strip().startswith(name)]
+    return row
+
+
+def test_baselines_are_shown_by_the_median_of_their_ratios_to_themis(made_up: dict[Run, Measured]) -> None:
+    table = against_baselines(made_up, SEEDS)
+    assert _row(table, "tiresias").split() == ["tiresias", "2.50", "2.50", "2.00–3.00", "2.000", "20"]
+    assert all(_row(table, name) for name in BASELINES)
+    assert "paper: 2.2 to 3.25" in table
+
+
+def test_mixes_have_a_column_each_for_fairness_and_gpu_time(made_up: dict[Run, Measured]) -> None:
+    row = _row(by_mix(made_up, SEEDS), "gandiva").split()
+    assert row == ["gandiva", "1.00", "1.00", "9.25", "1.000", "1.000", "1.500"]
+    assert len(row) == 1 + 2 * len(MIXES)
+
+
+def test_errors_are_shown_as_changes_by_seed(made_up: dict[Run, Measured]) -> None:
+    table = by_error(made_up, SEEDS)
+    assert [line.split() for line in table.splitlines() if " 20%" in line] == [
+        ["0.9", "20%", "-5.0%", "-5.0%", "+10.0%", "-20.0%"],
+        ["0", "20%", "+0.0%", "+0.0%", "+0.0%", "+0.0%"],
+    ]
+    assert table.count("+0.0%") == 4 * len(ERRORS) * len(ERROR_FILTERS) - 4
+
+
+def test_the_sweep_is_a_grid_of_filters_and_leases(made_up: dict[Run, Measured]) -> None:
+    fairness, gpu_time = by_filter_and_lease(made_up, SEEDS).split("GPU time    ")
+    assert _row(fairness, "f = 1").split()[-1] == "4.50"
+    assert _row(gpu_time, "f = 1").split()[-1] == "0.500"
+    assert fairness.count("1.00") == len(FILTERS) * len(LEASES_MINUTES) - 1
+
+
+def test_lies_are_averaged_and_counted_by_what_became_of_the_liar() -> None:
+    found = {0.5: [Lied(0.9, 1.0), Lied(1.0, 1.0), Lied(1.2, 0.98)]}
+    row = _row(by_lie(contests()[0], found), "50%").split()
+    assert row[1] == f"{exp((log(0.9) + log(1.2)) / 3):.3f}"
+    assert row[-3:] == ["1", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ([0.9, 0.91], "with lies of 50%"),
+        ([0.9, 1.1], "with lies of no size"),
+        ([0.9], "with lies of no size"),
+        ([1.1, 1.11], "with lies of no size"),
+    ],
+)
+def test_a_lie_is_said_to_pay_only_beyond_chance(times: list[float], said: str) -> None:
+    table = by_lie(contests()[0], {0.5: [Lied(time, 1.0) for time in times]})
+    assert f"here: the liar is sooner beyond chance {said}" in table
+
+
+def test_each_run_is_made_once_and_every_knob_of_the_figures_makes_a_difference() -> None:
+    asked = (Run(THEMIS, 0), Run("tiresias", 0), Run(sensitive(0.0, 40), 0), Run(mistaken(0.2, 0.9), 0), Run(THEMIS, 0))
+    told: list[str] = []
+    results = measured(asked, 100, told.append)
+    assert len(told) == len(results) == 4
+    assert len({found.max_rho for found in results.values()}) == 4
+    assert results[Run(THEMIS, 0)] == measure(Run(THEMIS, 0), 100)
+
+
+def test_the_contest_of_figure_18_has_eight_apps_alike_that_want_twice_the_gpus() -> None:
+    jobs = identical_apps(0).jobs
+    assert len({job.app for job in jobs}) == 8
+    assert len({(job.model, job.work, job.gpus, job.submitted) for job in jobs}) == 1
+    assert sum(job.gpus for job in jobs) == 2 * 64
+
+
+def _two_apps(seed: int) -> Workload:
+    return identical_apps(seed).first(8)
+
+
+SMALL = Contest("two apps", "p100:1x8,p100:4x2", _two_apps, lambda _: ("app-0",), "themis:f=0,bids=machines")
+
+
+def test_a_liar_and_its_rivals_are_compared_with_themselves_when_it_is_honest() -> None:
+    found = told_lies(SMALL, (0,))
+    assert {lie: len(cases) for lie, cases in found.items()} == dict.fromkeys(LIES, 1)
+    honest, lied = app_seconds(SMALL, 0), app_seconds(SMALL, 0, "app-0", LIES[-1])
+    (case,) = found[LIES[-1]]
+    assert case.liar == pytest.approx(lied["app-0"] / honest["app-0"])
+    assert case.others == pytest.approx(lied["app-1"] / honest["app-1"])
+    assert case.liar != 1.0, "the lie made a difference"
+
+
+def test_without_a_lie_nothing_changes() -> None:
+    assert app_seconds(SMALL, 0, "app-0", 0.0) == app_seconds(SMALL, 0)
+
+
+@pytest.mark.parametrize("contest", contests(), ids=lambda contest: contest.policy)
+def test_liars_are_network_intensive_apps_with_rivals(contest: Contest) -> None:
+    workload = contest.drawn(0)
+    liars = contest.liars(workload)
+    assert liars
+    assert {job.model for job in workload.jobs if job.app in liars} == {"VGG16"}
+    assert len({job.app for job in workload.jobs}) > 1
+
+
+@pytest.mark.parametrize("value", ["0", "x"])
+def test_a_number_of_seeds_that_cannot_be_run_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["--seeds", value])
+    assert refused.value.code == 2
+    assert value in capsys.readouterr().err
