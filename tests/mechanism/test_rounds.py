@@ -127,7 +127,7 @@ def check_follows(name: str, seed: int) -> None:
     shares, gangs, capacity = make(seed)
     cells = alone(shares, gangs)
     history = play(cells, capacity, len(shares), 200, idle=idle)
-    # No policy computes tight shares; of 1,400 of them one was 2.02 points off, in the first of its windows.
+    # Two points are not reached for every tight set: of 1,400 one was 2.02 off, in the first of its windows.
     within = 1.1 * POINTS if name == "tight" else POINTS
     assert np.abs(windows(history, cells.share)).max() <= within, (name, seed)
     assert history[-1] / 200 == pytest.approx(cells.share, abs=POINTS)
@@ -158,6 +158,7 @@ def test_single_gpu_jobs_are_hardly_short_among_gangs_that_can_be_packed(seed: i
     received = play(cells, capacity, len(shares), 200)
     by_job = np.stack([cells.totals(row, len(shares)) for row in received])
     short = -windows(by_job, cells.totals(cells.share, len(shares)))
+    # What these seeds reach, not the two points aimed at: of 3,734 other sets 108 were short by more than 2, one by 5.
     assert short[:, gangs == 1].max(initial=0.0) <= 1.5 * POINTS, seed
     assert short[:, gangs > 1].max(initial=0.0) <= 2.5 * POINTS, seed
 
