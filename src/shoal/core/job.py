@@ -13,6 +13,24 @@ class BatchSetting:
     accumulation: int = 0
 
 
+ADAPTIVE = BatchSetting(0)
+"""Granted instead of a batch size: the job's agent chooses one, within the job's limits, and may change it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Between what an owner lets the batch size of a job be adapted, in samples.
+
+    ``initial`` is the total batch the job's learning rate was tuned for, and at which a sample counts as one effective
+    sample; ``most`` is the largest total batch; a GPU takes from ``least_local`` to ``most_local`` samples in one pass.
+    """
+
+    initial: int
+    most: int
+    least_local: int
+    most_local: int
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What to execute for a job, once per rank and without a shell; no policy sees it.
@@ -39,6 +57,7 @@ class JobSpec:
     ``min_gpus < max_gpus``. ``speed`` is how fast it claims to be beside its model's profile, and ``batch_schedule``
     the batch sizes it says it will change to at which progress: an oracle declares both truthfully. ``ahead`` is what
     its app means to run after it, phase by phase: how many jobs, of how many GPUs each, with how much work each.
+    ``limits`` lets its batch size be adapted while it runs; without them it trains at ``batch_size``.
     """
 
     id: JobId
@@ -57,6 +76,7 @@ class JobSpec:
     speed: float = 1.0
     batch_schedule: tuple[tuple[float, int], ...] = ()
     ahead: tuple[tuple[int, int, float], ...] = ()
+    limits: BatchLimits | None = None
 
     @property
     def elastic(self) -> bool:
