@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: venv demo test check bench soak clean
+.PHONY: venv demo test check bench soak repro clean
 
 venv: $(STAMP)
 
@@ -32,6 +32,10 @@ bench: $(STAMP)
 # Two hundred trials of the fault test, about twelve minutes: things are killed and cut under a live cluster.
 soak: $(STAMP)
 	$(BIN)/python -m tests.live.soak
+
+# Every table and figure of the papers, hours of it; what was measured is kept, so that it goes on where it was stopped.
+repro: $(STAMP)
+	$(BIN)/shoal repro run '*' --out repro.jsonl
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -1,12 +1,12 @@
 """AFS's experiment on a small piece: its figures come out, are kept, and are found again."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from shoal.core.errors import InputError
-from shoal.repro.afs import FIGURES, Ratio, Variant, main, measured, ratios, trace, variants
+from shoal.repro.afs import FIGURES, Ratio, Variant, figure_table, measured, ratios, trace, variants
+from shoal.repro.setting import Kept
 
 
 @pytest.fixture(scope="module")
@@ -19,22 +19,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_every_figure_is_printed_with_a_row_for_each_ratio_and_the_papers_word(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = tmp_path / "kept.jsonl"
-    arguments = [str(folder), "--traces", "4,9", "--seeds", "1", "--out", str(kept)]
-    main(arguments)
-    first = capsys.readouterr()
+def test_every_figure_has_a_row_for_each_ratio_and_nothing_kept_is_run_again(folder: Path, tmp_path: Path) -> None:
+    kept, told = tmp_path / "kept.jsonl", list[str]()
+    wanted = variants(FIGURES.values())
+    results = measured(folder, wanted, traces=(4, 9), seeds=(0,), kept=Kept(kept), tell=told.append)
+    assert len(kept.read_text().splitlines()) == len(told) == 2 * len(wanted)
     for figure in FIGURES.values():
-        section = first.out.split(f"Figure {figure.number}: ")[1].split("Figure ")[0]
-        assert section.count(" / ") == len(figure.ratios)
-        assert f"paper: {figure.paper}" in section
-    assert len(kept.read_text().splitlines()) == 2 * len(variants(FIGURES.values()))
-    main(arguments)
-    again = capsys.readouterr()
-    assert again.out == first.out
-    assert not again.err, "what is kept is not run again"
+        made = figure_table(figure, results, (4, 9), (0,))
+        assert [row[0].count(" / ") for row in made.cells()] == [1] * len(figure.ratios)
+        assert made.notes() == [f"paper: {figure.paper}"]
+    again = measured(folder, wanted, traces=(4, 9), seeds=(0,), kept=Kept(kept), tell=told.append)
+    assert again == results
+    assert len(told) == 2 * len(wanted), "what is kept is not run again"
 
 
 def test_a_ratio_is_the_base_over_ours_averaged_over_seeds(folder: Path) -> None:
@@ -57,21 +53,10 @@ def test_a_folder_without_the_trace_is_refused(folder: Path) -> None:
         trace(folder, 5, 0)
 
 
-@pytest.mark.parametrize(("option", "value"), [("--only", "7"), ("--traces", "x"), ("--seeds", "0"), ("--jobs", "0")])
-def test_what_cannot_be_run_is_refused_before_anything_is(
-    folder: Path, option: str, value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as refused:
-        main([str(folder), option, value])
-    assert refused.value.code == 2
-    assert value in capsys.readouterr().err
-
-
-def test_a_result_is_one_line_of_json(folder: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.jsonl"
-    main([str(folder), "--traces", "9", "--seeds", "1", "--jobs", "5", "--only", "13", "--out", str(kept)])
-    rows = [json.loads(line) for line in kept.read_text().splitlines()]
-    assert {row["policy"] for row in rows} == {"afs-l", "afs-p", "afs-s"}
-    assert all(row["tail"] >= row["mean"] > 0 for row in rows)
-    main([str(folder), "--traces", "9", "--seeds", "1", "--jobs", "6", "--only", "13", "--out", str(kept)])
-    assert len(kept.read_text().splitlines()) == 2 * len(rows), "a run of other jobs does not stand for this one"
+def test_a_run_of_other_jobs_does_not_stand_for_this_one(folder: Path, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept.jsonl")
+    wanted = variants([FIGURES["13"]])
+    five, six = (measured(folder, wanted, traces=(9,), seeds=(0,), jobs=n, kept=kept) for n in (5, 6))
+    assert {row.policy for row in five.values()} == {"afs-l", "afs-p", "afs-s"}
+    assert all(row.tail >= row.mean > 0 for row in five.values())
+    assert five != six

@@ -1,20 +1,14 @@
-"""AFS's simulations (NSDI '21): eleven virtual clusters of Philly on 64 GPUs, its figures printed beside ours.
+"""AFS's simulations (NSDI '21): eleven virtual clusters of Philly on 64 GPUs, its figures beside ours.
 
 ``measured`` runs what is asked for and returns mean and 99th-percentile completion times; ``FIGURES`` says which ratios
 each of the paper's figures shows. The traces are not shipped; the curves of the models are assumed (``perf.peaked``),
-since the paper gives none, so shapes may be compared and bars may not. From the command line::
-
-    python -m shoal.repro.afs FOLDER [--traces 4,9,11] [--seeds 3] [--jobs N] [--only 5,13] [--out FILE]
-
-FOLDER holds one file of format ``simple`` for each trace, named by its number in the paper's Table 3: ``01_….csv.gz``.
-With ``--out`` results are kept in FILE, one line a run, and not run again.
+since the paper gives none, so shapes may be compared and bars may not. The folder of traces holds one file of format
+``simple`` for each, named by its number in the paper's Table 3: ``01_….csv.gz``.
 """
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import exp, log
 from pathlib import Path
 
@@ -22,12 +16,18 @@ from shoal.app import Scenario, run
 from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
 from shoal.policy.registry import POLICIES
+from shoal.repro.registry import Reproduction
+from shoal.repro.setting import Kept, Setting
+from shoal.repro.table import Cell, Table, table
 from shoal.workload.files import read_workload
 from shoal.workload.generators.afs import misjudged, widest, with_models
 from shoal.workload.schema import Workload
 
 CLUSTER = "gtx1080:16x4"
 TRACES = tuple(range(1, 12))
+QUICK_TRACES = (4, 9, 11)
+SEEDS = (0, 1, 2)
+FOLDER = "traces/philly_by_vc"
 LENGTH_ERROR = 2.0
 """By what factor declared lengths are off, either way, where they are."""
 
@@ -167,20 +167,25 @@ def measured(
     wanted: Sequence[Variant],
     *,
     traces: Sequence[int] = TRACES,
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: Sequence[int] = SEEDS,
     jobs: int | None = None,
-    known: Results | None = None,
-    tell: Callable[[Measured], None] | None = None,
+    kept: Kept | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Results:
-    """All of these on all traces and seeds, but for what is ``known``; ``tell`` hears of each as it is done."""
-    results = dict(known or {})
+    """All of these on all traces and seeds, but for what is ``kept``; ``tell`` hears of each before it is run."""
+    results: dict[tuple[int, int, Variant], Measured] = {}
+    kept = kept or Kept()
     for number in traces:
         for seed in seeds:
             for variant in wanted:
-                if (number, seed, variant) not in results:
-                    found = results[number, seed, variant] = measure(folder, number, seed, variant, jobs)
+
+                def make(number: int = number, seed: int = seed, variant: Variant = variant) -> dict[str, object]:
                     if tell is not None:
-                        tell(found)
+                        tell(f"trace {number}, seed {seed}, {variant}")
+                    return asdict(measure(folder, number, seed, variant, jobs))
+
+                key = {"afs": number, "seed": seed, "policy": variant.policy, "jobs": variant.jobs, "limit": jobs}
+                results[number, seed, variant] = Measured(**kept.get(key, make))
     return results
 
 
@@ -197,67 +202,26 @@ def ratios(results: Results, ratio: Ratio, traces: Sequence[int], seeds: Sequenc
     return [on(number) for number in traces]
 
 
-def table(figure: Figure, results: Results, traces: Sequence[int], seeds: Sequence[int]) -> str:
-    """A figure in words and numbers: a row for each ratio, a column for each trace, and what the paper says."""
-    lines = [f"Figure {figure.number}: {figure.what}", f"  {'':38}" + "".join(f"{t:>7}" for t in traces) + "    mean"]
+def figure_table(figure: Figure, results: Results, traces: Sequence[int], seeds: Sequence[int]) -> Table:
+    """A figure in numbers: a row for each ratio, a column for each trace, and what the paper says."""
+    rows: list[list[Cell]] = []
     for ratio in figure.ratios:
         row = ratios(results, ratio, traces, seeds)
-        mean = exp(sum(map(log, row)) / len(row))
         name = f"{ratio.base} / {ratio.ours}" + (", tail" if ratio.of == "tail" and figure.number == "rank" else "")
-        lines.append(f"  {name:38}" + "".join(f"{value:7.2f}" for value in row) + f"{mean:8.2f}")
-    return "\n".join([*lines, f"  paper: {figure.paper}", ""])
+        rows.append([name, *row, exp(sum(map(log, row)) / len(row))])
+    title = f"figure {figure.number}" if figure.number != "rank" else "Rank"
+    return table(f"{title}: {figure.what}", ["ratio", *map(str, traces), "mean"], rows, figure.paper)
 
 
-def _read(file: Path | None, limit: int | None) -> Results:
-    """What a file holds of runs with this limit."""
-    if file is None or not file.exists():
-        return {}
-    rows = [Measured(**json.loads(line)) for line in file.read_text().splitlines()]
-    return {(row.trace, row.seed, Variant(row.policy, row.jobs)): row for row in rows if row.limit == limit}
+def _run(figure: Figure, setting: Setting) -> list[Table]:
+    traces, seeds = (QUICK_TRACES, SEEDS[:1]) if setting.quick else (TRACES, SEEDS)
+    wanted = variants([figure])
+    folder = setting.data / FOLDER
+    results = measured(folder, wanted, traces=traces, seeds=seeds, kept=setting.kept, tell=setting.tell)
+    return [figure_table(figure, results, traces, seeds)]
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
-def _figures(text: str) -> list[Figure]:
-    unknown = [number for number in text.split(",") if number not in FIGURES]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"no figure {unknown[0]}; choose from {', '.join(FIGURES)}")
-    return [FIGURES[number] for number in text.split(",")]
-
-
-def _count(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return int(text)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the experiment and print its figures."""
-    parser = argparse.ArgumentParser(prog="python -m shoal.repro.afs", description="AFS's figures beside ours")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--traces", type=_numbers, default=list(TRACES), help="by their numbers in Table 3")
-    parser.add_argument("--seeds", type=_count, default=3, help="how many draws of models")
-    parser.add_argument("--jobs", type=_count, help="only the first so many jobs of each trace")
-    parser.add_argument("--only", type=_figures, default=list(FIGURES.values()), help="which figures")
-    parser.add_argument("--out", type=Path, help="where results are kept and found again")
-    given = parser.parse_args(arguments)
-    figures, traces, seeds = given.only, given.traces, range(given.seeds)
-
-    def tell(done: Measured) -> None:
-        print(f"trace {done.trace}, seed {done.seed}, {Variant(done.policy, done.jobs)}", file=sys.stderr)
-        if given.out is not None:
-            with given.out.open("a") as kept:
-                kept.write(json.dumps(asdict(done)) + "\n")
-
-    known = _read(given.out, given.jobs)
-    results = measured(
-        given.folder, variants(figures), traces=traces, seeds=seeds, jobs=given.jobs, known=known, tell=tell
-    )
-    for figure in figures:
-        print(table(figure, results, traces, seeds))
-
-
-if __name__ == "__main__":
-    main()
+REPRODUCTIONS = tuple(
+    Reproduction(f"afs-{figure.number}", "AFS (NSDI '21)", figure.what, partial(_run, figure), FOLDER)
+    for figure in FIGURES.values()
+)

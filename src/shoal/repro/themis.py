@@ -1,19 +1,14 @@
-"""Themis's simulations (NSDI '20): apps that search by successive halving on 168 GPUs, its figures printed beside ours.
+"""Themis's simulations (NSDI '20): apps that search by successive halving on 168 GPUs, its figures beside ours.
 
 ``measured`` runs policies on what the ``themis`` generator makes, ``told_lies`` an app that lies among rivals; each
 figure is a function of their results that returns its table, the paper's word and what differs here. The apps are
 generated, not those of the paper's trace, so directions and factors may be compared and values may not. A lie is an
-overstated cost of distance; understating it is not tried. From the command line::
-
-    python -m shoal.repro.themis [--seeds 6] [--quick]
-
-``--quick`` takes a fifth of the apps, but for figure 18, whose contests are small.
+overstated cost of distance; understating it is not tried. A quick run takes a fifth of the apps and two draws of them.
 """
 
-import argparse
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from math import exp, inf, log, sqrt
 from statistics import median, stdev
 
@@ -22,6 +17,9 @@ import numpy as np
 from shoal.app import Scenario, run
 from shoal.core.topology import parse_cluster
 from shoal.perf.catalog import catalog
+from shoal.repro.registry import Reproduction
+from shoal.repro.setting import Kept, Setting
+from shoal.repro.table import Cell, Column, Table, table
 from shoal.workload.generators.gavel import whole_steps
 from shoal.workload.generators.themis import CLUSTER
 from shoal.workload.schema import Job, Workload
@@ -29,6 +27,8 @@ from shoal.workload.synthetic import generate
 
 TRIALS = 700
 """How many trials the apps of a run have together at first: some forty apps."""
+
+SEEDS = 6
 
 THEMIS = "themis:f=0.9,rounding=random"
 BASELINES = (
@@ -116,13 +116,20 @@ def measure(asked: Run, trials: int = TRIALS) -> Measured:
     return Measured(summary["apps"]["rho"]["max"], summary["gpu_seconds"], summary["restarts"])
 
 
-def measured(wanted: Iterable[Run], trials: int = TRIALS, tell: Tell | None = None) -> Results:
-    """All of these, each once; ``tell`` hears of each before it is run."""
+def measured(
+    wanted: Iterable[Run], trials: int = TRIALS, tell: Tell | None = None, kept: Kept | None = None
+) -> Results:
+    """All of these, each once, but for what is ``kept``; ``tell`` hears of each before it is run."""
     results: dict[Run, Measured] = {}
+    kept = kept or Kept()
     for asked in dict.fromkeys(wanted):
-        if tell is not None:
-            tell(f"{asked.policy}, seed {asked.seed}, {asked.network:.0%} network-intensive")
-        results[asked] = measure(asked, trials)
+
+        def make(asked: Run = asked) -> dict[str, object]:
+            if tell is not None:
+                tell(f"{asked.policy}, seed {asked.seed}, {asked.network:.0%} network-intensive")
+            return asdict(measure(asked, trials))
+
+        results[asked] = Measured(**kept.get({"themis": asdict(asked), "trials": trials}, make))
     return results
 
 
@@ -136,28 +143,34 @@ def mistaken(error: float, f: float) -> str:
     return f"{sensitive(f, 10)},noise={error:g}"
 
 
-def runs(seeds: Sequence[int]) -> tuple[Run, ...]:
-    """Everything that has to be run for all figures but 18."""
-    mixes = [Run(policy, seed, mix) for mix in MIXES for policy in (THEMIS, *BASELINES) for seed in seeds]
-    errors = [Run(mistaken(error, f), seed) for f in ERROR_FILTERS for error in ERRORS for seed in seeds]
-    grid = [Run(sensitive(f, lease), seed) for f in FILTERS for lease in LEASES_MINUTES for seed in seeds]
-    return (*mixes, *errors, *grid)
+def mixed(seeds: Sequence[int], mixes: Sequence[float] = MIXES) -> list[Run]:
+    """Themis and all baselines, at each share of network-intensive apps."""
+    return [Run(policy, seed, mix) for mix in mixes for policy in (THEMIS, *BASELINES) for seed in seeds]
 
 
-def against_baselines(results: Results, seeds: Sequence[int]) -> str:
+def mistaken_runs(seeds: Sequence[int]) -> list[Run]:
+    """Themis with and without mistakes, all bidding or few."""
+    wrong = [Run(mistaken(error, f), seed) for f in ERROR_FILTERS for error in ERRORS for seed in seeds]
+    return [*wrong, *(Run(sensitive(f, 10), seed) for f in ERROR_FILTERS for seed in seeds)]
+
+
+def grid_runs(seeds: Sequence[int]) -> list[Run]:
+    """Themis with every filter and every lease."""
+    return [Run(sensitive(f, lease), seed) for f in FILTERS for lease in LEASES_MINUTES for seed in seeds]
+
+
+def against_baselines(results: Results, seeds: Sequence[int]) -> Table:
     """Figures 9 to 12, of whose testbed this is the larger sibling: what the others' figures are, ours being 1."""
     factor = {policy: median(_unfairer(policy, results, seeds)) for policy in BASELINES}
     short = [policy for policy in BASELINES if factor[policy] < PAPER_FACTOR]
-    lines = [
-        "Figures 10 and 12: the others' worst ρ and GPU time over Themis's (f = 0.9), medians over seeds",
-        f"  {'':18}{'max ρ':>8}{'÷ Themis':>10}{'(range)':>16}{'GPU time':>10}{'restarts':>10}",
-        _versus(THEMIS, results, seeds),
-        *(_versus(policy, results, seeds) for policy in BASELINES),
-        "  paper: 2.2 to 3.25 times the max ρ with all baselines; GPU time 4.8 % more with Gandiva, 250 % with SLAQ",
-        f"  here: below {PAPER_FACTOR} with {', '.join(short) or 'none'};"
-        f" fairer than Themis: {', '.join(p for p in short if factor[p] < 1.0) or 'none'}",
-    ]
-    return "\n".join([*lines, ""])
+    fairer = ", ".join(p for p in short if factor[p] < 1.0) or "none"
+    return table(
+        "figures 10 and 12: the others' worst ρ and GPU time over Themis's (f = 0.9), medians over seeds",
+        ["policy", "max ρ", "÷ Themis", "(range)", Column("GPU time", ".3f"), Column("restarts", ".0f")],
+        [_versus(policy, results, seeds) for policy in (THEMIS, *BASELINES)],
+        "2.2 to 3.25 times the max ρ with all baselines; GPU time 4.8 % more with Gandiva, 250 % with SLAQ",
+        f"below {PAPER_FACTOR} with {', '.join(short) or 'none'}; fairer than Themis: {fairer}",
+    )
 
 
 def _unfairer(policy: str, results: Results, seeds: Sequence[int]) -> list[float]:
@@ -165,24 +178,22 @@ def _unfairer(policy: str, results: Results, seeds: Sequence[int]) -> list[float
     return [results[Run(policy, seed)].max_rho / results[Run(THEMIS, seed)].max_rho for seed in seeds]
 
 
-def _versus(policy: str, results: Results, seeds: Sequence[int]) -> str:
+def _versus(policy: str, results: Results, seeds: Sequence[int]) -> list[Cell]:
     ours, theirs = ([results[Run(p, seed)] for seed in seeds] for p in (THEMIS, policy))
     fairness = _unfairer(policy, results, seeds)
     gpu_time = median(b.gpu_seconds / a.gpu_seconds for a, b in zip(ours, theirs, strict=True))
     worst, moves = median(b.max_rho for b in theirs), median(b.restarts for b in theirs)
     spread = f"{min(fairness):.2f}–{max(fairness):.2f}"
-    name = "themis" if policy == THEMIS else policy
-    return f"  {name:18}{worst:8.2f}{median(fairness):10.2f}{spread:>16}{gpu_time:10.3f}{moves:10.0f}"
+    return [_name(policy), worst, median(fairness), spread, gpu_time, moves]
 
 
-def by_mix(results: Results, seeds: Sequence[int]) -> str:
+def _name(policy: str) -> str:
+    return "themis" if policy == THEMIS else policy
+
+
+def by_mix(results: Results, seeds: Sequence[int]) -> Table:
     """Figures 15 and 16: the worst ρ, and GPU time over Themis's, by the share of network-intensive apps."""
-    lines = [
-        "Figures 15 and 16: by share of network-intensive apps, median max ρ and GPU time ÷ Themis's",
-        f"  {'':18}"
-        + "".join(f"{f'ρ at {mix:.0%}':>11}" for mix in MIXES)
-        + "".join(f"{f'GPU {m:.0%}':>10}" for m in MIXES),
-    ]
+    rows: list[list[Cell]] = []
     for policy in (THEMIS, *BASELINES):
         rho = [median(results[Run(policy, seed, mix)].max_rho for seed in seeds) for mix in MIXES]
         time = [
@@ -192,37 +203,36 @@ def by_mix(results: Results, seeds: Sequence[int]) -> str:
             )
             for mix in MIXES
         ]
-        name = "themis" if policy == THEMIS else policy
-        lines.append(f"  {name:18}" + "".join(f"{r:11.2f}" for r in rho) + "".join(f"{t:10.3f}" for t in time))
-    lines.append(
-        "  paper: the worst ρ is highest at 40 to 60 %; at 100 % the others' is 1.24 to 1.77 times Themis's,\n"
-        "  and Gandiva's GPU time 1.08 times; at 0 % all take the same"
+        rows.append([_name(policy), *rho, *time])
+    return table(
+        "figures 15 and 16: by share of network-intensive apps, median max ρ and GPU time ÷ Themis's",
+        ["policy", *(f"ρ at {mix:.0%}" for mix in MIXES), *(Column(f"GPU {mix:.0%}", ".3f") for mix in MIXES)],
+        rows,
+        "the worst ρ is highest at 40 to 60 %; at 100 % the others' is 1.24 to 1.77 times Themis's, and Gandiva's GPU "
+        "time 1.08 times; at 0 % all take the same",
     )
-    return "\n".join([*lines, ""])
 
 
-def by_error(results: Results, seeds: Sequence[int]) -> str:
+def by_error(results: Results, seeds: Sequence[int]) -> Table:
     """Figure 17: by how much the worst ρ changes where every app is mistaken about itself."""
-    lines = [
-        "Figure 17: change of max ρ when every app's estimates are off by up to ± X",
-        f"  {'f':>6}{'X':>6}{'median':>10}{'mean':>10}   by seed",
-    ]
+    rows: list[list[Cell]] = []
     for f in ERROR_FILTERS:
         for error in ERRORS:
             pairs = [(results[Run(mistaken(error, f), s)], results[Run(sensitive(f, 10), s)]) for s in seeds]
             change = [wrong.max_rho / right.max_rho - 1.0 for wrong, right in pairs]
             each = "  ".join(f"{part:+.1%}" for part in change)
-            lines.append(f"  {f:6g}{error:6.0%}{median(change):+10.1%}{sum(change) / len(change):+10.1%}   {each}")
-    return "\n".join([*lines, "  paper: 10.76 % at X = 20 %", ""])
+            rows.append([f, error, median(change), sum(change) / len(change), each])
+    percent = "+.1%"
+    return table(
+        "figure 17: change of max ρ when every app's estimates are off by up to ± X",
+        [Column("f", "g"), Column("X", ".0%"), Column("median", percent), Column("mean", percent), "by seed"],
+        rows,
+        "10.76 % at X = 20 %",
+    )
 
 
-def by_filter_and_lease(results: Results, seeds: Sequence[int]) -> str:
+def by_filter_and_lease(results: Results, seeds: Sequence[int]) -> tuple[Table, Table]:
     """Figure 19: the worst ρ, and GPU time, by the filter f and the length of leases."""
-
-    def grid(what: str, shown: Callable[[float, int], str]) -> list[str]:
-        head = f"  {what:18}" + "".join(f"{f'{lease} min':>10}" for lease in LEASES_MINUTES)
-        rows = [f"  {f'f = {f:g}':18}" + "".join(f"{shown(f, m):>10}" for m in LEASES_MINUTES) for f in FILTERS]
-        return [head, *rows]
 
     def rho(f: float, lease: int) -> float:
         return median(results[Run(sensitive(f, lease), seed)].max_rho for seed in seeds)
@@ -232,20 +242,22 @@ def by_filter_and_lease(results: Results, seeds: Sequence[int]) -> str:
         these = [results[Run(sensitive(f, lease), seed)].gpu_seconds for seed in seeds]
         return median(a / b for a, b in zip(these, chosen, strict=True))
 
-    fairest = min(FILTERS, key=lambda f: rho(f, 10))
+    def grid(what: str, form: str, shown: Callable[[float, int], float], paper: str, here: str = "") -> Table:
+        columns = [Column("f", "g"), *(Column(f"{lease} min", form) for lease in LEASES_MINUTES)]
+        rows: list[list[Cell]] = [[f, *(shown(f, lease) for lease in LEASES_MINUTES)] for f in FILTERS]
+        return table(f"figure 19: {what} by filter and lease, medians over seeds", columns, rows, paper, here)
 
-    lines = [
-        "Figure 19: by filter and lease, medians over seeds; GPU time over that at f = 0.8 and 10 min",
-        *grid("max ρ", lambda f, lease: f"{rho(f, lease):.2f}"),
-        *grid("GPU time", lambda f, lease: f"{gpu_time(f, lease):.3f}"),
-    ]
-    lines.append(
-        "  paper: max ρ falls with f up to 0.8 and is about 1.5 times as high beyond; shorter leases are fairer;\n"
-        "  GPU time rises with f and falls with longer leases\n"
-        f"  here: at 10 min f = {fairest:g} is the fairest, max ρ at f = 1 {rho(1.0, 10) / rho(fairest, 10):.2f} times"
-        f" as high; at f = 0.8, {rho(0.8, 40) / rho(0.8, 5):.2f} times as high with 40 min as with 5"
+    fairest = min(FILTERS, key=lambda f: rho(f, 10))
+    here = (
+        f"at 10 min f = {fairest:g} is the fairest, max ρ at f = 1 {rho(1.0, 10) / rho(fairest, 10):.2f} times as high;"
+        f" at f = 0.8, {rho(0.8, 40) / rho(0.8, 5):.2f} times as high with 40 min as with 5"
     )
-    return "\n".join([*lines, ""])
+    falls = "falls with f up to 0.8 and is about 1.5 times as high beyond; shorter leases are fairer"
+    rises = "rises with f and falls with longer leases"
+    return (
+        grid("max ρ", ".2f", rho, falls, here),
+        grid("GPU time over that at f = 0.8 and 10 min", ".3f", gpu_time, rises),
+    )
 
 
 def identical_apps(seed: int) -> Workload:
@@ -327,16 +339,12 @@ def told_lies(contest: Contest, seeds: Sequence[int], tell: Tell | None = None) 
     return found
 
 
-def by_lie(contest: Contest, found: Mapping[float, Sequence[Lied]]) -> str:
+def by_lie(contest: Contest, found: Mapping[float, Sequence[Lied]]) -> Table:
     """Figure 18: what lying did to the liar and to the others; the mean is geometric, ± twice its standard error.
 
     Cases count as independent, though those of a seed share the run in which all are honest.
     """
-    lines = [
-        f"Figure 18, {contest.name}",
-        "  the time apps took, over that when all are honest",
-        f"  {'lie':>6}{'liar':>10}{'±':>8}{'others':>9}{'sooner':>9}{'same':>7}{'later':>7}",
-    ]
+    rows: list[list[Cell]] = []
     pays = []
     for lie, cases in found.items():
         logs = [log(case.liar) for case in cases]
@@ -344,38 +352,49 @@ def by_lie(contest: Contest, found: Mapping[float, Sequence[Lied]]) -> str:
         error = stdev(logs) / sqrt(len(logs)) if len(logs) > 1 else inf
         others = exp(sum(log(case.others) for case in cases) / len(cases))
         sooner, later = sum(x < -1e-9 for x in logs), sum(x > 1e-9 for x in logs)
-        counts = f"{sooner:9}{len(logs) - sooner - later:7}{later:7}"
-        lines.append(f"  {lie:6.0%}{exp(mean):10.3f}{2 * error:8.3f}{others:9.3f}{counts}")
+        rows.append([lie, exp(mean), 2 * error, others, sooner, len(logs) - sooner - later, later])
         if mean + 2 * error < 0.0:
             pays.append(f"{lie:.0%}")
-    lines.append("  paper: the liar is never sooner, and much later from 34 % on; the others are sooner")
-    lines.append(f"  here: the liar is sooner beyond chance with lies of {', '.join(pays) or 'no size'}")
-    return "\n".join([*lines, ""])
+    counts = [Column(name, "d") for name in ("sooner", "same", "later")]
+    ratios = [Column(name, ".3f") for name in ("liar", "±", "others")]
+    return table(
+        f"figure 18: the time apps took over that when all are honest; {contest.name}",
+        [Column("lie", ".0%"), *ratios, *counts],
+        rows,
+        "the liar is never sooner, and much later from 34 % on; the others are sooner",
+        f"the liar is sooner beyond chance with lies of {', '.join(pays) or 'no size'}",
+    )
 
 
-def _count(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return int(text)
+def _scale(setting: Setting) -> tuple[range, int]:
+    return (range(2), TRIALS // 5) if setting.quick else (range(SEEDS), TRIALS)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the experiment and print its figures."""
-    parser = argparse.ArgumentParser(prog="python -m shoal.repro.themis", description="Themis's figures beside ours")
-    parser.add_argument("--seeds", type=_count, default=6, help="how many draws of apps")
-    parser.add_argument("--quick", action="store_true", help="a fifth of the apps, but for figure 18")
-    given = parser.parse_args(arguments)
-    seeds, trials = range(given.seeds), TRIALS // 5 if given.quick else TRIALS
-
-    def tell(what: str) -> None:
-        print(what, file=sys.stderr)
-
-    results = measured(runs(seeds), trials, tell)
-    for figure in (against_baselines, by_mix, by_error, by_filter_and_lease):
-        print(figure(results, seeds), flush=True)
-    for contest in contests():
-        print(by_lie(contest, told_lies(contest, seeds, tell)), flush=True)
+def _figure(
+    needed: Callable[[Sequence[int]], Iterable[Run]],
+    drawn: Callable[[Results, Sequence[int]], Table | tuple[Table, ...]],
+    setting: Setting,
+) -> Sequence[Table]:
+    seeds, trials = _scale(setting)
+    made = drawn(measured(needed(seeds), trials, setting.tell, setting.kept), seeds)
+    return made if isinstance(made, tuple) else (made,)
 
 
-if __name__ == "__main__":
-    main()
+def _lies(setting: Setting) -> list[Table]:
+    seeds, _ = _scale(setting)
+    return [by_lie(contest, told_lies(contest, seeds, setting.tell)) for contest in contests()]
+
+
+_PAPER = "Themis (NSDI '20)"
+REPRODUCTIONS = (
+    Reproduction(
+        "themis-10",
+        _PAPER,
+        "worst ρ and GPU time beside all baselines",
+        partial(_figure, partial(mixed, mixes=(0.5,)), against_baselines),
+    ),
+    Reproduction("themis-15", _PAPER, "by share of network-intensive apps", partial(_figure, mixed, by_mix)),
+    Reproduction("themis-17", _PAPER, "mistaken estimates", partial(_figure, mistaken_runs, by_error)),
+    Reproduction("themis-18", _PAPER, "an app that lies", _lies),
+    Reproduction("themis-19", _PAPER, "filter and lease", partial(_figure, grid_runs, by_filter_and_lease)),
+)
