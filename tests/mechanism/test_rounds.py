@@ -38,10 +38,13 @@ def play(
     room = np.array(capacity, dtype=np.intp)
     received, sits = np.zeros(len(cells)), np.zeros(len(cells), dtype=bool)
     history = [received.copy()]
+    answers: list[Ints] = []
     for t in range(rounds):
         begin = max(t - WINDOW + 1, 0)
         owed, lately = cells.share * t - received, cells.share * (t - begin) - (received - history[begin])
-        chosen = next_round(cells, owed, lately, 1.0, room, jobs, sits=sits, idle=idle, nodes=nodes)
+        again = answers[t - WINDOW] if t >= WINDOW else None
+        chosen = next_round(cells, owed, lately, 1.0, room, jobs, sits=sits, idle=idle, nodes=nodes, again=again)
+        answers.append(chosen)
         picked = np.unique(chosen[chosen >= 0])
         members = np.concatenate([cells.first[picked], cells.second[picked]])
         members = members[members >= 0]
@@ -152,15 +155,24 @@ def test_shares_of_every_size_are_exact_in_the_long_run() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_single_gpu_jobs_are_hardly_short_among_gangs_that_can_be_packed(seed: int) -> None:
+def test_single_gpu_jobs_are_at_most_two_points_short_among_gangs_that_can_be_packed(seed: int) -> None:
     shares, gangs, capacity = packable_shares(seed)
     cells = alone(shares, gangs)
     received = play(cells, capacity, len(shares), 200)
     by_job = np.stack([cells.totals(row, len(shares)) for row in received])
     short = -windows(by_job, cells.totals(cells.share, len(shares)))
-    # What these seeds reach, not the two points aimed at: of 3,734 other sets 108 were short by more than 2, one by 5.
-    assert short[:, gangs == 1].max(initial=0.0) <= 1.5 * POINTS, seed
-    assert short[:, gangs > 1].max(initial=0.0) <= 2.5 * POINTS, seed
+    assert short[:, gangs == 1].max(initial=0.0) <= POINTS, seed
+    assert short[:, gangs > 1].max(initial=0.0) <= 1.5 * POINTS, seed
+
+
+def test_who_would_be_too_short_gets_what_ran_a_window_ago_instead() -> None:
+    # The first is owed far more in all, but the second would be 1.4 rounds short of what was due to it lately.
+    cells = alone([[0.5], [0.5]])
+    owed, lately, sits = np.array([60.0, 0.9]), np.array([0.1, 0.9]), np.array([True, False])
+    freely = next_round(cells, owed, lately, 1.0, np.array([1]), 2, sits=sits)
+    assert np.flatnonzero(freely >= 0).tolist() == [0]
+    again = np.array([NOBODY, 1])
+    assert next_round(cells, owed, lately, 1.0, np.array([1]), 2, sits=sits, again=again).tolist() == again.tolist()
 
 
 def test_where_gangs_cannot_be_packed_to_the_shares_the_loss_is_spread() -> None:

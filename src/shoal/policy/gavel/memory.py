@@ -26,7 +26,7 @@ class Memory:
     ``owed`` was due to each cell at ``start``, in rounds; ``received`` is what it got since, in seconds. ``at`` is when
     that was last booked, ``ran`` and ``done`` each job's seconds run and progress by then, and ``runs`` the cell it was
     given. ``isolated`` accumulates progress over the isolated speed as it was then. ``marks`` are what was owed when
-    each of the last rounds began, the oldest first; a window that goes back to ``start`` has all of it.
+    each of the last ``WINDOW`` rounds began, the oldest first; a window that goes back to ``start`` has all of it.
     """
 
     rows: Ints
@@ -126,18 +126,36 @@ class Memory:
         debt: Floats = self.owed + (self.cells.share * (now - self.start) - self.received) / seconds
         return debt
 
-    def lately(self, debt: Floats) -> Floats:
-        """What of the debt has come up since the oldest mark."""
-        return debt - self.marks[0][1] if self.marks else debt
+    def lately(self, debt: Floats, now: Seconds, seconds: Seconds) -> Floats:
+        """What of the debt has come up since the round began that is the first of the window this one completes."""
+        return debt - self.marks[self._first(now, seconds)][1] if self.marks else debt
 
-    def marked(self, now: Seconds, seconds: Seconds) -> "Memory":
-        """The same at the beginning of a round, with no marks older than the window that this round will complete."""
-        debt = self.debt(now, seconds) if self.marks else np.zeros(len(self.cells))
-        marks = (*self.marks, (now, debt))
+    def _first(self, now: Seconds, seconds: Seconds) -> int:
         # Half a round of grace: a beginning is a sum of rounds, and rounded.
         begin = now - (WINDOW - 1.5) * seconds
-        first = next((i for i, (at, _) in enumerate(marks) if at > begin), len(marks))
-        return replace(self, marks=marks[max(first - 1, 0) :])
+        return max(next((i for i, (at, _) in enumerate(self.marks) if at > begin), len(self.marks)) - 1, 0)
+
+    def marked(self, now: Seconds, seconds: Seconds) -> "Memory":
+        """The same at the beginning of a round, with one mark older than the window that this round will complete."""
+        debt = self.debt(now, seconds) if self.marks else np.zeros(len(self.cells))
+        marked = replace(self, marks=(*self.marks, (now, debt)))
+        return replace(self, marks=marked.marks[max(marked._first(now, seconds) - 1, 0) :])
+
+    def again(self, now: Seconds, seconds: Seconds, jobs: int) -> Ints | None:
+        """By job the cell it ran in ``WINDOW`` whole rounds ago, if that was a whole round of these shares."""
+        if not self._first(now, seconds):
+            return None
+        (begin, before), (end, after) = self.marks[:2]
+        received = self.cells.share * (end - begin) / seconds - (after - before)
+        ran = np.flatnonzero(received > 0.5)
+        whole = abs(end - begin - seconds) < 1e-6 * seconds and bool((np.abs(received[ran] - 1.0) < 1e-6).all())
+        if not whole or abs(now - begin - WINDOW * seconds) > 0.5 * seconds:
+            return None
+        chosen = np.full(jobs, NOBODY)
+        chosen[self.cells.first[ran]] = ran
+        shared = ran[self.cells.second[ran] >= 0]
+        chosen[self.cells.second[shared]] = shared
+        return chosen
 
 
 @dataclass(slots=True)

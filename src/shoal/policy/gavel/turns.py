@@ -84,8 +84,9 @@ def _fresh(rule: Rule, snapshot: Snapshot, before: Memory | None) -> Turn:
         nodes = node_sizes(snapshot.cluster)
         sits &= ~cells.consolidated | _on_one_node(snapshot, cells)
     span = (end - now) / rule.round
-    lately = memory.lately(debt)
-    cell = next_round(cells, debt, lately, span, capacity, jobs, sits=sits, idle=not rule.fills, nodes=nodes)
+    lately, again = memory.lately(debt, now, rule.round), memory.again(now, rule.round, jobs)
+    idle = not rule.fills
+    cell = next_round(cells, debt, lately, span, capacity, jobs, sits=sits, idle=idle, nodes=nodes, again=again)
     runs = cell >= 0
     kind = np.where(runs, cells.kind[cell], NOBODY).astype(np.int8) if len(cells) else np.full(jobs, NOBODY, np.int8)
     partner = np.full(jobs, NOBODY, dtype=np.int32)
