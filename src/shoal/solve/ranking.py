@@ -12,6 +12,11 @@ Reference: Berg, Vesilo, Harchol-Balter, "heSRPT: Optimal scheduling of parallel
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
 EXPONENT = 0.5
 """The a of speed-ups like k^a: between what chatbots and image models do."""
 
@@ -23,6 +28,13 @@ def rank_weight(rank: int, exponent: float = EXPONENT, ahead: float = AHEAD) -> 
     """The weight of the job of this rank, the largest being 1; √(2·rank + 9) with the defaults."""
     e, at = 1.0 / (1.0 - exponent), rank + ahead
     return float((at**e - (at - 1.0) ** e) ** (1.0 - exponent))
+
+
+def rank_weights(places: Floats, exponent: float, ahead: float) -> Floats:
+    """``rank_weight`` of many ranks at once."""
+    e, at = 1.0 / (1.0 - exponent), places + ahead
+    weights: Floats = (at**e - (at - 1.0) ** e) ** (1.0 - exponent)
+    return weights
 
 
 def by_weighted_speedup(

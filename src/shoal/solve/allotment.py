@@ -1,0 +1,166 @@
+"""How many units of which pool each gang gets, and on which nodes: choices that can be seated, with a bound on them.
+
+The choices of most worth are found as if units of a pool were one heap (``choices``), then seated (``nodes``). Where
+that makes gangs move that were to stay, or leaves some out, the choices are made again with the move paid for or the
+option struck, and compared with changing nobody and filling the holes. The best that could be seated is the answer; the
+bound is that of the heap, so that the gap covers the choosing and the seating.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.solve.choices import Chosen, Floats, Ints, best_choices
+from shoal.solve.nodes import Packer, Seats
+
+STAY = 0
+"""The column that means staying on the seats one has."""
+
+_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """What each gang could have: worth over nothing, units and pool by gang and column, and the seats each has now.
+
+    Column ``STAY`` is to keep one's seats as they are; −inf is no option. ``rooms`` is by pool: units by node. The
+    seats that gangs hold must fit on those nodes together.
+    """
+
+    worth: Floats
+    units: Ints
+    pools: Ints
+    seats: Sequence[Seats | None]
+    rooms: Sequence[Mapping[int, int]]
+
+    @property
+    def capacity(self) -> list[int]:
+        """Units by pool."""
+        return [sum(room.values()) for room in self.rooms]
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """By gang the column it got, −1 for none, and its seats; what that is worth, and a bound on what could be."""
+
+    picks: Ints
+    seats: Mapping[int, Seats]
+    value: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """How far the value may be below the best, as a fraction of the bound; never below 0."""
+        return max(self.bound - self.value, 0.0) / self.bound if self.bound > 0 else 0.0
+
+
+def allot(menu: Menu) -> Allotment:
+    """The allotment of most worth that was found; never worth less than changing nobody and filling what is free."""
+    if not menu.worth.size:
+        return Allotment(np.full(len(menu.worth), -1, dtype=np.intp), {}, 0.0, 0.0)
+    worth, units = menu.worth.copy(), menu.units
+    best, bound = _unchanged(menu), None
+    for turn in range(_ROUNDS):
+        chosen = best_choices(worth, units, menu.pools, menu.capacity)
+        bound = chosen.bound if bound is None else bound
+        trial = _Trial(menu, chosen)
+        if trial.value > best.value:
+            best = trial
+        if not trial.moved and not trial.left:
+            break
+        for gang in trial.moved:
+            worth[gang, STAY] = -np.inf
+        if trial.left and turn == 0:
+            units = _rounded(menu)
+        elif trial.left:
+            for gang in trial.left:
+                worth[gang, chosen.picks[gang]] = -np.inf
+    best.fill()
+    return Allotment(best.picks, best.seats, best.value, max(bound or 0.0, best.value))
+
+
+def _rounded(menu: Menu) -> Ints:
+    """Units as they are, except that more than half a node counts as the node: such gangs leave holes few can use."""
+    widest = np.array([max(room.values(), default=0) for room in menu.rooms], dtype=np.intp)[menu.pools]
+    return np.where((2 * menu.units > widest) & (menu.units < widest), widest, menu.units)
+
+
+def _unchanged(menu: Menu) -> "_Trial":
+    """Whoever has seats and may stay does; the others share what is free."""
+    stays = np.isfinite(menu.worth[:, STAY])
+    worth = np.where(stays[:, None], -np.inf, menu.worth)
+    free = np.array(menu.capacity, dtype=np.intp)
+    np.subtract.at(free, menu.pools[stays, STAY], menu.units[stays, STAY])
+    chosen = best_choices(worth, menu.units, menu.pools, free.tolist())
+    picks = np.where(stays, STAY, chosen.picks)
+    return _Trial(menu, Chosen(picks, 0.0, 0.0, False), settled=True)
+
+
+class _Trial:
+    """Choices being seated, pool by pool."""
+
+    def __init__(self, menu: Menu, chosen: Chosen, *, settled: bool = False) -> None:
+        self.menu = menu
+        self.picks = chosen.picks.copy()
+        self.moved: set[int] = set()
+        self.left: set[int] = set()
+        self.packers: list[Packer] = []
+        served = np.flatnonzero(self.picks >= 0)
+        pools = menu.pools[served, self.picks[served]]
+        for pool, room in enumerate(menu.rooms):
+            self._seat(room, served[pools == pool].tolist(), settled)
+        for gang in self.left:
+            self.picks[gang] = -1
+        for gang in self.moved:
+            self.picks[gang] = self._same(gang)
+
+    def _seat(self, room: Mapping[int, int], gangs: Sequence[int], settled: bool) -> None:
+        menu = self.menu
+        staying = {g: seats for g in gangs if self.picks[g] == STAY and (seats := menu.seats[g]) is not None}
+        coming = {g: int(menu.units[g, self.picks[g]]) for g in gangs if g not in staying}
+        cost = {} if settled or not coming else {g: c for g in staying if (c := self._cost(g)) is not None}
+        packer = Packer(room, staying, cost)
+        packer.seat(coming)
+        self.packers.append(packer)
+        self.moved |= packer.moved
+        self.left |= packer.left
+
+    def _same(self, gang: int) -> int:
+        """The column of as many units of the same pool on other seats; −1 where there is none."""
+        menu = self.menu
+        same = (menu.units[gang] == menu.units[gang, STAY]) & (menu.pools[gang] == menu.pools[gang, STAY])
+        same[STAY] = False
+        found = np.flatnonzero(same & np.isfinite(menu.worth[gang]))
+        return int(found[0]) if len(found) else -1
+
+    def _cost(self, gang: int) -> float | None:
+        column = self._same(gang)
+        return float(self.menu.worth[gang, STAY] - self.menu.worth[gang, column]) if column >= 0 else None
+
+    def fill(self) -> None:
+        """Seat gangs that have nothing wherever they still fit, those of most worth for a unit first."""
+        waiting = np.flatnonzero(self.picks < 0)
+        if not len(waiting) or not any(any(p.free.values()) for p in self.packers):
+            return
+        density = np.where(self.menu.worth[waiting] > 0, self.menu.worth[waiting] / self.menu.units[waiting], -np.inf)
+        density[:, STAY] = -np.inf
+        order = np.argsort(-density, axis=None, kind="stable")
+        for flat in order[: int(np.isfinite(density).sum())].tolist():
+            at, column = divmod(flat, density.shape[1])
+            gang = int(waiting[at])
+            packer = self.packers[self.menu.pools[gang, column]]
+            if self.picks[gang] < 0 and (seats := packer.find(int(self.menu.units[gang, column]))) is not None:
+                packer.take(gang, seats)
+                self.picks[gang] = column
+
+    @property
+    def value(self) -> float:
+        """What the choices that were seated are worth."""
+        served = np.flatnonzero(self.picks >= 0)
+        return float(self.menu.worth[served, self.picks[served]].sum())
+
+    @property
+    def seats(self) -> dict[int, Seats]:
+        """Where everyone served sits."""
+        return {gang: seats for packer in self.packers for gang, seats in packer.seats.items()}

@@ -1,0 +1,102 @@
+"""Choices that can be seated: near the bound, never worth less than leaving everyone alone or than an evolved one."""
+
+import numpy as np
+import pytest
+
+from shoal.solve.allotment import STAY, Allotment, Menu, allot
+from shoal.solve.choices import Flags
+from shoal.solve.evolution import evolve
+from shoal.solve.nodes import Seats
+
+
+def world(jobs: int, nodes: int, seed: int, *, held: bool = True) -> tuple[Menu, Flags]:
+    """Gangs of power-law speed-ups on nodes of four, of which most hold what was best before values changed."""
+    chance = np.random.default_rng(seed)
+    sizes = np.array([1, 2, 3, *range(4, 4 * nodes + 1, 4)])
+    worth = chance.uniform(0.5, 4.0, (jobs, 1)) * sizes ** chance.uniform(0.3, 1.0, (jobs, 1))
+    worth[sizes > 2 ** chance.integers(0, 6, (jobs, 1))] = -np.inf
+    worth = np.concatenate([np.full((jobs, 1), -np.inf), worth], axis=1)
+    units = np.tile([1, *sizes], (jobs, 1))
+    pools = np.zeros(units.shape, dtype=np.intp)
+    seats: list[Seats | None] = [None] * jobs
+    rooms = [dict.fromkeys(range(nodes), 4)]
+    spread = np.concatenate([[False], sizes > 4])
+    if held:
+        before = allot(Menu(worth, units, pools, seats, rooms))
+        worth = worth * 0.8
+        for gang, at in before.seats.items():
+            if chance.random() < 0.8:
+                pick = before.picks[gang]
+                seats[gang], units[gang, STAY], worth[gang, STAY] = at, units[gang, pick], worth[gang, pick] / 0.8
+        worth *= chance.uniform(0.7, 1.4, (jobs, 1))
+    return Menu(worth, units, pools, seats, rooms), spread
+
+
+def checked(menu: Menu, found: Allotment) -> Allotment:
+    """The allotment, after seeing that it is whole, seated where it says, and worth what it says."""
+    served = np.flatnonzero(found.picks >= 0)
+    assert set(found.seats) == set(served.tolist())
+    taken: dict[int, int] = {}
+    for gang, seats in found.seats.items():
+        assert sum(n for _, n in seats) == menu.units[gang, found.picks[gang]]
+        if found.picks[gang] == STAY:
+            assert seats == menu.seats[gang]
+        for node, n in seats:
+            taken[node] = taken.get(node, 0) + n
+    for room in menu.rooms:
+        assert all(taken.get(node, 0) <= n for node, n in room.items())
+    assert found.value == pytest.approx(menu.worth[served, found.picks[served]].sum())
+    assert found.bound >= found.value
+    return found
+
+
+@pytest.mark.parametrize("jobs", [3, 20, 80])
+def test_the_gap_to_the_bound_is_small(jobs: int) -> None:
+    gaps = [checked(menu := world(jobs, 16, seed)[0], allot(menu)).gap for seed in range(6)]
+    assert max(gaps) < 0.02
+    assert np.mean(gaps) < 0.005
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_never_worth_less_than_what_a_population_comes_to(seed: int) -> None:
+    menu, spread = world(12, 6, seed)
+    evolved = checked(menu, evolve(menu, spread, seed, generations=100))
+    assert checked(menu, allot(menu)).value >= evolved.value
+    assert evolve(menu, spread, seed, generations=100).value == evolved.value, "the same seed gives the same answer"
+
+
+def test_a_population_gets_better_with_generations() -> None:
+    menu, spread = world(12, 6, 5, held=False)
+    values = [evolve(menu, spread, 5, generations=n).value for n in (0, 10, 100)]
+    assert values[0] < values[1] < values[2] <= allot(menu).bound
+
+
+def test_gangs_that_span_nodes_share_them_only_where_they_may() -> None:
+    worth, units = np.array([[-np.inf, 1.0], [-np.inf, 1.0]]), np.array([[1, 5], [1, 5]])
+    menu = Menu(worth, units, np.zeros((2, 2), dtype=np.intp), [None, None], [dict.fromkeys(range(3), 4)])
+    spread = np.array([False, True])
+    assert checked(menu, evolve(menu, spread, 0)).value == 1.0, "5 and 5 units on nodes of 4 must meet on one of three"
+    assert checked(menu, evolve(menu, spread, 0, apart=False)).value == 2.0
+
+
+def test_nobody_moves_for_nothing() -> None:
+    menu, _ = world(10, 4, 1)
+    found = allot(menu)
+    seats = [found.seats.get(i) for i in range(10)]
+    best = menu.worth.max(axis=1)
+    stays = np.where([s is not None for s in seats], best, -np.inf)
+    worth = menu.worth.copy()
+    units = menu.units.copy()
+    worth[:, STAY] = stays
+    units[:, STAY] = [sum(n for _, n in s) if s else 1 for s in seats]
+    again = allot(Menu(worth, units, menu.pools, seats, menu.rooms))
+    assert {i: again.seats[i] for i, s in enumerate(seats) if s} == {i: s for i, s in enumerate(seats) if s}
+
+
+def test_with_nobody_or_nothing_there_is_nothing_to_allot() -> None:
+    none = np.zeros((0, 3))
+    assert allot(Menu(none, none.astype(np.intp), none.astype(np.intp), [], [{0: 4}])).seats == {}
+    one = np.array([[-np.inf, 1.0]])
+    units = np.ones(one.shape, dtype=np.intp)
+    found = allot(Menu(one, units, units * 0, [None], [{}]))
+    assert found.picks.tolist() == [-1]
