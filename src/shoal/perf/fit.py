@@ -1,0 +1,325 @@
+"""Step times from measurements: the parameters of a ``StepFit`` with the least error in logarithms.
+
+What is minimised is the mean squared log error of passes plus that of synchronised steps, both weighing the same, so
+that neither many GPUs nor long steps count more than few and short ones. ``StepFit.error`` is the root of half of it.
+The search is Levenberg and Marquardt's with analytic derivatives, from several starts at once and within bounds: times
+not below 0, γ from 1 to 10. It draws no random numbers: the same measurements give the same fit.
+
+What was not seen is believed to scale perfectly, so that a scheduler tries it: no cost of synchronising until two GPUs
+were seen on one node, none over nodes until two nodes were; no further cost for each GPU at a distance until it was
+seen with two different numbers of them; racks cost what nodes do until two racks were seen. (The paper's second rule
+prints *local* where it means *node*.) With one batch size seen, half of a pass is taken to be its fixed cost.
+
+References: Qiao et al., OSDI 2021, §4.1 (fitting, exploration); Jayaram Subramanya et al., SOSP 2023, §3.2 (from one
+kind of GPU to another).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Floats
+from shoal.core.errors import InputError
+from shoal.core.goodput import StepFit
+from shoal.core.topology import Locality
+
+_STARTS = (1.0, 0.6, 0.3, 0.1)
+"""1/γ of the starts: the one parameter in which the error has several valleys. Times follow from it."""
+
+_BESIDE = 0.3
+"""1/γ of a start that is tried beside an earlier fit, in case another valley has become the deepest."""
+
+_LEAST_OVERLAP = 0.1
+"""1/γ at γ = 10."""
+
+_TIE = 1e-9
+"""Weight of (1 − 1/γ)² beside the squared error: decides between fits that explain the measurements equally well."""
+
+_UNTOLD = 0.005
+"""The part of a step that cannot be told from noise: synchronisation starts at what shows at least so much."""
+
+_SETTLED = 1e-5
+"""A search ends when a step lowers the squared error by less than this part of it."""
+
+_EXACT = 1e-14
+"""A squared error that is as good as none."""
+
+_FAR_ABOVE = 3.0
+"""No parameter is more than so many times the longest step: keeps a step of the search from leaving for nowhere."""
+
+_VANISHING = 1e-12
+"""The part of a measured time that stands for 0 where a logarithm is taken."""
+
+_MOST_ROUNDS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Mean times measured with so many samples a pass on each of so many GPUs.
+
+    ``pass_seconds`` is a pass that is not synchronised, ``step_seconds`` one that is, synchronising included: the
+    whole step without accumulation, or its last pass with.
+    """
+
+    gpus: int
+    nodes: int
+    locality: Locality
+    local: int
+    pass_seconds: float
+    step_seconds: float
+
+
+def fitted(observations: Sequence[Observation], most_local: int, start: StepFit | None = None) -> StepFit:
+    """The step times that explain these measurements of one kind of GPU best, with what was not seen taken as free.
+
+    ``start`` is an earlier fit of the same job: from there and two more starts the search takes half as long, and on
+    nearly all measurements ends as well.
+    """
+    table = _checked(observations)
+    seen = Seen.of(table)
+    if start is None:
+        upright = seen.guesses(_STARTS)
+        starts = np.vstack((upright, seen.tilted(upright[1:])))
+    else:
+        fresh = seen.guesses((1.0 / start.gamma, _BESIDE))
+        starts = np.vstack((seen.recalled(start, fresh[0]), fresh))
+    found, squares = _search(seen, starts)
+    gpus, nodes = int(table[:, 0].max()), int(table[:, 1].max())
+    return seen.named(found, most_local, gpus, nodes, float(np.sqrt(squares / 2.0)))
+
+
+def carried_over(known: StepFit, speed: float, most_local: int) -> StepFit:
+    """Step times on a kind nothing was measured on: those of a known kind, divided by how much faster this one is.
+
+    ``speed`` is this kind's rate over the known kind's on one GPU each. All times scale alike, so on N GPUs the rate
+    is the known one's there, times that. What was seen on the other kind does not count as seen here.
+    """
+    if not 0 < speed < float("inf"):
+        raise InputError("speed", speed, "give one GPU's rate over the known kind's, above 0")
+    compute, node, network, rack = _scaled((known.compute, known.node, known.network, known.rack), 1.0 / speed)
+    return StepFit(compute, node, network, rack, known.gamma, most_local, error=known.error)
+
+
+def completed(own: StepFit, known: StepFit, local: int) -> StepFit:
+    """A fit that has seen one GPU of its kind, with the synchronising of a kind that has seen more.
+
+    Its own passes stay; the rest is scaled by how much longer they take than the known kind's over ``local`` samples.
+    On N GPUs, at that many samples, the rate is the known one's there times the ratio of the rates on one GPU.
+    """
+    ratio = (own.compute[0] + own.compute[1] * local) / (known.compute[0] + known.compute[1] * local)
+    node, network, rack = _scaled((known.node, known.network, known.rack), ratio)
+    return replace(own, node=node, network=network, rack=rack, gamma=known.gamma)
+
+
+def _scaled(pairs: Sequence[tuple[float, float]], factor: float) -> list[tuple[float, float]]:
+    return [(fixed * factor, further * factor) for fixed, further in pairs]
+
+
+def _checked(observations: Sequence[Observation]) -> Floats:
+    """GPUs, nodes, distance, samples, pass and step seconds of each; or an error that names what cannot be."""
+    if not observations:
+        raise InputError("observations", (), "a fit needs at least one measurement")
+    table = np.array(
+        [(o.gpus, o.nodes, o.locality, o.local, o.pass_seconds, o.step_seconds) for o in observations], np.float64
+    )
+    wrong = ~np.isfinite(table) | (table <= 0)
+    wrong[:, 2] = (table[:, 2] > 0) != (table[:, 1] > 1)
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        field = Observation.__slots__[column]
+        hint = "two nodes or more are apart, one node is not" if field == "locality" else "must be above 0 and finite"
+        raise InputError(f"observations[{row}].{field}", getattr(observations[row], field), hint)
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Measurements as a fitting problem in those parameters that they can tell.
+
+    A parameter vector holds the passes' one or two, then the synchronising's, then 1/γ where there is synchronising.
+    ``passing`` and ``sync`` give the seconds of each measurement when multiplied with them; ``slots`` says which
+    of (α, β) of node, network and rack a column of ``sync`` is. ``single`` is the one batch size seen, if only one.
+    """
+
+    passing: Floats
+    sync: Floats
+    slots: NDArray[np.intp]
+    single: float | None
+    pass_log: Floats
+    step_log: Floats
+
+    @classmethod
+    def of(cls, table: Floats) -> "Seen":
+        """What can be told from a table as ``_checked`` gives it."""
+        gpus, apart, local = table[:, 0], table[:, 2].astype(np.intp), table[:, 3]
+        several = np.ptp(local) > 0
+        ones = np.ones_like(local)
+        columns, slots = [], []
+        for distance in Locality:
+            here = (apart == distance) & (gpus > 1)
+            if here.any():
+                columns.append(here * ones)
+                slots.append(2 * distance)
+            if here.any() and np.ptp(gpus[here]) > 0:
+                columns.append(here * (gpus - 2.0))
+                slots.append(2 * distance + 1)
+        return cls(
+            passing=np.stack((ones, local), axis=1) if several else ones[:, None],
+            sync=np.stack(columns, axis=1) if columns else np.empty((len(table), 0)),
+            slots=np.array(slots, np.intp),
+            single=None if several else float(local[0]),
+            pass_log=np.log(table[:, 4]),
+            step_log=np.log(table[:, 5]),
+        )
+
+    def bounds(self) -> tuple[Floats, Floats]:
+        """The least and the most each parameter may be: no time is below 0, and none far above all that were seen."""
+        times = self.passing.shape[1] + self.sync.shape[1]
+        least, most = np.zeros(times), np.full(times, _FAR_ABOVE * np.exp(self.step_log.max()))
+        if not self.sync.shape[1]:
+            return least, most
+        return np.append(least, _LEAST_OVERLAP), np.append(most, 1.0)
+
+    def guesses(self, overlaps: Sequence[float]) -> Floats:
+        """Parameters near the measurements for each given 1/γ, distance by distance; a row for each."""
+        passing, step = np.exp(self.pass_log), np.exp(self.step_log)
+        told = _line(self.passing, passing[None])
+        if not self.sync.shape[1]:
+            return told
+        overlap = np.array(overlaps)[:, None]
+        sync = step * (1.0 - np.minimum(passing / step, 1.0 - _UNTOLD) ** (1.0 / overlap)) ** overlap
+        parameters = [np.repeat(told, len(overlap), axis=0)]
+        for distance in sorted({slot // 2 for slot in self.slots.tolist()}):
+            mine = self.sync[:, self.slots // 2 == distance]
+            here = mine[:, 0] > 0
+            parameters.append(_line(mine[here], sync[:, here]))
+        return np.concatenate((*parameters, overlap), axis=1)
+
+    def tilted(self, at: Floats) -> Floats:
+        """The same parameters, but with a cost of synchronising that grows with the GPUs from nothing at two."""
+        moved = at.copy()
+        width = self.passing.shape[1]
+        for column in np.flatnonzero(self.slots % 2).tolist():
+            fixed, further = width + column - 1, width + column
+            moved[:, further] += moved[:, fixed] * self.sync[:, column - 1].sum() / self.sync[:, column].sum()
+            moved[:, fixed] = 0.0
+        return moved
+
+    def recalled(self, fit: StepFit, fresh: Floats) -> Floats:
+        """An earlier fit's parameters; where it has none, or 0, fresh ones."""
+        passing = fit.compute if self.single is None else (fit.compute[0] + fit.compute[1] * self.single,)
+        sync = np.array((*fit.node, *fit.network, *fit.rack))[self.slots]
+        known = np.concatenate((passing, sync, fresh[len(passing) + len(sync) :]))
+        return np.where(known > 0, known, fresh)
+
+    def named(self, found: Floats, most_local: int, gpus: int, nodes: int, error: float) -> StepFit:
+        """The parameters under their names, with what was not seen filled in."""
+        width = self.passing.shape[1]
+        if self.single is None:
+            compute = (float(found[0]), float(found[1]))
+        else:
+            compute = (float(found[0]) / 2.0, float(found[0]) / 2.0 / self.single)
+        pairs = np.zeros(6)
+        pairs[self.slots] = found[width : width + len(self.slots)]
+        node, network, rack = ((float(a), float(b)) for a, b in pairs.reshape(3, 2))
+        if 2 * Locality.CROSS_RACK not in self.slots:
+            rack = network
+        gamma = 1.0 / float(found[-1]) if len(self.slots) else 1.0
+        return StepFit(compute, node, network, rack, gamma, most_local, gpus, nodes, error)
+
+    def errors(self, at: Floats) -> tuple[Floats, Floats]:
+        """Log errors of passes and steps (and the tie's), and their derivatives, a row for each parameter vector.
+
+        With w the part of T_sync^γ in the sum, the derivatives of log T by log T_pass, log T_sync and 1/γ are 1 − w, w
+        and the entropy of w.
+        """
+        count, width, syncs = len(self.pass_log), self.passing.shape[1], self.sync.shape[1]
+        scale = 1.0 / np.sqrt(count)
+        passing = np.maximum(at[:, :width] @ self.passing.T, _VANISHING * np.exp(self.pass_log))
+        pass_log = np.log(passing)
+        errors = np.zeros((len(at), 2 * count + 1))
+        slopes = np.zeros((len(at), 2 * count + 1, at.shape[1]))
+        errors[:, :count] = pass_log - self.pass_log
+        by_pass = self.passing[None] / passing[:, :, None]
+        slopes[:, :count, :width] = by_pass
+        if not syncs:
+            errors[:, count:-1] = pass_log - self.step_log
+            slopes[:, count:-1, :width] = by_pass
+            return errors * scale, slopes * scale
+        overlap = at[:, -1:]
+        sync = np.maximum(at[:, width:-1] @ self.sync.T, _VANISHING * passing)
+        lead = (np.log(sync) - pass_log) / overlap
+        tail = np.exp(-np.abs(lead))
+        rest = np.log1p(tail)
+        share = np.where(lead > 0, 1.0, tail) / (1.0 + tail)
+        errors[:, count:-1] = pass_log + overlap * (np.maximum(lead, 0.0) + rest) - self.step_log
+        slopes[:, count:-1, :width] = by_pass * (1.0 - share)[:, :, None]
+        slopes[:, count:-1, width:-1] = self.sync[None] * (share / sync)[:, :, None]
+        slopes[:, count:-1, -1] = np.maximum(lead, 0.0) + rest - share * lead
+        errors *= scale
+        slopes *= scale
+        errors[:, -1] = np.sqrt(_TIE) * (1.0 - at[:, -1])
+        slopes[:, -1, -1] = -np.sqrt(_TIE)
+        return errors, slopes
+
+
+def _line(columns: Floats, seconds: Floats) -> Floats:
+    """The weights, none below 0, with which one or two columns come nearest to times in relative terms.
+
+    ``seconds`` has a row for each problem, and so has the answer.
+    """
+    relative = columns.T / seconds[:, None, :]
+    sums, squares = relative.sum(axis=2), (relative**2).sum(axis=2)
+    alone = sums / squares
+    if columns.shape[1] == 1:
+        return np.asarray(alone)
+    mixed = (relative[:, 0] * relative[:, 1]).sum(axis=1, keepdims=True)
+    apart = np.maximum(squares.prod(axis=1, keepdims=True) - mixed**2, np.finfo(np.float64).tiny)
+    both = (sums * squares[:, ::-1] - mixed * sums[:, ::-1]) / apart
+    # Else one of the two is best left out: the one without which the times are nearer.
+    nearer = np.argmax(sums * alone, axis=1)[:, None] == np.arange(2)
+    return np.where(np.all(both > 0, axis=1, keepdims=True), both, np.where(nearer, alone, 0.0))
+
+
+def _search(seen: Seen, at: Floats) -> tuple[Floats, float]:
+    """The best parameters reached from these starts, and their mean squared errors of passes and steps added up."""
+    least, most = seen.bounds()
+    at = np.clip(at, least, most)
+    errors, slopes = seen.errors(at)
+    cost = (errors**2).sum(axis=1)
+    bend, pull = np.swapaxes(slopes, 1, 2) @ slopes, (np.swapaxes(slopes, 1, 2) @ errors[:, :, None])[:, :, 0]
+    damping = np.full(len(at), 1e-3)
+    best, least_cost = at[np.argmin(cost)].copy(), float(cost.min())
+    for _ in range(_MOST_ROUNDS):
+        trial = np.clip(at + _step(at, bend, pull, damping, least, most), least, most)
+        hoped = 2.0 * np.abs((at - trial) * pull).sum(axis=1)
+        errors, slopes = seen.errors(trial)
+        reached = (errors**2).sum(axis=1)
+        gained = cost - reached
+        better = gained > 0
+        going = np.where(better, gained, hoped) > _SETTLED * cost
+        turned = np.swapaxes(slopes, 1, 2)
+        at[better], cost[better] = trial[better], reached[better]
+        bend[better], pull[better] = (turned @ slopes)[better], (turned @ errors[:, :, None])[better, :, 0]
+        damping = np.where(better, np.maximum(damping * 0.2, 1e-10), damping * 4.0)
+        if cost.min() < least_cost:
+            best, least_cost = at[np.argmin(cost)].copy(), float(cost.min())
+        going &= (damping < 1e6) & (cost > _EXACT)
+        if not going.any():
+            break
+        at, cost, bend, pull, damping = at[going], cost[going], bend[going], pull[going], damping[going]
+    tie = _TIE * (1.0 - best[-1]) ** 2 if seen.sync.shape[1] else 0.0
+    return best, max(least_cost - tie, 0.0)
+
+
+def _step(at: Floats, bend: Floats, pull: Floats, damping: Floats, least: Floats, most: Floats) -> Floats:
+    """Marquardt's step for each start; what changes nothing, or is at a bound and would leave it, stays."""
+    size = np.sqrt(np.diagonal(bend, axis1=1, axis2=2))
+    free = (size > 0) & ~((at <= least) & (pull > 0)) & ~((at >= most) & (pull < 0))
+    unit = np.divide(1.0, size, out=np.zeros_like(size), where=free)
+    system = bend * unit[:, :, None] * unit[:, None, :]
+    index = np.arange(at.shape[1])
+    system[:, index, index] += np.where(free, damping[:, None], 1.0)
+    return np.asarray(unit * np.linalg.solve(system, -(pull * unit)[:, :, None])[:, :, 0])

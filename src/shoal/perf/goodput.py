@@ -1,0 +1,297 @@
+"""How well a job would train on so many GPUs: step time × statistical efficiency, at the batch that makes it most.
+
+A step of R GPUs, each with s passes whose gradients are only added up and one more that is synchronised, all over m
+samples, has the batch M = R·m·(s + 1) and takes s·T_pass + (T_pass^γ + T_sync^γ)^(1/γ) seconds. Goodput is M over that
+time, times (φ + M₀)/(φ + M): effective samples per second.
+
+What one may rely on: the batch found is the best of whole samples and passes. For a given s, 1/goodput in u = 1/m is
+φ·T/m + K·T up to a factor (K = M/m); T is convex in m and T/m a norm of two lines in u, so both terms are convex in u,
+goodput has one peak in m, and the best whole m is next to it. For so many samples on each GPU T never falls when s
+rises, so beyond the best s of the continuous problem what another one could reach only falls.
+
+References: Qiao et al., OSDI 2021, §3 and eq. 6, 11, 13.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Floats
+from shoal.core.errors import InputError
+from shoal.core.goodput import StepFit
+from shoal.core.job import BatchLimits
+
+Counts = NDArray[np.integer]
+"""GPUs, samples or distances (``Locality`` as numbers), of any integer width."""
+
+_NOISIEST = 1e15
+"""Beyond this noise scale every batch is as efficient as the first; keeps sums with a batch size exact and finite."""
+
+_NEXT_TO_NOTHING = 1e-100
+"""Stands for 0 where a logarithm is taken, or a quotient."""
+
+_SETTLED = 1e-3
+"""A last step so small, in log m, leaves goodput within 1e-6 of its peak, since it is flat there."""
+
+_ROUNDING = 1.0 + 1e-6
+"""By how much a peak found so may fall short of the true one."""
+
+_MOST_STEPS = 40
+"""Newton's steps take three or four; halving alone would take these."""
+
+_MOST_TRIED = 64
+"""Numbers of passes tried for one allocation; the first or second is nearly always the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The best batch for each allocation: goodput in effective samples per second, samples a pass on each GPU, and how
+    many passes are added up before the one that is synchronised. All 0 where the limits leave the job no batch.
+    """
+
+    goodput: Floats
+    local: NDArray[np.int64]
+    accumulation: NDArray[np.int64]
+
+
+def fixed(batch_size: int) -> BatchLimits:
+    """The limits of a job that is not adaptive: one batch size, at which its efficiency is 1."""
+    return BatchLimits(batch_size, batch_size, 1, batch_size)
+
+
+def efficiency(noise: Floats | float, initial: Counts | int, batch: Counts | int) -> Floats:
+    """What a sample at this batch size is worth beside one at the initial; in (0, 1] for batches from the initial up.
+
+    ``noise`` is the gradient noise scale φ in samples, at least 0.
+    """
+    scale = np.minimum(np.asarray(noise, np.float64), _NOISIEST)
+    return np.asarray((scale + initial) / (scale + batch), np.float64)
+
+
+def sync_seconds(fit: StepFit, gpus: Counts | int, locality: Counts | int) -> Floats:
+    """Seconds of synchronisation that a step would take if none of it were hidden; none on one GPU."""
+    pairs = np.array((fit.node, fit.network, fit.rack))[np.asarray(locality)]
+    count = np.asarray(gpus)
+    return np.where(count < 2, 0.0, pairs[..., 0] + pairs[..., 1] * (count - 2))
+
+
+def iteration_seconds(
+    fit: StepFit, local: Counts | int, accumulation: Counts | int, gpus: Counts | int, locality: Counts | int
+) -> Floats:
+    """Seconds of one optimizer step; without accumulation between the longer of pass and sync and their sum."""
+    passing = np.asarray(fit.compute[0] + fit.compute[1] * np.asarray(local, np.float64))
+    syncing = sync_seconds(fit, gpus, locality)
+    return accumulation * passing + _overlapped(passing, syncing, np.asarray(fit.gamma))
+
+
+def _overlapped(a: Floats, b: Floats, gamma: Floats) -> Floats:
+    """(a^γ + b^γ)^(1/γ), without powers of seconds that would leave the range of floats."""
+    longer, shorter = np.maximum(a, b), np.minimum(a, b)
+    share = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
+    return np.asarray(longer * np.power(1.0 + np.power(share, gamma), 1.0 / gamma))
+
+
+def best(fit: StepFit, limits: BatchLimits, noise: float, gpus: Counts, locality: Counts) -> Tuned:
+    """The best batch of one job on each allocation of so many GPUs that far apart, between its limits.
+
+    The best of all whole m and s, as long as 64 numbers of passes are enough to tell, which they are unless a pass over
+    a sample or two costs as little as its share of a larger one; then at most a few percent short of it. A job whose
+    limits leave one batch size keeps it, split as evenly as it goes; the GPU with the most samples sets the pace.
+    """
+    found = _tuned((fit,), (limits,), np.array([noise]), gpus, locality)
+    return Tuned(found.goodput[0], found.local[0], found.accumulation[0])
+
+
+def best_of_many(
+    fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: Counts, locality: Counts
+) -> Floats:
+    """The goodput of ``best`` for many jobs over the same allocations: a row a job, a column an allocation."""
+    return _tuned(fits, limits, noises, gpus, locality).goodput
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """One job on one allocation each: what its step time and its limits are there."""
+
+    per_pass: Floats
+    per_sample: Floats
+    sync: Floats
+    gamma: Floats
+    noise: Floats
+    gpus: Floats
+    initial: Floats
+    most: Floats
+    least_local: Floats
+    most_local: Floats
+
+    def take(self, at: NDArray[np.intp]) -> "_Cells":
+        """Some of the cells."""
+        return _Cells(*(getattr(self, name)[at] for name in self.__slots__))
+
+    def seconds(self, local: Floats, accumulation: Floats) -> Floats:
+        """Seconds of a step with these batches."""
+        passing = self.per_pass + self.per_sample * local
+        return np.asarray(accumulation * passing + _overlapped(passing, self.sync, self.gamma))
+
+    def goodput(self, local: Floats, accumulation: Floats) -> Floats:
+        """Effective samples per second of these batches, whatever the limits say."""
+        batch = self.gpus * local * (accumulation + 1.0)
+        raw = batch / self.seconds(local, accumulation)
+        return np.asarray(raw * (self.noise + self.initial) / (self.noise + batch))
+
+
+def _tuned(
+    fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: Counts, locality: Counts
+) -> Tuned:
+    count, apart = np.broadcast_arrays(np.asarray(gpus, np.int64), np.asarray(locality, np.int64))
+    cells = _cells(fits, limits, np.asarray(noises, np.float64), count, apart)
+    goodput, local, accumulation = np.zeros((3, len(cells.gpus)))
+    there, one_size = cells.gpus >= 1, cells.initial >= cells.most
+    kept, free = np.flatnonzero(there & one_size), np.flatnonzero(there & ~one_size)
+    if len(kept):
+        goodput[kept], local[kept], accumulation[kept] = _split(cells.take(kept))
+    if len(free):
+        goodput[free], local[free], accumulation[free] = _peaks(cells.take(free))
+    shape = (len(fits), len(count))
+    whole = (column.astype(np.int64).reshape(shape) for column in (local, accumulation))
+    return Tuned(goodput.reshape(shape), *whole)
+
+
+def _cells(
+    fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: Counts, apart: Counts
+) -> _Cells:
+    """All jobs on all allocations, job by job."""
+    if not np.all(noises >= 0):
+        raise InputError("noise", float(noises[~(noises >= 0)][0]), "a noise scale is a number of samples, at least 0")
+    fitted = np.array([(*f.compute, f.gamma, f.most_local, *f.node, *f.network, *f.rack) for f in fits], np.float64)
+    limited = np.array([(k.initial, k.most, k.least_local, k.most_local) for k in limits], np.float64)
+    pairs = fitted[:, 4:].reshape(-1, 3, 2)[:, apart]
+    sync = np.where(gpus < 2, 0.0, pairs[..., 0] + pairs[..., 1] * (gpus - 2))
+
+    def wide(column: Floats) -> Floats:
+        return np.repeat(column, len(gpus))
+
+    return _Cells(
+        per_pass=wide(fitted[:, 0]),
+        per_sample=wide(fitted[:, 1]),
+        sync=sync.ravel(),
+        gamma=wide(fitted[:, 2]),
+        noise=wide(np.minimum(noises, _NOISIEST)),
+        gpus=np.tile(gpus.astype(np.float64), len(fitted)),
+        initial=wide(limited[:, 0]),
+        most=wide(limited[:, 1]),
+        least_local=wide(limited[:, 2]),
+        most_local=wide(np.minimum(fitted[:, 3], limited[:, 3])),
+    )
+
+
+def _split(cells: _Cells) -> tuple[Floats, Floats, Floats]:
+    """Goodput, m and s where the total batch is given: the fewest passes that fit, each as small as they allow."""
+    share = np.ceil(cells.initial / cells.gpus)
+    added = np.ceil(share / cells.most_local) - 1.0
+    local = np.ceil(share / (added + 1.0))
+    fits = (cells.gpus <= cells.initial) & (local >= cells.least_local)
+    return (
+        np.where(fits, cells.initial / cells.seconds(local, added), 0.0),
+        np.where(fits, local, 0.0),
+        np.where(fits, added, 0.0),
+    )
+
+
+def _peaks(cells: _Cells) -> tuple[Floats, Floats, Floats]:
+    """Goodput, m and s of the best batch of each cell; 0 where none is allowed.
+
+    From the best s of the continuous problem on, what s could reach falls as it rises, so the search ends with the
+    first s that could not beat what was found.
+    """
+    wanted = _added_passes(cells)
+    added, last_rise = np.floor(wanted), np.ceil(wanted)
+    goodput, local, accumulation = np.zeros((3, len(added)))
+    at = np.arange(len(added))
+    for _ in range(_MOST_TRIED):
+        samples, reached, bound = _peak(cells.take(at), added[at])
+        better = reached > goodput[at]
+        where = at[better]
+        goodput[where], local[where], accumulation[where] = reached[better], samples[better], added[where]
+        at = at[(bound > goodput[at]) | (added[at] < last_rise[at])]
+        if not len(at):
+            break
+        added[at] += 1.0
+    return goodput, local, accumulation
+
+
+def _added_passes(cells: _Cells) -> Floats:
+    """The best s if it need not be whole: passes are then full ones, and 1/goodput is convex in 1/(s + 1)."""
+    passing = cells.per_pass + cells.per_sample * cells.most_local
+    exposed = _overlapped(passing, cells.sync, cells.gamma) - passing
+    full = cells.gpus * cells.most_local
+    wanted = np.sqrt(exposed * cells.noise / (passing * full))
+    return np.maximum(np.clip(wanted, cells.initial / full, cells.most / full) - 1.0, 0.0)
+
+
+def _peak(cells: _Cells, added: Floats) -> tuple[Floats, Floats, Floats]:
+    """The best whole m for a given s, its goodput, and what more passes cannot exceed unless it does.
+
+    Where the limits leave no whole m, the first two are 0. The bound holds from the best continuous s on: the same
+    samples in one more pass take that pass's fixed cost longer at least, and more samples than fit here are too many.
+    It is infinite where only more passes may do.
+    """
+    passes = cells.gpus * (added + 1.0)
+    fewest, fullest = cells.initial / passes, cells.most / passes
+    low, high = np.maximum(cells.least_local, fewest), np.minimum(cells.most_local, fullest)
+    top = np.maximum(low, high)
+    peak = _smooth_peak(cells, added, low, top)
+    longest = cells.seconds(top, added)
+    bound = cells.goodput(peak, added) * _ROUNDING * longest / (longest + cells.per_pass)
+    bound = np.where(low <= high, bound, np.where(fewest > cells.most_local, np.inf, 0.0))
+    least, most = np.ceil(low), np.floor(high)
+    allowed, top = least <= most, np.maximum(least, most)
+    lesser, greater = np.clip(np.floor(peak), least, top), np.clip(np.floor(peak) + 1.0, least, top)
+    here, there = cells.goodput(lesser, added), cells.goodput(greater, added)
+    samples, reached = np.where(there > here, greater, lesser), np.maximum(here, there)
+    return np.where(allowed, samples, 0.0), np.where(allowed, reached, 0.0), bound
+
+
+def _smooth_peak(cells: _Cells, added: Floats, low: Floats, high: Floats) -> Floats:
+    """Where goodput is highest between two numbers of samples if they need not be whole.
+
+    With T taken as its tangent A + B·m, the best m is √(φA/KB). That is a falling function of where the tangent
+    touches, so the peak lies between any m and what it gives. Newton's steps on their ratio are taken while they stay
+    in that bracket and halve each time; where T bends too sharply for that, the bracket is halved.
+    """
+    least, most = np.log(low), np.log(high)
+    at, last = most, np.full_like(most, np.inf)
+    for _ in range(_MOST_STEPS):
+        gap, slope = _tangent_gap(cells, added, at)
+        reach = np.clip(at + gap, least, most)
+        least, most = np.where(gap > 0, at, reach), np.where(gap > 0, reach, at)
+        step = at - gap / slope
+        steady = (step >= least) & (step <= most) & (np.abs(step - at) <= 0.5 * last)
+        step = np.where(steady, step, (least + most) / 2)
+        last = np.abs(step - at)
+        at = step
+        if last.max() < _SETTLED:
+            break
+    return np.asarray(np.exp(at))
+
+
+def _tangent_gap(cells: _Cells, added: Floats, at: Floats) -> tuple[Floats, Floats]:
+    """How far, in logarithms, the tangent's best m is above this m, and how that changes with log m (at most −1)."""
+    local = np.exp(at)
+    passing = cells.per_pass + cells.per_sample * local
+    with np.errstate(divide="ignore"):
+        lead = cells.gamma * np.log(cells.sync / passing)
+    tail = np.exp(-np.abs(lead))
+    joint = np.maximum(passing, cells.sync) * np.power(1.0 + tail, 1.0 / cells.gamma)
+    ours = np.where(lead > 0, tail, 1.0) / (1.0 + tail)
+    theirs = np.where(lead > 0, 1.0, tail) / (1.0 + tail)
+    rise = np.maximum(cells.per_sample * (added + joint / passing * ours), _NEXT_TO_NOTHING)
+    # T − m·T′, in a form in which nothing cancels.
+    start = np.maximum(added * cells.per_pass + joint * (theirs + ours * cells.per_pass / passing), _NEXT_TO_NOTHING)
+    bend = cells.per_sample**2 * (cells.gamma - 1.0) * joint / passing**2 * ours * theirs
+    noise = np.maximum(cells.noise, _NEXT_TO_NOTHING)
+    gap = 0.5 * np.log(noise / (cells.gpus * (added + 1.0)) * (start / rise)) - at
+    slope = -1.0 - 0.5 * local * bend * (local / start + 1.0 / rise)
+    return gap, slope

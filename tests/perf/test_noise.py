@@ -1,0 +1,138 @@
+"""The noise scale: exact on a quadratic with known gradient covariance, whatever the replicas and the optimizer."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.core.decision import Floats
+from shoal.core.errors import InputError
+from shoal.perf.noise import (
+    NOISIEST,
+    Estimate,
+    NoiseScale,
+    adam_preconditioner,
+    differenced,
+    from_gradients,
+    from_norms,
+)
+
+DRAWS = 10_000
+CHANCE = np.random.default_rng(20211014)
+CURVATURE = np.exp(CHANCE.uniform(-2, 2, 48))
+SPREAD = 5.0 * np.exp(CHANCE.uniform(-1, 1, 48))
+POINT = CHANCE.standard_normal(48)
+"""½ Σ h·w², of which a sample's gradient at w is h·w plus noise of this spread, coordinate by coordinate."""
+
+GRADIENT = CURVATURE * POINT
+ADAM = adam_preconditioner((1 - 0.999**50) * (GRADIENT**2 + SPREAD**2 / 32), 50)
+OPTIMIZERS = {"sgd": np.ones(48), "adam": ADAM}
+
+
+def exact(preconditioner: Floats) -> float:
+    """The trace of the preconditioned covariance over the preconditioned gradient's squared norm."""
+    return float(((preconditioner * SPREAD) ** 2).sum() / ((preconditioner * GRADIENT) ** 2).sum())
+
+
+def drawn(count: int, batch: int, chance: np.random.Generator) -> Floats:
+    """So many gradients, each the mean over a batch."""
+    return GRADIENT + SPREAD / math.sqrt(batch) * chance.standard_normal((count, 48))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("replicas", "passes"), [(1, 1), (1, 4), (2, 1), (2, 2), (8, 1)])
+def test_ten_thousand_draws_give_the_exact_noise_scale_within_five_percent(
+    optimizer: str, replicas: int, passes: int
+) -> None:
+    preconditioner, chance = OPTIMIZERS[optimizer], np.random.default_rng(17)
+    found, batch, count = NoiseScale(), 4, replicas * passes
+    before = drawn(1, batch, chance)[0]
+    for step in range(DRAWS):
+        gradients = drawn(count, batch, chance)
+        if count == 1:
+            seen, before = differenced(before, gradients[0], batch, preconditioner), gradients[0]
+        else:
+            seen = from_gradients(gradients, batch, preconditioner)
+        found = found.observed(seen, decay=step / (step + 1))  # every draw weighs the same
+    assert found.samples == pytest.approx(exact(preconditioner), rel=0.05)
+
+
+def test_adams_preconditioner_makes_another_noise_scale() -> None:
+    assert abs(exact(OPTIMIZERS["adam"]) / exact(OPTIMIZERS["sgd"]) - 1) > 0.2
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_differenced_estimate_follows_a_training_that_descends_slowly(optimizer: str) -> None:
+    # 10,000 steps in which the gradient shrinks by a fifth; the exact figures are averaged the same way.
+    preconditioner, chance = OPTIMIZERS[optimizer], np.random.default_rng(3)
+    found, truth = NoiseScale(), NoiseScale()
+    scale, before = 1.0, drawn(1, 8, chance)[0]
+    for _ in range(DRAWS):
+        scale *= 0.8 ** (1 / DRAWS)
+        now = drawn(1, 8, chance)[0] + (scale - 1.0) * GRADIENT
+        found = found.observed(differenced(before, now, 8, preconditioner))
+        square = float(((preconditioner * GRADIENT * scale) ** 2).sum())
+        truth = truth.observed(Estimate(square, float(((preconditioner * SPREAD) ** 2).sum())))
+        before = now
+    assert found.samples == pytest.approx(truth.samples, rel=0.05)
+
+
+@given(st.integers(2, 9), st.integers(1, 64), st.integers(0, 2**32 - 1))
+def test_two_norms_say_as_much_as_the_gradients(count: int, batch: int, seed: int) -> None:
+    gradients = np.random.default_rng(seed).standard_normal((count, 5)) + 1.0
+    mean = gradients.mean(axis=0)
+    norms = from_norms(float((gradients**2).sum(axis=1).mean()), float(mean @ mean), batch, count)
+    whole = from_gradients(gradients, batch)
+    assert norms.square == pytest.approx(whole.square)
+    assert norms.variance == pytest.approx(whole.variance)
+    sample_variance = gradients.var(axis=0, ddof=1).sum()
+    assert whole.variance == pytest.approx(batch * sample_variance)
+
+
+def test_equal_gradients_have_no_noise() -> None:
+    seen = from_gradients(np.ones((4, 3)), 8)
+    assert seen == Estimate(3.0, 0.0)
+    assert NoiseScale().observed(seen).samples == 0.0
+
+
+@pytest.mark.parametrize(
+    ("estimate", "samples"),
+    [(Estimate(0.0, 0.0), 0.0), (Estimate(-1.0, 2.0), NOISIEST), (Estimate(2.0, -1.0), 0.0), (Estimate(4.0, 8.0), 2.0)],
+)
+def test_a_noise_scale_is_a_number_of_samples_whatever_chance_gave(estimate: Estimate, samples: float) -> None:
+    assert NoiseScale().observed(estimate).samples == samples
+
+
+def test_a_first_observation_counts_in_full_and_later_ones_by_their_decay() -> None:
+    first = NoiseScale().observed(Estimate(2.0, 6.0), decay=0.9)
+    assert first.mean.square == pytest.approx(2.0)
+    second = first.observed(Estimate(4.0, 2.0), decay=0.9)
+    assert second.mean.square == pytest.approx((0.9 * 2.0 + 4.0) / 1.9)
+    assert second.mean.variance == pytest.approx((0.9 * 6.0 + 2.0) / 1.9)
+    assert second.samples == pytest.approx((0.9 * 6.0 + 2.0) / (0.9 * 2.0 + 4.0))
+    assert NoiseScale().mean == Estimate(0.0, 0.0)
+
+
+def test_numerator_and_denominator_are_averaged_apart() -> None:
+    # The mean of the quotients would be 5.5, and infinite with one small enough denominator.
+    seen = NoiseScale().observed(Estimate(1.0, 10.0), decay=0.5).observed(Estimate(10.0, 10.0), decay=0.5)
+    assert seen.samples == pytest.approx((0.5 * 10 + 10) / (0.5 * 1 + 10))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (lambda: from_norms(1.0, 1.0, 8, 1), "count, local_batch"),
+        (lambda: from_norms(1.0, 1.0, 0, 2), "count, local_batch"),
+        (lambda: from_gradients(np.ones(3), 8), "gradients"),
+        (lambda: NoiseScale().observed(Estimate(1.0, 1.0), decay=1.0), "decay"),
+        (lambda: adam_preconditioner(np.ones(3), 0), "steps"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused(wrong: Callable[[], object], field: str) -> None:
+    with pytest.raises(InputError) as refused:
+        wrong()
+    assert refused.value.field == field
