@@ -3,7 +3,7 @@
 import gc
 import resource
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,22 +20,26 @@ from shoal.core.job import JobSpec
 from shoal.core.seams import Placer, Policy
 from shoal.core.snapshot import PerfModel, Snapshot
 from shoal.core.topology import Node, Topology, topology_of
-from shoal.engine.loop import Loop, judge, steadily
+from shoal.engine.loop import Judgement, Loop, judge, steadily
 from shoal.engine.replay import Crew, Replayed, replay
 from shoal.engine.state import State
 from shoal.mechanism.restart import RestartMechanism
 from shoal.perf.catalog import Catalog, catalog
 from shoal.perf.estimator import EstimatedModel
+from shoal.perf.measured import MeasuredProfile
 from shoal.perf.model import OnlineModel, ProfiledModel
+from shoal.perf.recordings import read_profiles
 from shoal.perf.table import read_table
 from shoal.placement.any import AnyPlacer
 from shoal.placement.network import NetworkPlacer
 from shoal.placement.packed import PackedPlacer
 from shoal.placement.rack import RackPlacer
-from shoal.policy.registry import parse_policy
+from shoal.policy.registry import knowledge_of, parse_policy
 from shoal.report.history import read_history
 from shoal.report.metrics import JobTable, Summary, job_table, summarize
+from shoal.report.story import Story, Told, stories
 from shoal.sim.backend import SimBackend
+from shoal.sim.cloud import Bill, Cloud, CloudTerms
 from shoal.sim.faults import Faults, JobFault
 from shoal.sim.searches import Searches
 from shoal.sim.truth import RestartCost, Truth
@@ -63,33 +67,60 @@ class Scenario:
     policy: str
     seed: int = 0
     placement: str = "packed"
-    knowledge: str = "profiled"
+    knowledge: str | None = None
+    """What policies are told of speed; None for what the policy is told where nobody says otherwise."""
     restart_cost: str = "job"
     noise: float = 0.0
     faults: str | None = None
     round: float | None = None
     throughputs: str | None = None
+    profiles: tuple[str, ...] = ()
+    """Folders with measured profiles, which then are the truth about the models in them."""
+    measurement_noise: float = 0.0
+    """Spread σ of what jobs' agents measure around the truth."""
+    cloud: str | None = None
+    """By which rule the cluster's nodes are rented, e.g. ``goodput``; None where they are simply there."""
     steadfast: bool = False
     """Whether everyone stays as they are where the policy fails, as on a cluster that must go on."""
 
     def __post_init__(self) -> None:
         if self.placement not in PLACERS:
             raise InputError("placement", self.placement, nearest(self.placement, PLACERS))
-        if self.knowledge not in KNOWLEDGE:
+        if self.knowledge is not None and self.knowledge not in KNOWLEDGE:
             raise InputError("knowledge", self.knowledge, nearest(self.knowledge, KNOWLEDGE))
-        if not 0.0 <= self.noise < 10.0:
-            raise InputError("noise", self.noise, "must be a spread from 0 to below 10")
+        for name in ("noise", "measurement_noise"):
+            if not 0.0 <= getattr(self, name) < 10.0:
+                raise InputError(name.replace("_", "-"), getattr(self, name), "must be a spread from 0 to below 10")
         if self.round is not None and not 0 < self.round < float("inf"):
             raise InputError("round", self.round, "must be a finite number of seconds above 0")
         if self.seed < 0:
             raise InputError("seed", self.seed, "must be at least 0")
         RestartCost.parse(self.restart_cost)
+        if self.cloud is not None:
+            CloudTerms.parse(self.cloud)
+            if knowledge_of(self.policy, adapting=True) != "online":
+                hint = "rents by what agents report, and under this policy none does; take pollux or rank"
+                raise InputError(f"cloud, policy {self.policy}", self.cloud, hint)
+
+    @property
+    def told(self) -> str:
+        """What policies are told of speed."""
+        return self.knowledge or knowledge_of(self.policy, adapting=False)
+
+    def settled(self, jobs: Iterable[Job]) -> "Scenario":
+        """The same with all said that depends on the jobs: what the policy is told of them where nobody says."""
+        if self.knowledge is not None:
+            return self
+        adapting = any(job.limits and not job.adaptation for job in jobs)
+        return replace(self, knowledge=knowledge_of(self.policy, adapting=adapting))
 
     def settings(self, workload: str) -> dict[str, Any]:
         """What the journal's header says of the run."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "cluster"}
         return {
             **plain,
+            "knowledge": self.told,
+            "profiles": list(self.profiles),
             "version": __version__,
             "workload": workload,
             "cluster": self.cluster.describe(),
@@ -103,14 +134,17 @@ class Scenario:
         try:
             nodes = [Node(name, kind, gpus, rack) for name, kind, gpus, rack in settings["cluster_nodes"]]
             plain = {f.name: settings[f.name] for f in fields(cls) if f.name != "cluster"}
+            plain["profiles"] = tuple(plain["profiles"])
             return cls(cluster=topology_of(nodes, settings["prices"]), **plain)
         except (KeyError, TypeError, ValueError) as error:
             raise JournalError(f"the journal's header does not describe a run: {error!r}") from error
 
     def speeds(self) -> Catalog:
-        """The built-in catalogue, with the given throughput file on top."""
+        """The built-in catalogue, with the given throughput file on top, and the measured profiles on top of that."""
         known = catalog()
-        return known if self.throughputs is None else known.extended(read_table(Path(self.throughputs)))
+        if self.throughputs is not None:
+            known = known.extended(read_table(Path(self.throughputs)))
+        return known.extended(read_profiles(self.profiles, known.models)) if self.profiles else known
 
     def make_policy(self) -> Policy:
         """The policy, its round set where it has one and none is asked for in the specification."""
@@ -127,9 +161,9 @@ class Scenario:
     def make_state(self, known: Catalog) -> State:
         """An empty state that knows what policies may know."""
         perf: PerfModel = ProfiledModel(self.cluster, known)
-        if self.knowledge == "online":
+        if self.told == "online":
             perf = OnlineModel(self.cluster)
-        elif self.knowledge == "estimated":
+        elif self.told == "estimated":
             perf = EstimatedModel(self.cluster, known, seed=self.seed)
         return State(self.cluster, perf, self.seed)
 
@@ -142,7 +176,7 @@ class Scenario:
     def declared(self, job: Job, speed: float) -> JobSpec:
         """What a job's owner submits: under an oracle, the truth."""
         spec = job.spec()
-        if self.knowledge != "oracle":
+        if self.told != "oracle":
             return spec
         return replace(spec, work=job.work, speed=speed, batch_schedule=job.batch_schedule)
 
@@ -174,6 +208,8 @@ class Outcome:
 
     summary: Summary
     jobs: JobTable
+    bill: Bill | None = None
+    """What was rented, in a cloud."""
 
 
 def run(
@@ -189,8 +225,10 @@ def run(
     ``policy`` stands in for the one the scenario names: how a policy of one's own is run from Python.
     """
     begin = process_time()
+    scenario = scenario.settled(workload.jobs)
     known = scenario.speeds()
     check_types(workload.jobs, scenario.cluster, known)
+    _check_measured(scenario, workload.jobs, known)
     stopwatch = _Stopwatch(policy or scenario.make_policy())
     backend = make_backend(scenario, workload.jobs, known)
     settings = scenario.settings(workload.name)
@@ -212,7 +250,10 @@ def run(
         "cpu_seconds": process_time() - begin,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    return Outcome(summarize(history, table, measured=measured), table)
+    bill = backend.bill() if isinstance(backend, Cloud) else None
+    if bill is not None:
+        measured["rent"] = bill.summary()
+    return Outcome(summarize(history, table, measured=measured), table, bill)
 
 
 def unfinished(loop: Loop, most: int = 10) -> list[dict[str, str]]:
@@ -224,14 +265,24 @@ def unfinished(loop: Loop, most: int = 10) -> list[dict[str, str]]:
     return [{"id": name, "reason": verdicts.reason(i).sentence()} for i, name in enumerate(snapshot.ids[:most])]
 
 
-def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimBackend | Searches:
-    """The simulated world of a scenario, with the people who search in it where there are trials."""
+def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimBackend | Searches | Cloud:
+    """The simulated world of a scenario: with people who search in it where there are trials, on rented nodes if so."""
+    terms = None if scenario.cloud is None else CloudTerms.parse(scenario.cloud)
+    front = _make_front(scenario, jobs, known, blind=terms is not None and terms.blind)
+    if terms is None:
+        return front
+    return Cloud(front, front.world if isinstance(front, Searches) else front, terms)
+
+
+def _make_front(scenario: Scenario, jobs: Sequence[Job], known: Catalog, *, blind: bool) -> SimBackend | Searches:
     truth = Truth.of(jobs, scenario.cluster, known, noise=scenario.noise, seed=scenario.seed)
     faults, restart_cost = _faults(scenario, jobs), RestartCost.parse(scenario.restart_cost)
     if any(job.search is not None for job in jobs):
-        return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed)
+        noise = scenario.measurement_noise
+        return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed, noise, blind=blind)
     specs = [scenario.declared(job, speed) for job, speed in zip(jobs, truth.factors, strict=True)]
-    return SimBackend(truth, specs, restart_cost, faults, scenario.seed)
+    measuring = scenario.measurement_noise
+    return SimBackend(truth, specs, restart_cost, faults, scenario.seed, measuring=measuring, blind=blind)
 
 
 def _faults(scenario: Scenario, jobs: Sequence[Job]) -> Faults:
@@ -244,7 +295,7 @@ def _faults(scenario: Scenario, jobs: Sequence[Job]) -> Faults:
     return faults
 
 
-def _turn(loop: Loop, backend: SimBackend | Searches, progress: Callable[[int], None] | None) -> None:
+def _turn(loop: Loop, backend: SimBackend | Searches | Cloud, progress: Callable[[int], None] | None) -> None:
     turns = 0
     while loop.cycle():
         turns += 1
@@ -269,8 +320,18 @@ def _quiet_collector() -> Iterator[None]:
 
 def check(scenario: Scenario, workload: Workload) -> None:
     """Refuse what ``run`` would refuse, before anything is run or written."""
-    check_types(workload.jobs, scenario.cluster, scenario.speeds())
+    known = scenario.speeds()
+    check_types(workload.jobs, scenario.cluster, known)
+    _check_measured(scenario, workload.jobs, known)
     _faults(scenario, workload.jobs)
+
+
+def _check_measured(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> None:
+    """Refuse profiles that lack a model of the workload: it would run by figures from elsewhere, unnoticed."""
+    for model in filter(None, dict.fromkeys(job.model for job in jobs) if scenario.profiles else ()):
+        if not isinstance(known.profile(model), MeasuredProfile):
+            hint = f"has no folder {model}, a model of this workload"
+            raise InputError("profiles", ", ".join(scenario.profiles), hint)
 
 
 def check_types(jobs: Sequence[Job], cluster: Topology, known: Catalog) -> None:
@@ -297,7 +358,11 @@ def check_types(jobs: Sequence[Job], cluster: Topology, known: Catalog) -> None:
 
 
 def replay_file(
-    path: Path, *, throughputs: str | None = None, progress: Callable[[int], None] | None = None
+    path: Path,
+    *,
+    throughputs: str | None = None,
+    progress: Callable[[int], None] | None = None,
+    watch: Callable[[Snapshot, Judgement], None] | None = None,
 ) -> tuple[Replayed, JournalFile, dict[str, Any]]:
     """Derive every decision of a journal file again; gives what was derived, the file read, and its settings."""
     settings = settings_of(JournalFile(path).read)
@@ -309,5 +374,19 @@ def replay_file(
         return scenario.make_crew()
 
     journal = JournalFile(path)
-    derived = replay(journal.read, crew_of, progress)
+    derived = replay(journal.read, crew_of, progress, watch)
     return derived, journal, settings
+
+
+def stories_of(path: Path) -> list[Story]:
+    """What happened to each job of a journal file; why jobs waited is derived again, decision by decision."""
+    told: list[Told] = []
+
+    def watch(snapshot: Snapshot, judgement: Judgement) -> None:
+        verdicts, rows = judgement.verdicts, snapshot.columns.rows
+        for i in np.flatnonzero(verdicts.gpus == 0).tolist():
+            reason = verdicts.reason(i)
+            told.append(Told(snapshot.now, int(rows[i]), int(reason.code), reason.sentence()))
+
+    replay_file(path, watch=watch)
+    return stories(read_history(JournalFile(path).raw()), told)

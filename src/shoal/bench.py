@@ -10,13 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import numpy as np
 
-from shoal import bench_auction, bench_elastic, bench_live, bench_solve
+from shoal import bench_auction, bench_elastic, bench_goodput, bench_live, bench_market, bench_solve, bench_trainer
 from shoal.app import Scenario, make_backend, run
 from shoal.core.decision import Decision, Grant, Refusal, Verdict
 from shoal.core.errors import InputError, nearest
@@ -43,11 +44,12 @@ class Bench:
     measure: Callable[[Path], dict[str, float]]
     budget_mb: float | None = None
     data: Path | None = None
+    library: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a bench came to; ``seconds`` is None where its data is not to be had."""
+    """What a bench came to; ``seconds`` is None where its data or a library it needs is not to be had."""
 
     name: str
     what: str
@@ -188,6 +190,48 @@ def _shares() -> list[Bench]:
     ]
 
 
+def _goodput() -> list[Bench]:
+    """Pollux's step times and batches."""
+    return [
+        Bench("fit", "one job's step times from 100 measurements", 0.02, lambda _: bench_goodput.fit(100)),
+        Bench("batches", "best batches, 2,000 jobs on 12 allocations", 0.1, lambda _: bench_goodput.batches(2000)),
+        Bench("pollux-160", "Pollux, 160 jobs on 16x4 GPUs", 0.02, lambda _: bench_goodput.decision(160, "t4:16x4")),
+        Bench(
+            "pollux-2000", "Pollux, 2,000 jobs on 256x8 GPUs", 0.3, lambda _: bench_goodput.decision(2000, "t4:256x8")
+        ),
+        Bench(
+            "pollux-genetic",
+            "Pollux, 60 jobs on 16x4 GPUs, beside the paper's search",
+            0.02,
+            lambda _: bench_goodput.against_genetic(60, "t4:16x4"),
+        ),
+    ]
+
+
+def _window(jobs: int, odd: bool) -> Callable[[Path], dict[str, float]]:
+    return lambda _: bench_market.window(jobs, odd=odd)
+
+
+def _windows() -> list[Bench]:
+    """Shockwave's windows and the public traces; the gap is on welfare at a fixed makespan level."""
+    benches = []
+    for jobs, budget in ((500, 0.05), (1000, 0.1), (2000, 0.2)):
+        what = f"a window of 20 rounds, {jobs:,} jobs on 256 GPUs, with its ranking"
+        benches.append(Bench(f"window-{jobs}", what, budget, _window(jobs, odd=False)))
+        benches.append(
+            Bench(f"window-{jobs}-odd", f"{what}; gangs that do not divide", budget, _window(jobs, odd=True))
+        )
+    for jobs, cluster, speeds, budget in ((120, "v100:8x4", "tacc", 1.0), (900, "v100:64x4", "wisr", 20.0)):
+        what = f"Shockwave's public {jobs}-job trace on {cluster}, shockwave"
+        data = Path(bench_market.TRACES) / f"jobs_{jobs}_{speeds}.json"
+        benches.append(Bench(f"shockwave-{jobs}", what, budget, _trace(jobs, cluster, speeds), None, data))
+    return benches
+
+
+def _trace(jobs: int, cluster: str, speeds: str) -> Callable[[Path], dict[str, float]]:
+    return lambda data: bench_market.trace(data, jobs, cluster, speeds)
+
+
 def _live() -> list[Bench]:
     """A control plane and agents as processes, asked over HTTP."""
     alone = "300 submissions one by one, each durable before the next (150/s); by the clock"
@@ -201,6 +245,18 @@ def _live() -> list[Bench]:
         Bench("live-restart", again, 5.0, lambda _: bench_live.restart(10_000)),
         Bench("live-idle", "an idle agent, CPU seconds a second, and its memory", 0.01, _idle, 60.0),
         Bench("live-cancel", cancelled, 0.2, lambda _: bench_live.cancel()),
+    ]
+
+
+def _trainer() -> list[Bench]:
+    """Workers that join and leave a job that trains."""
+    larger = "two workers pause while two more join them, 2 MB of state, median of 30; by the clock"
+    smaller = "two workers pause while two others leave, median of 30; by the clock"
+    called_off = "a step gets longer by this while expansions are ordered and called off; by the clock"
+    return [
+        Bench("trainer-expand", larger, 0.01, lambda _: bench_trainer.expand(), library="torch"),
+        Bench("trainer-shrink", smaller, 0.003, lambda _: bench_trainer.shrink(), library="torch"),
+        Bench("trainer-cancel", called_off, 0.0005, lambda _: bench_trainer.cancel(), library="torch"),
     ]
 
 
@@ -235,7 +291,10 @@ def _all() -> list[Bench]:
         benches.append(Bench(f"cycle-cold-{policy}", f"one cycle, {live}, thousands start", 0.1, _cold(policy)))
     benches += _solvers()
     benches += _shares()
+    benches += _windows()
+    benches += _goodput()
     benches += _live()
+    benches += _trainer()
     benches.append(Bench("import", "import shoal", 0.3, _fresh(["-c", "import shoal"])))
     benches.append(Bench("help", "shoal --help", 0.5, _fresh(["-m", "shoal", "--help"])))
     return benches
@@ -261,6 +320,8 @@ def measure(bench: Bench, data: Path) -> Result:
     """Run one bench in a process of its own."""
     blank = Result(bench.name, bench.what, None, bench.budget_seconds, None, bench.budget_mb, {})
     if bench.data is not None and not (data / bench.data).exists():
+        return blank
+    if bench.library is not None and find_spec(bench.library) is None:
         return blank
     done = subprocess.run(
         [sys.executable, "-m", "shoal.bench", bench.name, str(data)],

@@ -125,8 +125,9 @@ def read_faults(spec: str | None, topology: Topology, job_ids: Mapping[str, int]
     script = given.pop("script", [])
     _only(given, _RATES | {"script"}, f"faults {spec}")
     rates = {key: _positive(f"faults.{key}", value, spec) for key, value in given.items()}
-    if rates.get("straggler_speed", 0.0) > 1.0:
-        raise InputError("faults.straggler_speed", given["straggler_speed"], _AT_MOST_WHOLE, where=spec)
+    for key in ("straggler_speed", "interference_speed"):
+        if rates.get(key, 0.0) > 1.0:
+            raise InputError(f"faults.{key}", given[key], _AT_MOST_WHOLE, where=spec)
     if not isinstance(script, list):
         raise InputError("faults.script", script, "must be a list of faults", where=spec)
     return Faults(script=tuple(_fault(entry, topology, job_ids, spec) for entry in script), **rates)

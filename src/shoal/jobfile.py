@@ -43,7 +43,7 @@ def read_jobs(
 
     A job runs in ``folder`` where it names no other; a name that is missing is made from the file's.
     """
-    text, given = _text(path), given or {}
+    text, given = text_of(path), given or {}
     if is_script(text):
         scripts, notes = jobs_of(text, path, folder=folder, environ=environ or {}, given=given)
         made = [submission({"workdir": str(folder), **fields}, where=path.name) for fields in scripts]
@@ -51,7 +51,7 @@ def read_jobs(
     jobs = []
     for fields, lines in _documents(text, path):
         _known_fields(fields, lines, path)
-        settings = {"name": as_name(path.stem), "workdir": str(folder), **_with_numbers(fields), **given}
+        settings = {"name": as_name(path.stem), "workdir": str(folder), **with_numbers(fields), **given}
         if isinstance(fields.get("env"), dict):
             settings["env"] = {**fields["env"], **given.get("env", {})}
         if isinstance(settings["workdir"], str):
@@ -74,11 +74,12 @@ def submission(fields: Mapping[str, Any], *, where: str = "", lines: Mapping[str
     for name in _NUMBERS:
         value = getattr(made, name)
         if value is not None and not math.isfinite(value):
-            raise InputError(name, value, "must be a finite number", where=_place(where, name, lines or {}))
+            raise InputError(name, value, "must be a finite number", where=placed(where, name, lines or {}))
     return made
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What stands in a file."""
     try:
         return path.read_text()
     except OSError as error:
@@ -95,7 +96,7 @@ def _documents(text: str, path: Path) -> list[tuple[dict[str, Any], dict[str, in
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         items = root.value if isinstance(root, yaml.SequenceNode) else [root] if root is not None else []
-        lines = [_lines(item) for item in items]  # before they are made into values, which unfolds merged keys
+        lines = [lines_of(item) for item in items]  # before they are made into values, which unfolds merged keys
         found = [(loader.construct_document(item), of) for item, of in zip(items, lines, strict=True)]
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
@@ -110,7 +111,8 @@ def _documents(text: str, path: Path) -> list[tuple[dict[str, Any], dict[str, in
     return found
 
 
-def _lines(node: "Node") -> dict[str, int]:
+def lines_of(node: "Node") -> dict[str, int]:
+    """The line of each field of a YAML mapping; a field that is given twice is refused."""
     from yaml import MappingNode
     from yaml.constructor import ConstructorError
 
@@ -122,12 +124,13 @@ def _lines(node: "Node") -> dict[str, int]:
     return lines
 
 
-def _with_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
+def with_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The same, with 1e6 where a number belongs read as one: to YAML it is a word."""
-    return {name: _number(value) if name in _NUMBERS else value for name, value in fields.items()}
+    return {name: number_of(value) if name in _NUMBERS else value for name, value in fields.items()}
 
 
-def _number(value: object) -> object:
+def number_of(value: object) -> object:
+    """The same, as a number if it is the text of one."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -138,10 +141,11 @@ def _known_fields(fields: Mapping[Any, Any], lines: Mapping[str, int], path: Pat
     for name in map(str, fields):
         if name not in Submission.__struct_fields__:
             hint = nearest(name, Submission.__struct_fields__)
-            raise InputError("field", name, hint, where=_place(str(path), name, lines))
+            raise InputError("field", name, hint, where=placed(str(path), name, lines))
 
 
-def _place(where: str, name: str, lines: Mapping[str, int]) -> str:
+def placed(where: str, name: str, lines: Mapping[str, int]) -> str:
+    """The file, and the line of the field if it has one."""
     return f"{where}:{lines[name]}" if name in lines else where
 
 
@@ -170,7 +174,9 @@ def _explained(
         hint = _WORDS
     elif name == "ranks":
         hint = "must be gpu (run it once for each GPU) or node (once for each node)"
-    return InputError(name, value, hint, where=_place(where, at[1], lines))
+    elif name == "resizes":
+        hint = "must be restart (stop it and start it again) or in_place (its workers come and go while others train)"
+    return InputError(name, value, hint, where=placed(where, at[1], lines))
 
 
 def _in_env(env: Mapping[Any, Any]) -> tuple[str, object, str]:

@@ -171,9 +171,10 @@ class _Oracle:
         pause, seen = _FORECAST_SECONDS, (-1, -1.0)
         while not self._ended.wait(pause):
             pause = 0.5
-            looked = time.monotonic() - self.plane.asked < _ASKED_SECONDS
+            if time.monotonic() - self.plane.asked >= _ASKED_SECONDS:
+                continue
             state = (self.plane.crew.state.cycle, round(self.plane.asked))
-            if not looked or state == seen or not self.plane.waiting:
+            if state == seen or not self.plane.waiting:
                 continue
             seen, begin = state, time.monotonic()
             try:

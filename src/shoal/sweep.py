@@ -69,10 +69,12 @@ class Task:
         """What a finished run on disk must have been made of to stand for this one."""
         settings = self.scenario.settings(self.source.name)
         settings["source"] = [self.source.format, self.source.jobs, self.source.window, self.source.skip_bad]
+        settings["asked_knowledge"] = self.scenario.knowledge
         # A file under the same name may have been changed since.
         policy_file, dot_py, _ = self.scenario.policy.partition(".py:")
         own = f"{policy_file}.py" if dot_py else None
-        named = (self.source.name, self.scenario.faults, self.scenario.throughputs, own)
+        measured = (str(path) for folder in self.scenario.profiles for path in sorted(Path(folder).glob("*/*.csv")))
+        named = (self.source.name, self.scenario.faults, self.scenario.throughputs, own, *measured)
         settings["files"] = [crc32(Path(name).read_bytes()) for name in named if name and Path(name).is_file()]
         return json.dumps(settings, sort_keys=True, default=str)
 

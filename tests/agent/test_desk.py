@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.conftest import order as order_of
 
-from shoal.agent.desk import Desk, Forget, Phase, Prepare, Start, Stop, Todo
-from shoal.wire.messages import PROTOCOL, Orders, RunOrder
+from shoal.agent.desk import Desk, Forget, Phase, Prepare, Start, Stop, Tell, Todo
+from shoal.wire.messages import PROTOCOL, Orders, Roster, RunOrder
 
 
 def order(phase: str, job: int = 1, incarnation: int = 1, **other: Any) -> RunOrder:
@@ -28,11 +28,19 @@ def words(todo: Todo) -> list[str]:
                 said.append(f"prepare {run.job}.{run.incarnation}")
             case Start(run, devices, port):
                 said.append(f"start {run.job}.{run.incarnation} on {list(devices)} port {port}")
+            case Tell((job, incarnation), roster, leavers):
+                said.append(f"tell {job}.{incarnation} {roster.generation}: {roster.members}, without {list(leavers)}")
             case Stop((job, incarnation), grace):
                 said.append(f"stop {job}.{incarnation} in {grace:g}")
             case Forget((job, incarnation)):
                 said.append(f"forget {job}.{incarnation}")
     return said
+
+
+def workers(phase: str, incarnation: int, first: int, many: int, generation: int, *members: int) -> RunOrder:
+    """Workers of job 1 that come and go, since its first incarnation."""
+    roster = Roster(origin=1, keeps_store=incarnation == 1, generation=generation, members=list(members))
+    return order(phase, 1, incarnation, gpus=many, first_rank=first, local_ranks=many, roster=roster)
 
 
 def told(desk: Desk) -> dict[str, str]:
@@ -122,6 +130,33 @@ LIVES: dict[str, list[tuple[Any, list[str], dict[str, str]]]] = {
         (lambda d: d.follow(orders(generation=4)), [], {"1.1": "ready"}),
         (lambda d: d.follow(orders(generation=4), first=True), ["forget 1.1"], {}),
         (lambda d: d.follow(orders(order("go"), generation=4)), ["prepare 1.1"], {}),
+    ],
+    "workers join those of an earlier incarnation, and only once they are named are they told of anything": [
+        (lambda d: d.follow(orders(workers("go", 1, 0, 1, 1, 0))), ["prepare 1.1"], {}),
+        (lambda d: d.prepared((1, 1), 7000), ["start 1.1 on [0] port 7000"], {"1.1": "ready"}),
+        (lambda d: d.follow(orders(workers("go", 1, 0, 1, 1, 0), workers("go", 2, 1, 1, 0))), ["prepare 1.2"],
+         {"1.1": "ready"}),
+        (lambda d: d.prepared((1, 2), 7001), ["start 1.2 on [1] port 7001"], {"1.1": "ready", "1.2": "ready"}),
+        (lambda d: d.follow(orders(workers("go", 1, 0, 1, 2, 0, 1), workers("go", 2, 1, 1, 2, 0, 1))),
+         ["tell 1.1 2: [0, 1], without []", "tell 1.2 2: [0, 1], without []"], {"1.1": "ready", "1.2": "ready"}),
+        (lambda d: d.follow(orders(workers("go", 1, 0, 1, 2, 0, 1), workers("go", 2, 1, 1, 1, 0))), [],
+         {"1.1": "ready", "1.2": "ready"}),
+    ],
+    "the device of a worker that was left out goes to another job when nothing of that worker is left": [
+        (lambda d: d.follow(orders(workers("go", 1, 0, 2, 1, 0, 1))), ["prepare 1.1"], {}),
+        (lambda d: d.prepared((1, 1), 7000), ["start 1.1 on [0, 1] port 7000"], {"1.1": "ready"}),
+        (lambda d: d.started((1, 1)), [], {"1.1": "running"}),
+        (lambda d: d.follow(orders(workers("go", 1, 0, 2, 2, 1), order("go", 2))),
+         ["tell 1.1 2: [1], without [0]"], {"1.1": "running"}),
+        (lambda d: d.exited((1, 1), 0, 0), [], {"1.1": "running"}),
+        (lambda d: d.cleared((1, 1), 0), ["prepare 2.1"], {"1.1": "running"}),
+        (lambda d: d.prepared((2, 1), 7001), ["start 2.1 on [0] port 7001"], {"1.1": "running", "2.1": "ready"}),
+    ],
+    "workers that were to join others are not taken for ones that start a job": [
+        (lambda d: d.follow(orders(workers("prepare", 2, 3, 1, 0))), ["prepare 1.2"], {}),
+        (lambda d: d.prepared((1, 2), 7000), [], {"1.2": "ready"}),
+        (lambda d: d.follow(orders(order("prepare", 1, 2, roster=Roster(origin=2, generation=1, members=[0])))), [],
+         {"1.2": "ended"}),
     ],
     "an agent that ends stops what runs, drops what waits and takes nothing new": [
         (lambda d: d.follow(orders(order("go"), order("go", 2, gpus=2))), ["prepare 1.1"], {}),

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.agent.folder import MOST_LOG_BYTES, Folder, Record
 from shoal.core.errors import InputError
-from shoal.wire.messages import LogRead
+from shoal.wire.messages import LogRead, SessionReport
 
 
 @pytest.fixture
@@ -57,9 +57,12 @@ def test_names_that_are_no_names_are_refused(folder: Folder, tmp_path: Path, nam
 
 
 PROGRESS = {
-    "12": (12.0, None),
-    "12.5 10\n": (12.5, 10.0),
-    "1e3 0": (1000.0, 0.0),
+    "12": (12.0, None, None),
+    "12.5 10\n": (12.5, 10.0, None),
+    "1e3 0": (1000.0, 0.0, None),
+    '5 4\n{"rate": 2, "batch_size": 64, "more": 1}\n': (5.0, 4.0, SessionReport(rate=2.0, batch_size=64)),
+    '5 4\n{"rate": "fast"}': (5.0, 4.0, None),
+    '5 4\n{"rate": 2': (5.0, 4.0, None),
     "": None,
     "1 2 3": None,
     "nan": None,
@@ -71,8 +74,8 @@ PROGRESS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), PROGRESS.items(), ids=map(repr, PROGRESS))
-def test_progress_is_one_line_of_numbers_or_nothing(
-    folder: Folder, text: str, expected: tuple[float, float | None] | None
+def test_progress_is_one_line_of_numbers_and_perhaps_a_report_or_nothing(
+    folder: Folder, text: str, expected: tuple[float, float | None, SessionReport | None] | None
 ) -> None:
     folder.record((1, 2), Record(1, 1, "boot", "machine"))
     assert folder.read_progress((1, 2)) is None

@@ -97,6 +97,39 @@ def test_why_a_program_cannot_be_executed(
     assert sentence in cause
 
 
+def test_workers_apart_end_alone_leave_in_time_and_their_store_stays_until_the_run_is_stopped(
+    what: dict[str, Any], tmp_path: Path
+) -> None:
+    store = {"argv": ["sh", "-c", "read line; echo closed"], "env": {}, "log": "1.store.log"}
+    argv = ["sh", "-c", 'if [ "$RANK" = 0 ]; then exit 3; else exec sleep 600; fi']
+    ranks = [{**rank, "env": {"RANK": str(rank["rank"])}} for rank in what["ranks"]]
+    apart = {**what, "argv": argv, "ranks": ranks, "apart": True, "store": store}
+    command = [sys.executable, "-I", "-S", keeper.__file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines = (json.loads(line) for line in process.stdout)
+        print(json.dumps(apart), file=process.stdin, flush=True)
+        heard = [next(lines) for _ in range(3)]
+        assert heard[1:] == [
+            {"event": "ended", "rank": 0, "status": 3, "warned": False},
+            {"event": "cleared", "rank": 0},
+        ]
+        print("release 1 0", file=process.stdin, flush=True)
+        assert next(lines) == {"event": "ended", "rank": 1, "status": -9, "warned": False}
+        assert next(lines) == {"event": "cleared", "rank": 1}
+        print("stop 600", file=process.stdin, flush=True)
+        assert next(lines) == {"event": "over", "why": ""}
+    assert (tmp_path / "1.store.log").read_text() == ""
+
+
+def test_a_store_that_ends_takes_the_workers_with_it(what: dict[str, Any]) -> None:
+    store = {"argv": ["false"], "env": {}, "log": "1.store.log"}
+    said = told({**what, "argv": ["sleep", "600"], "apart": True, "store": store})
+    assert causes(said) == ["the store of the job's workers ended; see its log on this node"]
+    assert said[-1]["why"] == "store"
+
+
 def test_a_keeper_that_is_told_nothing_does_nothing() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", keeper.__file__], input=b"{", capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")

@@ -53,7 +53,7 @@ COMMANDS = (
     Case("no workload", ("simulate", "--policy", "fifo", "--cluster", "v100:1x1"), ("Missing", "'--workload'")),
     Case("no policy", ("simulate", "--workload", "demo", "--cluster", "v100:1x1"), ("Missing", "'--policy'")),
     Case("no cluster", ("simulate", "--workload", "demo", "--policy", "fifo"), ("Missing", "'--cluster'")),
-    Case("an unknown bench", ("bench", "filly"), ("bench: 'filly'", "philly")),
+    Case("an unknown bench", ("bench", "philly-512x4-fif"), ("bench: 'philly-512x4-fif'", "philly-512x4-fifo")),
 )
 
 POLICIES = (
@@ -105,6 +105,8 @@ SETTINGS = (
         ("throughputs: 't.json'", "not a throughput file"),
         {"t.json": "[1, 2]"},
     ),
+    Case("a measurement noise below 0", simulate("--measurement-noise", "-1"), ("measurement-noise: -1.0", "from 0")),
+    Case("no folder of profiles", simulate("--profiles", "p"), ("profiles: 'p'", "is no folder")),
 )
 
 _SHAPE = "TYPE:NODESxGPUS"
@@ -153,6 +155,9 @@ FAULTS = (
     Case("a rate without a value", simulate("--faults", "node_mtbf"), ("faults.node_mtbf: ''", "above 0")),
     Case("a rate in words", simulate("--faults", "node_mtbf=x"), ("faults.node_mtbf: 'x'", "above 0")),
     Case("a rate of zero", simulate("--faults", "gpu_mtbf=0"), ("faults.gpu_mtbf: '0'", "above 0")),
+    Case("an unknown way to rent", simulate("--cloud", "goodputs"), ("cloud: 'goodputs'", "goodput")),
+    Case("rented for a policy that hears nothing", simulate("--cloud", "goodput"), ("policy fifo", "pollux or rank")),
+    Case("hurrying company", simulate("--faults", "interference_speed=2"), ("interference_speed: '2'", "at most 1")),
     Case("a straggler that hurries", simulate("--faults", "straggler_speed=3"), ("straggler_speed: '3'", "at most 1")),
     Case("a script outside a file", simulate("--faults", "script=1"), ("faults.script: '1'", "list of faults")),
     Case("a missing file of faults", simulate("--faults", "f.yaml"), ("faults: 'f.yaml'", "No such file")),

@@ -341,7 +341,8 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
     accept(cluster)
     options = ("--gpus", "4", "--min-gpus", "2", "--max-gpus", "8", "--kinds", "a100,h100", "--work", "60")
     more = ("--env", "A=b=c", "--ranks", "node", "--grace", "5", "--weight", "2", "--deadline", "90", "--tenant", "nlp")
-    code, out, err = shoal("submit", *options, *more, "--", "python", "train.py", "--gpus", "--", "x y")
+    again = ("--resizes", "in_place")
+    code, out, err = shoal("submit", *options, *more, *again, "--", "python", "train.py", "--gpus", "--", "x y")
     assert (code, out, err) == (0, "train-0000\n", "")
     (asked,) = cluster.asked
     key = asked.body.pop("key")
@@ -359,6 +360,7 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
         "work": 60.0,
         "env": {"A": "b=c"},
         "ranks": "node",
+        "resizes": "in_place",
         "grace": 5.0,
         "weight": 2.0,
         "deadline": 90.0,

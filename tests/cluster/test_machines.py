@@ -38,7 +38,17 @@ from shoal.policy.las import Las
 from shoal.policy.max_min import MaxMin
 from shoal.store.codec import Decided
 from shoal.store.journal import MemoryJournal
-from shoal.wire.messages import PROTOCOL, Hello, Orders, RankExit, Report, RunOrder, RunReport
+from shoal.wire.messages import (
+    PROTOCOL,
+    Hello,
+    Orders,
+    RankExit,
+    Report,
+    Roster,
+    RunOrder,
+    RunReport,
+    SessionReport,
+)
 
 LEASE, GRACE = 5.0, 1.0
 
@@ -56,10 +66,42 @@ class Run:
     """One incarnation on one node, in the model."""
 
     order: RunOrder
-    phase: str = "ready"
+    phase: str = "waiting"
     statuses: tuple[int, ...] = ()
     ends_at: float = inf
     cause: str = ""
+    exits: dict[int, RankExit] = field(default_factory=dict)
+    """Of workers that come and go: those that went."""
+    roster: Roster | None = None
+    began: range = range(0)
+    """The workers it was started with."""
+    founders: tuple[int, ...] = ()
+    """Those it was to begin with, where it started the job."""
+    trained: int = 0
+    """The generation in whose group its workers last trained."""
+
+    @property
+    def origin(self) -> int:
+        roster = self.roster or self.order.roster
+        return self.order.incarnation if roster is None else roster.origin
+
+    @property
+    def workers(self) -> list[int]:
+        """Those that are there."""
+        return [number for number in self.began if number not in self.exits]
+
+    @property
+    def gpus(self) -> int:
+        """How many it has, or is promised."""
+        if self.phase not in ("ready", "running"):
+            return 0
+        return self.order.gpus if self.roster is None else len(self.workers)
+
+    def leave(self, worker: int, status: int) -> None:
+        """A worker ends; the run does with the last, unless it keeps the store and was not told to stop."""
+        self.exits[worker] = RankExit(worker, status, warned=self.ends_at < inf)
+        if not self.workers and not (self.roster and self.roster.keeps_store and self.ends_at == inf):
+            self.phase = "ended"
 
     def report(self) -> RunReport:
         exits = [RankExit(self.order.first_rank + i, status) for i, status in enumerate(self.statuses)]
@@ -67,9 +109,11 @@ class Run:
             job=self.order.job,
             incarnation=self.order.incarnation,
             phase=self.phase,  # type: ignore[arg-type]
-            exits=exits,
+            exits=exits or list(self.exits.values()),
             cause=self.cause,
             blameless=bool(self.cause),
+            session=SessionReport(generation=self.trained) if self.trained else None,
+            roster=self.roster,
         )
 
 
@@ -101,7 +145,11 @@ class ModelAgent:
             machines.hello(Hello(PROTOCOL, self.node, boot, "gpu", self.gpus, "127.0.0.1"))
             self.known = True
         report = Report(
-            protocol=PROTOCOL, node=self.node, boot=boot, known=0, runs=[run.report() for run in self.runs.values()]
+            protocol=PROTOCOL,
+            node=self.node,
+            boot=boot,
+            known=0,
+            runs=[run.report() for run in self.runs.values() if run.phase != "waiting"],
         )
         try:
             orders = machines.sync(report)
@@ -122,14 +170,32 @@ class ModelAgent:
                     self.end(run, now)
         for key, order in wanted.items():
             run = self.runs.setdefault(key, Run(order))
+            if run.phase == "ready" and run.origin != Run(order).origin:
+                run.phase, run.cause = "ended", "it was to join others"
+            run.order = order
             if order.phase == "stop":
                 self.end(run, now)
-            elif order.phase == "go" and run.phase == "ready":
-                run.phase = "running"
+        self.seat()
+
+    def seat(self) -> None:
+        """Make ready what there are GPUs for, let go what may, and tell workers who is to train."""
+        for run in self.runs.values():
+            strangers = [o for o in self.runs.values() if o.order.job == run.order.job and o.origin != run.origin]
+            free = self.gpus - sum(other.gpus for other in self.runs.values())
+            if run.phase == "waiting" and run.order.gpus <= free and not any(o.gpus for o in strangers):
+                run.phase = "ready"
+            if run.phase == "ready" and run.order.phase == "go":
+                run.phase, run.roster = "running", run.order.roster
+                run.began = range(run.order.first_rank, run.order.first_rank + run.order.local_ranks)
+                if run.roster and run.roster.origin == run.order.incarnation:
+                    run.founders = tuple(run.roster.members)
+            known, wanted = run.roster, run.order.roster
+            if run.phase == "running" and known and wanted and known.origin == wanted.origin:
+                run.roster = max(known, wanted, key=lambda roster: roster.generation)
 
     def end(self, run: Run, now: float) -> None:
         """Warn; it leaves some time within its grace."""
-        if run.phase == "ready":
+        if run.phase in ("waiting", "ready"):
             run.phase = "ended"
         elif run.phase == "running" and run.ends_at == inf:
             run.ends_at = now + GRACE
@@ -139,7 +205,15 @@ class ModelAgent:
             if now >= self.lease_ends and run.phase == "running" and run.ends_at == inf:
                 run.cause, run.ends_at = "its lease ran out", self.lease_ends + GRACE
             if now >= run.ends_at and run.phase == "running":
-                run.phase, run.statuses = "ended", (-15,) * run.order.local_ranks
+                if run.roster is None:
+                    run.phase, run.statuses = "ended", (-15,) * run.order.local_ranks
+                for worker in run.workers if run.roster else ():
+                    run.leave(worker, -15)
+                run.phase = "ended"
+            elif run.phase == "running" and run.roster and run.roster.generation:
+                for worker in set(run.workers) - set(run.roster.members):
+                    run.leave(worker, 0)
+        self.seat()
 
     def running(self) -> list[Run]:
         return [run for run in self.runs.values() if run.phase == "running"]
@@ -193,6 +267,8 @@ class World:
     door: Door = field(init=False)
     ledger: Ledger = field(init=False)
     ids: list[str] = field(default_factory=list)
+    holders: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    """By job and origin: the workers that hold, or held when they died, what was trained."""
 
     def __post_init__(self) -> None:
         self.agents = [ModelAgent(node.name, node.gpus) for node in self.topology.nodes]
@@ -211,11 +287,12 @@ class World:
         books, review = Books(self.journal, self.ledger), -inf if again else inf
         self.loop = Loop(self.door, state, self.policy, PackedPlacer(), RestartMechanism(), books, review_at=review)
 
-    def submit(self, gpus: int, work: float = 100.0) -> int:
+    def submit(self, gpus: int, work: float = 100.0, *, least: int = 0, most: int = 0, in_place: bool = False) -> int:
         id = f"job-{len(self.ids)}"
         self.ids.append(id)
-        spec = JobSpec(id, self.clock.time, gpus, work, gpus, gpus)
-        acknowledged = self.machines.submit([(spec, Launch("job", ("train",), grace=GRACE))], id)
+        spec = JobSpec(id, self.clock.time, gpus, work, least or gpus, most or gpus)
+        launch = Launch("job", ("python",), grace=GRACE, in_place=in_place)
+        acknowledged = self.machines.submit([(spec, launch)], id)
         assert not acknowledged.done()
         self.turn()
         assert acknowledged.result() == id
@@ -244,20 +321,48 @@ class World:
         self.check()
 
     def check(self) -> None:
-        """No job on its GPUs twice at once, whatever anybody believes."""
+        """No job on its GPUs twice at once, no GPU in two hands, and whoever is to train has somebody who can go on,
+        whatever anybody believes."""
         ours: dict[int, set[int]] = {}
         for agent in self.agents:
+            assert sum(run.gpus for run in agent.runs.values()) <= agent.gpus
             for run in agent.running():
-                ours.setdefault(run.order.job, set()).add(run.order.incarnation)
-        twice = {job: incarnations for job, incarnations in ours.items() if len(incarnations) > 1}
+                ours.setdefault(run.order.job, set()).add(run.origin)
+        twice = {job: origins for job, origins in ours.items() if len(origins) > 1}
         assert not twice
+        self.train()
+
+    def train(self) -> None:
+        """Workers that come and go train in the latest group that all of its members know of."""
+        lineages: dict[tuple[int, int], list[Run]] = {}
+        for run in (run for agent in self.agents for run in agent.running()):
+            if run.roster is not None:
+                lineages.setdefault((run.order.job, run.origin), []).append(run)
+                self.holders.setdefault((run.order.job, run.origin), set()).update(run.founders)
+        for lineage, runs in lineages.items():
+            there = [worker for run in runs for worker in run.workers]
+            assert len(there) == len(set(there))
+            latest = max((run.roster for run in runs if run.roster), key=lambda roster: roster.generation)
+            if not latest.generation:
+                continue
+            holders = self.holders[lineage]
+            assert holders & set(latest.members)
+            theirs = [run for run in runs if set(run.workers) & set(latest.members)]
+            agreed = all(run.roster and run.roster.generation == latest.generation for run in theirs)
+            if agreed and set(latest.members) <= set(there) and holders & set(there):
+                holders |= set(latest.members)
+                for run in theirs:
+                    run.trained = latest.generation
 
     def finish(self, job: int) -> None:
         """Let the ranks of a job that runs leave with status 0."""
         for agent in self.agents:
             for run in agent.running():
                 if run.order.job == job and run.ends_at == inf:
-                    run.phase, run.statuses = "ended", (0,) * run.order.local_ranks
+                    if run.roster is None:
+                        run.phase, run.statuses = "ended", (0,) * run.order.local_ranks
+                    for worker in run.workers if run.roster else ():
+                        run.leave(worker, 0)
 
     def state_of(self, job: int) -> JobState:
         return self.ledger.accounts[job].state
@@ -432,14 +537,15 @@ def test_a_strange_node_another_size_and_another_protocol_are_refused() -> None:
         assert refused.value.field == field_
 
 
-@given(seed=st.integers(0, 10**9), policy=st.sampled_from([Fifo(), Las(quantum=3.0)]))
+@given(seed=st.integers(0, 10**9), policy=st.sampled_from([Fifo(), Las(quantum=3.0), MaxMin()]))
 def test_whatever_dies_and_whenever_no_job_is_lost_or_runs_twice_and_the_journal_replays(
     seed: int, policy: Policy
 ) -> None:
     chance = random.Random(seed)
     it = world("gpu:3x2", policy)
     for _ in range(chance.randint(1, 5)):
-        it.submit(gpus=chance.randint(1, 5))
+        gpus = chance.randint(1, 5)
+        it.submit(gpus, least=1, most=6, in_place=True) if chance.random() < 0.6 else it.submit(gpus)
     for _ in range(40):
         what = chance.random()
         agent = chance.choice(it.agents)
@@ -453,13 +559,16 @@ def test_whatever_dies_and_whenever_no_job_is_lost_or_runs_twice_and_the_journal
                 each.known = False
         elif what < 0.32:
             for run in agent.running()[:1]:
-                run.phase, run.statuses = "ended", (1,) * run.order.local_ranks
+                if run.roster is None:
+                    run.phase, run.statuses = "ended", (1,) * run.order.local_ranks
+                for worker in run.workers[:1] if run.roster else ():
+                    run.leave(worker, 1)
         elif what < 0.4 and it.ids:
             job = chance.randrange(len(it.ids))
             if it.state_of(job) is JobState.RUNNING:
                 it.finish(job)
         elif what < 0.43 and len(it.ids) < 8:
-            it.submit(gpus=chance.randint(1, 3))
+            it.submit(chance.randint(1, 3), least=1, most=6, in_place=chance.random() < 0.5)
         elif what < 0.6:
             it.pass_time(chance.choice([0.2, 1.0, 3.0]))
         elif agent.alive:
@@ -478,6 +587,52 @@ def test_whatever_dies_and_whenever_no_job_is_lost_or_runs_twice_and_the_journal
     room = it.loop.state.freeze().room
     assert sum(room.free) == it.loop.state.topology.total_gpus
     it.replay()
+
+
+def rosters(it: World) -> dict[tuple[int, int], tuple[str, list[int]]]:
+    """What the runs of the first job are told: to go or to stop, and who is to train."""
+    runs = [run.order for agent in it.agents for run in agent.runs.values() if run.order.job == 0]
+    return {(run.incarnation, run.first_rank): (run.phase, run.roster.members) for run in runs if run.roster}
+
+
+def test_a_job_is_resized_in_place_without_stopping_who_stays_and_a_newer_resize_calls_off_who_is_to_come() -> None:
+    it = world("gpu:1x4", MaxMin())
+    job = it.submit(gpus=1, least=1, most=4, in_place=True)
+    it.talk(4)
+    assert rosters(it) == {(1, 0): ("go", [0, 1, 2, 3])}
+    other = it.submit(gpus=2)
+    it.talk(2)
+    assert rosters(it) == {(1, 0): ("go", [0, 1])}
+    assert it.state_of(job) is JobState.RUNNING
+    assert not [run for run in it.agents[0].running() if run.order.job == other], "the GPUs are not free yet"
+    it.pass_time(0.5)
+    it.talk(4)
+    assert it.state_of(other) is JobState.RUNNING
+    it.finish(other)
+    it.agents[0].talk(it.machines, it.clock.time)
+    it.turn()
+    assert it.ledger.accounts[job].incarnation == 3
+    third = it.submit(gpus=1)  # before those of incarnation 3 are up
+    it.talk(6)
+    told = rosters(it)
+    assert (it.ledger.accounts[job].incarnation, told[1, 0]) == (4, ("go", [0, 1, 6]))
+    assert [key for key, (phase, _) in told.items() if phase == "go"] == [(1, 0), (4, 6)]
+    assert [it.state_of(each) for each in (job, third)] == [JobState.RUNNING, JobState.RUNNING]
+    assert events_of(it).count("JobCrashed") == 0
+
+
+def test_a_rank_that_dies_is_left_out_at_once_and_only_the_last_one_crashes_the_job() -> None:
+    it = world("gpu:1x2", MaxMin())
+    job = it.submit(gpus=2, least=1, most=2, in_place=True)
+    it.talk(4)
+    (run,) = it.agents[0].running()
+    run.leave(1, -9)
+    it.talk(2)
+    assert (it.state_of(job), rosters(it)) == (JobState.RUNNING, {(1, 0): ("go", [0])})
+    run.leave(0, 1)
+    it.talk()
+    assert it.state_of(job) is JobState.HELD
+    assert it.ledger.accounts[job].cause == "rank 0 on gpu-0 exited with status 1"
 
 
 def test_a_hello_that_comes_late_from_an_agent_long_gone_does_not_make_a_job_run_twice() -> None:

@@ -112,6 +112,8 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
     "a least above what is asked for": ({"gpus": 1, "min_gpus": 2}, "gpus"),
     "a relative folder": ({"workdir": "here"}, "workdir"),
     "a zero byte": ({"env": {"A": "b\0c"}}, "env"),
+    "workers that come and go, of what is no Python": ({"resizes": "in_place"}, "command"),
+    "workers that come and go, one to a node": ({"resizes": "in_place", "ranks": "node"}, "ranks"),
 }
 
 

@@ -15,6 +15,7 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobProfiled,
     JobReleased,
     JobReshaped,
     JobStarted,
@@ -23,7 +24,8 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
 )
-from shoal.core.job import BatchSetting
+from shoal.core.goodput import GoodputReport, StepFit
+from shoal.core.job import ADAPTIVE, BatchSetting
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
@@ -76,7 +78,17 @@ def picture(snapshot: Snapshot) -> tuple[object, ...]:
         snapshot.room,
         snapshot.cluster,
         repr(snapshot.tenants),
+        dict(snapshot.reports),
+        dict(snapshot.remembered),
+        dict(snapshot.changes),
     )
+
+
+def report(batch: int, *, noise: float = 100.0, seen: int = 1, **gpus: int) -> GoodputReport:
+    """A report of an agent whose fit of each kind has seen so many GPUs."""
+    nothing = (0.0, 0.0)
+    fits = {kind: StepFit((0.1, 0.01), nothing, nothing, nothing, 1.0, 64, count, 1) for kind, count in gpus.items()}
+    return GoodputReport(tuple(fits.items()), noise, batch, seen, BatchSetting(batch))
 
 
 # ── progress and service ──────────────────────────────────────────────────────────────────────────────────────────
@@ -144,6 +156,41 @@ def test_a_batch_size_ordered_or_reported_is_the_one_seen() -> None:
     assert float(changed.columns.best_speed[0]) > before
 
 
+def test_what_an_agent_reports_is_seen_of_its_job_and_remembered_of_its_model() -> None:
+    rows = [job(name, gpus=1, work=1e6, model="ResNet-18", batch_size=32) for name in "ab"]
+    state = state_of(*rows, cluster="v100:1x4")
+    assert state.freeze().jobs["a"].report is None
+    for number, name in enumerate("ab"):
+        ordered = do(state, 0.0, assume=[Start(number, 1, Placement(((0, 1),)), ADAPTIVE)])
+        assert ordered.jobs[name].batch_size == 32, "until the agent says which it chose"
+        do(state, 0.0, hear=[JobStarted(0.0, number, 1, 10.0, 0.0)])
+    first, second = report(64, noise=10.0, seen=4, v100=4), report(96, noise=20.0, seen=2, v100=2, k80=1)
+    before = do(state, 30.0, hear=[JobProfiled(30.0, 0, 1, 20.0, 300.0, first)])
+    seen = before.jobs["a"]
+    assert (seen.report, seen.batch_size, seen.rate, seen.done) == (first, 64, 20.0, 300.0)
+    assert [m.rate for m in seen.measured] == [10.0], "a drifting rate is not added to the chain"
+    after = do(state, 60.0, hear=[JobProfiled(60.0, 1, 1, 20.0, 300.0, second), JobCompleted(60.0, 0, 1, 1e6)])
+    memory = after.remembered["ResNet-18"]
+    assert dict(memory.fits) == {"v100": dict(first.fits)["v100"], "k80": dict(second.fits)["k80"]}
+    assert (memory.noise, memory.seen_gpus, memory.remembered) == (20.0, 4, True)
+    assert (after.jobs["b"].report, list(after.reports)) == (second, [1]), "a job that ended has no report any more"
+    assert (before.jobs["a"].report, before.remembered["ResNet-18"].noise) == (first, 10.0)
+    settled = do(state, 60.0, assume=[Resize(1, 2, Placement(((0, 2),)))])
+    assert settled.jobs["b"].batch_size == 32, "granted no batch, it trains at the one declared"
+
+
+def test_every_batch_size_an_owners_script_was_seen_to_train_at_is_kept_in_order() -> None:
+    state = state_of(job("a", gpus=2, work=1e6, model="ResNet-18", batch_size=32), cluster="v100:1x4")
+    running(state, 0, at=0.0, rate=10.0)
+    assert state.freeze().jobs["a"].regimes == ((0.0, 32),)
+    do(state, 5.0, hear=[BatchChanged(5.0, 0, 1, 20.0, 50.0, 64), BatchChanged(5.0, 0, 1, 20.0, 80.0, 128)])
+    assert state.freeze().jobs["a"].regimes == ((0.0, 32), (50.0, 64), (80.0, 128))
+    do(state, 9.0, hear=[JobCrashed(9.0, 0, 1, 60.0, False, "node")])
+    running(state, 0, at=9.0, done=60.0)
+    do(state, 20.0, hear=[BatchChanged(20.0, 0, 2, 20.0, 80.0, 128)])
+    assert state.freeze().jobs["a"].regimes == ((0.0, 32), (50.0, 64), (80.0, 128)), "a change that comes again is one"
+
+
 def test_tenants_keep_what_their_finished_jobs_had() -> None:
     state = state_of(job("a", gpus=2, tenant="ada"), job("b", gpus=4, tenant="bob"))
     running(state, 0, at=0.0)
@@ -159,6 +206,7 @@ LATE: dict[str, Callable[[int], Event]] = {
     "started": lambda inc: JobStarted(9.0, 0, inc, 9.0, 9.0),
     "measured": lambda inc: JobMeasured(9.0, 0, inc, 9.0, 9.0),
     "batch changed": lambda inc: BatchChanged(9.0, 0, inc, 9.0, 9.0, 77),
+    "profiled": lambda inc: JobProfiled(9.0, 0, inc, 9.0, 9.0, report(77)),
     "stopped": lambda inc: JobStopped(9.0, 0, inc, 9.0),
     "completed": lambda inc: JobCompleted(9.0, 0, inc, 9.0),
     "crashed": lambda inc: JobCrashed(9.0, 0, inc, 9.0, True, "late"),

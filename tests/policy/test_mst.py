@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.core.decision import Floats, Grant
 from shoal.core.events import JobSubmitted
+from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.snapshot import Estimate, JobView, Snapshot
 from shoal.core.topology import Placement, parse_cluster
@@ -34,6 +35,9 @@ class _Table:
         raise NotImplementedError
 
     def colocated(self, a: JobView, b: JobView) -> tuple[float, float]:
+        raise NotImplementedError
+
+    def goodput(self, job: JobView) -> GoodputReport | None:
         raise NotImplementedError
 
 

@@ -9,6 +9,7 @@ import pytest
 from shoal.core.decision import Grant, Verdicts
 from shoal.core.snapshot import Measurement
 from shoal.core.topology import Locality, Placement
+from shoal.perf.valuation import Work, finish_seconds, ideal_seconds, usable
 from shoal.policy.registry import parse_policy
 from shoal.policy.themis.agent import NOTHING, Agent, divided
 from shoal.policy.themis.arbiter import Arbiter
@@ -16,7 +17,6 @@ from shoal.policy.themis.locality import GUESSED, learned
 from shoal.policy.themis.memory import Memory
 from shoal.policy.themis.policy import Themis
 from shoal.policy.themis.protocol import Bid, Level, Offer, Report, Row
-from shoal.policy.themis.valuation import Work, finish_seconds, ideal_seconds, usable
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.testing.conformance import check_policy
 

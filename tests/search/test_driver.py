@@ -1,65 +1,29 @@
 """Apps on a real cluster of processes: trials that are halved by what they print, and trials cancelled on the way."""
 
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from shoal.app import Scenario
-from shoal.core.topology import parse_cluster
-from shoal.live import Settings
 from shoal.search.api import Kill, Order, Phase, Searcher, Train, Trial
-from shoal.search.driver import Driver, Leg
+from shoal.search.driver import Driver, Leg, last_loss
 from shoal.search.halving import SuccessiveHalving
-from shoal.serving import Address, LocalNodes, serving
-from shoal.wire.client import Client
-from shoal.wire.messages import AcctRow, Submission
+from shoal.wire.client import Client, Unreachable
+from shoal.wire.messages import AcctRow, Batch, Submission, Submitted
 
-TRAIN = """
-import os, pathlib, sys, time
-trial, until, seconds, folder = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
-state = pathlib.Path(folder, f"trial-{trial}")
-print("trained so far:", state.read_text() if state.exists() else "nothing", flush=True)
-print(f"loss {trial / 10}", flush=True)
-time.sleep(seconds)
-state.write_text(str(until))
-"""
-"""The lower the number, the better the trial; each leg goes on where the last one ended."""
-
-
-def _patiently() -> bool:
-    time.sleep(0.05)
-    return False
-
-
-@contextmanager
-def cluster(folder: Path, policy: str) -> Iterator[Client]:
-    """Two nodes of two GPUs on this machine."""
-    settings = Settings(folder / "home", Scenario(parse_cluster("gpu:2x2"), policy), roots=(str(folder),))
-    settings.home.mkdir()
-    with serving(settings, Address()) as made:
-        local = LocalNodes.of(made, settings, None)
-        client = Client(made.listening.url, made.admin_token)
-        try:
-            local.tend()
-            while made.plane.cluster().up_gpus < 4:
-                time.sleep(0.05)
-            yield client
-        finally:
-            client.close()
-            local.end(_patiently)
+if TYPE_CHECKING:
+    from tests.search.conftest import Cluster
 
 
 def search(
-    folder: Path, searcher: Searcher, seconds: Sequence[float], policy: str
+    cluster: "Cluster", folder: Path, searcher: Searcher, seconds: Sequence[float], policy: str
 ) -> tuple[list[Trial], dict[str, str]]:
     """What became of a search over trials whose legs take so many seconds each, and how each of its jobs ended."""
-    (folder / "train.py").write_text(TRAIN)
 
     def job(leg: Leg) -> Submission:
         words = [str(leg.trial), str(leg.until), str(seconds[leg.trial]), str(folder)]
@@ -80,9 +44,8 @@ def search(
     return driver.search.trials, {row.name: row.state for row in ended}
 
 
-@pytest.mark.parametrize("policy", ["las", "themis"])
-def test_eight_real_trials_are_halved_until_the_best_is_trained_to_its_end(tmp_path: Path, policy: str) -> None:
-    trials, ended = search(tmp_path, SuccessiveHalving(), [0.05] * 8, policy)
+def test_eight_real_trials_are_halved_until_the_best_is_trained_to_its_end(cluster: "Cluster", tmp_path: Path) -> None:
+    trials, ended = search(cluster, tmp_path, SuccessiveHalving(), [0.05] * 8, "las")
     assert [trial.legs for trial in trials] == [4, 3, 2, 2, 1, 1, 1, 1]
     assert trials[0].heard[-1][0] == 1.0
     assert (tmp_path / "trial-0").read_text() == "1.0"
@@ -104,8 +67,50 @@ class Impatient:
         return ()
 
 
-def test_real_trials_are_cancelled_by_what_they_print_on_the_way(tmp_path: Path) -> None:
+def test_real_trials_are_cancelled_by_what_they_print_on_the_way(cluster: "Cluster", tmp_path: Path) -> None:
     # The last two would take minutes: that the search ends is because they were cancelled.
-    trials, ended = search(tmp_path, Impatient(), [0.05] * 6 + [100.0, 100.0], "fifo")
+    trials, ended = search(cluster, tmp_path, Impatient(), [0.05] * 6 + [100.0, 100.0], "fifo")
     assert [n for n, trial in enumerate(trials) if trial.lost] == [6, 7]
     assert ended == {f"{n}-1": "cancelled" if n > 5 else "completed" for n in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("text", "loss"),
+    [
+        ("epoch 1 loss 0.5\nepoch 2 loss: 0.25\ndone", 0.25),
+        ("Loss=1e-3", 0.001),
+        ("loss -2.", -2.0),
+        ("loss .5 then loss nan", inf),
+        ("loss inf", inf),
+        ("the loss is unknown; lossless 3", None),
+        ("", None),
+    ],
+)
+def test_the_last_loss_counts_and_what_is_no_number_is_the_worst(text: str, loss: float | None) -> None:
+    assert last_loss(text) == loss
+
+
+class Unsteady:
+    """A cluster that takes jobs in and loses its answer the first time."""
+
+    def __init__(self) -> None:
+        self.keys: list[list[str]] = []
+
+    def post(self, path: str, body: Batch, into: type[Any]) -> Submitted:
+        self.keys.append([job.key for job in body.jobs])
+        if len(self.keys) == 1:
+            raise Unreachable("no answer")
+        return Submitted([f"job-{n}" for n in range(len(body.jobs))])
+
+
+def test_a_step_that_nobody_answered_is_taken_again_without_doubling_a_job() -> None:
+    unsteady = Unsteady()
+    driver = Driver.of(cast(Client, unsteady), SuccessiveHalving(), 3, lambda leg: Submission(command=["train"]))
+    with pytest.raises(Unreachable):
+        driver.step()
+    assert not driver.over
+    driver.follow()
+    first, again = unsteady.keys
+    assert first == again
+    assert len(set(first)) == 3
+    assert driver.running == {0: "job-0", 1: "job-1", 2: "job-2"}

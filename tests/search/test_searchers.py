@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -268,3 +269,36 @@ def test_searchers_are_named_with_their_options() -> None:
 def test_a_misspelt_search_is_refused_with_a_way_out(spec: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         parse_search(spec)
+
+
+# ── what can be said of a search under way ────────────────────────────────────────────────────────────────────────
+
+
+def test_a_trial_is_passed_over_as_soon_as_enough_others_do_better_and_not_before() -> None:
+    search = Search.of(SuccessiveHalving(), 4)
+    search.ask()
+    assert (search.best, search.passed_over()) == (None, ())
+    for trial, loss, over in ((3, 0.9, ()), (1, 0.5, ()), (2, 0.7, (3,))):
+        search.hear(trial, 1 / 7, loss)
+        assert search.passed_over() == over
+    search.hear(0, 1 / 7, 0.1)
+    search.ask()
+    assert search.passed_over() == (2, 3)
+    search.hear(0, 3 / 7, 0.4)
+    assert search.best == 0  # trained further, though another had less loss earlier
+
+
+def test_in_hyperband_those_who_wait_for_their_bracket_are_not_passed_over() -> None:
+    search = Search.of(Hyperband(eta=2, most=2), 3)  # two to a half and then one to the end; one to the end at once
+    search.ask()
+    search.hear(1, 0.5, 0.3)
+    search.hear(2, 1.0, 0.0)
+    assert search.passed_over() == ()
+    search.hear(0, 0.5, 0.2)
+    search.ask()
+    assert search.passed_over() == (1,)
+
+
+def test_a_trial_whose_loss_is_no_number_is_stopped_and_one_that_recovers_is_not() -> None:
+    assert forecast([(0.1, 1.0), (0.2, 0.9), (0.3, inf)]) == inf
+    assert forecast([(0.1, inf), (0.2, 0.9), (0.3, 0.8)]) == -inf

@@ -1,9 +1,14 @@
 """An Optuna study as an app scheduler; skipped where Optuna is not installed."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
+from shoal.core.errors import InputError
 from shoal.search.api import Kill, Search
 from shoal.search.study import OptunaSearcher
+from shoal.searchfile import read_search
 
 optuna = pytest.importorskip("optuna", reason="needs the extra hpo")
 
@@ -42,3 +47,32 @@ def test_a_trial_that_failed_is_told_to_the_study() -> None:
     search.lose(0)
     assert [order.trial for order in search.ask()] == [1]
     assert study.trials[0].state == optuna.trial.TrialState.FAIL
+
+
+FILE = """\
+scheduler: optuna:at_once=2
+parameters: {draw: {rate: {log: [1e-4, 0.1]}, how: {choice: [sgd, adam]}}, count: 5, seed: 7}
+job: {command: [train, "{rate} {how}"], work: 60}
+"""
+
+
+def test_a_search_file_leaves_the_choice_of_settings_to_a_seeded_study(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(FILE)
+
+    def asked() -> list[dict[str, object]]:
+        wanted = read_search(tmp_path / "sweep.yaml", folder=tmp_path)
+        begun = Search.of(wanted.searcher, wanted.trials).ask()
+        assert [order.trial for order in begun] == [0, 1]
+        return [dict(wanted.setting(n)) for n in (0, 1)]
+
+    first = asked()
+    assert first == asked()
+    assert all(isinstance(s["rate"], float) and 1e-4 <= s["rate"] <= 0.1 for s in first)
+    assert {s["how"] for s in first} <= {"sgd", "adam"}
+
+
+def test_without_optuna_the_way_to_get_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sweep.yaml").write_text(FILE)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"sweep.yaml:1: scheduler: 'optuna': needs the extra hpo"):
+        read_search(tmp_path / "sweep.yaml", folder=tmp_path)

@@ -22,6 +22,7 @@ from shoal.serve.table import Question
 from shoal.wire.messages import (
     PROTOCOL,
     AcctRow,
+    AppOffer,
     ClusterRow,
     Hello,
     JobDetail,
@@ -36,6 +37,7 @@ from shoal.wire.messages import (
     Reshape,
     Submission,
     TenantRow,
+    Valuation,
     WhatIf,
 )
 
@@ -140,6 +142,20 @@ class FakeDesk:
             incarnation=1, restarts=0, crashes=0, gpu_seconds=1.0, rate=1.0, decision="runs", decided=1.0, change="",
             story=[Moment(1.0, "submitted")],
         )  # fmt: skip
+
+    def _app(self, app: str, tenant: str | None) -> str:
+        if app != "sweep" or tenant not in (None, "ana"):
+            raise UnknownJob(f"{app} of ana")
+        return app
+
+    def offer(self, app: str, tenant: str | None) -> AppOffer:
+        return AppOffer(app=self._app(app, tenant), auctioned=True, rho=1.5, kind="v100", most=8)
+
+    def bid(self, app: str, valuation: Valuation, tenant: str | None) -> "Future[None]":
+        self._app(app, tenant)
+        if valuation.jobs != ["hers-aaaa"]:
+            raise InputError("jobs", valuation.jobs, "its jobs are others now")
+        return self._promise(None)
 
     def nodes(self, tenant: str | None) -> list[NodeRow]:
         return [NodeRow(name="n0", kind="v100", gpus=4, rack="", up=True, used=1, jobs=[], heard=None)]

@@ -36,6 +36,8 @@ def call_by_name(case: "schemathesis.Case[Any]") -> None:
     """Have it be about a job and a node there are; a made-up name would never be one of theirs."""
     if "job" in case.path_parameters:
         case.path_parameters["job"] = "hers-aaaa"
+    if "app" in case.path_parameters:
+        case.path_parameters["app"] = "sweep"
     if isinstance(case.body, dict) and "node" in case.body and "protocol" in case.body:
         case.body["node"] = "n0"
 

@@ -195,6 +195,18 @@ def test_a_restart_costs(cost: RestartCost, row: Job, seconds: float) -> None:
     assert cost.of(row) == seconds
 
 
+def test_a_first_start_may_cost_something_too() -> None:
+    truth = Truth.of([job("a", 0, 1, work=10.0)], parse_cluster("v100:1x4"), catalog())
+    world = SimBackend(truth, [truth.jobs[0].spec()], RestartCost(constant=7.0, first=2.0))
+    world.wait(INF)
+    world.send([Start(0, 1, ONE)])
+    world.wait(4.0)
+    world.send([Stop(0, 1), Start(0, 2, ONE)])
+    assert [(type(e), e.at) for e in world.wait(INF).events] == [
+        (JobStopped, 4.0), (JobStarted, 11.0), (JobCompleted, 19.0)
+    ]  # fmt: skip
+
+
 # ── speeds that change ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -248,6 +260,39 @@ def test_a_straggler_slows_the_whole_gang_for_as_long_as_it_lasts() -> None:
     faults = Faults(script=(Straggler(10.0, 1, 0.5, 20.0),))
     run = simulate(Fifo(), [job("wide", 0, 8, 100)], "gpu:2x4", faults=faults)
     assert run.completed == {"wide": 110.0}
+
+
+def test_gangs_over_several_nodes_slow_each_other_while_they_share_one() -> None:
+    across = Placement(((0, 2), (1, 2)))
+    world = backend(
+        job("a", 0, 4, 100),
+        job("b", 0, 4, 30),
+        job("c", 0, 2, 50),
+        faults=Faults(interference_speed=0.5),
+        cluster="gpu:2x6",
+    )
+    world.wait(INF)
+    world.send([Start(0, 1, across), Start(1, 1, across), Start(2, 1, Placement(((0, 2),)))])
+    ended: dict[int, float] = {}
+    while len(ended) < 3:
+        ended |= {event.job: event.at for event in world.wait(INF).events if isinstance(event, JobCompleted)}
+    # b's 30 s take 60 s beside a, which then has 70 of its 100 s left; c sits on one node and is not in the way.
+    assert ended == {0: 130.0, 1: 60.0, 2: 50.0}
+
+
+def test_a_gang_that_leaves_its_company_behind_is_as_fast_as_ever() -> None:
+    across = Placement(((0, 2), (1, 2)))
+    world = backend(job("a", 0, 4, 100), job("b", 0, 4, 99), faults=Faults(interference_speed=0.5), cluster="gpu:3x4")
+    world.wait(INF)
+    world.send([Start(0, 1, across), Start(1, 1, across)])
+    world.wait(20.0)
+    world.send([Stop(0, 1)])
+    world.wait(20.0)
+    world.send([Start(0, 2, Placement(((2, 4),)))])
+    heard = world.wait(INF)
+    # 10 of a's 100 s were done in 20 s; 90 remain. b had 89 s left when a went.
+    assert [(type(e), e.at) for e in heard.events if isinstance(e, JobCompleted)] == [(JobCompleted, 109.0)]
+    assert world.wait(INF).now == 110.0
 
 
 def test_a_straggler_slows_nobody_on_other_nodes() -> None:

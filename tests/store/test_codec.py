@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
+    AppBid,
     BatchChanged,
     Event,
     Heard,
@@ -19,6 +20,7 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobProfiled,
     JobReleased,
     JobReshaped,
     JobStarted,
@@ -27,7 +29,8 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
 )
-from shoal.core.job import BatchSetting, JobSpec, Launch
+from shoal.core.goodput import GoodputReport, StepFit
+from shoal.core.job import BatchLimits, BatchSetting, JobSpec, Launch
 from shoal.core.topology import Placement
 from shoal.store import codec
 from shoal.store.codec import Decided, Header
@@ -56,6 +59,19 @@ specs = st.builds(
     speed=rates,
     batch_schedule=st.lists(st.tuples(rates, numbers), max_size=3).map(tuple),
     ahead=st.lists(st.tuples(numbers, small, rates), max_size=3).map(tuple),
+    limits=st.none() | st.builds(BatchLimits, small, numbers, small, numbers),
+    adaptation=st.sampled_from([None, "accordion", "gns"]),
+)
+pairs = st.tuples(rates, rates)
+fits = st.builds(StepFit, pairs, pairs, pairs, pairs, st.floats(1, 10), small, small, small, rates)
+reports = st.builds(
+    GoodputReport,
+    fits=st.lists(st.tuples(texts, fits), max_size=2).map(tuple),
+    noise=rates,
+    noise_batch=numbers,
+    seen_gpus=numbers,
+    batch=st.builds(BatchSetting, numbers, st.integers(0, 100)),
+    remembered=st.booleans(),
 )
 launches = st.none() | st.builds(
     Launch,
@@ -70,6 +86,9 @@ launches = st.none() | st.builds(
 placements = st.lists(st.tuples(numbers, small), min_size=1, max_size=4).map(lambda seats: Placement(tuple(seats)))
 batches = st.none() | st.builds(BatchSetting, numbers, st.integers(0, 100))
 
+jobs_of_app = st.lists(numbers, max_size=3).map(tuple)
+rows_of_bid = st.lists(st.tuples(small, rates), max_size=3).map(tuple)
+
 EVENTS: dict[type, st.SearchStrategy[Any]] = {
     JobSubmitted: st.builds(JobSubmitted, times, specs, launches),
     JobStarted: st.builds(JobStarted, times, numbers, numbers, rates, rates),
@@ -83,6 +102,8 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
     NodeReturned: st.builds(NodeReturned, times, numbers),
     JobReleased: st.builds(JobReleased, times, numbers),
     JobReshaped: st.builds(JobReshaped, times, numbers, small, small, small),
+    AppBid: st.builds(AppBid, times, texts, jobs_of_app, rows_of_bid),
+    JobProfiled: st.builds(JobProfiled, times, numbers, numbers, rates, rates, reports, st.booleans()),
 }
 COMMANDS: dict[type, st.SearchStrategy[Any]] = {
     Start: st.builds(Start, numbers, numbers, placements, batches, st.none() | numbers),

@@ -45,6 +45,8 @@ def jobs(draw: st.DrawFn, name: str) -> Job:
         deadline=draw(st.none() | st.just(submitted + 1.0)),
         restart_seconds=draw(st.none() | SECONDS),
         checkpoint_gb=draw(st.none() | SECONDS),
+        limits=draw(st.none() | st.just((2, gpus + 2, 1, gpus))) if model else None,
+        adaptation=draw(st.sampled_from([None, "gns", "accordion"])) if model else None,
     )
 
 

@@ -229,6 +229,8 @@ def test_pollux_jobs_are_whole_trainings_and_elastic_but_for_ncf(reading: Readin
     assert cifar10.work == catalog().work("cifar10")
     assert (cifar10.spec().min_gpus, cifar10.spec().max_gpus) == (1, 64)
     assert (ncf.submitted, ncf.spec().elastic) == (110.5, False)
+    assert cifar10.limits == (128, 4096, 32, 4096)
+    assert (cifar10.restart_seconds, ncf.restart_seconds) == ((None, None) if form == "pollux" else (50.0, 15.0))
     with pytest.raises(InputError, match=r"w\.csv:2: application: 'cifar': unknown; did you mean cifar10"):
         reading(text.replace(",cifar10,", ",cifar,"), "w.csv", format=form)
     with pytest.raises(InputError, match=r"w\.csv:2: batch_size: 4: is less than a sample"):

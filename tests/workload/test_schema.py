@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from shoal.core.errors import InputError
+from shoal.core.job import BatchLimits
 from shoal.workload.schema import Job, Workload
 
 BASE: dict[str, Any] = {"id": "a", "submitted": 1.0, "gpus": 2, "work": 10.0}
@@ -46,6 +47,12 @@ def job(**fields: Any) -> Job:
         ({"deadline": 0.5}, "deadline", "not before submission"),
         ({"restart_seconds": -1.0}, "restart_seconds", "at least 0"),
         ({"checkpoint_gb": math.nan}, "checkpoint_gb", "finite"),
+        ({"limits": (8, 64, 1, 8)}, "limits", "needs a model"),
+        ({"adaptation": "gns"}, "adaptation", "needs a model"),
+        ({"model": "m", "adaptation": "gms"}, "adaptation", "gns"),
+        ({"model": "m", "limits": (64, 8, 1, 8)}, "limits", "to the largest"),
+        ({"model": "m", "limits": (0, 8, 1, 8)}, "limits", "from 1"),
+        ({"model": "m", "limits": (8, 64, 9, 8)}, "limits", "the most per GPU"),
     ],
 )
 def test_a_job_that_makes_no_sense_cannot_be_made(fields: dict[str, Any], field: str, hint: str) -> None:
@@ -63,6 +70,8 @@ def test_the_spec_is_the_declared_side_of_a_job() -> None:
     ).spec()
     assert (claimed.work, claimed.min_gpus, claimed.max_gpus, claimed.elastic) == (7.0, 1, 4, True)
     assert job(declares_work=False).spec().work is None
+    adaptive = job(model="m", limits=(8, 64, 1, 16), adaptation="gns").spec()
+    assert (adaptive.limits, adaptive.adaptation) == (BatchLimits(8, 64, 1, 16), "gns")
 
 
 def test_a_workload_is_in_order_of_submission_and_keeps_the_order_of_equals() -> None:

@@ -17,12 +17,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import msgspec
 
 from shoal.agent import devices, launch, sweep
-from shoal.agent.desk import Desk, Forget, Key, Prepare, Start, Stop, Todo
+from shoal.agent.desk import Desk, Forget, Key, Prepare, Start, Stop, Tell, Todo
 from shoal.agent.folder import Folder, Record
 from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.link import Heard, Link, News, Told, TurnedAway
@@ -30,12 +31,16 @@ from shoal.agent.tether import Said, Tether
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.client import Client
 from shoal.wire.logs import log_json
-from shoal.wire.messages import PROTOCOL, Hello, LogAnswer, LogRead, RunOrder
+from shoal.wire.messages import PROTOCOL, Hello, LogAnswer, LogRead, Roster, RunOrder, RunReport
 
 _LOG = logging.getLogger("shoal.agent")
 
 _PROGRESS_SECONDS = 2.0
+_LEASE_SECONDS = 1.0
+"""A job is told anew of its lease when it was prolonged by more than this."""
 _SWEEP_SECONDS = 0.02
+_LINGER_SECONDS = 15.0
+"""How much longer than its grace a worker may take to leave that was left out: the others are to have regrouped."""
 _MOST_READS = 16
 """Log pieces in one report: with their length bounded too, no report is large."""
 
@@ -92,7 +97,8 @@ class Agent:
         self._broken: dict[Key, str] = {}
         self._reads: dict[int, LogAnswer] = {}
         self._answered: set[int] = set()
-        self._told: tuple[tuple[int, int, str, int], ...] = ()
+        self._told: tuple[tuple[object, ...], ...] = ()
+        self._leases: dict[Key, float] = {}
         self._lease = 0.0
         self._read_progress_at = 0.0
         self._signals = 0
@@ -194,8 +200,29 @@ class Agent:
 
     def _renew(self, heard: Heard) -> None:
         self._lease = max(self._lease, heard.sent + heard.orders.lease)
-        for tether in self._tethers.values():
+        for key, tether in self._tethers.items():
             tether.renew(self._lease)
+            if self._lease > self._leases.get(key, 0.0) + _LEASE_SECONDS:
+                self._tell_lease(key)
+
+    def _tell_lease(self, key: Key, *, stopping: bool = False) -> None:
+        """Let the job know; once it was told that it is being stopped, nothing more."""
+        self._leases[key] = inf if stopping else self._lease
+        try:
+            self._folder.write_lease(key, self._lease, stopping=stopping)
+        except OSError as error:
+            # A job that is not told is still warned by its keeper, as one without the trainer library is.
+            _LOG.warning("lease not told", extra={"run": key, "error": str(error)})
+
+    def _tell_roster(self, key: Key, roster: Roster, leavers: tuple[int, ...]) -> None:
+        """Let a run's workers know who is to train; those left out go by themselves, and at last are made to."""
+        try:
+            self._folder.write_orders(key, roster)
+        except OSError as error:
+            # They wait for it, and end with an error when they have waited too long.
+            _LOG.error("workers not told", extra={"run": key, "error": str(error)})
+        for number in leavers:
+            self._tethers[key].release(number, self._desk.runs[key].order.grace + _LINGER_SECONDS)
 
     def _act(self, todo: Todo) -> None:
         pending = deque(todo)
@@ -206,8 +233,11 @@ class Agent:
                     pending += self._desk.prepared((order.job, order.incarnation), *self._prepare(order))
                 case Start():
                     pending += self._start(action)
+                case Tell(key, roster, leavers):
+                    self._tell_roster(key, roster, leavers)
                 case Stop(key, grace):
                     _LOG.info("run stopping", extra={"run": key, "grace": grace})
+                    self._tell_lease(key, stopping=True)
                     self._tethers[key].stop(grace)
                 case Forget(key):
                     self._clear(key)
@@ -244,6 +274,7 @@ class Agent:
                 workdir=self._workdirs[key],
                 folder=self._folder,
                 address=self._settings.address,
+                kind=self._hello.kind,
                 boot=self._hello.boot,
                 lease=self._lease,
                 environ=os.environ,
@@ -260,11 +291,15 @@ class Agent:
             tether.cause = f"the agent could not record its keeper: {error}"
             tether.kill()
         else:
+            self._tell_lease(key)
+            if order.roster is not None:
+                self._tell_roster(key, order.roster, ())
             tether.begin(what)
         return []
 
     def _clear(self, key: Key) -> None:
         self._workdirs.pop(key, None)
+        self._leases.pop(key, None)
         if key in self._ports:
             self._ports.pop(key).close()
         self._folder.forget(self._folder.run(key))
@@ -300,7 +335,9 @@ class Agent:
                 tether.cause = said.cause
             case "ended":
                 _LOG.info("rank ended", extra={"run": key, "rank": said.rank, "status": said.status})
-                self._desk.exited(key, said.rank, said.status)
+                self._desk.exited(key, said.rank, said.status, warned=said.warned)
+            case "cleared":
+                self._act(self._desk.cleared(key, said.rank))
             case "over":
                 tether.last = said
 
@@ -348,11 +385,16 @@ class Agent:
 
     def _publish(self, *, urgent: bool = False) -> None:
         reports = self._desk.reports()
-        # Progress alone is no reason to speak up; it goes with the next question.
-        state = tuple((run.job, run.incarnation, run.phase, len(run.exits)) for run in reports)
+        # Progress alone is no reason to speak up, a change of batch size or workers is; the rest goes with the next
+        # question.
+        state = tuple((run.job, run.incarnation, run.phase, len(run.exits), _heard(run)) for run in reports)
         urgent = urgent or state != self._told
         self._told = state
         self._link.publish(Told(reports, tuple(self._reads.values()), self._desk.generation), urgent=urgent)
+
+
+def _heard(run: RunReport) -> tuple[int | None, int | None] | None:
+    return None if run.session is None else (run.session.batch_size, run.session.generation)
 
 
 def _client(settings: AgentSettings) -> Client:

@@ -1,14 +1,15 @@
 """What a node should have and what it has: orders and news go in, things to do come out.
 
 Pure bookkeeping: no clock, no process, no file. Repeating orders changes nothing. A device is held by one run, or by
-one and those that share with it, from when it is made ready until nothing of it is left.
+one and those that share with it, from when it is made ready until nothing of it is left; of a job that is resized in
+place, until nothing of the worker is left that had it.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from shoal.wire.messages import Orders, RankExit, RunOrder, RunReport
+from shoal.wire.messages import Orders, RankExit, Roster, RunOrder, RunReport, SessionReport
 
 Key: TypeAlias = tuple[int, int]
 """A job's number and its incarnation."""
@@ -55,6 +56,15 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell the workers of a run who is to train from now on, and see to it that those left out leave."""
+
+    key: Key
+    roster: Roster
+    leavers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Warn the ranks and kill them after ``grace`` seconds; tell ``Desk.over`` when nothing is left."""
 
@@ -69,7 +79,7 @@ class Forget:
     key: Key
 
 
-Action: TypeAlias = Prepare | Start | Stop | Forget
+Action: TypeAlias = Prepare | Start | Tell | Stop | Forget
 Todo: TypeAlias = list[Action]
 
 
@@ -81,23 +91,46 @@ class Run:
     phase: Phase = Phase.WAITING
     devices: tuple[int, ...] = ()
     port: int = 0
-    exits: dict[int, int] = field(default_factory=dict)
+    exits: dict[int, RankExit] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    """Ranks of which nothing is left."""
+    workers: range = range(0)
+    """The ranks it was started with."""
+    roster: Roster | None = None
+    """The one they were told of last."""
     cause: str = ""
     blameless: bool = False
     finished: bool = False
     unwanted: bool = False
     done: float | None = None
     saved: float | None = None
+    session: SessionReport | None = None
 
     @property
     def key(self) -> Key:
         """Which job, which incarnation."""
         return self.order.job, self.order.incarnation
 
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The devices that are in use, or kept for it."""
+        if self.roster is None:
+            return self.devices
+        having = zip(self.workers, self.devices, strict=True) if self.devices else ()
+        return tuple(device for rank, device in having if rank not in self.gone)
+
     def end(self, cause: str = "", *, blameless: bool = False) -> None:
         """Nothing of it is left, for this reason, which may be no fault of its own."""
         self.phase, self.devices = Phase.ENDED, ()
         self.cause, self.blameless = cause[:_MOST_CAUSE], blameless
+
+    @property
+    def leavers(self) -> tuple[int, ...]:
+        """Its workers that the roster they were told of has left out."""
+        if self.roster is None or not self.roster.generation:
+            return ()
+        staying = {*self.roster.members, *self.exits}
+        return tuple(number for number in self.workers if number not in staying)
 
     def report(self) -> RunReport | None:
         """What the control plane is told of it, if anything yet."""
@@ -107,12 +140,14 @@ class Run:
             incarnation=self.order.incarnation,
             phase=told,
             port=self.port,
-            exits=[RankExit(rank, status) for rank, status in self.exits.items()],
+            exits=list(self.exits.values()),
             cause=self.cause,
             blameless=self.blameless,
             finished=self.finished,
             done=self.done,
             saved=self.saved,
+            session=self.session,
+            roster=self.roster,
         )
 
 
@@ -165,19 +200,27 @@ class Desk:
         if self.runs[key].phase is Phase.STARTING:
             self.runs[key].phase = Phase.RUNNING
 
-    def exited(self, key: Key, rank: int, status: int) -> None:
-        """A rank has ended."""
-        self.runs[key].exits[rank] = status
+    def exited(self, key: Key, rank: int, status: int, *, warned: bool = False) -> None:
+        """A rank has ended, by itself or after it was warned."""
+        self.runs[key].exits[rank] = RankExit(rank, status, warned)
 
-    def progressed(self, key: Key, done: float, saved: float | None) -> None:
-        """The job has written how far it is."""
-        self.runs[key].done, self.runs[key].saved = done, saved
+    def cleared(self, key: Key, rank: int) -> Todo:
+        """Nothing of a rank that ended is left."""
+        self.runs[key].gone.add(rank)
+        return self._seat()
+
+    def progressed(
+        self, key: Key, done: float, saved: float | None = None, session: SessionReport | None = None
+    ) -> None:
+        """The job has written how far it is, and its trainer library how it fares."""
+        run = self.runs[key]
+        run.done, run.saved, run.session = done, saved, session
 
     def over(self, key: Key, cause: str = "", *, blameless: bool = False, unwarned: bool = False) -> Todo:
         """Nothing of a run is left, for this reason, which may be no fault of its own, or because it was done."""
         run = self.runs[key]
         run.end(cause, blameless=blameless)
-        run.finished = unwarned and not cause and not any(run.exits.values())
+        run.finished = unwarned and not cause and not any(ended.status for ended in run.exits.values())
         todo: Todo = []
         if run.unwanted:
             todo.append(self._forget(run))
@@ -189,13 +232,26 @@ class Desk:
             if self._closing:
                 return []
             run = self.runs[key] = Run(order)
+        if run.phase is Phase.READY and _start_of(order) != _start_of(run.order):
+            run.end("it was to join workers of which the control plane knows nothing any more", blameless=True)
         run.order, run.unwanted = order, False
-        return self._stop(run, "") if order.phase == "stop" else self._go(run)
+        return self._stop(run, "") if order.phase == "stop" else [*self._go(run), *self._tell(run)]
+
+    def _tell(self, run: Run) -> Todo:
+        """A newer roster for workers that run. Until one names them they are told nothing, or they would leave."""
+        roster, known = run.order.roster, run.roster
+        if roster is None or known is None or run.phase not in (Phase.STARTING, Phase.RUNNING):
+            return []
+        if roster.generation <= known.generation or roster.origin != known.origin:
+            return []
+        run.roster = roster
+        return [Tell(run.key, roster, run.leavers)]
 
     def _go(self, run: Run) -> Todo:
         if run.phase is not Phase.READY or run.order.phase != "go":
             return []
-        run.phase = Phase.STARTING
+        run.phase, run.roster = Phase.STARTING, run.order.roster
+        run.workers = range(run.order.first_rank, run.order.first_rank + run.order.local_ranks)
         return [Start(run.order, run.devices, run.order.port or run.port)]
 
     def _drop(self, run: Run) -> Todo:
@@ -228,9 +284,14 @@ class Desk:
         return todo
 
     def _predecessor(self, run: Run) -> bool:
-        """Whether another incarnation of the job still lives here: two would write to the same checkpoint."""
+        """Whether another incarnation of the job still lives here: two would write to the same checkpoint.
+
+        One that it is to join is none.
+        """
         return any(
-            other.order.job == run.order.job and other.phase not in (Phase.WAITING, Phase.ENDED)
+            other.order.job == run.order.job
+            and other.phase not in (Phase.WAITING, Phase.ENDED)
+            and _start_of(other.order) != _start_of(run.order)
             for other in self.runs.values()
         )
 
@@ -242,6 +303,11 @@ class Desk:
                 if run.phase is Phase.WAITING and run.order.shared_with != order.job:
                     return ()
                 shared = run.devices
-        held = {device for run in self.runs.values() for device in run.devices}
+        held = {device for run in self.runs.values() for device in run.held}
         free = [device for device in range(self._devices) if device not in held]
         return (*shared, *free)[: order.gpus]
+
+
+def _start_of(order: RunOrder) -> int:
+    """The incarnation in which what it belongs to started from a checkpoint."""
+    return order.incarnation if order.roster is None else order.roster.origin

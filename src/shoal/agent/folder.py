@@ -20,12 +20,13 @@ import msgspec
 
 from shoal.agent.desk import Key
 from shoal.core.errors import InputError
-from shoal.wire.messages import LogAnswer, LogRead
+from shoal.wire.messages import LogAnswer, LogRead, Roster, SessionReport
 
 MOST_LOG_BYTES = 256 * 1024
 """The longest piece of a log sent at once; who wants more asks again."""
 
 _MOST_PROGRESS_BYTES = 256
+_MOST_SESSION_BYTES = 16 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}")
 
 
@@ -129,21 +130,54 @@ class Folder:
         """The file where a job may write how far it is."""
         return self.run(key) / "progress"
 
-    def read_progress(self, key: Key) -> tuple[float, float | None] | None:
-        """What the job has written: done, and saved if it says so; None where that is not one line of numbers."""
+    def read_progress(self, key: Key) -> tuple[float, float | None, SessionReport | None] | None:
+        """What the job has written: done, saved if it says so, and what its trainer library wrote on the next line.
+
+        None where the first line is not one or two numbers; without the rest where that is not a report.
+        """
         try:
             file = _open_plain(self.progress(key))
         except OSError:
             return None
         try:
-            numbers = [float(word) for word in os.read(file, _MOST_PROGRESS_BYTES).split()]
+            first, _, more = os.read(file, _MOST_PROGRESS_BYTES + _MOST_SESSION_BYTES).partition(b"\n")
+            numbers = [float(word) for word in first[:_MOST_PROGRESS_BYTES].split()]
         except ValueError:
             return None
         finally:
             os.close(file)
         if len(numbers) not in (1, 2) or not all(math.isfinite(number) and number >= 0 for number in numbers):
             return None
-        return numbers[0], numbers[1] if len(numbers) == 2 else None
+        session = None
+        with suppress(msgspec.DecodeError):
+            session = msgspec.json.decode(more, type=SessionReport) if more.strip() else None
+        return numbers[0], numbers[1] if len(numbers) == 2 else None, session
+
+    def lease(self, key: Key) -> Path:
+        """The file where a job finds how long it may go on."""
+        return self.run(key) / "lease"
+
+    def write_lease(self, key: Key, until: float, *, stopping: bool) -> None:
+        """Tell the job when its lease ends, on the monotonic clock, and whether it is being stopped."""
+        new = self.run(key) / "lease.new"
+        new.write_bytes(msgspec.json.encode({"until": until, "stopping": stopping}))
+        new.replace(self.lease(key))
+
+    def orders(self, key: Key) -> Path:
+        """The file where the workers of a job that is resized in place find who is to train."""
+        return self.run(key) / "orders"
+
+    def write_orders(self, key: Key, roster: Roster) -> None:
+        """Tell the workers who is to train; nothing as long as no order names them."""
+        if roster.generation:
+            new = self.run(key) / "orders.new"
+            new.write_bytes(msgspec.json.encode({"generation": roster.generation, "members": roster.members}))
+            new.replace(self.orders(key))
+
+
+def store_log_name(incarnation: int) -> str:
+    """The name of the log of a job's store."""
+    return f"{incarnation:d}.store.log"
 
 
 def log_name(incarnation: int, rank: int) -> str:

@@ -5,11 +5,14 @@ JSON line, what to start, and then commands::
 
     lease T     the lease now ends at T, on this machine's monotonic clock
     stop G      warn with SIGTERM, and kill whatever is left after G seconds
+    release R G rank R is to leave by itself, and is killed if it is still there after G seconds
 
 The end of the input means that the agent is dead. The output is JSON lines: ``started`` once every rank has been
-exec'ed, ``failed`` with a sentence where one could not be (then none is left running), ``ended`` for each rank, and
-``over`` when no process is left. A rank that fails takes the others with it. The keeper enforces the lease by itself,
-so an agent that hangs cannot prolong it.
+exec'ed, ``failed`` with a sentence where one could not be (then none is left running), ``ended`` for each rank,
+and ``over`` when no process is left. A rank that fails takes the others with it, unless they are workers that come and
+go (``apart``): then ``cleared`` says that nothing of one is left while others go on. The job's ``store``, where it has
+one here, is started first and stays, whatever ranks do, until the run is stopped. The keeper enforces the lease by
+itself, so an agent that hangs cannot prolong it.
 """
 
 import ctypes
@@ -124,6 +127,9 @@ class Keeper:
         self._grace = float(what["grace"])
         self._ranks: dict[int, int] = {}  # pid of the main process: rank
         self._left: dict[int, int] = {}  # the same of ranks that ended and had left something behind when last seen
+        self._store: int | None = None
+        self._held = os.pipe()  # the store ends when its standard input does
+        self._releases: dict[int, float] = {}  # rank: when it is killed if it has not left
         self._kill_at: float | None = None
         self._retry = _FIRST_RETRY_SECONDS
         self._why = ""
@@ -135,14 +141,18 @@ class Keeper:
             self._why = "lease"
             return
         pids = {}
-        for rank in self._what["ranks"]:
+        store = self._what.get("store")
+        for rank in [*([store] if store else []), *self._what["ranks"]]:
             pid, problem = self._spawn(rank)
             if problem:
                 _say(event="failed", cause=problem)
                 self._kill_at = time.monotonic()
                 return
-            self._ranks[pid] = rank["rank"]
-            pids[str(rank["rank"])] = pid
+            if rank is store:
+                self._store = pid
+            else:
+                self._ranks[pid] = rank["rank"]
+                pids[str(rank["rank"])] = pid
         _say(event="started", pids=pids)
 
     def watch(self) -> None:
@@ -162,27 +172,43 @@ class Keeper:
             now = time.monotonic()
             if now >= self._lease:
                 self._stop(self._grace, "lease")
-            if not self._ranks or (self._kill_at is not None and now >= self._kill_at):
+            self._release(now)
+            if self._done or (self._kill_at is not None and now >= self._kill_at):
                 self._kill_all()
         _say(event="over", why=self._why)
 
+    @property
+    def _done(self) -> bool:
+        """Whether no rank is left, nor any that could still need the store."""
+        return not self._ranks and (self._store is None or self._kill_at is not None)
+
+    def _release(self, now: float) -> None:
+        """Kill ranks that should have left by now."""
+        for pid, rank in self._ranks.items():
+            if now >= self._releases.get(rank, now + 1):
+                del self._releases[rank]
+                with suppress(PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+
     def _patience(self) -> float:
-        if self._left or not self._ranks:
+        if self._left or self._done:
             return self._retry
         now = time.monotonic()
         if self._kill_at is not None:
             return self._kill_at - now if self._kill_at > now else self._retry
-        return min(max(self._lease - now, 0.0), _LONGEST_SLEEP_SECONDS)
+        return min(max(min([self._lease, *self._releases.values()]) - now, 0.0), _LONGEST_SLEEP_SECONDS)
 
     def obey(self, piece: bytes) -> None:
         """Carry out the commands in a piece of the input; the last may not be whole yet."""
         *lines, self._heard = (self._heard + piece).split(b"\n")
         for line in lines:
-            command, value = line.split()
+            command, *values = line.split()
             if command == b"lease":
-                self._lease = max(self._lease, float(value))
+                self._lease = max(self._lease, float(values[0]))
             elif command == b"stop":
-                self._stop(float(value), "order")
+                self._stop(float(values[0]), "order")
+            elif command == b"release" and int(values[0]) in self._ranks.values():
+                self._releases.setdefault(int(values[0]), time.monotonic() + float(values[1]))
 
     def _stop(self, grace: float, why: str) -> None:
         kill_at = time.monotonic() + grace
@@ -195,13 +221,16 @@ class Keeper:
             self._kill_at = min(self._kill_at, kill_at)
 
     def _warn(self) -> None:
-        """SIGTERM to everything, once each; SIGCONT, for a process that is stopped hears nothing else."""
+        """SIGTERM to everything, once each; SIGCONT, for a process that is stopped hears nothing else.
+
+        Not to the store: ranks may need it to leave in good order.
+        """
         for number in (signal.SIGTERM, signal.SIGCONT):
             for pid in self._ranks:
                 with suppress(PermissionError):
                     os.killpg(pid, number)
             for process in descendants([os.getpid()], everyone()):
-                if process.group not in self._ranks:
+                if process.group not in self._ranks and process.group != self._store:
                     strike(process, number)
 
     def _kill_all(self) -> None:
@@ -217,15 +246,25 @@ class Keeper:
                 if pid in self._ranks:
                     status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
                     self._left[pid] = self._ranks.pop(pid)
-                    _say(event="ended", rank=self._left[pid], status=status)
+                    self._releases.pop(self._left[pid], None)
+                    warned = self._kill_at is not None
+                    _say(event="ended", rank=self._left[pid], status=status, warned=warned)
                     # While it is not waited for its number, and its group's, cannot be anybody else's.
                     with suppress(PermissionError):
                         os.killpg(pid, signal.SIGKILL)
-                    if status != 0:
+                    if status != 0 and not self._what.get("apart"):
                         self._stop(self._grace, "rank")
+                elif pid == self._store:
+                    self._store = None
+                    if self._kill_at is None:
+                        _say(event="failed", cause="the store of the job's workers ended; see its log on this node")
+                        self._stop(self._grace, "store")
                 os.waitpid(pid, 0)
             if self._left:
-                self._left = self._bury(self._left)
+                before, self._left = self._left, self._bury(self._left)
+                for pid, rank in before.items() if self._what.get("apart") else ():
+                    if pid not in self._left:
+                        _say(event="cleared", rank=rank)
         except ChildProcessError:
             return False
         return True
@@ -270,7 +309,8 @@ class Keeper:
             problem = os.read(told, 65536).decode() if ready else "it was not started before the lease ended"
         finally:
             os.close(told)
-        return pid, problem and f"rank {rank['rank']}: {problem}"
+        name = "the job's store" if "argv" in rank else f"rank {rank['rank']}"
+        return pid, problem and f"{name}: {problem}"
 
     def _open_log(self, name: str) -> int:
         folder = os.open(self._what["logs"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -290,10 +330,11 @@ class Keeper:
             signal.set_wakeup_fd(-1)
             for number in _HANDLED:
                 signal.signal(number, signal.SIG_DFL)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(self._held[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            problem = _enter(self._what["cwd"]) or _execute(self._what["argv"], {**self._what["env"], **rank["env"]})
+            argv = rank.get("argv", self._what["argv"])
+            problem = _enter(self._what["cwd"]) or _execute(argv, {**self._what["env"], **rank["env"]})
             os.write(tell, problem.encode(errors="replace"))
         except OSError as error:
             os.write(tell, str(error).encode(errors="replace"))

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.agent.desk import Start
-from shoal.agent.folder import Folder, log_name
+from shoal.agent.folder import Folder, log_name, store_log_name
 from shoal.core.errors import InputError
+from shoal.core.job import ADAPTIVE
 from shoal.wire.messages import RunOrder
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
@@ -62,28 +63,51 @@ def keeper_line(
     workdir: str,
     folder: Folder,
     address: str,
+    kind: str,
     boot: str,
     lease: float,
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
     """What a keeper is told to start: this node's ranks, and the moment at which their lease ends."""
     order = start.order
+    shared = {**_environment(start, folder, address, boot, environ), **_for_trainer(start, folder, kind)}
     return {
         "argv": order.command,
         "cwd": workdir,
-        "env": _environment(start, folder, address, boot, environ),
+        "env": shared,
         "logs": str(folder.logs(order.id)),
         "lease": lease,
         "grace": order.grace,
         "ranks": [
             {
                 "rank": rank,
-                "env": {"RANK": str(rank), "SHOAL_RANK": str(rank), "LOCAL_RANK": str(local)},
+                "env": _of_rank(start, folder, rank, local, f"{shared['MASTER_ADDR']}:{shared['MASTER_PORT']}"),
                 "log": log_name(order.incarnation, rank),
             }
             for local, rank in enumerate(range(order.first_rank, order.first_rank + order.local_ranks))
         ],
+        "apart": order.roster is not None,
+        "store": _store(start),
     }
+
+
+def _of_rank(start: Start, folder: Folder, rank: int, local: int, store: str) -> dict[str, str]:
+    """What only one rank is told; where workers come and go, also its number and where it meets the others."""
+    own = {"RANK": str(rank), "SHOAL_RANK": str(rank), "LOCAL_RANK": str(local)}
+    order = start.order
+    if order.roster is None:
+        return own
+    orders = str(folder.orders((order.job, order.incarnation)))
+    return {**own, "SHOAL_WORKER": str(rank), "SHOAL_STORE": store, "SHOAL_ORDERS": orders}
+
+
+def _store(start: Start) -> dict[str, Any] | None:
+    """The process in which workers that come and go meet, where this node is to keep it: of the job's own Python."""
+    order = start.order
+    if order.roster is None or not order.roster.keeps_store:
+        return None
+    argv = [order.command[0], "-m", "shoal.trainer.elastic_store", str(start.port)]
+    return {"argv": argv, "env": {}, "log": store_log_name(order.incarnation)}
 
 
 def _environment(start: Start, folder: Folder, address: str, boot: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -111,3 +135,21 @@ def _environment(start: Start, folder: Folder, address: str, boot: str, environ:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(str(device) for device in start.devices),
     }
+
+
+def _for_trainer(start: Start, folder: Folder, kind: str) -> dict[str, str]:
+    """What only the trainer library asks for."""
+    order = start.order
+    told = {
+        "SHOAL_LEASE": str(folder.lease((order.job, order.incarnation))),
+        "SHOAL_KIND": kind,
+        "SHOAL_NODES": str(order.nodes),
+    }
+    if order.work is not None:
+        told["SHOAL_WORK"] = repr(order.work)
+    if order.batch is not None:
+        told["SHOAL_BATCH"] = "adaptive" if order.batch == ADAPTIVE else str(order.batch.size)
+    if order.limits is not None:
+        limits = order.limits
+        told["SHOAL_LIMITS"] = f"{limits.initial} {limits.most} {limits.least_local} {limits.most_local}"
+    return told

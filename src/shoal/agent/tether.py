@@ -22,10 +22,11 @@ _OVERDUE_SECONDS = 5.0
 class Said(msgspec.Struct, frozen=True):
     """A line from a keeper."""
 
-    event: Literal["started", "failed", "ended", "over"]
+    event: Literal["started", "failed", "ended", "cleared", "over"]
     pids: dict[str, int] = {}
     rank: int = 0
     status: int = 0
+    warned: bool = False
     cause: str = ""
     why: str = ""
 
@@ -94,6 +95,10 @@ class Tether:
         """Warn the ranks, and kill what is left of them after ``grace`` seconds."""
         self._stop_by = min(self._stop_by, time.monotonic() + grace)
         self._tell(f"stop {grace!r}\n")
+
+    def release(self, rank: int, grace: float) -> None:
+        """A rank is to leave by itself; kill it if it has not after ``grace`` seconds."""
+        self._tell(f"release {rank} {grace!r}\n")
 
     def kill(self) -> None:
         """Kill the keeper itself; its ranks die with it, what they started becomes the agent's to kill."""

@@ -1,12 +1,14 @@
 """``shoal policies``, ``shoal report`` and ``shoal replay``: looking at what there is and what was done."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from shoal.cli.show import json_option, print_json, terminal, warn
+from shoal.core.errors import InputError
 
 
 @click.command()
@@ -46,11 +48,20 @@ def _shown(value: Any) -> str:
 @click.option("--baseline", metavar="POLICY", help="Compare with this policy; the first one by default.")
 @json_option
 def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str | None, as_json: bool) -> None:
-    """Compare finished runs: tables, and a page with charts."""
+    """Compare finished runs: tables, and a page with charts. Of a live cluster's home: what happened to each job."""
     from shoal.report.compare import compare
-    from shoal.report.files import find_runs
+    from shoal.report.files import find_runs, is_home
     from shoal.report.text import table
 
+    homes = [directory for directory in directories if is_home(directory)]
+    if homes:
+        if len(homes) < len(directories) or html_path is not None or baseline is not None:
+            hint = (
+                "is the home of a live cluster, which is told job by job: name only such, without --html or --baseline"
+            )
+            raise InputError("run", str(homes[0]), hint)
+        _tell_homes(homes, as_json)
+        return
     runs = find_runs(directories)
     comparisons = compare(runs, baseline)
     if html_path is not None:
@@ -63,6 +74,26 @@ def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str 
         return
     for comparison in comparisons:
         terminal().print(table(comparison))
+
+
+def _tell_homes(homes: Sequence[Path], as_json: bool) -> None:
+    """What happened to each job of live clusters."""
+    from shoal.app import stories_of
+    from shoal.report.files import JOURNAL
+    from shoal.store.journal import JournalFile, last_settings
+
+    told = {home: stories_of(home / JOURNAL) for home in homes}
+    if as_json:
+        print_json([{"home": str(home), "jobs": [s.document() for s in found]} for home, found in told.items()])
+        return
+    for home, found in told.items():
+        policy = last_settings(JournalFile(home / JOURNAL).raw())["policy"]
+        click.echo(f"{home}: {len(found)} job{'s' * (len(found) != 1)} under {policy}; times since the journal began")
+        for story in found:
+            first, *rest = story.lines()
+            click.echo(f"  {first}")
+            for line in rest:
+                click.echo(f"    {line}")
 
 
 @click.command()

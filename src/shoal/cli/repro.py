@@ -23,7 +23,7 @@ def list_all(as_json: bool) -> None:
         print_json([{"name": r.name, "paper": r.paper, "what": r.what, "needs": r.needs or None} for r in known])
         return
     rows = [(r.name, r.paper, r.needs or "–", r.what) for r in known]
-    print_table("What can be reproduced", ("name", "paper", "reads", "what"), rows)
+    print_table("What can be reproduced", ("name", "paper", "reads", "what"), rows, words=4)
 
 
 @repro.command()

@@ -40,14 +40,16 @@ def terminal() -> "Console":
     return Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False, emoji=False)
 
 
-def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
-    """A table on stdout; the first column to the left, numbers to the right."""
+def print_table(
+    title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = (), *, words: int = 1
+) -> None:
+    """A table on stdout; the first columns, so many of them, to the left, numbers to the right."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for i, header in enumerate(headers):
-        table.add_column(header, justify="left" if i == 0 else "right", overflow="fold")
+        table.add_column(header, justify="left" if i < words else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = terminal()
@@ -81,6 +83,11 @@ def print_summaries(title: str, summaries: Sequence["Summary"]) -> None:
             )
         )
     notes = ["ρ: completion time over that with 1/n of the cluster throughout (rho_isolated); unfair: ρ above 1."]
+    for s in filter(lambda s: "rent" in s, summaries):
+        rent = s["rent"]
+        paid = "" if rent["cost"] is None else f" for ${rent['cost']:,.2f}"
+        hours = f"{rent['node_hours']:.1f} node-hours"
+        notes.append(f"{s['policy']}, seed {s['seed']}: rented {hours}{paid}, at most {rent['most_nodes']} nodes.")
     print_table(title, _HEADERS, rows, notes)
 
 

@@ -21,12 +21,15 @@ _SOURCES = "A workload file, or a generator's name (see `shoal workload generate
 @click.option("--seeds", default=1, show_default=True, help="Run this many seeds, counting up from --seed.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Only the first N jobs, or generate N.")
 @click.option("--round", "round_seconds", type=float, metavar="SECONDS", help="Round length of policies with rounds.")
-@click.option("--knowledge", default="profiled", show_default=True, help="oracle, profiled, estimated or online.")
+@click.option("--knowledge", metavar="K", help="oracle, profiled, estimated or online; each policy's own by default.")
 @click.option("--placement", default="packed", show_default=True, help="any, packed, rack or network.")
 @click.option("--restart-cost", default="job", show_default=True, help="SECONDS, job, or checkpoint:GB_PER_S.")
 @click.option("--noise", default=0.0, show_default=True, help="Spread σ of true speed around the profile.")
 @click.option("--faults", metavar="SPEC", help="key=value,… (node_mtbf, gpu_mtbf, …) or a YAML file with a script.")
 @click.option("--throughputs", metavar="FILE", help="Speeds that extend or replace the built-in catalogue.")
+@click.option("--profiles", multiple=True, metavar="DIR", help="Measured profiles, Pollux's or Sia's; repeatable.")
+@click.option("--measurement-noise", default=0.0, show_default=True, help="Spread σ of what jobs' agents measure.")
+@click.option("--cloud", metavar="RULE", help="Rent the cluster's nodes as jobs are worth it: goodput or throughput.")
 @click.option("--window", "window_text", metavar="A:B", help="Only jobs submitted in [A, B) seconds.")
 @click.option("--skip-bad", is_flag=True, help="Pass over broken rows and say how many.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep journals and results; resumable.")
@@ -81,4 +84,5 @@ def simulate(
         print_json([{**s, **r} for s, r in zip(summaries, rows, strict=True)])
         return
     where = f"{cluster.describe()} ({cluster.total_gpus:,} GPUs)"
-    print_summaries(f"{first.name}: {len(first.jobs):,} jobs on {where}, knowledge {base.knowledge}", summaries)
+    knowledge = " and ".join(dict.fromkeys(str(summary["knowledge"]) for summary in summaries))
+    print_summaries(f"{first.name}: {len(first.jobs):,} jobs on {where}, knowledge {knowledge}", summaries)

@@ -51,6 +51,9 @@ class _TakesCommand(click.Command):
 @click.option("--workdir", metavar="DIR", help="Where it runs; the current folder where nothing is said.")
 @click.option("--env", multiple=True, metavar="K=V", help="A variable of its environment; repeatable.")
 @click.option("--ranks", metavar="gpu|node", help="Run the command once for each GPU, or once for each node.")
+@click.option(
+    "--resizes", metavar="restart|in_place", help="Stop and start it on other GPUs, or let workers come and go."
+)
 @click.option("--grace", type=float, metavar="SECONDS", help="Between the warning (SIGTERM) and the end.")
 @click.option("-n", "--count", default=1, show_default=True, metavar="N", help="Submit this many copies.")
 @cluster_options

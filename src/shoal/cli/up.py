@@ -29,7 +29,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
         [
             click.option("--policy", default=_POLICY, show_default=True, help="As `shoal policies` lists them."),
             click.option("--placement", default="packed", show_default=True, help="any, packed, rack or network."),
-            click.option("--knowledge", default="profiled", show_default=True, help="What policies are told of speed."),
+            click.option("--knowledge", metavar="K", help="What policies are told of speed; each its own by default."),
             click.option("--round", "round_seconds", type=float, help="Seconds between a policy's reviews."),
             click.option("--home", type=click.Path(path_type=Path), help="Where all is kept; SHOAL_HOME or ~/.shoal."),
             click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True),
@@ -120,7 +120,7 @@ def _settings(
     *,
     policy: str,
     placement: str,
-    knowledge: str,
+    knowledge: str | None,
     round_seconds: float | None,
     home: Path | None,
     lease: float,

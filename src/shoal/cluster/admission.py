@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.core.errors import InputError, nearest
-from shoal.core.job import JobSpec, Launch
+from shoal.core.job import BatchLimits, JobSpec, Launch
 from shoal.core.topology import Topology
 from shoal.core.units import JobId, Seconds, TenantId
 from shoal.perf.catalog import Catalog
@@ -39,6 +39,9 @@ class Admission:
             kinds=None if wanted.kinds is None else tuple(wanted.kinds),
             weight=wanted.weight,
             deadline=None if wanted.deadline is None else now + wanted.deadline,
+            ahead=_ahead(wanted),
+            limits=_limits(wanted),
+            adaptation=wanted.adaptation,
         )
         env = tuple(sorted(wanted.env.items()))
         for name, texts in (("command", wanted.command), ("env", list(wanted.env.values()))):
@@ -52,6 +55,7 @@ class Admission:
             wanted.ranks,
             wanted.grace,
             wanted.key,
+            _in_place(wanted),
         )
         return spec, launch
 
@@ -81,3 +85,40 @@ class Admission:
         if self.roots and not any(plain == root or plain.startswith(root.rstrip("/") + "/") for root in self.roots):
             raise InputError("workdir", given, f"must lie in {' or '.join(self.roots)}, or be left out")
         return plain
+
+
+def _in_place(wanted: Submission) -> bool:
+    """Whether its workers may come and go; then it needs what can keep their store, and a worker for each GPU."""
+    if wanted.resizes != "in_place":
+        return False
+    if wanted.ranks != "gpu":
+        raise InputError("ranks", wanted.ranks, "must be gpu where a job is resized in place: a worker on each GPU")
+    if not posixpath.basename(wanted.command[0]).startswith("python"):
+        hint = "must begin with the job's Python where it is resized in place, which also keeps the job's store"
+        raise InputError("command", wanted.command[0], hint)
+    return True
+
+
+def _ahead(wanted: Submission) -> tuple[tuple[int, int, float], ...]:
+    """The phases that its app will run after it."""
+    if wanted.ahead and wanted.app is None:
+        raise InputError("ahead", len(wanted.ahead), "says nothing without app, whose phases they are")
+    return tuple((phase.jobs, phase.gpus, phase.work) for phase in wanted.ahead or ())
+
+
+def _limits(wanted: Submission) -> BatchLimits | None:
+    """Between what the batch size may be adapted, if it may."""
+    if wanted.max_batch_size is None:
+        for name in ("min_local_batch", "max_local_batch"):
+            if (value := getattr(wanted, name)) is not None:
+                raise InputError(name, value, "says nothing without max_batch_size, which lets the batch be adapted")
+        return None
+    if wanted.batch_size is None:
+        raise InputError("max_batch_size", wanted.max_batch_size, "needs batch_size, the one the job was tuned for")
+    if wanted.max_batch_size < wanted.batch_size:
+        raise InputError("max_batch_size", wanted.max_batch_size, f"is below batch_size ({wanted.batch_size})")
+    least = wanted.min_local_batch or 1
+    most = wanted.max_local_batch or -(-wanted.batch_size // wanted.gpus)
+    if least > most:
+        raise InputError("min_local_batch", least, f"is above the most samples a GPU takes at once ({most})")
+    return BatchLimits(wanted.batch_size, wanted.max_batch_size, least, most)

@@ -23,6 +23,8 @@ class Board:
 
     snapshot: Snapshot
     verdicts: Verdicts
+    carry: object | None = None
+    """What the policy remembers of it."""
     news: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import TypeAlias
 
 from shoal.core.backoff import MOST_CRASHES
 from shoal.core.commands import Command, Stop
@@ -14,6 +15,7 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobProfiled,
     JobReleased,
     JobReshaped,
     JobStarted,
@@ -27,6 +29,7 @@ from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.store.codec import Decided, Record
 
 _NOTHING = Launch("job", ())
+_Ran: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed
 
 
 @dataclass(slots=True)
@@ -104,7 +107,7 @@ class Ledger:
                 self._submitted(event)
             elif isinstance(event, JobCancelled | JobReleased | JobReshaped):
                 self._asked(self.accounts[event.job], event)
-            elif isinstance(event, JobStarted | JobMeasured | BatchChanged | JobStopped | JobCompleted | JobCrashed):
+            elif isinstance(event, _Ran):
                 account = self.accounts[event.job]
                 if account.live and event.incarnation == account.incarnation:
                     self._ran(account, event)
@@ -153,11 +156,7 @@ class Ledger:
             account.spec = replace(account.spec, gpus=gpus, min_gpus=least, max_gpus=most)
             account.story.append((event.at, f"asked to run on {gpus} GPUs (at least {least}, at most {most})"))
 
-    def _ran(
-        self,
-        account: Account,
-        event: JobStarted | JobMeasured | BatchChanged | JobStopped | JobCompleted | JobCrashed,
-    ) -> None:
+    def _ran(self, account: Account, event: _Ran) -> None:
         if isinstance(event, JobCrashed):
             self._crashed(account, event)
         elif isinstance(event, JobCompleted):

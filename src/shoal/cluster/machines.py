@@ -11,19 +11,25 @@ from math import inf
 from threading import Condition
 from typing import Any
 
+from shoal.cluster import testimony
 from shoal.cluster.clock import Clock
 from shoal.cluster.gang import End, Gang, Outcome
+from shoal.cluster.lineage import Lineage, Seats
 from shoal.cluster.recall import Recalled
 from shoal.core.backoff import FIRST_RETRY, MOST_CRASHES, retry_after
+from shoal.core.bids import Rows
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.errors import InputError, nearest
 from shoal.core.events import (
+    AppBid,
+    BatchChanged,
     Event,
     Heard,
     JobCancelled,
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobProfiled,
     JobReleased,
     JobReshaped,
     JobStarted,
@@ -32,7 +38,8 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
 )
-from shoal.core.job import JobSpec, Launch
+from shoal.core.goodput import GoodputReport
+from shoal.core.job import ADAPTIVE, JobSpec, Launch
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import JobNumber, Seconds
 from shoal.wire.messages import PROTOCOL, Hello, LogAnswer, LogRead, Orders, Report
@@ -75,11 +82,18 @@ class _Job:
     crashes: int = 0
     crash_done: float = -1.0
     current: int = 0
+    batch_size: int | None = None
+    """The batch size its owner was last known to train at."""
+    profile: GoodputReport | None = None
+    profiled_at: Seconds = 0.0
+    """What the ring was last told of its goodput, and when."""
     over: bool = False
     end: Outcome | None = None
     """How it ended for good, if it did by itself."""
     gangs: list[Gang] = field(default_factory=list)
     """Incarnations of which something may be left somewhere, the latest last."""
+    places: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """By incarnation, where it is resized in place: for each rank its node, who started it, and its worker number."""
 
 
 @dataclass(slots=True)
@@ -185,7 +199,7 @@ class Machines:
         with self._bell:
             now = self.clock.now()
             for spec, launch in jobs:
-                self._jobs.append(_Job(spec, launch))
+                self._jobs.append(_Job(spec, launch, batch_size=spec.batch_size))
                 self._events.append(JobSubmitted(now, spec, launch))
             return self._acknowledged(answer)
 
@@ -210,6 +224,12 @@ class Machines:
         with self._bell:
             if not self._jobs[job].over:
                 self._events.append(JobReshaped(self.clock.now(), job, gpus, least, most))
+            return self._acknowledged(None)
+
+    def bid(self, app: str, jobs: tuple[JobNumber, ...], rows: Rows) -> "Future[None]":
+        """An app says what GPUs are worth to it."""
+        with self._bell:
+            self._events.append(AppBid(self.clock.now(), app, jobs, rows))
             return self._acknowledged(None)
 
     def _acknowledged(self, answer: Any) -> "Future[Any]":
@@ -259,7 +279,8 @@ class Machines:
                 gang = agent.gangs.get((run.job, run.incarnation))
                 if gang is not None and not gang.lost(index):
                     gang.hear(index, run)
-                    self._measure(gang, now)
+                    self._measure(gang.latest, now)
+                    self._testify(gang.latest, now)
                 elif run.phase != "ended" and run.job < len(self._jobs):
                     strays.add(run.job)
             freed, agent.strays = agent.strays - strays, frozenset(strays)
@@ -302,6 +323,12 @@ class Machines:
         self.changed()
         return answer
 
+    def place(self, job: JobNumber, incarnation: int, rank: int) -> tuple[int, int, int] | None:
+        """On which node, by which incarnation and as which worker a rank was started that came to others in place."""
+        with self._bell:
+            ranks = self._jobs[job].places.get(incarnation, ())
+            return ranks[rank] if rank < len(ranks) else None
+
     def forget_read(self, answer: "Future[LogAnswer]") -> None:
         """Nobody waits for it any more."""
         with self._bell:
@@ -319,11 +346,13 @@ class Machines:
         job = self._jobs[command.job]
         if isinstance(command, Stop):
             for gang in job.gangs:
-                if gang.incarnation == command.incarnation and not gang.stopping:
+                if gang.latest.incarnation == command.incarnation and not gang.stopping:
                     gang.stopping = True
                     self._touch(gang)
             return
         if isinstance(command, Resize):
+            if self._resized_in_place(command, now):
+                return
             for gang in job.gangs:
                 # The ring reckons with the next incarnation already: of this one it wants to hear nothing more.
                 gang.stopping = gang.told = gang.durable = True
@@ -350,9 +379,29 @@ class Machines:
         else:
             self._events.append(JobCompleted(now, command.job, command.incarnation, job.saved))
 
-    def _begin(self, command: Start | Resize, now: Seconds) -> Gang:
+    def _resized_in_place(self, command: Resize, now: Seconds) -> bool:
+        """Have the job go on with the ranks that can stay where they are, if it is a job for that and some can."""
+        job = self._jobs[command.job]
+        last = job.gangs[-1] if job.gangs else None
+        if last is None or last.lineage is None or job.over or job.current >= command.incarnation:
+            return False
+        kept = last.kept(command.placement)
+        # Ranks that are under way have the batch size and the devices they were started with.
+        if not kept or command.batch != last.batch or (command.partner, last.partner) != (None, None):
+            return False
+        last.told = last.durable = last.banked = True
+        # Where its own ranks are not all up they have joined nobody: they are called off.
+        last.stopping = not last.started
+        self._releases.pop(command.job, None)
+        last.lineage.order(kept)
+        self._begin(command, now, after=last)
+        return True
+
+    def _begin(self, command: Start | Resize, now: Seconds, *, after: Gang | None = None) -> Gang:
+        """Take up an incarnation: ``after`` another in place, or from its checkpoint."""
         job = self._jobs[command.job]
         job.current = command.incarnation
+        lineage, seats = _workers(command, after) if job.launch.in_place else (None, command.placement.seats)
         gang = Gang(
             command.job,
             command.incarnation,
@@ -362,8 +411,16 @@ class Machines:
             command.partner,
             base=job.saved,
             rate=self.speed(job.spec, command.placement),
+            work=job.spec.work,
+            batch=command.batch,
+            limits=job.spec.limits,
             running_since=now,
+            lineage=lineage,
+            kin=[] if after is None else after.kin,
+            own=seats,
         )
+        if after is not None:
+            gang.base, gang.done, gang.saved = self._progress(after, End.STOPPED, now), after.done, after.saved
         job.gangs.append(gang)
         for node in gang.parts:
             self._agents[node].gangs[gang.job, gang.incarnation] = gang
@@ -372,7 +429,7 @@ class Machines:
 
     def _touch(self, gang: Gang) -> None:
         """The orders of its nodes changed."""
-        for node in gang.placement.nodes:
+        for node in gang.nodes:
             self._agents[node].generation += 1
 
     def _draw_conclusions(
@@ -388,6 +445,8 @@ class Machines:
         """Draw every conclusion from what is known of a job's incarnations."""
         job = self._jobs[number]
         for gang in tuple(job.gangs):
+            if gang.lineage is not None and gang.latest is gang and not gang.stopping and gang.lineage.mourn():
+                self._touch(gang)
             outcome = gang.outcome(self.topology.nodes)
             if outcome is not None:
                 self._conclude(gang, outcome, now)
@@ -400,8 +459,9 @@ class Machines:
                     self._drop(gang)
         if job.gangs:
             last = job.gangs[-1]
-            if not last.going and last.may_go(alone=self._alone(job, last)):
-                last.base, last.going = job.saved, True
+            joins = last.kin[0] is not last
+            if not last.going and last.may_go(alone=joins or self._alone(job, last)):
+                last.base, last.going = last.base if joins else job.saved, True
                 self._touch(last)
 
     def _alone(self, job: _Job, gang: Gang) -> bool:
@@ -417,14 +477,21 @@ class Machines:
 
     def _started(self, gang: Gang, now: Seconds) -> None:
         gang.started, gang.running_since = True, now
+        if gang.lineage is not None:
+            gang.lineage.welcome(gang.incarnation)
+            self._jobs[gang.job].places[gang.incarnation] = gang.lineage.places
+            self._touch(gang)
         done = gang.base if gang.done is None else gang.done
         gang.measured_at, gang.measured_done = now, done
         self._events.append(JobStarted(now, gang.job, gang.incarnation, gang.rate, done))
 
     def _measure(self, gang: Gang, now: Seconds) -> None:
         """Tell a speed that is not what was known, once it was watched for long enough to be sure."""
+        if gang.done is None or gang.done <= gang.base:
+            gang.measured_at, gang.measured_done = now, gang.base  # it loads and resumes: that is no speed
+            return
         watched = now - gang.measured_at
-        if not gang.started or gang.stopping or gang.done is None or watched < _MEASURE_EVERY:
+        if not gang.started or gang.stopping or watched < _MEASURE_EVERY:
             return
         rate = (gang.done - gang.measured_done) / watched
         gang.measured_at, gang.measured_done = now, gang.done
@@ -432,15 +499,36 @@ class Machines:
             gang.rate = rate
             self._events.append(JobMeasured(now, gang.job, gang.incarnation, rate, gang.done))
 
+    def _testify(self, gang: Gang, now: Seconds) -> None:
+        """Tell what the job says of its training, where that is news."""
+        said, job = gang.session, self._jobs[gang.job]
+        if said is None or not said.rate or not gang.started or gang.stopping:
+            return
+        done = gang.base if gang.done is None else gang.done
+        if said.profile is not None and testimony.credible(said.profile):
+            report, known = said.profile, job.profile
+            grown = known is None or report.seen_gpus > known.seen_gpus
+            if testimony.news(known, report) and (grown or now - job.profiled_at >= _MEASURE_EVERY):
+                job.profile, job.profiled_at, gang.rate = report, now, said.rate
+                gang.measured_at, gang.measured_done = now, done
+                self._events.append(JobProfiled(now, gang.job, gang.incarnation, said.rate, done, report, loud=grown))
+        elif said.batch_size is not None and said.batch_size != job.batch_size and gang.batch != ADAPTIVE:
+            before, job.batch_size = job.batch_size, said.batch_size
+            if before is not None:
+                gang.rate = said.rate
+                gang.measured_at, gang.measured_done = now, done
+                changed = BatchChanged(now, gang.job, gang.incarnation, said.rate, done, said.batch_size)
+                self._events.append(changed)
+
     def _conclude(self, gang: Gang, outcome: Outcome, now: Seconds) -> None:
         """Tell the ring how an incarnation ended, and have what is left of it stopped."""
         job = self._jobs[gang.job]
         saved = job.saved = self._progress(gang, outcome.end, now)
         gang.told = gang.banked = True
         self._ending.append(gang)
-        if not gang.stopping:
-            gang.stopping = True
-            self._touch(gang)
+        for each in gang.kin:
+            each.stopping = True
+        self._touch(gang)
         work = job.spec.work
         finished = outcome.end is End.STOPPED and work is not None and gang.done is not None and saved >= work
         if finished or outcome.end is End.COMPLETED:
@@ -469,7 +557,7 @@ class Machines:
         ran = gang.rate * max(0.0, now - gang.running_since) if gang.started else 0.0
         if said is not None:
             return said
-        if end not in (End.STOPPED, End.COMPLETED):
+        if end not in (End.STOPPED, End.COMPLETED) or gang.killed:
             return gang.base
         work = self._jobs[gang.job].spec.work
         return min(gang.base + ran, inf if work is None or end is End.COMPLETED else work)
@@ -482,7 +570,7 @@ class Machines:
 
     def _orders(self, index: int) -> Orders:
         agent = self._agents[index]
-        asked = (g.order(index, self._agents[g.placement.nodes[0]].address) for g in agent.gangs.values())
+        asked = (gang.order(index, self._agents[gang.head].address) for gang in agent.gangs.values())
         runs = [order for order in asked if order is not None]
         reads = [read.order for read in self._reads.values() if read.node == index]
         return Orders(protocol=PROTOCOL, generation=agent.generation, lease=self.lease, runs=runs, reads=reads)
@@ -533,9 +621,22 @@ class Machines:
                     self._events.append(NodeLost(now, index))
             self._releases = dict(recalled.releases)
             for past in recalled.jobs:
-                job = _Job(past.spec, past.launch, past.saved, past.crashes, past.crash_done, 0, past.over)
+                progress = past.saved, past.crashes, past.crash_done
+                job = _Job(past.spec, past.launch, *progress, over=past.over, batch_size=past.batch_size)
                 self._jobs.append(job)
                 if past.order is not None:
                     gang = self._begin(past.order, now)
                     gang.resumed, gang.started, gang.stopping = True, past.started, past.stopping
                 job.current = past.incarnation
+
+
+def _workers(command: Start | Resize, after: Gang | None) -> tuple[Lineage, Seats]:
+    """Who is to train as this incarnation, in place of another or from the beginning, and where it starts ranks."""
+    if after is None or after.lineage is None:
+        lineage = Lineage(command.incarnation)
+        lineage.enlist(command.incarnation, command.placement.seats)
+        lineage.order(lineage.workers)
+        return lineage, command.placement.seats
+    seats = after.lineage.lacking(command.placement, after.lineage.members)
+    after.lineage.enlist(command.incarnation, seats)
+    return after.lineage, seats

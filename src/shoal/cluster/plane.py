@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic, perf_counter
 
 import msgspec
@@ -19,6 +19,7 @@ from shoal.cluster.admission import Admission
 from shoal.cluster.board import Board
 from shoal.cluster.ledger import Account, Ledger
 from shoal.cluster.machines import Machines
+from shoal.cluster.offers import AppDesk, UnknownApp
 from shoal.core.backoff import MOST_CRASHES
 from shoal.core.errors import InputError
 from shoal.core.events import Heard
@@ -32,6 +33,7 @@ from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.wire.messages import (
     PROTOCOL,
     AcctRow,
+    AppOffer,
     ClusterRow,
     Forecast,
     Hello,
@@ -47,6 +49,7 @@ from shoal.wire.messages import (
     Reshape,
     Submission,
     TenantRow,
+    Valuation,
 )
 
 log = logging.getLogger("shoal.plane")
@@ -159,7 +162,8 @@ class Plane:
 
     def _watch(self, snapshot: Snapshot, judgement: Judgement) -> None:
         """Keep the moment for whoever asks, and each job's verdict where it is another than before."""
-        before, board = self._board, Board(snapshot, judgement.verdicts)
+        snapshot.columns.secure()  # it is kept anyway, and others read it from threads of their own
+        before, board = self._board, Board(snapshot, judgement.verdicts, judgement.decision.carry)
         if before is not None:
             board.remember(before)
         for i in np.flatnonzero(board.news).tolist():
@@ -219,6 +223,20 @@ class Plane:
         if account is None or tenant not in (None, account.spec.tenant):
             raise UnknownJob(job)
         return account
+
+    def offer(self, app: str, tenant: TenantId | None) -> AppOffer:
+        """How an app stands before the next auction."""
+        return self._app_desk(app).offer(app, tenant, lambda at: self.about.epoch + at)
+
+    def bid(self, app: str, valuation: Valuation, tenant: TenantId | None) -> "Future[None]":
+        """Hear what GPUs are worth to an app."""
+        return self.machines.bid(app, *self._app_desk(app).heard(app, valuation, tenant))
+
+    def _app_desk(self, app: str) -> AppDesk:
+        board = self._board
+        if board is None:
+            raise UnknownApp(app)
+        return AppDesk(self.crew.policy, replace(board.snapshot, carry=board.carry))
 
     # ── what people are told ──────────────────────────────────────────────────────────────────────────────────
 
@@ -480,7 +498,9 @@ class Plane:
         if rank >= sum(ranks):
             raise InputError("rank", rank, f"run {run} has ranks 0 to {sum(ranks) - 1}")
         node = next(n for i, n in enumerate(seats.nodes) if rank < sum(ranks[: i + 1]))
-        asked = self.machines.read_log(node, LogRead(0, job, run, rank, offset, most))
+        # A rank that came to others in place was started by the incarnation before, under another number.
+        node, began, number = self.machines.place(account.number, run, rank) or (node, run, rank)
+        asked = self.machines.read_log(node, LogRead(0, job, began, number, offset, most))
 
         def answer(given: "Future[LogAnswer]") -> None:
             if given.cancelled() or part.cancelled():

@@ -7,6 +7,7 @@ from shoal.core.backoff import MOST_CRASHES
 from shoal.core.commands import Resize, Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
+    BatchChanged,
     Event,
     Heard,
     JobCancelled,
@@ -38,6 +39,7 @@ class PastJob:
     order: Start | Resize | None = None
     started: bool = False
     stopping: bool = False
+    batch_size: int | None = None
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class Recalled:
         if isinstance(event, JobSubmitted):
             if event.launch is None:
                 raise JournalError(f"job {event.spec.id!r} has nothing to execute: this is a simulation's journal")
-            self.jobs.append(PastJob(event.spec, event.launch))
+            self.jobs.append(PastJob(event.spec, event.launch, batch_size=event.spec.batch_size))
         elif isinstance(event, NodeLost | NodeReturned):
             self.up[event.node] = isinstance(event, NodeReturned)
         elif isinstance(event, JobReleased):
@@ -74,6 +76,8 @@ class Recalled:
         elif isinstance(event, JobStarted):
             job = self.jobs[event.job]
             job.started = job.started or event.incarnation == job.incarnation
+        elif isinstance(event, BatchChanged):
+            self.jobs[event.job].batch_size = event.batch_size
         elif isinstance(event, JobStopped | JobCompleted | JobCrashed):
             self._end(event)
 

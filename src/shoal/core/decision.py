@@ -50,6 +50,12 @@ class ReasonCode(IntEnum):
     STRETCHED = 11
     AUCTION_WON = 12
     AUCTION_HANDED = 13
+    ALLOTTED = 14
+    SHORTEST = 15
+    WINDOW_RUNS = 16
+    WINDOW_FILLS = 17
+    DUE = 18
+    PRESSING = 19
     OUTRANKED = 20
     BEHIND_HEAD = 21
     NO_ROOM = 22
@@ -64,6 +70,11 @@ class ReasonCode(IntEnum):
     ROUND_NEW = 31
     AUCTION_LOST = 32
     AUCTION_UNINVITED = 33
+    WORTH_LESS = 34
+    ALLOTTED_LATER = 35
+    WINDOW_WAITS = 36
+    WINDOW_OUT = 37
+    HAS_TIME = 38
     IN_WORDS = 40
 
 
@@ -88,6 +99,14 @@ SENTENCES: dict[ReasonCode, str] = {
     "and kept {4:,.0f}, with {5:,.0f} left over by others; leased until t = {6:,.6g} s",
     _C.AUCTION_HANDED: "runs on {0:,.0f} GPUs: its app, at ρ {1:,.4g}, was handed {2:,.0f} of the {3:,.0f} auctioned "
     "that nobody kept; leased until t = {4:,.6g} s",
+    _C.WINDOW_RUNS: "runs this round: planned for {0:,.0f} of the window's {1:,.0f} rounds left, to end at ρ {2:,.4g}",
+    _C.WINDOW_FILLS: "runs this round on GPUs left free by the plan, which gives it {0:,.0f} of the window's {1:,.0f} "
+    "rounds left; to end at ρ {2:,.4g}",
+    _C.ALLOTTED: "runs on {0:,.0f} GPUs: {1:,.4g} times the goodput of its fair share, {2:,.4g} GPUs; its "
+    "weight is {3:,.4g}",
+    _C.DUE: "runs first: to be fair it is to be done by t = {0:,.6g} s, and it takes {1:,.6g} s more at best",
+    _C.PRESSING: "runs: it takes {0:,.6g} s more, and if it waited not all could be done by t = {1:,.6g} s",
+    _C.SHORTEST: "runs: the {0:,.6g} s it still takes are among the least; its fair finish is t = {1:,.6g} s",
     _C.OUTRANKED: "waits: its {0} is {1:,.6g}; jobs up to {2:,.6g} take the GPUs",
     _C.BEHIND_HEAD: "waits its turn: {0} is first and needs {1:,.0f} GPUs, with {2:,.0f} free",
     _C.NO_ROOM: "waits: needs {0:,.0f} GPUs; {1:,.0f} left when its turn comes",
@@ -104,6 +123,15 @@ SENTENCES: dict[ReasonCode, str] = {
     "other jobs, having paid {3:,.0f}%",
     _C.AUCTION_UNINVITED: "waits: its app, at ρ {3:,.4g}, is not among the {0:,.0f} that bid for {2:,.0f} GPUs, at ρ "
     "{1:,.4g} and above; it was handed {4:,.0f} for other jobs",
+    _C.WINDOW_WAITS: "waits: planned for {0:,.0f} of the window's {1:,.0f} rounds left, from t = {2:,.6g} s on, to end "
+    "at ρ {3:,.4g}",
+    _C.WINDOW_OUT: "waits: planned for none of the window's {0:,.0f} rounds left, to end at ρ {1:,.4g} at best; who "
+    "runs has up to {2:,.4g}",
+    _C.ALLOTTED_LATER: "waits: GPUs are allotted anew at t = {0:,.6g} s; until then nobody moves",
+    _C.WORTH_LESS: "waits: {0:,.0f} GPUs would give it {1:,.4g} times the goodput of its fair share, worth {2:,.4g} at "
+    "weight {3:,.4g}; the {4:,.0f} jobs that have {5:,.0f} GPUs are worth more in all",
+    _C.HAS_TIME: "waits: shorter jobs go first; it takes {0:,.6g} s more and moves up at t = {1:,.6g} s at the latest, "
+    "its fair finish being t = {2:,.6g} s",
     _C.IN_WORDS: "{0}",
 }
 

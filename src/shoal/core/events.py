@@ -11,7 +11,9 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.core.bids import Rows
 from shoal.core.decision import ReasonCode
+from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec, Launch
 from shoal.core.units import JobNumber, Seconds
 
@@ -64,6 +66,23 @@ class BatchChanged:
     done: float
     batch_size: int
     loud: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class JobProfiled:
+    """The job's agent, which chooses its batch size, knows more of the job's goodput than before: this is all of it.
+
+    It is loud where a policy may do more with the job than it could before, as when the job has trained on more GPUs
+    than ever.
+    """
+
+    at: Seconds
+    job: JobNumber
+    incarnation: int
+    rate: float
+    done: float
+    report: GoodputReport
+    loud: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +155,20 @@ class JobCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class AppBid:
+    """An app said what GPUs are worth to it, for the jobs it had then: it counts until its jobs are others.
+
+    Nobody deserves another decision for it: it is for the next auction.
+    """
+
+    at: Seconds
+    app: str
+    jobs: tuple[JobNumber, ...]
+    rows: Rows
+    loud: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
 class NodeLost:
     """A node stopped answering; the jobs on it are reported crashed by events of their own."""
 
@@ -166,6 +199,8 @@ Event: TypeAlias = (
     | NodeReturned
     | JobReleased
     | JobReshaped
+    | JobProfiled
+    | AppBid
 )
 
 

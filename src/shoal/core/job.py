@@ -36,7 +36,8 @@ class Launch:
     """What to execute for a job, once per rank and without a shell; no policy sees it.
 
     ``ranks`` is ``gpu`` for a process on each GPU or ``node`` for one on each node. A process that is warned has
-    ``grace`` seconds to save and leave. Two submissions with the same ``key`` are one.
+    ``grace`` seconds to save and leave. Two submissions with the same ``key`` are one. With ``in_place`` its processes
+    are workers that may come and go while the others train on; without, it is resized by stopping and starting it.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Launch:
     ranks: str = "gpu"
     grace: Seconds = 10.0
     key: str = ""
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class JobSpec:
     ``min_gpus < max_gpus``. ``speed`` is how fast it claims to be beside its model's profile, and ``batch_schedule``
     the batch sizes it says it will change to at which progress: an oracle declares both truthfully. ``ahead`` is what
     its app means to run after it, phase by phase: how many jobs, of how many GPUs each, with how much work each.
-    ``limits`` lets its batch size be adapted while it runs; without them it trains at ``batch_size``.
+    ``limits`` lets its batch size be adapted while it runs; without them it trains at ``batch_size``. ``adaptation``
+    is by which rule its owner's own script changes the batch size, ``accordion`` or ``gns``; None when it does not.
     """
 
     id: JobId
@@ -77,6 +80,7 @@ class JobSpec:
     batch_schedule: tuple[tuple[float, int], ...] = ()
     ahead: tuple[tuple[int, int, float], ...] = ()
     limits: BatchLimits | None = None
+    adaptation: str | None = None
 
     @property
     def elastic(self) -> bool:

@@ -1,8 +1,9 @@
 """The seams of the ring: what a policy, a placer, a mechanism and a backend each promise the loop."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from shoal.core.bids import Standing
 from shoal.core.commands import Command
 from shoal.core.decision import Decision, Seating, Verdicts
 from shoal.core.events import Heard
@@ -15,6 +16,15 @@ class Policy(Protocol):
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """A verdict for every live job."""
+        ...
+
+
+@runtime_checkable
+class Auctions(Protocol):
+    """A policy that auctions GPUs among apps, and lets them speak for themselves."""
+
+    def standing(self, snapshot: Snapshot, app: int) -> Standing:
+        """How the app of this number stands before the next auction; ``carry`` is of the last."""
         ...
 
 

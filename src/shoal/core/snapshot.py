@@ -5,15 +5,17 @@ Both are read-only; every array refuses to be written.
 """
 
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.core.bids import Said
 from shoal.core.columns import Columns, sealed
 from shoal.core.decision import Floats
+from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.room import Room
@@ -68,6 +70,10 @@ class PerfModel(Protocol):
 
     def colocated(self, a: "JobView", b: "JobView") -> tuple[float, float]:
         """What fraction of their rates two jobs keep when they share GPUs."""
+        ...
+
+    def goodput(self, job: "JobView") -> GoodputReport | None:
+        """What is known of how the job's goodput depends on GPUs and batch size; None where nothing is."""
         ...
 
 
@@ -171,6 +177,19 @@ class JobView:
         """Every distinct rate measured on it, latest first."""
         return self._snapshot.measurements(self._at)
 
+    @property
+    def report(self) -> GoodputReport | None:
+        """What its agent last reported of its goodput; None before the first report."""
+        return self._snapshot.report(self._at)
+
+    @property
+    def regimes(self) -> tuple[tuple[float, int], ...]:
+        """(progress, batch size) of every batch size its owner's script was seen to train at, in order.
+
+        The first is as declared; nothing where none was declared and none was seen.
+        """
+        return self._snapshot.regimes(self._at)
+
 
 class JobViews(Mapping[JobId, JobView]):
     """The live jobs by name; views are made when asked for."""
@@ -250,6 +269,15 @@ class Snapshot:
     sharing: bool = False
     """Whether any two jobs share GPUs now."""
     carry: object | None = None
+    reports: Mapping[int, GoodputReport] = field(default_factory=dict)
+    """By admission number of a live job: what its agent last reported of its goodput."""
+    remembered: Mapping[str, GoodputReport] = field(default_factory=dict)
+    """By declared model: what all jobs of it ever reported, taken together. For each kind the fit that has seen the
+    most GPUs, the latest of equals; the latest noise scale; the most GPUs any of them trained on."""
+    changes: Mapping[int, tuple[tuple[float, int], ...]] = field(default_factory=dict)
+    """By admission number of a live job whose owner's script changed its batch size: from which progress to what."""
+    bids: Mapping[int, Said] = field(default_factory=dict)
+    """By number of an app: what it last said of itself. It may have been with other jobs than it has now."""
 
     @cached_property
     def ids(self) -> Sequence[JobId]:
@@ -312,6 +340,17 @@ class Snapshot:
             link, measurement = self.register.measurements[link]
             found.append(measurement)
         return tuple(found)
+
+    def report(self, at: int) -> GoodputReport | None:
+        """What the agent of the job at a position last reported."""
+        return self.reports.get(int(self.columns.rows[at])) if self.reports else None
+
+    def regimes(self, at: int) -> tuple[tuple[float, int], ...]:
+        """(progress, batch size) of every batch size the job at a position was seen to train at, in order."""
+        declared, changes = self.specs[at].batch_size, self.changes.get(int(self.columns.rows[at]), ())
+        if declared is None or (changes and changes[0][0] <= 0.0):
+            return changes
+        return ((0.0, declared), *changes)
 
     @cached_property
     def tenants(self) -> Mapping[TenantId, Usage]:

@@ -6,19 +6,19 @@ would take on a GPU, so that a laptop can play a cluster: python -m shoal.demo.t
 """
 
 import os
-import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.trainer.arrays import ArrayTraining
+
 Floats = NDArray[np.float64]
 
 _CLASSES, _FEATURES, _BATCH, _RATE = 10, 64, 128, 0.5
-_SAVE_EVERY = 20
+_PRINT_EVERY = 20
 
 
 class Ring:
@@ -86,42 +86,20 @@ def _gradient(weights: Floats, chance: np.random.Generator, truth: Floats) -> tu
 
 def main(steps: int, seconds_per_step: float) -> int:
     """Train for so many steps, from the checkpoint if there is one."""
-    warned = False
-
-    def warn(*_: object) -> None:
-        nonlocal warned
-        warned = True
-
-    signal.signal(signal.SIGTERM, warn)
-    ring, folder = Ring(), Path(os.environ["SHOAL_DIR"])
-    checkpoint, progress = folder / "checkpoint.npz", Path(os.environ["SHOAL_PROGRESS"])
     truth = np.random.default_rng(7).standard_normal((_FEATURES, _CLASSES))
-    weights, begin = np.zeros((_FEATURES, _CLASSES)), 0
-    if checkpoint.exists():
-        with np.load(checkpoint) as saved:
-            weights, begin = saved["weights"], int(saved["step"])
-
-    def save(step: int) -> None:
-        beside = folder / f".checkpoint.{os.getpid()}.npz"
-        np.savez(beside, weights=weights, step=step)
-        beside.replace(checkpoint)
-        told = progress.with_suffix(".new")
-        told.write_text(f"{step * seconds_per_step:.3f}\n")
-        told.replace(progress)
-
-    print(f"rank {ring.rank} of {ring.world}: training from step {begin} of {steps}", flush=True)
-    for step in range(begin, steps):
+    weights = np.zeros((_FEATURES, _CLASSES))
+    run = ArrayTraining({"weights": weights}, steps)
+    ring = Ring()
+    print(f"rank {ring.rank} of {ring.world}: training from step {run.step} of {steps}", flush=True)
+    for step in run.steps():
         due = time.monotonic() + seconds_per_step
         gradient, loss = _gradient(weights, np.random.default_rng([step, ring.rank]), truth)
-        # The warning travels with the gradient: whoever has heard it, all leave after this same step.
-        heard = ring.sum(np.append(gradient.ravel(), [loss, float(warned)]))
-        weights = weights - _RATE * heard[:-2].reshape(weights.shape) / ring.world
-        last = step + 1 == steps or heard[-1] > 0
-        if ring.rank == 0 and (last or (step + 1) % _SAVE_EVERY == 0):
-            save(step + 1)
-            print(f"step {step + 1}: loss {heard[-2] / ring.world:.4f}", flush=True)
-        if last:
-            break
+        # Warnings travel with the gradient: whoever has heard one, all leave after this same step.
+        heard = ring.sum(np.concatenate([gradient.ravel(), [loss], run.wishes()]))
+        weights -= _RATE * heard[:-3].reshape(weights.shape) / ring.world
+        run.heard(heard[-2], heard[-1], loss=heard[-3] / ring.world)
+        if ring.rank == 0 and (step + 1) % _PRINT_EVERY == 0:
+            print(f"step {step + 1}: loss {heard[-3] / ring.world:.4f}", flush=True)
         time.sleep(max(0.0, due - time.monotonic()))
     return 0
 

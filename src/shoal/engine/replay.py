@@ -65,8 +65,11 @@ def replay(
     read: Callable[[], Iterator[Record]],
     crew_of: Callable[[Mapping[str, Any]], Crew],
     progress: Callable[[int], None] | None = None,
+    watch: Callable[[Snapshot, Judgement], None] | None = None,
 ) -> Replayed:
     """Derive every decision of a journal again; the first that differs raises ``ReplayDifference``.
+
+    ``watch`` is shown each of them, with the moment it was made in.
 
     A journal that was taken up again has a header for each time; from there on a new crew decides, on the cluster and
     by the policy that header names, and remembers nothing from before.
@@ -91,7 +94,7 @@ def replay(
             if not waiting:
                 raise JournalError(f"decision {decisions} has no events before it")
             waiting, review_at = False, record.review_at
-            told = _check(crew, record)
+            told = _check(crew, record, watch)
             decisions += 1
             commands += len(record.commands)
             if progress is not None and not decisions % 1000:
@@ -117,7 +120,7 @@ def _assume(state: State, written: Decided) -> None:
         raise JournalError(f"decision {state.cycle} cannot have been carried out: {error!r}") from error
 
 
-def _check(crew: Crew, written: Decided) -> NDArray[np.uint8]:
+def _check(crew: Crew, written: Decided, watch: Callable[[Snapshot, Judgement], None] | None) -> NDArray[np.uint8]:
     """Derive one decision again; the codes of its verdicts."""
     state = crew.state
     snapshot = state.freeze()
@@ -133,6 +136,8 @@ def _check(crew: Crew, written: Decided) -> NDArray[np.uint8]:
             what = f"commands: the journal has {first[0]}, this replay {first[1]}"
         when = f"decision {state.cycle} at t = {state.now:,.3f} s, with {len(snapshot.columns)} live jobs"
         raise ReplayDifference(f"{when}, differs in its {what}")
+    if watch is not None:
+        watch(snapshot, judgement)
     state.assume(written.commands)
     state.settle(judgement.decision.carry)
     return judgement.verdicts.codes

@@ -5,8 +5,9 @@ and only appended to; what changes is written in place by slot and copied out, l
 frozen. Nothing here reads a clock: time comes with each event.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.backoff import MOST_CRASHES
+from shoal.core.bids import Said
 from shoal.core.columns import (
     F_ATTAINED,
     F_CRASH_DONE,
@@ -41,12 +43,14 @@ from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.decision import Floats, Ints
 from shoal.core.errors import JournalError
 from shoal.core.events import (
+    AppBid,
     BatchChanged,
     Event,
     JobCancelled,
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobProfiled,
     JobReleased,
     JobReshaped,
     JobStarted,
@@ -55,11 +59,13 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
 )
+from shoal.core.job import ADAPTIVE
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
 from shoal.core.room import FreeGpus
 from shoal.core.snapshot import LearnsOfPairs, Measurement, PerfModel, Register, Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import Seconds
+from shoal.engine.learned import Learned
 
 _FIRST_CAPACITY = 64
 
@@ -91,6 +97,8 @@ class State:
         self._tenant_service: Floats = np.zeros(0)
         self._frozen: ref[Columns] | None = None
         self._paired: set[int] = set()
+        self._learned = Learned()
+        self._bids: Mapping[int, Said] = {}
         self._count = 0
         self._live: NDArray[np.intp] = np.empty(_FIRST_CAPACITY, dtype=np.intp)
         self._live_count = 0
@@ -111,6 +119,7 @@ class State:
         self._frozen = ref(columns)
         service = self._tenant_service.copy()
         service.flags.writeable = False
+        reports, remembered, changes = self._learned.show()
         return Snapshot(
             cycle=self.cycle,
             now=self.now,
@@ -123,6 +132,10 @@ class State:
             tenant_service=service,
             sharing=bool(self._paired),
             carry=self.carry,
+            reports=reports,
+            remembered=remembered,
+            changes=changes,
+            bids=MappingProxyType(self._bids),
         )
 
     def _secure(self) -> None:
@@ -180,7 +193,9 @@ class State:
             self._paired |= {slot, partner}
         if trigger is _START:
             ints[I_STARTS, slot] += 1
-        if order.batch is not None:
+        if order.batch is None and slot in self._learned.reports:  # nobody adapts its batch size any more
+            ints[I_BATCH, slot] = self.register.specs[slot].batch_size or 0
+        elif order.batch is not None and order.batch != ADAPTIVE:
             ints[I_BATCH, slot] = order.batch.size
         floats[F_SINCE, slot] = self.now
         floats[F_PROGRESS_SINCE, slot] = self.now
@@ -252,6 +267,7 @@ class State:
             return
         self._move(event.job, _STARTED)
         self._progress(event.job, event.at, event.done, event.rate)
+        self._remember(event.job, event.rate)
 
     def _measured(self, event: JobMeasured | BatchChanged) -> None:
         # A job told to stop may still be measured once, as when the one it shared GPUs with stops just before it.
@@ -261,14 +277,25 @@ class State:
         if type(event) is BatchChanged:
             self._ints[I_BATCH, event.job] = event.batch_size
             self._floats[F_SPEEDS:, event.job] = self.perf.speeds(self.register.specs[event.job], event.batch_size)
+            self._learned.change(event.job, event.done, event.batch_size)
         self._progress(event.job, event.at, event.done, event.rate)
+        self._remember(event.job, event.rate)
+
+    def _profiled(self, event: JobProfiled) -> None:
+        slot = event.job
+        if self._stale(slot, event.incarnation) or not self._ints[I_HELD, slot]:
+            return
+        self._move(slot, _MEASURED)
+        self._ints[I_BATCH, slot] = event.report.batch.size
+        # Its rate drifts with the noise scale; the fits say more of its speed than a chain of such rates would.
+        self._progress(slot, event.at, event.done, event.rate)
+        self._learned.report(slot, self.register.specs[slot].model, event.report)
 
     def _progress(self, slot: int, at: Seconds, done: float, rate: float) -> None:
         floats = self._floats
         floats[F_DONE, slot] = done
         floats[F_PROGRESS_SINCE, slot] = at
         floats[F_RATE, slot] = rate
-        self._remember(slot, rate)
 
     def _remember(self, slot: int, rate: float) -> None:
         """Add a measurement to the job's chain unless it is there already."""
@@ -369,6 +396,10 @@ class State:
         if JobState(int(self._ints[I_STATE, event.job])).live:
             self._end(event.job, Trigger.CANCELLED, event.at)
 
+    def _bid(self, event: AppBid) -> None:
+        said = Said(event.at, event.jobs, event.rows)
+        self._bids = {**self._bids, self._app_index[event.app]: said}
+
     def _node_lost(self, event: NodeLost) -> None:
         self.topology = self.topology.without(event.node)
         self.room.close(event.node)
@@ -397,6 +428,10 @@ class State:
         held_back = self._ints.item(I_STATE, slot) == _HELD
         self._move(slot, trigger)
         self._release(slot, at)
+        self._learned.forget(slot)
+        app = self._static.app.item(slot)
+        if app in self._bids:  # whatever it said was with this job
+            self._bids = {other: said for other, said in self._bids.items() if other != app}
         self._tenant_service[self._static.tenant[slot]] += self._floats[F_ATTAINED, slot]
         if not held_back:
             self._withdraw(slot)
@@ -462,6 +497,7 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobStarted: State._started,
     JobMeasured: State._measured,
     BatchChanged: State._measured,
+    JobProfiled: State._profiled,
     JobStopped: State._stopped,
     JobCompleted: State._completed,
     JobCrashed: State._crashed,
@@ -470,4 +506,5 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     NodeReturned: State._node_returned,
     JobReleased: State._released,
     JobReshaped: State._reshaped,
+    AppBid: State._bid,
 }

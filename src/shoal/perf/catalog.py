@@ -17,6 +17,7 @@ from importlib import resources
 import msgspec
 
 from shoal.core.errors import InputError, nearest
+from shoal.perf.measured import MeasuredProfile
 from shoal.perf.peaked import AFS_MODELS, PeakedProfile
 from shoal.perf.peaked import SOURCE as PEAKED_SOURCE
 from shoal.perf.profile import Figure, Profile, ScalingProfile, StepTimes, TableProfile
@@ -27,8 +28,8 @@ TIME_SLICED = (0.5, 0.5)
 TypeKey = tuple[str, int]
 """A model and a batch size."""
 
-KnownProfile = TableProfile | ScalingProfile | PeakedProfile
-"""What a catalogue may hold: measured, fitted, or assumed."""
+KnownProfile = TableProfile | ScalingProfile | PeakedProfile | MeasuredProfile
+"""What a catalogue may hold: rates measured, step times fitted or measured, or curves assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Catalog:
     def work(self, model: str) -> float | None:
         """The effective samples of a whole training; None where the source does not say."""
         profile = self._known(model)
-        return profile.work if isinstance(profile, ScalingProfile) else None
+        return profile.work if isinstance(profile, ScalingProfile | MeasuredProfile) else None
 
     def default_batch(self, model: str) -> int:
         """The batch size meant when none is named: the initial one, or the middle one of a table."""

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Estimate, JobView, Snapshot
@@ -233,6 +234,10 @@ class EstimatedModel:
         if found is None:
             found = self._pairs[one, other] = self._pair(one, other)
         return found
+
+    def goodput(self, job: JobView) -> GoodputReport | None:
+        """What the catalogue knows of how its goodput depends on GPUs and batch size."""
+        return self._alone.goodput(job)
 
     def parted(self, a: JobSpec, a_batch: int | None, b: JobSpec, b_batch: int | None) -> "EstimatedModel":
         """This model, knowing that two such jobs at these batch sizes do not fit on the same GPUs."""

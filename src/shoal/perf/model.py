@@ -13,11 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.snapshot import Estimate, JobView, Measurement
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.perf.catalog import TIME_SLICED, Catalog
-from shoal.perf.profile import LinearProfile, Profile
+from shoal.perf.measured import MeasuredProfile
+from shoal.perf.profile import LinearProfile, Profile, ScalingProfile
 
 EXTRAPOLATED_SPREAD = 0.5
 """Claimed for a rate scaled from a measurement taken elsewhere: a factor of about two either way is usual."""
@@ -100,6 +102,24 @@ class ProfiledModel:
         gpus = max(a.spec.gpus, b.spec.gpus)
         return self.catalog.colocated(a.spec.model, a.batch_size, b.spec.model, b.batch_size, gpus)
 
+    def goodput(self, job: JobView) -> GoodputReport | None:
+        """What the catalogue knows of it, at the job's present progress; None without figures for other batch sizes.
+
+        All of its figures count as seen: nothing about more GPUs has to be explored first.
+        """
+        profile = self.profile(job.spec)
+        if not isinstance(profile, ScalingProfile | MeasuredProfile):
+            return None
+        size = job.batch_size or profile.initial_batch
+        done = min(job.done / (job.spec.work or profile.work), 1.0)
+        return GoodputReport(
+            fits=profile.fits(),
+            noise=profile.noise_scale(done, size),
+            noise_batch=size,
+            seen_gpus=self.topology.total_gpus,
+            batch=BatchSetting(size),
+        )
+
     def _seated_well(self, profile: Profile, kind: int, gpus: int, batch_size: int | None) -> float:
         if gpus > self.topology.installed[kind]:
             return 0.0
@@ -155,6 +175,10 @@ class OnlineModel:
     def colocated(self, a: JobView, b: JobView) -> tuple[float, float]:
         """Nobody has measured the two together: they are taken to take turns."""
         return TIME_SLICED
+
+    def goodput(self, job: JobView) -> GoodputReport | None:
+        """What the job's own agent last reported."""
+        return job.report
 
 
 def _from_measured(spec: JobSpec, measured: Sequence[Measurement], seats: Measurement) -> Estimate:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from shoal.core.goodput import StepFit
 from shoal.core.topology import Locality
 
 CROSS_NODE_PENALTY = 1.1
@@ -23,11 +24,26 @@ CROSS_NODE_PENALTY = 1.1
 CROSS_RACK_PENALTY = 1.3
 """Slowdown over several racks where none was measured, from the same place."""
 
+_MEASURED_NODES = 16
+"""Over how many nodes the profiles behind the fitted step times were taken, where over more than one (Pollux §5.1)."""
+
 _PENALTY = {
     Locality.SAME_NODE: 1.0,
     Locality.CROSS_NODE: CROSS_NODE_PENALTY,
     Locality.CROSS_RACK: CROSS_RACK_PENALTY,
 }
+
+
+Seats = tuple[int, ...]
+"""How many GPUs on each node, in the order of the nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """Seconds of a pass over so many samples on each GPU, alone and with the synchronisation that ends a step."""
+
+    passing: float
+    step: float
 
 
 class Profile(Protocol):
@@ -233,6 +249,13 @@ class StepTimes:
         across = max(self.network[0] + self.network[1] * (gpus - 2), within)
         return min(on_node, across) if locality is Locality.SAME_NODE else across
 
+    def fit(self) -> StepFit:
+        """These figures as an agent would report them: what distance costs beyond what was measured is not in them."""
+        network = self.node if self.network is None else self.network
+        nodes = 1 if self.network is None else _MEASURED_NODES
+        gpus = nodes * self.node_gpus
+        return StepFit(self.compute, self.node, network, network, self.gamma, self.max_local, gpus, nodes, self.error)
+
     def slowdown(self, gpus: int, locality: Locality) -> float:
         """What distance costs beyond ``sync_seconds``: racks always, nodes only where no network was measured."""
         if gpus < 2:
@@ -247,11 +270,16 @@ class StepTimes:
         """
         local = math.ceil(batch_size / gpus)
         accumulations = math.ceil(local / self.max_local) - 1
-        compute = self.pass_seconds(math.ceil(local / (accumulations + 1)))
-        sync = self.sync_seconds(gpus, locality)
+        taken = self.step(gpus, locality, math.ceil(local / (accumulations + 1)))
+        return accumulations * taken.passing + taken.step
+
+    def step(self, gpus: int, locality: Locality, local: int) -> StepSeconds:
+        """What a pass over ``local`` samples on each GPU takes, alone and with the synchronisation that ends a step."""
+        compute, sync = self.pass_seconds(local), self.sync_seconds(gpus, locality)
         longer, shorter = max(compute, sync), min(compute, sync)
         step = longer * math.pow(1.0 + math.pow(shorter / longer, self.gamma), 1.0 / self.gamma)
-        return (accumulations * compute + step) * self.slowdown(gpus, locality)
+        slowdown = self.slowdown(gpus, locality)
+        return StepSeconds(compute * slowdown, step * slowdown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +340,31 @@ class ScalingProfile:
             if progress <= b:
                 return 1.0 / (x + (y - x) * max(progress - a, 0.0) / (b - a))
         return 1.0 / cost[-1][1]
+
+    def noise_scale(self, progress: float, batch_size: int | None = None) -> float:
+        """The gradient noise scale in samples when a fraction of training is done: ``efficiency`` follows from it.
+
+        It is the same at every batch size.
+        """
+        inverse = [(at, 1.0 / (n + self.initial_batch)) for at, n in self.noise]
+        within = min(max(progress, inverse[0][0]), inverse[-1][0])
+        for (a, x), (b, y) in pairwise(inverse):
+            if within <= b:
+                return 1.0 / (x + (y - x) * (within - a) / (b - a)) - self.initial_batch
+        return self.noise[-1][1]
+
+    def fits(self) -> tuple[tuple[str, StepFit], ...]:
+        """The same step times as an agent would report them, by kind."""
+        return tuple((kind, times.fit()) for kind, times in self.times.items())
+
+    def most_local(self, kind: str) -> int:
+        """The most samples a GPU of this kind holds; 0 on a kind that was not fitted."""
+        return self.times[kind].max_local if kind in self.times else 0
+
+    def step(self, kind: str, seats: Seats, locality: Locality, local: int) -> StepSeconds | None:
+        """What a pass over ``local`` samples on each of these GPUs takes; None on a kind that was not fitted."""
+        times = self.times.get(kind)
+        return None if times is None else times.step(sum(seats), locality, local)
 
     def throughput(self, kind: str, gpus: int, locality: Locality, batch_size: int) -> float:
         """Raw samples per second; 0.0 on an unknown kind, with less than a sample per GPU, or above ``max_batch``."""

@@ -4,6 +4,7 @@ A policy is any object with ``decide(snapshot) -> Decision``. Those in this room
 are their options; ``registry`` turns ``name:key=value`` into one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor, inf, isfinite
 
@@ -176,24 +177,17 @@ def explained(
     kinds: NDArray[np.int8] | None = None,
 ) -> Verdicts:
     """Verdicts in which jobs that cannot run at all on this cluster are told that instead."""
-    if not snapshot.all_possible:
-        hopeless = (gpus == 0) & ~snapshot.possible
-        if hopeless.any():
-            return _with_hopeless(snapshot, gpus, codes, numbers, kinds, hopeless)
-    return Verdicts(snapshot, gpus=gpus, codes=codes, numbers=numbers, kinds=kinds)
+    verdicts = Verdicts(snapshot, gpus=gpus, codes=codes, numbers=numbers, kinds=kinds)
+    return verdicts.overruled(hopeless(snapshot, gpus))
 
 
-def _with_hopeless(
-    snapshot: Snapshot,
-    gpus: Ints,
-    codes: NDArray[np.uint8],
-    numbers: Numbers,
-    kinds: NDArray[np.int8] | None,
-    hopeless: NDArray[np.bool_],
-) -> Verdicts:
+def hopeless(snapshot: Snapshot, gpus: Ints) -> Mapping[int, Verdict]:
+    """By position, of jobs that got nothing: a refusal for each that could not run on this cluster if it were alone."""
+    if snapshot.all_possible:
+        return {}
     cluster, columns = snapshot.cluster, snapshot.columns
     own: dict[int, Verdict] = {}
-    for i in np.flatnonzero(hopeless).tolist():
+    for i in np.flatnonzero((gpus == 0) & ~snapshot.possible).tolist():
         if columns.best_speed[i] > 0:
             usable = max(c for c, s in zip(cluster.capacity, columns.speeds[i], strict=True) if s > 0)
             own[i] = Refusal(Reason(ReasonCode.TOO_LARGE, (int(columns.gpus[i]), usable)))
@@ -201,7 +195,7 @@ def _with_hopeless(
             own[i] = Refusal(Reason(ReasonCode.TOO_LARGE, (int(columns.gpus[i]), max(cluster.capacity, default=0))))
         else:
             own[i] = Refusal(Reason(ReasonCode.NO_KIND, (", ".join(cluster.kinds),)))
-    return Verdicts(snapshot, gpus=gpus, codes=codes, numbers=numbers, kinds=kinds).overruled(own)
+    return own
 
 
 def round_end(now: Seconds, seconds: Seconds) -> Seconds:

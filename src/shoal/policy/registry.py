@@ -11,6 +11,9 @@ from typing import Any, get_type_hints
 from shoal.core.errors import InputError, nearest
 from shoal.core.seams import Policy
 
+USUAL_KNOWLEDGE = "profiled"
+"""What nearly all policies are told of speed: the declared tables."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -19,6 +22,10 @@ class Entry:
     where: str
     summary: str
     paper: str
+    knowledge: str = USUAL_KNOWLEDGE
+    """What it is told of speed where nobody says otherwise."""
+    adapting: str | None = None
+    """The same where the batch size of some job may be adapted; as otherwise if None."""
 
     def factory(self) -> Callable[..., Policy]:
         """The policy's class."""
@@ -65,7 +72,16 @@ POLICIES: dict[str, Entry] = {
     "afs-p": Entry("afs:AfsP", "elastic shares by efficiency; turns when jobs outnumber GPUs", "AFS (NSDI '21) §3.3"),
     "afs-s": Entry("afs:AfsS", "as afs-p, knowing only each job's best number of GPUs", "AFS (NSDI '21) Appendix D"),
     "rank": Entry(
-        "rank:Rank", "GPUs one by one to the highest rank-weighted speed-up; lengths known", "ours, after heSRPT (2019)"
+        "rank:Rank",
+        "GPUs one by one to the highest rank-weighted speed-up; lengths known",
+        "ours, after heSRPT (2019)",
+        adapting="online",
+    ),
+    "pollux": Entry(
+        "pollux:Pollux",
+        "GPUs and batch sizes so that the power mean of goodput over fair shares is highest",
+        "Pollux (OSDI '21); Sia (SOSP '23) for kinds",
+        knowledge="online",
     ),
     "gandiva": Entry(
         "gandiva:Gandiva",
@@ -116,12 +132,33 @@ POLICIES: dict[str, Entry] = {
         "leased GPUs auctioned among the apps furthest from finish-time fairness, with hidden payments",
         "Themis (NSDI '20)",
     ),
+    "shockwave": Entry(
+        "shockwave.policy:Shockwave",
+        "windows of rounds planned for welfare over time, for jobs that change their batch size",
+        "Shockwave (NSDI '23)",
+    ),
+    "shoal": Entry(
+        "shoal:Shoal",
+        "everybody done by its fair finish, all by a common horizon, the shortest first",
+        "ours; docs/house-policy.md",
+    ),
     "isolated": Entry(
         "isolated:Isolated",
         "every job as if it owned exactly 1/n of the cluster; idles the rest",
         "Gavel (OSDI '20) §4.1; Pollux (OSDI '21) §5.3.1",
     ),
 }
+
+
+def knowledge_of(spec: str, *, adapting: bool) -> str:
+    """What the policy of this specification is told of speed where nobody says otherwise.
+
+    ``adapting`` says whether the batch size of any job may be adapted. A policy of one's own is told what is declared.
+    """
+    entry = POLICIES.get(spec.partition(":")[0])
+    if entry is None:
+        return USUAL_KNOWLEDGE
+    return (adapting and entry.adapting) or entry.knowledge
 
 
 def options_of(policy: Any) -> Mapping[str, tuple[type, Any]]:

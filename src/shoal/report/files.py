@@ -122,6 +122,11 @@ def read_run(directory: Path) -> Run:
     return Run(directory, summary, jobs, journal if journal.is_file() else None)
 
 
+def is_home(directory: Path) -> bool:
+    """Whether it is the home of a live cluster: there is a journal, and nobody has summed it up."""
+    return (directory / JOURNAL).is_file() and not (directory / SUMMARY).exists()
+
+
 def find_runs(paths: Iterable[str | Path]) -> list[Run]:
     """Every run in or under these directories, each once, in the order named and then by name."""
     found: dict[Path, Run] = {}

@@ -18,11 +18,13 @@ from shoal.core.backoff import MOST_CRASHES
 from shoal.core.commands import Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
+    AppBid,
     BatchChanged,
     JobCancelled,
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobProfiled,
     JobReleased,
     JobReshaped,
     JobStarted,
@@ -31,6 +33,7 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
 )
+from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
@@ -43,6 +46,7 @@ Ints: TypeAlias = NDArray[np.int64]
 _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
 _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work", "tenant", "app"))
 _MODEL, _BATCH, _KINDS, _DEADLINE = (_SPEC[name] for name in ("model", "batch_size", "kinds", "deadline"))
+_REPORT_BATCH = [f.name for f in fields(GoodputReport)].index("batch")
 _START, _STOP = COMMAND_TAGS[Start], COMMAND_TAGS[Stop]
 _ENDED = -1
 """In place of an incarnation: the job's life is over, and whatever else is said of it is late."""
@@ -217,12 +221,14 @@ class _Fold:
             JobStarted: self._measured,
             JobMeasured: self._measured,
             BatchChanged: self._batch_changed,
+            JobProfiled: self._profiled,
             JobStopped: self._stopped,
             JobCompleted: self._completed,
             JobCrashed: self._crashed,
             JobCancelled: self._cancelled,
             NodeLost: self._ignored,
             NodeReturned: self._ignored,
+            AppBid: self._ignored,
             JobReleased: self._ignored,
             JobReshaped: self._reshaped,
         }
@@ -256,7 +262,7 @@ class _Fold:
         self.done.append(np.nan)
         self.hold[job] = number
         self.incarnation[job] = incarnation
-        if batch is not None:
+        if batch is not None and batch[0]:  # 0: the job's agent chooses one, and says which
             self.batch[job] = batch[0]
         if partner is not None:
             self._pair(job, partner)
@@ -316,6 +322,11 @@ class _Fold:
             # A crash may set a job back behind a change, which then comes again.
             kept = [change for change in self.trajectories.get(job, ()) if change[0] < done]
             self.trajectories[job] = [*kept, (done, size)]
+            self._measured(event)
+
+    def _profiled(self, event: list[Any]) -> None:
+        if event[3] == self.incarnation[event[2]]:
+            self.batch[event[2]] = event[6][_REPORT_BATCH][0]
             self._measured(event)
 
     def _stopped(self, event: list[Any]) -> None:

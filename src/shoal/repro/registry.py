@@ -30,7 +30,7 @@ class Reproduction:
         return self.run(setting)
 
 
-_MODULES = ("afs", "themis")
+_MODULES = ("afs", "pollux", "cloud", "hpo", "shockwave", "themis", "fidelity")
 
 
 def reproductions() -> dict[str, Reproduction]:

@@ -9,6 +9,7 @@ Reference: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Protocol, TypeAlias
 
 
@@ -94,6 +95,23 @@ class Search:
     def over(self) -> bool:
         """Whether no trial is being trained; without one nothing is ever heard again."""
         return not any(trial.running for trial in self.trials)
+
+    @property
+    def best(self) -> int | None:
+        """Of the trials that were trained furthest the one with the least loss; None before any was heard of."""
+        heard = [n for n, trial in enumerate(self.trials) if trial.heard]
+        return min(heard, key=lambda n: (-self.trials[n].heard[-1][0], self.trials[n].loss), default=None)
+
+    def passed_over(self) -> tuple[int, ...]:
+        """Those who wait to hear whether they go on and will not, however badly those that run turn out."""
+        waiting = [n for n, t in enumerate(self.trials) if 0.0 < t.until < 1.0 and not t.running and not t.lost]
+        if not waiting:
+            return ()
+        turned_out = [
+            replace(t, heard=(*t.heard, (t.until, inf)), running=False) if t.running else t for t in self.trials
+        ]
+        going_on = {order.trial for order in self.searcher.orders(turned_out)}
+        return tuple(n for n in waiting if n not in going_on)
 
     def hear(self, trial: int, at: float, loss: float) -> None:
         """A trial got this far, with this loss; at the end of its leg it no longer runs."""

@@ -10,7 +10,7 @@ References: Mahajan et al., NSDI 2020, §4.3.2 (the most optimistic curve counts
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 from shoal.search.api import Kill, Order, Phase, Train, Trial
 
@@ -72,8 +72,10 @@ def _all_the_way(trials: Sequence[Trial]) -> list[Order]:
 def forecast(heard: Sequence[tuple[float, float]]) -> float:
     """The loss at the end of the training, from the last three heard on the way."""
     (x1, y1), (x2, y2), (x3, y3) = heard[-3:]
-    if x3 >= 1.0:
+    if x3 >= 1.0 or not isfinite(y3):
         return y3
+    if not isfinite(y1 + y2):  # it has just come back from where no number is: nothing is known of its curve
+        return -inf
     early, late = (y2 - y1) / (x2 - x1), (y3 - y2) / (x3 - x2)
     if late >= 0.0:
         return min(y1, y2, y3)

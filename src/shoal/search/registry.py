@@ -21,18 +21,24 @@ def parse_search(spec: str) -> Searcher:
     if name not in SEARCHERS:
         raise InputError("search", name, nearest(name, SEARCHERS))
     kinds = {key: hint for key, hint in get_type_hints(SEARCHERS[name]).items() if hint in (int, float)}
-    chosen: dict[str, Any] = {}
-    for pair in filter(None, rest.split(",")):
-        key, _, text = pair.partition("=")
-        if key not in kinds:
-            hint = nearest(key, kinds) if kinds else f"{name} takes no options"
-            raise InputError(f"search {name}, option", key, hint)
-        try:
-            chosen[key] = kinds[key](text)
-        except ValueError:
-            wanted = "a whole number" if kinds[key] is int else "a number"
-            raise InputError(f"search {name}, option {key}", text, f"must be {wanted}") from None
+    chosen = read_options(name, rest, kinds)
     try:
         return SEARCHERS[name](**chosen)
     except ValueError as error:
         raise InputError(f"search {name}", rest, str(error)) from error
+
+
+def read_options(name: str, text: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """The options ``key=value,…`` of a searcher that takes options of these types."""
+    chosen: dict[str, Any] = {}
+    for pair in filter(None, text.split(",")):
+        key, _, value = pair.partition("=")
+        if key not in kinds:
+            hint = nearest(key, kinds) if kinds else f"{name} takes no options"
+            raise InputError(f"search {name}, option", key, hint)
+        try:
+            chosen[key] = kinds[key](value)
+        except ValueError:
+            wanted = "a whole number" if kinds[key] is int else "a number"
+            raise InputError(f"search {name}, option {key}", value, f"must be {wanted}") from None
+    return chosen

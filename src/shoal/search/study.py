@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shoal.core.errors import InputError
 from shoal.search.api import Kill, Order, Phase, Train, Trial
+from shoal.search.registry import read_options
 
 if TYPE_CHECKING:
     import optuna
@@ -62,9 +64,24 @@ class OptunaSearcher:
         if trial.lost:
             self._end(number, state=TrialState.FAIL)
         else:
-            self._end(number, values=trial.loss)
+            self._end(number, loss=trial.loss)
         return False
 
-    def _end(self, number: int, **outcome: object) -> None:
-        self.study.tell(self.asked[number], **outcome)
+    @classmethod
+    def parse(cls, options: str, seed: int) -> "OptunaSearcher":
+        """A study of its own from ``at_once=N,looks=N``: Optuna's usual sampler, seeded, and its usual pruner."""
+        try:
+            import optuna
+        except ModuleNotFoundError:
+            hint = "needs the extra hpo: pip install 'shoal[hpo]'"
+            raise InputError("scheduler", "optuna", hint) from None
+        chosen = read_options("optuna", options, {"at_once": int, "looks": int})
+        for name, value in chosen.items():
+            if value < 1:
+                raise InputError(f"search optuna, option {name}", value, "must be at least 1")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        return cls(optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed)), **chosen)
+
+    def _end(self, number: int, *, loss: float | None = None, state: "optuna.trial.TrialState | None" = None) -> None:
+        self.study.tell(self.asked[number], loss, state)
         self._told.add(number)

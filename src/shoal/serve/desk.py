@@ -9,6 +9,7 @@ from typing import Protocol
 
 from shoal.wire.messages import (
     AcctRow,
+    AppOffer,
     ClusterRow,
     Hello,
     JobDetail,
@@ -20,6 +21,7 @@ from shoal.wire.messages import (
     Reshape,
     Submission,
     TenantRow,
+    Valuation,
 )
 
 
@@ -128,6 +130,14 @@ class Desk(Protocol):
 
     def job(self, job: str, tenant: str | None) -> JobDetail:
         """Everything about one job."""
+        ...
+
+    def offer(self, app: str, tenant: str | None) -> AppOffer:
+        """How an app stands before the next auction; an unknown one, or another tenant's, is a ``LookupError``."""
+        ...
+
+    def bid(self, app: str, valuation: Valuation, tenant: str | None) -> "Future[None]":
+        """Hear what GPUs are worth to an app; unknown ones as before."""
         ...
 
     def nodes(self, tenant: str | None) -> list[NodeRow]:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,11 +16,12 @@ from starlette.types import Receive, Scope, Send
 from shoal.core.errors import InputError
 from shoal.serve.bounds import too_many
 from shoal.serve.metrics import MEDIA
-from shoal.serve.refusals import Refusal, bad_input, unknown_job
+from shoal.serve.refusals import Refusal, bad_input, unknown_app, unknown_job
 from shoal.serve.table import Call, Room
 from shoal.serve.tokens import Holder, LastAdmin, NameTaken
 from shoal.wire.messages import (
     AcctRow,
+    AppOffer,
     Batch,
     ClusterRow,
     Hello,
@@ -38,6 +39,7 @@ from shoal.wire.messages import (
     Submitted,
     TenantRow,
     TokenRow,
+    Valuation,
     WhatIf,
 )
 
@@ -138,6 +140,24 @@ async def log(room: Room, call: Call) -> LogPart:
     future.cancel()  # given up here, it is given up at the node too
     hint = "its node has not answered; try again when `shoal nodes` shows it up"
     raise bad_input(InputError("job", name, hint), 409)
+
+
+# ── apps ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def offer(room: Room, call: Call) -> AppOffer:
+    """How an app stands before the next auction."""
+    app = call.path["app"]
+    with _known(app, unknown_app):
+        return await asyncio.to_thread(room.desk.offer, app, call.who.sees)
+
+
+async def bid(room: Room, call: Call) -> None:
+    """Hear what GPUs are worth to an app."""
+    app = call.path["app"]
+    body: Valuation = call.body
+    with _known(app, unknown_app):
+        await _durable(room, await asyncio.to_thread(room.desk.bid, app, body, call.who.sees))
 
 
 # ── the cluster ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -291,16 +311,16 @@ def _own_node(who: Holder, node: str) -> None:
 
 
 @contextmanager
-def _known(job: str) -> Iterator[None]:
-    """An unknown job is a 404 that says the same whoever's job it may be."""
-    if not _ID.match(job):  # the cluster is not even asked about what cannot be an identifier
-        raise unknown_job(job)
+def _known(name: str, unknown: Callable[[str], Refusal] = unknown_job) -> Iterator[None]:
+    """An unknown job, or app, is a 404 that says the same whoever's it may be."""
+    if not _ID.match(name):  # the cluster is not even asked about what cannot be an identifier
+        raise unknown(name)
     try:
         yield
     except LookupError as error:
         if type(error) in (KeyError, IndexError):  # the cluster's own slip, not an unknown job
             raise
-        raise unknown_job(job) from error
+        raise unknown(name) from error
 
 
 async def _came(room: Room, future: "Future[_T]", seconds: float) -> bool:

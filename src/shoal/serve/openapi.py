@@ -12,8 +12,8 @@ from shoal.wire.messages import JobName, Name, Problem
 
 _REFS = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
-_PATH_TYPES: dict[str, Any] = {"job": JobName, "token": Name}
-_TAGS = {"jobs": "jobs", "agent": "agents", "tokens": "tokens"}
+_PATH_TYPES: dict[str, Any] = {"job": JobName, "token": Name, "app": Name}
+_TAGS = {"jobs": "jobs", "apps": "apps", "agent": "agents", "tokens": "tokens"}
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:

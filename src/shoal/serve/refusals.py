@@ -38,6 +38,11 @@ def unknown_job(job: str) -> Refusal:
     return bad_input(InputError("job", job, "there is no such job; `shoal queue --all` lists yours"), 404)
 
 
+def unknown_app(app: str) -> Refusal:
+    """No live job of such an app, or none that this caller may know of: the two are answered alike."""
+    return bad_input(InputError("app", app, "there is no such app: no live job of yours names it"), 404)
+
+
 def malformed(error: Exception, body: bytes) -> Refusal:
     """The refusal of a body that is not JSON (400) or not of the right form (422)."""
     if isinstance(error, RecursionError):

@@ -7,6 +7,7 @@ from shoal.serve import handlers, metrics
 from shoal.serve.table import Route
 from shoal.wire.messages import (
     AcctRow,
+    AppOffer,
     Batch,
     ClusterRow,
     Hello,
@@ -23,6 +24,7 @@ from shoal.wire.messages import (
     Submitted,
     TenantRow,
     TokenRow,
+    Valuation,
     WhatIf,
 )
 
@@ -90,6 +92,28 @@ _JOBS = (
         LogPart,
         query=handlers.LogQuery,
         refusals=(404, 409),
+    ),
+)
+_APPS = (
+    Route(
+        "GET",
+        "/v1/apps/{app}/offer",
+        handlers.offer,
+        "How an app stands before the next auction, and what will be on offer",
+        _PEOPLE,
+        AppOffer,
+        refusals=(404,),
+    ),
+    Route(
+        "POST",
+        "/v1/apps/{app}/bid",
+        handlers.bid,
+        "Say what GPUs are worth to an app, for the jobs it has now; answered when it is durable",
+        _PEOPLE,
+        body=Valuation,
+        status=204,
+        refusals=(404,),
+        alive=True,
     ),
 )
 _CLUSTER = (
@@ -172,7 +196,7 @@ _DOOR = (
     Route("GET", "/v1/openapi.json", handlers.openapi, "This description", _EVERYBODY, Any),
 )
 
-ROUTES: tuple[Route, ...] = (*_JOBS, *_CLUSTER, *_AGENTS, *_DOOR)
+ROUTES: tuple[Route, ...] = (*_JOBS, *_APPS, *_CLUSTER, *_AGENTS, *_DOOR)
 
 
 def by_path(routes: Iterable[Route]) -> dict[str, dict[str, Route]]:

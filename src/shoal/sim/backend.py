@@ -22,6 +22,7 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobProfiled,
     JobReleased,
     JobStarted,
     JobStopped,
@@ -29,12 +30,15 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
 )
-from shoal.core.job import JobSpec
+from shoal.core.job import ADAPTIVE, JobSpec
 from shoal.core.lifecycle import JobState
+from shoal.core.topology import Placement
 from shoal.core.units import JobId, Seconds
+from shoal.sim.agents import Agents, News
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 from shoal.sim.life import Run, Standing
 from shoal.sim.truth import RestartCost, Truth
+from shoal.sim.tuning import TICK
 from shoal.workload.schema import Job
 
 _IDLE_REVIEWS = 1000
@@ -57,6 +61,7 @@ class _What(IntEnum):
     NODE_LOST = 10
     NODE_LOSS_SCRIPTED = 11
     RELEASED = 12
+    TICKED = 13
 
 
 @dataclass(slots=True)
@@ -65,7 +70,8 @@ class SimBackend:
 
     With ``standings`` it begins in the middle, at ``now``: the first of the specs have arrived already and stand so.
     Nodes in ``down`` are lost from the start and never return. A job with ``marks``, by id, is measured whenever its
-    progress reaches the next one; people may then ``cancel`` jobs and ``submit`` others.
+    progress reaches the next one; people may then ``cancel`` jobs and ``submit`` others. ``measuring`` is how far
+    agents that choose batch sizes are off in what they measure; ``blind`` ones know nothing of the noise scale.
     """
 
     truth: Truth
@@ -77,6 +83,8 @@ class SimBackend:
     standings: Sequence[Standing] = ()
     down: Collection[int] = ()
     marks: Mapping[JobId, Sequence[float]] = field(default_factory=dict)
+    measuring: float = 0.0
+    blind: bool = False
     _heap: list[tuple[Seconds, int, int, int, int]] = field(default_factory=list)
     _sequence: int = 0
     _outbox: list[Event] = field(default_factory=list)
@@ -91,10 +99,12 @@ class SimBackend:
     _idle: int = 0
     _woken: bool = False
     _chance: np.random.Generator = field(default_factory=np.random.default_rng)
+    _agents: Agents = field(init=False)
 
     def __post_init__(self) -> None:
         self._unfinished = len(self.specs)
         self._chance = np.random.default_rng([self.seed, 2])
+        self._agents = Agents(self.truth, self.measuring, np.random.default_rng([self.seed, 4]), self.blind)
         for i, fault in enumerate(self.faults.script):
             self._push(fault.at, _SCRIPTED[type(fault)], i, 0)
         for node in range(len(self.truth.topology.nodes)):
@@ -111,6 +121,10 @@ class SimBackend:
             self._unfinished -= 1
             return
         run.script_at = sum(1 for at, _ in self.truth.jobs[job].batch_schedule if at <= run.done)
+        if standing.report is not None and run.placement is not None:
+            self._agents.adapt(job, run, self.specs[job])
+            if run.adapts:
+                self._agents.seat(run)
         if standing.state is JobState.HELD:
             self._hold_back(job, max(standing.since, self.now))
         elif standing.state is JobState.STOPPING:
@@ -120,6 +134,7 @@ class SimBackend:
         elif standing.state is JobState.RUNNING:
             self._running.add(job)
             self._tell(self._rerate(job))
+            self._await_tick(job, run)
 
     @property
     def completed(self) -> int:
@@ -199,6 +214,24 @@ class SimBackend:
         self._unfinished -= 1
         return JobCancelled(self.now, job)
 
+    def vacate(self, node: int, cause: str) -> list[Event]:
+        """Whoever sits on a node is told in time: it saves all it has done, and leaves."""
+        left: list[Event] = []
+        for job in self._on(node):
+            run = self._runs[job]
+            run.saved = run.progress(self.now)
+            left.append(self._crash(job, run, blamed=False, cause=cause))
+        return left
+
+    def busy(self) -> dict[int, int]:
+        """By node how many GPUs are sat on; those of two jobs that share them count twice."""
+        taken: dict[int, int] = {}
+        for job in self._running:
+            placement = self._runs[job].placement
+            for node, count in placement.seats if placement is not None else ():
+                taken[node] = taken.get(node, 0) + count
+        return taken
+
     # ── a job's run ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, order: Start | Resize, run: Run) -> None:
@@ -208,20 +241,26 @@ class SimBackend:
         run.incarnation = order.incarnation
         run.placement = order.placement
         run.partner = order.partner
-        if order.batch is not None:
-            run.batch_size = order.batch.size
+        if order.batch == ADAPTIVE:
+            self._agents.adapt(order.job, run, self.specs[order.job])
+        elif order.batch is not None or run.adapts:
+            run.batch_size = self.specs[order.job].batch_size if order.batch is None else order.batch.size
+            run.adapts = False
+        if run.adapts:
+            self._agents.seat(run)
         run.saved = run.done
         if order.partner is not None:
             self._pair(order.job, order.partner)
         self._come_up(order.job, run, self.now + cost)
+        self._crowd(order.placement)
         if self.faults.gpu_mtbf is not None:
             wait = self._chance.exponential(self.faults.gpu_mtbf / order.placement.gpus)
             self._push(self.now + wait, _What.CRASHED, order.job, run.incarnation)
 
     def _start_cost(self, job: int, incarnation: int) -> Seconds:
-        """What a start costs a job after so many incarnations; the first costs nothing unless it resumes."""
+        """What a start costs a job after so many incarnations; a first one that resumes costs what others do."""
         again = incarnation > 0 or self._runs[job].resumes
-        return self.restart_cost.of(self.truth.jobs[job]) if again else 0.0
+        return self.restart_cost.of(self.truth.jobs[job]) if again else self.restart_cost.first
 
     def _come_up(self, job: int, run: Run, at: Seconds) -> None:
         """Train on the seats just taken from ``at`` on."""
@@ -231,23 +270,50 @@ class SimBackend:
         self._set_rate(job, run)
         if run.rate <= 0.0:
             # Two that do not fit together are each sound: the job is not blamed for the company it was given.
-            alone = self.truth.rate(job, run.placement, run.batch_size) <= 0.0
+            alone = self._rate(job, run, None) <= 0.0
             cause = "it cannot run on these GPUs" if alone else "it cannot share these GPUs"
             self._outbox.append(self._crash(job, run, blamed=alone, cause=cause))
-        elif run.since > self.now:
+            return
+        if run.since > self.now:
             self._push(run.since, _What.STARTED, job, run.incarnation)
         else:
             self._outbox.append(JobStarted(self.now, job, run.incarnation, run.rate, run.done))
+        self._await_tick(job, run)
+
+    def _await_tick(self, job: int, run: Run) -> None:
+        if run.adapts:
+            self._push(max(run.since, self.now) + TICK, _What.TICKED, job, run.incarnation)
 
     def _leave(self, job: int, run: Run) -> None:
         run.done = run.progress(self.now)
-        run.placement, run.rate = None, 0.0
+        left, run.placement, run.rate = run.placement, None, 0.0
         run.stamp += 1
         self._running.discard(job)
+        if left is not None:
+            self.truth.crowded.pop(job, None)
+            self._crowd(left)
         partner, run.partner = run.partner, None
         if partner is not None and self._runs[partner].partner == job:
             self._runs[partner].partner = None
             self._tell(self._rerate(partner))
+
+    def _crowd(self, changed: Placement) -> None:
+        """Seats over several nodes were taken or left: others like that on these nodes are slowed, or no more."""
+        speed = self.faults.interference_speed
+        if speed == 1.0 or len(changed.seats) == 1:
+            return
+        for job in sorted({job for node in changed.nodes for job in self._spanning(node)}):
+            placement, before = self._runs[job].placement, self.truth.crowded.pop(job, 1.0)
+            assert placement is not None
+            shared = any(len(self._spanning(node)) > 1 for node in placement.nodes)
+            if shared:
+                self.truth.crowded[job] = speed
+            if shared != (before != 1.0):
+                self._tell(self._rerate(job))
+
+    def _spanning(self, node: int) -> list[int]:
+        """The jobs with seats on this node and on others."""
+        return [j for j in self._on(node) if (p := self._runs[j].placement) is not None and len(p.seats) > 1]
 
     def _pair(self, job: int, partner: int) -> None:
         other = self._runs[partner]
@@ -259,20 +325,30 @@ class SimBackend:
         if event is not None:
             self._outbox.append(event)
 
+    def _company(self, run: Run) -> int | None:
+        """The job it shares its GPUs with now."""
+        return run.partner if run.partner is not None and self._runs[run.partner].placement is not None else None
+
+    def _rate(self, job: int, run: Run, partner: int | None) -> float:
+        """The real rate on the seats held."""
+        assert run.placement is not None
+        if run.adapts:
+            return self._agents.rate(job, run, partner)
+        return self.truth.rate(job, run.placement, run.batch_size, partner)
+
     def _set_rate(self, job: int, run: Run) -> None:
         """Set the rate for the seats held and put what comes next for this job on the heap."""
-        assert run.placement is not None
-        partner = run.partner if run.partner is not None and self._runs[run.partner].placement is not None else None
-        run.rate = self.truth.rate(job, run.placement, run.batch_size, partner)
+        partner = self._company(run)
+        run.rate = self._rate(job, run, partner)
         run.stamp += 1
         if run.rate <= 0.0:
             return
         truth = self.truth.jobs[job]
-        script = truth.batch_schedule
+        script = () if run.adapts else truth.batch_schedule  # one that adapts is not left to its owner's script
         while run.script_at < len(script) and script[run.script_at][0] <= run.done:
             run.batch_size = script[run.script_at][1]
             run.script_at += 1
-            run.rate = self.truth.rate(job, run.placement, run.batch_size, partner)
+            run.rate = self._rate(job, run, partner)
         if run.rate <= 0.0:
             return
         goal, what = truth.work, _What.COMPLETED
@@ -358,6 +434,22 @@ class SimBackend:
         self._set_rate(job, run)
         events.append(JobMeasured(self.now, job, run.incarnation, run.rate, run.done))
         return True  # quiet to the ring, but somebody waits to hear of it
+
+    def _ticked(self, job: int, incarnation: int, events: list[Event]) -> bool:
+        run = self._runs[job]
+        if run.placement is None or run.incarnation != incarnation:
+            return False
+        news = self._agents.tick(job, run, self._company(run), self.now)
+        if news is not News.NONE:
+            run.done = run.progress(self.now)
+            run.since = self.now
+            self._set_rate(job, run)
+        self._await_tick(job, run)
+        if news is News.NONE or news is News.PACE or run.tuner is None:
+            return False
+        loud = news is News.LOUD
+        events.append(JobProfiled(self.now, job, incarnation, run.rate, run.done, run.tuner.report(), loud))
+        return loud
 
     def _crashed(self, job: int, incarnation: int, events: list[Event]) -> bool:
         run = self._runs[job]
@@ -460,4 +552,5 @@ _HAPPENINGS: dict[int, Callable[[SimBackend, int, int, list[Event]], bool]] = {
     _What.NODE_LOST: SimBackend._node_lost,
     _What.NODE_LOSS_SCRIPTED: SimBackend._node_loss_scripted,
     _What.RELEASED: SimBackend._released,
+    _What.TICKED: SimBackend._ticked,
 }

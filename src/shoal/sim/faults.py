@@ -37,7 +37,8 @@ class Straggler:
 class Faults:
     """Scripted faults, and mean times between random ones (None for never).
 
-    A crash sets the job back to its last checkpoint, taken every ``checkpoint_every`` seconds of a run.
+    A crash sets the job back to its last checkpoint, taken every ``checkpoint_every`` seconds of a run. Gangs over
+    several nodes that share one of them run at ``interference_speed`` while they do.
     """
 
     script: Sequence[NodeFault | JobFault | Straggler] = ()
@@ -48,6 +49,7 @@ class Faults:
     straggler_speed: float = 0.5
     straggler_lasts: Seconds = 3600.0
     checkpoint_every: Seconds = 1800.0
+    interference_speed: float = 1.0
 
 
 NO_FAULTS = Faults()

@@ -133,6 +133,7 @@ def _standing(picture: Snapshot, at: int, release: Seconds | None) -> Standing:
         partner=partner if partner >= 0 else None,
         since=float(columns.since[at]) if release is None else release,
         rate=float(columns.rate[at]),
+        report=picture.report(at),
     )
 
 
@@ -145,9 +146,12 @@ def _job(spec: JobSpec, catalog: Catalog) -> Job:
 def _speed(picture: Snapshot, at: int, truth: Truth) -> float | None:
     """A job's speed beside its profile: as it goes now, else as last measured, else as it claims.
 
-    None when it was measured where its profile has no figures.
+    None when it was measured where its profile has no figures. One whose batch size is adapted is taken to be as fast
+    as it claims: its rate rests on how noisy its gradients are now, which no profile need have right.
     """
     columns, number = picture.columns, int(picture.columns.rows[at])
+    if picture.report(at) is not None and truth.tunable(number) is not None:
+        return picture.specs[at].speed
     rate, seats, measured = float(columns.rate[at]), picture.placement(at), picture.measurements(at)
     if seats is not None and rate > 0:
         expected = truth.rate(number, seats, int(columns.batch_size[at]) or None, _company(picture, at))

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from shoal.core.goodput import GoodputReport
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
+from shoal.sim.tuning import Tuner
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +14,8 @@ class Standing:
     """Where a job stands at the moment a world begins: as it was left, with ``done`` settled to that moment.
 
     ``since`` is when it got the seats it holds or, for one that is held back, when it will be released; ``rate`` is
-    its speed as last measured. One that was told to stop holds no seats any more.
+    its speed as last measured. One that was told to stop holds no seats any more. With a ``report`` its agent chooses
+    its batch size, knowing what it reported.
     """
 
     state: JobState
@@ -23,11 +26,17 @@ class Standing:
     partner: int | None = None
     since: Seconds = 0.0
     rate: float = 0.0
+    report: GoodputReport | None = None
 
 
 @dataclass(slots=True)
 class Run:
-    """How far a job is, and, while it holds seats, how fast it goes since when."""
+    """How far a job is, and, while it holds seats, how fast it goes since when.
+
+    A job that was ever granted an adaptive batch has a ``tuner``; it has its way while the job ``adapts``. ``noise``
+    is the true noise scale that the present rate of such a job rests on, ``report`` what its agent had said before the
+    world began.
+    """
 
     done: float = 0.0
     batch_size: int | None = None
@@ -45,6 +54,10 @@ class Run:
     finished: bool = False
     resumes: bool = False
     marks_at: int = 0
+    tuner: Tuner | None = None
+    adapts: bool = False
+    noise: float = 0.0
+    report: GoodputReport | None = None
 
     @classmethod
     def of(cls, standing: Standing, now: Seconds) -> "Run":
@@ -60,6 +73,7 @@ class Run:
             placement=standing.placement,
             partner=standing.partner,
             finished=not standing.state.live,
+            report=standing.report,
         )
 
     def progress(self, now: Seconds) -> float:

@@ -100,7 +100,15 @@ class Searches:
 
     @classmethod
     def of(
-        cls, truth: Truth, declare: Declare, restart_cost: RestartCost, faults: Faults = NO_FAULTS, seed: int = 0
+        cls,
+        truth: Truth,
+        declare: Declare,
+        restart_cost: RestartCost,
+        faults: Faults = NO_FAULTS,
+        seed: int = 0,
+        measuring: float = 0.0,
+        *,
+        blind: bool = False,
     ) -> "Searches":
         """A world in which the jobs of ``truth`` come: trials as their apps begin them, all others as they are."""
         speeds = {job.id: factor for job, factor in zip(truth.jobs, truth.factors, strict=True)}
@@ -122,7 +130,7 @@ class Searches:
                     specs.append(app.spec(order.trial, job, declare))
                     coming[job.id], marks[job.id] = (app, order.trial), app.marks(order.trial, job)
         real = Truth(jobs, truth.topology, truth.catalog, [speeds[job.id] for job in jobs])
-        world = SimBackend(real, specs, restart_cost, faults, seed, marks=marks)
+        world = SimBackend(real, specs, restart_cost, faults, seed, marks=marks, measuring=measuring, blind=blind)
         return cls(world, declare, marks, coming)
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -9,7 +10,8 @@ from shoal.core.errors import InputError
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.core.units import Seconds
 from shoal.perf.catalog import Catalog
-from shoal.perf.profile import LinearProfile, Profile
+from shoal.perf.measured import MeasuredProfile
+from shoal.perf.profile import LinearProfile, Profile, ScalingProfile, Seats, StepSeconds
 from shoal.workload.schema import Job
 
 DEFAULT_RESTART_SECONDS = 30.0
@@ -18,7 +20,7 @@ DEFAULT_RESTART_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RestartCost:
-    """What every start after the first costs before training goes on.
+    """What every start after the first costs before training goes on, and what the ``first`` does.
 
     A constant, or each job's own ``restart_seconds``, or, with a bandwidth in GB/s, the time to write and read back
     its checkpoint.
@@ -26,6 +28,7 @@ class RestartCost:
 
     constant: Seconds | None = None
     gigabytes_per_second: float | None = None
+    first: Seconds = 0.0
 
     @classmethod
     def parse(cls, text: str) -> "RestartCost":
@@ -53,6 +56,15 @@ class RestartCost:
         return DEFAULT_RESTART_SECONDS if job.restart_seconds is None else job.restart_seconds
 
 
+Tunable: TypeAlias = ScalingProfile | MeasuredProfile
+"""A model known batch size by batch size, and by how noisy its gradients are."""
+
+
+def seats_of(placement: Placement) -> Seats:
+    """GPUs per node, in the order of the nodes."""
+    return tuple(count for _, count in placement.seats)
+
+
 @dataclass(slots=True)
 class Truth:
     """The true speed of every job of a workload on every seat of a cluster, by admission number."""
@@ -62,6 +74,8 @@ class Truth:
     catalog: Catalog
     factors: Sequence[float]
     node_speed: dict[int, float] = field(default_factory=dict)
+    crowded: dict[int, float] = field(default_factory=dict)
+    """By job how fast it goes where others are in the way of its network traffic."""
     _profiles: dict[str, Profile] = field(default_factory=dict)
 
     @classmethod
@@ -83,17 +97,47 @@ class Truth:
         if job.model is None:
             rate = LinearProfile(job.gpus).rate("", placement.gpus, Locality.SAME_NODE)
         else:
-            profile = self._profiles.get(job.model)
-            if profile is None:
-                profile = self._profiles[job.model] = self.catalog.profile(job.model)
+            profile = self._profile(job.model)
             kind = self.topology.kinds[self.topology.kind_of(placement)]
-            rate = profile.rate(kind, placement.gpus, self.topology.locality(placement), batch_size)
-        rate *= self.factors[number]
+            if isinstance(profile, MeasuredProfile):
+                rate = profile.rate_on(kind, seats_of(placement), batch_size)
+            else:
+                rate = profile.rate(kind, placement.gpus, self.topology.locality(placement), batch_size)
+        return rate * self._pace(number, placement, partner)
+
+    def tunable(self, number: int) -> Tunable | None:
+        """What a job's agent can find out by trying; None where its model is not known batch size by batch size."""
+        model = self.jobs[number].model
+        profile = None if model is None else self._profile(model)
+        return profile if isinstance(profile, ScalingProfile | MeasuredProfile) else None
+
+    def step(
+        self, number: int, profile: Tunable, placement: Placement, local: int, partner: int | None
+    ) -> StepSeconds | None:
+        """What a pass over ``local`` samples on each of these GPUs really takes; None where the job cannot run."""
+        kind = self.topology.kinds[self.topology.kind_of(placement)]
+        taken = profile.step(kind, seats_of(placement), self.topology.locality(placement), local)
+        pace = self._pace(number, placement, partner)
+        if taken is None or pace <= 0.0:
+            return None
+        return taken if pace == 1.0 else StepSeconds(taken.passing / pace, taken.step / pace)
+
+    def _profile(self, model: str) -> Profile:
+        profile = self._profiles.get(model)
+        if profile is None:
+            profile = self._profiles[model] = self.catalog.profile(model)
+        return profile
+
+    def _pace(self, number: int, placement: Placement, partner: int | None) -> float:
+        """How fast a job goes there beside its profile."""
+        pace = self.factors[number]
         if self.node_speed:
-            rate *= min(self.node_speed.get(node, 1.0) for node in placement.nodes)
+            pace *= min(self.node_speed.get(node, 1.0) for node in placement.nodes)
+        if self.crowded:
+            pace *= self.crowded.get(number, 1.0)
         if partner is not None:
-            rate *= self._shared(job, self.jobs[partner], placement.gpus)
-        return rate
+            pace *= self._shared(self.jobs[number], self.jobs[partner], placement.gpus)
+        return pace
 
     def _shared(self, job: Job, other: Job, gpus: int) -> float:
         if job.model is None or other.model is None or job.batch_size is None or other.batch_size is None:

@@ -14,6 +14,7 @@ import msgspec
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
+    AppBid,
     BatchChanged,
     Event,
     Heard,
@@ -21,6 +22,7 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobMeasured,
+    JobProfiled,
     JobReleased,
     JobReshaped,
     JobStarted,
@@ -29,11 +31,12 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
 )
-from shoal.core.job import BatchSetting, JobSpec, Launch
+from shoal.core.goodput import GoodputReport, StepFit
+from shoal.core.job import BatchLimits, BatchSetting, JobSpec, Launch
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
 
-VERSION = 3
+VERSION = 4
 
 HEADER, HEARD, DECIDED = 0, 1, 2
 """What leads a raw record."""
@@ -51,6 +54,8 @@ _EVENTS: tuple[type, ...] = (
     NodeReturned,
     JobReleased,
     JobReshaped,
+    JobProfiled,
+    AppBid,
 )
 _COMMANDS: tuple[type, ...] = (Start, Stop, Resize)
 
@@ -94,15 +99,34 @@ def _flatten(cls: type) -> Callable[[Any], tuple[Any, ...]]:
 
 
 _spec_fields = _flatten(JobSpec)
+_limit_fields = _flatten(BatchLimits)
+_LIMITS = [f.name for f in fields(JobSpec)].index("limits")
+_fit_fields = _flatten(StepFit)
 _launch_fields = _flatten(Launch)
 _event_fields = {cls: (tag, _flatten(cls)) for tag, cls in enumerate(_EVENTS)}
 
 
 def _pack_event(event: Event) -> tuple[Any, ...]:
     if type(event) is JobSubmitted:
-        return (0, event.at, _spec_fields(event.spec), event.launch and _launch_fields(event.launch))
+        return (0, event.at, _pack_spec(event.spec), event.launch and _launch_fields(event.launch))
     tag, values = _event_fields[type(event)]
+    if type(event) is JobProfiled:
+        *plain, _, loud = values(event)
+        return (tag, *plain, _pack_report(event.report), loud)
     return (tag, *values(event))
+
+
+def _pack_spec(spec: JobSpec) -> tuple[Any, ...]:
+    values = _spec_fields(spec)
+    if spec.limits is None:
+        return values
+    return (*values[:_LIMITS], _limit_fields(spec.limits), *values[_LIMITS + 1 :])
+
+
+def _pack_report(report: GoodputReport) -> tuple[Any, ...]:
+    fits = [(kind, _fit_fields(fit)) for kind, fit in report.fits]
+    batch = (report.batch.size, report.batch.accumulation)
+    return (fits, report.noise, report.noise_batch, report.seen_gpus, batch, report.remembered)
 
 
 def _pack_command(command: Command) -> tuple[Any, ...]:
@@ -173,6 +197,12 @@ def _unpack_event(raw: list[Any]) -> Event:
     cls = _BY_EVENT_TAG[raw[0]]
     if cls is JobSubmitted:
         return JobSubmitted(raw[1], _unpack_spec(raw[2]), raw[3] and _unpack_launch(raw[3]))
+    if cls is JobProfiled:
+        at, job, incarnation, rate, done, report, loud = raw[1:]
+        return JobProfiled(at, job, incarnation, rate, done, _unpack_report(report), loud)
+    if cls is AppBid:
+        at, app, jobs, rows = raw[1:]
+        return AppBid(at, app, tuple(jobs), tuple((gpus, seconds) for gpus, seconds in rows))
     event: Event = cls(*raw[1:])
     return event
 
@@ -182,7 +212,19 @@ def _unpack_spec(raw: list[Any]) -> JobSpec:
     spec["kinds"] = spec["kinds"] and tuple(spec["kinds"])
     spec["batch_schedule"] = tuple((at, size) for at, size in spec["batch_schedule"])
     spec["ahead"] = tuple((jobs, gpus, work) for jobs, gpus, work in spec["ahead"])
+    spec["limits"] = spec["limits"] and BatchLimits(*spec["limits"])
     return JobSpec(**spec)
+
+
+def _unpack_report(raw: list[Any]) -> GoodputReport:
+    fits, noise, noise_batch, seen_gpus, batch, remembered = raw
+    known = tuple((kind, _unpack_fit(fit)) for kind, fit in fits)
+    return GoodputReport(known, noise, noise_batch, seen_gpus, BatchSetting(*batch), remembered)
+
+
+def _unpack_fit(raw: list[Any]) -> StepFit:
+    compute, node, network, rack, *rest = raw
+    return StepFit(tuple(compute), tuple(node), tuple(network), tuple(rack), *rest)
 
 
 def _unpack_launch(raw: list[Any]) -> Launch:

@@ -154,6 +154,7 @@ def simulate(
     seed: int = 0,
     knowledge: Knowledge = "profiled",
     noise: float = 0.0,
+    measurement_noise: float = 0.0,
     until: Seconds = inf,
     watch: Callable[[Cycle], None] | None = None,
 ) -> Run:
@@ -164,7 +165,7 @@ def simulate(
     rows, world = tuple(sorted(jobs, key=lambda j: j.submitted)), topology(cluster)
     truth = Truth.of(rows, world, catalog(), noise=noise, seed=seed)
     specs = [_declared(row, knowledge, speed) for row, speed in zip(rows, truth.factors, strict=True)]
-    backend = SimBackend(truth, specs, RestartCost(restart_cost), faults, seed)
+    backend = SimBackend(truth, specs, RestartCost(restart_cost), faults, seed, measuring=measurement_noise)
     state = State(world, _perf(world, knowledge), seed)
     journal = MemoryJournal.begin({})
     cycles: list[Cycle] = []

@@ -9,6 +9,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
+from shoal.core.goodput import GoodputReport
+from shoal.core.job import BatchLimits, BatchSetting
+
 PROTOCOL = 1
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
@@ -20,8 +23,17 @@ JobName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0
 
 Role: TypeAlias = Literal["admin", "user", "agent"]
 Ranks: TypeAlias = Literal["gpu", "node"]
+Resizes: TypeAlias = Literal["restart", "in_place"]
 
 # ── what people send ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Ahead(Struct, forbid_unknown_fields=True, frozen=True):
+    """A phase that a job's app means to run after it: so many jobs, of so many GPUs and so much work each."""
+
+    jobs: Count
+    gpus: Count
+    work: Positive
 
 
 class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -31,6 +43,11 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     (``ranks: node``). ``work`` is in samples where ``model`` is named, else in seconds on the requested GPUs.
     ``deadline`` is in seconds from now. ``workdir`` must lie in a folder the node's agent was told to allow; without
     one the job runs in a folder of its own. ``key`` makes a repeated submission harmless: the same key, the same job.
+    With ``max_batch_size`` the batch size may be adapted, from ``batch_size`` upwards, with ``min_local_batch`` to
+    ``max_local_batch`` samples on a GPU at once; ``adaptation`` says by which rule the job's own script changes it.
+    ``ahead`` are the phases its app will run after it, for policies that ask how much an app has left. ``resizes`` says
+    how it is brought to other GPUs: it is stopped and started again, or, where its script trains with ``Elastic``, its
+    ranks come and go while the others train on.
     """
 
     command: Annotated[list[Text], Meta(min_length=1, max_length=1024)]
@@ -42,6 +59,10 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     app: Name | None = None
     model: Name | None = None
     batch_size: Count | None = None
+    max_batch_size: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    min_local_batch: Count | None = None
+    max_local_batch: Count | None = None
+    adaptation: Literal["accordion", "gns"] | None = None
     work: Positive | None = None
     kinds: Annotated[list[Name], Meta(min_length=1, max_length=64)] | None = None
     weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
@@ -51,8 +72,10 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
         default_factory=dict
     )
     ranks: Ranks = "gpu"
+    resizes: Resizes = "restart"
     grace: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     key: Annotated[str, Meta(max_length=128)] = ""
+    ahead: Annotated[list[Ahead], Meta(max_length=1000)] | None = None
 
 
 class Batch(Struct, forbid_unknown_fields=True, frozen=True):
@@ -73,6 +96,17 @@ class Reshape(Struct, forbid_unknown_fields=True, frozen=True):
     gpus: Count
     min_gpus: Count | None = None
     max_gpus: Count | None = None
+
+
+class Valuation(Struct, forbid_unknown_fields=True, frozen=True):
+    """What an app says GPUs are worth to it, while it has these jobs.
+
+    ``rows`` are GPUs held for good, ascending, and the seconds until the app would be done with them: falling, and no
+    faster than the GPUs grow. They are of the kind that its offer names.
+    """
+
+    jobs: Annotated[list[JobName], Meta(min_length=1, max_length=10_000)]
+    rows: Annotated[list[tuple[Count, Annotated[float, Meta(gt=0, le=1e12)]]], Meta(min_length=1, max_length=4096)]
 
 
 class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
@@ -161,6 +195,47 @@ class JobDetail(Struct, frozen=True, kw_only=True):
     decided: float
     change: str
     story: list[Moment]
+
+
+class WorkLeft(Struct, frozen=True):
+    """What is left of an app's job as the cluster sees it: the part of its work, and the seconds that takes.
+
+    ``seconds`` are by number of GPUs from ``least`` on, up to the most it can use; none where it can use none.
+    """
+
+    id: str
+    part: float
+    least: int
+    seconds: list[float]
+
+
+class KindOffer(Struct, frozen=True):
+    """GPUs of a kind that are nobody's, or will not be at the end of the next lease (Unix seconds; None: at once).
+
+    ``machines`` are how many GPUs a machine has, and how many such machines there are.
+    """
+
+    kind: str
+    gpus: int
+    machines: list[tuple[int, int]]
+    until: float | None
+
+
+class AppOffer(Struct, frozen=True, kw_only=True):
+    """How an app stands before the next auction, if the cluster holds any.
+
+    ``rho`` is its finish-time fairness as the arbiter sees it; ``kind`` the one in whose GPUs it is to bid, of which it
+    could hold ``most`` at once; ``said`` whether what it last said of itself counts now.
+    """
+
+    app: str
+    auctioned: bool
+    rho: float | None = None
+    kind: str | None = None
+    most: int = 0
+    said: bool = False
+    jobs: list[WorkLeft] = field(default_factory=list)
+    kinds: list[KindOffer] = field(default_factory=list)
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
@@ -258,10 +333,26 @@ class Hello(Struct, frozen=True):
 
 
 class RankExit(Struct, frozen=True):
-    """A rank that ended: its exit status, negative for a signal."""
+    """A rank that ended: its exit status, negative for a signal, and whether it had been warned to leave."""
 
     rank: Natural
     status: int
+    warned: bool = False
+
+
+class SessionReport(Struct, frozen=True, kw_only=True):
+    """What the trainer library inside a job tells of its training, all of it optional.
+
+    ``rate`` is progress per second, in the unit of the job's work, at ``batch_size`` samples a step; ``profile`` is
+    what it knows of its goodput, where it adapts its batch size itself. ``generation`` is the latest order of workers
+    in whose group a step was trained, where the job is resized in place.
+    """
+
+    rate: Annotated[float, Meta(ge=0, le=1e12)] | None = None
+    batch_size: Count | None = None
+    loss: float | None = None
+    profile: GoodputReport | None = None
+    generation: Natural | None = None
 
 
 class RunReport(Struct, frozen=True, kw_only=True):
@@ -269,7 +360,8 @@ class RunReport(Struct, frozen=True, kw_only=True):
 
     ``cause`` says why it could not even start, or why the agent ended it unasked; it is ``blameless`` when that was
     not the job's fault (its lease ran out), and ``finished`` when every rank left by itself, unwarned, with status 0.
-    ``done`` and ``saved`` are what the job wrote of its progress.
+    ``done`` and ``saved`` are what the job wrote of its progress, ``session`` what its trainer library added. With a
+    ``roster``, that is the latest it acts on, and ``exits`` may come while others of its ranks go on.
     """
 
     job: Natural
@@ -282,6 +374,8 @@ class RunReport(Struct, frozen=True, kw_only=True):
     finished: bool = False
     done: float | None = None
     saved: float | None = None
+    session: SessionReport | None = None
+    roster: "Roster | None" = None
 
 
 class LogAnswer(Struct, frozen=True):
@@ -304,12 +398,29 @@ class Report(Struct, frozen=True, kw_only=True):
     wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
 
 
+class Roster(Struct, frozen=True, kw_only=True):
+    """Who is to train, of the workers that a job resized in place has had since it started from its checkpoint.
+
+    That start was its incarnation ``origin``. ``keeps_store`` is of the run whose node keeps the job's store.
+    ``members`` are worker numbers, by rank, from ``generation`` on; 0 where no order has named this run's workers yet.
+    """
+
+    origin: int
+    keeps_store: bool = False
+    generation: int = 0
+    members: list[int] = field(default_factory=list)
+
+
 class RunOrder(Struct, frozen=True, kw_only=True):
     """One incarnation an agent should have: made ready, running, or being stopped.
 
     ``prepare`` keeps ``gpus`` devices and a rendezvous port and starts nothing; ``go`` starts this node's ranks;
     ``stop`` warns, waits ``grace`` seconds and kills. An incarnation that is not in the orders is to be stopped.
-    ``shared_with`` is a job on this node whose devices are to be used as well.
+    ``shared_with`` is a job on this node whose devices are to be used as well. ``work``, ``batch`` and ``limits`` are
+    for the job to know: how much there is to do, which batch size it was granted, and between what it may adapt it.
+
+    With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends takes
+    nobody with it, and one that the roster has left out ends by itself. Its store is at ``master`` and ``port``.
     """
 
     job: int
@@ -330,6 +441,10 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     world: int
     master: str
     port: int
+    work: float | None = None
+    batch: BatchSetting | None = None
+    limits: BatchLimits | None = None
+    roster: Roster | None = None
 
 
 class LogRead(Struct, frozen=True):

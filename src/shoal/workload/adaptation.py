@@ -26,6 +26,21 @@ _WARM_UP = 0.3
 
 Schedule = tuple[tuple[float, int], ...]
 
+Limits = tuple[int, int, int, int]
+"""Initial and largest batch in all, least and most samples on a GPU, as a ``Job`` states them."""
+
+
+def declared(mode: str, batch_size: int, gpus: int, largest: int) -> tuple[str | None, Limits | None]:
+    """What the owner of a job of this mode declares: the rule of its script and between which sizes, never when.
+
+    ``batch_size`` and ``largest`` are per GPU. Nothing for static jobs, and for any that has nowhere to scale to.
+    """
+    if mode not in MODES:
+        raise InputError("mode", mode, nearest(mode, MODES))
+    if mode == "static" or batch_size >= largest:
+        return None, None
+    return mode, (batch_size * gpus, largest * gpus, batch_size, largest)
+
 
 def batch_schedule(mode: str, work: float, batch_size: int, sizes: Sequence[int]) -> Schedule:
     """The schedule of a job of this mode; ``sizes`` are the batch sizes its model was measured with.

@@ -128,7 +128,8 @@ def to_parquet(workload: Workload) -> bytes:
 
     change = pa.struct([pa.field("progress", pa.float64(), False), pa.field("batch_size", pa.int64(), False)])
     special = {"batch_schedule": pa.list_(change), "kinds": pa.list_(pa.string()), "declares_work": pa.bool_()}
-    texts = {"id", "tenant", "app", "model", "search"}
+    special["limits"] = pa.list_(pa.int64())
+    texts = {"id", "tenant", "app", "model", "search", "adaptation"}
     counts = {"gpus", "min_gpus", "max_gpus", "batch_size"}
     columns = {}
     for field in Job.__struct_fields__:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shoal.core.errors import InputError
-from shoal.core.job import JobSpec
+from shoal.core.errors import InputError, nearest
+from shoal.core.job import BatchLimits, JobSpec
 from shoal.search.api import Trial
 from shoal.search.registry import parse_search
 
 MOST = 2**31 - 1
 """The largest count (GPUs, batch size) a job may name; larger ones are slips of the pen and would not fit a column."""
+
+ADAPTATIONS = ("accordion", "gns")
+"""The rules by which an owner's script may change a batch size: Accordion (MLSys '21), or the gradient noise scale."""
 
 _INF = math.inf
 
@@ -36,6 +39,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     - ``search`` makes the row a trial of its ``app``, e.g. ``halving:eta=2``: ``work`` is then a whole training, and
       ``max_gpus`` how wide its gang may become on promotion. Its loss starts at 1, and with a part x of the work done
       it is ``loss + (1 - loss) / (1 + pace * x)``, which only the app is told. Trials of an app come at one time.
+    - ``limits`` is ``(initial, most, least per GPU, most per GPU)`` in samples, between which the owner lets a policy
+      have the batch size adapted: ``core.job.BatchLimits``. ``adaptation`` names the rule, ``accordion`` or ``gns``,
+      by which the owner's own script changes it; the changes themselves are the ``batch_schedule``, never declared.
 
     Relied upon: every number is finite and in its range, so no consumer has to check again.
     """
@@ -61,6 +67,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     search: str | None = None
     loss: float | None = None
     pace: float | None = None
+    limits: tuple[int, int, int, int] | None = None
+    adaptation: str | None = None
 
     def __post_init__(self) -> None:
         # Plain comparisons, written so that NaN fails them: this runs once per row of very long traces.
@@ -88,6 +96,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             _check_times(self)
         if not (self.search is None and self.loss is None and self.pace is None):
             _check_trial(self)
+        if not (self.limits is None and self.adaptation is None):
+            _check_adaptive(self)
 
     def spec(self) -> JobSpec:
         """What the owner submits: the declared side of this row, with the bounds of its gang filled in."""
@@ -106,6 +116,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             kinds=self.kinds,
             weight=self.weight,
             deadline=self.deadline,
+            limits=None if self.limits is None else BatchLimits(*self.limits),
+            adaptation=self.adaptation,
         )
 
 
@@ -169,6 +181,21 @@ def _check_trial(job: Job) -> None:
         raise InputError("batch_schedule", list(job.batch_schedule), "must be left out of a trial, trained in legs")
     if job.deadline is not None:
         raise InputError("deadline", job.deadline, "must be left out of a trial, which may be given up")
+
+
+def _check_adaptive(job: Job) -> None:
+    field = "adaptation" if job.limits is None else "limits"
+    if job.model is None:
+        raise InputError(field, getattr(job, field), "needs a model: without one no batch size matters")
+    if job.adaptation is not None and job.adaptation not in ADAPTATIONS:
+        raise InputError("adaptation", job.adaptation, nearest(job.adaptation, ADAPTATIONS))
+    if job.limits is None:
+        return
+    initial, most, least_local, most_local = job.limits
+    if not 1 <= initial <= most <= MOST:
+        raise InputError("limits", list(job.limits), "the initial batch size must be from 1 to the largest")
+    if not 1 <= least_local <= most_local <= MOST:
+        raise InputError("limits", list(job.limits), "the least per GPU must be from 1 to the most per GPU")
 
 
 @dataclass(frozen=True, slots=True)

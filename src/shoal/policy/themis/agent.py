@@ -10,9 +10,9 @@ from functools import cached_property
 
 import numpy as np
 
+from shoal.perf.valuation import Floats, Ints, Use, Work, finish_seconds, phase_seconds, usable
 from shoal.policy.themis.locality import Slowdown
 from shoal.policy.themis.protocol import Bid, Level, Offer, Row, Seats
-from shoal.policy.themis.valuation import Floats, Ints, Use, Work, finish_seconds, phase_seconds, usable
 from shoal.solve.levels import fair_counts
 
 NOTHING = 2.0
@@ -30,7 +30,8 @@ class Agent:
 
     ``works`` are its jobs in the order in which they are served, ``ahead`` the phases it means to run after them, and
     ``held`` the GPUs it keeps under lease. ``ideal`` is the time of its own share of the cluster, ``node`` how many
-    GPUs a machine has: up to so many, jobs are expected to sit on one.
+    GPUs a machine has: up to so many, jobs are expected to sit on one. What the app itself ``said`` of the seconds it
+    would take, by number of GPUs, counts instead of what follows from ``works`` and ``ahead``.
     """
 
     app: int
@@ -42,6 +43,7 @@ class Agent:
     slowdown: Slowdown
     limit: int
     ahead: tuple[tuple[Work, ...], ...] = ()
+    said: Floats | None = None
 
     @cached_property
     def use(self) -> Use:
@@ -51,6 +53,8 @@ class Agent:
     @cached_property
     def left(self) -> Floats:
         """Seconds until it is done, by number of GPUs, well seated; held for good."""
+        if self.said is not None:
+            return self.said
         return phase_seconds(self.works, self.use) + finish_seconds(self.ahead, self.limit)
 
     @cached_property
@@ -113,7 +117,8 @@ class Agent:
         )
         near, machine, rack, cluster = self.slowdown
         wrong = (near, machine, max(rack * (1.0 + slowdown), 1.0), max(cluster * (1.0 + slowdown), 1.0))
-        return replace(self, works=works, ahead=tuple(ahead), slowdown=wrong)
+        said = None if self.said is None else self.said * (1.0 + work)
+        return replace(self, works=works, ahead=tuple(ahead), slowdown=wrong, said=said)
 
 
 def divided(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints) -> Ints:

@@ -10,13 +10,14 @@ from functools import cached_property
 
 import numpy as np
 
+from shoal.core.bids import Said
 from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.topology import Locality
+from shoal.perf.valuation import Floats, Ints, Work, heard_seconds, ideal_seconds
 from shoal.policy.themis.agent import Agent
 from shoal.policy.themis.locality import Slowdown, learned, level_of
-from shoal.policy.themis.memory import Memory, Past
+from shoal.policy.themis.memory import Memory, Past, Valuation
 from shoal.policy.themis.protocol import Level
-from shoal.policy.themis.valuation import Floats, Ints, Work, ideal_seconds
 
 _UNDECLARED = 3600.0
 _LATE = 0.01
@@ -78,7 +79,7 @@ class Apps:
             demand = max(int(columns.max_gpus[jobs].sum()), ahead)
             named = self.snapshot.specs[int(jobs[0])].app is not None
             past = pasts.get(app) or Past(float(columns.submitted[jobs].min()), crowd, named)
-            pasts[app] = replace(past, demand=max(past.demand, demand))
+            pasts[app] = replace(past, demand=max(past.demand, demand), heard=self._heard(app, past))
         return pasts
 
     def _aged(self, app: int, past: Past) -> Past:
@@ -87,6 +88,30 @@ class Apps:
             return past
         seconds, held = self.snapshot.now - self.before.at, int(self.snapshot.columns.held[self.members[app]].sum())
         return replace(past, valuation=past.valuation.after(seconds, held))
+
+    def said(self, app: int) -> Said | None:
+        """What the app said of itself with the jobs it has now; None where it did not, or they were others."""
+        said = self.snapshot.bids.get(app)
+        return said if said is not None and said.jobs == self.jobs(app) else None
+
+    def _heard(self, app: int, past: Past) -> tuple[float, float] | None:
+        """When the app said what counts now, and the GPU-seconds that were left of it then."""
+        said = self.said(app)
+        if said is None or (past.heard is not None and past.heard[0] == said.at):
+            return None if said is None else past.heard
+        jobs, columns = self.members[app], self.snapshot.columns
+        since = float((columns.rate[jobs] * self.unit[jobs]).sum()) * (self.snapshot.now - said.at)
+        return said.at, self._rest(jobs) + since
+
+    def _rest(self, jobs: Ints) -> float:
+        """GPU-seconds left of these jobs, an app's, and of the phases after them."""
+        later = sum(count * seconds for count, _, seconds in self._later(jobs))
+        return float((self.left[jobs] * self.unit[jobs]).sum()) + later
+
+    def _still(self, app: int) -> float:
+        """The part of what was left when the app spoke that is left now."""
+        heard = self.pasts[app].heard
+        return self._rest(self.members[app]) / heard[1] if heard is not None else 1.0
 
     def contention(self, app: int) -> float:
         """The average number of live apps during its life."""
@@ -98,10 +123,53 @@ class Apps:
     def ideal(self, app: int) -> float:
         """T_id: its time on its own share of the cluster."""
         past, jobs, columns = self.pasts[app], self.members[app], self.snapshot.columns
-        total = past.gone + float(((self.left + columns.done)[jobs] * self.unit[jobs]).sum())
-        total += sum(count * seconds for count, _, seconds in self._later(jobs))
+        said = self.said(app)
+        if said is None:
+            total = past.gone + float(((self.left + columns.done)[jobs] * self.unit[jobs]).sum())
+            total += sum(count * seconds for count, _, seconds in self._later(jobs))
+        else:  # an app is held to its word: one that has more to do is also expected to take longer
+            gpus, seconds = said.rows[0]
+            total = past.gone + float((columns.done[jobs] * self.unit[jobs]).sum()) + gpus * seconds * self._still(app)
         seconds = ideal_seconds(total, past.demand, max(self.snapshot.cluster.total_gpus, 1), self.contention(app))
         return max(seconds, 1e-9)
+
+    def rho(self, app: int, valuation: Valuation) -> float:
+        """ρ as it is, if the app has its own 1/N of the cluster from now on: by how much it has fallen behind."""
+        share = round(self.snapshot.cluster.total_gpus / self.contention(app))
+        seconds = self.snapshot.now - self.pasts[app].start + valuation.seconds(share)
+        return seconds / self.ideal(app)
+
+    def favourite(self, app: int) -> int:
+        """The kind that suits its jobs best: on which most of them can run, and then in the fewest GPU-seconds."""
+        jobs = self.members[app]
+
+        def cost(kind: int) -> tuple[int, float]:
+            able = jobs[[self.reaches[kind][i][0] > 0 for i in jobs.tolist()]]
+            return -len(able), self._gpu_seconds(able, kind)
+
+        return min(range(len(self.snapshot.cluster.kinds)), key=cost)
+
+    def _gpu_seconds(self, jobs: Ints, kind: int) -> float:
+        """GPU-seconds left of jobs on a kind, of those that can have the gang they ask for there."""
+        columns = self.snapshot.columns
+        speed = columns.speeds[jobs, kind]
+        able = speed > 0
+        return float((self.left[jobs][able] * columns.gpus[jobs][able] / speed[able]).sum())
+
+    def _said_seconds(self, app: int, kind: int, jobs: Sequence[int], limit: int) -> Floats | None:
+        """What the app said of itself, as of now and on this kind; None where it said nothing that counts.
+
+        It speaks of its favourite kind. On another it is as much slower as its jobs are.
+        """
+        said = self.said(app)
+        if said is None:
+            return None
+        seconds, best = heard_seconds(said.rows, limit) * self._still(app), self.favourite(app)
+        both = np.array([i for i in jobs if self.snapshot.columns.speeds[i, [kind, best]].all()], dtype=np.int64)
+        if kind == best or not len(both):
+            return seconds
+        slower: Floats = seconds * (self._gpu_seconds(both, kind) / self._gpu_seconds(both, best))
+        return slower
 
     def jobs(self, app: int) -> tuple[int, ...]:
         """The admission numbers of its live jobs."""
@@ -109,8 +177,8 @@ class Apps:
 
     def agent(self, app: int, kind: int, jobs: Sequence[int], held: int) -> Agent:
         """The agent of an app for one kind: these jobs, in this order, and so many GPUs that it keeps."""
-        cluster, past = self.snapshot.cluster, self.pasts[app]
-        works = tuple(self._work(i, kind) for i in jobs)
+        cluster, past, limit = self.snapshot.cluster, self.pasts[app], self.limit(kind, jobs)
+        works = tuple(self.work(i, kind) for i in jobs)
         return Agent(
             app,
             self.snapshot.now - past.start,
@@ -119,8 +187,9 @@ class Apps:
             held,
             cluster.node_size[kind],
             self._learned(past.slowdown, self.members[app]),
-            self.limit(kind, jobs),
+            limit,
             tuple((Work.linear(s, 1, gpus),) * count for count, gpus, s in self._later(self.members[app])),
+            self._said_seconds(app, kind, jobs, limit),
         )
 
     def _later(self, jobs: Ints) -> list[tuple[int, int, float]]:
@@ -135,7 +204,7 @@ class Apps:
         """The most GPUs of a kind that these jobs can use."""
         return min(self.snapshot.cluster.capacity[kind], sum(self.reaches[kind][i][1] for i in jobs))
 
-    def _work(self, i: int, kind: int) -> Work:
+    def work(self, i: int, kind: int) -> Work:
         """What is left of a job on a kind it can run on; no GPU that does not make it faster counts."""
         least, most = self.reaches[kind][i]
         curve = self.snapshot.perf.curve(self.snapshot.jobs.at(i), self.snapshot.cluster.kinds[kind])

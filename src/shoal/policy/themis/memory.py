@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.units import Seconds
+from shoal.perf.valuation import Floats
 from shoal.policy.themis.locality import GUESSED, Slowdown
-from shoal.policy.themis.valuation import Floats
 
 Rows = NDArray[np.intp]
 Lease: TypeAlias = tuple[tuple[int, Seconds], ...]
@@ -22,13 +22,15 @@ Leases: TypeAlias = Mapping[tuple[int, int], Lease]
 class Valuation:
     """What an app last said: by GPUs held for good, the seconds it would take to be done.
 
-    ``jobs`` are those it was made for; ``spent`` is the part of what was left then that has been done since.
+    ``jobs`` are those it was made for; ``spent`` is the part of what was left then that has been done since. ``heard``
+    is when the app itself said so, if it did.
     """
 
     jobs: tuple[int, ...]
     left: Floats
     least: int
     spent: float = 0.0
+    heard: Seconds | None = None
 
     def seconds(self, gpus: int) -> Seconds:
         """Until it is done with so many GPUs from now on, or the fewest it can use if that is more."""
@@ -45,7 +47,8 @@ class Valuation:
 class Past:
     """An app's past: when it began and how crowded it had been by then, GPU-seconds of jobs that are gone, the most
     GPUs it could ever use, what it learned of distance, and what it last said it is worth. Of one that is ``named``
-    more jobs may come when all are gone."""
+    more jobs may come when all are gone. ``heard`` is when it said of itself what counts now, and the GPU-seconds that
+    were left then by what the cluster knows."""
 
     start: Seconds
     crowd: float
@@ -54,6 +57,7 @@ class Past:
     demand: int = 0
     slowdown: Slowdown = GUESSED
     valuation: Valuation | None = None
+    heard: tuple[Seconds, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,9 @@ its own GPUs would be offered a few at a time, and gangs find no room (in a tria
 was then 2.5 times as high in the median of three seeds). On a cluster of several kinds they are auctioned one after the
 other, in the operator's order.
 
+An app may speak for itself: what it last said of the seconds it would take, by number of GPUs, counts as long as it has
+the jobs it said it with, and its time on its own share is reckoned from the same word (`Apps.ideal`).
+
 ``bids=count`` bids for numbers of GPUs, as near together as the offer allows, and asks placement for one machine where
 it bid for one; ``bids=machines`` names machines and is seated there. ``noise``, ``liar`` and ``lie`` are knobs for
 experiments (figures 17 and 18): every app's estimates of its work and of the cost of distance are off by up to ±
@@ -28,6 +31,7 @@ from math import inf, isfinite
 
 import numpy as np
 
+from shoal.core.bids import Standing
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.themis.agent import Agent
@@ -35,6 +39,7 @@ from shoal.policy.themis.apps import Apps
 from shoal.policy.themis.arbiter import Arbiter
 from shoal.policy.themis.memory import Memory
 from shoal.policy.themis.round import Round
+from shoal.policy.themis.standing import standing_of
 from shoal.policy.themis.words import told
 
 
@@ -66,12 +71,15 @@ class Themis:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """A verdict for every live job, reviewed when the first lease ends while anyone could use more."""
-        before = snapshot.carry if isinstance(snapshot.carry, Memory) else Memory(at=snapshot.now)
-        turn = Round(Apps(snapshot, before), self.lease)
+        turn = Round(_apps(snapshot), self.lease)
         arbiter = Arbiter(self.f, self.rounding)
         for kind in range(len(snapshot.cluster.kinds)):
             turn.auction(kind, arbiter, self._bent, named=self.bids == "machines")
         return Decision(told(turn), turn.review_at(), turn.remembered())
+
+    def standing(self, snapshot: Snapshot, app: int) -> Standing:
+        """How an app, by its number, stands before the next auction."""
+        return standing_of(_apps(snapshot), app)
 
     def _bent(self, agent: Agent, apps: Apps) -> Agent:
         """The agent as the experiment wants it: mistaken at random, or lying."""
@@ -80,3 +88,7 @@ class Themis:
             work, slowdown = chance.uniform(-self.noise, self.noise, 2).tolist()
             agent = agent.mistaken(work, slowdown)
         return agent.mistaken(0.0, self.lie) if self.lie and apps.name(agent.app) == self.liar else agent
+
+
+def _apps(snapshot: Snapshot) -> Apps:
+    return Apps(snapshot, snapshot.carry if isinstance(snapshot.carry, Memory) else Memory(at=snapshot.now))

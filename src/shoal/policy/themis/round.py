@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from shoal.core.decision import Ints
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
+from shoal.perf.valuation import Use, usable
 from shoal.policy.api import round_end
 from shoal.policy.themis.agent import Agent, divided
 from shoal.policy.themis.apps import Apps
@@ -23,7 +24,6 @@ from shoal.policy.themis.locality import Slowdown
 from shoal.policy.themis.memory import Lease, Memory, Past, Valuation
 from shoal.policy.themis.protocol import Award, Level, Offer, Report, Seats
 from shoal.policy.themis.seats import both, seats_by_job, taken_from
-from shoal.policy.themis.valuation import Use, usable
 
 Bent: TypeAlias = Callable[[Agent, Apps], Agent]
 """What an experiment makes of an agent."""
@@ -223,21 +223,20 @@ class Round:
         What is held now says nothing of what comes, for leases end: from now on the app is taken to have its own 1/N
         of the cluster. So ρ tells by how much it has fallen behind until now.
         """
-        snapshot = self.apps.snapshot
-        valuation = self.pasts[app].valuation
-        if valuation is None or valuation.jobs != self.apps.jobs(app):
+        valuation, said = self.pasts[app].valuation, self.apps.said(app)
+        spoken = None if said is None else said.at
+        if valuation is None or valuation.jobs != self.apps.jobs(app) or valuation.heard != spoken:
             agent = self._agent(app, kind, stand)
             valuation = self._keep(app, agent, agent.slowdown)
-        share = round(snapshot.cluster.total_gpus / self.apps.contention(app))
-        seconds = snapshot.now - self.pasts[app].start + valuation.seconds(share)
-        self.rhos[app] = seconds / self.apps.ideal(app)
+        self.rhos[app] = self.apps.rho(app, valuation)
         return self.rhos[app]
 
     def _keep(self, app: int, agent: Agent, slowdown: Slowdown) -> Valuation:
         """Remember what the app said just now, and what it knows of distance."""
         left = agent.left.view()
         left.flags.writeable = False
-        valuation = Valuation(self.apps.jobs(app), left, agent.least)
+        heard = self.pasts[app].heard
+        valuation = Valuation(self.apps.jobs(app), left, agent.least, heard=None if heard is None else heard[0])
         self.pasts[app] = replace(self.pasts[app], slowdown=slowdown, valuation=valuation)
         return valuation
 

@@ -1,5 +1,7 @@
 """When an app would be done on so many GPUs, and in how many numbers of GPUs it can use them.
 
+An app that bids over the wire and the policy that bids for one that does not reckon with the same functions.
+
 An app runs in phases, one after the other; the jobs of a phase run side by side. Within a phase work is taken to be
 fluid, as an app scheduler that divides GPUs ideally would have it: the phase takes as long as its GPU-seconds on the
 GPUs it can use, and no less than its longest job alone. So Themis's example (§4.3.3: 4, 2, 1, 0.5, 0.34 for 1, 2, 4, 8
@@ -14,6 +16,8 @@ from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shoal.core.bids import Rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -95,6 +99,32 @@ def finish_seconds(phases: Sequence[Sequence[Work]], limit: int) -> Floats:
     for works in phases:
         total += phase_seconds(works, usable([(work.least, work.most) for work in works], limit))
     return total
+
+
+def told_rows(left: Floats) -> Rows:
+    """A valuation in as few words as it can be told: the numbers of GPUs at which it falls, no faster than they grow.
+
+    Where more GPUs would be worth more than their part, they are told as worth just that.
+    """
+    counts = np.flatnonzero(np.isfinite(left) & (np.arange(len(left)) > 0))
+    spent = np.maximum.accumulate(counts * left[counts])
+    rows: list[tuple[int, float]] = []
+    for count, gpu_seconds in zip(counts.tolist(), spent.tolist(), strict=True):
+        seconds = gpu_seconds / count
+        if not rows or seconds < rows[-1][1]:
+            rows.append((count, seconds))
+    return tuple(rows)
+
+
+def heard_seconds(rows: Rows, limit: int) -> Floats:
+    """By number of GPUs up to ``limit`` what such rows say: the last that is no more; below the first in proportion."""
+    first, seconds = rows[0]
+    left = np.full(limit + 1, np.inf)
+    below = np.arange(1, min(first, limit + 1))
+    left[below] = seconds * first / below
+    for count, said in rows:
+        left[count:] = said
+    return left
 
 
 def ideal_seconds(gpu_seconds: float, demand: int, cluster: int, contention: float) -> float:

@@ -1,0 +1,143 @@
+"""``shoal search``: the search of a file, run against the cluster to its end, with what becomes of its trials."""
+
+import time
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shoal.cli.client import cluster_options, job_path, patiently
+from shoal.cli.show import json_option, print_json, print_table, warn
+from shoal.core.errors import InputError, ShoalError
+
+if TYPE_CHECKING:
+    from shoal.search.api import Trial
+    from shoal.search.driver import Driver
+    from shoal.searchfile import SearchFile
+    from shoal.wire.client import Client
+
+
+class NothingFound(ShoalError):
+    """The search is over and no trial has a loss."""
+
+
+@click.command()
+@click.argument("file")
+@click.option("--poll", default=2.0, show_default=True, metavar="SECONDS", help="How often to look at the trials.")
+@click.option("--cancel", "cancels", is_flag=True, help="When interrupted, cancel what runs instead of leaving it.")
+@cluster_options
+@json_option
+def search(file: str, poll: float, cancels: bool, client: "Client", as_json: bool) -> None:
+    """Search over hyper-parameters: train the trials of FILE, give the worse ones up, print the best."""
+    from shoal.search.api import Search
+    from shoal.search.driver import Driver
+    from shoal.searchfile import read_search
+
+    if not 0.01 <= poll <= 3600:
+        raise InputError("poll", poll, "must be from 0.01 to 3,600 seconds")
+    wanted = read_search(Path(file), folder=Path.cwd())
+    _fits(wanted, client)
+    _make_folders(wanted)
+
+    def told(trial: int, what: str) -> None:
+        warn(f"trial {trial} ({_setting(wanted, trial)}): {what}")
+
+    driver = Driver(client, Search.of(wanted.searcher, wanted.trials), wanted.job, told)
+    try:
+        patiently(driver.step)
+        while not driver.over:
+            time.sleep(poll)
+            patiently(driver.step)
+    except (KeyboardInterrupt, ShoalError):
+        _leave(driver, cancels)
+        raise
+    _print(wanted, driver, as_json)
+    if driver.search.best is None:
+        raise NothingFound("no trial has a loss: each must print `loss NUMBER` before it ends with status 0")
+
+
+def _fits(wanted: "SearchFile", client: "Client") -> None:
+    """Refuse a gang that no kind of the cluster has, before hours are spent on getting there."""
+    from shoal.jobfile import placed
+    from shoal.wire.messages import NodeRow
+
+    installed: dict[str, int] = {}
+    for node in client.get("/v1/nodes", list[NodeRow]):
+        installed[node.kind] = installed.get(node.kind, 0) + node.gpus
+    kinds = wanted.fields.get("kinds") or list(installed)
+    most = max((installed.get(kind, 0) for kind in kinds), default=0)
+    if wanted.most_gpus > most:
+        name, hint = "gpus" if wanted.gpus > most else "max_gpus", f"the most this cluster has of one kind is {most}"
+        raise InputError(f"job.{name}", wanted.most_gpus, hint, where=placed(wanted.where, name, wanted.lines))
+
+
+def _make_folders(wanted: "SearchFile") -> None:
+    """A folder for each trial, empty: a first leg must not find the checkpoint of another search."""
+    for trial in range(wanted.trials):
+        folder = wanted.folder_of(trial)
+        if folder is None:
+            return
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            left = next(folder.iterdir(), None)
+        except OSError as error:
+            raise InputError("folder", str(folder), f"cannot be made: {error.strerror}", where=wanted.where) from error
+        if left is not None:
+            hint = f"holds {left.name} of an earlier search: empty it, or name another"
+            raise InputError("folder", str(folder), hint, where=wanted.where)
+
+
+def _leave(driver: "Driver", cancels: bool) -> None:
+    """Say what is left behind, or end it."""
+    jobs = sorted(driver.running.values())
+    if not jobs:
+        return
+    if not cancels:
+        count = f"{len(jobs)} job{'s are' if len(jobs) > 1 else ' is'}"
+        warn(f"{count} left to run, and nobody follows them: `shoal cancel {' '.join(jobs)}` ends them")
+        return
+    for job in jobs:
+        driver.client.call("DELETE", job_path(job), None, type(None))
+    warn(f"cancelled {', '.join(jobs)}")
+
+
+def _setting(wanted: "SearchFile", trial: int) -> str:
+    from shoal.searchfile import in_words
+
+    shown = {name: f"{v:.4g}" if isinstance(v, float) else in_words(v) for name, v in wanted.setting(trial).items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
+def _print(wanted: "SearchFile", driver: "Driver", as_json: bool) -> None:
+    """The best trial and what became of all, the best first."""
+    best, trials = driver.search.best, driver.search.trials
+    begun = [n for n, trial in enumerate(trials) if trial.legs]
+    if as_json:
+        rows = {n: _row(wanted, n, trials[n]) for n in begun}
+        found = None if best is None else rows[best]
+        print_json({"app": wanted.app, "scheduler": wanted.scheduler, "best": found, "trials": list(rows.values())})
+        return
+    order = sorted(begun, key=lambda n: (-_trained(trials[n]), trials[n].loss if trials[n].heard else 0.0, n))
+    cells = [
+        (
+            f"{n}{' (best)' * (n == best)}",
+            _setting(wanted, n),
+            f"{trials[n].loss:.6g}" if trials[n].heard else "–",
+            f"{_trained(trials[n]):.0%}",
+            f"{trials[n].legs}",
+        )
+        for n in order
+    ]
+    headers = ("trial", "parameters", "loss", "trained", "legs")
+    print_table(f"{wanted.app}: {len(begun)} trials by {wanted.scheduler}", headers, cells)
+
+
+def _trained(trial: "Trial") -> float:
+    return trial.heard[-1][0] if trial.heard else 0.0
+
+
+def _row(wanted: "SearchFile", number: int, trial: "Trial") -> dict[str, Any]:
+    loss = trial.loss if trial.heard and isfinite(trial.loss) else None
+    row = {"trial": number, "parameters": dict(wanted.setting(number)), "loss": loss}
+    return {**row, "trained": _trained(trial), "legs": trial.legs}

@@ -1,0 +1,250 @@
+"""The house policy: everybody done by its fair finish, all of them done by a common horizon, the shortest first.
+
+No window and no solver: one sort each round. Each job has a predicted remaining run time R, an optimistic one r and a
+pessimistic one R⁺, with all of it at the fastest and at the slowest rate in sight (``perf.adaptation``). Whoever runs
+keeps its GPUs until the round ends, and until then only newcomers are judged; then jobs are served in this order,
+passing over gangs that do not fit:
+
+1. **due**: waiting longer would miss its fair finish a + α·c·(s + r), a being its arrival, s the seconds it ran and c
+   the contention: the most weight that was live since it came, per GPU and unit of its own weight, at least 1. Worst
+   ratio first. When the due ask for more GPUs than there are, no order can keep all their finishes, and nobody is due.
+2. **pressing**: R⁺, begun ``margin`` rounds from now, would end after the horizon. Longest R first.
+3. everybody else, shortest r for its weight first.
+
+The **horizon** is the soonest that all live jobs can be done: now plus max(Σ gang·r / GPUs, max r). What is not needed
+to keep it is free to serve response times.
+
+**Rates that were never measured.** By how much the model's rates are off is learned from the jobs that were: their
+mean corrects the others, and their spread σ widens R⁺ of an unmeasured job by e^(2σ). So where rates are misjudged long
+jobs run early for a round, which measures them, and where they are not, nothing is lost.
+
+Jobs run on the gang they ask for; on several kinds of GPU times are those of the kind that suits a job best. What is
+proved of this, what was measured and where it is weak: docs/house-policy.md.
+
+References: ours. Zheng et al., NSDI 2023 (finish-time fairness, the predictor); Muntz and Coffman, 1970 (levels).
+"""
+
+from dataclasses import dataclass
+from math import exp, inf, isfinite, log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Decision, Floats, Numbers, ReasonCode, Verdicts
+from shoal.core.snapshot import Snapshot
+from shoal.core.units import Seconds
+from shoal.perf.adaptation import RULES, forecast
+from shoal.policy.api import Served, check_round, explained, round_end, serve
+
+_PRIOR_ERROR, _PRIOR_JOBS = 0.1, 2.0
+"""How far off rates are taken to be before any was measured, and as how many measured jobs that counts."""
+
+_DEVIATIONS = 2.0
+"""How many standard deviations longer than predicted an unmeasured job may well be."""
+
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Outlook:
+    """By job: predicted and extreme seconds left (0 where it cannot run), and its correction's logarithm, or NaN.
+
+    ``done``, ``batch`` and ``gang`` are what it was made for: while they stay, so does it.
+    """
+
+    predicted: Floats
+    optimistic: Floats
+    pessimistic: Floats
+    correction: Floats
+    done: Floats
+    batch: NDArray[np.int32]
+    gang: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Learned:
+    """Of jobs that ended: how many were measured, the sum of their logarithmic corrections, and that of the squares."""
+
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def with_jobs(self, corrections: Floats) -> "_Learned":
+        """The same with more of them."""
+        known = corrections[~np.isnan(corrections)]
+        return _Learned(
+            self.count + len(known), self.total + float(known.sum()), self.squares + float((known * known).sum())
+        )
+
+    def bias_and_error(self) -> tuple[float, float]:
+        """The mean and the standard deviation to expect of the next."""
+        weight = self.count + _PRIOR_JOBS
+        bias = self.total / weight
+        variance = (_PRIOR_JOBS * _PRIOR_ERROR**2 + self.squares) / weight - bias * bias
+        return bias, sqrt(max(variance, 0.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Memory:
+    """What is carried: the end of the round, the horizon, and by job the most weight that was live and the outlook."""
+
+    end: Seconds
+    horizon: Seconds
+    learned: _Learned
+    rows: Rows
+    peak: Floats
+    outlook: _Outlook
+
+
+_NO_FLOATS, _NO_INTS = np.empty(0), np.empty(0, dtype=np.int32)
+_NO_OUTLOOK = _Outlook(_NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS, _NO_INTS)
+_NOTHING = _Memory(-inf, -inf, _Learned(), np.empty(0, dtype=np.intp), _NO_FLOATS, _NO_OUTLOOK)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ranking:
+    """By job: its class (0 due, 1 pressing, 2 neither), its place in the class, its fair finish, when it moves up."""
+
+    rank: NDArray[np.int8]
+    key: Floats
+    fair: Floats
+    moves_up: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Shoal:
+    """The house policy.
+
+    ``alpha`` is the fair stretch, ``margin`` how many rounds before it is too late a job is pressing, ``rule`` how
+    regimes are predicted, and ``noise`` an injected error of predictions.
+    """
+
+    round: float = 120.0
+    alpha: float = 1.15
+    margin: float = 2.0
+    rule: str = "restatement"
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_round(self.round)
+        if not 0.0 < self.alpha <= inf:
+            raise ValueError("alpha must be above 0")
+        if not 0.0 <= self.margin < inf:
+            raise ValueError("margin must be a finite number of rounds, at least 0")
+        if self.rule not in RULES:
+            raise ValueError(f"rule must be one of {', '.join(RULES)}, not {self.rule!r}")
+        if not 0.0 <= self.noise < 1.0:
+            raise ValueError("noise must be from 0 to below 1")
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job, reviewed at the end of the round if anybody waits."""
+        columns, now = snapshot.columns, snapshot.now
+        before = snapshot.carry if isinstance(snapshot.carry, _Memory) else _NOTHING
+        inside = now < before.end
+        at, known = _matched(before.rows, columns.rows)
+        outlook = self._outlook(snapshot, before.outlook, at, known, inside)
+        gone = np.ones(len(before.rows), dtype=bool)
+        gone[at[known]] = False
+        learned = before.learned.with_jobs(before.outlook.correction[gone])
+        peak = np.full(len(columns), float(columns.weight.sum()))
+        peak[known] = np.maximum(peak[known], before.peak[at[known]])
+        peak.flags.writeable = False
+        horizon = before.horizon if inside else _horizon(snapshot, outlook)
+        ranking = self._ranking(snapshot, outlook, learned.with_jobs(outlook.correction), peak, horizon)
+        kept = columns.held > 0 if inside else np.zeros(len(columns), dtype=bool)
+        served = serve(snapshot, np.lexsort((ranking.key, ranking.rank, ~kept)))
+        end = before.end if inside else round_end(now, self.round)
+        waiting = bool((snapshot.possible & (served.gpus == 0)).any())
+        verdicts = _told(snapshot, served, ranking, outlook, kept, horizon, end)
+        carry = _Memory(end, horizon, learned, columns.rows, peak, outlook)
+        return Decision(verdicts, end if waiting else inf, carry)
+
+    def _outlook(
+        self, snapshot: Snapshot, before: _Outlook, at: Rows, known: NDArray[np.bool_], inside: bool
+    ) -> _Outlook:
+        """What every job has before it; made anew at the end of a round, for those of which something changed."""
+        columns = snapshot.columns
+        done, batch, gang = columns.done.copy(), columns.batch_size.copy(), columns.gpus.copy()
+        predicted, optimistic, pessimistic = (np.zeros(len(done)) for _ in range(3))
+        correction = np.full(len(done), np.nan)
+        old, same = at[known], known.copy()
+        same[known] = before.predicted[old] > 0.0
+        if inside:
+            done[known], batch[known], gang[known] = before.done[old], before.batch[old], before.gang[old]
+        else:
+            same[known] &= (before.done[old] == done[known]) & (before.batch[old] == batch[known])
+            same[known] &= before.gang[old] == gang[known]
+        old = at[same]
+        predicted[same], optimistic[same] = before.predicted[old], before.optimistic[old]
+        pessimistic[same], correction[same] = before.pessimistic[old], before.correction[old]
+        for i in np.flatnonzero(~same & snapshot.possible).tolist():
+            ahead = forecast(snapshot, snapshot.jobs.at(i), self.rule, self.noise)
+            if isfinite(ahead.seconds):
+                predicted[i], optimistic[i], pessimistic[i] = ahead.seconds, ahead.optimistic, ahead.pessimistic
+            if ahead.correction is not None:
+                correction[i] = log(ahead.correction)
+        columns_made = (predicted, optimistic, pessimistic, correction, done, batch, gang)
+        for column in columns_made:
+            column.flags.writeable = False
+        return _Outlook(*columns_made)
+
+    def _ranking(
+        self, snapshot: Snapshot, outlook: _Outlook, learned: _Learned, peak: Floats, horizon: Seconds
+    ) -> _Ranking:
+        columns, now = snapshot.columns, snapshot.now
+        bias, error = learned.bias_and_error()
+        unmeasured = np.isnan(outlook.correction)
+        likely = np.where(unmeasured, exp(-bias), 1.0)
+        widened = np.where(unmeasured, exp(_DEVIATIONS * error - bias), 1.0)
+        predicted, optimistic = outlook.predicted * likely, outlook.optimistic * likely
+        contention = np.maximum(peak / (columns.weight * max(sum(snapshot.cluster.capacity), 1)), 1.0)
+        fair_seconds = contention * (columns.run_seconds + optimistic)
+        fair = columns.submitted + self.alpha * fair_seconds
+        latest = horizon - outlook.pessimistic * widened - self.margin * self.round
+        moves_up = np.minimum(fair - optimistic, latest)
+        due = (fair - optimistic <= now) & snapshot.possible
+        if int(columns.gpus[due].sum()) > sum(snapshot.cluster.capacity):
+            due[:] = False
+        pressing = (latest <= now) & ~due
+        rank = np.where(due, 0, np.where(pressing, 1, 2)).astype(np.int8)
+        ratio = (now - columns.submitted + optimistic) / np.maximum(fair_seconds, 1e-9)
+        key = np.where(due, -ratio, np.where(pressing, -predicted, optimistic / columns.weight))
+        return _Ranking(rank, key, fair, moves_up)
+
+
+def _horizon(snapshot: Snapshot, outlook: _Outlook) -> Seconds:
+    """The soonest that all which can run can be done."""
+    area = float(snapshot.columns.gpus @ outlook.optimistic) / max(sum(snapshot.cluster.capacity), 1)
+    return snapshot.now + max(area, float(outlook.optimistic.max(initial=0.0)))
+
+
+def _matched(old: Rows, new: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+    """Where each new row stood among the old ones, and whether it did."""
+    if not len(old):
+        return np.zeros(len(new), dtype=np.intp), np.zeros(len(new), dtype=bool)
+    at = np.minimum(np.searchsorted(old, new), len(old) - 1)
+    return at, old[at] == new
+
+
+def _told(
+    snapshot: Snapshot,
+    served: Served,
+    ranking: _Ranking,
+    outlook: _Outlook,
+    kept: NDArray[np.bool_],
+    horizon: Seconds,
+    end: Seconds,
+) -> Verdicts:
+    runs = served.gpus > 0
+    by_rank = np.array([ReasonCode.DUE, ReasonCode.PRESSING, ReasonCode.SHORTEST], dtype=np.uint8)[ranking.rank]
+    waits = np.where(ranking.rank < 2, np.uint8(ReasonCode.NO_ROOM), np.uint8(ReasonCode.HAS_TIME))
+    codes = np.where(runs, np.where(kept, np.uint8(ReasonCode.LEASED), by_rank), waits)
+    numbers: Numbers = {
+        ReasonCode.DUE: (ranking.fair, outlook.optimistic),
+        ReasonCode.PRESSING: (outlook.predicted, horizon),
+        ReasonCode.SHORTEST: (outlook.predicted, ranking.fair),
+        ReasonCode.LEASED: (end,),
+        ReasonCode.NO_ROOM: (snapshot.columns.gpus, served.most_free),
+        ReasonCode.HAS_TIME: (outlook.predicted, np.maximum(ranking.moves_up, end), ranking.fair),
+    }
+    return explained(snapshot, served.gpus, codes, numbers, served.kinds)

@@ -1,0 +1,63 @@
+"""What every job has before it, as columns: forecasts are made anew only for jobs of which something changed."""
+
+from math import isinf
+
+import numpy as np
+
+from shoal.core.columns import sealed
+from shoal.core.decision import Floats
+from shoal.core.snapshot import Snapshot
+from shoal.core.units import Seconds
+from shoal.perf.adaptation import Forecast, forecast
+from shoal.policy.shockwave.memory import Flags, Outlooks, Rows, places
+
+
+def outlooks(
+    snapshot: Snapshot, before: Outlooks | None, rule: str, rounds: int, seconds: Seconds, *, renew: bool
+) -> Outlooks:
+    """Every live job's outlook. With ``renew`` those that ran, adapted or were measured since are forecast again."""
+    columns, count = snapshot.columns, len(snapshot.columns)
+    exact = np.stack([columns.done, np.zeros(count), np.zeros(count), np.zeros(count)])
+    keys = np.stack([columns.batch_size, columns.measured])
+    gained = np.zeros((count, rounds + 1))
+    fresh = snapshot.possible.copy()
+    if before is not None and before.gained.shape[1] == rounds + 1:
+        at, known = _kept(snapshot, before, renew)
+        exact[:, known] = np.stack([before.done, before.seconds, before.optimistic, before.whole])[:, at]
+        keys[:, known] = np.stack([before.batches, before.measured])[:, at]
+        gained[known] = before.gained[at]
+        fresh &= ~known
+    jobs = snapshot.jobs
+    ends: Floats = np.arange(rounds + 1, dtype=np.float64) * float(seconds)
+    for i in np.flatnonzero(fresh).tolist():
+        job = jobs.at(i)
+        ahead = forecast(snapshot, job, rule)
+        if isinf(ahead.seconds):  # what it declared, or is to come to, runs nowhere; what it trains at now does
+            ahead = forecast(snapshot, job, "reactive")
+        exact[1:, i] = ahead.seconds, ahead.optimistic, job.done + ahead.work
+        gained[i] = _gained(ahead, ends)
+    for array in (exact, keys, gained):
+        sealed(array)
+    done, left, optimistic, whole = exact
+    return Outlooks(columns.rows, done, keys[0], keys[1], left, optimistic, whole, gained)
+
+
+def _kept(snapshot: Snapshot, before: Outlooks, renew: bool) -> tuple[Rows, Flags]:
+    """Where outlooks that still hold stand in the memory, and whose they are. An impossible job's is not looked at."""
+    columns = snapshot.columns
+    at, known = places(before.rows, columns.rows)
+    known &= before.whole[at] > 0.0
+    if renew:
+        known &= before.done[at] == columns.done
+        known &= (before.batches[at] == columns.batch_size) & (before.measured[at] == columns.measured)
+    return at[known], known
+
+
+def _gained(ahead: Forecast, ends: Floats) -> Floats:
+    """Work done by the end of each round; the last counts as a whole one, so that a job that ends in it still gains."""
+    times = np.cumsum([0.0, *(regime.seconds for regime in ahead.ahead)])
+    works = np.cumsum([0.0, *(regime.work for regime in ahead.ahead)])
+    whole = max(float(np.ceil(times[-1] / ends[1] - 1e-9) * ends[1]), float(times[-1]))
+    rest = (whole - float(times[-1])) * ahead.ahead[-1].rate
+    table: Floats = np.interp(ends, np.append(times, whole), np.append(works, works[-1] + rest))
+    return table

@@ -1,0 +1,42 @@
+"""How an app stands before the next auction: what it is told when it asks, so that it can speak for itself."""
+
+from collections import Counter
+
+from shoal.core.bids import JobLeft, OnOffer, Standing
+from shoal.core.units import Seconds
+from shoal.policy.themis.apps import Apps
+from shoal.policy.themis.memory import Valuation
+
+
+def standing_of(apps: Apps, app: int) -> Standing:
+    """How an app of this moment stands."""
+    kind = apps.favourite(app)
+    jobs = [i for i in apps.members[app].tolist() if apps.reaches[kind][i][0]]
+    agent = apps.agent(app, kind, jobs, 0)
+    valuation = apps.pasts[app].valuation or Valuation(apps.jobs(app), agent.left, agent.least)
+    return Standing(
+        rho=apps.rho(app, valuation),
+        kind=apps.snapshot.cluster.kinds[kind],
+        most=agent.limit,
+        jobs=tuple(_left(apps, i, kind) for i in apps.members[app].tolist()),
+        offers=tuple(_on_offer(apps, k) for k in range(len(apps.snapshot.cluster.kinds))),
+        said=apps.said(app) is not None,
+    )
+
+
+def _left(apps: Apps, i: int, kind: int) -> JobLeft:
+    columns, (least, most) = apps.snapshot.columns, apps.reaches[kind][i]
+    left, done = float(apps.left[i]), float(columns.done[i])
+    seconds = tuple(apps.work(i, kind).seconds[least : most + 1].tolist()) if least else ()
+    return JobLeft(int(columns.rows[i]), left / (left + done), least, seconds)
+
+
+def _on_offer(apps: Apps, kind: int) -> OnOffer:
+    """What is not leased beyond the end of the next lease."""
+    cluster = apps.snapshot.cluster
+    leases = [part for (_, k), lease in apps.before.leases.items() if k == kind for part in lease]
+    until: Seconds | None = min((end for _, end in leases), default=None)
+    kept = sum(gpus for gpus, end in leases if until is not None and end > until)
+    up = [n.gpus for i, n in enumerate(cluster.nodes) if cluster.node_kind[i] == kind and i not in cluster.down]
+    machines = tuple(sorted(Counter(up).items(), reverse=True))
+    return OnOffer(cluster.kinds[kind], cluster.capacity[kind] - kept, machines, until)

@@ -1,0 +1,35 @@
+"""Inside the training loop: leases, checkpoints, progress and adaptation for a script that Shoal may stop and move.
+
+``Training`` is for PyTorch, the callbacks for those who have their loop from a library, ``Session`` for everybody else.
+Importing this imports no framework; each name brings what it needs when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.trainer.adapting import Adaptation as Adaptation
+    from shoal.trainer.pytorch import Training as Training
+    from shoal.trainer.schedules import Accordion as Accordion
+    from shoal.trainer.schedules import NoiseDoubling as NoiseDoubling
+    from shoal.trainer.schedules import Scripted as Scripted
+    from shoal.trainer.session import Session as Session
+    from shoal.trainer.session import Stopped as Stopped
+    from shoal.trainer.session import Telling as Telling
+
+_HOMES = {
+    "Accordion": "schedules",
+    "Adaptation": "adapting",
+    "NoiseDoubling": "schedules",
+    "Scripted": "schedules",
+    "Session": "session",
+    "Stopped": "session",
+    "Telling": "session",
+    "Training": "pytorch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,57 @@
+"""What ranks know together: sums over all of them, asked for at one step and known at the next, waited for by nobody.
+
+Every rank gets the same sums at the same step, so that whatever follows from them happens in all ranks at once. Sums
+travel over a group of their own, on processors, beside the gradients and while the next step is computed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Agreement:
+    """The ranks of the default process group, or this process alone where there is none."""
+
+    def __init__(self, width: int) -> None:
+        self._alone = not dist.is_initialized() or dist.get_world_size() == 1
+        self.group: Any = None if self._alone else dist.new_group(backend="gloo")
+        self._sums = [torch.zeros(width, dtype=torch.float64) for _ in range(2)]
+        self._work: Any = None
+        self._asked = False
+
+    def exchange(self, mine: Sequence[float]) -> list[float] | None:
+        """Give this step's figures; the sums of the last step's, None in the first."""
+        heard = self._heard()
+        self._sums.reverse()
+        mailing = self._sums[0]
+        for place, value in enumerate(mine):
+            mailing[place] = value
+        if not self._alone:
+            self._work = dist.all_reduce(mailing, group=self.group, async_op=True)
+        self._asked = True
+        return heard
+
+    def _heard(self) -> list[float] | None:
+        if not self._asked:
+            return None
+        if self._work is not None:
+            self._work.wait()
+        return [float(value) for value in self._sums[0].tolist()]
+
+    def gather(self, mine: Any) -> list[Any]:
+        """What each rank gives, in rank order; every rank waits for all."""
+        if self._alone:
+            return [mine]
+        given: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(given, mine, group=self.group)
+        return given
+
+    def choose(self, mine: Any) -> Any:
+        """What rank 0 gives; every rank waits for it."""
+        if self._alone:
+            return mine
+        chosen = [mine]
+        dist.broadcast_object_list(chosen, src=0, group=self.group)
+        return chosen[0]

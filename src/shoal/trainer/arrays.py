@@ -1,0 +1,111 @@
+"""A training loop over numpy arrays that Shoal may stop and move: for the demo, for tests, and without PyTorch.
+
+The script averages its gradients as it likes; two numbers of this travel with them, and their sums come back, so that
+all ranks save and leave at the same step.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.trainer.checkpoint import Checkpoints
+from shoal.trainer.session import Session, Telling
+
+Floats = NDArray[np.float64]
+
+_LOG = logging.getLogger("shoal.trainer")
+
+_FILE = "arrays.npz"
+SAVE_EVERY_SECONDS = 600.0
+
+
+class ArrayTraining:
+    """``steps`` steps that change ``arrays`` in place, from the last checkpoint on if there is one.
+
+    ``done`` is counted in steps.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Floats],
+        steps: int,
+        *,
+        save_every: float = SAVE_EVERY_SECONDS,
+        session: Session | None = None,
+    ) -> None:
+        self.arrays = dict(arrays)
+        self.step = 0
+        self._steps = steps
+        self._save_every, self._saved_at = save_every, time.monotonic()
+        self._saved = 0.0
+        self._leave = self._save = False
+        self._loss: float | None = None
+        self._session = session or Session()
+        folder = self._session.place.folder
+        shapes = ",".join(f"{name}{array.shape}" for name, array in sorted(arrays.items()))
+        owner = self._session.place.job or ""
+        self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", owner, shapes)
+        self._resume()
+
+    @property
+    def rank(self) -> int:
+        """Which of the ranks this is."""
+        return self._session.place.rank
+
+    def wishes(self) -> tuple[float, float]:
+        """What this rank has to say in this step; the sums over all ranks are to be given to ``heard``."""
+        save = self.rank == 0 and (self._session.lapsing or time.monotonic() - self._saved_at > self._save_every)
+        return float(self._session.warned), float(save)
+
+    def heard(self, leave: float, save: float, *, loss: float | None = None) -> None:
+        """What all ranks had to say in this step."""
+        self._leave, self._save, self._loss = leave > 0, save > 0, loss
+
+    def steps(self) -> Iterator[int]:
+        """The steps that are left."""
+        self._session.open()
+        while self.step < self._steps:
+            yield self.step
+            self.step += 1
+            if self.rank == 0 and (self._leave or self._save):
+                self._write()
+            self._tell()
+            if self._leave and self.step < self._steps:
+                self._session.leave()
+        self._session.close()
+
+    def _tell(self) -> None:
+        if self.rank == 0:
+            self._session.tell(Telling(self.step, self._steps, self._saved, loss=self._loss))
+
+    def _write(self) -> None:
+        if self._checkpoints is None:
+            return
+        self._saved_at = time.monotonic()
+        try:
+            folder = self._checkpoints.begin(self.step)
+            files: Any = self.arrays
+            np.savez(folder / _FILE, **files)
+            self._checkpoints.commit(self.step, {"step": self.step})
+        except OSError as error:
+            _LOG.warning("the checkpoint at step %s could not be written: %r", self.step, error)
+            return
+        self._saved = float(self.step)
+        self._session.secured()
+
+    def _resume(self) -> None:
+        """Every rank reads; none writes before all have, since they meet in their first step."""
+        found = next(self._checkpoints.usable(), None) if self._checkpoints is not None else None
+        if found is not None:
+            self._take(found.path, found.facts["step"])
+
+    def _take(self, path: Path, step: int) -> None:
+        with np.load(path / _FILE) as saved:
+            for name, array in self.arrays.items():
+                array[...] = saved[name]
+        self.step, self._saved = step, float(step)

@@ -1,0 +1,108 @@
+"""Gradient accumulation in a loop that does not know of it.
+
+A loop that clears gradients, computes a loss, goes backward and steps does so once a pass. While passes are added up
+the optimizer and the schedulers let such calls go by, and ranks do not synchronise. What a pass counts is set on the
+way back, where gradients enter the model, so that the sum over passes and the mean over ranks are the gradient of the
+mean loss over the whole step, whatever the lengths of the passes.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from shoal.trainer.samples import Pass
+
+
+class Gate:
+    """Stands before an optimizer, its schedulers and the model's way back; open outside of steps."""
+
+    def __init__(self, model: Any, optimizer: Any, schedulers: Iterable[Any]) -> None:
+        self._model = model
+        self._weight = 1.0
+        self._first = self._last = True
+        self._stepped = False
+        self._optimizer = optimizer
+        self.rate_factor = 1.0
+        """What the optimizer's learning rates are multiplied with, for as long as a step takes."""
+        self.before_step: Callable[[], None] = lambda: None
+        optimizer.zero_grad = self._clearing(optimizer.zero_grad)
+        optimizer.step = self._stepping(optimizer.step)
+        for scheduler in schedulers:
+            # A scheduler's state is all that hangs on it, so this goes on its class.
+            own = type(scheduler)
+            scheduler.__class__ = type(own.__name__, (own,), {"step": self._scheduling(own.step)})
+        model.register_forward_hook(self._weigh)
+
+    def enter(self, part: Pass, number: int, count: int) -> None:
+        """The next forward and backward are pass ``number`` of ``count``."""
+        self._weight, self._stepped = part.weight, False
+        first, last = number == 0, number == count - 1
+        if last != self._last:
+            _synchronise(self._model, last)
+        self._first, self._last = first, last
+
+    def leave(self) -> None:
+        """The step is over: until the next, calls go through."""
+        self._weight, self._stepped = 1.0, False
+        if not self._last:
+            _synchronise(self._model, True)
+        self._first = self._last = True
+
+    def _clearing(self, clear: Callable[..., Any]) -> Callable[..., Any]:
+        def zero_grad(*args: Any, **kwargs: Any) -> Any:
+            # Before the first pass it clears the last step's gradients, after the step its own; else what is needed.
+            if self._last if self._stepped else self._first:
+                return clear(*args, **kwargs)
+            return None
+
+        return zero_grad
+
+    def _stepping(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def gated(*args: Any, **kwargs: Any) -> Any:
+            self._stepped = True
+            if not self._last:
+                return None
+            self.before_step()
+            groups, factor = self._optimizer.param_groups, self.rate_factor
+            if factor == 1.0:
+                return step(*args, **kwargs)
+            rates = [group["lr"] for group in groups]
+            for group in groups:
+                group["lr"] = group["lr"] * factor
+            try:
+                return step(*args, **kwargs)
+            finally:
+                for group, rate in zip(groups, rates, strict=True):
+                    group["lr"] = rate
+
+        # A scheduler looks for these on the method it finds, to warn of a wrong order of calls.
+        gated.__dict__.update(getattr(step, "__dict__", {}))
+        return gated
+
+    def _scheduling(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def gated(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            return step(scheduler, *args, **kwargs) if self._last else None
+
+        return gated
+
+    def _weigh(self, _module: nn.Module, _inputs: Any, outputs: Any) -> Any:
+        weight = self._weight
+        if weight == 1.0 or not torch.is_grad_enabled():
+            return outputs
+        return pytree.tree_map(lambda value: _weighed(value, weight), outputs)
+
+
+def _weighed(value: Any, weight: float) -> Any:
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        value.register_hook(lambda gradient: gradient * weight)
+    return value
+
+
+def _synchronise(model: Any, wanted: bool) -> None:
+    if hasattr(model, "require_backward_grad_sync"):  # DistributedDataParallel
+        model.require_backward_grad_sync = wanted
+    elif hasattr(model, "set_requires_gradient_sync"):  # fully_shard
+        model.set_requires_gradient_sync(wanted)

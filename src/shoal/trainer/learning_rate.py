@@ -1,0 +1,69 @@
+"""By how much a learning rate tuned for one batch size is to be multiplied at another.
+
+Pure. Each rule gives 1 at the batch size the rate was tuned for.
+
+References: Johnson et al., ICML 2020 (AdaScale); Krizhevsky, 2014 (square root); Goyal et al., 2017 (linear); You et
+al., 2019 (LEGW: square root, with a warm-up whose epochs grow with the batch).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import TypeAlias
+
+from shoal.core.errors import InputError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A training at another batch size than it was tuned for: both sizes, the noise scale φ in samples, and how many
+    epochs are done."""
+
+    initial: int
+    batch: int
+    noise: float
+    epochs: float
+
+
+Rule: TypeAlias = Callable[[Scaling], float]
+
+
+def adascale(at: Scaling) -> float:
+    """The gain of a larger batch: from 1, where gradients agree anyway, to batch/initial, where they are all noise."""
+    return (at.noise / at.initial + 1.0) / (at.noise / at.batch + 1.0)
+
+
+def square_root(at: Scaling) -> float:
+    """The square root of batch/initial; usual with Adam."""
+    return sqrt(at.batch / at.initial)
+
+
+def linear(at: Scaling) -> float:
+    """As batch/initial."""
+    return at.batch / at.initial
+
+
+@dataclass(frozen=True, slots=True)
+class Legw:
+    """The square root of batch/initial, reached linearly over ``warm_up`` epochs times batch/initial."""
+
+    warm_up: float = 1.0
+
+    def __call__(self, at: Scaling) -> float:
+        """The factor after so many epochs; 1 throughout at the initial batch."""
+        scale = at.batch / at.initial
+        if scale == 1.0 or self.warm_up == 0:
+            return sqrt(scale)
+        return sqrt(scale) * min(1.0, max(at.epochs, 0.0) / (self.warm_up * scale))
+
+
+RULES: dict[str, Rule] = {"adascale": adascale, "sqrt": square_root, "linear": linear, "legw": Legw()}
+
+
+def rule_of(given: str | Rule) -> Rule:
+    """The rule of this name, or the user's own."""
+    if not isinstance(given, str):
+        return given
+    if given not in RULES:
+        raise InputError("learning_rate", given, nearest(given, RULES) + ", or give a function of a Scaling")
+    return RULES[given]

@@ -1,0 +1,113 @@
+"""The house policy: fair finishes, a common horizon, the shortest first, and what it learns of misjudged rates."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.policy.shoal import Shoal
+from shoal.solve.makespan import lower_bound
+from shoal.testing.builders import job, simulate, snapshot
+from shoal.workload.schema import Job
+
+ROUND = 120.0
+
+
+def told(rows: list[Job], cluster: str, policy: Shoal, at: float = 0.0, **more: object) -> dict[str, str]:
+    moment = snapshot(rows, cluster, held={}, now=at, **more)  # type: ignore[arg-type]
+    verdicts = policy.decide(moment).verdicts
+    return {name: verdicts[name].reason.sentence() for name in moment.ids}
+
+
+def test_the_shortest_goes_first_while_nobody_is_late_and_the_horizon_is_far() -> None:
+    rows = [job("long", 0, 1, 3000), *(job(f"j{i}", 0, 1, 1000.0 + i) for i in range(8))]
+    said = told(rows, "gpu:1x2", Shoal())
+    assert said["j0"].startswith("runs: the 1,000 s it still takes are among the least")
+    assert said["j1"].startswith("runs")
+    # All can be done by 11,028 / 2 s. Nothing was measured yet: the long one may well take e^0.2 · 3,000 s, and is to
+    # be begun so long and two rounds before.
+    assert "moves up at t = 1,609.79 s at the latest" in said["long"]
+
+
+def test_a_job_that_would_keep_all_from_being_done_is_pressing() -> None:
+    said = told([job("long", 0, 1, 1000), job("a", 0, 1, 400), job("b", 0, 1, 400)], "gpu:1x2", Shoal())
+    assert said["long"] == "runs: it takes 1,000 s more, and if it waited not all could be done by t = 1,000 s"
+
+
+def test_a_job_that_would_miss_its_fair_finish_is_due_before_all() -> None:
+    # Five jobs on one GPU: a's fair finish is 1.15 · 5 · 100 s after it came, and it takes 100 s. The others are new.
+    rows = [job("a", 0, 1, 100), *(job(f"s{i}", 470, 1, 50) for i in range(4))]
+    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=474.0)["a"].startswith("waits")
+    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=475.0)["a"] == (
+        "runs first: to be fair it is to be done by t = 575 s, and it takes 100 s more at best"
+    )
+
+
+def test_a_heavier_job_is_due_sooner() -> None:
+    rows = [job("light", 0, 1, 100), job("heavy", 0, 1, 100, weight=4.0)]
+    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=50.0)["heavy"].startswith("runs first")
+
+
+def test_when_the_due_want_more_than_there_is_nobody_is() -> None:
+    # The wide ones are long overdue. One of them is served first; two want more than there is, and neither is.
+    wide, short = [job(f"wide{i}", 0, 4, 2000) for i in range(2)], job("short", 999_990, 2, 100)
+    assert told([wide[0], short], "gpu:1x4", Shoal(margin=0.0), at=1e6)["wide0"].startswith("runs first")
+    assert told([*wide, short], "gpu:1x4", Shoal(margin=0.0), at=1e6)["short"].startswith("runs: the 100 s")
+
+
+def test_whoever_runs_keeps_its_gpus_until_the_round_ends() -> None:
+    rows = [job("long", 0, 1, 1000), job("short", 30, 1, 10)]
+    run = simulate(Shoal(), rows, "gpu:1x1")
+    assert run.started["short"] == ROUND
+    assert run.story("long")[1] == (30.0, "keeps its GPUs: its lease runs until t = 120 s")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=16), st.integers(1, 5), st.sampled_from([1.0, 2.0]))
+def test_without_arrivals_the_horizon_is_kept_to_within_two_rounds(
+    minutes: list[int], gpus: int, margin: float
+) -> None:
+    # docs/house-policy.md proves it for jobs of one GPU, exact predictions, free restarts, nobody due, margin ≥ 1.
+    seconds = [60.0 * m for m in minutes]
+    rows = [job(f"j{i}", 0, 1, s) for i, s in enumerate(seconds)]
+    run = simulate(Shoal(alpha=inf, margin=margin), rows, f"gpu:1x{gpus}")
+    bound = lower_bound(seconds, [1] * len(seconds), gpus)
+    assert bound - 1e-6 <= max(run.completed.values()) <= bound + 2 * ROUND + 1e-6
+
+
+def test_shortest_first_alone_would_not_keep_it() -> None:
+    # One of 3,000 s and twelve of 500 s on two GPUs: 4,500 s are enough, and shortest first ends at 6,000 s.
+    rows = [job("long", 0, 1, 3000), *(job(f"j{i}", 0, 1, 500) for i in range(12))]
+    run = simulate(Shoal(alpha=inf), rows, "gpu:1x2")
+    assert max(run.completed.values()) <= 4500 + 2 * ROUND
+
+
+def test_where_rates_are_misjudged_long_jobs_are_measured_early() -> None:
+    # Those that come first show by how much rates are off; after that a long job may be far longer than it says.
+    rows = [job(f"first{i}", 0, 1, 600.0 + i, model=None) for i in range(4)]
+    rows += [job(f"short{i}", 130, 1, 600.0 + i) for i in range(16)] + [job("long", 130, 1, 1500)]
+    sure, unsure = (simulate(Shoal(), rows, "gpu:1x4", noise=noise, seed=3) for noise in (0.0, 0.8))
+    assert unsure.started["long"] < sure.started["long"]
+
+
+def test_what_a_forecast_rests_on_is_made_anew_when_it_changed() -> None:
+    before = snapshot([job("a", 0, 1, 1000), job("b", 0, 1, 1100)], "gpu:1x1", held={"a": 1}, now=0.0)
+    policy = Shoal(alpha=inf)
+    first = policy.decide(before)
+    later = snapshot(
+        [job("a", 0, 1, 1000), job("b", 0, 1, 1100)], "gpu:1x1", held={"a": 1}, ran={"a": 600.0}, now=600.0
+    )
+    again = policy.decide(replace(later, carry=first.carry))
+    assert again.verdicts["a"].reason == policy.decide(later).verdicts["a"].reason
+    assert "takes 1,100 s more" in again.verdicts["b"].reason.sentence()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("round", 0.0), ("alpha", 0.0), ("margin", -1.0), ("rule", "guess"), ("noise", 1.0)],
+)
+def test_options_must_make_sense(option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=option):
+        Shoal(**{option: value})  # type: ignore[arg-type]

@@ -1,0 +1,67 @@
+"""Pollux's experiments on a small piece: every policy has a row, the public figures stand beside, and all is kept.
+
+The public files lie beside the project and are never part of it; where they are absent these tests are skipped.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shoal.core.decision import Decision
+from shoal.core.goodput import GoodputReport
+from shoal.core.job import BatchSetting
+from shoal.core.snapshot import Snapshot
+from shoal.policy.pollux import Pollux
+from shoal.repro.pollux import EXPERIMENTS, Forgetful, Variant, experiment_tables, workload
+from shoal.repro.setting import Kept, Setting
+from shoal.testing import builders
+
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+JOBS = 8
+
+pytestmark = pytest.mark.skipif(not (DATA / "pollux").is_dir(), reason="the public files are not here")
+
+
+def test_a_table_has_a_row_for_each_policy_and_one_of_the_public_figures(tmp_path: Path) -> None:
+    told: list[str] = []
+    few = (Variant("pollux"), Variant("rank"), Variant("rank", "hidden"), Variant("rank", "misjudged"))
+    setting = Setting(DATA, kept=Kept(tmp_path / "kept.jsonl"), tell=told.append)
+    experiment = replace(EXPERIMENTS[0], variants=few)
+    (made,) = experiment_tables(setting, experiment, (1,), JOBS)
+    assert [row[0] for row in made.cells()] == [*map(str, few), "pollux, public"]
+    assert made.cells()[-1][1] == "2,089"
+    assert len(told) == len(few)
+    assert experiment_tables(setting, experiment, (1,), JOBS) == [made]
+    assert len(told) == len(few), "what is kept is not run again"
+
+
+@pytest.mark.skipif(not (DATA / "sia").is_dir(), reason="the public files are not here")
+def test_unequal_gpus_are_those_of_sia() -> None:
+    kinds = next(one for one in EXPERIMENTS if one.name == "pollux-kinds")
+    small = replace(kinds, folders=kinds.folders[:1], variants=(Variant("pollux"), Variant("pollux:types=off")))
+    (made,) = experiment_tables(Setting(DATA), small, (6,), JOBS)
+    aware, unaware = (float(row[1].replace(",", "")) for row in made.cells())
+    assert aware < unaware
+
+
+def test_a_policy_can_be_made_to_forget_one_model() -> None:
+    asked: list[set[str]] = []
+
+    class Asked:
+        def decide(self, snapshot: Snapshot) -> Decision:
+            asked.append(set(snapshot.remembered))
+            return Pollux().decide(snapshot)
+
+    report = GoodputReport((), 1.0, 1, 1, BatchSetting(1))
+    moment = replace(builders.snapshot([]), remembered={"bert": report, "ncf": report})
+    Forgetful(Asked(), "bert").decide(moment)
+    assert asked == [{"ncf"}]
+
+
+def test_what_jobs_say_of_their_work_can_be_hidden_or_wrong() -> None:
+    folder = DATA / "pollux" / "workloads"
+    plain, hidden, wrong = (workload(folder, 1, "pollux", work, JOBS) for work in ("", "hidden", "misjudged"))
+    assert [j.spec().work for j in hidden.jobs] == [None] * JOBS
+    off = [w.spec().work / j.work for j, w in zip(plain.jobs, wrong.jobs, strict=True)]  # type: ignore[operator]
+    assert {round(factor, 3) for factor in off} == {2.718, 0.368}

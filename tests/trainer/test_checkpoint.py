@@ -1,0 +1,73 @@
+"""Checkpoints: whole or not there, checked when read, the last two kept."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shoal.trainer.checkpoint import Checkpoints
+
+
+def write(checkpoints: Checkpoints, progress: int) -> Path:
+    folder = checkpoints.begin(progress)
+    (folder / "state").write_bytes(bytes(range(200)))
+    return checkpoints.commit(progress, {"step": progress}).path
+
+
+def newest(checkpoints: Checkpoints) -> int | None:
+    return next((found.facts["step"] for found in checkpoints.usable()), None)
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    made = Checkpoints(tmp_path / "checkpoints", "job", "model")
+    for progress in (5, 10):
+        write(made, progress)
+    return made
+
+
+def test_the_last_two_are_kept_and_the_newest_is_used(checkpoints: Checkpoints) -> None:
+    write(checkpoints, 200)
+    assert [found.facts["step"] for found in checkpoints.usable()] == [200, 10]
+    assert len(list(checkpoints.folder.iterdir())) == 2
+
+
+def test_one_that_is_being_written_is_not_there_yet(checkpoints: Checkpoints) -> None:
+    (checkpoints.begin(20) / "state").write_bytes(b"half")
+    assert newest(checkpoints) == 10
+    write(checkpoints, 20)
+    assert newest(checkpoints) == 20
+
+
+def _edit(path: Path, field: str, value: object) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, field: value}))
+
+
+SPOILS: dict[str, Callable[[Path], object]] = {
+    "is cut short": lambda path: (path / "state").write_bytes(bytes(range(199))),
+    "has a wrong byte": lambda path: (path / "state").write_bytes(bytes(200)),
+    "lacks a file": lambda path: (path / "state").unlink(),
+    "lacks its manifest": lambda path: (path / "manifest.json").unlink(),
+    "has half a manifest": lambda path: (path / "manifest.json").write_text('{"format": 1, "ow'),
+    "has a list for a manifest": lambda path: (path / "manifest.json").write_text("[1]"),
+    "is another job's": lambda path: _edit(path, "owner", "other"),
+    "is another model's": lambda path: _edit(path, "fits", "other"),
+    "has another format": lambda path: _edit(path, "format", 2),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS.keys())
+def test_one_that_cannot_be_trusted_is_set_aside_and_the_previous_is_used(
+    checkpoints: Checkpoints, spoil: Callable[[Path], object]
+) -> None:
+    spoil(write(checkpoints, 20))
+    assert newest(checkpoints) == 10
+    # What comes after is newer than what was set aside, though it is not as far.
+    write(checkpoints, 15)
+    assert newest(checkpoints) == 15
+
+
+def test_where_nothing_was_saved_nothing_is_resumed(tmp_path: Path) -> None:
+    assert newest(Checkpoints(tmp_path / "nowhere", "job", "model")) is None
