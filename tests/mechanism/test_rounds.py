@@ -130,8 +130,8 @@ def check_follows(name: str, seed: int) -> None:
     shares, gangs, capacity = make(seed)
     cells = alone(shares, gangs)
     history = play(cells, capacity, len(shares), 200, idle=idle)
-    # Kind by kind two points are not reached for every tight set: three of 1,000 were up to 2.21 off at first.
-    within = 1.15 * POINTS if name == "tight" else POINTS
+    # Kind by kind two points are not reached for every tight set: three of 1,000 were 2.01 to 2.21 off at first.
+    within = 1.1 * POINTS if name == "tight" else POINTS
     assert np.abs(windows(history, cells.share)).max() <= within, (name, seed)
     by_job = np.stack([cells.totals(row, len(shares)) for row in history])
     assert np.abs(windows(by_job, cells.totals(cells.share, len(shares)))).max() <= POINTS, (name, seed)
