@@ -56,6 +56,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # The eighth step of nine: all hear of it at the end of the epoch.
         *({"job": "stopped", "world": 2, "dropout": 0.2, "warned_at": step} for step in (4, 3, 8)),
         {"job": "stopped", "world": 2, "dropout": 0.2},
+        {"job": "seldom", "world": 2, "dropout": 0.2, "warned_at": 4, "exchange_seconds": 0.02},
+        {"job": "seldom", "world": 2, "dropout": 0.2},
         {"job": "plain", "world": 2},
         {"job": "resized", "world": 2, "warned_at": 4},
         # As many samples at once as before: the same batch takes two passes, and three ranks have uneven shares.
@@ -74,6 +76,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_resumed_with_as_many_ranks_is_the_same_bit_by_bit(runs: Path) -> None:
     for rank in range(2):
         assert log(runs, rank, "stopped") == log(runs, rank, "alone")
+
+
+def test_ranks_that_seldom_tell_each_other_who_was_warned_leave_together_all_the_same(runs: Path) -> None:
+    for rank in range(2):
+        assert log(runs, rank, "seldom") == log(runs, rank, "alone")
 
 
 @pytest.mark.parametrize("job", ["resized", "shards"])

@@ -40,6 +40,12 @@ class Agreement:
             self._work.wait()
         return [float(value) for value in self._sums[0].tolist()]
 
+    def settle(self) -> None:
+        """Wait for the sums under way: a rank that leaves before would break them off for the others."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+
     def gather(self, mine: Any) -> list[Any]:
         """What each rank gives, in rank order; every rank waits for all."""
         if self._alone:

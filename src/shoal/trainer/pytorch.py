@@ -97,6 +97,7 @@ class Training:
             self._act(last=not self._left)
         # Warned on its way out, a run that is done would otherwise be taken up again from wherever it last saved.
         self._save(wait=True)
+        self._watch.agreement.settle()
         self._done = float(count * self._size)
         self._tell(last=True)
         self._session.close()
@@ -236,6 +237,7 @@ class Training:
         asked, self._asked = self._asked, False
         self._save(wait=asked or due is Due.LEAVE)
         if due is Due.LEAVE and not last:
+            self._watch.agreement.settle()
             self._tell(last=True)
             self._session.leave()
 

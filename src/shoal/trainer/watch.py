@@ -19,29 +19,49 @@ class Due(Enum):
     LEAVE = 2
 
 
+_EXCHANGE_SECONDS = 0.2
+"""How long ranks train, a step in any case, before they tell each other again who was warned: it costs a part of a
+millisecond, which may be much of a step, and a job that is warned has seconds to leave."""
+
+_MOST_STEPS = 50
+
+
 class Watch:
-    """One rank's, over its session; ``figures`` are what else the ranks add up at each step."""
+    """One rank's, over its session; ``figures`` are what else the ranks add up, then at each step."""
 
     def __init__(self, session: Session, *, save_every: float, figures: int = 0) -> None:
         self._session = session
         self._save_every = save_every
         self._saved_at = time.monotonic()
-        self.agreement = Agreement(2 + figures)
+        self._each_step = figures > 0 or session.place.world == 1
+        self._steps, self._stride, self._began = 0, 1, time.monotonic()
+        self.agreement = Agreement(3 + figures)
         self.sums: list[float] = []
         """What the ranks' figures of the step before the last came to; empty until that is known."""
 
     def step(self, figures: Sequence[float] = ()) -> Due:
         """A step is done: what is due, as all ranks know it."""
-        heard = self.agreement.exchange((self._session.warned, self._wants_save(), *figures))
+        self._steps += 1
+        if self._steps % self._stride:
+            return Due.NOTHING
+        heard = self.agreement.exchange((self._session.warned, self._wants_save(), self._wanted_stride(), *figures))
         if heard is None:
             return Due.NOTHING
-        leave, save, *self.sums = heard
+        leave, save, stride, *self.sums = heard
+        self._stride = max(int(stride), 1)
         return Due.LEAVE if leave else Due.SAVE if save else Due.NOTHING
 
     def saved(self) -> None:
         """A checkpoint was begun."""
         self._saved_at = time.monotonic()
         self._session.secured()
+
+    def _wanted_stride(self) -> int:
+        """In how many steps rank 0 would next exchange; all ranks do what they hear it wanted, at the same step."""
+        if self._session.place.rank != 0 or self._each_step:
+            return 0
+        seconds = (time.monotonic() - self._began) / self._steps
+        return int(min(_EXCHANGE_SECONDS / max(seconds, 1e-6), _MOST_STEPS))
 
     def _wants_save(self) -> bool:
         if self._session.place.rank != 0:
