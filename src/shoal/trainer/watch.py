@@ -1,6 +1,7 @@
 """What is to be done after a step, the same in every rank: go on, save, or save and leave.
 
-A rank that was warned says so at the end of its step; all know at the end of the next, and leave then.
+A rank that was warned says so at the next exchange, all know at the one after, and leave then. Exchanges come with each
+step, or, where steps are short, with every so many.
 """
 
 import time
@@ -23,7 +24,8 @@ _EXCHANGE_SECONDS = 0.2
 """How long ranks train, a step in any case, before they tell each other again who was warned: it costs a part of a
 millisecond, which may be much of a step, and a job that is warned has seconds to leave."""
 
-_MOST_STEPS = 50
+_MOST_STEPS = 20
+"""Steps between two exchanges: were steps to become much longer all at once, this many of them must still be few."""
 
 
 class Watch:
@@ -34,7 +36,7 @@ class Watch:
         self._save_every = save_every
         self._saved_at = time.monotonic()
         self._each_step = figures > 0 or session.place.world == 1
-        self._steps, self._stride, self._began = 0, 1, time.monotonic()
+        self._steps, self._stride, self._exchanged_at = 0, 1, time.monotonic()
         self.agreement = Agreement(3 + figures)
         self.sums: list[float] = []
         """What the ranks' figures of the step before the last came to; empty until that is known."""
@@ -60,7 +62,8 @@ class Watch:
         """In how many steps rank 0 would next exchange; all ranks do what they hear it wanted, at the same step."""
         if self._session.place.rank != 0 or self._each_step:
             return 0
-        seconds = (time.monotonic() - self._began) / self._steps
+        before, self._exchanged_at = self._exchanged_at, time.monotonic()
+        seconds = (self._exchanged_at - before) / self._stride
         return int(min(_EXCHANGE_SECONDS / max(seconds, 1e-6), _MOST_STEPS))
 
     def _wants_save(self) -> bool:
