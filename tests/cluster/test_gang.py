@@ -3,6 +3,7 @@
 import pytest
 
 from shoal.cluster.gang import End, Gang, Phase
+from shoal.cluster.pace import Pace
 from shoal.core.job import Launch
 from shoal.core.topology import Node, Placement
 from shoal.wire.messages import RankExit, RunReport
@@ -14,7 +15,7 @@ ONE_NODE = Placement(((0, 2),))
 
 def gang(placement: Placement = TWO_NODES, ranks: str = "gpu", *, resumed: bool = False, started: bool = False) -> Gang:
     launch = Launch("job", ("train",), ranks=ranks)
-    return Gang(0, 1, "job-a", launch, placement, None, resumed=resumed, started=started)
+    return Gang(0, 1, "job-a", launch, placement, None, Pace(1.0), resumed=resumed, started=started)
 
 
 def said(phase: str, *statuses: int, cause: str = "", blameless: bool = False) -> RunReport:

@@ -619,6 +619,7 @@ def test_a_job_is_resized_in_place_without_stopping_who_stays_and_a_newer_resize
     assert [key for key, (phase, _) in told.items() if phase == "go"] == [(1, 0), (4, 6)]
     assert [it.state_of(each) for each in (job, third)] == [JobState.RUNNING, JobState.RUNNING]
     assert events_of(it).count("JobCrashed") == 0
+    assert (it.ledger.accounts[job].starts, it.ledger.restarts) == (1, 0), "a resize in place is no restart"
 
 
 def test_a_rank_that_dies_is_left_out_at_once_and_only_the_last_one_crashes_the_job() -> None:

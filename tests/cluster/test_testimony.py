@@ -8,7 +8,7 @@ import pytest
 from shoal.cluster.machines import Machines
 from shoal.cluster.testimony import credible, news
 from shoal.core.commands import Start, Stop
-from shoal.core.events import BatchChanged, Event, JobProfiled, JobStarted, JobStopped
+from shoal.core.events import BatchChanged, Event, JobMeasured, JobProfiled, JobStarted, JobStopped
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchLimits, BatchSetting, JobSpec, Launch
 from shoal.core.topology import Placement, parse_cluster
@@ -122,3 +122,26 @@ def test_what_a_job_that_was_killed_did_without_a_word_is_not_counted() -> None:
     it.machines.sync(Report(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[ended]))
     [stopped] = it.machines.wait(60.0).events
     assert stopped == JobStopped(51.0, 0, 1, 0.0)
+
+
+def test_a_job_that_loaded_for_long_is_taken_to_be_where_it_says_it_is() -> None:
+    it = stage(None)
+    assert it.say(8.0, done=0.0) == []
+    assert it.say(1.0, done=1.0) == [JobMeasured(10.0, 0, 1, 1.0, 1.0)]
+    assert [event for at in range(2, 30) for event in it.say(1.0, done=float(at))] == []
+
+
+def test_a_job_is_expected_to_go_as_fast_as_it_was_measured_before_it_was_stopped() -> None:
+    it = stage(None)
+    heard = [event for at in range(1, 7) for event in it.say(1.0, done=3.0 * at)]
+    assert heard == [JobMeasured(7.0, 0, 1, 3.0, 18.0)]
+    it.machines.send([Stop(0, 1)])
+    ended = RunReport(
+        job=0, incarnation=1, phase="ended", done=20.0, saved=20.0, exits=[RankExit(0, 0), RankExit(1, 0)]
+    )
+    it.machines.sync(Report(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[ended]))
+    it.machines.wait(it.clock.time)
+    it.machines.send([Start(0, 2, Placement(((0, 2),)), None)])
+    again = RunReport(job=0, incarnation=2, phase="running")
+    it.machines.sync(Report(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[again]))
+    assert it.machines.wait(it.clock.time).events == (JobStarted(7.0, 0, 2, 3.0, 20.0),)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shoal.cluster.lineage import Lineage, Seats
+from shoal.cluster.pace import Pace
 from shoal.core.job import BatchLimits, BatchSetting, Launch
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds
@@ -80,9 +81,9 @@ class Gang:
     launch: Launch
     placement: Placement
     partner: JobNumber | None
+    pace: Pace
     base: float = 0.0
     """Progress it resumes from."""
-    rate: float = 0.0
     work: float | None = None
     batch: BatchSetting | None = None
     """The batch size it was granted, if the policy grants one."""
@@ -99,8 +100,6 @@ class Gang:
     done: float | None = None
     saved: float | None = None
     session: SessionReport | None = None
-    measured_at: Seconds = 0.0
-    measured_done: float = 0.0
     lineage: Lineage | None = None
     kin: list["Gang"] = field(default_factory=list)
     """Those of its lineage, in order; one list for all of them."""

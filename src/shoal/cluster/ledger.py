@@ -6,7 +6,7 @@ from math import inf
 from typing import TypeAlias
 
 from shoal.core.backoff import MOST_CRASHES
-from shoal.core.commands import Command, Stop
+from shoal.core.commands import Command, Resize, Stop
 from shoal.core.events import (
     BatchChanged,
     Event,
@@ -124,10 +124,14 @@ class Ledger:
             account.state = JobState.STARTING
             account.incarnation, account.placement, account.since = command.incarnation, command.placement, now
             account.last_seats[command.incarnation] = command.placement
+            account.started = now if account.started is None else account.started
+            where = f"on {self.seats(command.placement)} as run {command.incarnation}"
+            if isinstance(command, Resize) and account.launch.in_place:
+                account.story.append((now, f"resized in place, {where}"))
+                continue
             self.restarts += account.starts > 0
             account.starts += 1
-            account.started = now if account.started is None else account.started
-            account.story.append((now, f"seated on {self.seats(command.placement)} as run {command.incarnation}"))
+            account.story.append((now, f"seated {where}"))
 
     def seats(self, placement: Placement) -> str:
         """In words: how many GPUs where."""

@@ -15,6 +15,7 @@ from shoal.cluster import testimony
 from shoal.cluster.clock import Clock
 from shoal.cluster.gang import End, Gang, Outcome
 from shoal.cluster.lineage import Lineage, Seats
+from shoal.cluster.pace import EVERY, Pace
 from shoal.cluster.recall import Recalled
 from shoal.core.backoff import FIRST_RETRY, MOST_CRASHES, retry_after
 from shoal.core.bids import Rows
@@ -52,10 +53,6 @@ _MARGIN: Seconds = 2.0
 
 _LONGEST_SLEEP: Seconds = 3600.0
 
-_MEASURE_EVERY: Seconds = 5.0
-_MEASURE_CHANGE = 0.1
-"""A speed is told anew when it was watched this long and differs from what was known by this part."""
-
 
 @dataclass(slots=True)
 class _Agent:
@@ -84,6 +81,8 @@ class _Job:
     current: int = 0
     batch_size: int | None = None
     """The batch size its owner was last known to train at."""
+    measured: tuple[float, Placement] | None = None
+    """Its speed where that was last measured."""
     profile: GoodputReport | None = None
     profiled_at: Seconds = 0.0
     """What the ring was last told of its goodput, and when."""
@@ -410,7 +409,7 @@ class Machines:
             command.placement,
             command.partner,
             base=job.saved,
-            rate=self.speed(job.spec, command.placement),
+            pace=Pace(self._expected(job, command.placement), now, job.saved),
             work=job.spec.work,
             batch=command.batch,
             limits=job.spec.limits,
@@ -426,6 +425,19 @@ class Machines:
             self._agents[node].gangs[gang.job, gang.incarnation] = gang
         self._touch(gang)
         return gang
+
+    def _expected(self, job: _Job, placement: Placement) -> float:
+        """How fast it should go there: as it was measured elsewhere, and by what is known of models between the two."""
+        known = self.speed(job.spec, placement)
+        if job.measured is None:
+            return known
+        rate, there = job.measured
+        return known * rate / self.speed(job.spec, there)
+
+    def _tell_pace(self, gang: Gang, now: Seconds, rate: float, done: float) -> None:
+        """The ring is told this now."""
+        gang.pace.told(now, rate, done)
+        self._jobs[gang.job].measured = rate, gang.placement
 
     def _touch(self, gang: Gang) -> None:
         """The orders of its nodes changed."""
@@ -482,21 +494,16 @@ class Machines:
             self._jobs[gang.job].places[gang.incarnation] = gang.lineage.places
             self._touch(gang)
         done = gang.base if gang.done is None else gang.done
-        gang.measured_at, gang.measured_done = now, done
-        self._events.append(JobStarted(now, gang.job, gang.incarnation, gang.rate, done))
+        gang.pace.told(now, gang.pace.rate, done)
+        self._events.append(JobStarted(now, gang.job, gang.incarnation, gang.pace.rate, done))
 
     def _measure(self, gang: Gang, now: Seconds) -> None:
-        """Tell a speed that is not what was known, once it was watched for long enough to be sure."""
-        if gang.done is None or gang.done <= gang.base:
-            gang.measured_at, gang.measured_done = now, gang.base  # it loads and resumes: that is no speed
+        """Tell how fast it is and how far, where that is news."""
+        if gang.done is None or not gang.started or gang.stopping:
             return
-        watched = now - gang.measured_at
-        if not gang.started or gang.stopping or watched < _MEASURE_EVERY:
-            return
-        rate = (gang.done - gang.measured_done) / watched
-        gang.measured_at, gang.measured_done = now, gang.done
-        if rate > 0 and abs(rate - gang.rate) > _MEASURE_CHANGE * gang.rate:
-            gang.rate = rate
+        rate = gang.pace.hear(now, gang.done)
+        if rate is not None:
+            self._tell_pace(gang, now, rate, gang.done)
             self._events.append(JobMeasured(now, gang.job, gang.incarnation, rate, gang.done))
 
     def _testify(self, gang: Gang, now: Seconds) -> None:
@@ -508,15 +515,14 @@ class Machines:
         if said.profile is not None and testimony.credible(said.profile):
             report, known = said.profile, job.profile
             grown = known is None or report.seen_gpus > known.seen_gpus
-            if testimony.news(known, report) and (grown or now - job.profiled_at >= _MEASURE_EVERY):
-                job.profile, job.profiled_at, gang.rate = report, now, said.rate
-                gang.measured_at, gang.measured_done = now, done
+            if testimony.news(known, report) and (grown or now - job.profiled_at >= EVERY):
+                job.profile, job.profiled_at = report, now
+                self._tell_pace(gang, now, said.rate, done)
                 self._events.append(JobProfiled(now, gang.job, gang.incarnation, said.rate, done, report, loud=grown))
         elif said.batch_size is not None and said.batch_size != job.batch_size and gang.batch != ADAPTIVE:
             before, job.batch_size = job.batch_size, said.batch_size
             if before is not None:
-                gang.rate = said.rate
-                gang.measured_at, gang.measured_done = now, done
+                self._tell_pace(gang, now, said.rate, done)
                 changed = BatchChanged(now, gang.job, gang.incarnation, said.rate, done, said.batch_size)
                 self._events.append(changed)
 
@@ -554,7 +560,7 @@ class Machines:
     def _progress(self, gang: Gang, end: End, now: Seconds) -> float:
         """How far the job is by what it said; else, if it left in good order, by the time it had."""
         said = gang.saved if gang.saved is not None else gang.done
-        ran = gang.rate * max(0.0, now - gang.running_since) if gang.started else 0.0
+        ran = gang.pace.rate * max(0.0, now - gang.running_since) if gang.started else 0.0
         if said is not None:
             return said
         if end not in (End.STOPPED, End.COMPLETED) or gang.killed:
@@ -623,6 +629,7 @@ class Machines:
             for past in recalled.jobs:
                 progress = past.saved, past.crashes, past.crash_done
                 job = _Job(past.spec, past.launch, *progress, over=past.over, batch_size=past.batch_size)
+                job.measured = past.measured
                 self._jobs.append(job)
                 if past.order is not None:
                     gang = self._begin(past.order, now)

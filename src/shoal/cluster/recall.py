@@ -13,6 +13,8 @@ from shoal.core.events import (
     JobCancelled,
     JobCompleted,
     JobCrashed,
+    JobMeasured,
+    JobProfiled,
     JobReleased,
     JobStarted,
     JobStopped,
@@ -21,6 +23,7 @@ from shoal.core.events import (
     NodeReturned,
 )
 from shoal.core.job import JobSpec, Launch
+from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds
 from shoal.store.codec import Decided, Record
 
@@ -40,6 +43,8 @@ class PastJob:
     started: bool = False
     stopping: bool = False
     batch_size: int | None = None
+    measured: tuple[float, Placement] | None = None
+    """Its speed where that was last measured."""
 
 
 @dataclass(slots=True)
@@ -76,10 +81,17 @@ class Recalled:
         elif isinstance(event, JobStarted):
             job = self.jobs[event.job]
             job.started = job.started or event.incarnation == job.incarnation
-        elif isinstance(event, BatchChanged):
-            self.jobs[event.job].batch_size = event.batch_size
+        elif isinstance(event, JobMeasured | JobProfiled | BatchChanged):
+            self._measured(event)
         elif isinstance(event, JobStopped | JobCompleted | JobCrashed):
             self._end(event)
+
+    def _measured(self, event: JobMeasured | JobProfiled | BatchChanged) -> None:
+        job = self.jobs[event.job]
+        if isinstance(event, BatchChanged):
+            job.batch_size = event.batch_size
+        if job.order is not None and event.incarnation == job.incarnation:
+            job.measured = event.rate, job.order.placement
 
     def _end(self, event: JobStopped | JobCompleted | JobCrashed) -> None:
         job = self.jobs[event.job]
