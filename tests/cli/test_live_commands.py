@@ -676,7 +676,7 @@ def printed(cluster: Fake, monkeypatch: pytest.MonkeyPatch) -> dict[int, bytes]:
     return texts
 
 
-def test_logs_prints_the_latest_start_piece_by_piece(shoal: Shoal, cluster: Fake, printed: dict[int, bytes]) -> None:
+def test_logs_are_printed_piece_by_piece(shoal: Shoal, cluster: Fake, printed: dict[int, bytes]) -> None:
     assert shoal("logs", "bert") == (0, "one ¼\ntwo ½\nthree ¾\n", "")
     assert len([path for path in cluster.paths() if "/log?" in path]) > 2
     assert given(shoal, "logs", "bert-k3fa")["text"] == "one ¼\ntwo ½\nthree ¾\n"
@@ -685,6 +685,18 @@ def test_logs_prints_the_latest_start_piece_by_piece(shoal: Shoal, cluster: Fake
 @pytest.mark.parametrize(("lines", "shown"), [("0", ""), ("1", "three ¾\n"), ("2", "two ½\nthree ¾\n"), ("9", None)])
 def test_logs_prints_the_last_lines(shoal: Shoal, printed: dict[int, bytes], lines: str, shown: str | None) -> None:
     assert shoal("logs", "bert", "--tail", lines)[1] == (printed[1].decode() if shown is None else shown)
+
+
+def test_logs_go_on_over_restarts_and_pass_over_starts_that_printed_nowhere(
+    shoal: Shoal, cluster: Fake, printed: dict[int, bytes]
+) -> None:
+    printed[3] = b"resumed\ndone\n"
+    cluster.answers["GET /v1/jobs/bert-k3fa"] = lambda asked: (200, detail(ended("bert-k3fa"), incarnation=4))
+    assert shoal("logs", "bert-k3fa")[1] == "one ¼\ntwo ½\nthree ¾\nresumed\ndone\n"
+    assert shoal("logs", "bert-k3fa", "--tail", "3")[1] == "three ¾\nresumed\ndone\n"
+    assert shoal("logs", "bert-k3fa", "--incarnation", "3")[1] == "resumed\ndone\n"
+    assert given(shoal, "logs", "bert-k3fa")["incarnations"] == [1, 3]
+    assert shoal("logs", "bert-k3fa", "--incarnation", "2")[0] == 2
 
 
 def test_a_rank_that_is_not_there_is_refused(shoal: Shoal, printed: dict[int, bytes]) -> None:

@@ -1,7 +1,7 @@
 """``shoal logs``: what a rank of a job printed, and prints."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.5
 @click.argument("job")
 @click.option("-f", "--follow", is_flag=True, help="Go on, over restarts, until the job has ended.")
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, metavar="R", help="Which rank's.")
-@click.option("--incarnation", type=click.IntRange(1), metavar="K", help="Of its Kth start; the latest otherwise.")
+@click.option("--incarnation", type=click.IntRange(1), metavar="K", help="Of its Kth start; of all otherwise.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of what is there.")
 @cluster_options
 @json_option
@@ -44,14 +44,13 @@ def logs(
         return
     if incarnation is None and found.incarnation == 0:
         raise InputError("job", found.job.id, f"has no log, as it has not started: it {found.job.reason}")
-    start = incarnation or found.incarnation
-    parts = reader.parts(start, reader.last_lines(start, tail))
+    starts = reader.logged([incarnation] if incarnation else range(1, found.incarnation + 1))
+    texts = reader.texts(starts) if tail is None else reader.last(starts, tail)
     if not as_json:
-        for part in parts:
-            click.echo(part.text, nl=False)
+        for text in texts:
+            click.echo(text, nl=False)
         return
-    text = "".join(part.text for part in parts)
-    print_json({"job": found.job.id, "incarnation": start, "rank": rank, "text": text})
+    print_json({"job": found.job.id, "incarnations": starts, "rank": rank, "text": "".join(texts)})
 
 
 class _Reader:
@@ -79,6 +78,34 @@ class _Reader:
             if part.next >= part.size or part.next <= offset:
                 return
             offset = part.next
+
+    def logged(self, starts: Sequence[int]) -> list[int]:
+        """Those of these starts that have a log; where none has, why the last has not is raised."""
+        found: list[int] = []
+        for start in starts:
+            try:
+                self.part(start, 0, 1)
+            except (Refused, InputError) as error:
+                if (start == starts[-1] and not found) or (isinstance(error, Refused) and error.status >= 500):
+                    raise
+            else:
+                found.append(start)
+        return found
+
+    def texts(self, starts: Sequence[int]) -> Iterator[str]:
+        """What was printed in these starts, one after another."""
+        return (part.text for start in starts for part in self.parts(start, 0))
+
+    def last(self, starts: Sequence[int], lines: int) -> Sequence[str]:
+        """The last so many lines of that."""
+        kept: list[str] = []
+        for start in reversed(starts):
+            parts = self.parts(start, self.last_lines(start, lines))
+            kept.insert(0, "".join(part.text for part in parts))
+            lines -= len(kept[0].splitlines())
+            if lines <= 0:
+                break
+        return kept
 
     def last_lines(self, incarnation: int, lines: int | None) -> int:
         """The byte where the last so many lines begin; the first one where all are wanted."""
