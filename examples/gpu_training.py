@@ -150,7 +150,7 @@ def _saved(work: Workload, folder: Path) -> dict[str, Any]:
         for _ in range(3):
             step(model, optimizer, next(batches))
         settle()
-        saving = Saving(folder, "measured", TorchState(model, optimizer, {}), Agreement(2), 0)
+        saving = Saving(folder, "measured", TorchState(model, optimizer, {}), Agreement(), 0)
         began = time.perf_counter()
         saving.save(number, {"seen": number, "done": float(number)}, {})
         staged.append(time.perf_counter() - began)
@@ -163,7 +163,7 @@ def _saved(work: Workload, folder: Path) -> dict[str, Any]:
         fresh, emptied = work.training(seed)
         settle()
         began = time.perf_counter()
-        saving = Saving(folder, "measured", TorchState(fresh, emptied, {}), Agreement(2), 0)
+        saving = Saving(folder, "measured", TorchState(fresh, emptied, {}), Agreement(), 0)
         if saving.resume() is None:
             raise RuntimeError("the checkpoint was not taken; the log says why")
         settle()

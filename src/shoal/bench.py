@@ -253,10 +253,14 @@ def _trainer() -> list[Bench]:
     larger = "two workers pause while two more join them, 2 MB of state, median of 30; by the clock"
     smaller = "two workers pause while two others leave, median of 30; by the clock"
     called_off = "a step gets longer by this while expansions are ordered and called off; by the clock"
+    session = "a step of 10 ms on four ranks gets longer by this under Shoal; by the clock"
+    noise = "the same where the noise scale is measured too, beside a step without Shoal; by the clock"
     return [
         Bench("trainer-expand", larger, 0.01, lambda _: bench_trainer.expand(), library="torch"),
         Bench("trainer-shrink", smaller, 0.003, lambda _: bench_trainer.shrink(), library="torch"),
         Bench("trainer-cancel", called_off, 0.0005, lambda _: bench_trainer.cancel(), library="torch"),
+        Bench("trainer-session", session, 0.0001, lambda _: bench_trainer.longer("session"), library="torch"),
+        Bench("trainer-noise", noise, 0.0003, lambda _: bench_trainer.longer("noise"), library="torch"),
     ]
 
 
@@ -296,6 +300,8 @@ def _all() -> list[Bench]:
     benches += _live()
     benches += _trainer()
     benches.append(Bench("import", "import shoal", 0.3, _fresh(["-c", "import shoal"])))
+    trainer = _fresh(["-c", "from shoal.trainer.session import Session"])
+    benches.append(Bench("import-trainer", "import the trainer's session, which needs no framework", 0.1, trainer))
     benches.append(Bench("help", "shoal --help", 0.5, _fresh(["-m", "shoal", "--help"])))
     return benches
 

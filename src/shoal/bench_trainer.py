@@ -1,4 +1,4 @@
-"""Benches of the trainer: what a change of workers costs those that train on, by the clock.
+"""Benches of the trainer: what it costs a step, and what a change of workers costs those that train on, by the clock.
 
 Workers are processes of this machine that meet over gloo; a step takes about 10 ms and the state is 2 MB. Medians over
 every worker that trained on and over many changes. Torch is needed, and imported only when a bench is run.
@@ -107,3 +107,11 @@ def cancel() -> dict[str, float]:
                 took[disturbed].append(after - before)
     quiet = median(took[False])
     return {"seconds": max(0.0, median(took[True]) - quiet), "quiet_step": quiet, "disturbed_step": median(took[True])}
+
+
+def longer(way: str) -> dict[str, float]:
+    """By how much a step on four ranks is longer than a plain one; the budgets are 1 and 3 % of ten milliseconds."""
+    from shoal.trainer.overhead_trial import extra_seconds
+
+    found = extra_seconds()
+    return {"seconds": max(0.0, found[way]), "plain_step": found["plain"], "extra": found[way]}

@@ -1,7 +1,8 @@
 """Adaptation of a PyTorch run: gradients and times go in, a batch size and a learning rate come out, in all ranks.
 
-Rank 0 decides; what it decides travels with the sums that ranks exchange at every step, so that all change at the same
-step. Opt-in: a run without it trains at the batch size it was given.
+Rank 0 decides; what it decides travels with the sums that ranks exchange, so that all change at the same step. A step's
+gradients are looked at only where an exchange comes with it. Opt-in: a run without it trains at the batch size it was
+given.
 """
 
 import time
@@ -18,9 +19,6 @@ from shoal.trainer.learning_rate import Rule, Scaling, rule_of
 from shoal.trainer.place import Place
 from shoal.trainer.schedules import EpochSeen, Memory, Schedule
 from shoal.trainer.tuner import Tuner
-
-FIGURES = 6
-"""How many figures the ranks add up for it at each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +62,13 @@ class Adapting:
         self._trained = 0.0
         self._profile: dict[str, Any] | None = None
         self._profiled_at = 0.0
-        self._looked: tuple[float, int] | None = None
+        self._looked: tuple[tuple[float, int] | None, ...] = (None, None)
+        """At the exchange before the last and at the last, how large the averaged gradients were, and of how many
+        samples; how large each rank's own were is known an exchange later."""
         self._cold = _WARM_UP_STEPS
         self._noise = 0.0
+        self._valued = (0, 0.0, 1.0)
+        """A batch size, a noise scale, and what a sample counts with these."""
         self._limits = how.limits or place.limits
         self._tuner = Tuner(self._limits or fixed(1), place.kind, place.world, place.nodes)
 
@@ -98,28 +100,34 @@ class Adapting:
 
     # ── step by step ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, *, even: bool) -> None:
-        """A step begins, of as many samples on every rank or not."""
+    def begin(self, *, even: bool, exchanging: bool) -> None:
+        """A step begins, of as many samples on every rank or not, which ends with an exchange or not."""
         self._even = even
-        self._looking = even and self._look
+        self._looking = even and exchanging and self._look
         self._gradients.begin(look=self._looking)
 
     def before_step(self) -> None:
         """The optimizer is about to step."""
         self._gradients.before_step()
 
-    def end(self, now: BatchSetting, local: int, seconds: Sequence[float]) -> tuple[float, ...]:
-        """A step has ended, whose passes took so long: what this rank adds to the ranks' figures."""
+    def end(self, now: BatchSetting, local: int, seconds: Sequence[float]) -> None:
+        """A step has ended, whose passes took so long."""
         if self._looking:
             self._norms.append(sqrt(self._gradients.mean_square))
         if self._place.rank != 0:
-            return self._gradients.local_square, 0.0, 0.0, 0.0, 0.0, 0.0
+            return
         self._trained += sum(seconds)
         if self._even:
             self._time(local, seconds)
         if (found := self._gradients.compared(now.size)) is not None:
             self._tuner.heard(found, now.size)
-        self._looked = (self._gradients.mean_square, now.size) if self._looking and self._place.world > 1 else None
+
+    def figures(self, now: BatchSetting) -> tuple[float, ...]:
+        """What this rank adds to the ranks' figures at an exchange."""
+        if self._place.rank != 0:
+            return self._gradients.local_square, 0.0, 0.0, 0.0, 0.0, 0.0
+        seen = (self._gradients.mean_square, now.size) if self._looking and self._place.world > 1 else None
+        self._looked = self._looked[-1], seen
         wish, wished_local = BatchSetting(0), 0
         if self.choosing and time.monotonic() - self._tuned_at >= self._how.tune_every:
             self._tuned_at = time.monotonic()
@@ -128,20 +136,16 @@ class Adapting:
         wished = float(wish.size), float(wish.accumulation), float(wished_local)
         return self._gradients.local_square, *wished, self._tuner.noise.samples, float(look)
 
-    def hear(self, sums: Sequence[float], looked: tuple[float, int] | None) -> tuple[BatchSetting, int]:
-        """The ranks' figures of a step: the batch and the samples a pass to train with from now on; 0 for no change."""
+    def hear(self, sums: Sequence[float]) -> tuple[BatchSetting, int]:
+        """The ranks' figures of the exchange before: the batch and the samples a pass to train with from now on; 0 for
+        no change."""
         local_squares, batch, accumulation, local, self._noise, look = sums
         self._look = look > 0 or self._gradients.copied
-        if looked is not None:
-            mean_square, size = looked
+        if self._looked[0] is not None:
+            mean_square, size = self._looked[0]
             world = self._place.world
             self._tuner.heard(from_norms(local_squares / world, mean_square, size // world, world), size)
         return BatchSetting(int(batch), int(accumulation)), int(local)
-
-    @property
-    def looked(self) -> tuple[float, int] | None:
-        """In rank 0, what is to be given to ``hear`` with the sums of the step that has just ended."""
-        return self._looked
 
     def changed(self) -> None:
         """The batch was changed."""
@@ -154,7 +158,10 @@ class Adapting:
 
     def efficiency(self, batch: int) -> float:
         """What a sample counts; all the same where the script says what it trains with."""
-        return float(efficiency(self._noise, self._tuner.limits.initial, batch)) if self.choosing else 1.0
+        if (batch, self._noise) != self._valued[:2]:
+            worth = float(efficiency(self._noise, self._tuner.limits.initial, batch)) if self.choosing else 1.0
+            self._valued = batch, self._noise, worth
+        return self._valued[2]
 
     def report(self, now: BatchSetting, *, last: bool) -> dict[str, Any] | None:
         """What the scheduler is told of the run's goodput, as plain values: made anew now and then, and at the end."""

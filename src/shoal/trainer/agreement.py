@@ -14,31 +14,26 @@ import torch.distributed as dist
 class Agreement:
     """The ranks of the default process group, or this process alone where there is none."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self) -> None:
         self._alone = not dist.is_initialized() or dist.get_world_size() == 1
         self.group: Any = None if self._alone else dist.new_group(backend="gloo")
-        self._sums = [torch.zeros(width, dtype=torch.float64) for _ in range(2)]
+        self._mailed: torch.Tensor | list[float] | None = None
         self._work: Any = None
-        self._asked = False
 
     def exchange(self, mine: Sequence[float]) -> list[float] | None:
-        """Give this step's figures; the sums of the last step's, None in the first."""
+        """Give this step's figures, as many in every rank; the sums of the last exchange's, None in the first."""
         heard = self._heard()
-        self._sums.reverse()
-        mailing = self._sums[0]
-        for place, value in enumerate(mine):
-            mailing[place] = value
-        if not self._alone:
-            self._work = dist.all_reduce(mailing, group=self.group, async_op=True)
-        self._asked = True
+        if self._alone:
+            self._mailed = [float(value) for value in mine]
+        else:
+            self._mailed = torch.tensor(mine, dtype=torch.float64)
+            self._work = dist.all_reduce(self._mailed, group=self.group, async_op=True)
         return heard
 
     def _heard(self) -> list[float] | None:
-        if not self._asked:
-            return None
         if self._work is not None:
             self._work.wait()
-        return [float(value) for value in self._sums[0].tolist()]
+        return self._mailed.tolist() if isinstance(self._mailed, torch.Tensor) else self._mailed
 
     def settle(self) -> None:
         """Wait for the sums under way: a rank that leaves before would break them off for the others."""

@@ -6,6 +6,7 @@ What is loaded and how is the user's: data set, collation, workers. In which ord
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice, tee
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from shoal.core.errors import InputError
 from shoal.trainer.samples import Cursor, Epochs, Pass
+
+_AHEAD = 64
+"""How many steps are planned at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,15 @@ class Feed:
     epochs: Epochs
     short: bool
 
-    def steps(self, at: Cursor, cut: Cut) -> Iterator[Step]:
-        """The steps from here to the end of the epoch."""
+    def begin(self, at: Cursor, cut: Cut) -> tuple[Iterator[Step], Iterator[Any]]:
+        """The steps from here to the end of the epoch, and what the loader makes of their passes, one after another."""
+        planned = self._steps(at, cut)
+        # Some at a time: what is done between two steps finds its code and its data out of the caches, each time anew.
+        ahead = chain.from_iterable(iter(lambda: list(islice(planned, _AHEAD)), []))
+        steps, loaded = tee(ahead)
+        return steps, self._data(at.epoch, loaded)
+
+    def _steps(self, at: Cursor, cut: Cut) -> Iterator[Step]:
         epoch = at.epoch
         while at.epoch == epoch:
             samples = min(cut.batch, self.epochs.size - at.position)
@@ -54,16 +65,15 @@ class Feed:
             at = self.epochs.after(at, samples)
             yield Step(passes, samples, at)
 
-    def data(self, at: Cursor, cut: Cut) -> Iterator[Any]:
-        """What the loader makes of the passes of these steps, one after another."""
+    def _data(self, epoch: int, steps: Iterator[Step]) -> Iterator[Any]:
         loader = self.loader
         # Of its own, so that beginning in the middle of an epoch draws nothing from the script's random numbers.
-        chance = torch.Generator().manual_seed(at.epoch)
+        chance = torch.Generator().manual_seed(epoch)
         busy = {"prefetch_factor": loader.prefetch_factor} if loader.num_workers else {}
         return iter(
             DataLoader(
                 loader.dataset,
-                batch_sampler=_Plan(self, at, cut),
+                batch_sampler=_Plan(steps),
                 num_workers=loader.num_workers,
                 collate_fn=loader.collate_fn,
                 pin_memory=loader.pin_memory,
@@ -80,12 +90,10 @@ class Feed:
 class _Plan:
     """The indices of each pass, as a data loader wants them."""
 
-    feed: Feed
-    at: Cursor
-    cut: Cut
+    steps: Iterator[Step]
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (part.indices.tolist() for step in self.feed.steps(self.at, self.cut) for part in step.passes)
+        return (part.indices.tolist() for step in self.steps for part in step.passes)
 
 
 def feed_of(loader: Any) -> Feed:

@@ -7,6 +7,7 @@ mean loss over the whole step, whatever the lengths of the passes.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,11 +35,14 @@ class Gate:
             # A scheduler's state is all that hangs on it, so this goes on its class.
             own = type(scheduler)
             scheduler.__class__ = type(own.__name__, (own,), {"step": self._scheduling(own.step)})
-        model.register_forward_hook(self._weigh)
+        self._weighing: Any = None
 
     def enter(self, part: Pass, number: int, count: int) -> None:
         """The next forward and backward are pass ``number`` of ``count``."""
-        self._weight, self._stepped = part.weight, False
+        if count == 1 and part.weight == self._weight == 1.0:
+            return
+        self._weigh(part.weight)
+        self._stepped = False
         first, last = number == 0, number == count - 1
         if last != self._last:
             _synchronise(self._model, last)
@@ -46,7 +50,9 @@ class Gate:
 
     def leave(self) -> None:
         """The step is over: until the next, calls go through."""
-        self._weight, self._stepped = 1.0, False
+        self._stepped = False
+        if self._weight != 1.0:
+            self._weigh(1.0)
         if not self._last:
             _synchronise(self._model, True)
         self._first = self._last = True
@@ -88,14 +94,22 @@ class Gate:
 
         return gated
 
-    def _weigh(self, _module: nn.Module, _inputs: Any, outputs: Any) -> Any:
-        weight = self._weight
-        if weight == 1.0 or not torch.is_grad_enabled():
+    def _weigh(self, weight: float) -> None:
+        """From now on this is what a pass counts. A module is called faster without a hook, so most have none."""
+        self._weight = weight
+        if weight != 1.0 and self._weighing is None:
+            self._weighing = self._model.register_forward_hook(self._weighed)
+        elif weight == 1.0 and self._weighing is not None:
+            self._weighing.remove()
+            self._weighing = None
+
+    def _weighed(self, _module: nn.Module, _inputs: Any, outputs: Any) -> Any:
+        if not torch.is_grad_enabled():
             return outputs
-        return pytree.tree_map(lambda value: _weighed(value, weight), outputs)
+        return pytree.tree_map(partial(_weighed, weight=self._weight), outputs)
 
 
-def _weighed(value: Any, weight: float) -> Any:
+def _weighed(value: Any, *, weight: float) -> Any:
     if isinstance(value, torch.Tensor) and value.requires_grad:
         value.register_hook(lambda gradient: gradient * weight)
     return value

@@ -18,7 +18,7 @@ from torch import nn, optim
 
 from shoal.core.errors import InputError
 from shoal.core.job import BatchSetting
-from shoal.trainer.adapting import FIGURES, Adaptation, Adapting
+from shoal.trainer.adapting import Adaptation, Adapting
 from shoal.trainer.feed import Cut, Feed, Step, feed_of
 from shoal.trainer.gate import Gate
 from shoal.trainer.samples import Cursor
@@ -60,7 +60,7 @@ class Training:
             return
         schedulers = {} if scheduler is None else {"scheduler": scheduler}
         state = TorchState(model, optimizer, {**schedulers, **(more or {})})
-        self._watch = Watch(self._session, save_every=save_every, figures=FIGURES if adapt else 0)
+        self._watch = Watch(self._session, save_every=save_every)
         # A folder that the script names is the script's: who else writes there is its own affair.
         owner = "" if folder else self._place.job or ""
         self._saving = Saving(within / "checkpoints", owner, state, self._watch.agreement, self._place.rank)
@@ -69,7 +69,6 @@ class Training:
         if self._adapting is not None:
             self._gate.before_step = self._adapting.before_step
         self._adapted: Any = None
-        self._looked: tuple[float, int] | None = None
         self._most_local = most_local or 0
         self._batch = BatchSetting(self._place.batch or 0)
         self._at = Cursor()
@@ -111,13 +110,13 @@ class Training:
         feed = self._begin(loader)
         epoch = self._at.epoch
         while self._at.epoch == epoch and self._left:
-            cut = self._cut
-            data = feed.data(self._at, cut)
-            for step in feed.steps(self._at, cut):
+            batch = self._batch
+            steps, data = feed.begin(self._at, Cut(batch.size, self._place.rank, self._place.world, self._most_local))
+            for step in steps:
                 yield from self._passes(step, data)
-                if self._at.epoch == epoch:
+                if self._due is not Due.NOTHING and self._at.epoch == epoch:
                     self._act()
-                if cut != self._cut or not self._left:
+                if self._batch is not batch or (self._adapting is not None and not self._left):
                     break
             else:
                 self._at = Cursor(epoch + 1)
@@ -130,7 +129,7 @@ class Training:
         if self._idle:
             return
         if self._in_step:
-            self._due = Due.SAVE if self._due is Due.NOTHING else self._due
+            self._due = max(self._due, Due.SAVE)
             self._asked = True
         else:
             self._save(wait=True)
@@ -160,10 +159,6 @@ class Training:
             return self._done < self._epochs * self._size
         return self._at.epoch < self._epochs or not self._epochs
 
-    @property
-    def _cut(self) -> Cut:
-        return Cut(self._batch.size, self._place.rank, self._place.world, self._most_local)
-
     def _begin(self, loader: Any) -> Feed:
         feed = feed_of(loader)
         self._size = feed.epochs.size
@@ -190,9 +185,10 @@ class Training:
 
     def _passes(self, step: Step, data: Iterator[Any]) -> Iterator[Any]:
         """The data of a step, pass by pass; what follows a pass is done when the next is asked for."""
-        seconds, adapting = [], self._adapting
+        seconds, adapting, exchanging = [], self._adapting, self._watch.exchanging
         if adapting is not None:
-            adapting.begin(even=step.samples == self._batch.size and step.samples % self._place.world == 0)
+            even = step.samples == self._batch.size and step.samples % self._place.world == 0
+            adapting.begin(even=even, exchanging=exchanging)
             self._gate.rate_factor = adapting.rate_factor(self._batch.size, self._done / self._size)
         for number, part in enumerate(step.passes):
             began = time.perf_counter()
@@ -206,18 +202,18 @@ class Training:
         self._done += step.samples * (1.0 if adapting is None else adapting.efficiency(self._batch.size))
         figures: tuple[float, ...] = ()
         if adapting is not None:
-            figures = adapting.end(self._batch, len(step.passes[0].indices), seconds)
+            adapting.end(self._batch, len(step.passes[0].indices), seconds)
+            figures = adapting.figures(self._batch) if exchanging else ()
         due = self._watch.step(figures)
-        self._due = due if due.value > self._due.value else self._due
-        if adapting is not None:
-            self._adapt(adapting)
-        self._tell()
+        if due is not Due.NOTHING:
+            self._due = max(self._due, due)
+        if exchanging:
+            if adapting is not None and self._watch.sums:
+                self._adapt(adapting)
+            self._tell()
 
     def _adapt(self, adapting: Adapting) -> None:
-        looked, self._looked = self._looked, adapting.looked
-        if not self._watch.sums:
-            return
-        batch, local = adapting.hear(self._watch.sums, looked)
+        batch, local = adapting.hear(self._watch.sums)
         if batch.size and (batch, local) != (self._batch, self._most_local):
             self._batch, self._most_local = batch, local
             adapting.changed()

@@ -68,16 +68,10 @@ class Epochs:
 
     def passes(self, at: Cursor, batch: int, rank: int, world: int, most_local: int) -> Sequence[Pass]:
         """One rank's share in passes of at most ``most_local`` samples, as many on every rank and of like length."""
-        _check("most_local", most_local)
         samples = self.step(at, batch)
-        largest = -(-len(samples) // world)
-        count = -(-largest // most_local)
-        first, last = _cut(len(samples), rank, world)
         made = []
-        for number in range(count):
-            begin, end = _cut(last - first, number, count)
-            part = samples[first + begin : first + end]
-            made.append(Pass(part if len(part) else samples[:1], len(part) * world / len(samples)))
+        for begin, end, weight in _bounds(len(samples), rank, world, most_local):
+            made.append(Pass(samples[begin:end], weight))
         return made
 
     def after(self, at: Cursor, batch: int) -> Cursor:
@@ -96,6 +90,20 @@ def _order(size: int, seed: int | None, epoch: int) -> Indices:
     order = natural if seed is None else np.random.default_rng([seed, epoch]).permutation(natural)
     order.flags.writeable = False
     return order
+
+
+@lru_cache(maxsize=64)
+def _bounds(length: int, rank: int, world: int, most_local: int) -> Sequence[tuple[int, int, float]]:
+    """Where a rank's passes of a step of so many samples begin and end, and what each counts."""
+    _check("most_local", most_local)
+    largest = -(-length // world)
+    count = -(-largest // most_local)
+    first, last = _cut(length, rank, world)
+    made = []
+    for number in range(count):
+        begin, end = _cut(last - first, number, count)
+        made.append((first + begin, first + end, (end - begin) * world / length) if begin < end else (0, 1, 0.0))
+    return tuple(made)
 
 
 def _cut(length: int, part: int, parts: int) -> tuple[int, int]:

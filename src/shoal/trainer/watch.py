@@ -1,56 +1,60 @@
 """What is to be done after a step, the same in every rank: go on, save, or save and leave.
 
 A rank that was warned says so at the next exchange, all know at the one after, and leave then. Exchanges come with each
-step, or, where steps are short, with every so many.
+step, or, where steps are short, with every so many; which they are, all ranks know.
 """
 
 import time
 from collections.abc import Sequence
-from enum import Enum
+from enum import IntEnum
 
 from shoal.trainer.agreement import Agreement
 from shoal.trainer.session import Session
 
 
-class Due(Enum):
-    """What is due after a step."""
+class Due(IntEnum):
+    """What is due after a step; of two, the greater is more than the other."""
 
     NOTHING = 0
     SAVE = 1
     LEAVE = 2
 
 
-_EXCHANGE_SECONDS = 0.2
+_EXCHANGE_SECONDS = 0.5
 """How long ranks train, a step in any case, before they tell each other again who was warned: it costs a part of a
 millisecond, which may be much of a step, and a job that is warned has seconds to leave."""
 
-_MOST_STEPS = 20
+_MOST_STEPS = 50
 """Steps between two exchanges: were steps to become much longer all at once, this many of them must still be few."""
 
 
 class Watch:
-    """One rank's, over its session; ``figures`` are what else the ranks add up, then at each step."""
+    """One rank's, over its session."""
 
-    def __init__(self, session: Session, *, save_every: float, figures: int = 0) -> None:
+    def __init__(self, session: Session, *, save_every: float) -> None:
         self._session = session
         self._save_every = save_every
         self._saved_at = time.monotonic()
-        self._each_step = figures > 0 or session.place.world == 1
         self._steps, self._stride, self._exchanged_at = 0, 1, time.monotonic()
-        self.agreement = Agreement(3 + figures)
+        self.agreement = Agreement()
+        self.exchanging = True
+        """Whether an exchange comes with the step that is under way; only then are its figures asked for."""
         self.sums: list[float] = []
-        """What the ranks' figures of the step before the last came to; empty until that is known."""
+        """What the ranks' figures of the exchange before the last came to; empty until that is known."""
 
     def step(self, figures: Sequence[float] = ()) -> Due:
         """A step is done: what is due, as all ranks know it."""
+        exchanging = self.exchanging
         self._steps += 1
-        if self._steps % self._stride:
+        self.exchanging = (self._steps + 1) % self._stride == 0
+        if not exchanging:
             return Due.NOTHING
         heard = self.agreement.exchange((self._session.warned, self._wants_save(), self._wanted_stride(), *figures))
         if heard is None:
             return Due.NOTHING
         leave, save, stride, *self.sums = heard
         self._stride = max(int(stride), 1)
+        self.exchanging = (self._steps + 1) % self._stride == 0
         return Due.LEAVE if leave else Due.SAVE if save else Due.NOTHING
 
     def saved(self) -> None:
@@ -60,7 +64,8 @@ class Watch:
 
     def _wanted_stride(self) -> int:
         """In how many steps rank 0 would next exchange; all ranks do what they hear it wanted, at the same step."""
-        if self._session.place.rank != 0 or self._each_step:
+        place = self._session.place
+        if place.rank != 0 or place.world == 1:
             return 0
         before, self._exchanged_at = self._exchanged_at, time.monotonic()
         seconds = (self._exchanged_at - before) / self._stride
