@@ -38,6 +38,7 @@ from shoal.policy.registry import knowledge_of, parse_policy
 from shoal.report.history import read_history
 from shoal.report.metrics import JobTable, Summary, job_table, summarize
 from shoal.report.story import Story, Told, stories
+from shoal.sim.agents import PLAIN, Habits
 from shoal.sim.backend import SimBackend
 from shoal.sim.cloud import Bill, Cloud, CloudTerms
 from shoal.sim.faults import Faults, JobFault
@@ -268,21 +269,21 @@ def unfinished(loop: Loop, most: int = 10) -> list[dict[str, str]]:
 def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimBackend | Searches | Cloud:
     """The simulated world of a scenario: with people who search in it where there are trials, on rented nodes if so."""
     terms = None if scenario.cloud is None else CloudTerms.parse(scenario.cloud)
-    front = _make_front(scenario, jobs, known, blind=terms is not None and terms.blind)
+    front = _make_front(scenario, jobs, known, PLAIN if terms is None else terms.habits)
     if terms is None:
         return front
     return Cloud(front, front.world if isinstance(front, Searches) else front, terms)
 
 
-def _make_front(scenario: Scenario, jobs: Sequence[Job], known: Catalog, *, blind: bool) -> SimBackend | Searches:
+def _make_front(scenario: Scenario, jobs: Sequence[Job], known: Catalog, habits: Habits) -> SimBackend | Searches:
     truth = Truth.of(jobs, scenario.cluster, known, noise=scenario.noise, seed=scenario.seed)
     faults, restart_cost = _faults(scenario, jobs), RestartCost.parse(scenario.restart_cost)
     if any(job.search is not None for job in jobs):
         noise = scenario.measurement_noise
-        return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed, noise, blind=blind)
+        return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed, noise, habits=habits)
     specs = [scenario.declared(job, speed) for job, speed in zip(jobs, truth.factors, strict=True)]
     measuring = scenario.measurement_noise
-    return SimBackend(truth, specs, restart_cost, faults, scenario.seed, measuring=measuring, blind=blind)
+    return SimBackend(truth, specs, restart_cost, faults, scenario.seed, measuring=measuring, habits=habits)
 
 
 def _faults(scenario: Scenario, jobs: Sequence[Job]) -> Faults:

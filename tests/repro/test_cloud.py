@@ -6,7 +6,7 @@ import pytest
 
 from shoal.perf.measured import MeasuredProfile
 from shoal.perf.recordings import read_profiles
-from shoal.repro.cloud import TRACES, cheapest, tables
+from shoal.repro.cloud import BASELINE, TRACES, Renting, cheapest, measure, tables
 from shoal.repro.registry import chosen
 from shoal.repro.setting import Setting
 
@@ -34,6 +34,18 @@ def test_no_schedule_is_cheaper_than_the_bound_and_more_time_never_costs_more() 
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[1] < 60.5, "by goodput"
     assert bounds[2] < 56.7, "eight nodes throughout"
+
+
+def test_by_value_imagenet_is_a_fifth_cheaper_at_most_a_tenth_longer_and_near_what_no_schedule_can_beat() -> None:
+    traces = str(DATA / TRACES)
+    base, ours = (measure(traces, renting) for renting in (BASELINE, Renting("by value", "value:probe=0.1")))
+    assert ours["node_hours"] <= 0.8 * base["node_hours"]
+    assert ours["hours"] <= 1.1 * base["hours"]
+    profile = read_profiles((traces,), ("imagenet",)).profile("imagenet")
+    assert isinstance(profile, MeasuredProfile)
+    hours = [4.5 + 0.1 * n for n in range(15)]
+    least = min(rent + 5.5 * took for took, rent in zip(hours, cheapest(profile, hours), strict=True))
+    assert least <= ours["node_hours"] + 5.5 * ours["hours"] <= 1.05 * least
 
 
 def test_it_is_listed() -> None:

@@ -48,6 +48,23 @@ def test_by_throughput_more_is_rented_and_paid_than_by_goodput() -> None:
     assert hours[0] < hours[1]
 
 
+def test_the_more_waiting_is_worth_the_more_is_paid_and_the_sooner_it_is_done() -> None:
+    found = [trained((CIFAR,), f"value:hour={hour}") for hour in (0, 1, 20)]
+    paid = [bill_of(outcome).node_hours for outcome in found]
+    done = [outcome.jobs.rows()[0]["completed"] for outcome in found]
+    assert paid == sorted(paid)
+    assert done == sorted(done, reverse=True)
+    assert paid[0] < paid[-1]
+    assert done[-1] < done[0]
+
+
+def test_agents_that_probe_time_other_batches_and_the_job_takes_no_longer() -> None:
+    long = training_job("long", 0.0, "yolov3", 1, 8)
+    plain, probing = (trained((long,), f"value{option}") for option in ("", ":probe=0.2"))
+    assert probing.jobs.rows() != plain.jobs.rows()
+    assert probing.jobs.rows()[0]["completed"] <= 1.02 * plain.jobs.rows()[0]["completed"]
+
+
 def test_unwanted_nodes_go_back_and_who_sits_there_loses_nothing() -> None:
     long = training_job("long", 0.0, "yolov3", 1, 8)
     short = tuple(Job(id=f"s{i}", submitted=600.0, gpus=4, work=900.0) for i in range(3))
@@ -91,6 +108,8 @@ BAD = {
     "an option that is no number": ("throughput:gain=much", "must be a number"),
     "a negative time": ("goodput:boot=-1", "at least 0"),
     "bounds the wrong way round": ("goodput:above=0.3", "must hold"),
+    "batches of less than nothing": ("value:probe=-0.1", "finite fraction"),
+    "waiting that is worth less than nothing": ("value:hour=-2", "at least 0"),
 }
 
 

@@ -29,7 +29,7 @@ _SOURCES = "A workload file, or a generator's name (see `shoal workload generate
 @click.option("--throughputs", metavar="FILE", help="Speeds that extend or replace the built-in catalogue.")
 @click.option("--profiles", multiple=True, metavar="DIR", help="Measured profiles, Pollux's or Sia's; repeatable.")
 @click.option("--measurement-noise", default=0.0, show_default=True, help="Spread σ of what jobs' agents measure.")
-@click.option("--cloud", metavar="RULE", help="Rent the cluster's nodes as jobs are worth it: goodput or throughput.")
+@click.option("--cloud", metavar="RULE", help="Rent nodes as jobs are worth it: by goodput, throughput or value.")
 @click.option("--window", "window_text", metavar="A:B", help="Only jobs submitted in [A, B) seconds.")
 @click.option("--skip-bad", is_flag=True, help="Pass over broken rows and say how many.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep journals and results; resumable.")

@@ -1,4 +1,4 @@
-"""How many GPUs a job is worth renting: by its goodput, or by its throughput alone.
+"""How many GPUs a job is worth renting: by its goodput, by its throughput alone, or by what waiting for it is worth.
 
 Pure functions of what jobs' agents report and of what a cloud offers at what price. What one may rely on: an answer is
 never above what is on offer, and more than was rented for the job before only up to what it can use and to twice the
@@ -7,11 +7,13 @@ before: nodes go back when jobs end. A job whose batch size is its owner's is re
 reported yet the fewest it can begin with.
 
 References: Qiao et al., "Pollux", OSDI 2021, §5.4.1 (by goodput); Or et al., "Resource Elasticity in Distributed Deep
-Learning", MLSys 2020 (by throughput).
+Learning", MLSys 2020 (by throughput); Everett, "Generalized Lagrange Multiplier Method", Operations Research 1963 (by
+value).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol
 
 import numpy as np
@@ -20,9 +22,13 @@ from shoal.core.decision import Floats
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchLimits, JobSpec
 from shoal.core.topology import Locality
+from shoal.core.units import Seconds
 from shoal.perf.goodput import best
 from shoal.policy.goodput import adapts
 from shoal.solve.choices import Ints
+
+_SOON: Seconds = 1.0
+"""A job that has only come is thought to stay at least so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +54,33 @@ class Need:
     growing: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How fast a job would go on ascending ``sizes`` in GPUs, all ``rates`` above 0, and place ``at`` where it is.
+
+    A node has ``node_gpus`` and is paid for ``boot`` seconds before it can be used. ``growing`` says that the job was
+    on its way to more; ``age`` is how long ago it came.
+    """
+
+    sizes: Ints
+    rates: Floats
+    at: int
+    node_gpus: int
+    growing: bool = False
+    age: Seconds = inf
+    boot: Seconds = 0.0
+
+    @property
+    def node(self) -> int:
+        """The place of one node, or of the most that fit into it."""
+        return _place(self.sizes, self.node_gpus)
+
+
 class Rule(Protocol):
     """How many GPUs to rent for a job."""
 
-    def step(self, sizes: Ints, rates: Floats, at: int, node: int, *, growing: bool) -> int:
-        """The place in the ascending ``sizes`` to go to from place ``at``, never back; place ``node`` is one node.
-
-        ``rates`` is how fast the job would go on so many GPUs, all above 0.
-        """
+    def step(self, job: Scaling) -> int:
+        """The place in its sizes to go to from where it is, never back."""
         ...
 
 
@@ -77,13 +102,13 @@ class GoodputRule:
         if self.ideal not in ("node", "gpu"):
             raise ValueError("ideal must be node or gpu")
 
-    def step(self, sizes: Ints, rates: Floats, at: int, node: int, *, growing: bool) -> int:
+    def step(self, job: Scaling) -> int:
         """To the size whose goodput is nearest to ``to`` of the ideal; the largest of equals."""
-        each = rates / sizes
-        share = each / each[node if self.ideal == "node" else 0]
-        if not (growing or share[at] > self.above):
-            return at
-        return len(sizes) - 1 - int(np.abs(share[at:] - self.to)[::-1].argmin())
+        each = job.rates / job.sizes
+        share = each / each[job.node if self.ideal == "node" else 0]
+        if not (job.growing or share[job.at] > self.above):
+            return job.at
+        return len(job.sizes) - 1 - int(np.abs(share[job.at :] - self.to)[::-1].argmin())
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +124,54 @@ class ThroughputRule:
         if not 0.0 <= self.gain <= 1.0:
             raise ValueError("gain must be from 0 to 1")
 
-    def step(self, sizes: Ints, rates: Floats, at: int, node: int, *, growing: bool) -> int:
+    def step(self, job: Scaling) -> int:
         """On until the first size that gains too little over the one before."""
+        sizes, rates = job.sizes, job.rates
         gains = np.diff(rates) / np.diff(sizes) / (rates[:-1] / sizes[:-1])
-        stop = np.flatnonzero(gains[at:] < self.gain)
-        return at + int(stop[0]) if len(stop) else len(sizes) - 1
+        stop = np.flatnonzero(gains[job.at :] < self.gain)
+        return job.at + int(stop[0]) if len(stop) else len(sizes) - 1
 
 
-def wanted(rule: Rule, need: Need, offers: Sequence[Offer]) -> tuple[str, Need] | None:
-    """The kind of GPUs to rent for a job, and the job with how many; None where nothing on offer would do.
+@dataclass(frozen=True, slots=True)
+class ValueRule:
+    """Rent what makes rent and waiting together least, if an hour of waiting is worth ``hour`` node-hours.
 
-    The kind is the one on which a node does most for its price, and before that is known the first on offer.
+    A useful sample on n nodes costs (n + v)/goodput(n), v being ``hour``. Which n that is least for at one moment says
+    nothing of any other, so a training costs least, rent and waiting together, if it is least at every moment: nothing
+    need be known of what is to come. If the training then takes T hours, none that takes no longer rents for less, or
+    it would cost less together, too. That is Everett's theorem, and says that the rule wastes nothing as far as goodput
+    is told right and changes are free.
+
+    They are not: a job that changes waits ``restart`` seconds on all its nodes, and new nodes are paid for while they
+    boot. A job is thought to go on for as long as it has been there, as in Pollux, and a change must pay within that.
+    """
+
+    hour: float = 5.5
+    restart: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.hour < inf:
+            raise ValueError("hour must be a finite number of node-hours, at least 0")
+        if not 0.0 <= self.restart < inf:
+            raise ValueError("restart must be a finite number of seconds, at least 0")
+
+    def step(self, job: Scaling) -> int:
+        """To where a useful sample costs least, rent and waiting together; the fewest of equals."""
+        sizes, rates = job.sizes[job.at :], job.rates[job.at :]
+        burden = sizes + self.hour * job.node_gpus
+        if not job.growing:
+            change = self.restart * burden + job.boot * (sizes - sizes[0])
+            burden[1:] += change[1:] / max(job.age, _SOON)
+        return job.at + int((burden / rates).argmin())
+
+
+def wanted(
+    rule: Rule, need: Need, offers: Sequence[Offer], age: Seconds = inf, boot: Seconds = 0.0
+) -> tuple[str, Need] | None:
+    """The kind of GPUs to rent for a job that came so long ago, and the job with how many; nodes boot for ``boot``.
+
+    None where nothing on offer would do. The kind is the one on which a node does most for its price, and before that
+    is known the first on offer.
     """
     spec, report, limits = need.spec, need.report, need.spec.limits
     fewest = spec.min_gpus if adapts(spec) else spec.gpus
@@ -125,10 +187,15 @@ def wanted(rule: Rule, need: Need, offers: Sequence[Offer]) -> tuple[str, Need] 
     if not usable:
         return offer.kind, replace(need, rented=max(fewest, need.rented))
     sizes, rates = sizes[:usable], rates[:usable]
-    at, node = (max(int(np.searchsorted(sizes, n, side="right")) - 1, 0) for n in (need.rented, offer.node_gpus))
-    goal = sizes[rule.step(sizes, rates, at, node, growing=need.growing)]
+    at = _place(sizes, need.rented)
+    goal = sizes[rule.step(Scaling(sizes, rates, at, offer.node_gpus, need.growing, age, boot))]
     within = sizes[sizes <= max(2 * report.seen_gpus, need.rented, fewest)]
     return offer.kind, replace(need, rented=int(min(goal, within[-1])), growing=bool(goal > within[-1]))
+
+
+def _place(sizes: Ints, gpus: int) -> int:
+    """Where the largest of ascending sizes within so many GPUs is, or the first."""
+    return max(int(np.searchsorted(sizes, gpus, side="right")) - 1, 0)
 
 
 def _sizes(offer: Offer, fewest: int, most: int) -> Ints:

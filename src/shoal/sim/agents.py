@@ -30,18 +30,31 @@ class News(Enum):
     LOUD = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How agents choose batch sizes.
+
+    A ``blind`` one does not look at the noise scale and takes every sample to be worth the same: it goes by
+    throughput. One with a ``probe`` tries batches that are larger and smaller by this fraction than what it has settled
+    on, and chooses by what it timed.
+    """
+
+    blind: bool = False
+    probe: float = 0.0
+
+
+PLAIN = Habits()
+"""As in Pollux: by goodput, as the fit has it."""
+
+
 @dataclass(slots=True)
 class Agents:
-    """The agents of all jobs; what they measure is off by a factor e^(σ·N(0,1)), σ being ``spread``.
-
-    A ``blind`` agent does not look at the noise scale and takes every sample to be worth the same: it goes by
-    throughput.
-    """
+    """The agents of all jobs; what they measure is off by a factor e^(σ·N(0,1)), σ being ``spread``."""
 
     truth: Truth
     spread: float
     chance: np.random.Generator
-    blind: bool = False
+    habits: Habits = PLAIN
 
     def adapt(self, job: int, run: Run, spec: JobSpec) -> None:
         """From now on the job's agent chooses its batch size, if it may and its model can be tuned at all."""
@@ -49,7 +62,11 @@ class Agents:
         run.adapts = spec.limits is not None and profile is not None
         if run.tuner is None and spec.limits is not None and profile is not None:
             tried = self._tried(spec, spec.limits, profile)
-            run.tuner = Tuner(spec.limits, tried) if run.report is None else Tuner.of(run.report, spec.limits, tried)
+            run.tuner = (
+                Tuner(spec.limits, tried, self.habits.probe)
+                if run.report is None
+                else Tuner.of(run.report, spec.limits, tried, self.habits.probe)
+            )
 
     def _tried(self, spec: JobSpec, limits: BatchLimits, profile: Tunable) -> Mapping[str, Tried]:
         found: dict[str, Tried] = {}
@@ -94,6 +111,11 @@ class Agents:
 
     def tick(self, job: int, run: Run, partner: int | None, now: Seconds) -> News:
         """The agent looks up from its training: what it sees, and what it makes of it."""
+        news = self._looked(job, run, partner, now)
+        assert run.tuner is not None
+        return News.PACE if run.tuner.probed() and news is News.NONE else news
+
+    def _looked(self, job: int, run: Run, partner: int | None, now: Seconds) -> News:
         tuner, profile = run.tuner, self.truth.tunable(job)
         assert tuner is not None
         assert profile is not None
@@ -104,7 +126,7 @@ class Agents:
             taken = self._step(job, run, partner)
             if taken is not None:
                 learned = tuner.time(StepSeconds(self._seen(taken.passing), self._seen(taken.step)))
-        moved = tuner.read(QUIETEST if self.blind else self._seen(noise), smooth=self.spread > 0.0)
+        moved = tuner.read(QUIETEST if self.habits.blind else self._seen(noise), smooth=self.spread > 0.0)
         if not learned and not moved:
             return News.PACE if drifted else News.NONE
         tuner.rechoose(refitted=learned)

@@ -34,7 +34,7 @@ from shoal.core.job import ADAPTIVE, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Placement
 from shoal.core.units import JobId, Seconds
-from shoal.sim.agents import Agents, News
+from shoal.sim.agents import PLAIN, Agents, Habits, News
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 from shoal.sim.life import Run, Standing
 from shoal.sim.truth import RestartCost, Truth
@@ -71,7 +71,7 @@ class SimBackend:
     With ``standings`` it begins in the middle, at ``now``: the first of the specs have arrived already and stand so.
     Nodes in ``down`` are lost from the start and never return. A job with ``marks``, by id, is measured whenever its
     progress reaches the next one; people may then ``cancel`` jobs and ``submit`` others. ``measuring`` is how far
-    agents that choose batch sizes are off in what they measure; ``blind`` ones know nothing of the noise scale.
+    agents that choose batch sizes are off in what they measure; ``habits`` is how they choose.
     """
 
     truth: Truth
@@ -84,7 +84,7 @@ class SimBackend:
     down: Collection[int] = ()
     marks: Mapping[JobId, Sequence[float]] = field(default_factory=dict)
     measuring: float = 0.0
-    blind: bool = False
+    habits: Habits = PLAIN
     _heap: list[tuple[Seconds, int, int, int, int]] = field(default_factory=list)
     _sequence: int = 0
     _outbox: list[Event] = field(default_factory=list)
@@ -104,7 +104,7 @@ class SimBackend:
     def __post_init__(self) -> None:
         self._unfinished = len(self.specs)
         self._chance = np.random.default_rng([self.seed, 2])
-        self._agents = Agents(self.truth, self.measuring, np.random.default_rng([self.seed, 4]), self.blind)
+        self._agents = Agents(self.truth, self.measuring, np.random.default_rng([self.seed, 4]), self.habits)
         for i, fault in enumerate(self.faults.script):
             self._push(fault.at, _SCRIPTED[type(fault)], i, 0)
         for node in range(len(self.truth.topology.nodes)):

@@ -29,43 +29,59 @@ from shoal.core.events import (
 )
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds
-from shoal.policy.autoscaling import GoodputRule, Need, Offer, Rule, ThroughputRule, wanted
+from shoal.policy.autoscaling import GoodputRule, Need, Offer, Rule, ThroughputRule, ValueRule, wanted
+from shoal.sim.agents import Habits
 from shoal.sim.backend import SimBackend
 from shoal.sim.searches import Searches
 
 REVIEW: Seconds = 60.0
 """How often it is thought over what to rent while there are jobs."""
 
-_RULES: Mapping[str, type[GoodputRule] | type[ThroughputRule]] = {"goodput": GoodputRule, "throughput": ThroughputRule}
+_RULES: Mapping[str, type[GoodputRule] | type[ThroughputRule] | type[ValueRule]] = {
+    "goodput": GoodputRule,
+    "throughput": ThroughputRule,
+    "value": ValueRule,
+}
+
+_COMMON: Mapping[str, str] = {
+    "boot": "a finite number of seconds",
+    "keep": "a finite number of seconds",
+    "probe": "a finite fraction",
+}
+"""The options of every rule, and what each is."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloudTerms:
-    """By which rule to rent, how long a node takes to boot, and how long an unwanted one is kept."""
+    """By which rule to rent, how long a node takes to boot, and how long an unwanted one is kept.
+
+    ``probe`` is by which fraction larger and smaller the batches are that agents try beside the one they settled on.
+    """
 
     rule: Rule = field(default_factory=GoodputRule)
     boot: Seconds = 120.0
     keep: Seconds = 600.0
+    probe: float = 0.0
 
     @property
-    def blind(self) -> bool:
-        """Whether agents look at throughput only, as those the rule is meant for do."""
-        return isinstance(self.rule, ThroughputRule)
+    def habits(self) -> Habits:
+        """How agents choose batches: by throughput only, where the rule is meant for such."""
+        return Habits(isinstance(self.rule, ThroughputRule), self.probe)
 
     @classmethod
     def parse(cls, spec: str) -> "CloudTerms":
-        """From ``goodput`` or ``throughput`` and options, e.g. ``goodput:above=0.7,to=0.5,boot=60``."""
+        """From ``goodput``, ``throughput`` or ``value`` and options, e.g. ``goodput:above=0.7,to=0.5,boot=60``."""
         name, _, rest = spec.partition(":")
         if name not in _RULES:
             raise InputError("cloud", name, nearest(name, _RULES))
-        kinds = {**get_type_hints(_RULES[name]), "boot": float, "keep": float}
+        kinds = {**get_type_hints(_RULES[name]), **dict.fromkeys(_COMMON, float)}
         chosen = _options(name, rest, kinds)
-        times = {key: chosen.pop(key) for key in ("boot", "keep") if key in chosen}
-        for key, value in times.items():
+        common = {key: chosen.pop(key) for key in _COMMON if key in chosen}
+        for key, value in common.items():
             if not 0.0 <= value < inf:
-                raise InputError(f"cloud {name}, option {key}", value, "must be a finite number of seconds, at least 0")
+                raise InputError(f"cloud {name}, option {key}", value, f"must be {_COMMON[key]}, at least 0")
         try:
-            return cls(_RULES[name](**chosen), **times)
+            return cls(_RULES[name](**chosen), **common)
         except ValueError as error:
             raise InputError(f"cloud {name}", rest, str(error)) from error
 
@@ -217,7 +233,7 @@ class Cloud:
     def _reviewed(self, now: Seconds) -> list[Event]:
         """Order what is missing; give back what has been too much for a while."""
         topology = self.ground.truth.topology
-        needed = self._needed(topology)
+        needed = self._needed(topology, now)
         surplus: list[int] = []
         for kind in topology.kinds:
             of_kind = [n for n, node in enumerate(topology.nodes) if node.kind == kind]
@@ -233,13 +249,13 @@ class Cloud:
         self._unwanted = inf
         return [event for node in surplus for event in self._give_back(node, now)]
 
-    def _needed(self, topology: Topology) -> dict[str, int]:
+    def _needed(self, topology: Topology, now: Seconds) -> dict[str, int]:
         """Nodes by kind, enough for what every job is to have."""
         offers = _offers(topology)
         size = {offer.kind: offer.node_gpus for offer in offers}
         gpus: dict[str, int] = {}
         for job, need in self._jobs.items():
-            found = wanted(self.terms.rule, need, offers)
+            found = wanted(self.terms.rule, need, offers, now - need.spec.submitted, self.terms.boot)
             if found is not None:
                 kind, self._jobs[job] = found
                 gpus[kind] = gpus.get(kind, 0) + self._jobs[job].rented

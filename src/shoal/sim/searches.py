@@ -16,6 +16,7 @@ from shoal.core.job import JobSpec
 from shoal.core.units import JobId, JobNumber, Seconds
 from shoal.search.api import Phase, Search, Train, Trial
 from shoal.search.registry import parse_search
+from shoal.sim.agents import PLAIN, Habits
 from shoal.sim.backend import SimBackend
 from shoal.sim.faults import NO_FAULTS, Faults
 from shoal.sim.truth import RestartCost, Truth
@@ -108,7 +109,7 @@ class Searches:
         seed: int = 0,
         measuring: float = 0.0,
         *,
-        blind: bool = False,
+        habits: Habits = PLAIN,
     ) -> "Searches":
         """A world in which the jobs of ``truth`` come: trials as their apps begin them, all others as they are."""
         speeds = {job.id: factor for job, factor in zip(truth.jobs, truth.factors, strict=True)}
@@ -130,7 +131,7 @@ class Searches:
                     specs.append(app.spec(order.trial, job, declare))
                     coming[job.id], marks[job.id] = (app, order.trial), app.marks(order.trial, job)
         real = Truth(jobs, truth.topology, truth.catalog, [speeds[job.id] for job in jobs])
-        world = SimBackend(real, specs, restart_cost, faults, seed, marks=marks, measuring=measuring, blind=blind)
+        world = SimBackend(real, specs, restart_cost, faults, seed, marks=marks, measuring=measuring, habits=habits)
         return cls(world, declare, marks, coming)
 
     @property

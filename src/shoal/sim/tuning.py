@@ -2,7 +2,8 @@
 
 It knows what it has seen of its own job and nothing else of the truth: step times on the seats it held at the batch
 sizes it tried, the noise scale where it is now, and, as Sia has every job tried for a moment on one GPU of each kind
-when it comes, how fast it is there. What it makes of that it says in ``report``.
+when it comes, how fast it is there. What it makes of that it says in ``report``. One that probes also times batches
+next to the one it has settled on, and chooses by what it timed where it sits.
 
 References: Qiao et al., OSDI 2021, §4.1 (PolluxAgent); Jayaram Subramanya et al., SOSP 2023, §3.2 (other kinds).
 """
@@ -19,6 +20,7 @@ from shoal.core.topology import Locality
 from shoal.core.units import Seconds
 from shoal.perf.fit import Observation, carried_over, completed, fitted
 from shoal.perf.goodput import best, iteration_seconds
+from shoal.perf.probing import Timed, best_timed, neighbour, range_of
 from shoal.perf.profile import StepSeconds
 
 TICK: Seconds = 30.0
@@ -71,10 +73,14 @@ class _Seen:
 
 @dataclass(slots=True)
 class Tuner:
-    """The agent of one job, over all its incarnations; ``tried`` has every kind that its cluster has for it."""
+    """The agent of one job, over all its incarnations; ``tried`` has every kind that its cluster has for it.
+
+    ``probe`` is by how much more and less, as a fraction, the batches are that it tries; 0 where it tries none.
+    """
 
     limits: BatchLimits
     tried: Mapping[str, Tried]
+    probe: float = 0.0
     fits: dict[str, StepFit] = field(default_factory=dict)
     seen_gpus: int = 0
     noise: float = math.nan
@@ -87,10 +93,10 @@ class Tuner:
     _seen: dict[tuple[Allocation, int], _Seen] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, report: GoodputReport, limits: BatchLimits, tried: Mapping[str, Tried]) -> "Tuner":
+    def of(cls, report: GoodputReport, limits: BatchLimits, tried: Mapping[str, Tried], probe: float) -> "Tuner":
         """An agent that remembers what it reported last, but not what that rested on."""
         fits = {kind: fit for kind, fit in report.fits if kind in tried}
-        known = cls(limits, tried, fits, report.seen_gpus, report.noise, report.noise_batch)
+        known = cls(limits, tried, probe, fits, report.seen_gpus, report.noise, report.noise_batch)
         known._told = report.noise
         return known
 
@@ -116,8 +122,17 @@ class Tuner:
             found = best(fit, self.limits, self.noise, np.array([at.gpus]), np.array([at.locality]))
             if found.goodput[0] > 0:
                 self.local, self.accumulation = int(found.local[0]), int(found.accumulation[0])
+                timed = self._timed(at) if self.probe else {}
+                if timed:
+                    here = at.gpus, at.locality, self.accumulation
+                    self.local = best_timed(fit, self.limits, self.noise, *here, timed) or self.local
                 return
         self._begin(at)
+
+    def _timed(self, at: Allocation) -> Timed:
+        """What was timed on seats like these."""
+        seen = {local: seen for (where, local), seen in self._seen.items() if where == at}
+        return {local: (math.exp(times.passing), math.exp(times.step)) for local, times in seen.items()}
 
     def _begin(self, at: Allocation) -> None:
         """Before anything is known: the initial batch, or the least that so many GPUs can be given."""
@@ -190,6 +205,17 @@ class Tuner:
         assert self._at is not None
         if refitted or not abs(self.noise - self._chosen_at) <= _CHOSEN_WITHIN * self._chosen_at:
             self._choose(self._at)
+
+    def probed(self) -> bool:
+        """Settle on what is best by all that was timed here, or try a batch next to it; whether that is another one."""
+        at, before = self._at, (self.local, self.accumulation)
+        if not self.probe or at is None or not self.knows():
+            return False
+        self._choose(at)
+        if self.knows():
+            within = range_of(self.limits, self._most_local(at.kind), at.gpus, self.accumulation)
+            self.local = neighbour(self.local, self._timed(at), self.probe, *within) or self.local
+        return (self.local, self.accumulation) != before
 
     def report(self) -> GoodputReport:
         """All it knows, which from now on counts as told."""

@@ -1,0 +1,55 @@
+"""The batch that is best on the very seats a job has: fitted step times, corrected by what was timed there.
+
+A fit explains all a job has seen with a few parameters and is a few percent off everywhere, which is enough to be wrong
+about the best batch. What one may rely on: where a batch was timed its time is the measured one. In between the
+correction is linear in the logarithms, and beyond it is that of the nearest. Another batch size costs no restart, so it
+costs a job next to nothing to time a neighbour.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from shoal.core.goodput import StepFit
+from shoal.core.job import BatchLimits
+from shoal.core.topology import Locality
+from shoal.perf.goodput import efficiency, iteration_seconds
+
+Timed = Mapping[int, tuple[float, float]]
+"""By samples a pass on each GPU: seconds of a pass, and of one that is synchronised. Not empty."""
+
+
+def range_of(limits: BatchLimits, most_local: int, gpus: int, accumulation: int) -> tuple[int, int]:
+    """The fewest and the most samples a pass that the limits allow; the second may be below the first."""
+    passes = gpus * (accumulation + 1)
+    least = max(limits.least_local, -(-limits.initial // passes))
+    return least, min(most_local, limits.most_local, limits.most // passes)
+
+
+def best_timed(
+    fit: StepFit, limits: BatchLimits, noise: float, gpus: int, locality: Locality, accumulation: int, timed: Timed
+) -> int:
+    """How many samples a pass make goodput most with so many added passes; 0 where the limits leave none."""
+    least, most = range_of(limits, fit.most_local, gpus, accumulation)
+    if most < least:
+        return 0
+    local, known = np.arange(least, most + 1), np.array(sorted(timed))
+    passing, stepping = np.array([timed[n] for n in known.tolist()]).T
+    off_pass = np.log(passing / (fit.compute[0] + fit.compute[1] * known))
+    off_step = np.log(stepping / iteration_seconds(fit, known, 0, gpus, locality))
+    between = np.log(local), np.log(known)
+    passes = (fit.compute[0] + fit.compute[1] * local) * np.exp(np.interp(*between, off_pass))
+    steps = iteration_seconds(fit, local, 0, gpus, locality) * np.exp(np.interp(*between, off_step))
+    batch = gpus * local * (accumulation + 1)
+    goodput = batch / (steps + accumulation * passes) * efficiency(noise, limits.initial, batch)
+    return int(local[goodput.argmax()])
+
+
+def neighbour(local: int, timed: Timed, apart: float, least: int, most: int) -> int | None:
+    """A number of samples up to ``apart`` more, or else less, on a side where nothing so near was timed yet."""
+    more, less = min(round(local * (1.0 + apart)), most), max(round(local / (1.0 + apart)), least)
+    if more > local and not any(local < n <= more for n in timed):
+        return more
+    if less < local and not any(less <= n < local for n in timed):
+        return less
+    return None
