@@ -123,15 +123,28 @@ def test_a_job_whose_own_script_changes_its_batch_size_is_not_told_to_adapt_it()
     assert verdicts(Pollux(), seen).batches == {1: ADAPTIVE}
 
 
-def test_between_two_allocations_nobody_moves_and_newcomers_wait() -> None:
+def test_a_newcomer_is_served_when_it_comes_and_the_next_allocation_is_an_interval_later() -> None:
+    seen = moment(
+        [adaptive("runs"), adaptive("comes", 670.0)], {"runs": reported(4)}, "t4:1x4", held={"runs": 4}, now=670.0
+    )
+    decision = Pollux().decide(seen)
+    assert (decision.review_at, decision.carry) == (730.0, None)
+    given = gpus(Pollux(), seen)
+    assert given["comes"] == 1, "though no GPU is idle"
+    assert given["runs"] in (2, 3)
+    told = decision.verdicts["comes"].reason.sentence()
+    assert told.startswith("runs on 1 GPU: ")
+
+
+def test_in_the_papers_form_nobody_moves_between_two_allocations_and_newcomers_wait() -> None:
     seen = moment([adaptive("runs"), adaptive("comes", 70.0)], {"runs": reported(1)}, held={"runs": 1}, now=70.0)
-    waiting = replace(seen, carry=120.0)
-    decision = Pollux().decide(waiting)
+    waiting, paper = replace(seen, carry=120.0), Pollux(when="interval")
+    decision = paper.decide(waiting)
     assert (decision.review_at, decision.carry) == (120.0, 120.0)
-    assert gpus(Pollux(), waiting) == {"runs": 1, "comes": 0}
+    assert gpus(paper, waiting) == {"runs": 1, "comes": 0}
     told = decision.verdicts["comes"].reason.sentence()
     assert told == "waits: GPUs are allotted anew at t = 120 s; until then nobody moves"
-    assert gpus(Pollux(), replace(waiting, now=120.0)) == {"runs": 2, "comes": 1}
+    assert gpus(paper, replace(waiting, now=120.0)) == {"runs": 2, "comes": 1}
 
 
 def test_kinds_are_told_apart_unless_told_not_to() -> None:
@@ -170,7 +183,8 @@ def test_the_reasons_are_said_in_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["p=nan", "interval=0", "restart=-1", "types=some", "search=random", "restart=inf", "memory=perhaps"]
+    "bad",
+    ["p=nan", "interval=0", "when=now", "restart=-1", "types=some", "search=random", "restart=inf", "memory=perhaps"],
 )
 def test_options_must_make_sense(bad: str) -> None:
     with pytest.raises(InputError, match=bad.partition("=")[0]):

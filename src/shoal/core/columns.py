@@ -3,6 +3,7 @@
 Every array refuses to be written. A column is gathered, or computed, when it is first read.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -86,6 +87,15 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def declaring(self, work: Floats) -> "Columns":
+        """The same jobs at the same moment, had they declared so much work in all."""
+        other, work = copy(self), work.copy()
+        sealed(work)
+        for follows in ("remaining", "remaining_seconds"):
+            other.__dict__.pop(follows, None)
+        other.__dict__["work"] = work
+        return other
 
     def _gather(self, column: NDArray[np.generic]) -> NDArray[np.generic]:
         gathered = column[self.rows]

@@ -4,7 +4,9 @@ A job's speed-up is its goodput on an allocation over that on a fair share; a ch
 (T − Rδ)/(T + δ), T the job's age, R its re-allocations so far and δ what one costs. At most one job that spans nodes
 sits on a node, and a job gets at most twice the GPUs it has ever had. A job that gets nothing counts with a speed-up of
 ``FLOOR``: the power mean of p < 0 would otherwise be 0 as soon as one job waits, and say nothing of the others.
-Allocations are made anew every ``interval`` seconds; in between nobody moves, newcomers wait and freed GPUs idle.
+Allocations are made anew whenever a job comes, ends or can use more than before, and ``interval`` seconds after the
+last time. That is ours: with ``when=interval``, the paper's, they are made every ``interval`` seconds, and in between
+nobody moves, newcomers wait and freed GPUs idle.
 
 The search is near-exact with a bound on what it may have missed (``solve.allotment``); ``search=genetic`` is the
 population-based search of the paper. With ``types=off`` all GPUs are taken to be of one kind, as the paper's are.
@@ -41,6 +43,7 @@ class Pollux:
 
     p: float = -1.0
     interval: float = 60.0
+    when: str = "events"
     restart: float = 30.0
     types: str = "aware"
     search: str = "exact"
@@ -50,6 +53,8 @@ class Pollux:
         if not isfinite(self.p):
             raise ValueError("p must be a finite number; -1 is the paper's, 1 the plain mean")
         check_round(self.interval)
+        if self.when not in ("events", "interval"):
+            raise ValueError("when must be events or interval")
         if not (isfinite(self.restart) and self.restart >= 0.0):
             raise ValueError("restart must be a finite number of seconds, at least 0")
         if self.types not in ("aware", "off"):
@@ -58,13 +63,23 @@ class Pollux:
             raise ValueError("search must be exact or genetic")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job; everyone's is thought over at the end of each interval."""
-        due = snapshot.carry
-        if isinstance(due, float) and snapshot.now < due and not snapshot.sharing:
+        """A verdict for every live job; everyone's is thought over after ``interval`` seconds at the latest."""
+        due = self.settled_until(snapshot)
+        if due is not None:
             return Decision(_as_they_are(snapshot, due), due, due)
         found, menu, allotment = self.allotment(snapshot)
+        verdicts = allotted(snapshot, found, menu, allotment, np.ones(len(found.fair)))
+        if self.when == "events":
+            return Decision(verdicts, snapshot.now + self.interval)
         due = round_end(snapshot.now, self.interval)
-        return Decision(allotted(snapshot, found, menu, allotment, np.ones(len(found.fair))), due, due)
+        return Decision(verdicts, due, due)
+
+    def settled_until(self, snapshot: Snapshot) -> Seconds | None:
+        """When GPUs are next allotted anew; None if that is now."""
+        due = snapshot.carry
+        if self.when == "events" or not isinstance(due, float) or snapshot.now >= due or snapshot.sharing:
+            return None
+        return due
 
     def allotment(self, snapshot: Snapshot) -> tuple[Prospects, Menu, Allotment]:
         """Who is to get what, out of what, with the bound on how much better it could be."""

@@ -59,7 +59,7 @@ QUEUE = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A policy with its times in seconds, and what its jobs may do.
+    """A policy with its times in seconds and its other options in words, and what its jobs may do.
 
     ``elastic`` ones run on one or two GPUs, ``scripted`` ones change their batch half-way by themselves, those that are
     ``tuned`` whenever it pays. ``slower`` is how many seconds of the simulator are one here: agents there look at
@@ -67,7 +67,7 @@ class Trial:
     """
 
     policy: str
-    options: tuple[tuple[str, float], ...]
+    options: tuple[tuple[str, float | str], ...]
     elastic: bool = False
     scripted: bool = False
     tuned: bool = False
@@ -75,7 +75,8 @@ class Trial:
 
     def spec(self, slower: float = 1.0) -> str:
         """The policy as one writes it."""
-        return f"{self.policy}:" + ",".join(f"{name}={slower * seconds:g}" for name, seconds in self.options)
+        said = ((name, value if isinstance(value, str) else f"{slower * value:g}") for name, value in self.options)
+        return f"{self.policy}:" + ",".join(f"{name}={value}" for name, value in said)
 
     def submission(self, task: Task, env: dict[str, str]) -> Submission:
         """The job as it is submitted to a live cluster."""
@@ -119,7 +120,13 @@ class Trial:
 
 TRIALS = (
     Trial("afs-p", (("unit", 20.0),), elastic=True),
-    Trial("pollux", (("interval", 10.0), ("restart", 8.0)), elastic=True, tuned=True, slower=30.0 / TUNE_EVERY),
+    Trial(
+        "pollux",
+        (("interval", 10.0), ("restart", 8.0), ("when", "interval")),
+        elastic=True,
+        tuned=True,
+        slower=30.0 / TUNE_EVERY,
+    ),
     Trial("shockwave", (("round", 20.0),), scripted=True),
     Trial("gavel.max-min", (("round", 20.0),)),
 )
