@@ -1,4 +1,4 @@
-"""The house policy: fair finishes, a common horizon, the shortest first, and what it learns of misjudged rates."""
+"""The house policy: fair finishes, a common horizon, the smallest first, and what it learns of misjudged rates."""
 
 from dataclasses import replace
 from math import inf
@@ -15,8 +15,8 @@ from shoal.workload.schema import Job
 ROUND = 120.0
 
 
-def told(rows: list[Job], cluster: str, policy: Shoal, at: float = 0.0, **more: object) -> dict[str, str]:
-    moment = snapshot(rows, cluster, held={}, now=at, **more)  # type: ignore[arg-type]
+def told(rows: list[Job], cluster: str, policy: Shoal, at: float = 0.0) -> dict[str, str]:
+    moment = snapshot(rows, cluster, held={}, now=at)
     verdicts = policy.decide(moment).verdicts
     return {name: verdicts[name].reason.sentence() for name in moment.ids}
 
@@ -24,7 +24,7 @@ def told(rows: list[Job], cluster: str, policy: Shoal, at: float = 0.0, **more: 
 def test_the_shortest_goes_first_while_nobody_is_late_and_the_horizon_is_far() -> None:
     rows = [job("long", 0, 1, 3000), *(job(f"j{i}", 0, 1, 1000.0 + i) for i in range(8))]
     said = told(rows, "gpu:1x2", Shoal())
-    assert said["j0"].startswith("runs: the 1,000 s it still takes are among the least")
+    assert said["j0"].startswith("runs: the 1,000 GPU-seconds it still takes are among the least")
     assert said["j1"].startswith("runs")
     # All can be done by 11,028 / 2 s. Nothing was measured yet: the long one may well take e^0.2 · 3,000 s, and is to
     # be begun so long and two rounds before.
@@ -37,11 +37,11 @@ def test_a_job_that_would_keep_all_from_being_done_is_pressing() -> None:
 
 
 def test_a_job_that_would_miss_its_fair_finish_is_due_before_all() -> None:
-    # Five jobs on one GPU: a's fair finish is 1.15 · 5 · 100 s after it came, and it takes 100 s. The others are new.
+    # Five jobs on one GPU: a's fair finish is 1.2 · 5 · 100 s after it came, and it takes 100 s. The others are new.
     rows = [job("a", 0, 1, 100), *(job(f"s{i}", 470, 1, 50) for i in range(4))]
-    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=474.0)["a"].startswith("waits")
-    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=475.0)["a"] == (
-        "runs first: to be fair it is to be done by t = 575 s, and it takes 100 s more at best"
+    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=499.0)["a"].startswith("waits")
+    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=500.0)["a"] == (
+        "runs first: to be fair it is to be done by t = 600 s, and it takes 100 s more at best"
     )
 
 
@@ -50,11 +50,32 @@ def test_a_heavier_job_is_due_sooner() -> None:
     assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=50.0)["heavy"].startswith("runs first")
 
 
+def test_who_runs_is_due_three_rounds_sooner_so_that_it_is_not_stopped_and_started_in_turns() -> None:
+    # Five jobs on one GPU: a ran 100 s of its 200 s, so its fair finish is 1.2 · 5 · 200 s after it came. It is to run
+    # again from 1,100 s on if it waits, and from 740 s on if it runs.
+    def of_a(at: float, held: dict[str, int]) -> str:
+        rows = [job("a", 0, 1, 200), *(job(f"s{i}", at, 1, 50) for i in range(4))]
+        moment = snapshot(rows, "gpu:1x1", held=held, ran={"a": 100.0}, now=at)
+        return Shoal(margin=0.0).decide(moment).verdicts["a"].reason.sentence()
+
+    assert of_a(739.0, {"a": 1}).startswith("waits")
+    assert of_a(740.0, {"a": 1}).startswith("runs first")
+    assert of_a(1099.0, {}).startswith("waits")
+    assert of_a(1100.0, {}).startswith("runs first")
+
+
+def test_of_two_that_take_as_long_the_narrower_goes_first() -> None:
+    rows = [job("wide", 0, 2, 1000), job("narrow", 0, 1, 1000), *(job(f"long{i}", 0, 1, 5000.0) for i in range(6))]
+    said = told(rows, "gpu:1x2", Shoal(alpha=inf))
+    assert said["narrow"].startswith("runs: the 1,000 GPU-seconds")
+    assert said["wide"].startswith("waits")
+
+
 def test_when_the_due_want_more_than_there_is_nobody_is() -> None:
     # The wide ones are long overdue. One of them is served first; two want more than there is, and neither is.
     wide, short = [job(f"wide{i}", 0, 4, 2000) for i in range(2)], job("short", 999_990, 2, 100)
     assert told([wide[0], short], "gpu:1x4", Shoal(margin=0.0), at=1e6)["wide0"].startswith("runs first")
-    assert told([*wide, short], "gpu:1x4", Shoal(margin=0.0), at=1e6)["short"].startswith("runs: the 100 s")
+    assert told([*wide, short], "gpu:1x4", Shoal(margin=0.0), at=1e6)["short"].startswith("runs: the 200 GPU-seconds")
 
 
 def test_whoever_runs_keeps_its_gpus_until_the_round_ends() -> None:

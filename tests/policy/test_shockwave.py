@@ -13,7 +13,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import parse_cluster
 from shoal.policy.shockwave.memory import Memory, Plan
 from shoal.policy.shockwave.policy import Shockwave
-from shoal.policy.shockwave.welfare import SHAPES, welfare
+from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
 from shoal.testing.builders import Run, job, simulate, snapshot
 from shoal.workload.files import read_workload
 from shoal.workload.schema import Job
@@ -153,6 +153,44 @@ def test_a_larger_budget_buys_rounds_and_a_tenant_s_is_split_among_its_jobs(budg
     rows += [job(name, 0, 1, 6000, weight=2.0, tenant="many") for name in "cde"]
     decision = Shockwave(budgets=budgets, lam=0.0, layout="exact").decide(snapshot(rows, "gpu:1x1"))
     assert [name for name, verdict in decision.verdicts.items() if isinstance(verdict, Grant)] == [served]
+
+
+def granted(moment: Snapshot, policy: Shockwave) -> list[str]:
+    verdicts = policy.decide(moment).verdicts
+    return [name for name, verdict in verdicts.items() if isinstance(verdict, Grant)]
+
+
+NARROW = [job(name, 0, 1, 1000) for name in "abcd"]
+
+
+@pytest.mark.parametrize(
+    ("other", "held", "served"),
+    [
+        pytest.param(
+            job("wide", 0, 4, 900), {}, ["a", "b", "c", "d"], id="those with less GPU time left, if more run time"
+        ),
+        pytest.param(job("wide", 0, 4, 900, weight=5.0), {}, ["wide"], id="who has the budget for it"),
+        pytest.param(
+            job("wide", 0, 4, 340), {"wide": 4}, ["wide"], id="who runs already, if it has not much more left"
+        ),
+        pytest.param(job("wide", 0, 4, 400), {"wide": 4}, ["a", "b", "c", "d"], id="not who runs, if it has"),
+    ],
+)
+def test_the_most_weight_for_the_gpu_time_left_runs_first(other: Job, held: dict[str, int], served: list[str]) -> None:
+    assert granted(snapshot([other, *NARROW], "gpu:1x4", held=held), Shockwave(lam=0.0)) == served
+
+
+def test_who_has_less_than_its_margin_to_lose_runs_at_once_beside_the_longest() -> None:
+    # All can be done 6,000 s from now. `next` could wait for 240 s, two rounds, if nothing at all came between.
+    rows = [job("longest", 0, 1, 6000), job("next", 0, 1, 5760), *(job(f"s{i}", 0, 1, 600) for i in range(8))]
+    assert granted(snapshot(rows, "gpu:1x3"), Shockwave()) == ["longest", "next", "s0"]
+
+
+def test_linear_welfare_counts_what_is_left_and_the_others_all_work() -> None:
+    done, gained, whole = np.array([75.0]), np.array([[0.0, 5.0]]), np.array([100.0])
+    assert part_done(done, gained, whole, "linear").tolist() == [[0.0, 0.2]]
+    assert part_done(done, gained, whole, "slopes").tolist() == part_done(done, gained, whole, "log").tolist()
+    assert part_done(done, gained, whole, "log").tolist() == [[0.75, 0.8]]
 
 
 def test_a_job_about_to_end_still_gains_from_a_round() -> None:

@@ -1,24 +1,27 @@
 """Themis: valuations, the two sides of the auction, leases, and whole rounds."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
+from typing import Literal
 
 import numpy as np
 import pytest
 
-from shoal.core.decision import Grant, Verdicts
-from shoal.core.snapshot import Measurement
+from shoal.core.decision import Decision, Grant, Verdicts
+from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.topology import Locality, Placement
 from shoal.perf.valuation import Work, finish_seconds, ideal_seconds, usable
 from shoal.policy.registry import parse_policy
 from shoal.policy.themis.agent import NOTHING, Agent, divided
 from shoal.policy.themis.arbiter import Arbiter
 from shoal.policy.themis.locality import GUESSED, learned
-from shoal.policy.themis.memory import Memory
+from shoal.policy.themis.memory import Memory, Reaches
 from shoal.policy.themis.policy import Themis
 from shoal.policy.themis.protocol import Bid, Level, Offer, Report, Row
+from shoal.sim.faults import Faults, NodeFault
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.testing.conformance import check_policy
+from shoal.workload.synthetic import generate
 
 # ── valuation ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -180,19 +183,19 @@ def test_named_machines_are_given_to_one_each() -> None:
 
 
 def test_an_app_is_all_jobs_of_one_name() -> None:
-    # Four jobs of one app and one job alone, on 4 GPUs, nobody else: one app is invited and would take all but what
-    # its payment (none: it bids alone) leaves.
+    # Four jobs of one app and one job alone, on 4 GPUs, nobody else: both apps are new, at 1/2, so that the first is
+    # invited and takes all but what its payment (none: it bids alone) leaves.
     rows = [job(f"trial-{i}", 0, 1, 1000, app="search") for i in range(4)] + [job("alone", 0, 1, 10)]
     moment = snapshot(rows, "gpu:1x4")
     decision = Themis().decide(moment)
     verdicts = Verdicts.of(moment, decision.verdicts)
     assert verdicts.gpus.tolist() == [1, 1, 1, 1, 0]
     assert verdicts["trial-0"].reason.sentence() == (
-        "runs on 1 GPU: its app, at ρ 1, won 4 at auction, paid 0% of them and kept 4, with 0 left over by others; "
+        "runs on 1 GPU: its app, at ρ 0.5, won 4 at auction, paid 0% of them and kept 4, with 0 left over by others; "
         "leased until t = 600 s"
     )
     assert verdicts["alone"].reason.sentence() == (
-        "waits: its app, at ρ 0.5, is not among the 1 that bid for 4 GPUs, at ρ 1 and above; "
+        "waits: its app, at ρ 0.5, is not among the 1 that bid for 4 GPUs, at ρ 0.5 and above; "
         "it was handed 0 for other jobs"
     )
     assert decision.review_at == 600.0
@@ -228,6 +231,32 @@ def test_elastic_jobs_are_given_as_many_as_make_them_faster() -> None:
     rows = [job("wide", 0, 2, 1000, min_gpus=1, max_gpus=8)]
     moment = snapshot(rows, "gpu:2x4")
     assert Verdicts.of(moment, Themis().decide(moment).verdicts).gpus.tolist() == [8]
+
+
+@pytest.mark.parametrize(("cluster", "gpus"), [("p100:2x8", 16), ("p100:1x8,p100:1x1", 8)])
+def test_a_job_that_distance_slows_has_a_second_machine_where_that_makes_it_faster(cluster: str, gpus: int) -> None:
+    # VGG16 is slower on nine GPUs of two machines than on eight of one, and faster on sixteen than on either.
+    rows = [job("vgg", 0, 4, model="VGG16", work=1e6, min_gpus=1, max_gpus=16)]
+    moment = snapshot(rows, cluster)
+    curve = moment.perf.curve(moment.jobs.at(0), "p100")
+    assert curve[9] < curve[8]
+    assert Verdicts.of(moment, Themis().decide(moment).verdicts).gpus.tolist() == [gpus]
+
+
+def test_gpus_that_slow_one_job_of_an_app_go_to_another() -> None:
+    # Nine GPUs for two jobs that would each be slower on nine than on eight.
+    rows = [job(name, 0, 16, model="VGG16", work=1e6, min_gpus=1, max_gpus=16, app="a") for name in ("a1", "a2")]
+    moment = snapshot(rows, "p100:1x8,p100:1x1")
+    assert sorted(Verdicts.of(moment, Themis().decide(moment).verdicts).gpus.tolist()) == [1, 8]
+
+
+def test_newcomers_fare_alike_whatever_their_width_and_waiting_hurts_short_apps_more() -> None:
+    rows = [job("wide", 0, 8, 9000), job("narrow", 0, 1, 9000), job("short", 0, 1, 900), job("late", 600, 1, 9000)]
+    new, later = snapshot(rows[:3], "gpu:1x8"), snapshot(rows, "gpu:1x8", now=600.0)
+    assert [Themis().standing(new, app).rho for app in range(3)] == pytest.approx([1 / 3, 1 / 3, 1 / 3])
+    rho = [Themis().standing(later, app).rho for app in range(4)]
+    assert rho[2] > rho[0] == pytest.approx(rho[1])
+    assert rho[1] > rho[3] == pytest.approx(1 / 4)
 
 
 def test_naming_machines_seats_jobs_there() -> None:
@@ -275,6 +304,61 @@ def test_a_liar_and_errors_change_bids_and_nothing_else() -> None:
     wrong = agent.mistaken(0.1, 0.5)
     assert wrong.left[2] == pytest.approx(1.1 * agent.left[2])
     assert wrong.slowdown == pytest.approx((1.0, 1.0, 1.65, 1.95))
+
+
+@dataclass(frozen=True)
+class Forgetful:
+    """Themis that works everything out again at each decision."""
+
+    policy: Themis
+
+    def decide(self, moment: Snapshot) -> Decision:
+        memory = moment.carry
+        if isinstance(memory, Memory):
+            apps = {app: replace(past, reckoning=None) for app, past in memory.apps.items()}
+            moment = replace(moment, carry=replace(memory, apps=apps, reaches=Reaches()))
+        return self.policy.decide(moment)
+
+
+def said_last(decision: Decision) -> list[tuple[int, float, list[float]]]:
+    """By app what is remembered of its last valuation."""
+    memory = decision.carry
+    assert isinstance(memory, Memory)
+    valued = ((app, past.valuation) for app, past in memory.apps.items())
+    return [(app, v.spent, v.left.tolist()) for app, v in valued if v is not None]
+
+
+@pytest.mark.parametrize("knowledge", ["profiled", "online"])
+@pytest.mark.parametrize("options", ["", "bids=machines,f=0.5", "noise=0.2"])
+def test_what_is_remembered_so_as_not_to_be_reckoned_again_changes_nothing(
+    knowledge: Literal["profiled", "online"], options: str
+) -> None:
+    policy = parse_policy(f"themis:{options}" if options else "themis")
+    assert isinstance(policy, Themis)
+    rows = generate("afs", jobs=14, seed=4, interarrival=300.0).jobs
+    lost = Faults(script=(NodeFault(2000.0, 1, 4000.0),))
+    runs = [
+        simulate(p, rows, "gtx1080:3x4", knowledge=knowledge, faults=lost, until=10_000.0)
+        for p in (policy, Forgetful(policy))
+    ]
+    ours, again = ([(cycle.now, cycle.judgement.verdicts.digest()) for cycle in run.cycles] for run in runs)
+    assert len(ours) > 40
+    assert ours == again
+    first, second = (said_last(run.cycles[-1].judgement.decision) for run in runs)
+    assert first == second
+
+
+def test_a_job_that_is_reshaped_is_reckoned_anew() -> None:
+    rows = [job("a", 0, 2, 1000, min_gpus=1, max_gpus=2), job("b", 0, 1, 1000)]
+    moment = snapshot(rows, "gpu:1x4")
+    first = Themis(f=0.0).decide(moment)
+    assert Verdicts.of(moment, first.verdicts).gpus.tolist() == [2, 1]
+    wider = snapshot([job("a", 0, 2, 1000, min_gpus=1, max_gpus=3), rows[1]], "gpu:1x4")
+    assert isinstance(first.carry, Memory)
+    second = Themis(f=0.0).decide(replace(wider, carry=replace(first.carry, leases={})))
+    assert Verdicts.of(wider, second.verdicts).gpus.tolist() == [3, 1]
+    assert isinstance(second.carry, Memory)
+    assert second.carry.apps[0].demand == 3
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class ReasonCode(IntEnum):
     AUCTION_WON = 12
     AUCTION_HANDED = 13
     ALLOTTED = 14
-    SHORTEST = 15
+    SMALLEST = 15
     WINDOW_RUNS = 16
     WINDOW_FILLS = 17
     DUE = 18
@@ -106,7 +106,7 @@ SENTENCES: dict[ReasonCode, str] = {
     "weight is {3:,.4g}",
     _C.DUE: "runs first: to be fair it is to be done by t = {0:,.6g} s, and it takes {1:,.6g} s more at best",
     _C.PRESSING: "runs: it takes {0:,.6g} s more, and if it waited not all could be done by t = {1:,.6g} s",
-    _C.SHORTEST: "runs: the {0:,.6g} s it still takes are among the least; its fair finish is t = {1:,.6g} s",
+    _C.SMALLEST: "runs: the {0:,.6g} GPU-seconds it still takes are among the least; its fair finish is t = {1:,.6g} s",
     _C.OUTRANKED: "waits: its {0} is {1:,.6g}; jobs up to {2:,.6g} take the GPUs",
     _C.BEHIND_HEAD: "waits its turn: {0} is first and needs {1:,.0f} GPUs, with {2:,.0f} free",
     _C.NO_ROOM: "waits: needs {0:,.0f} GPUs; {1:,.0f} left when its turn comes",
@@ -130,7 +130,7 @@ SENTENCES: dict[ReasonCode, str] = {
     _C.ALLOTTED_LATER: "waits: GPUs are allotted anew at t = {0:,.6g} s; until then nobody moves",
     _C.WORTH_LESS: "waits: {0:,.0f} GPUs would give it {1:,.4g} times the goodput of its fair share, worth {2:,.4g} at "
     "weight {3:,.4g}; the {4:,.0f} jobs that have {5:,.0f} GPUs are worth more in all",
-    _C.HAS_TIME: "waits: shorter jobs go first; it takes {0:,.6g} s more and moves up at t = {1:,.6g} s at the latest, "
+    _C.HAS_TIME: "waits: smaller jobs go first; it takes {0:,.6g} s more and moves up at t = {1:,.6g} s at the latest, "
     "its fair finish being t = {2:,.6g} s",
     _C.IN_WORDS: "{0}",
 }

@@ -65,7 +65,10 @@ class PerfModel(Protocol):
         ...
 
     def curve(self, job: "JobView", kind: str) -> Floats:
-        """By number of GPUs from 0 to the job's most: the rate on that kind, seated well."""
+        """By number of GPUs from 0 to the job's most: the rate on that kind, seated well.
+
+        It depends on nothing but the job's specification, its batch size and what was measured on it.
+        """
         ...
 
     def colocated(self, a: "JobView", b: "JobView") -> tuple[float, float]:

@@ -12,6 +12,7 @@ References: Themis (NSDI '20) §4.3, equations 1 and 2.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -46,26 +47,43 @@ class Work:
         return float((counts * self.seconds[counts]).min())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Use:
     """By number of GPUs: how many of them an app can use, and on how many its widest job would run."""
 
     gpus: Ints
     widest: Ints
 
+    @cached_property
+    def _whole(self) -> Ints:
+        whole: Ints = np.flatnonzero(self.gpus == np.arange(len(self.gpus)))
+        whole.flags.writeable = False
+        return whole
+
+    @cached_property
+    def _all_sizes(self) -> tuple[int, ...]:
+        return tuple(self.sizes().tolist())
+
     def sizes(self, above: int = 0) -> Ints:
         """The numbers above this one that can be used to the last GPU."""
-        counts = np.arange(len(self.gpus))
-        whole: Ints = counts[(self.gpus == counts) & (counts > above)]
-        return whole
+        return self._whole[int(np.searchsorted(self._whole, above, side="right")) :]
+
+    def beyond(self, held: int) -> tuple[int, ...]:
+        """How many GPUs beside those held could be used to the last, ascending."""
+        return tuple((self.sizes(held) - held).tolist()) if held else self._all_sizes
 
 
 def usable(reaches: Sequence[tuple[int, int]], limit: int) -> Use:
     """How GPUs up to ``limit`` are used when jobs in order take their fewest, as far as they go, and share the rest.
 
     ``reaches`` are the fewest and the most of each. Nobody can be given part of a gang: a job whose fewest are more
-    than what is left is passed over.
+    than what is left is passed over. The answer is remembered, for many apps are alike; its arrays are read-only.
     """
+    return _usable(tuple(reaches), limit)
+
+
+@lru_cache(maxsize=4096)
+def _usable(reaches: tuple[tuple[int, int], ...], limit: int) -> Use:
     left = np.arange(limit + 1)
     room, widest, running = (np.zeros(limit + 1, dtype=np.int64) for _ in range(3))
     for (least, most), alike in groupby(reaches):
@@ -78,7 +96,9 @@ def usable(reaches: Sequence[tuple[int, int]], limit: int) -> Use:
     gpus = np.arange(limit + 1) - left + shared
     even = -(-gpus // np.maximum(running, 1))
     widest_of_all = max((most for _, most in reaches), default=0)
-    return Use(gpus, np.where(shared > 0, np.minimum(np.maximum(widest, even), widest_of_all), widest))
+    widths = np.where(shared > 0, np.minimum(np.maximum(widest, even), widest_of_all), widest)
+    gpus.flags.writeable = widths.flags.writeable = False
+    return Use(gpus, widths)
 
 
 def phase_seconds(works: Sequence[Work], use: Use) -> Floats:

@@ -139,7 +139,7 @@ POLICIES: dict[str, Entry] = {
     ),
     "shoal": Entry(
         "shoal:Shoal",
-        "everybody done by its fair finish, all by a common horizon, the shortest first",
+        "everybody done by its fair finish, all by a common horizon, the smallest first",
         "ours; docs/house-policy.md",
     ),
     "isolated": Entry(

@@ -1,4 +1,4 @@
-"""The house policy: everybody done by its fair finish, all of them done by a common horizon, the shortest first.
+"""The house policy: everybody done by its fair finish, all of them done by a common horizon, the smallest first.
 
 No window and no solver: one sort each round. Each job has a predicted remaining run time R, an optimistic one r and a
 pessimistic one R⁺, with all of it at the fastest and at the slowest rate in sight (``perf.adaptation``). Whoever runs
@@ -7,9 +7,11 @@ passing over gangs that do not fit:
 
 1. **due**: waiting longer would miss its fair finish a + α·c·(s + r), a being its arrival, s the seconds it ran and c
    the contention: the most weight that was live since it came, per GPU and unit of its own weight, at least 1. Worst
-   ratio first. When the due ask for more GPUs than there are, no order can keep all their finishes, and nobody is due.
+   ratio first. Whoever runs is due three rounds sooner: r being optimistic, its fair finish moves away while it runs,
+   and it would be stopped and started in turns. When the due ask for more GPUs than there are, no order can keep all
+   their finishes, and nobody is due.
 2. **pressing**: R⁺, begun ``margin`` rounds from now, would end after the horizon. Longest R first.
-3. everybody else, shortest r for its weight first.
+3. everybody else, fewest GPU-seconds gang·r for its weight first.
 
 The **horizon** is the soonest that all live jobs can be done: now plus max(Σ gang·r / GPUs, max r). What is not needed
 to keep it is free to serve response times.
@@ -41,6 +43,9 @@ _PRIOR_ERROR, _PRIOR_JOBS = 0.1, 2.0
 
 _DEVIATIONS = 2.0
 """How many standard deviations longer than predicted an unmeasured job may well be."""
+
+_GRACE_ROUNDS = 3.0
+"""How much sooner a job is due that runs than one that waits."""
 
 Rows = NDArray[np.intp]
 
@@ -120,7 +125,7 @@ class Shoal:
     """
 
     round: float = 120.0
-    alpha: float = 1.15
+    alpha: float = 1.2
     margin: float = 2.0
     rule: str = "restatement"
     noise: float = 0.0
@@ -202,13 +207,14 @@ class Shoal:
         fair = columns.submitted + self.alpha * fair_seconds
         latest = horizon - outlook.pessimistic * widened - self.margin * self.round
         moves_up = np.minimum(fair - optimistic, latest)
-        due = (fair - optimistic <= now) & snapshot.possible
+        grace = np.where(columns.held > 0, _GRACE_ROUNDS * self.round, 0.0)
+        due = (fair - optimistic - grace <= now) & snapshot.possible
         if int(columns.gpus[due].sum()) > sum(snapshot.cluster.capacity):
             due[:] = False
         pressing = (latest <= now) & ~due
         rank = np.where(due, 0, np.where(pressing, 1, 2)).astype(np.int8)
         ratio = (now - columns.submitted + optimistic) / np.maximum(fair_seconds, 1e-9)
-        key = np.where(due, -ratio, np.where(pressing, -predicted, optimistic / columns.weight))
+        key = np.where(due, -ratio, np.where(pressing, -predicted, columns.gpus * optimistic / columns.weight))
         return _Ranking(rank, key, fair, moves_up)
 
 
@@ -236,13 +242,13 @@ def _told(
     end: Seconds,
 ) -> Verdicts:
     runs = served.gpus > 0
-    by_rank = np.array([ReasonCode.DUE, ReasonCode.PRESSING, ReasonCode.SHORTEST], dtype=np.uint8)[ranking.rank]
+    by_rank = np.array([ReasonCode.DUE, ReasonCode.PRESSING, ReasonCode.SMALLEST], dtype=np.uint8)[ranking.rank]
     waits = np.where(ranking.rank < 2, np.uint8(ReasonCode.NO_ROOM), np.uint8(ReasonCode.HAS_TIME))
     codes = np.where(runs, np.where(kept, np.uint8(ReasonCode.LEASED), by_rank), waits)
     numbers: Numbers = {
         ReasonCode.DUE: (ranking.fair, outlook.optimistic),
         ReasonCode.PRESSING: (outlook.predicted, horizon),
-        ReasonCode.SHORTEST: (outlook.predicted, ranking.fair),
+        ReasonCode.SMALLEST: (snapshot.columns.gpus * outlook.predicted, ranking.fair),
         ReasonCode.LEASED: (end,),
         ReasonCode.NO_ROOM: (snapshot.columns.gpus, served.most_free),
         ReasonCode.HAS_TIME: (outlook.predicted, np.maximum(ranking.moves_up, end), ranking.fair),

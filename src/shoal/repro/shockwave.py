@@ -21,6 +21,7 @@ import numpy as np
 
 from shoal.app import Scenario, run
 from shoal.core.commands import Start
+from shoal.core.decision import Floats
 from shoal.core.errors import InputError
 from shoal.core.events import BatchChanged, Event, JobStarted, JobSubmitted
 from shoal.core.job import JobSpec
@@ -301,11 +302,20 @@ def prediction_errors(data: Path, trace: str, rule: str) -> Mapping[float, float
 
     Jobs are told to the predictor as a cluster would hear of them: what their owners declare, and what happened.
     """
-    name, table_name, _ = TRACES[trace]
-    jobs = read_workload(data / "shockwave" / name, "shockwave").jobs
-    known = catalog().extended(parse_table(speeds(data, table_name), table_name))
-    model = ProfiledModel(parse_cluster("v100:1x8"), known)
+    jobs, model = public(data, trace).jobs, _model(data, trace)
     return {at: fmean(_error(model, job, at, rule) for job in jobs) for at in PROGRESS}
+
+
+def true_seconds(data: Path, trace: str, jobs: Sequence[Job]) -> Floats:
+    """How long each of a public trace's jobs runs in all, alone and with its own batch-size schedule."""
+    model = _model(data, trace)
+    return np.array([_moment(model, job, 0.0)[1] for job in jobs])
+
+
+def _model(data: Path, trace: str) -> ProfiledModel:
+    name = TRACES[trace][1]
+    known = catalog().extended(parse_table(speeds(data, name), name))
+    return ProfiledModel(parse_cluster("v100:1x8"), known)
 
 
 def _error(model: ProfiledModel, job: Job, progress: float, rule: str) -> float:

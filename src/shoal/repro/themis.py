@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import exp, inf, log, sqrt
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 
 import numpy as np
 
@@ -98,11 +98,12 @@ class Contest:
 class Lied:
     """A lie's effect: seconds to the end of the liar, and of the others on average, each over those when it is honest.
 
-    Below 1 lying pays.
+    Below 1 lying pays. Cases of a ``seed`` share the run in which all are honest.
     """
 
     liar: float
     others: float
+    seed: int
 
 
 Results = Mapping[Run, Measured]
@@ -335,21 +336,23 @@ def told_lies(contest: Contest, seeds: Sequence[int], tell: Tell | None = None) 
                 lied = app_seconds(contest, seed, liar, lie)
                 others = [name for name in honest if name != liar]
                 before, after = (sum(seconds[name] for name in others) for seconds in (honest, lied))
-                found[lie].append(Lied(lied[liar] / honest[liar], after / before))
+                found[lie].append(Lied(lied[liar] / honest[liar], after / before, seed))
     return found
 
 
 def by_lie(contest: Contest, found: Mapping[float, Sequence[Lied]]) -> Table:
     """Figure 18: what lying did to the liar and to the others; the mean is geometric, ± twice its standard error.
 
-    Cases count as independent, though those of a seed share the run in which all are honest.
+    The error is that of the seeds' means: apps of a seed fight over the same GPUs, so their times are not independent.
     """
     rows: list[list[Cell]] = []
     pays = []
     for lie, cases in found.items():
         logs = [log(case.liar) for case in cases]
-        mean = sum(logs) / len(logs)
-        error = stdev(logs) / sqrt(len(logs)) if len(logs) > 1 else inf
+        seeds = {case.seed for case in cases}
+        means = [fmean(log(case.liar) for case in cases if case.seed == seed) for seed in seeds]
+        mean = fmean(means)
+        error = stdev(means) / sqrt(len(means)) if len(means) > 1 else inf
         others = exp(sum(log(case.others) for case in cases) / len(cases))
         sooner, later = sum(x < -1e-9 for x in logs), sum(x > 1e-9 for x in logs)
         rows.append([lie, exp(mean), 2 * error, others, sooner, len(logs) - sooner - later, later])

@@ -40,6 +40,11 @@ class Adaptation:
 _LOOKS = 0.01
 """The part of training that looking at gradients may take by its own count; on a GPU it costs up to twice as much."""
 
+_PAUSE = 3.0
+"""How many times longer than usual a step counts for at most."""
+_FOLLOW = 0.1
+"""What a step's time counts in what is usual."""
+
 _REPORT_SECONDS = 1.0
 
 _WARM_UP_STEPS = 3
@@ -59,7 +64,7 @@ class Adapting:
         self._memory: Memory = {}
         self._norms: list[float] = []
         self._look = self._looking = self._even = False
-        self._trained = 0.0
+        self._trained = self._usual = 0.0
         self._profile: dict[str, Any] | None = None
         self._profiled_at = 0.0
         self._looked: tuple[tuple[float, int] | None, ...] = (None, None)
@@ -116,7 +121,10 @@ class Adapting:
             self._norms.append(sqrt(self._gradients.mean_square))
         if self._place.rank != 0:
             return
-        self._trained += sum(seconds)
+        # A script may do something else between two steps, which is no training to look at gradients in.
+        took = min(sum(seconds), _PAUSE * self._usual) if self._usual else sum(seconds)
+        self._usual += (took - self._usual) * (_FOLLOW if self._usual else 1.0)
+        self._trained += took
         if self._even:
             self._time(local, seconds)
         if (found := self._gradients.compared(now.size)) is not None:

@@ -11,15 +11,19 @@ Choices of ours, where the paper is silent or its figures speak against it; docs
 
 - ρ counts the run time left alone from now (R, not R · N), at the job's fastest known batch size, so that one that was
   predicted to stay slow is not told too late; and N is the most live jobs at once since the job came, over GPUs.
-- ``welfare`` is ``linear``; ``slopes`` and ``log`` are the published code's and the paper's.
-- Jobs heading for ρ ≥ 1 run first, the worst first; then those that run already, so that rounds follow each other;
-  then those with the least left. What the makespan forces goes before all of them once it has no round to lose.
-  ``layout=exact`` keeps the counts of most welfare instead, and with them postpones short jobs as long as the window
-  allows: re-planned every round, it does so again and again.
-- A job's run time counts ``_LONGER`` times and ``_MARGIN`` rounds more where the makespan is concerned, and a window is
-  never longer than the makespan: else nothing in it would press.
+- ``welfare`` is ``linear``, in parts of what a job has left: a round is worth most to those it brings nearest to their
+  end. ``slopes`` and ``log`` are the published code's and the paper's, in parts of all its work.
+- The worth of a plan does not say which rounds come first. Those with the most budget · ρ^k for the GPU time they have
+  left do (Smith's rule, which makes the weighted sum of completion times least on one machine); who runs already
+  counts as nearer to its end, so that rounds follow each other. What the makespan forces goes before all of them once
+  it has no round to lose. ``layout=exact`` keeps the counts of most welfare instead, and with them postpones short
+  jobs as long as the window allows: re-planned every round, it does so again and again.
+- A job's run time counts ``_MARGIN`` rounds more where the makespan is concerned, but never more than the soonest that
+  all can be done: a margin beyond that would raise the level, and leave the next longest jobs without theirs. And a
+  window is never longer than the makespan: else nothing in it would press.
 - Gangs ask to sit on one node; the paper's jobs do not mind distance.
-- Z0 makes λ a pure number, as in the paper; from 1 to infinity (the level before all else) λ changed nothing we saw.
+- Z0 makes λ a pure number, as in the paper. From 3 to infinity (the level before all else) it changed next to nothing
+  we saw; at 1 some makespan goes to whoever would be treated unfairly for it.
 
 ``ahead`` is how long before a round's end the next plan is made, 0 for at the end. A plan that was not made by then
 is not waited for: the one in force goes on, and newcomers are filled in. ``budgets`` says whom weights are given to:
@@ -43,12 +47,15 @@ from shoal.policy.api import all_fit, check_round, round_end
 from shoal.policy.shockwave.memory import Kinds, Memory, Outlooks, Plan, places
 from shoal.policy.shockwave.outlook import outlooks
 from shoal.policy.shockwave.seats import dealt, seated
-from shoal.policy.shockwave.welfare import SHAPES, welfare
+from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
 from shoal.policy.shockwave.words import nobody, told
 from shoal.solve.window import Claims, plan
 
-_LONGER, _MARGIN = 1.1, 2.0
-"""How much longer than predicted a job is taken to run, and how many rounds a restart or a late change may cost it."""
+_MARGIN = 2.0
+"""How many rounds longer than predicted a job is taken to run: what a restart or a late change may cost it."""
+
+_NEARER = 0.7
+"""As what part of the time it has left that of a job that runs counts, in the order of rounds."""
 
 _CHOICES = {
     "mode": ("reactive", "lazy"),
@@ -63,7 +70,7 @@ _CHOICES = {
 class Shockwave:
     """Plans of ``rounds`` rounds of ``round`` seconds, for welfare weighted by ρ to the power ``k``."""
 
-    k: float = 5.0
+    k: float = 3.0
     lam: float = 10.0
     rounds: int = 20
     round: float = 120.0
@@ -144,25 +151,28 @@ class Shockwave:
         """The plan of a window that begins then, kind by kind."""
         columns, cluster = snapshot.columns, snapshot.cluster
         rho = _fairness(snapshot, known, crowd)
-        late = rho >= 1.0
-        order = np.lexsort((np.where(late, -rho, known.optimistic), (columns.held == 0) & ~late, ~late))
+        weight = self._budgets(snapshot) * rho**self.k
+        service = known.optimistic * columns.gpus * np.where(columns.held > 0, _NEARER, 1.0)
+        order = np.argsort(service / weight, kind="stable")
         rank = np.empty(len(order), dtype=np.intp)
         rank[order] = np.arange(len(order))
         kinds, pace = dealt(snapshot, known.seconds, rank)
-        progress = (columns.done[:, None] + known.gained * pace[:, None]) / np.maximum(known.whole, 1e-300)[:, None]
-        worth = (self._budgets(snapshot) * rho**self.k)[:, None] * welfare(progress, self.welfare)
+        after = part_done(columns.done, known.gained * pace[:, None], known.whole, self.welfare)
+        worth = weight[:, None] * welfare(after, self.welfare)
         horizon, gap = self._horizon(snapshot, known, kinds, pace), 0.0
         runs = np.zeros((len(columns), horizon), dtype=bool)
         for kind, capacity in enumerate(cluster.capacity):
             here = order[kinds[order] == kind]
             if not len(here):
                 continue
-            gangs, left = columns.gpus[here], known.seconds[here] / pace[here] / self.round
-            least = float(gangs @ (known.optimistic[here] / pace[here])) / self.round / capacity - horizon
+            gangs, rate = columns.gpus[here], pace[here] * self.round
+            left, alone = known.seconds[here] / rate, known.optimistic[here] / rate
+            full = float(gangs @ alone) / capacity
+            left = np.minimum(left + _MARGIN, max(full, float(alone.max())))
             interpolated = float((columns.run_seconds[here] + known.seconds[here] / pace[here]).sum())
             price = self.lam * len(here) * capacity * self.round / interpolated
-            claims = Claims(gangs, worth[here, : horizon + 1], _LONGER * left + _MARGIN)
-            found = plan(claims, capacity, price, least=least, early=self.layout == "early")
+            claims = Claims(gangs, worth[here, : horizon + 1], left)
+            found = plan(claims, capacity, price, least=full - horizon, early=self.layout == "early")
             runs[here], gap = found.runs, max(gap, found.gap)
         for array in (runs, rank, kinds):
             sealed(array)

@@ -4,14 +4,16 @@ An agent is a value: what an app knows of itself at one moment. It says the trut
 ``slowdown`` or ``works`` and see what becomes of it.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from shoal.perf.valuation import Floats, Ints, Use, Work, finish_seconds, phase_seconds, usable
 from shoal.policy.themis.locality import Slowdown
+from shoal.policy.themis.memory import Reckoning
 from shoal.policy.themis.protocol import Bid, Level, Offer, Row, Seats
 from shoal.solve.levels import fair_counts
 
@@ -23,6 +25,8 @@ served would pay all it won. At 2 the first GPU of an app that scales linearly i
 invited is passed over for the sake of somebody's third, and a payment for it is half at most.
 """
 
+_LEVELS = tuple(Level)
+
 
 @dataclass(frozen=True, eq=False)
 class Agent:
@@ -31,7 +35,8 @@ class Agent:
     ``works`` are its jobs in the order in which they are served, ``ahead`` the phases it means to run after them, and
     ``held`` the GPUs it keeps under lease. ``ideal`` is the time of its own share of the cluster, ``node`` how many
     GPUs a machine has: up to so many, jobs are expected to sit on one. What the app itself ``said`` of the seconds it
-    would take, by number of GPUs, counts instead of what follows from ``works`` and ``ahead``.
+    would take, by number of GPUs, counts instead of what follows from ``works`` and ``ahead``. ``reckoning`` has what
+    follows from ``works``, where that is known already.
     """
 
     app: int
@@ -44,6 +49,7 @@ class Agent:
     limit: int
     ahead: tuple[tuple[Work, ...], ...] = ()
     said: Floats | None = None
+    reckoning: Reckoning | None = None
 
     @cached_property
     def use(self) -> Use:
@@ -55,7 +61,8 @@ class Agent:
         """Seconds until it is done, by number of GPUs, well seated; held for good."""
         if self.said is not None:
             return self.said
-        return phase_seconds(self.works, self.use) + finish_seconds(self.ahead, self.limit)
+        seconds = phase_seconds(self.works, self.use) if self.reckoning is None else self.reckoning.seconds
+        return seconds + finish_seconds(self.ahead, self.limit) if self.ahead else seconds
 
     @cached_property
     def sizes(self) -> Ints:
@@ -65,32 +72,27 @@ class Agent:
     @cached_property
     def least(self) -> int:
         """The fewest GPUs it can do anything with; 0 where there are none."""
-        sizes = self.use.sizes()
-        return int(sizes[0]) if len(sizes) else 0
+        return min(self.use.beyond(0), default=0)
 
-    def rho(self, gpus: int, level: Level | None = None) -> float:
-        """Its finish-time fairness with so many GPUs in all; with none, as if it were done ``NOTHING`` times later."""
+    def rho(self, gpus: int) -> float:
+        """Its finish-time fairness with so many GPUs in all; with none, as if it were done ``NOTHING`` times later.
+
+        Well seated, that is; ``rhos`` minds distance.
+        """
         if not gpus:
             return NOTHING * self.rho(self.least)
-        seconds = float(self.left[gpus])
-        if level is not None:
-            seconds *= self.slowdown[level] / self.slowdown[self._expected(gpus)]
-        return (self.elapsed + seconds) / self.ideal
+        return (self.elapsed + float(self.left[gpus])) / self.ideal
 
-    def _expected(self, gpus: int) -> Level:
-        widest = int(self.use.widest[gpus])
-        return Level.SLOT if widest <= 1 else Level.MACHINE if widest <= self.node else Level.RACK
+    def rhos(self, gpus: Ints, slower: Floats) -> list[float]:
+        """Its finish-time fairness with each of these numbers of GPUs, so many times slower than well seated."""
+        rhos: list[float] = ((self.elapsed + self.left[gpus] * slower) / self.ideal).tolist()
+        return rhos
 
     def bid(self, offer: Offer) -> Bid:
         """A row for every number of GPUs it could use of the offer, as near together as the offer allows at best."""
-        sizes = self.sizes[self.sizes <= offer.gpus]
-        block, rack = offer.block, offer.rack
-        rows = [Row(0, Level.SLOT, self.rho(self.held))]
-        for more in sizes[1:].tolist():
-            widest = int(self.use.widest[self.held + more])
-            level = _level(widest, block, rack)
-            rows.append(Row(more, level, self.rho(self.held + more, level)))
-        return Bid(self.app, tuple(rows), tuple(sizes.tolist()))
+        near = _nearest(self.use, self.held, self.node, self.slowdown, offer.gpus, offer.block, offer.rack)
+        rows = map(Row, near.sizes[1:], near.levels, self.rhos(near.gpus, near.slower))
+        return Bid(self.app, (Row(0, Level.SLOT, self.rho(self.held)), *rows), near.sizes)
 
     def bid_machines(self, offer: Offer) -> Bid:
         """Rows that name machines: for doubling numbers of GPUs, each machine as the one to begin with.
@@ -98,17 +100,20 @@ class Agent:
         A bundle takes from its first machine, then from the fullest in its rack, then from the fullest anywhere.
         """
         sizes = self.sizes[self.sizes <= offer.gpus]
-        rows, seen = [Row(0, Level.SLOT, self.rho(self.held))], set[Seats]()
+        bundles: dict[Seats, tuple[int, int]] = {}
         for more in _doubling(sizes):
-            widest = int(self.use.widest[self.held + more])
+            widest = self.use.widest[[self.held + more]]
             for first in offer.free:
                 seats = _bundle(offer, first, more)
-                if seats not in seen:
-                    seen.add(seats)
+                if seats not in bundles:
                     racks = {rack for node, rack, _ in offer.free if node in dict(seats)}
-                    level = _level(widest, max(n for _, n in seats), more if len(racks) == 1 else 0)
-                    rows.append(Row(more, level, self.rho(self.held + more, level), seats))
-        return Bid(self.app, tuple(rows), tuple(sizes.tolist()))
+                    block, rack = max(n for _, n in seats), more if len(racks) == 1 else 0
+                    bundles[seats] = more, int(_levels(widest, block, rack)[0])
+        counts, levels = np.array(list(bundles.values()), dtype=np.int64).reshape(-1, 2).T
+        slower = _slower(self.slowdown, levels, self.use.widest[self.held + counts], self.node)
+        rhos = self.rhos(self.held + counts, slower)
+        rows = map(Row, counts.tolist(), map(_LEVELS.__getitem__, levels.tolist()), rhos, bundles)
+        return Bid(self.app, (Row(0, Level.SLOT, self.rho(self.held)), *rows), tuple(sizes.tolist()))
 
     def mistaken(self, work: float, slowdown: float) -> "Agent":
         """The same app, wrong by these fractions about its work and about how much distance costs it."""
@@ -118,7 +123,7 @@ class Agent:
         near, machine, rack, cluster = self.slowdown
         wrong = (near, machine, max(rack * (1.0 + slowdown), 1.0), max(cluster * (1.0 + slowdown), 1.0))
         said = None if self.said is None else self.said * (1.0 + work)
-        return replace(self, works=works, ahead=tuple(ahead), slowdown=wrong, said=said)
+        return replace(self, works=works, ahead=tuple(ahead), slowdown=wrong, said=said, reckoning=None)
 
 
 def divided(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints) -> Ints:
@@ -154,10 +159,40 @@ def _evenly(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints, known:
     return even if even.sum() > known.sum() else known
 
 
-def _level(widest: int, block: int, rack: int) -> Level:
-    if widest <= 1:
-        return Level.SLOT
-    return Level.MACHINE if widest <= block else Level.RACK if widest <= rack else Level.CLUSTER
+def _levels(widest: Ints, block: int, rack: int) -> Ints:
+    """How far apart jobs so wide are where so many GPUs are on one machine and so many in one rack, at best."""
+    levels: Ints = (widest > 1).astype(np.int64) + (widest > max(block, 1)) + (widest > max(block, rack, 1))
+    return levels
+
+
+def _slower(slowdown: Slowdown, levels: Ints, widest: Ints, node: int) -> Floats:
+    """How many times slower jobs so wide go at these levels than expected: on one machine if one will do, in a rack."""
+    by_level, expected = np.array(slowdown), _levels(widest, node, rack=int(widest.max(initial=0)))
+    slower: Floats = by_level[levels] / by_level[expected]
+    return slower
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Nearest:
+    """What can be used of an offer by who holds some GPUs: how many more, and from the second of them on how many
+    that makes in all, at which level at best, and how many times slower than well seated that is."""
+
+    sizes: tuple[int, ...]
+    gpus: Ints
+    levels: tuple[Level, ...]
+    slower: Floats
+
+
+@lru_cache(maxsize=4096)
+def _nearest(use: Use, held: int, node: int, slowdown: Slowdown, gpus: int, block: int, rack: int) -> _Nearest:
+    """Remembered, since many apps use GPUs alike."""
+    more = use.beyond(held)
+    more = more[: bisect_right(more, gpus)]
+    counts = held + np.array(more, dtype=np.int64)
+    widest = use.widest[counts]
+    levels = _levels(widest, block, rack)
+    named = tuple(_LEVELS[level] for level in levels.tolist())
+    return _Nearest((0, *more), counts, named, _slower(slowdown, levels, widest, node))
 
 
 def _doubling(sizes: Ints) -> list[int]:

@@ -1,7 +1,8 @@
 """The cluster's side of the auction: invites who fares worst, finds the winners, takes payments, hands out the rest."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -40,28 +41,28 @@ class Arbiter:
 
         What no other can use goes, at random too, to the bidders: nothing that somebody can use is idle.
         """
-        named = any(row.seats for bid in bids for row in bid.rows)
+        named = any(bid.rows[-1].seats for bid in bids)
         outcome = _by_machines(offer, bids) if named else _by_counts(offer, bids)
         draws = chance.random(len(bids))
         awards: dict[int, Award] = {}
         for i, bid in enumerate(bids):
             row, kept = bid.rows[outcome.chosen[i]], float(outcome.kept[i])
-            gpus = rounded(kept * row.gpus, _within(bid, row.gpus), None if self.rounding == "floor" else draws[i])
+            draw = None if self.rounding == "floor" else draws[i]
+            gpus = rounded(kept * row.gpus, _within(bid, row.gpus), draw) if row.gpus else 0
             seats = _trimmed(row.seats, gpus)
             awards[bid.app] = Award(bid.app, gpus, True, row.gpus, kept, 0, row.level, seats)
         for other in others:
             awards[other.app] = Award(other.app, 0, False)
         left = offer.gpus - sum(award.gpus for award in awards.values())
-        wishes = [(other.app, list(other.sizes)) for other in others]
-        left = _handed_out(awards, wishes, left, chance)
-        wishes = [(bid.app, [n for n in bid.sizes if n > awards[bid.app].gpus]) for bid in bids]
-        _handed_out(awards, wishes, left, chance)
+        left = _handed_out(awards, [(other.app, other.sizes) for other in others], left, chance)
+        _handed_out(awards, [(bid.app, bid.sizes) for bid in bids], left, chance)
         return Settlement(_seated(offer, awards) if named else awards, outcome)
 
 
 def _by_counts(offer: Offer, bids: Sequence[Bid]) -> Outcome:
     def count_bid(rows: Sequence[Row]) -> CountBid:
-        return CountBid(np.array([row.gpus for row in rows]), -np.log([row.rho for row in rows]))
+        gpus, _, rhos, _ = zip(*rows, strict=True)
+        return CountBid(np.array(gpus), -np.log(rhos))
 
     return auction_counts([count_bid(bid.rows) for bid in bids], offer.gpus)
 
@@ -77,21 +78,27 @@ def _by_machines(offer: Offer, bids: Sequence[Bid]) -> Outcome:
 
 
 def _within(bid: Bid, gpus: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.array([n for n in bid.sizes if n <= gpus], dtype=np.int64)
+    return np.array(bid.sizes[: bisect_right(bid.sizes, gpus)], dtype=np.int64)
 
 
 def _handed_out(
-    awards: dict[int, Award], wishes: Sequence[tuple[int, list[int]]], left: int, chance: np.random.Generator
+    awards: dict[int, Award], wishes: Sequence[tuple[int, Sequence[int]]], left: int, chance: np.random.Generator
 ) -> int:
-    """Hand out what is left, to each in a random order as much as it can use; what then is still left."""
+    """Hand out what is left, to each in a random order as much as it can use; what then is still left.
+
+    ``wishes`` are the numbers of GPUs that each can use of the whole offer, ascending.
+    """
     if not left or not wishes:
         return left
     for at in chance.permutation(len(wishes)).tolist():
+        if not left:
+            break
         app, sizes = wishes[at]
         had = awards[app]
-        extra = max((n - had.gpus for n in sizes if n - had.gpus <= left), default=0)
-        if extra:
-            awards[app] = replace(had, gpus=had.gpus + extra, extra=extra)
+        within = bisect_right(sizes, had.gpus + left)
+        extra = sizes[within - 1] - had.gpus if within else 0
+        if extra > 0:
+            awards[app] = had._replace(gpus=had.gpus + extra, extra=extra)
             left -= extra
     return left
 
@@ -116,5 +123,5 @@ def _seated(offer: Offer, awards: Mapping[int, Award]) -> dict[int, Award]:
     done: dict[int, Award] = {}
     for app, award in sorted(awards.items(), key=lambda item: -item[1].extra):
         more = taken_from(free, award.extra)
-        done[app] = replace(award, seats=both(Placement(award.seats), more).seats)
+        done[app] = award._replace(seats=both(Placement(award.seats), more).seats)
     return done

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.core.decision import Ints
+from shoal.core.job import JobSpec
+from shoal.core.snapshot import PerfModel
 from shoal.core.units import Seconds
-from shoal.perf.valuation import Floats
+from shoal.perf.valuation import Floats, Use, Work
 from shoal.policy.themis.locality import GUESSED, Slowdown
 
 Rows = NDArray[np.intp]
@@ -32,9 +35,10 @@ class Valuation:
     spent: float = 0.0
     heard: Seconds | None = None
 
-    def seconds(self, gpus: int) -> Seconds:
-        """Until it is done with so many GPUs from now on, or the fewest it can use if that is more."""
-        return float(self.left[min(max(gpus, self.least), len(self.left) - 1)]) * max(1.0 - self.spent, 0.0)
+    @property
+    def fastest(self) -> Seconds:
+        """Until it is done with as many GPUs as it can use from now on."""
+        return float(self.left[-1]) * max(1.0 - self.spent, 0.0)
 
     def after(self, seconds: Seconds, gpus: int) -> "Valuation":
         """The same when so many GPUs have been held for so long."""
@@ -43,12 +47,55 @@ class Valuation:
         return replace(self, spent=self.spent + seconds / float(self.left[min(gpus, len(self.left) - 1)]))
 
 
+class Reach(NamedTuple):
+    """The fewest and the most GPUs of a kind that a job can use, its curve there, and what that rested on."""
+
+    gpus: tuple[int, int]
+    curve: Floats
+    spec: JobSpec
+    batch_size: int
+    measured: int
+
+    def holds(self, spec: JobSpec, batch_size: int, measured: int) -> bool:
+        """Whether it is still what would be found."""
+        return self.spec is spec and self.batch_size == batch_size and self.measured == measured
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reaches:
+    """By admission number and kind, as long as the model and the capacity by kind are the same."""
+
+    perf: PerfModel | None = None
+    capacity: tuple[int, ...] = ()
+    found: dict[tuple[int, int], Reach] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reckoning:
+    """What was reckoned of an app's jobs, and from what: the work left of each, its curve, how they use GPUs.
+
+    As long as these are the same so are the ``works``, and the ``seconds`` they take side by side by number of GPUs.
+    """
+
+    left: tuple[float, ...]
+    curves: tuple[Floats, ...]
+    use: Use
+    works: tuple[Work, ...]
+    seconds: Floats
+
+    def holds(self, left: tuple[float, ...], curves: tuple[Floats, ...], use: Use) -> bool:
+        """Whether it is still what would be reckoned."""
+        if self.left != left or self.use is not use:
+            return False
+        return all(a is b or np.array_equal(a, b) for a, b in zip(self.curves, curves, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Past:
     """An app's past: when it began and how crowded it had been by then, GPU-seconds of jobs that are gone, the most
     GPUs it could ever use, what it learned of distance, and what it last said it is worth. Of one that is ``named``
     more jobs may come when all are gone. ``heard`` is when it said of itself what counts now, and the GPU-seconds that
-    were left then by what the cluster knows."""
+    were left then by what the cluster knows; ``reckoning`` is kept so as not to be made again for an app that waits."""
 
     start: Seconds
     crowd: float
@@ -58,14 +105,16 @@ class Past:
     slowdown: Slowdown = GUESSED
     valuation: Valuation | None = None
     heard: tuple[Seconds, float] | None = None
+    reckoning: Reckoning | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """``crowd`` is the integral of the number of live apps up to ``at``, when there were ``live`` of them.
 
-    ``leases`` are GPUs and the end of their lease, by app and kind. By admission number (``rows``): the app,
-    GPU-seconds done and in all, and how fast they are being done.
+    ``leases`` are GPUs and the end of their lease, by app and kind. By admission number (``rows``, ascending): the app,
+    the most GPUs the job can use, GPU-seconds done and in all, and how fast they are being done. ``reaches`` are kept
+    so as not to be found again.
     """
 
     at: Seconds = 0.0
@@ -75,13 +124,23 @@ class Memory:
     leases: Leases = field(default_factory=dict)
     rows: Rows = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     app: Rows = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    most: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     done: Floats = field(default_factory=lambda: np.empty(0))
     total: Floats = field(default_factory=lambda: np.empty(0))
     pace: Floats = field(default_factory=lambda: np.empty(0))
+    reaches: Reaches = field(default_factory=Reaches)
 
     def crowd_at(self, now: Seconds) -> float:
         """The integral of the number of live apps up to now."""
         return self.crowd + self.live * (now - self.at)
+
+    def unlike(self, rows: Rows, most: Ints) -> NDArray[np.bool_]:
+        """Which of these jobs were not there, or could use fewer or more GPUs."""
+        at = np.searchsorted(self.rows, rows)
+        there = at < len(self.rows)
+        at = at[there]
+        there[there] = (self.rows[at] == rows[there]) & (self.most[at] == most[there])
+        return ~there
 
     def departed(self, rows: Rows, now: Seconds) -> dict[int, float]:
         """By app the GPU-seconds done by its jobs that are no longer there."""

@@ -2,14 +2,16 @@
 
 An auction is one exchange. Every agent *reports* how its app fares. The arbiter makes the same *offer* to those that
 fare worst; nothing is anybody's yet. Each of them answers with one *bid*, a table of what it would make of how much.
-Every agent then gets its *award*. All are values, and mean the same in one process as over a wire.
+Every agent then gets its *award*. All are values, and mean the same in one process as over a wire; those that are made
+by the thousand in every auction are tuples.
 
 References: Themis (NSDI '20) §4.2.2, figure 6.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
 
 from shoal.core.units import Seconds
 
@@ -26,8 +28,7 @@ class Level(IntEnum):
     CLUSTER = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """How an app fares: ρ as it is now, from its latest valuation, and the further GPUs it could use, ascending."""
 
     app: int
@@ -35,7 +36,7 @@ class Report:
     sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Offer:
     """GPUs of one kind that are nobody's: how many are free on which node of which rack, leased until when if won."""
 
@@ -43,17 +44,17 @@ class Offer:
     free: tuple[tuple[int, str, int], ...]
     until: Seconds
 
-    @property
+    @cached_property
     def gpus(self) -> int:
         """How many there are."""
         return sum(gpus for _, _, gpus in self.free)
 
-    @property
+    @cached_property
     def block(self) -> int:
         """The most that are on one machine."""
         return max((gpus for _, _, gpus in self.free), default=0)
 
-    @property
+    @cached_property
     def rack(self) -> int:
         """The most that are in one rack."""
         racks: dict[str, int] = {}
@@ -62,8 +63,7 @@ class Offer:
         return max(racks.values(), default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A line of a bid: the ρ an app would have with so many GPUs more, seated like this.
 
     ``seats`` are empty unless machines are named; the first row of a bid asks for nothing.
@@ -84,8 +84,7 @@ class Bid:
     sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Award:
+class Award(NamedTuple):
     """What an app was given of an offer, and how that came about.
 
     ``won`` GPUs were its part of the best product of values, of which it keeps the fraction ``kept`` (1 − its hidden

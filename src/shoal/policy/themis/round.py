@@ -4,7 +4,7 @@ Leases are an app's, not a job's: when one of its jobs is done the GPUs go to an
 can use is auctioned before the lease is over.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from shoal.core.decision import Ints
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
-from shoal.perf.valuation import Use, usable
+from shoal.perf.valuation import Use
 from shoal.policy.api import round_end
 from shoal.policy.themis.agent import Agent, divided
 from shoal.policy.themis.apps import Apps
 from shoal.policy.themis.arbiter import Arbiter
-from shoal.policy.themis.locality import Slowdown
 from shoal.policy.themis.memory import Lease, Memory, Past, Valuation
 from shoal.policy.themis.protocol import Award, Level, Offer, Report, Seats
 from shoal.policy.themis.seats import both, seats_by_job, taken_from
@@ -54,7 +53,7 @@ class Stand:
 
 @dataclass(slots=True)
 class Round:
-    """By position the GPUs given, their kind (−1: none) and who asks for one node.
+    """By position the GPUs given, their kind (−1: none) and who asks for one node; ``current`` is the kind held now.
 
     ``awards`` hold by app and kind what it was given, ``cuts`` by kind who bid, ``rhos`` by app how it fares.
     """
@@ -70,12 +69,14 @@ class Round:
     cuts: dict[int, Cut] = field(default_factory=dict)
     rhos: dict[int, float] = field(default_factory=dict)
     pasts: dict[int, Past] = field(init=False)
+    current: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         count = len(self.apps.snapshot.columns)
         self.gpus = np.zeros(count, dtype=np.int32)
         self.kinds = np.full(count, -1, dtype=np.int8)
         self.near = np.zeros(count, dtype=bool)
+        self.current = self.apps.snapshot.columns.kind.tolist()
         self.pasts = dict(self.apps.pasts)
         self.leases = self._running_leases()
 
@@ -100,13 +101,13 @@ class Round:
 
     def auction(self, kind: int, arbiter: Arbiter, bent: Bent, *, named: bool) -> None:
         """Give apps what they keep of a kind, and auction the rest."""
-        stands, offer = self._stands(kind)
-        sizes = {app: stand.use.sizes(stand.kept) - stand.kept for app, stand in stands.items()}
-        wanting = [app for app in stands if (sizes[app] <= offer.gpus).any()]
-        reports = [Report(app, self._rho(app, kind, stands[app]), tuple(sizes[app].tolist())) for app in wanting]
+        lessees, offer = self._lessees_and_offer(kind)
+        sizes = self._sizes(kind, lessees) if offer.gpus else {}
+        wanting = {app: more for app, more in sizes.items() if more and more[0] <= offer.gpus}
+        reports = [Report(app, self._rho(app, kind, lessees.get(app)), more) for app, more in wanting.items()]
         if reports:
             invited = arbiter.invited(reports, len(self.apps.members))
-            agents = {app: self._agent(app, kind, stands[app]) for app in wanting if app in invited}
+            agents = {app: self._agent(app, kind, lessees.get(app)) for app in wanting if app in invited}
             bidders = {app: bent(agent, self.apps) for app, agent in agents.items()}
             bids = [agent.bid_machines(offer) if named else agent.bid(offer) for agent in bidders.values()]
             snapshot = self.apps.snapshot
@@ -114,16 +115,13 @@ class Round:
             settled = arbiter.settle(offer, bids, [r for r in reports if r.app not in invited], chance)
             self.cuts[kind] = Cut(len(bids), min(self.rhos[app] for app in bidders), offer.gpus)
             self.awards |= {(app, kind): award for app, award in settled.awards.items()}
-            for app, agent in bidders.items():
-                self._keep(app, agent, agents[app].slowdown)
-        for app, stand in stands.items():
-            self._divide(app, kind, stand)
-
-    def concerned(self, app: int, kind: int) -> NDArray[np.int64]:
-        """The jobs of an app that an auction of a kind was about: those it seated there, and those still waiting."""
-        jobs = self.apps.members[app]
-        concerned: NDArray[np.int64] = jobs[(self.kinds[jobs] == kind) | (self.gpus[jobs] == 0)]
-        return concerned
+            for app, bidder in bidders.items():
+                self._keep(app, bidder, agents[app])
+        given = {app for (app, k), award in self.awards.items() if k == kind and award.gpus}
+        for app in sorted(given | {app for app, k in self.leases if k == kind}):
+            stand = lessees.get(app) or self._stand(app, kind, 0)
+            if stand is not None:
+                self._divide(app, kind, stand)
 
     def ends(self) -> NDArray[np.float64]:
         """By position the end of the first lease of the app on the job's kind; inf for a job without GPUs."""
@@ -147,18 +145,19 @@ class Round:
         for array in (done, total, pace):
             array.flags.writeable = False
         crowd, app = apps.before.crowd_at(now), columns.app.astype(np.intp)
-        return Memory(now, len(apps.members), crowd, self.pasts, self.leases, columns.rows, app, done, total, pace)
+        rows, most, live = columns.rows, columns.max_gpus, len(apps.members)
+        return Memory(now, live, crowd, self.pasts, self.leases, rows, app, most, done, total, pace, apps.reaches)
 
     def _until(self) -> Seconds:
         """When a lease given now ends: with the round that has begun for at most half of its time, or the next."""
         return round_end(self.apps.snapshot.now + 0.5 * self.lease, self.lease)
 
-    def _stands(self, kind: int) -> tuple[dict[int, Stand], Offer]:
-        """How every app stands that has or could have GPUs of a kind, and what is left to auction."""
+    def _lessees_and_offer(self, kind: int) -> tuple[dict[int, Stand], Offer]:
+        """How every app stands that has a lease on GPUs of a kind, and what is left of it to auction."""
         snapshot = self.apps.snapshot
         cluster, columns, free = snapshot.cluster, snapshot.columns, dict(enumerate(snapshot.room.node_free))
         free = {n: free[n] for n, k in enumerate(cluster.node_kind) if k == kind and n not in cluster.down}
-        stands = self._kept(kind)
+        stands = self._lessees(kind)
         held = np.zeros(len(columns), dtype=np.int64)
         for stand in stands.values():
             held[stand.jobs] = stand.counts
@@ -176,68 +175,109 @@ class Round:
         places = tuple((n, cluster.nodes[n].rack, gpus) for n, gpus in free.items() if gpus)
         return stands, Offer(kind, places, self._until())
 
-    def _kept(self, kind: int) -> dict[int, Stand]:
-        """How every app stands; a lease on GPUs that are lost is good for others as long as there are any idle."""
+    def _sizes(self, kind: int, lessees: Mapping[int, Stand]) -> dict[int, tuple[int, ...]]:
+        """By app the further GPUs of a kind that it could use, ascending."""
+        sizes: dict[int, tuple[int, ...]] = {}
+        for app in self.apps.members:
+            stand = lessees.get(app)
+            jobs = [] if stand is not None else self._open(app, kind)
+            if stand is not None:
+                sizes[app] = stand.use.beyond(stand.kept)
+            elif jobs:
+                sizes[app] = self.apps.use(kind, jobs).beyond(0)
+        return sizes
+
+    def _lessees(self, kind: int) -> dict[int, Stand]:
+        """How apps under lease stand; one on GPUs that are lost is good for others as long as there are any idle."""
         columns = self.apps.snapshot.columns
         here = np.where((columns.kind == kind) & (columns.partner < 0), columns.held, 0)
         idle, stands = self.apps.snapshot.cluster.capacity[kind] - int(here.sum()), {}
-        for app, jobs in self.apps.members.items():
-            held, leased = int(here[jobs].sum()), sum(gpus for gpus, _ in self.leases.get((app, kind), ()))
+        for app in sorted(app for app, k in self.leases if k == kind):
+            held, leased = int(here[self.apps.members[app]].sum()), sum(gpus for gpus, _ in self.leases[app, kind])
             stand = self._stand(app, kind, min(leased, held + idle))
             if stand is not None:
                 stands[app] = stand
                 idle -= max(stand.kept - held, 0)
         return stands
 
-    def _stand(self, app: int, kind: int, leased: int) -> Stand | None:
-        """An app's jobs that run on a kind, then those that could, and what it keeps of its leased GPUs there."""
-        columns, reaches = self.apps.snapshot.columns, self.apps.reaches[kind]
+    def _open(self, app: int, kind: int) -> list[int]:
+        """An app's jobs that run on a kind, then those that could."""
+        reach = self.apps.reach
         jobs = [
             i
             for i in self.apps.members[app].tolist()
-            if self.kinds[i] < 0 and reaches[i][0] and not self._keeps_elsewhere(i, app, kind)
+            if self.kinds[i] < 0 and reach(i, kind)[0] and not self._keeps_elsewhere(i, app, kind)
         ]
+        if len(jobs) > 1:
+            jobs.sort(key=lambda i: (self.current[i] != kind, i))
+        return jobs
+
+    def _stand(self, app: int, kind: int, leased: int) -> Stand | None:
+        """How an app stands on a kind, keeping what it can use of so many leased GPUs; None if no job could run."""
+        jobs = self._open(app, kind)
         if not jobs:
             return None
-        jobs.sort(key=lambda i: (columns.kind[i] != kind, i))
-        reach = [reaches[i] for i in jobs]
-        use = usable(reach, self.apps.limit(kind, jobs))
+        use = self.apps.use(kind, jobs)
         kept = int(use.gpus[min(leased, len(use.gpus) - 1)])
-        return Stand(jobs, use, kept, self._counts(kind, jobs, kept))
+        counts = self._counts(kind, jobs, kept) if kept else np.zeros(len(jobs), dtype=np.int64)
+        return Stand(jobs, use, int(counts.sum()), counts)
 
     def _keeps_elsewhere(self, i: int, app: int, kind: int) -> bool:
-        current = int(self.apps.snapshot.columns.kind[i])
+        current = self.current[i]
         return current not in (-1, kind) and (app, current) in self.leases
 
     def _counts(self, kind: int, jobs: Sequence[int], gpus: int) -> NDArray[np.int64]:
         columns = self.apps.snapshot.columns
         running = np.where(columns.kind[jobs] == kind, columns.held[jobs], 0)
-        return divided(gpus, [self.apps.reaches[kind][i] for i in jobs], running)
+        counts = divided(gpus, [self.apps.reach(i, kind) for i in jobs], running)
+        return self._quickened(kind, jobs, counts)
 
-    def _agent(self, app: int, kind: int, stand: Stand) -> Agent:
+    def _quickened(self, kind: int, jobs: Sequence[int], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same without GPUs that slow their job down, which go to those of the others that they make faster."""
+        quick, reach = counts.copy(), self.apps.reach
+        for at, count in enumerate(counts.tolist()):
+            if reach(jobs[at], kind)[0] < count < reach(jobs[at], kind)[1]:
+                quick[at] = self.apps.quickest(jobs[at], kind, count)
+        spare = int((counts - quick).sum())
+        for at, i in enumerate(jobs):
+            if not spare:
+                break
+            more = self.apps.quickest(i, kind, int(quick[at]) + spare) - int(quick[at])
+            quick[at] += more
+            spare -= more
+        return quick
+
+    def _agent(self, app: int, kind: int, stand: Stand | None) -> Agent:
+        """The agent of an app that could use GPUs of a kind; without a stand it keeps none."""
+        if stand is None:
+            return self.apps.agent(app, kind, self._open(app, kind), 0)
         return self.apps.agent(app, kind, stand.jobs, stand.kept)
 
-    def _rho(self, app: int, kind: int, stand: Stand) -> float:
+    def _rho(self, app: int, kind: int, stand: Stand | None) -> float:
         """ρ as it is: by the valuation the app gave last, unless its jobs are others now.
 
-        What is held now says nothing of what comes, for leases end: from now on the app is taken to have its own 1/N
-        of the cluster. So ρ tells by how much it has fallen behind until now.
+        What is held now says nothing of what comes, for leases end: from now on the app is taken to have all it can
+        use. So ρ tells what can no longer be made good. A newcomer has 1/N whatever its width, and from there ρ rises
+        with every second it waits, the faster the shorter the app is.
         """
         valuation, said = self.pasts[app].valuation, self.apps.said(app)
         spoken = None if said is None else said.at
         if valuation is None or valuation.jobs != self.apps.jobs(app) or valuation.heard != spoken:
             agent = self._agent(app, kind, stand)
-            valuation = self._keep(app, agent, agent.slowdown)
+            valuation = self._keep(app, agent, agent)
         self.rhos[app] = self.apps.rho(app, valuation)
         return self.rhos[app]
 
-    def _keep(self, app: int, agent: Agent, slowdown: Slowdown) -> Valuation:
-        """Remember what the app said just now, and what it knows of distance."""
-        left = agent.left.view()
+    def _keep(self, app: int, bidder: Agent, agent: Agent) -> Valuation:
+        """Remember what the app said just now as a bidder, and what it knows of distance and reckoned in truth."""
+        left, past, jobs = bidder.left, self.pasts[app], self.apps.jobs(app)
+        known = past.valuation
+        same = known is not None and known.left is left and known.jobs == jobs and past.slowdown == agent.slowdown
+        if known is not None and same and not known.spent:  # it has waited since it last said so
+            return known
         left.flags.writeable = False
-        heard = self.pasts[app].heard
-        valuation = Valuation(self.apps.jobs(app), left, agent.least, heard=None if heard is None else heard[0])
-        self.pasts[app] = replace(self.pasts[app], slowdown=slowdown, valuation=valuation)
+        valuation = Valuation(jobs, left, bidder.least, heard=past.heard[0] if past.heard else None)
+        self.pasts[app] = replace(past, slowdown=agent.slowdown, valuation=valuation, reckoning=agent.reckoning)
         return valuation
 
     def _divide(self, app: int, kind: int, stand: Stand) -> None:

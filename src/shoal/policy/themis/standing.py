@@ -11,7 +11,7 @@ from shoal.policy.themis.memory import Valuation
 def standing_of(apps: Apps, app: int) -> Standing:
     """How an app of this moment stands."""
     kind = apps.favourite(app)
-    jobs = [i for i in apps.members[app].tolist() if apps.reaches[kind][i][0]]
+    jobs = [i for i in apps.members[app].tolist() if apps.reach(i, kind)[0]]
     agent = apps.agent(app, kind, jobs, 0)
     valuation = apps.pasts[app].valuation or Valuation(apps.jobs(app), agent.left, agent.least)
     return Standing(
@@ -25,7 +25,7 @@ def standing_of(apps: Apps, app: int) -> Standing:
 
 
 def _left(apps: Apps, i: int, kind: int) -> JobLeft:
-    columns, (least, most) = apps.snapshot.columns, apps.reaches[kind][i]
+    columns, (least, most) = apps.snapshot.columns, apps.reach(i, kind)
     left, done = float(apps.left[i]), float(columns.done[i])
     seconds = tuple(apps.work(i, kind).seconds[least : most + 1].tolist()) if least else ()
     return JobLeft(int(columns.rows[i]), left / (left + done), least, seconds)

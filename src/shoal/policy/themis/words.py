@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.decision import NumberColumn, ReasonCode, Verdicts
+from shoal.core.decision import Floats, NumberColumn, ReasonCode, Verdicts
 from shoal.policy.api import explained
 from shoal.policy.themis.protocol import Award
 from shoal.policy.themis.round import Cut, Round
@@ -20,10 +20,10 @@ def told(turn: Round) -> Verdicts:
     """The verdicts of a round."""
     snapshot = turn.apps.snapshot
     codes = np.where(turn.gpus > 0, np.uint8(_LEASED), np.uint8(_NO_ROOM))
-    for app, kind in turn.awards:
-        jobs, award = turn.concerned(app, kind), turn.awards[app, kind]
-        given = _WON if award.gpus > award.extra else _HANDED if award.gpus else _LEASED
-        codes[jobs] = np.where(turn.gpus[jobs] > 0, given, _LOST if award.bidder else _UNINVITED)
+    for kind in turn.cuts:
+        jobs, given = _by_job(turn, kind, _given)
+        _, denied = _by_job(turn, kind, lambda award, _: _LOST if award.bidder else _UNINVITED)
+        codes[jobs] = np.where(turn.gpus[jobs] > 0, given, denied)
     numbers = _Numbers(turn)
     verdicts = explained(snapshot, turn.gpus, codes, numbers, turn.kinds)
     if not turn.near.any() and not turn.pinned:
@@ -39,6 +39,19 @@ def told(turn: Round) -> Verdicts:
         placements=turn.pinned,
     )
     return detailed.overruled(hopeless)
+
+
+def _given(award: Award, _: Cut) -> ReasonCode:
+    return _WON if award.gpus > award.extra else _HANDED if award.gpus else _LEASED
+
+
+def _by_job(turn: Round, kind: int, number: Callable[[Award, Cut], float]) -> tuple[NDArray[np.int64], Floats]:
+    """The jobs that an auction was about, those it seated and those still waiting, and a number of each one's app."""
+    awards = {app: award for (app, k), award in turn.awards.items() if k == kind}
+    members, cut = [turn.apps.members[app] for app in awards], turn.cuts[kind]
+    jobs, numbers = np.concatenate(members), [float(number(award, cut)) for award in awards.values()]
+    concerned = (turn.kinds[jobs] == kind) | (turn.gpus[jobs] == 0)
+    return jobs[concerned], np.repeat(numbers, [len(own) for own in members])[concerned]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +89,9 @@ class _Numbers(Mapping[ReasonCode, tuple[NumberColumn, ...]]):
     def _column(self, number: Callable[[Award, Cut], float]) -> NDArray[np.float64]:
         """A number of the auction each job's app was in; 0 for one that was in none."""
         column = np.zeros(len(self.turn.gpus))
-        for app, kind in self.turn.awards:
-            concerned = self.turn.concerned(app, kind)
-            column[concerned] = number(self.turn.awards[app, kind], self.turn.cuts[kind])
+        for kind in self.turn.cuts:
+            jobs, numbers = _by_job(self.turn, kind, number)
+            column[jobs] = numbers
         return column
 
     def _rho(self) -> NDArray[np.float64]:

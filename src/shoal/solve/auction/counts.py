@@ -26,7 +26,7 @@ class CountBid:
     worth: Floats
 
     def __post_init__(self) -> None:
-        if len(self.units) != len(self.worth) or not len(self.units) or self.units[0] != 0 or (self.units < 0).any():
+        if len(self.units) != len(self.worth) or not len(self.units) or self.units[0] != 0 or self.units.min() < 0:
             raise ValueError("a bid has a worth for every bundle; the first takes no units, and none fewer than 0")
         if not np.isfinite(self.worth).all():
             raise ValueError("the logarithm of a value must be finite: a bidder that gets nothing must be worth some")
@@ -37,26 +37,15 @@ def auction_counts(bids: Sequence[CountBid], units: int) -> Outcome:
 
     Of bundles worth the same the one with the fewest units is won; of bidders in a tie those last in order give way.
     """
-    scales = [_scale(bid, units) for bid in bids]
-    after = [np.zeros(units + 1)]
-    for scale in reversed(scales):
-        after.append(_added(after[-1], scale))
-    after.reverse()
-    before = [np.zeros(units + 1)]
-    for scale in scales:
-        before.append(_added(before[-1], scale))
-    taken, left = np.zeros(len(bids), dtype=np.int64), units
-    for i, scale in enumerate(scales):
-        rest = after[i + 1][left - np.arange(min(left, len(scale) - 1) + 1)]
-        reached = scale[: len(rest)] + rest
-        taken[i] = _first_best(reached)
-        left -= int(taken[i])
-    worth = np.array([scale[n] for scale, n in zip(scales, taken.tolist(), strict=True)])
-    without = np.array([(before[i] + after[i + 1][::-1]).max() for i in range(len(bids))])
+    table = _Table.of(bids, units)
+    scales = table.scales
+    before, after = _reached(scales, units), _reached(scales[::-1], units)[::-1]
+    taken = _taken(scales, after, units)
+    worth = table.worth[np.arange(len(bids)), taken]
+    without = (before[:-1] + after[1:, ::-1]).max(axis=1)
     # The same optimum reached from both ends: where they differ, by rounding, the higher is the bound.
-    bound = max(float(before[-1][-1]), float(after[0][-1]))
-    chosen = np.array([_bundle(bid, n, w) for bid, n, w in zip(bids, taken.tolist(), worth.tolist(), strict=True)])
-    return judged(chosen.astype(np.int64), worth, bound, without, np.zeros(len(bids)))
+    bound = max(float(before[-1, -1]), float(after[0, -1]))
+    return judged(table.bundles(taken, worth), worth, bound, without, np.zeros(len(bids)))
 
 
 _TIED = 1e-12
@@ -69,21 +58,67 @@ def _first_best(reached: Floats) -> int:
     return int(np.argmax(reached >= best - _TIED * (1.0 + abs(best))))
 
 
-def _scale(bid: CountBid, units: int) -> Floats:
-    """The worth of exactly so many units, from none up to the most that are bid for; −inf for a number that is not."""
-    able = bid.units <= units
-    scale = np.full(int(bid.units[able].max()) + 1, -np.inf)
-    np.maximum.at(scale, bid.units[able], bid.worth[able])
-    return scale
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """All bids side by side: by bidder and number of units the worth of exactly so many, −inf where none is bid.
+
+    ``owner``, ``units`` and ``values`` are the bundles of all bidders in a row, ``first`` where each bidder's begin.
+    """
+
+    worth: Floats
+    owner: Ints
+    units: Ints
+    values: Floats
+    first: Ints
+
+    @classmethod
+    def of(cls, bids: Sequence[CountBid], units: int) -> "_Table":
+        lengths = np.array([len(bid.units) for bid in bids], dtype=np.int64)
+        owner = np.repeat(np.arange(len(bids)), lengths)
+        bundles = np.concatenate([bid.units for bid in bids]) if len(bids) else np.zeros(0, dtype=np.int64)
+        values = np.concatenate([bid.worth for bid in bids]) if len(bids) else np.zeros(0)
+        worth = np.full(len(bids) * (units + 1), -np.inf)
+        able = bundles <= units
+        np.maximum.at(worth, owner[able] * (units + 1) + bundles[able], values[able])
+        return cls(worth.reshape(len(bids), units + 1), owner, bundles, values, np.cumsum(lengths) - lengths)
+
+    @property
+    def scales(self) -> list[Floats]:
+        """By bidder the worth from no units up to the most that are bid for."""
+        widths = self.worth.shape[1] - np.argmax(self.worth[:, ::-1] > -np.inf, axis=1)
+        return [row[:width] for row, width in zip(self.worth, widths.tolist(), strict=True)]
+
+    def bundles(self, taken: Ints, worth: Floats) -> Ints:
+        """By bidder the first of its bundles with so many units and this worth."""
+        meant = np.flatnonzero((self.units == taken[self.owner]) & (self.values == worth[self.owner]))
+        _, at = np.unique(self.owner[meant], return_index=True)
+        chosen: Ints = meant[at] - self.first
+        return chosen
 
 
-def _bundle(bid: CountBid, units: int, worth: float) -> int:
-    return int(np.flatnonzero((bid.units == units) & (bid.worth == worth))[0])
+def _reached(scales: Sequence[Floats], units: int) -> Floats:
+    """The best of the first bidders, none of them up to all: a row each, by number of units."""
+    most = max((len(scale) for scale in scales), default=1) - 1
+    best = np.zeros((len(scales) + 1, units + 1))
+    padded = np.full(most + units + 1, -np.inf)
+    # By k and n: what was reached with n − k units. A view, so filling ``padded`` again moves all of it on.
+    without = sliding_window_view(padded, units + 1)[::-1]
+    sums = np.empty((most + 1, units + 1))
+    for i, scale in enumerate(scales):
+        padded[most:] = best[i]
+        sums_here = np.add(without[: len(scale)], scale[:, None], out=sums[: len(scale)])
+        sums_here.max(axis=0, out=best[i + 1])
+    return best
 
 
-def _added(best: Floats, scale: Floats) -> Floats:
-    """The best by number of units, with one bidder more."""
-    most = len(scale) - 1
-    padded = np.concatenate([np.full(most, -np.inf), best])
-    added: Floats = (sliding_window_view(padded, most + 1) + scale[::-1]).max(axis=1)
-    return added
+def _taken(scales: Sequence[Floats], after: Floats, units: int) -> Ints:
+    """What each bidder takes of the units, in order, given what those after it can reach with the rest."""
+    taken, left = np.zeros(len(scales), dtype=np.int64), units
+    for i, scale in enumerate(scales):
+        if not left:
+            break
+        few = scale[: left + 1]
+        rest = after[i + 1, left - len(few) + 1 : left + 1][::-1]
+        taken[i] = _first_best(few + rest)
+        left -= int(taken[i])
+    return taken
