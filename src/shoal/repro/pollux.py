@@ -238,6 +238,14 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         UNEQUAL,
         "sia",
     ),
+    Experiment(
+        "pollux-unseen",
+        "workloads that none of our policies was tuned on, Sia's, on the 64 GPUs of §5.3",
+        ("sia/workloads-saturn", "sia/workloads-newtrace"),
+        (1, 2, 3, 4),
+        (*_OURS, Variant("rank:memory=false")),
+        "not in it",
+    ),
 )
 LATE = 2.0
 """A job's ρ from which on it counts as late: 99 % of Pollux's jobs are below (§5.3.1)."""
