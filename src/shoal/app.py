@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -21,7 +22,7 @@ from shoal.core.seams import Placer, Policy
 from shoal.core.snapshot import PerfModel, Snapshot
 from shoal.core.topology import Node, Topology, topology_of
 from shoal.engine.loop import Judgement, Loop, judge, steadily
-from shoal.engine.replay import Crew, Replayed, replay
+from shoal.engine.replay import Crew, ReplayDifference, Replayed, replay
 from shoal.engine.state import State
 from shoal.mechanism.restart import RestartMechanism
 from shoal.perf.catalog import Catalog, catalog
@@ -379,9 +380,14 @@ def replay_file(
     return derived, journal, settings
 
 
-def stories_of(path: Path) -> list[Story]:
-    """What happened to each job of a journal file; why jobs waited is derived again, decision by decision."""
+def stories_of(path: Path) -> tuple[list[Story], str]:
+    """What happened to each job of a journal file, and why jobs waited: that is derived again, decision by decision.
+
+    Where this version decides otherwise than the one that ran, it says what differs, and from there on tells only what
+    the journal has itself.
+    """
     told: list[Told] = []
+    until, otherwise = inf, ""
 
     def watch(snapshot: Snapshot, judgement: Judgement) -> None:
         verdicts, rows = judgement.verdicts, snapshot.columns.rows
@@ -389,5 +395,8 @@ def stories_of(path: Path) -> list[Story]:
             reason = verdicts.reason(i)
             told.append(Told(snapshot.now, int(rows[i]), int(reason.code), reason.sentence()))
 
-    replay_file(path, watch=watch)
-    return stories(read_history(JournalFile(path).raw()), told)
+    try:
+        replay_file(path, watch=watch)
+    except ReplayDifference as difference:
+        until, otherwise = difference.at, str(difference)
+    return stories(read_history(JournalFile(path).raw()), told, until), otherwise

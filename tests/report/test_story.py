@@ -34,6 +34,14 @@ def test_waiting_counts_by_kind_of_reason_with_what_was_said_last(three_jobs: Me
     ]
 
 
+def test_what_a_job_was_told_later_than_is_known_is_not_made_up(three_jobs: MemoryJournal) -> None:
+    told = [Told(0.0, 1, _BLOCKED, "waits for 4 GPUs, 2 free"), Told(8.0, 2, _BLOCKED, "waits for 2 GPUs, none free")]
+    _, b, c = stories(read_history(three_jobs.raw()), told, until=9.0)
+    for story, known, unknown in ((b, 9.0, 1.0), (c, 1.0, 11.0)):
+        assert story.waited == known + unknown
+        assert unknown in [w.seconds for w in story.waits if w.sentence == "what it was told is not known"]
+
+
 def test_resizes_and_batch_sizes_are_told_in_order(
     new_journal: Callable[..., MemoryJournal],
     new_spec: Callable[..., JobSpec],

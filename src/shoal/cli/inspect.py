@@ -84,9 +84,13 @@ def _tell_homes(homes: Sequence[Path], as_json: bool) -> None:
 
     told = {home: stories_of(home / JOURNAL) for home in homes}
     if as_json:
-        print_json([{"home": str(home), "jobs": [s.document() for s in found]} for home, found in told.items()])
+        rows = [
+            {"home": str(home), "jobs": [s.document() for s in found], "decides_otherwise": otherwise or None}
+            for home, (found, otherwise) in told.items()
+        ]
+        print_json(rows)
         return
-    for home, found in told.items():
+    for home, (found, otherwise) in told.items():
         policy = last_settings(JournalFile(home / JOURNAL).raw())["policy"]
         click.echo(f"{home}: {len(found)} job{'s' * (len(found) != 1)} under {policy}; times since the journal began")
         for story in found:
@@ -94,6 +98,8 @@ def _tell_homes(homes: Sequence[Path], as_json: bool) -> None:
             click.echo(f"  {first}")
             for line in rest:
                 click.echo(f"    {line}")
+        if otherwise:
+            warn(f"{home}: why jobs waited is told up to where this version decides otherwise: {otherwise}")
 
 
 @click.command()

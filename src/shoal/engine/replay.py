@@ -47,7 +47,11 @@ _NOBODY: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
 
 
 class ReplayDifference(ShoalError):
-    """A decision came out otherwise than the journal says."""
+    """A decision came out otherwise than the journal says, the one made ``at`` this time."""
+
+    def __init__(self, message: str, at: Seconds) -> None:
+        super().__init__(message)
+        self.at = at
 
 
 def fold(records: Iterable[Record], state: State) -> State:
@@ -135,7 +139,7 @@ def _check(crew: Crew, written: Decided, watch: Callable[[Snapshot, Judgement], 
             )
             what = f"commands: the journal has {first[0]}, this replay {first[1]}"
         when = f"decision {state.cycle} at t = {state.now:,.3f} s, with {len(snapshot.columns)} live jobs"
-        raise ReplayDifference(f"{when}, differs in its {what}")
+        raise ReplayDifference(f"{when}, differs in its {what}", state.now)
     if watch is not None:
         watch(snapshot, judgement)
     state.assume(written.commands)

@@ -7,6 +7,7 @@ digest: whoever wants the sentences derives them again and gives them here.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy as np
 from shoal.core.lifecycle import JobState
 from shoal.core.units import JobId, JobNumber, Seconds
 from shoal.report.history import History
+
+_UNTOLD = -1
+"""In place of a reason's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +110,18 @@ def _times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def stories(history: History, told: Iterable[Told]) -> list[Story]:
-    """Every job's story, in order of admission; ``told`` is in order of time."""
+def stories(history: History, told: Iterable[Told], until: Seconds = inf) -> list[Story]:
+    """Every job's story, in order of admission; ``told``, in order of time, is all that was told ``until`` then."""
     heard: dict[JobNumber, list[Told]] = {}
     for telling in told:
         heard.setdefault(telling.job, []).append(telling)
-    return [_story(history, job, heard.get(job, [])) for job in range(len(history))]
+    return [_story(history, job, heard.get(job, []), until) for job in range(len(history))]
 
 
-def _story(history: History, job: JobNumber, told: list[Told]) -> Story:
+def _story(history: History, job: JobNumber, told: list[Told], until: Seconds) -> Story:
     holds = np.flatnonzero(history.holds.job == job)
-    since, until = history.holds.since[holds].tolist(), history.holds.until[holds].tolist()
-    stays = tuple(map(Stay, since, until, history.holds.gpus[holds].tolist()))
+    held = history.holds
+    stays = tuple(map(Stay, held.since[holds].tolist(), held.until[holds].tolist(), held.gpus[holds].tolist()))
     ended = float(history.ended[job])
     return Story(
         id=history.ids[job],
@@ -126,7 +130,7 @@ def _story(history: History, job: JobNumber, told: list[Told]) -> Story:
         outcome=JobState(int(history.outcome[job])).name.lower(),
         stays=stays,
         batches=_batches(history, job),
-        waits=_waits(history, job, stays, told),
+        waits=_waits(history, job, stays, told, until),
     )
 
 
@@ -137,16 +141,19 @@ def _batches(history: History, job: JobNumber) -> tuple[int, ...]:
     return tuple(size for at, size in enumerate(sizes) if not at or size != sizes[at - 1])
 
 
-def _waits(history: History, job: JobNumber, stays: tuple[Stay, ...], told: list[Told]) -> tuple[Wait, ...]:
+def _waits(
+    history: History, job: JobNumber, stays: tuple[Stay, ...], told: list[Told], until: Seconds
+) -> tuple[Wait, ...]:
     """By kind of reason, for how long a job had no GPUs; what it was told first counts from when it had none."""
     edges = [float(history.submitted[job]), *(edge for s in stays for edge in (s.since, s.until)), history.gone[job]]
     found: dict[int, tuple[float, str]] = {}
     for begin, end in zip(edges[::2], edges[1::2], strict=True):
-        within = [t for t in told if begin <= t.at < end]
-        ends = [t.at for t in within[1:]] + [float(end)]
+        known = min(float(end), max(begin, until))
+        within = [t for t in told if begin <= t.at < known]
+        ends = [t.at for t in within[1:]] + [known]
         starts = [begin, *(t.at for t in within[1:])]
-        for telling, start, stop in zip(within, starts, ends, strict=False):
-            before = found.get(telling.code, (0.0, ""))[0]
-            found[telling.code] = before + stop - start, telling.sentence
+        spans = [(t.code, stop - start, t.sentence) for t, start, stop in zip(within, starts, ends, strict=False)]
+        for code, seconds, sentence in (*spans, (_UNTOLD, float(end) - known, "what it was told is not known")):
+            found[code] = found.get(code, (0.0, ""))[0] + seconds, sentence
     waits = (Wait(seconds, sentence) for seconds, sentence in found.values() if seconds > 0.0)
     return tuple(sorted(waits, key=lambda wait: -wait.seconds))
