@@ -301,7 +301,7 @@ def _all() -> list[Bench]:
     benches += _trainer()
     benches.append(Bench("import", "import shoal", 0.3, _fresh(["-c", "import shoal"])))
     trainer = _fresh(["-c", "from shoal.trainer.session import Session"])
-    benches.append(Bench("import-trainer", "import the trainer's session, which needs no framework", 0.1, trainer))
+    benches.append(Bench("trainer-import", "import the trainer's session, which needs no framework", 0.1, trainer))
     benches.append(Bench("help", "shoal --help", 0.5, _fresh(["-m", "shoal", "--help"])))
     return benches
 

@@ -335,9 +335,9 @@ def test_an_agent_told_to_end_lets_jobs_save_tells_and_leaves(site: Site, ask: A
     assert agent.wait() == 0
     site.gone()
     assert file(site, "saved").exists()
-    saved = site.plane.run()
-    assert saved is not None
-    assert (saved.phase, saved.blameless, saved.cause) == ("ended", True, "its node's agent was told to end")
+    # Not the last that was heard: an earlier report, sent by another thread, may come after it.
+    ends = [run for report in site.plane.reports for run in report.runs if (run.job, run.phase) == (1, "ended")]
+    assert {(run.blameless, run.cause) for run in ends} == {(True, "its node's agent was told to end")}
 
 
 def test_told_twice_an_agent_ends_at_once(site: Site, ask: Any) -> None:
