@@ -7,9 +7,10 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from shoal.app import Scenario, run
 from shoal.core.decision import Decision, Grant, Verdicts
 from shoal.core.snapshot import Measurement, Snapshot
-from shoal.core.topology import Locality, Placement
+from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.perf.valuation import Work, finish_seconds, ideal_seconds, usable
 from shoal.policy.registry import parse_policy
 from shoal.policy.themis.agent import NOTHING, Agent, divided
@@ -21,6 +22,7 @@ from shoal.policy.themis.protocol import Bid, Level, Offer, Report, Row
 from shoal.sim.faults import Faults, NodeFault
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.testing.conformance import check_policy
+from shoal.workload.schema import Workload
 from shoal.workload.synthetic import generate
 
 # ── valuation ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -38,7 +40,7 @@ def test_the_bid_table_of_the_papers_example() -> None:
     assert ideal == 2500.0
     assert [round(float(rho[n]), 3) for n in (1, 2, 4, 8, 16)] == [4.0, 2.0, 1.0, 0.5, 0.34]
     assert rho[0] == inf
-    agent = Agent(0, 0.0, ideal, tuple(phases[0]), 0, 16, GUESSED, 16, tuple(map(tuple, phases[1:])))
+    agent = Agent(0, 0.0, ideal, tuple(phases[0]), 0, 16, GUESSED, 16, 16, tuple(map(tuple, phases[1:])))
     rows = {row.gpus: row.rho for row in agent.bid(Offer(0, ((0, "r0", 16),), 600.0)).rows}
     assert [round(rows[n], 3) for n in (1, 2, 4, 8, 16)] == [4.0, 2.0, 1.0, 0.5, 0.34]
 
@@ -52,9 +54,16 @@ def test_when_the_slow_job_goes_on_its_phase_takes_as_long() -> None:
 
 def test_table_2_of_the_paper() -> None:
     # 200 GPU-seconds, T_id of 400: 1/2 on one GPU, 1/4 on two.
-    agent = Agent(0, 0.0, 400.0, (Work.linear(200.0, 1, 2),), 0, 4, GUESSED, 2)
+    agent = Agent(0, 0.0, 400.0, (Work.linear(200.0, 1, 2),), 0, 4, GUESSED, 2, 2)
     rows = agent.bid(Offer(0, ((0, "r0", 2),), 600.0)).rows
     assert [(row.gpus, row.rho) for row in rows] == [(0, NOTHING / 2), (1, 0.5), (2, 0.25)]
+
+
+def test_an_app_in_a_narrow_phase_is_as_fast_as_its_wide_ones_allow() -> None:
+    last, ahead = (Work.linear(100.0, 1, 1),), ((Work.linear(800.0, 1, 8),) * 2,)
+    agent = Agent(0, 0.0, 1.0, last, 0, 8, GUESSED, 1, 8, ahead)
+    assert agent.left.tolist() == [inf, 1700.0]
+    assert agent.fastest == 100.0 + 1600.0 / 8
 
 
 def test_gangs_are_used_whole() -> None:
@@ -68,7 +77,7 @@ def test_gangs_are_used_whole() -> None:
     [
         (0, [0, 0, 0], [0, 0, 0]),
         (3, [0, 0, 0], [2, 1, 0]),
-        (6, [0, 0, 0], [2, 4, 0]),
+        (6, [0, 0, 0], [2, 2, 2]),
         (99, [0, 0, 0], [2, 4, 4]),
         (6, [0, 2, 2], [2, 2, 2]),
         (8, [0, 2, 2], [2, 4, 2]),
@@ -97,7 +106,7 @@ def test_slowdowns_are_learned_from_what_was_measured() -> None:
 
 
 def test_a_bid_minds_distance() -> None:
-    agent = Agent(0, 0.0, 100.0, (Work.linear(800.0, 8, 8),), 0, 8, (1.0, 1.0, 1.5, 2.0), 8)
+    agent = Agent(0, 0.0, 100.0, (Work.linear(800.0, 8, 8),), 0, 8, (1.0, 1.0, 1.5, 2.0), 8, 8)
     offers = {
         Level.MACHINE: ((0, "r0", 8),),
         Level.RACK: ((0, "r0", 4), (1, "r0", 4)),
@@ -183,19 +192,19 @@ def test_named_machines_are_given_to_one_each() -> None:
 
 
 def test_an_app_is_all_jobs_of_one_name() -> None:
-    # Four jobs of one app and one job alone, on 4 GPUs, nobody else: both apps are new, at 1/2, so that the first is
-    # invited and takes all but what its payment (none: it bids alone) leaves.
-    rows = [job(f"trial-{i}", 0, 1, 1000, app="search") for i in range(4)] + [job("alone", 0, 1, 10)]
+    # Four jobs of one app and one job alone, on 4 GPUs, nobody else: both apps are new, and the first, for which a
+    # lease is longer, is invited and takes all but what its payment (none: it bids alone) leaves.
+    rows = [job(f"trial-{i}", 0, 1, 1000, app="search") for i in range(4)] + [job("alone", 0, 1, 10_000)]
     moment = snapshot(rows, "gpu:1x4")
     decision = Themis().decide(moment)
     verdicts = Verdicts.of(moment, decision.verdicts)
     assert verdicts.gpus.tolist() == [1, 1, 1, 1, 0]
     assert verdicts["trial-0"].reason.sentence() == (
-        "runs on 1 GPU: its app, at ρ 0.5, won 4 at auction, paid 0% of them and kept 4, with 0 left over by others; "
+        "runs on 1 GPU: its app, at ρ 0.8, won 4 at auction, paid 0% of them and kept 4, with 0 left over by others; "
         "leased until t = 600 s"
     )
     assert verdicts["alone"].reason.sentence() == (
-        "waits: its app, at ρ 0.5, is not among the 1 that bid for 4 GPUs, at ρ 0.5 and above; "
+        "waits: its app, at ρ 0.53, is not among the 1 that bid for 4 GPUs, at ρ 0.8 and above; "
         "it was handed 0 for other jobs"
     )
     assert decision.review_at == 600.0
@@ -210,6 +219,15 @@ def test_gpus_stay_with_the_app_until_its_lease_is_over() -> None:
     assert granted[600.0] == {"b": 2}
     told = {cycle.now: cycle.sentence("a2") for cycle in run.cycles if cycle.now in (100.0, 600.0)}
     assert told[100.0] == "keeps its GPUs: its lease runs until t = 600 s"
+
+
+def test_while_the_last_of_a_phase_run_the_app_keeps_what_it_leases_for_the_next() -> None:
+    # Three of four trials run, then the fourth alone; from 200 s on two go on, and from 400 s on one.
+    trials = [job(f"a{i}", 0, 2, 700, app="a", search="halving:eta=2", loss=0.1 + 0.1 * i, pace=20.0) for i in range(4)]
+    workload = Workload("a search and a job", (*trials, job("b", 1, 4, 50)))
+    table = run(Scenario(parse_cluster("gpu:1x6"), "themis", restart_cost="0"), workload).jobs
+    started = dict(zip(table.id, table.started.tolist(), strict=True))
+    assert (started["a3"], started["a0#2"], started["a1#2"], started["b"]) == (100.0, 200.0, 200.0, 400.0)
 
 
 def test_what_no_job_of_the_app_can_use_is_offered_at_once() -> None:
@@ -244,10 +262,10 @@ def test_a_job_that_distance_slows_has_a_second_machine_where_that_makes_it_fast
 
 
 def test_gpus_that_slow_one_job_of_an_app_go_to_another() -> None:
-    # Nine GPUs for two jobs that would each be slower on nine than on eight.
+    # Ten and nine GPUs for two jobs, each of which would be faster on eight, and on eleven.
     rows = [job(name, 0, 16, model="VGG16", work=1e6, min_gpus=1, max_gpus=16, app="a") for name in ("a1", "a2")]
-    moment = snapshot(rows, "p100:1x8,p100:1x1")
-    assert sorted(Verdicts.of(moment, Themis().decide(moment).verdicts).gpus.tolist()) == [1, 8]
+    moment = snapshot(rows, "p100:2x8,p100:3x1")
+    assert sorted(Verdicts.of(moment, Themis().decide(moment).verdicts).gpus.tolist()) == [8, 11]
 
 
 def test_newcomers_fare_alike_whatever_their_width_and_waiting_hurts_short_apps_more() -> None:
@@ -300,7 +318,7 @@ def test_a_liar_and_errors_change_bids_and_nothing_else() -> None:
         memory = policy.decide(moment).carry
         assert isinstance(memory, Memory)
         assert {past.slowdown for past in memory.apps.values()} == {GUESSED}  # or every round would add to the error
-    agent = Agent(0, 0.0, 1.0, (Work.linear(100.0, 1, 4),), 0, 4, GUESSED, 4)
+    agent = Agent(0, 0.0, 1.0, (Work.linear(100.0, 1, 4),), 0, 4, GUESSED, 4, 4)
     wrong = agent.mistaken(0.1, 0.5)
     assert wrong.left[2] == pytest.approx(1.1 * agent.left[2])
     assert wrong.slowdown == pytest.approx((1.0, 1.0, 1.65, 1.95))
@@ -338,7 +356,7 @@ def test_what_is_remembered_so_as_not_to_be_reckoned_again_changes_nothing(
     rows = generate("afs", jobs=14, seed=4, interarrival=300.0).jobs
     lost = Faults(script=(NodeFault(2000.0, 1, 4000.0),))
     runs = [
-        simulate(p, rows, "gtx1080:3x4", knowledge=knowledge, faults=lost, until=10_000.0)
+        simulate(p, rows, "gtx1080:3x4", knowledge=knowledge, faults=lost, until=12_000.0)
         for p in (policy, Forgetful(policy))
     ]
     ours, again = ([(cycle.now, cycle.judgement.verdicts.digest()) for cycle in run.cycles] for run in runs)

@@ -34,7 +34,8 @@ class Agent:
 
     ``works`` are its jobs in the order in which they are served, ``ahead`` the phases it means to run after them, and
     ``held`` the GPUs it keeps under lease. ``ideal`` is the time of its own share of the cluster, ``node`` how many
-    GPUs a machine has: up to so many, jobs are expected to sit on one. What the app itself ``said`` of the seconds it
+    GPUs a machine has: up to so many, jobs are expected to sit on one; ``limit`` is the most GPUs ``works`` can use,
+    ``capacity`` the most there are. What the app itself ``said`` of the seconds it
     would take, by number of GPUs, counts instead of what follows from ``works`` and ``ahead``. ``reckoning`` has what
     follows from ``works``, where that is known already.
     """
@@ -47,6 +48,7 @@ class Agent:
     node: int
     slowdown: Slowdown
     limit: int
+    capacity: int
     ahead: tuple[tuple[Work, ...], ...] = ()
     said: Floats | None = None
     reckoning: Reckoning | None = None
@@ -63,6 +65,14 @@ class Agent:
             return self.said
         seconds = phase_seconds(self.works, self.use) if self.reckoning is None else self.reckoning.seconds
         return seconds + finish_seconds(self.ahead, self.limit) if self.ahead else seconds
+
+    @cached_property
+    def fastest(self) -> float:
+        """Seconds until it is done were it given all it can use in each phase, also where a later one is the wider."""
+        if self.said is not None or not self.ahead:
+            return float(self.left[-1])
+        seconds = phase_seconds(self.works, self.use) if self.reckoning is None else self.reckoning.seconds
+        return float(seconds[-1]) + sum(_alone(phase, self.capacity) for phase in self.ahead)
 
     @cached_property
     def sizes(self) -> Ints:
@@ -126,37 +136,46 @@ class Agent:
         return replace(self, works=works, ahead=tuple(ahead), slowdown=wrong, said=said, reckoning=None)
 
 
+def _alone(phase: Sequence[Work], capacity: int) -> float:
+    """How long a phase takes with all the GPUs that it can use."""
+    reaches = [(work.least, work.most) for work in phase]
+    return float(phase_seconds(phase, usable(reaches, min(sum(most for _, most in reaches), capacity)))[-1])
+
+
 def divided(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints) -> Ints:
     """An app's GPUs by job, moving as few jobs as it can.
 
     ``reaches`` are the fewest and the most of each, ``running`` the GPUs each holds now. Who runs keeps what it has;
-    then those that wait get as many as they can use, in order; then those that run more. Where that would leave GPUs
-    idle that could be used, everyone gets its fewest in order, and the rest is shared evenly.
+    those that wait share the rest evenly, for an app is no further before the last job of a phase is done; then those
+    that run get more, in order. Where that would leave GPUs idle that could be used, all share evenly.
     """
-    counts, left = np.zeros(len(reaches), dtype=np.int64), gpus
-    for runs in (True, False):
-        for i, (least, most) in enumerate(reaches):
-            wanted = min(int(running[i]), most) if runs else 0 if running[i] else most
-            take = min(wanted, left)
-            if least <= take:
-                counts[i] = take
-                left -= take
+    counts = np.zeros(len(reaches), dtype=np.int64)
+    left = gpus
+    for i, (least, most) in enumerate(reaches):
+        take = min(int(running[i]), most, left)
+        if least <= take:
+            counts[i] = take
+            left -= take
+    waiting = [(0, 0) if counts[i] else reach for i, reach in enumerate(reaches)]
+    counts += _evenly(left, waiting, running)
+    left = gpus - int(counts.sum())
     for i, (_, most) in enumerate(reaches):
         if counts[i] and left:
             more = min(most - int(counts[i]), left)
             counts[i] += more
             left -= more
-    return counts if not left else _evenly(gpus, reaches, running, counts)
+    even = _evenly(gpus, reaches, running) if left else counts
+    return even if even.sum() > counts.sum() else counts
 
 
-def _evenly(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints, known: Ints) -> Ints:
+def _evenly(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints) -> Ints:
+    """Everyone's fewest, in order as far as they go, and the rest shared evenly among these."""
     low, high, left = np.zeros(len(reaches), dtype=np.int32), np.zeros(len(reaches), dtype=np.int32), gpus
     for i, (least, most) in enumerate(reaches):
         if least <= left:
             low[i], high[i] = least, most
             left -= least
-    even = fair_counts(left, low, high, np.ones(len(low)), running.astype(np.int32)).astype(np.int64)
-    return even if even.sum() > known.sum() else known
+    return fair_counts(left, low, high, np.ones(len(low)), running.astype(np.int32)).astype(np.int64)
 
 
 def _levels(widest: Ints, block: int, rack: int) -> Ints:

@@ -15,6 +15,7 @@ from shoal.core.bids import Said
 from shoal.core.job import JobSpec
 from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.topology import Locality
+from shoal.core.units import Seconds
 from shoal.perf.valuation import Floats, Ints, Use, Work, heard_seconds, ideal_seconds, phase_seconds, usable
 from shoal.policy.themis.agent import Agent
 from shoal.policy.themis.locality import Slowdown, learned, level_of
@@ -96,6 +97,11 @@ class Apps:
         jobs = self.members[app]
         ahead = max((count * gpus for count, gpus, _ in self._later(jobs)), default=0)
         return max(int(self.snapshot.columns.max_gpus[jobs].sum()), ahead)
+
+    def wanted_next(self, app: int) -> int:
+        """The most GPUs it could use in the phase that follows; 0 where none does."""
+        later = self._later(self.members[app])
+        return later[0][0] * later[0][1] if later else 0
 
     @cached_property
     def _crowd(self) -> float:
@@ -187,9 +193,10 @@ class Apps:
             total = past.gone + _total(self._work_done, jobs) + gpus * seconds * self._still(app)
         return total
 
-    def rho(self, app: int, valuation: Valuation) -> float:
-        """ρ as it is: the least the app can still reach, were it given all it can use from now on."""
-        return (self.snapshot.now - self.pasts[app].start + valuation.fastest) / self.ideal[app]
+    def rho(self, app: int, valuation: Valuation, wait: Seconds = 0.0, kept: int = 0) -> float:
+        """The least ρ the app can still reach, were it given all it can use after a ``wait`` with what it has kept."""
+        elapsed, then = self.snapshot.now - self.pasts[app].start, valuation.after(wait, kept)
+        return (elapsed + wait + then.fastest) / self.ideal[app]
 
     def favourite(self, app: int) -> int:
         """The kind that suits its jobs best: on which most of them can run, and then in the fewest GPU-seconds."""
@@ -241,6 +248,7 @@ class Apps:
             cluster.node_size[kind],
             self._learned(past.slowdown, self.members[app]),
             limit,
+            cluster.capacity[kind],
             tuple((Work.linear(s, 1, gpus),) * count for count, gpus, s in self._later(self.members[app])),
             self._said_seconds(app, kind, jobs, limit),
             reckoning,

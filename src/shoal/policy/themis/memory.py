@@ -25,20 +25,22 @@ Leases: TypeAlias = Mapping[tuple[int, int], Lease]
 class Valuation:
     """What an app last said: by GPUs held for good, the seconds it would take to be done.
 
-    ``jobs`` are those it was made for; ``spent`` is the part of what was left then that has been done since. ``heard``
-    is when the app itself said so, if it did.
+    ``jobs`` are those it was made for, and ``left`` has the numbers of GPUs that they can use; ``soonest`` are the
+    seconds with all it can use in each of its phases. ``spent`` is the part of what was left then that has been done
+    since. ``heard`` is when the app itself said so, if it did.
     """
 
     jobs: tuple[int, ...]
     left: Floats
     least: int
+    soonest: Seconds
     spent: float = 0.0
     heard: Seconds | None = None
 
     @property
     def fastest(self) -> Seconds:
         """Until it is done with as many GPUs as it can use from now on."""
-        return float(self.left[-1]) * max(1.0 - self.spent, 0.0)
+        return self.soonest * max(1.0 - self.spent, 0.0)
 
     def after(self, seconds: Seconds, gpus: int) -> "Valuation":
         """The same when so many GPUs have been held for so long."""

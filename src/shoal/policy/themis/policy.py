@@ -4,8 +4,8 @@
 number of apps in its life. Whenever GPUs are free or their lease has run out, every app reports its ρ; the ``1 − f`` of
 them with the worst are offered all these GPUs and bid the ρ they would have; the product of 1/ρ decides. Winners give
 up a part of what they won as hidden payment, which is handed out at random to the others. An app divides its GPUs among
-its jobs so that few are moved. GPUs that a job leaves behind stay with its app for as long as they are leased, if
-another of its jobs can use them.
+its jobs so that few are moved and those of a phase are done together. GPUs that a job leaves behind stay with its app
+for as long as they are leased, if another of its jobs can use them, or its next phase could and no job waits in this.
 
 Choices where the paper is silent, each in its place: the ρ by which apps are invited (`Round`), what an app is worth
 with nothing (`agent.NOTHING`), whole GPUs of a fraction (`solve.auction.rounding`), who gets what no app outside the

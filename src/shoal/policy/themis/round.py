@@ -1,7 +1,7 @@
 """One round between the agents and the arbiter on a snapshot, in the making: who keeps what, and who is given more.
 
-Leases are an app's, not a job's: when one of its jobs is done the GPUs go to another of its jobs, and only what none
-can use is auctioned before the lease is over.
+Leases are an app's, not a job's: when one of its jobs is done the GPUs go to another of its jobs, or are kept for its
+next phase while the last jobs of this one run; only what neither can use is auctioned before the lease is over.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,13 +41,15 @@ class Cut:
 class Stand:
     """How an app stands before an auction: its jobs in order, how it can use GPUs, and those it keeps by lease.
 
-    ``counts`` are the GPUs kept by job; ``spare`` seats are kept for jobs that are to join.
+    ``counts`` are the GPUs kept by job, ``awaited`` those kept beside them for the phase after this one; ``spare``
+    seats are kept for jobs that are to join.
     """
 
     jobs: list[int]
     use: Use
     kept: int
     counts: NDArray[np.int64]
+    awaited: int = 0
     spare: Seats = ()
 
 
@@ -172,6 +174,7 @@ class Round:
             running = np.where(columns.kind[stand.jobs] == kind, columns.held[stand.jobs], 0)
             more = int(np.maximum(stand.counts - running, 0).sum())
             stands[app] = replace(stand, spare=taken_from(free, more).seats) if more else stand
+            taken_from(free, stand.awaited)
         places = tuple((n, cluster.nodes[n].rack, gpus) for n, gpus in free.items() if gpus)
         return stands, Offer(kind, places, self._until())
 
@@ -197,7 +200,7 @@ class Round:
             stand = self._stand(app, kind, min(leased, held + idle))
             if stand is not None:
                 stands[app] = stand
-                idle -= max(stand.kept - held, 0)
+                idle -= max(stand.kept + stand.awaited - held, 0)
         return stands
 
     def _open(self, app: int, kind: int) -> list[int]:
@@ -220,7 +223,10 @@ class Round:
         use = self.apps.use(kind, jobs)
         kept = int(use.gpus[min(leased, len(use.gpus) - 1)])
         counts = self._counts(kind, jobs, kept) if kept else np.zeros(len(jobs), dtype=np.int64)
-        return Stand(jobs, use, int(counts.sum()), counts)
+        used = int(counts.sum())
+        # Once all that is left of a phase runs, the next is near, and would find the GPUs of this one gone.
+        awaited = min(leased, self.apps.wanted_next(app)) - used if used and counts.all() else 0
+        return Stand(jobs, use, used, counts, max(awaited, 0))
 
     def _keeps_elsewhere(self, i: int, app: int, kind: int) -> bool:
         current = self.current[i]
@@ -254,18 +260,20 @@ class Round:
         return self.apps.agent(app, kind, stand.jobs, stand.kept)
 
     def _rho(self, app: int, kind: int, stand: Stand | None) -> float:
-        """ρ as it is: by the valuation the app gave last, unless its jobs are others now.
+        """ρ if it is passed over: by the valuation the app gave last, unless its jobs are others now.
 
-        What is held now says nothing of what comes, for leases end: from now on the app is taken to have all it can
-        use. So ρ tells what can no longer be made good. A newcomer has 1/N whatever its width, and from there ρ rises
-        with every second it waits, the faster the shorter the app is.
+        What is won now binds for a lease, so until that ends the app is taken to have what it keeps, and from then on,
+        since nothing held now says what comes, all it can use. So ρ tells what could no longer be made good after this
+        auction. It rises with every second an app waits, the faster the shorter the app is; short ones are invited
+        before a lease of waiting has made them the worst.
         """
         valuation, said = self.pasts[app].valuation, self.apps.said(app)
         spoken = None if said is None else said.at
         if valuation is None or valuation.jobs != self.apps.jobs(app) or valuation.heard != spoken:
             agent = self._agent(app, kind, stand)
             valuation = self._keep(app, agent, agent)
-        self.rhos[app] = self.apps.rho(app, valuation)
+        wait, kept = self._until() - self.apps.snapshot.now, stand.kept if stand is not None else 0
+        self.rhos[app] = self.apps.rho(app, valuation, wait, kept)
         return self.rhos[app]
 
     def _keep(self, app: int, bidder: Agent, agent: Agent) -> Valuation:
@@ -276,7 +284,7 @@ class Round:
         if known is not None and same and not known.spent:  # it has waited since it last said so
             return known
         left.flags.writeable = False
-        valuation = Valuation(jobs, left, bidder.least, heard=past.heard[0] if past.heard else None)
+        valuation = Valuation(jobs, left, bidder.least, bidder.fastest, heard=past.heard[0] if past.heard else None)
         self.pasts[app] = replace(past, slowdown=agent.slowdown, valuation=valuation, reckoning=agent.reckoning)
         return valuation
 
@@ -293,7 +301,8 @@ class Round:
             self.near[jobs] = (counts > running) & (counts > 1) & (award.level is Level.MACHINE)
             if award.seats:
                 self._pin(stand, counts, both(Placement(stand.spare), Placement(award.seats)).seats)
-        lease = (*_trimmed(self.leases.pop((app, kind), ()), stand.kept), *(((won, self._until()),) if won else ()))
+        kept = _trimmed(self.leases.pop((app, kind), ()), stand.kept + stand.awaited)
+        lease = (*kept, *(((won, self._until()),) if won else ()))
         if lease:
             self.leases[app, kind] = lease
 

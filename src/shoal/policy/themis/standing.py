@@ -13,7 +13,7 @@ def standing_of(apps: Apps, app: int) -> Standing:
     kind = apps.favourite(app)
     jobs = [i for i in apps.members[app].tolist() if apps.reach(i, kind)[0]]
     agent = apps.agent(app, kind, jobs, 0)
-    valuation = apps.pasts[app].valuation or Valuation(apps.jobs(app), agent.left, agent.least)
+    valuation = apps.pasts[app].valuation or Valuation(apps.jobs(app), agent.left, agent.least, agent.fastest)
     return Standing(
         rho=apps.rho(app, valuation),
         kind=apps.snapshot.cluster.kinds[kind],
