@@ -47,7 +47,8 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_jobs_are_moved_and_end_and_the_report_says_what_happened_to_each(
     policy: str, homes: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = stories_of(homes[policy] / JOURNAL)
+    told, otherwise = stories_of(homes[policy] / JOURNAL)
+    assert not otherwise
     assert [(story.id.partition("-")[0], story.outcome) for story in told] == [(name, "completed") for name in NAMES]
     assert any(story.resizes if policy == ELASTIC else story.stops for story in told)
     waited = [story for story in told if story.waits]

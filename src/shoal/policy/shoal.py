@@ -7,14 +7,17 @@ passing over gangs that do not fit:
 
 1. **due**: waiting longer would miss its fair finish a + α·c·(s + r), a being its arrival, s the seconds it ran and c
    the contention: the most weight that was live since it came, per GPU and unit of its own weight, at least 1. Worst
-   ratio first. Whoever runs is due three rounds sooner: r being optimistic, its fair finish moves away while it runs,
-   and it would be stopped and started in turns. When the due ask for more GPUs than there are, no order can keep all
+   ratio ρ = (now − a + r) / (c·(s + r)) first. When the due ask for more GPUs than there are, no order can keep all
    their finishes, and nobody is due.
 2. **pressing**: R⁺, begun ``margin`` rounds from now, would end after the horizon. Longest R first.
-3. everybody else, fewest GPU-seconds gang·r for its weight first.
+3. everybody else, fewest GPU-seconds gang·r for its weight and its ρ first (Smith's rule: who is behind weighs more).
 
-The **horizon** is the soonest that all live jobs can be done: now plus max(Σ gang·r / GPUs, max r). What is not needed
+The **horizon** is the soonest that all live jobs can be done: now plus max(Σ gang·R / GPUs, max R). What is not needed
 to keep it is free to serve response times.
+
+**Who runs goes on.** Near a limit jobs would be stopped and started in turns, a restart each time: a fair finish moves
+away while its job runs, r being optimistic, and who was pressing is so no longer after a round. So whoever runs is
+due and pressing three rounds sooner, and of what it has left seven tenths count.
 
 **Rates that were never measured.** By how much the model's rates are off is learned from the jobs that were: their
 mean corrects the others, and their spread σ widens R⁺ of an unmeasured job by e^(2σ). So where rates are misjudged long
@@ -23,7 +26,8 @@ jobs run early for a round, which measures them, and where they are not, nothing
 Jobs run on the gang they ask for; on several kinds of GPU times are those of the kind that suits a job best. What is
 proved of this, what was measured and where it is weak: docs/house-policy.md.
 
-References: ours. Zheng et al., NSDI 2023 (finish-time fairness, the predictor); Muntz and Coffman, 1970 (levels).
+References: ours. Zheng et al., NSDI 2023 (finish-time fairness, the predictor); Muntz and Coffman, 1970 (levels);
+Smith, 1956 (the order of weighted completion times).
 """
 
 from dataclasses import dataclass
@@ -45,7 +49,10 @@ _DEVIATIONS = 2.0
 """How many standard deviations longer than predicted an unmeasured job may well be."""
 
 _GRACE_ROUNDS = 3.0
-"""How much sooner a job is due that runs than one that waits."""
+"""How much sooner a job is due, or pressing, that runs than one that waits."""
+
+_NEARER = 0.7
+"""As what part of the GPU time it has left that of a job that runs counts, among those neither due nor pressing."""
 
 Rows = NDArray[np.intp]
 
@@ -125,8 +132,8 @@ class Shoal:
     """
 
     round: float = 120.0
-    alpha: float = 1.2
-    margin: float = 2.0
+    alpha: float = 1.4
+    margin: float = 3.0
     rule: str = "restatement"
     noise: float = 0.0
 
@@ -207,21 +214,24 @@ class Shoal:
         fair = columns.submitted + self.alpha * fair_seconds
         latest = horizon - outlook.pessimistic * widened - self.margin * self.round
         moves_up = np.minimum(fair - optimistic, latest)
-        grace = np.where(columns.held > 0, _GRACE_ROUNDS * self.round, 0.0)
+        runs = columns.held > 0
+        grace = np.where(runs, _GRACE_ROUNDS * self.round, 0.0)
         due = (fair - optimistic - grace <= now) & snapshot.possible
         if int(columns.gpus[due].sum()) > sum(snapshot.cluster.capacity):
             due[:] = False
-        pressing = (latest <= now) & ~due
+        pressing = (latest - grace <= now) & ~due
         rank = np.where(due, 0, np.where(pressing, 1, 2)).astype(np.int8)
         ratio = (now - columns.submitted + optimistic) / np.maximum(fair_seconds, 1e-9)
-        key = np.where(due, -ratio, np.where(pressing, -predicted, columns.gpus * optimistic / columns.weight))
+        size = columns.gpus * optimistic * np.where(runs, _NEARER, 1.0)
+        worth = columns.weight * np.maximum(ratio, 1e-9)
+        key = np.where(due, -ratio, np.where(pressing, -predicted, size / worth))
         return _Ranking(rank, key, fair, moves_up)
 
 
 def _horizon(snapshot: Snapshot, outlook: _Outlook) -> Seconds:
     """The soonest that all which can run can be done."""
-    area = float(snapshot.columns.gpus @ outlook.optimistic) / max(sum(snapshot.cluster.capacity), 1)
-    return snapshot.now + max(area, float(outlook.optimistic.max(initial=0.0)))
+    area = float(snapshot.columns.gpus @ outlook.predicted) / max(sum(snapshot.cluster.capacity), 1)
+    return snapshot.now + max(area, float(outlook.predicted.max(initial=0.0)))
 
 
 def _matched(old: Rows, new: Rows) -> tuple[Rows, NDArray[np.bool_]]:
