@@ -36,6 +36,7 @@ class Watch:
         self._save_every = save_every
         self._saved_at = time.monotonic()
         self._steps, self._stride, self._exchanged_at = 0, 1, time.monotonic()
+        """Steps since the last exchange, how many there are to be until the next, and when the last was."""
         self.agreement = Agreement()
         self.exchanging = True
         """Whether an exchange comes with the step that is under way; only then are its figures asked for."""
@@ -46,15 +47,13 @@ class Watch:
         """A step is done: what is due, as all ranks know it."""
         exchanging = self.exchanging
         self._steps += 1
-        self.exchanging = (self._steps + 1) % self._stride == 0
         if not exchanging:
+            self.exchanging = self._steps + 1 >= self._stride
             return Due.NOTHING
         heard = self.agreement.exchange((self._session.warned, self._wants_save(), self._wanted_stride(), *figures))
-        if heard is None:
-            return Due.NOTHING
-        leave, save, stride, *self.sums = heard
-        self._stride = max(int(stride), 1)
-        self.exchanging = (self._steps + 1) % self._stride == 0
+        leave, save, stride, *self.sums = heard or (0.0, 0.0, 1.0)
+        self._steps, self._stride = 0, max(int(stride), 1)
+        self.exchanging = self._stride == 1
         return Due.LEAVE if leave else Due.SAVE if save else Due.NOTHING
 
     def saved(self) -> None:
@@ -68,7 +67,7 @@ class Watch:
         if place.rank != 0 or place.world == 1:
             return 0
         before, self._exchanged_at = self._exchanged_at, time.monotonic()
-        seconds = (self._exchanged_at - before) / self._stride
+        seconds = (self._exchanged_at - before) / self._steps
         return int(min(_EXCHANGE_SECONDS / max(seconds, 1e-6), _MOST_STEPS))
 
     def _wants_save(self) -> bool:
