@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from time import monotonic, perf_counter
 
-import msgspec
 import numpy as np
 
 from shoal.cluster.admission import Admission
@@ -20,7 +19,7 @@ from shoal.cluster.board import Board
 from shoal.cluster.ledger import Account, Ledger
 from shoal.cluster.machines import Machines
 from shoal.cluster.offers import AppDesk, UnknownApp
-from shoal.core.backoff import MOST_CRASHES
+from shoal.cluster.picture import Picture
 from shoal.core.errors import InputError
 from shoal.core.events import Heard
 from shoal.core.lifecycle import JobState
@@ -42,7 +41,6 @@ from shoal.wire.messages import (
     LogAnswer,
     LogPart,
     LogRead,
-    Moment,
     NodeRow,
     Orders,
     Report,
@@ -244,14 +242,7 @@ class Plane:
         """The live jobs in order of submission; with ``ended``, all there ever were."""
         self.asked = monotonic()
         with self._lock:
-            accounts = self.ledger.accounts if ended else list(self.ledger.live.values())
-            seen = [account for account in accounts if tenant in (None, account.spec.tenant)]
-            rows = [self._row(account, tenant) for account in seen]
-        waiting = [row for row in rows if row.state in ("pending", "held")]
-        starts = [row.start.median if row.start else float("inf") for row in waiting]
-        order = sorted(range(len(waiting)), key=lambda i: (starts[i], i))
-        position = {waiting[i].id: place + 1 for place, i in enumerate(order)}
-        return [_at(row, position.get(row.id)) for row in rows]
+            return self._picture(tenant).jobs(ended=ended)
 
     @property
     def waiting(self) -> bool:
@@ -259,164 +250,32 @@ class Plane:
         with self._lock:
             return any(account.state is JobState.PENDING for account in self.ledger.live.values())
 
-    def _row(self, account: Account, tenant: TenantId | None) -> JobRow:
-        spec, seats, now, epoch = account.spec, account.placement, self.machines.clock.now(), self.about.epoch
-        nodes = self.machines.topology.nodes
-        return JobRow(
-            id=spec.id,
-            name=account.launch.name,
-            tenant=spec.tenant,
-            state=account.state.name.lower(),
-            gpus_held=seats.gpus if seats else 0,
-            gpus_wanted=spec.gpus,
-            submitted=epoch + account.submitted,
-            started=None if account.started is None else epoch + account.started,
-            ended=None if account.ended is None else epoch + account.ended,
-            done=account.progress(now),
-            work=spec.work,
-            kind=nodes[seats.nodes[0]].kind if seats else None,
-            nodes=[nodes[node].name for node in seats.nodes] if seats else [],
-            reason=self._reason(account, tenant),
-            start=self.forecasts.get(spec.id) if account.state in (JobState.PENDING, JobState.HELD) else None,
-        )
-
-    def _reason(self, account: Account, tenant: TenantId | None) -> str:
-        if not account.live:
-            return account.cause or account.state.name.lower()
-        if account.state is JobState.HELD:
-            wait = max(0.0, account.held_until - self.machines.clock.now())
-            times = f"{account.crashes} of {MOST_CRASHES} times in a row"
-            return f"waits: crashed {times} ({account.cause}); tried again in {wait:,.0f} s"
-        sentence = self._board.sentence(account.number) if self._board is not None else None
-        if sentence is None:
-            return "waits: it has just been submitted"
-        return sentence if tenant is None else self._veiled(sentence, tenant)
-
-    def _veiled(self, sentence: str, tenant: TenantId) -> str:
-        """The sentence without the names of other tenants' jobs."""
-        accounts, numbers = self.ledger.accounts, self.ledger.numbers
-
-        def hidden(word: str) -> bool:
-            number = numbers.get(word)
-            return number is not None and accounts[number].spec.tenant != tenant
-
-        return Board.veil(sentence, hidden)
-
     def job(self, job: JobId, tenant: TenantId | None) -> JobDetail:
         """Everything about one job."""
-        account, now, epoch = self._account(job, tenant), self.machines.clock.now(), self.about.epoch
+        account = self._account(job, tenant)
         told = JournalFile(self.journal.path).verdicts(account.number)
         with self._lock:
-            row, story = self._row(account, tenant), [*account.story]
-            veil = (lambda text: text) if tenant is None else (lambda text: self._veiled(text, tenant))
-            story += [(at, veil(sentence)) for at, sentence in told]
-            story.sort(key=lambda entry: entry[0])
-            moments = [Moment(epoch + at, what) for at, what in story]
-            board = self._board
-            return JobDetail(
-                job=row,
-                command=list(account.launch.command),
-                workdir=account.launch.workdir,
-                ranks=account.launch.ranks,
-                grace=account.launch.grace,
-                incarnation=account.incarnation,
-                restarts=max(0, account.starts - 1),
-                crashes=account.crashes,
-                gpu_seconds=account.used(now),
-                rate=account.rate,
-                decision=row.reason,
-                decided=epoch + (board.snapshot.now if board is not None else account.submitted),
-                change=board.change(account, self._seated()) if board is not None else "",
-                story=moments,
-            )
+            return self._picture(tenant).job(account, told)
 
     def nodes(self, tenant: TenantId | None) -> list[NodeRow]:
         """Every node: what it has, whether it answers, what runs there that one may see."""
-        topology, epoch, rows = self.crew.state.topology, self.about.epoch, []
         with self._lock:
-            seated = self._seated()
-            for index, node in enumerate(topology.nodes):
-                here = [a for a in seated if a.placement is not None and index in a.placement.nodes]
-                used = self._used(index, here)
-                heard = self.machines.heard(index)
-                rows.append(
-                    NodeRow(
-                        name=node.name,
-                        kind=node.kind,
-                        gpus=node.gpus,
-                        rack=node.rack,
-                        up=index not in topology.down,
-                        used=used,
-                        jobs=[a.spec.id for a in here if tenant in (None, a.spec.tenant)],
-                        heard=None if heard is None else epoch + heard,
-                    )
-                )
-        return rows
-
-    def _seated(self) -> list[Account]:
-        return [account for account in self.ledger.live.values() if account.placement is not None]
-
-    def _used(self, index: int, here: Sequence[Account]) -> int:
-        """GPUs in use on a node; two jobs that share seats use them once."""
-        counts: dict[frozenset[int], int] = {}
-        for account in here:
-            assert account.placement is not None
-            partner = self._board.partner(account.number) if self._board is not None else None
-            pair = frozenset({account.number} if partner is None else {account.number, partner})
-            counts[pair] = dict(account.placement.seats)[index]
-        return min(sum(counts.values()), self.machines.topology.nodes[index].gpus)
+            heard = [self.machines.heard(node) for node in range(len(self.machines.topology.nodes))]
+            return self._picture(tenant).nodes(heard)
 
     def share(self, tenant: TenantId | None) -> list[TenantRow]:
         """What each tenant holds and has had; a tenant sees itself and all others as one."""
-        now = self.machines.clock.now()
         with self._lock:
-            sums: dict[str, list[float]] = {}
-
-            def row_of(owner: TenantId) -> list[float]:
-                return sums.setdefault(owner if tenant in (None, owner) else "others", [0, 0, 0.0])
-
-            for owner, service in self.ledger.past.items():
-                row_of(owner)[2] += service
-            for account in self.ledger.live.values():
-                row = row_of(account.spec.tenant)
-                row[0] += 1
-                row[1] += account.placement.gpus if account.placement else 0
-                row[2] += account.used(now)
-        held, ever = sum(row[1] for row in sums.values()), sum(row[2] for row in sums.values())
-        return [
-            TenantRow(
-                tenant=name,
-                live=int(row[0]),
-                held=int(row[1]),
-                gpu_seconds=row[2],
-                part_now=row[1] / held if held else 0.0,
-                part_ever=row[2] / ever if ever else 0.0,
-            )
-            for name, row in sorted(sums.items())
-        ]
+            return self._picture(tenant).share()
 
     def acct(self, tenant: TenantId | None) -> list[AcctRow]:
         """Jobs that ended, in order of submission: what they took."""
-        epoch = self.about.epoch
         with self._lock:
-            return [
-                AcctRow(
-                    id=account.spec.id,
-                    name=account.launch.name,
-                    tenant=account.spec.tenant,
-                    state=account.state.name.lower(),
-                    gpus=account.spec.gpus,
-                    submitted=epoch + account.submitted,
-                    started=None if account.started is None else epoch + account.started,
-                    ended=epoch + account.ended,
-                    waited=(account.ended if account.started is None else account.started) - account.submitted,
-                    gpu_seconds=account.gpu_seconds,
-                    restarts=max(0, account.starts - 1),
-                    cause=account.cause,
-                )
-                for account in self.ledger.accounts
-                if account.ended is not None and tenant in (None, account.spec.tenant)
-            ]
+            return self._picture(tenant).acct()
+
+    def _picture(self, tenant: TenantId | None) -> Picture:
+        topology, now = self.crew.state.topology, self.machines.clock.now()
+        return Picture(self.ledger, self._board, topology, self.forecasts, now, self.about.epoch, tenant)
 
     def cluster(self) -> ClusterRow:
         """The cluster in one look."""
@@ -554,12 +413,6 @@ class _Recorder:
         if self.plane.journal.commit():
             self.commit_seconds.append(perf_counter() - begin)
         self.plane.machines.confirmed()
-
-
-def _at(row: JobRow, position: int | None) -> JobRow:
-    if position is None:
-        return row
-    return msgspec.structs.replace(row, position=position)
 
 
 def _whole(data: bytes) -> tuple[str, int]:
