@@ -1,5 +1,6 @@
 """Max sum throughput: by hand, and against every other assignment."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.core.commands import Start
 from shoal.core.decision import Floats, Grant
-from shoal.core.events import JobSubmitted
+from shoal.core.events import BatchChanged, JobStarted, JobSubmitted
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.snapshot import Estimate, JobView, Snapshot
@@ -65,6 +67,17 @@ def test_an_exchange_repairs_what_greed_got_wrong() -> None:
     # In their own units a (100, 99) takes the first GPU before b (98, 1): 101. Exchanged: 99 + 98 = 197.
     at = moment("fast:1x1,slow:1x1", {"a": [100, 99], "b": [98, 1]})
     assert kinds(Mst(normalised=False), at) == {"a": "slow", "b": "fast"}
+
+
+def test_steps_per_second_are_counted_at_the_batch_size_of_the_moment() -> None:
+    # Both make 600 samples a second: 10 steps of 60, or 20 of 30. Once the second trains at 120, its 5 are the fewer.
+    state = State(parse_cluster("gpu:1x1"), _Table({"large": [600], "small": [600]}))
+    rows = [replace(job(name, 0).spec(), batch_size=size) for name, size in (("large", 60), ("small", 30))]
+    state.hear(0.0, [JobSubmitted(0.0, spec) for spec in rows])
+    assert list(kinds(Mst(normalised=False), state.freeze())) == ["small"]
+    state.assume([Start(1, 1, Placement(((0, 1),)))])
+    state.hear(60.0, [JobStarted(0.0, 1, 1, 600.0, 0.0), BatchChanged(60.0, 1, 1, 600.0, 3e4, 120)])
+    assert list(kinds(Mst(normalised=False), state.freeze())) == ["large"]
 
 
 def test_own_units_favour_whoever_counts_small_samples() -> None:

@@ -2,8 +2,9 @@
 
 Throughputs of different jobs are only comparable once their units are gone. ``normalised`` (the default) counts a job
 on a kind as its gang times its speed there over its mean speed on the cluster's GPUs, so 1 per GPU is average and only
-the fit of job and kind matters; otherwise speeds are summed in the jobs' own units, as Shockwave's baseline does with
-samples per second: then models with small samples win and the others wait.
+the fit of job and kind matters; otherwise training steps per second are summed, as Shockwave's baseline does: then
+models with small steps win and the others wait, and a job falls back when it raises its batch size. Of a job that
+declares no batch size a unit of work is a step.
 
 The set is found greedily, most throughput per GPU first, and improved by exchanging jobs of equal gangs between kinds
 while that raises the sum. On one kind that is the optimum for equal gangs, and otherwise short of it by less than the
@@ -63,10 +64,11 @@ class Mst:
 
     def _density(self, snapshot: Snapshot) -> Floats:
         """Throughput per GPU by job and kind."""
-        speeds, capacity = snapshot.columns.speeds, np.asarray(snapshot.cluster.capacity, dtype=np.float64)
+        columns, capacity = snapshot.columns, np.asarray(snapshot.cluster.capacity, dtype=np.float64)
+        speeds = columns.speeds
         if not self.normalised:
-            own: Floats = speeds / snapshot.columns.gpus[:, None]
-            return own
+            steps: Floats = speeds / (columns.gpus * np.maximum(columns.batch_size, 1))[:, None]
+            return steps
         mean = speeds @ capacity / max(capacity.sum(), 1.0)
         density: Floats = np.divide(speeds, mean[:, None], out=np.zeros(speeds.shape), where=mean[:, None] > 0)
         return density

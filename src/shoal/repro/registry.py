@@ -30,7 +30,7 @@ class Reproduction:
         return self.run(setting)
 
 
-_MODULES = ("afs", "pollux", "cloud", "hpo", "shockwave", "house", "themis", "fidelity")
+_MODULES = ("afs", "pollux", "cloud", "hpo", "shockwave", "shipped", "house", "themis", "fidelity")
 
 
 def reproductions() -> dict[str, Reproduction]:

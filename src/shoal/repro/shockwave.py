@@ -19,12 +19,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from shoal.app import Scenario, run
+from shoal.app import Outcome, Scenario, run
 from shoal.core.commands import Start
 from shoal.core.decision import Floats
 from shoal.core.errors import InputError
 from shoal.core.events import BatchChanged, Event, JobStarted, JobSubmitted
 from shoal.core.job import JobSpec
+from shoal.core.seams import Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, parse_cluster
 from shoal.engine.state import State
@@ -49,7 +50,10 @@ TRACES: Mapping[str, tuple[str, str, int]] = {
 PROGRESS = (0.0, 0.3, 0.5, 0.9)
 """Where in a job's work its run time is predicted."""
 
-_ROUND, _RESTART, _NODE = 120.0, "20", 4
+ROUND = 120.0
+"""Seconds in a round."""
+
+_RESTART, _NODE = "20", 4
 _FAIR = ("themis", "gavel.max-min", "allox")
 _OURS = ("shockwave", "shoal")
 
@@ -88,8 +92,8 @@ class Case:
     kind: str = "v100"
 
 
-def measure(data: Path, case: Case) -> dict[str, float]:
-    """Makespan and mean completion time in seconds, worst ρ and unfair part by two definitions."""
+def simulated(data: Path, case: Case, policy: Policy | None = None) -> Outcome:
+    """One run; ``policy`` stands in for the one that the case names."""
     nodes, left = divmod(case.gpus, _NODE)
     cluster = f"{case.kind}:{nodes}x{_NODE}" + (f",{case.kind}:1x{left}" if left else "")
     with TemporaryDirectory() as folder:
@@ -102,10 +106,15 @@ def measure(data: Path, case: Case) -> dict[str, float]:
             seed=case.seed,
             restart_cost=_RESTART,
             noise=case.noise,
-            round=_ROUND,
+            round=ROUND,
             throughputs=str(file) if case.speeds else None,
         )
-        summary: Mapping[str, Any] = run(scenario, case.workload).summary
+        return run(scenario, case.workload, policy=policy)
+
+
+def measure(data: Path, case: Case) -> dict[str, float]:
+    """Makespan and mean completion time in seconds, worst ρ and unfair part by two definitions."""
+    summary: Mapping[str, Any] = simulated(data, case).summary
     constant, averaged = summary["rho"]["contention"], summary["rho"]["shockwave"]
     return {
         "makespan": summary["makespan"],
