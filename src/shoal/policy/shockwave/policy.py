@@ -33,6 +33,7 @@ itself; a job that waits is dealt to the kind that would be done with its load f
 References: Shockwave (NSDI '23); ρ after Themis (NSDI '20).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
@@ -44,9 +45,10 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.adaptation import RULES
 from shoal.policy.api import all_fit, check_round, round_end
+from shoal.policy.shockwave.claimants import Claimants, Draft, dealt
 from shoal.policy.shockwave.memory import Kinds, Memory, Outlooks, Plan, places
 from shoal.policy.shockwave.outlook import outlooks
-from shoal.policy.shockwave.seats import dealt, seated
+from shoal.policy.shockwave.seats import seated
 from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
 from shoal.policy.shockwave.words import nobody, told
 from shoal.solve.window import Claims, plan
@@ -148,42 +150,54 @@ class Shockwave:
         return ends >= force.begins + (force.rounds - 0.5) * self.round
 
     def _window(self, snapshot: Snapshot, known: Outlooks, crowd: Ints, begins: Seconds) -> Plan:
-        """The plan of a window that begins then, kind by kind."""
+        """The plan of a window that begins then."""
         columns, cluster = snapshot.columns, snapshot.cluster
         rho = _fairness(snapshot, known, crowd)
-        weight = self._budgets(snapshot) * rho**self.k
-        service = known.optimistic * columns.gpus * np.where(columns.held > 0, _NEARER, 1.0)
+        speeds = np.where(snapshot.possible[:, None], columns.speeds, 0.0)
+        kinds = np.where(columns.held > 0, columns.kind, -1).astype(np.int8)
+        claimants = Claimants(columns.gpus, speeds, self._budgets(snapshot), rho, kinds, columns.run_seconds, known)
+        draft = self.draft(claimants, cluster.capacity)
+        for array in (draft.runs, draft.rank, draft.kinds):
+            sealed(array)
+        gap = max((found.gap for found in draft.windows), default=0.0)
+        batches = columns.batch_size
+        return Plan(begins, columns.rows, draft.runs, draft.kinds, draft.rank, batches, cluster.capacity, gap)
+
+    def draft(self, claimants: Claimants, capacity: Sequence[int]) -> Draft:
+        """Rounds for claimants on so many GPUs of each kind, kind by kind."""
+        known, gpus, weight = claimants.known, claimants.gpus, claimants.budget * claimants.rho**self.k
+        service = known.optimistic * gpus * np.where(claimants.kinds >= 0, _NEARER, 1.0)
         order = np.argsort(service / weight, kind="stable")
         rank = np.empty(len(order), dtype=np.intp)
         rank[order] = np.arange(len(order))
-        kinds, pace = dealt(snapshot, known.seconds, rank)
-        after = part_done(columns.done, known.gained * pace[:, None], known.whole, self.welfare)
+        kinds, pace = dealt(claimants, capacity, rank)
+        after = part_done(known.done, known.gained * pace[:, None], known.whole, self.welfare)
         worth = weight[:, None] * welfare(after, self.welfare)
-        horizon, gap = self._horizon(snapshot, known, kinds, pace), 0.0
-        runs = np.zeros((len(columns), horizon), dtype=bool)
-        for kind, capacity in enumerate(cluster.capacity):
+        horizon = self._horizon(claimants, capacity, kinds, pace)
+        runs, windows, objective = np.zeros((len(gpus), horizon), dtype=bool), [], 0.0
+        for kind, room in enumerate(capacity):
             here = order[kinds[order] == kind]
             if not len(here):
                 continue
-            gangs, rate = columns.gpus[here], pace[here] * self.round
+            rate = pace[here] * self.round
             left, alone = known.seconds[here] / rate, known.optimistic[here] / rate
-            full = float(gangs @ alone) / capacity
+            full = float(gpus[here] @ alone) / room
             left = np.minimum(left + _MARGIN, max(full, float(alone.max())))
-            interpolated = float((columns.run_seconds[here] + known.seconds[here] / pace[here]).sum())
-            price = self.lam * len(here) * capacity * self.round / interpolated
-            claims = Claims(gangs, worth[here, : horizon + 1], left)
-            found = plan(claims, capacity, price, least=full - horizon, early=self.layout == "early")
-            runs[here], gap = found.runs, max(gap, found.gap)
-        for array in (runs, rank, kinds):
-            sealed(array)
-        return Plan(begins, columns.rows, runs, kinds, rank, columns.batch_size, cluster.capacity, gap)
+            interpolated = float((claimants.ran[here] + known.seconds[here] / pace[here]).sum())
+            price = self.lam * len(here) * room * self.round / interpolated
+            claims = Claims(gpus[here], worth[here, : horizon + 1], left)
+            found = plan(claims, room, price, least=full - horizon, early=self.layout == "early")
+            runs[here] = found.runs
+            windows.append(found)
+            objective += found.welfare - (price * found.level if isfinite(price) else 0.0)
+        return Draft(runs, rank, kinds, tuple(windows), objective)
 
-    def _horizon(self, snapshot: Snapshot, known: Outlooks, kinds: Kinds, pace: Floats) -> int:
+    def _horizon(self, claimants: Claimants, capacity: Sequence[int], kinds: Kinds, pace: Floats) -> int:
         """Rounds to plan: no more than the makespan of what is there, or its level would no longer press anyone."""
         able = kinds >= 0
-        alone = known.optimistic[able] / pace[able]
-        areas = np.bincount(kinds[able], alone * snapshot.columns.gpus[able], len(snapshot.cluster.kinds))
-        makespan = max(float((areas / np.maximum(snapshot.cluster.capacity, 1)).max()), float(alone.max()))
+        alone = claimants.known.optimistic[able] / pace[able]
+        areas = np.bincount(kinds[able], alone * claimants.gpus[able], len(capacity))
+        makespan = max(float((areas / np.maximum(capacity, 1)).max()), float(alone.max()))
         return int(np.clip(np.ceil(makespan / self.round), 1, self.rounds))
 
     def _budgets(self, snapshot: Snapshot) -> Floats:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shoal.core.decision import Floats, Ints
+from shoal.core.decision import Ints
 from shoal.core.snapshot import Snapshot
 from shoal.policy.api import serve
 from shoal.policy.shockwave.memory import Kinds, Plan, Rows, places
@@ -36,27 +36,3 @@ def _on_kinds(snapshot: Snapshot, order: Rows, wanted: Rows) -> tuple[Ints, Kind
             free[choice] -= demand[i]
             gpus[i], kinds[i] = demand[i], choice
     return gpus, kinds
-
-
-def dealt(snapshot: Snapshot, seconds: Floats, rank: Rows) -> tuple[Kinds, Floats]:
-    """Each job's kind, −1 for none, and its speed there beside its best: runners stay, others go where load is least.
-
-    ``seconds`` are run times left on the kind that suits each best; who ranks first is dealt out first.
-    """
-    columns, cluster = snapshot.columns, snapshot.cluster
-    if len(cluster.kinds) == 1:
-        return np.where(snapshot.possible, 0, -1).astype(np.int8), np.ones(len(columns))
-    best = np.where(columns.best_speed > 0, columns.best_speed, 1.0)
-    pace = columns.speeds / best[:, None]
-    kinds = np.where(snapshot.possible & (columns.held > 0), columns.kind, -1).astype(np.int8)
-    load = np.zeros(len(cluster.kinds))
-    able = (pace > 0) & (columns.gpus[:, None] <= np.asarray(cluster.capacity))
-    area = np.full(pace.shape, np.inf)
-    np.divide((seconds * columns.gpus)[:, None], pace * np.asarray(cluster.capacity), out=area, where=able)
-    runs = np.flatnonzero(kinds >= 0)
-    np.add.at(load, kinds[runs], area[runs, kinds[runs]])
-    waiting = np.flatnonzero(snapshot.possible & (kinds < 0))
-    for i in waiting[np.argsort(rank[waiting])].tolist():
-        kinds[i] = int(np.argmin(load + area[i]))
-        load[kinds[i]] += area[i, kinds[i]]
-    return kinds, np.where(kinds >= 0, pace[np.arange(len(kinds)), kinds], 1.0)

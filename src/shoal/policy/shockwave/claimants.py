@@ -1,0 +1,70 @@
+"""Jobs as a window sees them: who wants rounds on which kind of GPU, and what a window then gives them.
+
+Arrays only, so that a snapshot and a written-down problem can be planned for alike.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.decision import Floats, Ints
+from shoal.policy.shockwave.memory import Flags, Kinds, Outlooks, Rows
+from shoal.solve.window import Window
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claimants:
+    """By job: its gang, its speed on every kind (0: not there), its budget and the ρ it is heading for.
+
+    ``kinds`` is the kind it runs on now, −1 for none; ``ran`` the seconds it has run; ``known`` what it has before it,
+    on the kind that suits it best.
+    """
+
+    gpus: Ints
+    speeds: Floats
+    budget: Floats
+    rho: Floats
+    kinds: Kinds
+    ran: Floats
+    known: Outlooks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A window drawn up: by job its rounds, its rank in the order, and the kind it is dealt to, −1 for none.
+
+    ``windows`` are those of the kinds that anybody was dealt to, with what proves each good. ``objective`` is welfare
+    less the price of the makespan level, over all of them; an infinite price is left out.
+    """
+
+    runs: Flags
+    rank: Rows
+    kinds: Kinds
+    windows: tuple[Window, ...]
+    objective: float
+
+
+def dealt(claimants: Claimants, capacity: Sequence[int], rank: Rows) -> tuple[Kinds, Floats]:
+    """Each job's kind, −1 for none, and its speed there beside its best: runners stay, others go where load is least.
+
+    Who ranks first is dealt out first.
+    """
+    speeds, gpus = claimants.speeds, claimants.gpus
+    best = speeds.max(axis=1, initial=0.0)
+    possible = best > 0.0
+    if len(capacity) == 1:
+        return np.where(possible, 0, -1).astype(np.int8), np.ones(len(gpus))
+    pace = speeds / np.where(possible, best, 1.0)[:, None]
+    kinds = np.where(possible, claimants.kinds, -1).astype(np.int8)
+    load = np.zeros(len(capacity))
+    able = (pace > 0) & (gpus[:, None] <= np.asarray(capacity))
+    area = np.full(pace.shape, np.inf)
+    np.divide((claimants.known.seconds * gpus)[:, None], pace * np.asarray(capacity), out=area, where=able)
+    runs = np.flatnonzero(kinds >= 0)
+    np.add.at(load, kinds[runs], area[runs, kinds[runs]])
+    waiting = np.flatnonzero(possible & (kinds < 0))
+    for i in waiting[np.argsort(rank[waiting])].tolist():
+        kinds[i] = int(np.argmin(load + area[i]))
+        load[kinds[i]] += area[i, kinds[i]]
+    return kinds, np.where(kinds >= 0, pace[np.arange(len(kinds)), kinds], 1.0)
