@@ -25,6 +25,10 @@ def solve(spec: str, path: Path, as_json: bool) -> None:
     for answer in answers:
         if "won" in answer:
             _print_auction(answer)
+        elif "rounds" in answer:
+            _print_window(answer)
+        elif "seats" in answer:
+            _print_adapted(answer)
         elif "shares" in answer:
             _print_shares(answer)
         else:
@@ -40,6 +44,35 @@ def _print_auction(answer: dict[str, Any]) -> None:
     title = f"{answer['policy']}: Σ log 1/ρ = {answer['objective']:.8g}, {answer['left']:.4g} GPUs left"
     notes = [f"gap {answer['gap']:.1e}, {answer['seconds']:.4f} CPU s"]
     print_table(title, ["app", "GPUs won", "paid", "kept", "ρ of what it won"], rows, notes)
+
+
+def _print_window(answer: dict[str, Any]) -> None:
+    length, seconds = answer["window"]["rounds"], answer["window"]["seconds"]
+    rows = []
+    for job, rounds in answer["rounds"].items():
+        bar = "".join("■" if n in set(rounds) else "·" for n in range(length))
+        reached = f"{answer['levels'][job]:.1%}"
+        rows.append([job, answer["kinds"][job], bar, str(len(rounds)), reached, f"{answer['rho'][job]:.3f}"])
+    title = f"{answer['policy']}: {length} rounds of {seconds:g} s, objective {answer['objective']:.8g}"
+    notes = [
+        f"welfare {answer['welfare']:.8g} of at most {answer['bound']:.8g} with {answer['left']:,.0f} s left after it"
+    ]
+    notes += [f"gap {answer['gap']:.1e}, {answer['seconds']:.4f} CPU s"]
+    notes += [f"{job} is refused: it {why}" for job, why in answer["refused"].items()]
+    print_table(title, ["job", "on", "rounds", "count", "done by then", "ρ"], rows, notes)
+
+
+def _print_adapted(answer: dict[str, Any]) -> None:
+    rows = []
+    for job, gpus in answer["shares"].items():
+        seats = ", ".join(f"{node}:{count}" for node, count in answer["seats"].get(job, {}).items())
+        batch = answer["batches"].get(job)
+        size = "" if batch is None else f"{batch['size']} ({batch['per_gpu']} × {batch['accumulation'] + 1})"
+        rows.append([job, str(gpus), seats, size, f"{answer['levels'][job]:.6g}", f"{answer['speedups'][job]:.3f}"])
+    notes = [f"{job} {why}" for job, why in answer["notes"].items()]
+    notes += [f"gap {answer['gap']:.1e}, {answer['seconds']:.4f} CPU s"]
+    title = f"{answer['policy']}: power mean of speed-ups {answer['objective']:.8g}"
+    print_table(title, ["job", "GPUs", "seats", "batch (per GPU × passes)", "goodput", "speed-up"], rows, notes)
 
 
 def _print_shares(answer: dict[str, Any]) -> None:

@@ -90,11 +90,23 @@ class Pollux:
             return found, menu, allot(menu)
         return found, menu, evolve(menu, found.spread, snapshot.seed + snapshot.cycle)
 
+    @property
+    def _floor(self) -> float:
+        return max(FLOOR, STEEPEST ** (1.0 / self.p)) if self.p < 0 else FLOOR
+
+    def power_mean(self, value: float, count: int) -> float:
+        """The power mean of so many jobs' speed-ups, when what they got is worth this together."""
+        if not count:
+            return 0.0
+        if self.p == 0:
+            return float(self._floor * np.exp(value / count))
+        return float((self._floor**self.p + np.sign(self.p) * value / count) ** (1.0 / self.p))
+
     def _worth(self, snapshot: Snapshot, found: Prospects) -> Floats:
         """What each option adds to the sum under the power mean over having nothing; never below 0."""
         speedups = found.speedups * _reallocation(snapshot, self.restart)[:, None]
         speedups[:, STAY] = found.speedups[:, STAY]
-        floor = max(FLOOR, STEEPEST ** (1.0 / self.p)) if self.p < 0 else FLOOR
+        floor = self._floor
         served = np.maximum(speedups, floor * (1.0 + 1e-3))
         if self.p == 0:
             return np.log(served / floor)

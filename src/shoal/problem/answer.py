@@ -11,10 +11,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from shoal.core.errors import InputError
+from shoal.policy.pollux import Pollux
 from shoal.policy.registry import POLICIES, parse_policy
+from shoal.policy.shockwave.policy import Shockwave
+from shoal.problem.adapted import adapted
 from shoal.problem.auctioned import auctioned
 from shoal.problem.decided import decide
-from shoal.problem.posed import Floats, Posed, Problem, pose
+from shoal.problem.posed import Floats, Posed, pose
+from shoal.problem.windowed import windowed
+from shoal.problem.written import Problem
 from shoal.solve import consolidation, fractional, lp, prices, sharing
 from shoal.solve.consolidation import Localities, LocalShares, water_filled
 from shoal.solve.prices.paths import FinishTime, Proportional, Tree
@@ -36,9 +41,13 @@ def solve(problem: Problem, spec: str) -> Answer:
         return {"policy": spec, **decide(problem, policy)}
     if name == AUCTION:
         return {"policy": spec, **auctioned(problem)}
+    if isinstance(policy, Shockwave):
+        return {"policy": spec, **windowed(problem, policy, layout_asked="layout=" in spec)}
+    if isinstance(policy, Pollux):
+        return {"policy": spec, **adapted(problem, policy)}
     solver = _SOLVERS.get(name)
     if solver is None:
-        known = [n for n in POLICIES if n in _SOLVERS or n in (*ELASTIC, AUCTION)]
+        known = [n for n in POLICIES if n in _SOLVERS or n in (*ELASTIC, AUCTION, "pollux", "shockwave")]
         raise InputError("policy", name, f"cannot be solved on a problem file; choose one of {', '.join(known)}")
     posed, refused = pose(problem, aware=bool(getattr(policy, "aware", True)))
     if posed.places is not None and getattr(policy, "space_sharing", False):

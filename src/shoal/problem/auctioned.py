@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.errors import InputError, nearest
-from shoal.problem.posed import AppBid, Problem, check
+from shoal.problem.written import AppBid, Problem, check
 from shoal.solve.auction import Bundle, CountBid, MachineBid, auction_counts, auction_machines
 
 

@@ -1,88 +1,18 @@
-"""A written-down problem as arrays: jobs, speeds and capacities read from a JSON file, and what is wrong with them.
-
-The file holds one problem or a list of them. Jobs that cannot run are refused one by one, with the numbers; a field
-that makes no sense is an error that names it.
-"""
+"""A written-down problem as arrays: jobs, speeds and capacities; jobs that cannot run are refused, with the numbers."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.errors import InputError, nearest
+from shoal.problem.written import Job, Problem, check
 from shoal.solve import prices
 from shoal.solve.consolidation import Localities
 from shoal.solve.crowd import Crowd
 
 Floats: TypeAlias = NDArray[np.float64]
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job of a problem: progress per second of its whole gang by GPU type, and what the policies ask for.
-
-    ``unconsolidated`` is the same for a gang spread over several nodes, where that is slower; ``by_gpus`` that of an
-    elastic job by type and number of GPUs, from ``min_gpus`` to ``max_gpus``.
-    """
-
-    id: str
-    throughput: dict[str, float] = {}
-    unconsolidated: dict[str, float] = {}
-    by_gpus: dict[str, dict[int, float]] = {}
-    gpus: int = 1
-    min_gpus: int | None = None
-    max_gpus: int | None = None
-    weight: float = 1.0
-    steps_left: float | None = None
-    elapsed: float = 0.0
-    isolated_elapsed: float = 0.0
-    arrived: float = 0.0
-    entity: str | None = None
-    slo: float | None = None
-
-
-class Entity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A group of jobs that shares as one: its weight, and whether its jobs share alike or first come, first served."""
-
-    weight: float = 1.0
-    policy: Literal["fair", "fifo"] = "fair"
-
-
-class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Two jobs on the same GPUs: the throughput of each, by type."""
-
-    jobs: tuple[str, str]
-    throughput: dict[str, tuple[float, float]]
-
-
-class MachineRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """GPUs by machine (``TYPE-0`` is the first of a type), and the ρ an app would have with them."""
-
-    gpus: dict[str, int]
-    rho: float
-
-
-class AppBid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an app bids at auction: its ρ by number of GPUs, or with none (``"0"``) and by machines."""
-
-    app: str
-    rho: dict[int, float]
-    machines: list[MachineRow] = []
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A problem as it is written down; times are seconds, prices dollars per GPU-hour."""
-
-    cluster: dict[str, int]
-    jobs: list[Job] = []
-    prices: dict[str, float] = {}
-    entities: dict[str, Entity] = {}
-    pairs: list[Pair] = []
-    bids: list[AppBid] = []
-    gpus_per_node: dict[str, int] = {}
-    now: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,20 +108,6 @@ class Posed:
         )
 
 
-def read_problems(path: Path) -> list[Problem]:
-    """The problems in a file."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError("problem", str(path), f"cannot be read: {error.strerror}") from error
-    try:
-        if text.lstrip()[:1] == b"[":
-            return msgspec.json.decode(text, type=list[Problem])
-        return [msgspec.json.decode(text, type=Problem)]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError("problem", str(path), f"is not a problem file: {error}") from error
-
-
 def pose(problem: Problem, *, aware: bool = True) -> tuple[Posed, dict[str, str]]:
     """The problem as arrays, and which jobs are refused and why; agnostic policies see every usable type alike."""
     check(problem)
@@ -236,64 +152,3 @@ def _places(problem: Problem, jobs: list[Job], best: Floats, gangs: Floats, capa
     largest = np.array([max(sizes, default=0) for sizes in nodes])
     consolidated = np.where(gangs[:, None] <= largest, best, 0.0)
     return Localities(consolidated, np.minimum(apart, best), gangs, capacity, nodes)
-
-
-def check(problem: Problem) -> None:
-    """Refuse a problem with a field that makes no sense."""
-    if not problem.cluster:
-        raise InputError("cluster", problem.cluster, "name at least one GPU type and how many there are")
-    for kind, gpus in problem.cluster.items():
-        if gpus < 0:
-            raise InputError(f"cluster.{kind}", gpus, "must be at least 0")
-    seen: set[str] = set()
-    for job in problem.jobs:
-        if job.id in seen:
-            raise InputError("job, id", job.id, "is given twice")
-        seen.add(job.id)
-        if job.gpus < 1:
-            raise InputError(f"job {job.id}, gpus", job.gpus, "must be at least 1")
-        if not 0 < job.weight < float("inf"):
-            raise InputError(f"job {job.id}, weight", job.weight, "must be above 0")
-        for kind, speed in job.throughput.items():
-            if kind not in problem.cluster:
-                raise InputError(f"job {job.id}, throughput", kind, nearest(kind, problem.cluster))
-            if not 0 <= speed < float("inf"):
-                raise InputError(f"job {job.id}, throughput.{kind}", speed, "must be a number of at least 0")
-        _check_unconsolidated(problem, job)
-        _check_by_gpus(problem, job)
-    for kind, size in problem.gpus_per_node.items():
-        if kind not in problem.cluster:
-            raise InputError("gpus_per_node", kind, nearest(kind, problem.cluster))
-        if size < 1:
-            raise InputError(f"gpus_per_node.{kind}", size, "must be at least 1")
-    for name, entity in problem.entities.items():
-        if not 0 < entity.weight < float("inf"):
-            raise InputError(f"entities.{name}.weight", entity.weight, "must be above 0")
-
-
-def _check_by_gpus(problem: Problem, job: Job) -> None:
-    for kind, rates in job.by_gpus.items():
-        if kind not in problem.cluster:
-            raise InputError(f"job {job.id}, by_gpus", kind, nearest(kind, problem.cluster))
-        for gpus, speed in rates.items():
-            if gpus < 1:
-                raise InputError(f"job {job.id}, by_gpus.{kind}", gpus, "must be a number of GPUs, at least 1")
-            if not 0 <= speed < float("inf"):
-                raise InputError(f"job {job.id}, by_gpus.{kind}.{gpus}", speed, "must be a number of at least 0")
-    if job.steps_left is not None and not 0 <= job.steps_left < float("inf"):
-        raise InputError(f"job {job.id}, steps_left", job.steps_left, "must be a number of at least 0")
-    if not 0 <= job.arrived < float("inf"):
-        raise InputError(f"job {job.id}, arrived", job.arrived, "must be a number of seconds, at least 0")
-
-
-def _check_unconsolidated(problem: Problem, job: Job) -> None:
-    for kind, speed in job.unconsolidated.items():
-        field, together = f"job {job.id}, unconsolidated.{kind}", job.throughput.get(kind, 0.0)
-        if kind not in problem.cluster:
-            raise InputError(f"job {job.id}, unconsolidated", kind, nearest(kind, problem.cluster))
-        if not 0 <= speed <= together:
-            raise InputError(field, speed, f"must be from 0 to its throughput on one node, {together:g}")
-        if kind not in problem.gpus_per_node:
-            raise InputError(field, speed, f"say in gpus_per_node.{kind} how many GPUs a node has")
-        if job.gpus == 1:
-            raise InputError(field, speed, "one GPU is always on one node; leave it out")

@@ -68,3 +68,10 @@ def dealt(claimants: Claimants, capacity: Sequence[int], rank: Rows) -> tuple[Ki
         kinds[i] = int(np.argmin(load + area[i]))
         load[kinds[i]] += area[i, kinds[i]]
     return kinds, np.where(kinds >= 0, pace[np.arange(len(kinds)), kinds], 1.0)
+
+
+def fairness(age: Floats, ran: Floats, left: Floats, contention: Floats | float) -> Floats:
+    """By job: the ρ it would end at, if it ran from now on at its fastest; all in seconds, but the jobs by GPU."""
+    alone = np.maximum(ran + left, 1e-9)
+    rho: Floats = (age + left) / (alone * np.maximum(contention, 1.0))
+    return np.maximum(rho, 1e-9)

@@ -35,7 +35,7 @@ def outlooks(
         if isinf(ahead.seconds):  # what it declared, or is to come to, runs nowhere; what it trains at now does
             ahead = forecast(snapshot, job, "reactive")
         exact[1:, i] = ahead.seconds, ahead.optimistic, job.done + ahead.work
-        gained[i] = _gained(ahead, ends)
+        gained[i] = gained_by(ahead, ends)
     for array in (exact, keys, gained):
         sealed(array)
     done, left, optimistic, whole = exact
@@ -53,7 +53,7 @@ def _kept(snapshot: Snapshot, before: Outlooks, renew: bool) -> tuple[Rows, Flag
     return at[known], known
 
 
-def _gained(ahead: Forecast, ends: Floats) -> Floats:
+def gained_by(ahead: Forecast, ends: Floats) -> Floats:
     """Work done by the end of each round; the last counts as a whole one, so that a job that ends in it still gains."""
     times = np.cumsum([0.0, *(regime.seconds for regime in ahead.ahead)])
     works = np.cumsum([0.0, *(regime.work for regime in ahead.ahead)])

@@ -45,7 +45,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.adaptation import RULES
 from shoal.policy.api import all_fit, check_round, round_end
-from shoal.policy.shockwave.claimants import Claimants, Draft, dealt
+from shoal.policy.shockwave.claimants import Claimants, Draft, dealt, fairness
 from shoal.policy.shockwave.memory import Kinds, Memory, Outlooks, Plan, places
 from shoal.policy.shockwave.outlook import outlooks
 from shoal.policy.shockwave.seats import seated
@@ -226,7 +226,5 @@ def _crowd(snapshot: Snapshot, before: Memory | None) -> Ints:
 def _fairness(snapshot: Snapshot, known: Outlooks, crowd: Ints) -> Floats:
     """By job: the ρ it would end at, if it ran from now on at its fastest."""
     columns = snapshot.columns
-    contention = np.maximum(crowd / max(snapshot.cluster.total_gpus, 1), 1.0)
-    alone = np.maximum(columns.run_seconds + known.optimistic, 1e-9)
-    rho: Floats = (snapshot.now - columns.submitted + known.optimistic) / (alone * contention)
-    return np.maximum(rho, 1e-9)
+    contention = crowd / max(snapshot.cluster.total_gpus, 1)
+    return fairness(snapshot.now - columns.submitted, columns.run_seconds, known.optimistic, contention)

@@ -84,7 +84,8 @@ def _best_level(ladder: Ladder, price: float, least: float) -> tuple[float, Clim
     """The makespan level with the best sum, of those a whole number of rounds below the longest gang's."""
     claims = ladder.claims
     longest = float(claims.left.max(initial=0.0))
-    levels = sorted({max(longest - n, least) for n in range(claims.rounds + 1)})
+    # Where a level is worth nothing none is forced: the bounds of several may be alike though their plans are not.
+    levels = sorted({max(longest - n, least) for n in range(claims.rounds + 1)}) if price else [longest]
     most = 0.0 if isinf(price) else ladder.most
     found: tuple[float, Climb] | None = None
     for level in levels:
