@@ -11,6 +11,7 @@ from math import floor, inf, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.core.columns import Columns
 from shoal.core.decision import Floats, Ints, NumberColumn, Numbers, Reason, ReasonCode, Refusal, Verdict, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
@@ -49,16 +50,20 @@ def all_fit(snapshot: Snapshot) -> Verdicts | None:
     return Verdicts(snapshot, gpus=columns.gpus, codes=codes, numbers={ReasonCode.FITS: (used, capacity[0])})
 
 
-def serve(snapshot: Snapshot, order: NDArray[np.intp], *, strict: bool = False) -> Served:
+def serve(snapshot: Snapshot, order: NDArray[np.intp], *, strict: bool = False, left: Floats | None = None) -> Served:
     """Give each job in order its whole gang or nothing; with ``strict`` the first that does not fit ends it.
 
     On a cluster of several kinds a running job stays on the kind it has, and any other takes the kind it is fastest
-    on among those with room; which kind suits whom is left to heterogeneity-aware policies.
+    on among those with room; which kind suits whom is left to heterogeneity-aware policies. With ``left``, the seconds
+    each job has left where it is fastest, those that run too take a faster kind where it comes free and that pays.
     """
     if len(snapshot.cluster.kinds) == 1:
         return _serve_one_kind(snapshot, order, strict)
-    return _serve_kinds(snapshot, order, strict)
+    return _serve_kinds(snapshot, order, strict, left)
 
+
+_GAIN, _SAVES = 1.1, 60.0
+"""A running job goes to a faster kind only if it has then so many times less, and so many seconds less, to go."""
 
 _NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
@@ -114,7 +119,7 @@ def _serve_one_kind(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -
     return Served(granted, None, last, free, free)
 
 
-def _serve_kinds(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -> Served:
+def _serve_kinds(snapshot: Snapshot, order: NDArray[np.intp], strict: bool, left: Floats | None) -> Served:
     columns = snapshot.columns
     granted = np.zeros(len(columns), dtype=np.int32)
     kinds = np.full(len(columns), -1, dtype=np.int8)
@@ -122,12 +127,16 @@ def _serve_kinds(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -> S
     demand, current = columns.gpus.tolist(), columns.kind.tolist()
     preference = np.argsort(-columns.speeds, axis=1, kind="stable").tolist()
     speeds = columns.speeds
+    better = None if left is None else _better(columns, left)
     last = -1
     for i in order.tolist():
-        want = demand[i]
-        if current[i] >= 0 and free[current[i]] >= want:
-            choice = current[i]
-        else:
+        want, here = demand[i], current[i]
+        choice = -1
+        if here >= 0 and better is not None:
+            choice = next((k for k in preference[i] if better[i, k] and free[k] >= want), -1)
+        if choice < 0 and here >= 0 and free[here] >= want:
+            choice = here
+        if choice < 0:
             choice = next((k for k in preference[i] if free[k] >= want and speeds[i, k] > 0), -1)
         if choice >= 0:
             free[choice] -= want
@@ -137,6 +146,17 @@ def _serve_kinds(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -> S
         elif strict:
             break
     return Served(granted, kinds, last, sum(free), max(free))
+
+
+def _better(columns: Columns, left: Floats) -> NDArray[np.bool_]:
+    """By job and kind: whether a job that runs elsewhere would gain by going there, its restart counted in."""
+    speeds, runs = columns.speeds, columns.kind >= 0
+    here = speeds[np.arange(len(left)), np.maximum(columns.kind, 0)]
+    work = left * columns.best_speed
+    now = np.divide(work, here, out=np.full(len(left), np.inf), where=here > 0)
+    then = np.divide(work[:, None], speeds, out=np.full(speeds.shape, np.inf), where=speeds > 0)
+    pays: NDArray[np.bool_] = (_GAIN * then + _SAVES <= now[:, None]) & runs[:, None]
+    return pays
 
 
 def ranked_verdicts(

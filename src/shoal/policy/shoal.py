@@ -164,9 +164,10 @@ class Shoal:
         horizon = before.horizon if inside else _horizon(snapshot, outlook)
         ranking = self._ranking(snapshot, outlook, learned.with_jobs(outlook.correction), peak, horizon)
         kept = columns.held > 0 if inside else np.zeros(len(columns), dtype=bool)
-        served = serve(snapshot, np.lexsort((ranking.key, ranking.rank, ~kept)))
+        order = np.lexsort((ranking.key, ranking.rank, ~kept))
+        served = serve(snapshot, order, left=None if inside else outlook.predicted)
         end = before.end if inside else round_end(now, self.round)
-        waiting = bool((snapshot.possible & (served.gpus == 0)).any())
+        waiting = bool((snapshot.possible & (served.gpus == 0)).any()) or (inside and _slowed(snapshot))
         verdicts = _told(snapshot, served, ranking, outlook, kept, horizon, end)
         carry = _Memory(end, horizon, learned, columns.rows, peak, outlook)
         return Decision(verdicts, end if waiting else inf, carry)
@@ -229,9 +230,21 @@ class Shoal:
 
 
 def _horizon(snapshot: Snapshot, outlook: _Outlook) -> Seconds:
-    """The soonest that all which can run can be done."""
-    area = float(snapshot.columns.gpus @ outlook.predicted) / max(sum(snapshot.cluster.capacity), 1)
-    return snapshot.now + max(area, float(outlook.predicted.max(initial=0.0)))
+    """The soonest that all which can run can be done; a slow kind of GPU counts for as much as jobs get out of it."""
+    columns, capacity = snapshot.columns, np.asarray(snapshot.cluster.capacity, dtype=np.float64)
+    area = columns.gpus * outlook.predicted
+    total, room = float(columns.gpus @ outlook.predicted), float(capacity.sum())
+    if len(capacity) > 1 and total > 0.0:
+        pace = columns.speeds / np.where(columns.best_speed > 0.0, columns.best_speed, 1.0)[:, None]
+        room = float(area @ pace @ capacity) / total
+    return snapshot.now + max(total / max(room, 1.0), float(outlook.predicted.max(initial=0.0)))
+
+
+def _slowed(snapshot: Snapshot) -> bool:
+    """Whether a job runs on a kind that is not its fastest, and may go to a better one when the round is over."""
+    columns = snapshot.columns
+    runs = np.flatnonzero(columns.held > 0)
+    return bool((columns.speeds[runs, columns.kind[runs]] < columns.best_speed[runs]).any())
 
 
 def _matched(old: Rows, new: Rows) -> tuple[Rows, NDArray[np.bool_]]:
