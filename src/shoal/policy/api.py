@@ -11,7 +11,6 @@ from math import floor, inf, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.columns import Columns
 from shoal.core.decision import Floats, Ints, NumberColumn, Numbers, Reason, ReasonCode, Refusal, Verdict, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
@@ -50,20 +49,48 @@ def all_fit(snapshot: Snapshot) -> Verdicts | None:
     return Verdicts(snapshot, gpus=columns.gpus, codes=codes, numbers={ReasonCode.FITS: (used, capacity[0])})
 
 
-def serve(snapshot: Snapshot, order: NDArray[np.intp], *, strict: bool = False, left: Floats | None = None) -> Served:
+def serve(snapshot: Snapshot, order: NDArray[np.intp], *, strict: bool = False, wishes: Floats | None = None) -> Served:
     """Give each job in order its whole gang or nothing; with ``strict`` the first that does not fit ends it.
 
-    On a cluster of several kinds a running job stays on the kind it has, and any other takes the kind it is fastest
-    on among those with room; which kind suits whom is left to heterogeneity-aware policies. With ``left``, the seconds
-    each job has left where it is fastest, those that run too take a faster kind where it comes free and that pays.
+    On a cluster of several kinds each takes, of those with room, the kind it wishes for most (``wishes``, by job and
+    kind). By default a running job stays on the kind it has, and any other takes the kind it is fastest on; which kind
+    suits whom is left to heterogeneity-aware policies.
     """
     if len(snapshot.cluster.kinds) == 1:
         return _serve_one_kind(snapshot, order, strict)
-    return _serve_kinds(snapshot, order, strict, left)
+    return _serve_kinds(
+        snapshot, order, strict, first_of_all(snapshot, snapshot.columns.kind) if wishes is None else wishes
+    )
+
+
+def first_of_all(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats:
+    """Wishes for these kinds (−1: none in particular), and after them for the faster ones."""
+    wishes = snapshot.columns.speeds.copy()
+    named = np.flatnonzero(kinds >= 0)
+    wishes[named, kinds[named]] = inf
+    return wishes
+
+
+def moving_up(snapshot: Snapshot, left: Floats) -> Floats:
+    """Wishes of running jobs for kinds on which they gain, before the one they have; ``left`` is seconds at their best.
+
+    They must then have less to go by a tenth, and by a minute: what a restart may cost.
+    """
+    columns = snapshot.columns
+    wishes, runs = columns.speeds.copy(), np.flatnonzero(columns.kind >= 0)
+    speeds, here = wishes[runs], columns.kind[runs]
+    work, present = (left * columns.best_speed)[runs], speeds[np.arange(len(runs)), here]
+    now = np.divide(work, present, out=np.full(len(runs), inf), where=present > 0)
+    then = np.divide(work[:, None], speeds, out=np.full(speeds.shape, inf), where=speeds > 0)
+    pays = _GAIN * then + _SAVES <= now[:, None]
+    # Above the kind it has come those that pay, below it the others, by speed each.
+    most = 2.0 * columns.best_speed[runs]
+    wishes[runs] = np.where(pays, speeds + most[:, None], speeds)
+    wishes[runs, here] = most
+    return wishes
 
 
 _GAIN, _SAVES = 1.1, 60.0
-"""A running job goes to a faster kind only if it has then so many times less, and so many seconds less, to go."""
 
 _NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
@@ -119,25 +146,17 @@ def _serve_one_kind(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -
     return Served(granted, None, last, free, free)
 
 
-def _serve_kinds(snapshot: Snapshot, order: NDArray[np.intp], strict: bool, left: Floats | None) -> Served:
+def _serve_kinds(snapshot: Snapshot, order: NDArray[np.intp], strict: bool, wishes: Floats) -> Served:
     columns = snapshot.columns
     granted = np.zeros(len(columns), dtype=np.int32)
     kinds = np.full(len(columns), -1, dtype=np.int8)
     free = list(snapshot.cluster.capacity)
-    demand, current = columns.gpus.tolist(), columns.kind.tolist()
-    preference = np.argsort(-columns.speeds, axis=1, kind="stable").tolist()
-    speeds = columns.speeds
-    better = None if left is None else _better(columns, left)
+    demand, speeds = columns.gpus.tolist(), columns.speeds
+    preference = np.argsort(-wishes, axis=1, kind="stable").tolist()
     last = -1
     for i in order.tolist():
-        want, here = demand[i], current[i]
-        choice = -1
-        if here >= 0 and better is not None:
-            choice = next((k for k in preference[i] if better[i, k] and free[k] >= want), -1)
-        if choice < 0 and here >= 0 and free[here] >= want:
-            choice = here
-        if choice < 0:
-            choice = next((k for k in preference[i] if free[k] >= want and speeds[i, k] > 0), -1)
+        want = demand[i]
+        choice = next((k for k in preference[i] if free[k] >= want and speeds[i, k] > 0), -1)
         if choice >= 0:
             free[choice] -= want
             granted[i], kinds[i], last = want, choice, i
@@ -148,15 +167,11 @@ def _serve_kinds(snapshot: Snapshot, order: NDArray[np.intp], strict: bool, left
     return Served(granted, kinds, last, sum(free), max(free))
 
 
-def _better(columns: Columns, left: Floats) -> NDArray[np.bool_]:
-    """By job and kind: whether a job that runs elsewhere would gain by going there, its restart counted in."""
-    speeds, runs = columns.speeds, columns.kind >= 0
-    here = speeds[np.arange(len(left)), np.maximum(columns.kind, 0)]
-    work = left * columns.best_speed
-    now = np.divide(work, here, out=np.full(len(left), np.inf), where=here > 0)
-    then = np.divide(work[:, None], speeds, out=np.full(speeds.shape, np.inf), where=speeds > 0)
-    pays: NDArray[np.bool_] = (_GAIN * then + _SAVES <= now[:, None]) & runs[:, None]
-    return pays
+def slowed(snapshot: Snapshot) -> bool:
+    """Whether a job runs on a kind that is not its fastest, and may go to a better one when a round is over."""
+    columns = snapshot.columns
+    runs = np.flatnonzero(columns.held > 0)
+    return bool((columns.speeds[runs, columns.kind[runs]] < columns.best_speed[runs]).any())
 
 
 def ranked_verdicts(

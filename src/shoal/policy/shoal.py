@@ -40,7 +40,7 @@ from shoal.core.decision import Decision, Floats, Numbers, ReasonCode, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.adaptation import RULES, forecast
-from shoal.policy.api import Served, check_round, explained, round_end, serve
+from shoal.policy.api import Served, check_round, explained, moving_up, round_end, serve, slowed
 
 _PRIOR_ERROR, _PRIOR_JOBS = 0.1, 2.0
 """How far off rates are taken to be before any was measured, and as how many measured jobs that counts."""
@@ -165,9 +165,9 @@ class Shoal:
         ranking = self._ranking(snapshot, outlook, learned.with_jobs(outlook.correction), peak, horizon)
         kept = columns.held > 0 if inside else np.zeros(len(columns), dtype=bool)
         order = np.lexsort((ranking.key, ranking.rank, ~kept))
-        served = serve(snapshot, order, left=None if inside else outlook.predicted)
+        served = serve(snapshot, order, wishes=None if inside else moving_up(snapshot, outlook.predicted))
         end = before.end if inside else round_end(now, self.round)
-        waiting = bool((snapshot.possible & (served.gpus == 0)).any()) or (inside and _slowed(snapshot))
+        waiting = bool((snapshot.possible & (served.gpus == 0)).any()) or (inside and slowed(snapshot))
         verdicts = _told(snapshot, served, ranking, outlook, kept, horizon, end)
         carry = _Memory(end, horizon, learned, columns.rows, peak, outlook)
         return Decision(verdicts, end if waiting else inf, carry)
@@ -238,13 +238,6 @@ def _horizon(snapshot: Snapshot, outlook: _Outlook) -> Seconds:
         pace = columns.speeds / np.where(columns.best_speed > 0.0, columns.best_speed, 1.0)[:, None]
         room = float(area @ pace @ capacity) / total
     return snapshot.now + max(total / max(room, 1.0), float(outlook.predicted.max(initial=0.0)))
-
-
-def _slowed(snapshot: Snapshot) -> bool:
-    """Whether a job runs on a kind that is not its fastest, and may go to a better one when the round is over."""
-    columns = snapshot.columns
-    runs = np.flatnonzero(columns.held > 0)
-    return bool((columns.speeds[runs, columns.kind[runs]] < columns.best_speed[runs]).any())
 
 
 def _matched(old: Rows, new: Rows) -> tuple[Rows, NDArray[np.bool_]]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.core.decision import Floats, Ints
+from shoal.core.units import Seconds
 from shoal.policy.shockwave.memory import Flags, Kinds, Outlooks, Rows
+from shoal.solve.dealing import dealt
 from shoal.solve.window import Window
 
 
@@ -45,28 +47,19 @@ class Draft:
     objective: float
 
 
-def dealt(claimants: Claimants, capacity: Sequence[int], rank: Rows) -> tuple[Kinds, Floats]:
-    """Each job's kind, −1 for none, and its speed there beside its best: runners stay, others go where load is least.
+def dealt_out(claimants: Claimants, capacity: Sequence[int], order: Rows, moving: Seconds) -> tuple[Kinds, Floats]:
+    """Each job's kind, −1 for none, and its speed there beside its best: in this order, where it would be done first.
 
-    Who ranks first is dealt out first.
+    Going from the kind it runs on to another costs ``moving`` seconds.
     """
-    speeds, gpus = claimants.speeds, claimants.gpus
+    speeds, gpus, rooms = claimants.speeds, claimants.gpus, np.asarray(capacity, dtype=np.float64)
     best = speeds.max(axis=1, initial=0.0)
-    possible = best > 0.0
     if len(capacity) == 1:
-        return np.where(possible, 0, -1).astype(np.int8), np.ones(len(gpus))
-    pace = speeds / np.where(possible, best, 1.0)[:, None]
-    kinds = np.where(possible, claimants.kinds, -1).astype(np.int8)
-    load = np.zeros(len(capacity))
-    able = (pace > 0) & (gpus[:, None] <= np.asarray(capacity))
-    area = np.full(pace.shape, np.inf)
-    np.divide((claimants.known.seconds * gpus)[:, None], pace * np.asarray(capacity), out=area, where=able)
-    runs = np.flatnonzero(kinds >= 0)
-    np.add.at(load, kinds[runs], area[runs, kinds[runs]])
-    waiting = np.flatnonzero(possible & (kinds < 0))
-    for i in waiting[np.argsort(rank[waiting])].tolist():
-        kinds[i] = int(np.argmin(load + area[i]))
-        load[kinds[i]] += area[i, kinds[i]]
+        return np.where(best > 0.0, 0, -1).astype(np.int8), np.ones(len(gpus))
+    pace = speeds / np.where(best > 0.0, best, 1.0)[:, None]
+    able = (pace > 0.0) & (gpus[:, None] <= rooms)
+    alone = np.divide(claimants.known.seconds[:, None], pace, out=np.full(pace.shape, np.inf), where=able)
+    kinds = dealt(alone, gpus, rooms, order, claimants.kinds, moving=moving)
     return kinds, np.where(kinds >= 0, pace[np.arange(len(kinds)), kinds], 1.0)
 
 

@@ -44,8 +44,8 @@ from shoal.core.decision import Decision, Floats, Ints
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.adaptation import RULES
-from shoal.policy.api import all_fit, check_round, round_end
-from shoal.policy.shockwave.claimants import Claimants, Draft, dealt, fairness
+from shoal.policy.api import all_fit, check_round, round_end, slowed
+from shoal.policy.shockwave.claimants import Claimants, Draft, dealt_out, fairness
 from shoal.policy.shockwave.memory import Kinds, Memory, Outlooks, Plan, places
 from shoal.policy.shockwave.outlook import outlooks
 from shoal.policy.shockwave.seats import seated
@@ -118,7 +118,7 @@ class Shockwave:
         gpus, kinds = seated(snapshot, memory.plan, turn, inside)
         rho = _fairness(snapshot, memory.outlooks, memory.crowd)
         verdicts = told(snapshot, memory.plan, turn, self.round, gpus, kinds, rho, moving=not inside)
-        if not (snapshot.possible & (gpus == 0)).any():
+        if not (snapshot.possible & (gpus == 0)).any() and not (inside and slowed(snapshot)):
             return Decision(verdicts, inf, memory)
         early = ends - self.ahead
         return Decision(verdicts, early if now < early else ends, memory)
@@ -170,7 +170,7 @@ class Shockwave:
         order = np.argsort(service / weight, kind="stable")
         rank = np.empty(len(order), dtype=np.intp)
         rank[order] = np.arange(len(order))
-        kinds, pace = dealt(claimants, capacity, rank)
+        kinds, pace = dealt_out(claimants, capacity, order, self.round)
         after = part_done(known.done, known.gained * pace[:, None], known.whole, self.welfare)
         worth = weight[:, None] * welfare(after, self.welfare)
         horizon = self._horizon(claimants, capacity, kinds, pace)
