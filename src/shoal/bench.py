@@ -212,6 +212,10 @@ def _window(jobs: int, odd: bool) -> Callable[[Path], dict[str, float]]:
     return lambda _: bench_market.window(jobs, odd=odd)
 
 
+def _mixes(jobs: int) -> Callable[[Path], dict[str, float]]:
+    return lambda _: bench_market.mixes(jobs)
+
+
 def _windows() -> list[Bench]:
     """Shockwave's windows and the public traces; the gap is on welfare at a fixed makespan level."""
     benches = []
@@ -221,6 +225,8 @@ def _windows() -> list[Bench]:
         benches.append(
             Bench(f"window-{jobs}-odd", f"{what}; gangs that do not divide", budget, _window(jobs, odd=True))
         )
+        mixes = f"{what}; the longest of {len(bench_market.MIXES)} mixes of gangs, 11 and 24 among them"
+        benches.append(Bench(f"window-{jobs}-mixes", mixes, budget, _mixes(jobs)))
     for jobs, cluster, speeds, budget in ((120, "v100:8x4", "tacc", 1.0), (900, "v100:64x4", "wisr", 20.0)):
         what = f"Shockwave's public {jobs}-job trace on {cluster}, shockwave"
         data = Path(bench_market.TRACES) / f"jobs_{jobs}_{speeds}.json"

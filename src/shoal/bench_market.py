@@ -15,12 +15,26 @@ TRACES = "shockwave"
 _SEED, _TRIES, _ROUNDS, _GPUS = 3, 3, 20, 256
 _EVEN, _ODD = ((1, 2, 4, 8), (0.6, 0.3, 0.09, 0.01)), ((3, 5, 7, 9), (0.4, 0.3, 0.2, 0.1))
 
+MIXES = ((1, 2, 4, 8), (1, 2, 4, 8, 11, 24), (11, 24), (3, 5, 7), (6, 10, 15), (13, 29, 31), (48, 80, 100))
+"""Gangs of which a job is of one as often as of another; of the odd ones few sets fill 256 GPUs, or none."""
+
+_DRAWS = 5
+
 
 def window(jobs: int, *, odd: bool) -> dict[str, float]:
     """A window of 20 rounds on 256 GPUs with its ranking; ``odd`` gangs do not divide the cluster."""
+    return _planned(gangs(jobs, *(_ODD if odd else _EVEN)))
+
+
+def mixes(jobs: int) -> dict[str, float]:
+    """The same for every mix of gangs and some draws of it; the longest of them, and the worst gap."""
+    found = [_planned(gangs(jobs, sizes, seed=seed)) for sizes in MIXES for seed in range(_DRAWS)]
+    return {name: max(one[name] for one in found) for name in ("seconds", "gap")}
+
+
+def _planned(claims: "Claims") -> dict[str, float]:
     from shoal.solve.window import plan
 
-    claims = gangs(jobs, odd=odd)
     order = np.argsort(claims.left, kind="stable")
     seconds = np.inf
     for _ in range(_TRIES):
@@ -30,12 +44,11 @@ def window(jobs: int, *, odd: bool) -> dict[str, float]:
     return {"seconds": float(seconds), "gap": found.gap}
 
 
-def gangs(jobs: int, *, odd: bool) -> "Claims":
+def gangs(jobs: int, sizes: tuple[int, ...], often: tuple[float, ...] | None = None, seed: int = _SEED) -> "Claims":
     """Jobs of unlike lengths, some well under way, weighed by ρ to the fifth, their welfare the true logarithm."""
     from shoal.solve.window import Claims
 
-    chance = np.random.default_rng(_SEED)
-    sizes, often = _ODD if odd else _EVEN
+    chance = np.random.default_rng(seed)
     left = np.exp(chance.normal(3.0, 1.2, jobs))
     done = chance.uniform(0.0, 0.9, jobs) * (chance.random(jobs) < 0.7)
     gained = (1.0 - done[:, None]) * np.arange(_ROUNDS + 1) / left[:, None]

@@ -7,24 +7,35 @@ the bound at that level the welfare of the layout is. Nothing here knows of jobs
 References: Shockwave (NSDI '23) §6.1, appendices G and H.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isinf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.solve.window.classes import class_bound
+from shoal.solve.window.classes import Seats, classes
 from shoal.solve.window.ladder import Claims, Climb, Flags, Ints, Ladder, usable
 from shoal.solve.window.layout import Layout, eased, improved, in_order, packed, ranked, topped_up
+from shoal.solve.window.patterns import Exchanges
+from shoal.solve.window.prices import priced
+from shoal.solve.window.seating import apart, seated
+from shoal.solve.window.whole import in_whole_rounds
 
 __all__ = ["Claims", "Window", "plan"]
 
 CLOSE = 1e-4
 """A gap below this ends the search for a better layout, or a better bound."""
 
+_ROUNDING = 1e-12
+"""Relative: a welfare that falls short of its bound by less does not."""
+
 _SMALL = 1500
-"""Seats to choose for, of every width and in every round, up to which rounds are improved one by one. Where there are
-more, gangs are narrow beside the cluster and fill it well without."""
+"""Seats to choose for up to which rounds are improved one by one. Where there are more, gangs are narrow beside the
+cluster and fill it well without."""
+
+_ENOUGH, _SPLITS, _CLASSES = 5e-4, 4, 24
+"""A gap below which gangs are not put in finer classes; how often they are at most, and how many classes there may be
+then. Finer ones know better that rounds have few seats for gangs that want many rounds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,27 +111,91 @@ def _best_level(ladder: Ladder, price: float, least: float) -> tuple[float, Clim
 
 
 def _laid_out(ladder: Ladder, capacity: int, level: float, climb: Climb, order: NDArray[np.intp]) -> Window:
-    claims, envelope = ladder.claims, ladder.envelope
+    """The best of several layouts, the quick ones first, until one is close to its bound."""
+    claims = ladder.claims
     first = ranked(claims.widths, climb.counts, climb.counts, capacity, claims.rounds, order)
     best = _judged(ladder, first, level)
     if best.gap <= CLOSE and best.level <= level:
         return best
-    pressure = np.empty(len(order))
-    pressure[order] = np.linspace(1.0, 0.0, len(order), endpoint=False)
-    forced = claims.forced(level)
-    for counts in (climb.counts, eased(claims, envelope, climb.counts, forced, ladder.capacity)):
-        other = in_order(packed(claims, envelope, counts, forced, capacity), claims.widths, pressure)
-        tried = _judged(ladder, other, level)
-        if tried.level < best.level or (tried.level == best.level and tried.welfare > best.welfare):
-            best = tried
-    if best.gap > CLOSE and claims.rounds * int((capacity // np.unique(claims.widths)).sum()) <= _SMALL:
+    packs = _packs_well(claims, capacity)
+    if packs:
+        best = _by_packing(ladder, capacity, level, climb, best)
+    best = _by_patterns(ladder, capacity, level, best, order)
+    if not packs and (best.gap > _ENOUGH or best.level > level):
+        best = _by_packing(ladder, capacity, level, climb, best)
+    if best.gap > CLOSE and _seats(claims, capacity) <= _SMALL:
         again = improved(claims, Layout(best.runs), claims.forced(best.level), capacity)
-        tried = _judged(ladder, in_order(again, claims.widths, pressure), best.level)
-        if tried.welfare > best.welfare:
-            best = tried
-    if best.gap <= CLOSE:
+        best = _better(claims, best, _judged(ladder, again, best.level))
+    if best.runs is first.runs:
         return best
-    return _with_bound(claims, best, class_bound(claims, envelope, capacity, claims.forced(best.level)))
+    return replace(best, runs=in_order(Layout(best.runs), claims.widths, order).runs)
+
+
+def _seats(claims: Claims, capacity: int) -> int:
+    """Seats to choose for, of every width and in every round."""
+    return claims.rounds * int((capacity // np.unique(claims.widths)).sum())
+
+
+def _packs_well(claims: Claims, capacity: int) -> bool:
+    """Whether what is left over in a round when the widest are laid out first can be filled by narrower gangs."""
+    return _seats(claims, capacity) > _SMALL or not (claims.widths % claims.widths.min()).any()
+
+
+def _by_packing(ladder: Ladder, capacity: int, level: float, climb: Climb, best: Window) -> Window:
+    """The better of ``best`` and the counts of most worth laid out widest first, some of them left to a knapsack."""
+    claims, forced = ladder.claims, ladder.claims.forced(level)
+    for counts in (climb.counts, eased(claims, ladder.envelope, climb.counts, forced, ladder.capacity)):
+        other = packed(claims, ladder.envelope, counts, forced, capacity)
+        best = _better(claims, best, _judged(ladder, other, level))
+    return best
+
+
+def _by_patterns(ladder: Ladder, capacity: int, level: float, best: Window, order: NDArray[np.intp]) -> Window:
+    """The better of ``best`` and what patterns of seats come to, at ``level`` and, if it is not reached, at its own."""
+    for reached in sorted({level, best.level}):
+        if best.level > reached or (best.level == reached and best.gap > CLOSE):
+            best = _exchanged(ladder, capacity, reached, best, order)
+    return best
+
+
+def _exchanged(ladder: Ladder, capacity: int, level: float, best: Window, order: NDArray[np.intp]) -> Window:
+    claims, forced, climb = ladder.claims, ladder.claims.forced(level), ladder.climb(level)
+    assert climb is not None  # the ladder chose this level, or a layout has reached it
+    # Gangs that must be in every round are classes of their own: no pattern can do without them.
+    of = np.unique(2 * claims.widths + (forced == claims.rounds), return_inverse=True)[1]
+    for _ in range(_SPLITS):
+        program = classes(ladder, of, forced, capacity)
+        many, close = len(program.widths), CLOSE / 10.0 * (climb.bound - program.base)
+        found = priced(program, climb.price, close)
+        now = np.stack([np.bincount(of[run], minlength=many) for run in best.runs.T])
+        seats = Exchanges(program, found).best(now, close)
+        best = _seated(ladder, level, best, found.bound, seats, program.widths, order)
+        if best.level == level and best.gap > _ENOUGH:
+            whole = in_whole_rounds(program, found, best.welfare)
+            if whole is not None:
+                best = _seated(ladder, level, best, *whole, program.widths, order)
+        finer = apart(ladder, seats, of, forced)
+        if (best.gap <= _ENOUGH and best.level <= level) or not many <= finer.max() < _CLASSES:
+            break
+        of = finer
+    return best
+
+
+def _seated(
+    ladder: Ladder, level: float, best: Window, bound: float, seats: Seats, widths: Seats, order: NDArray[np.intp]
+) -> Window:
+    """The better of ``best`` and gangs on these seats, with a bound on every plan of that level."""
+    claims = ladder.claims
+    tried = _judged(ladder, seated(ladder, seats, widths, claims.forced(level), order), level)
+    return _better(claims, *(_with_bound(claims, w, bound) if w.level == level else w for w in (best, tried)))
+
+
+def _better(claims: Claims, one: Window, other: Window) -> Window:
+    """The one of the lower level; of the same level that of more welfare, with the lower bound."""
+    if one.level != other.level:
+        return min(one, other, key=lambda window: window.level)
+    more = other if other.welfare > one.welfare else one
+    return _with_bound(claims, more, min(one.bound, other.bound))
 
 
 def _judged(ladder: Ladder, layout: Layout, level: float) -> Window:
@@ -136,7 +211,8 @@ def _judged(ladder: Ladder, layout: Layout, level: float) -> Window:
 def _with_bound(claims: Claims, window: Window, bound: float) -> Window:
     bound = max(min(bound, window.bound), window.welfare)
     base = float(claims.worth[np.arange(len(window.runs)), claims.forced(window.level)].sum())
-    gap = (bound - window.welfare) / (bound - base) if bound > base else 0.0
+    short = bound - window.welfare
+    gap = short / (bound - base) if short > _ROUNDING * (1.0 + abs(bound)) else 0.0
     return Window(window.runs, window.welfare, bound, window.level, gap)
 
 

@@ -97,10 +97,14 @@ def usable(widths: Ints, capacity: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Climb:
-    """Counts that a window's GPUs allow in all, not yet laid out in rounds, and a bound on every plan's worth."""
+    """Counts that a window's GPUs allow in all, not yet laid out in rounds, and a bound on every plan's worth.
+
+    ``price`` is the worth per GPU of the step that is taken in part, 0 where all are taken.
+    """
 
     counts: Ints
     bound: float
+    price: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,14 +120,20 @@ class Ladder:
         return majorant(self.claims.worth)
 
     @cached_property
-    def _rungs(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats, Ints]:
-        """By rung: whose step it is, which step, what it adds and how wide it is. Steps that add nothing are not."""
+    def _rungs(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
+        """By rung: whose step it is, which step and what it adds. Steps that add nothing are not."""
         steps = np.maximum(np.diff(self.envelope, axis=1), 0.0)
         per_gpu = steps / self.claims.widths[:, None]
         who, which = np.nonzero(steps > 0.0)
         order = np.argsort(-per_gpu[who, which], kind="stable")
         who, which = who[order], which[order]
-        return who, which, steps[who, which], self.claims.widths[who]
+        return who, which, steps[who, which]
+
+    def steps(self, forced: Ints) -> tuple[NDArray[np.intp], Floats]:
+        """Steps beyond those that are forced, the most worth per GPU first: whose each is and what it adds."""
+        who, which, adds = self._rungs
+        own = which >= forced[who]
+        return who[own], adds[own]
 
     @cached_property
     def most(self) -> float:
@@ -139,15 +149,15 @@ class Ladder:
         free = room - int(claims.widths @ forced)
         if free < 0 or claims.level(forced) > level * (1.0 + _SLACK) + _SLACK:
             return None
-        who, which, adds, width = self._rungs
-        own = which >= forced[who]
-        who, adds, width = who[own], adds[own], width[own]
+        who, adds = self.steps(forced)
+        width = claims.widths[who]
         filled = np.cumsum(width)
         cut = int(np.searchsorted(filled, free, side="right"))
         counts = forced + np.bincount(who[:cut], minlength=len(forced)).astype(np.int32)
         rows = np.arange(len(forced))
-        bound = float(self.envelope[rows, forced].sum() + adds[:cut].sum())
+        bound, price = float(self.envelope[rows, forced].sum() + adds[:cut].sum()), 0.0
         if cut < len(who):
             spare = free - (int(filled[cut - 1]) if cut else 0)
             bound += float(adds[cut]) * spare / int(width[cut])
-        return Climb(counts, bound)
+            price = float(adds[cut]) / int(width[cut])
+        return Climb(counts, bound, price)

@@ -150,13 +150,14 @@ def _knapsack(widths: Ints, values: Floats, room: int) -> NDArray[np.intp]:
     return np.array(chosen, dtype=np.intp)
 
 
-def in_order(layout: Layout, widths: Ints, pressure: Floats) -> Layout:
-    """The same rounds in another order: the most pressing first, then whichever shares most with the one before."""
-    urgency = (widths * pressure)[:, None] * layout.runs
-    waiting = list(range(layout.runs.shape[1]))
-    taken: list[int] = []
+def in_order(layout: Layout, widths: Ints, order: NDArray[np.intp]) -> Layout:
+    """The same rounds in another order: those of the first in ``order`` first, who share most with the one before."""
+    pressure = np.empty(len(order))
+    pressure[order] = np.linspace(1.0, 0.0, len(order), endpoint=False)
+    runs = layout.runs.astype(float)
+    shared = runs.T @ ((widths * pressure)[:, None] * runs)
+    worth, waiting, taken = shared.diagonal().copy(), list(range(len(shared))), list[int]()
     while waiting:
-        shared = layout.runs[:, taken[-1]] if taken else np.zeros(len(widths), dtype=bool)
-        worth = [float(urgency[:, t].sum() + urgency[shared, t].sum()) for t in waiting]
-        taken.append(waiting.pop(int(np.argmax(worth))))
+        last = shared[taken[-1]] if taken else np.zeros(len(shared))
+        taken.append(waiting.pop(int(np.argmax((worth + last)[waiting]))))
     return Layout(layout.runs[:, taken])

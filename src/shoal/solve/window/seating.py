@@ -1,0 +1,94 @@
+"""Seats given to gangs: so many of a width in each round, no gang on two of a round, for the most worth.
+
+Counts are possible where no k gangs have more rounds than there are seats for k of them, each round's counted up to k
+(Gale, Ryser). The best steps are taken as if that did not matter; the gangs that then have most too many are given all
+the seats there are for them and the others the rest, each as a problem of its own, which is exact for concave worth. In
+a round sit those with most rounds still to have.
+
+References: Gale (1957) and Ryser (1957); Fujishige (1980) and Groenevelt (1991) for the decomposition.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.solve.window.classes import Seats
+from shoal.solve.window.ladder import Flags, Ints, Ladder
+from shoal.solve.window.layout import Layout
+
+Indices = NDArray[np.intp]
+
+
+def seated(ladder: Ladder, seats: Seats, widths: Seats, forced: Ints, order: Indices) -> Layout:
+    """The layout of most concave worth on these seats, by round and class.
+
+    ``widths`` are those of the columns of ``seats``; columns of one width are as one. Of gangs with as many rounds
+    still to have the first in ``order`` come first.
+    """
+    claims = ladder.claims
+    runs = np.zeros((len(claims.widths), claims.rounds), dtype=bool)
+    rank = np.empty(len(order), dtype=np.intp)
+    rank[order] = np.arange(len(order))
+    kinds, of = np.unique(claims.widths, return_inverse=True)
+    for (mine, line), width in zip(_lines(ladder, of, forced), kinds.tolist(), strict=True):
+        room = seats[:, widths == width].sum(axis=1)
+        runs[mine] = _largest_first(_possible(line, len(mine), room), room, rank[mine])
+    return Layout(runs)
+
+
+def apart(ladder: Ladder, seats: Seats, of: Indices, forced: Ints) -> Indices:
+    """Finer classes: in each, gangs that would have most rounds too many on these seats are apart from the others."""
+    finer, many = of.copy(), seats.shape[1]
+    for s, (mine, line) in enumerate(_lines(ladder, of, forced)):
+        counts = np.bincount(line[: int(seats[:, s].sum())], minlength=len(mine))
+        few = _too_many(counts, seats[:, s])
+        if few:
+            finer[mine[np.argsort(-counts, kind="stable")[:few]]] = many
+            many += 1
+    return finer
+
+
+def _lines(ladder: Ladder, of: Indices, forced: Ints) -> Iterator[tuple[Indices, Indices]]:
+    """Of each class its gangs, and whose step, by place among them, is the best, the next, …; the forced come first."""
+    who = np.concatenate([np.repeat(np.arange(len(forced)), forced), ladder.steps(forced)[0]])
+    of_step = of[who]
+    for s in range(int(of.max(initial=-1)) + 1):
+        mine = np.flatnonzero(of == s)
+        yield mine, np.searchsorted(mine, who[of_step == s])
+
+
+def _possible(line: Indices, many: int, room: Seats) -> NDArray[np.intp]:
+    """Counts of most worth of so many gangs, whose steps stand in line, on so many seats in each round."""
+    counts = np.zeros(many, dtype=np.intp)
+    waiting = [(np.arange(many), line, room)]
+    while waiting:
+        gangs, steps, seats = waiting.pop()
+        counts[gangs] = np.bincount(steps[: int(seats.sum())], minlength=many)[gangs]
+        few = _too_many(counts[gangs], seats)
+        if few:
+            first = np.zeros(many, dtype=bool)
+            first[gangs[np.argsort(-counts[gangs], kind="stable")[:few]]] = True
+            lower = np.minimum(seats, few)
+            waiting.append((gangs[first[gangs]], steps[first[steps]], lower))
+            waiting.append((gangs[~first[gangs]], steps[~first[steps]], seats - lower))
+    return counts
+
+
+def _too_many(counts: NDArray[np.intp], room: Seats) -> int:
+    """How many of the largest counts exceed the seats for so many gangs by most; 0 where none do."""
+    most = np.minimum(room[:, None], np.arange(1, len(counts) + 1)).sum(axis=0)
+    over = np.cumsum(-np.sort(-counts)) - most
+    return int(over.argmax()) + 1 if over.max(initial=0) > 0 else 0
+
+
+def _largest_first(counts: NDArray[np.intp], room: Seats, rank: Indices) -> Flags:
+    """Round after round, those with most rounds still to have."""
+    runs = np.zeros((len(counts), len(room)), dtype=bool)
+    left = counts.copy()
+    for t in range(len(room)):
+        line = np.lexsort((rank, -left))[: room[t]]
+        line = line[left[line] > 0]
+        runs[line, t] = True
+        left[line] -= 1
+    return runs
