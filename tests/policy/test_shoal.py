@@ -29,9 +29,9 @@ def test_the_shortest_goes_first_while_nobody_is_late_and_the_horizon_is_far() -
     said = told(rows, "gpu:1x2", Shoal())
     assert said["j0"].startswith("runs: the 1,000 GPU-seconds it still takes are among the least")
     assert said["j1"].startswith("runs")
-    # All can be done by 11,028 / 2 s. Nothing was measured yet: the long one may well take e^0.2 · 3,000 s, and is to
-    # be begun so long and three rounds before.
-    assert "moves up at t = 1,489.79 s at the latest" in said["long"]
+    # All can be done by 11,028 / 2 s. Nothing was measured yet: the long one may take e^0.4 · 3,000 s, and is to be
+    # begun so long and three rounds before.
+    assert "moves up at t = 678.526 s at the latest" in said["long"]
 
 
 def test_a_job_that_would_keep_all_from_being_done_is_pressing() -> None:
@@ -40,11 +40,11 @@ def test_a_job_that_would_keep_all_from_being_done_is_pressing() -> None:
 
 
 def test_a_job_that_would_miss_its_fair_finish_is_due_before_all() -> None:
-    # Five jobs on one GPU: a's fair finish is 1.4 · 5 · 100 s after it came, and it takes 100 s. The others are new.
-    rows = [job("a", 0, 1, 100), *(job(f"s{i}", 470, 1, 40) for i in range(4))]
-    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=599.0)["a"].startswith("waits")
-    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=600.0)["a"] == (
-        "runs first: to be fair it is to be done by t = 700 s, and it takes 100 s more at best"
+    # Five jobs on one GPU: a's fair finish is 0.98 · 5 · 100 s after it came, and it takes 100 s. The others are new.
+    rows = [job("a", 0, 1, 100), *(job(f"s{i}", 260, 1, 40) for i in range(4))]
+    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=389.0)["a"].startswith("waits")
+    assert told(rows, "gpu:1x1", Shoal(margin=0.0), at=390.0)["a"] == (
+        "runs first: to be fair it is to be done by t = 490 s, and it takes 100 s more at best"
     )
 
 
@@ -54,31 +54,51 @@ def test_a_heavier_job_is_due_sooner() -> None:
 
 
 def test_who_runs_is_due_three_rounds_sooner_so_that_it_is_not_stopped_and_started_in_turns() -> None:
-    # Five jobs on one GPU: a ran 100 s of its 200 s, so its fair finish is 1.4 · 5 · 200 s after it came. It is due
-    # from 1,300 s on if it waits, and from 940 s on if it runs; before that it goes on as one that is
+    # Five jobs on one GPU: a ran 100 s of its 200 s, so its fair finish is 0.98 · 5 · 200 s after it came. It is due
+    # from 880 s on if it waits, and from 520 s on if it runs; before that it goes on as one that is
     # pressing. The others are smaller.
     def of_a(at: float, held: dict[str, int]) -> str:
         rows = [job("a", 0, 1, 200), *(job(f"s{i}", at - 20.0, 1, 10) for i in range(4))]
         moment = snapshot(rows, "gpu:1x1", held=held, ran={"a": 100.0}, now=at)
         return Shoal(margin=0.0).decide(moment).verdicts["a"].reason.sentence()
 
-    assert of_a(939.0, {"a": 1}).startswith("runs: it takes 100 s more")
-    assert of_a(940.0, {"a": 1}).startswith("runs first")
-    assert of_a(1299.0, {}).startswith("waits")
-    assert of_a(1300.0, {}).startswith("runs first")
+    assert of_a(519.0, {"a": 1}).startswith("runs: it takes 100 s more")
+    assert of_a(520.0, {"a": 1}).startswith("runs first")
+    assert of_a(879.0, {}).startswith("waits")
+    assert of_a(880.0, {}).startswith("runs first")
+
+
+@pytest.mark.parametrize(("late", "crowd"), [(1, 4), (2, 6), (3, 7)])
+def test_whoever_came_since_the_oldest_did_counts_but_no_more_than_twice_as_many_as_are_live(
+    late: int, crowd: int
+) -> None:
+    # The short ones are gone by 2,000 s, the long one is not: a job that comes then is told its fair finish by all of
+    # them, unless too few are left.
+    rows = [job("long", 0, 1, 9000), *(job(f"short{i}", 0, 1, 100) for i in range(3))]
+    rows += [job(f"late{i}", 2000, 2, 1000) for i in range(late)]
+    told_at, said = simulate(Shoal(), rows, "gpu:1x2").story("late0")[0]
+    assert told_at == 2000.0
+    assert said.endswith(f"its fair finish being t = {2000 + 0.98 * crowd / 2 * 1000:,g} s")
+
+
+def test_where_hardly_anybody_waits_a_job_is_not_due_at_once() -> None:
+    # One job on one GPU was paused: its contention is 1.4, and not 1, at which its fair finish would be past.
+    rows = [job("paused", 0, 1, 1000), job("small", 200, 1, 10)]
+    assert told(rows, "gpu:1x2", Shoal(), at=200.0)["paused"].startswith("runs: it takes")
+    assert told(rows, "gpu:1x2", Shoal(), at=372.0)["paused"].startswith("runs first")
 
 
 def test_who_runs_is_pressing_three_rounds_sooner() -> None:
-    # All can be done by (800 + 10 · 600) / 2 = 3,400 s. Waiting, the long one may well take e^0.2 · 800 s, and is to be
-    # begun so long and twenty rounds before, 23 s from now. Running it is measured: in time by 200 s, but not by 360 s.
-    rows = [job("long", 0, 1, 800), *(job(f"j{i}", 0, 1, 600.0) for i in range(10))]
+    # All can be done by (600 + 10 · 590) / 2 = 3,250 s. Waiting, the long one may take e^0.4 · 600 s and is to be begun
+    # so long and 19.5 rounds before, 15 s from now. Running it is measured: in time by 310 s, but not by 360 s.
+    rows = [job("long", 0, 1, 600), *(job(f"j{i}", 0, 1, 590.0) for i in range(10))]
 
     def of_long(held: dict[str, int]) -> str:
         moment = snapshot(rows, "gpu:1x2", held=held, now=0.0)
-        return Shoal(alpha=inf, margin=20.0).decide(moment).verdicts["long"].reason.sentence()
+        return Shoal(alpha=inf, margin=19.5).decide(moment).verdicts["long"].reason.sentence()
 
     assert of_long({}).startswith("waits")
-    assert of_long({"long": 1}).startswith("runs: it takes 800 s more")
+    assert of_long({"long": 1}).startswith("runs: it takes 600 s more")
 
 
 @pytest.mark.parametrize(("seconds", "goes_on"), [(1400.0, True), (1450.0, False)])
@@ -89,11 +109,12 @@ def test_of_what_a_job_that_runs_has_left_seven_tenths_count(seconds: float, goe
     assert verdict.reason.sentence().startswith("runs: the" if goes_on else "waits")
 
 
-def test_of_two_of_a_size_the_one_that_is_further_behind_goes_first() -> None:
-    rows = [job("new", 900, 1, 1000), job("old", 0, 1, 1000), *(job(f"long{i}", 0, 1, 9000.0) for i in range(4))]
-    said = told(rows, "gpu:1x1", Shoal(alpha=inf), at=900.0)
-    assert said["old"].startswith("runs: the 1,000 GPU-seconds")
-    assert said["new"].startswith("waits")
+def test_of_two_of_a_size_the_heavier_goes_first() -> None:
+    rows = [job("light", 0, 1, 1000), job("heavy", 0, 1, 1000, weight=2.0)]
+    rows += [job(f"long{i}", 0, 1, 9000.0) for i in range(4)]
+    said = told(rows, "gpu:1x1", Shoal(alpha=inf))
+    assert said["heavy"].startswith("runs: the 1,000 GPU-seconds")
+    assert said["light"].startswith("waits")
 
 
 def test_of_two_that_take_as_long_the_narrower_goes_first() -> None:
@@ -108,7 +129,7 @@ def test_when_the_due_want_more_than_there_is_nobody_is() -> None:
     wide, short = [job(f"wide{i}", 0, 4, 2000) for i in range(2)], job("short", 999_990, 2, 100)
     assert told([wide[0], short], "gpu:1x4", Shoal(margin=0.0), at=1e6)["wide0"].startswith("runs first")
     said = told([*wide, short], "gpu:1x4", Shoal(margin=0.0), at=1e6)
-    assert said["wide0"].startswith("runs: the 8,000 GPU-seconds")
+    assert said["short"].startswith("runs: the 200 GPU-seconds")
     assert not any(sentence.startswith("runs first") for sentence in said.values())
 
 

@@ -6,11 +6,11 @@ keeps its GPUs until the round ends, and until then only newcomers are judged; t
 passing over gangs that do not fit:
 
 1. **due**: waiting longer would miss its fair finish a + α·c·(s + r), a being its arrival, s the seconds it ran and c
-   the contention: the most weight that was live since it came, per GPU and unit of its own weight, at least 1. Worst
-   ratio ρ = (now − a + r) / (c·(s + r)) first. When the due ask for more GPUs than there are, no order can keep all
-   their finishes, and nobody is due.
+   the contention: the weight that came since the oldest live job did, at most twice what is live, per GPU and unit of
+   its own weight; the most that this was since it came, and at least 1.4. Worst ratio ρ = (now − a + r) / (c·(s + r))
+   first. When the due ask for more GPUs than there are, no order can keep all their finishes, and nobody is due.
 2. **pressing**: R⁺, begun ``margin`` rounds from now, would end after the horizon. Longest R first.
-3. everybody else, fewest GPU-seconds gang·r for its weight and its ρ first (Smith's rule: who is behind weighs more).
+3. everybody else, fewest GPU-seconds gang·R for its weight first (Smith's rule).
 
 The **horizon** is the soonest that all live jobs can be done: now plus max(Σ gang·R / GPUs, max R). What is not needed
 to keep it is free to serve response times.
@@ -20,8 +20,9 @@ away while its job runs, r being optimistic, and who was pressing is so no longe
 due and pressing three rounds sooner, and of what it has left seven tenths count.
 
 **Rates that were never measured.** By how much the model's rates are off is learned from the jobs that were: their
-mean corrects the others, and their spread σ widens R⁺ of an unmeasured job by e^(2σ). So where rates are misjudged long
-jobs run early for a round, which measures them, and where they are not, nothing is lost.
+mean corrects the others, and their spread σ widens R⁺ of an unmeasured job by e^(4σ), more than the slowest of a
+thousand jobs is off. So where rates are misjudged long jobs run early for a round, which measures them, and where they
+are not, nothing is lost.
 
 Jobs run on the gang they ask for; on several kinds of GPU times are those of the kind that suits a job best. What is
 proved of this, what was measured and where it is weak: docs/house-policy.md.
@@ -45,14 +46,20 @@ from shoal.policy.api import Served, check_round, explained, moving_up, round_en
 _PRIOR_ERROR, _PRIOR_JOBS = 0.1, 2.0
 """How far off rates are taken to be before any was measured, and as how many measured jobs that counts."""
 
-_DEVIATIONS = 2.0
-"""How many standard deviations longer than predicted an unmeasured job may well be."""
+_DEVIATIONS = 4.0
+"""How many standard deviations longer than predicted an unmeasured job may be: one late job ends the whole late."""
 
 _GRACE_ROUNDS = 3.0
 """How much sooner a job is due, or pressing, that runs than one that waits."""
 
 _NEARER = 0.7
 """As what part of the GPU time it has left that of a job that runs counts, among those neither due nor pressing."""
+
+_LEAST_CONTENTION = 1.4
+"""The contention of whoever came to an empty cluster: else it were due at once, and so would be everybody."""
+
+_TURNOVER = 2.0
+"""At most how many times what is live counts as having come: beside a job that runs for months, thousands do."""
 
 Rows = NDArray[np.intp]
 
@@ -98,19 +105,24 @@ class _Learned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Memory:
-    """What is carried: the end of the round, the horizon, and by job the most weight that was live and the outlook."""
+    """What is carried: the end of the round, the horizon, what was learned, and how much weight came so far.
+
+    By job: how much had come before it did, the most weight that shared the cluster since, and the outlook.
+    """
 
     end: Seconds
     horizon: Seconds
     learned: _Learned
+    came: float
     rows: Rows
-    peak: Floats
+    came_before: Floats
+    crowd: Floats
     outlook: _Outlook
 
 
 _NO_FLOATS, _NO_INTS = np.empty(0), np.empty(0, dtype=np.int32)
 _NO_OUTLOOK = _Outlook(_NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS, _NO_INTS)
-_NOTHING = _Memory(-inf, -inf, _Learned(), np.empty(0, dtype=np.intp), _NO_FLOATS, _NO_OUTLOOK)
+_NOTHING = _Memory(-inf, -inf, _Learned(), 0.0, np.empty(0, dtype=np.intp), _NO_FLOATS, _NO_FLOATS, _NO_OUTLOOK)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +144,7 @@ class Shoal:
     """
 
     round: float = 120.0
-    alpha: float = 1.4
+    alpha: float = 0.98
     margin: float = 3.0
     rule: str = "restatement"
     noise: float = 0.0
@@ -158,18 +170,16 @@ class Shoal:
         gone = np.ones(len(before.rows), dtype=bool)
         gone[at[known]] = False
         learned = before.learned.with_jobs(before.outlook.correction[gone])
-        peak = np.full(len(columns), float(columns.weight.sum()))
-        peak[known] = np.maximum(peak[known], before.peak[at[known]])
-        peak.flags.writeable = False
+        came, came_before, crowd = _crowd(snapshot, before, at, known)
         horizon = before.horizon if inside else _horizon(snapshot, outlook)
-        ranking = self._ranking(snapshot, outlook, learned.with_jobs(outlook.correction), peak, horizon)
+        ranking = self._ranking(snapshot, outlook, learned.with_jobs(outlook.correction), crowd, horizon)
         kept = columns.held > 0 if inside else np.zeros(len(columns), dtype=bool)
         order = np.lexsort((ranking.key, ranking.rank, ~kept))
         served = serve(snapshot, order, wishes=None if inside else moving_up(snapshot, outlook.predicted))
         end = before.end if inside else round_end(now, self.round)
         waiting = bool((snapshot.possible & (served.gpus == 0)).any()) or (inside and slowed(snapshot))
         verdicts = _told(snapshot, served, ranking, outlook, kept, horizon, end)
-        carry = _Memory(end, horizon, learned, columns.rows, peak, outlook)
+        carry = _Memory(end, horizon, learned, came, columns.rows, came_before, crowd, outlook)
         return Decision(verdicts, end if waiting else inf, carry)
 
     def _outlook(
@@ -202,7 +212,7 @@ class Shoal:
         return _Outlook(*columns_made)
 
     def _ranking(
-        self, snapshot: Snapshot, outlook: _Outlook, learned: _Learned, peak: Floats, horizon: Seconds
+        self, snapshot: Snapshot, outlook: _Outlook, learned: _Learned, crowd: Floats, horizon: Seconds
     ) -> _Ranking:
         columns, now = snapshot.columns, snapshot.now
         bias, error = learned.bias_and_error()
@@ -210,8 +220,9 @@ class Shoal:
         likely = np.where(unmeasured, exp(-bias), 1.0)
         widened = np.where(unmeasured, exp(_DEVIATIONS * error - bias), 1.0)
         predicted, optimistic = outlook.predicted * likely, outlook.optimistic * likely
-        contention = np.maximum(peak / (columns.weight * max(sum(snapshot.cluster.capacity), 1)), 1.0)
-        fair_seconds = contention * (columns.run_seconds + optimistic)
+        gpus = max(sum(snapshot.cluster.capacity), 1)
+        contention = np.maximum(crowd / (columns.weight * gpus), _LEAST_CONTENTION)
+        fair_seconds = contention * (columns.run_seconds + optimistic) / _mean_pace(snapshot)
         fair = columns.submitted + self.alpha * fair_seconds
         latest = horizon - outlook.pessimistic * widened - self.margin * self.round
         moves_up = np.minimum(fair - optimistic, latest)
@@ -223,10 +234,23 @@ class Shoal:
         pressing = (latest - grace <= now) & ~due
         rank = np.where(due, 0, np.where(pressing, 1, 2)).astype(np.int8)
         ratio = (now - columns.submitted + optimistic) / np.maximum(fair_seconds, 1e-9)
-        size = columns.gpus * optimistic * np.where(runs, _NEARER, 1.0)
-        worth = columns.weight * np.maximum(ratio, 1e-9)
-        key = np.where(due, -ratio, np.where(pressing, -predicted, size / worth))
+        size = columns.gpus * predicted * np.where(runs, _NEARER, 1.0)
+        key = np.where(due, -ratio, np.where(pressing, -predicted, size / columns.weight))
         return _Ranking(rank, key, fair, moves_up)
+
+
+def _crowd(snapshot: Snapshot, before: _Memory, at: Rows, known: NDArray[np.bool_]) -> tuple[float, Floats, Floats]:
+    """How much weight came so far, how much of it before each job, and the most that shared the cluster with each."""
+    weight = snapshot.columns.weight
+    came = before.came + float(weight[~known].sum())
+    came_before = np.full(len(weight), before.came)
+    came_before[known] = before.came_before[at[known]]
+    sharing = min(came - float(came_before.min(initial=came)), _TURNOVER * float(weight.sum()))
+    crowd = np.full(len(weight), sharing)
+    crowd[known] = np.maximum(sharing, before.crowd[at[known]])
+    for column in (came_before, crowd):
+        column.flags.writeable = False
+    return came, came_before, crowd
 
 
 def _horizon(snapshot: Snapshot, outlook: _Outlook) -> Seconds:
@@ -235,9 +259,18 @@ def _horizon(snapshot: Snapshot, outlook: _Outlook) -> Seconds:
     area = columns.gpus * outlook.predicted
     total, room = float(columns.gpus @ outlook.predicted), float(capacity.sum())
     if len(capacity) > 1 and total > 0.0:
-        pace = columns.speeds / np.where(columns.best_speed > 0.0, columns.best_speed, 1.0)[:, None]
-        room = float(area @ pace @ capacity) / total
+        room *= float(area @ _mean_pace(snapshot)) / total
     return snapshot.now + max(total / max(room, 1.0), float(outlook.predicted.max(initial=0.0)))
+
+
+def _mean_pace(snapshot: Snapshot) -> Floats:
+    """By job: its mean speed on the cluster's GPUs beside that on the kind that suits it best; 1 where all are alike."""
+    columns, capacity = snapshot.columns, np.asarray(snapshot.cluster.capacity, dtype=np.float64)
+    if len(capacity) == 1:
+        return np.ones(len(columns))
+    mean = columns.speeds @ capacity / max(capacity.sum(), 1.0)
+    pace: Floats = np.divide(mean, columns.best_speed, out=np.ones(len(mean)), where=columns.best_speed > 0.0)
+    return np.where(pace > 0.0, pace, 1.0)
 
 
 def _matched(old: Rows, new: Rows) -> tuple[Rows, NDArray[np.bool_]]:
