@@ -302,6 +302,20 @@ def test_contention_is_averaged_over_the_life_of_an_app() -> None:
     assert memory.crowd == pytest.approx(600 + 2 * 600)
 
 
+def test_who_came_early_counts_on_the_crowd_of_today_for_the_rest_of_its_life() -> None:
+    # Alone for 600 s, and beside two others for the 2,400 s it has left: 2.6 apps on average.
+    rows = [job("early", 0, 4, 3000), job("late", 600, 4, 3000), job("later", 600, 4, 3000)]
+    carry = Themis().decide(snapshot(rows[:1], "gpu:1x4")).carry
+    moment = snapshot(rows, "gpu:1x4", held={"early": 4}, carry=carry)
+    assert Themis().standing(moment, 0).rho == pytest.approx(3000 / (3000 * 2.6))
+
+
+def test_an_app_first_seen_in_mid_life_is_taken_to_have_lived_in_the_crowd_of_today() -> None:
+    rows = [job("old", 0, 2, 3000), job("older", 0, 2, 3000)]
+    moment = snapshot(rows, "gpu:1x2", now=1000.0)
+    assert Themis().standing(moment, 0).rho == pytest.approx((1000 + 3000) / (3000 * 2))
+
+
 def test_the_seed_decides_who_is_handed_what_is_left() -> None:
     rows = [job(f"j{i}", 0, 1, 1000.0 + i, max_gpus=8) for i in range(6)]
     first, second = (replace(snapshot(rows, "gpu:1x8"), seed=seed) for seed in (1, 2))

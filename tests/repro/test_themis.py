@@ -4,6 +4,7 @@ from math import exp, log
 
 import pytest
 
+from shoal.repro.setting import Kept
 from shoal.repro.table import Table
 from shoal.repro.themis import (
     BASELINES,
@@ -146,6 +147,16 @@ def test_a_liar_and_its_rivals_are_compared_with_themselves_when_it_is_honest() 
     assert case.liar == pytest.approx(lied["app-0"] / honest["app-0"])
     assert case.others == pytest.approx(lied["app-1"] / honest["app-1"])
     assert case.liar != 1.0, "the lie made a difference"
+
+
+def test_lies_that_were_kept_are_not_told_again() -> None:
+    kept, told = Kept(), list[str]()
+    first = told_lies(SMALL, (0,), told.append, kept)
+    assert told == [
+        f"two apps, seed 0, {what}" for what in ("all are honest", *(f"app-0 lies by {x:.0%}" for x in LIES))
+    ]
+    assert told_lies(SMALL, (0,), told.append, kept) == first
+    assert len(told) == 1 + len(LIES)
 
 
 def test_without_a_lie_nothing_changes() -> None:

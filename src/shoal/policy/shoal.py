@@ -264,7 +264,7 @@ def _horizon(snapshot: Snapshot, outlook: _Outlook) -> Seconds:
 
 
 def _mean_pace(snapshot: Snapshot) -> Floats:
-    """By job: its mean speed on the cluster's GPUs beside that on the kind that suits it best; 1 where all are alike."""
+    """By job: its mean speed on the cluster's GPUs beside that on the kind that suits it best; on one kind 1."""
     columns, capacity = snapshot.columns, np.asarray(snapshot.cluster.capacity, dtype=np.float64)
     if len(capacity) == 1:
         return np.ones(len(columns))

@@ -59,6 +59,9 @@ LEASES_MINUTES = (5, 10, 20, 40)
 LIES = (0.2, 0.34, 0.5, 1.0)
 """By what part the liar overstates the cost of distance; 0.34 is where the paper sees it begin to lose."""
 
+HONEST = ("", 0.0)
+"""No liar, and no lie."""
+
 _NETWORK = "VGG16"
 
 
@@ -324,20 +327,38 @@ def app_seconds(contest: Contest, seed: int, liar: str = "", lie: float = 0.0) -
     }
 
 
-def told_lies(contest: Contest, seeds: Sequence[int], tell: Tell | None = None) -> Mapping[float, Sequence[Lied]]:
-    """By the size of the lie, what became of each liar of each seed and of its rivals."""
+def told_lies(
+    contest: Contest, seeds: Sequence[int], tell: Tell | None = None, kept: Kept | None = None
+) -> Mapping[float, Sequence[Lied]]:
+    """By the size of the lie, what became of each liar of each seed and of its rivals; what is ``kept`` is not run."""
     found: dict[float, list[Lied]] = {lie: [] for lie in LIES}
+    kept = kept or Kept()
     for seed in seeds:
-        honest = app_seconds(contest, seed)
-        for liar in contest.liars(contest.drawn(seed)):
-            for lie in LIES:
+        seconds: dict[tuple[str, float], Mapping[str, float]] = {}
+        for liar, lie in lies(contest, seed):
+
+            def make(seed: int = seed, liar: str = liar, lie: float = lie) -> Mapping[str, float]:
                 if tell is not None:
-                    tell(f"{contest.name}, seed {seed}, {liar} lies by {lie:.0%}")
-                lied = app_seconds(contest, seed, liar, lie)
-                others = [name for name in honest if name != liar]
-                before, after = (sum(seconds[name] for name in others) for seconds in (honest, lied))
-                found[lie].append(Lied(lied[liar] / honest[liar], after / before, seed))
+                    tell(f"{contest.name}, seed {seed}, {f'{liar} lies by {lie:.0%}' if lie else 'all are honest'}")
+                return app_seconds(contest, seed, liar, lie)
+
+            seconds[liar, lie] = kept.get(lie_key(contest, seed, liar, lie), make)
+        honest = seconds.pop(HONEST)
+        for (liar, lie), lied in seconds.items():
+            others = [name for name in honest if name != liar]
+            before, after = (sum(taken[name] for name in others) for taken in (honest, lied))
+            found[lie].append(Lied(lied[liar] / honest[liar], after / before, seed))
     return found
+
+
+def lies(contest: Contest, seed: int) -> list[tuple[str, float]]:
+    """The runs of a contest by who lies, and by how much: the one in which nobody does, then all lies of every liar."""
+    return [HONEST, *((liar, lie) for liar in contest.liars(contest.drawn(seed)) for lie in LIES)]
+
+
+def lie_key(contest: Contest, seed: int, liar: str, lie: float) -> dict[str, object]:
+    """What such a run is kept by."""
+    return {"themis-lies": contest.name, "policy": contest.policy, "seed": seed, "liar": liar, "lie": lie}
 
 
 def by_lie(contest: Contest, found: Mapping[float, Sequence[Lied]]) -> Table:
@@ -385,7 +406,7 @@ def _figure(
 
 def _lies(setting: Setting) -> list[Table]:
     seeds, _ = _scale(setting)
-    return [by_lie(contest, told_lies(contest, seeds, setting.tell)) for contest in contests()]
+    return [by_lie(contest, told_lies(contest, seeds, setting.tell, setting.kept)) for contest in contests()]
 
 
 _PAPER = "Themis (NSDI '20)"

@@ -149,6 +149,9 @@ def divided(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints) -> Int
     those that wait share the rest evenly, for an app is no further before the last job of a phase is done; then those
     that run get more, in order. Where that would leave GPUs idle that could be used, all share evenly.
     """
+    if len(reaches) == 1:
+        least, most = reaches[0]
+        return np.array([min(most, gpus) if gpus >= least else 0], dtype=np.int64)
     counts = np.zeros(len(reaches), dtype=np.int64)
     left = gpus
     for i, (least, most) in enumerate(reaches):

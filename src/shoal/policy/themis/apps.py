@@ -87,10 +87,11 @@ class Apps:
         return pasts
 
     def _new(self, app: int) -> Past:
-        """The past of an app that has none yet."""
+        """The past of an app that has none yet; before it was seen it is taken to have been as crowded as now."""
         jobs = self.members[app]
         named = self.snapshot.specs[int(jobs[0])].app is not None
-        return Past(float(self.snapshot.columns.submitted[jobs].min()), self._crowd, named)
+        start = float(self.snapshot.columns.submitted[jobs].min())
+        return Past(start, self._crowd - len(self.members) * (self.snapshot.now - start), named)
 
     def _demand(self, app: int) -> int:
         """The most GPUs it could use with the jobs it has, or in a phase that is to follow."""
@@ -143,37 +144,32 @@ class Apps:
         """GPU-seconds done by job."""
         return self.snapshot.columns.done * self.unit
 
-    @cached_property
-    def _work(self) -> Floats:
-        """GPU-seconds by job, done and left."""
-        return (self.left + self.snapshot.columns.done) * self.unit
-
     def _still(self, app: int) -> float:
         """The part of what was left when the app spoke that is left now."""
         heard = self.pasts[app].heard
         return self._rest(self.members[app]) / heard[1] if heard is not None else 1.0
 
     @cached_property
-    def contention(self) -> dict[int, float]:
-        """By app: the average number of live apps during its life."""
-        now, crowd, live = self.snapshot.now, self._crowd, float(len(self.members))
-        known = {}
-        for app in self.members:
-            past = self.pasts[app]
-            seconds = now - past.start
-            average = (crowd - past.crowd) / seconds if seconds > 0 else 0.0
-            known[app] = max(average, 1.0) if average > 0 else live
-        return known
-
-    @cached_property
     def ideal(self) -> dict[int, float]:
         """T_id by app: its time on its own share of the cluster."""
-        gpus, work, known = max(self.snapshot.cluster.total_gpus, 1), self._work.tolist(), {}
-        for app, contention in self.contention.items():
+        gpus, known = max(self.snapshot.cluster.total_gpus, 1), {}
+        done, left = self._work_done.tolist(), self._work_left.tolist()
+        for app, jobs in self.members.items():
             past, i = self.pasts[app], self._plain.get(app)
-            total = self._in_all(app) if i is None else past.gone + work[i]
-            known[app] = max(ideal_seconds(total, past.demand, gpus, contention), 1e-9)
+            rest = self._left_of(app) if i is None else left[i]
+            total = past.gone + (_total(self._work_done, jobs) if i is None else done[i]) + rest
+            crowd = self._contention(past, rest / min(gpus, past.demand))
+            known[app] = max(ideal_seconds(total, past.demand, gpus, crowd), 1e-9)
         return known
+
+    def _contention(self, past: Past, rest: Seconds) -> float:
+        """The average number of live apps in the life of an app that has so long to go if it is left alone.
+
+        Until then it is taken to stay as crowded as it is. By the crowd up to now alone an app that came when few were
+        there would pass for badly off until its end, though it shares with as many as all others from now on.
+        """
+        lived, live = self.snapshot.now - past.start, len(self.members)
+        return max((self._crowd - past.crowd + live * rest) / max(lived + rest, 1e-9), 1.0)
 
     @cached_property
     def _plain(self) -> dict[int, int]:
@@ -182,21 +178,19 @@ class Apps:
         sole = {app: jobs.item(0) for app, jobs in self.members.items() if len(jobs) == 1}
         return {app: i for app, i in sole.items() if not specs[i].ahead and app not in said}
 
-    def _in_all(self, app: int) -> float:
-        """GPU-seconds of an app: of its jobs that are gone, those that are there and those that are to follow."""
-        past, jobs, said = self.pasts[app], self.members[app], self.said(app)
+    def _left_of(self, app: int) -> float:
+        """GPU-seconds left of an app, by its own word where it spoke."""
+        said = self.said(app)
         if said is None:
-            total = past.gone + _total(self._work, jobs)
-            total += sum(count * seconds for count, _, seconds in self._later(jobs))
-        else:  # an app is held to its word: one that has more to do is also expected to take longer
-            gpus, seconds = said.rows[0]
-            total = past.gone + _total(self._work_done, jobs) + gpus * seconds * self._still(app)
-        return total
+            return self._rest(self.members[app])
+        # An app is held to its word: one that has more to do is also expected to take longer.
+        gpus, seconds = said.rows[0]
+        return gpus * seconds * self._still(app)
 
     def rho(self, app: int, valuation: Valuation, wait: Seconds = 0.0, kept: int = 0) -> float:
         """The least ρ the app can still reach, were it given all it can use after a ``wait`` with what it has kept."""
-        elapsed, then = self.snapshot.now - self.pasts[app].start, valuation.after(wait, kept)
-        return (elapsed + wait + then.fastest) / self.ideal[app]
+        elapsed = self.snapshot.now - self.pasts[app].start
+        return (elapsed + wait + valuation.fastest(wait, kept)) / self.ideal[app]
 
     def favourite(self, app: int) -> int:
         """The kind that suits its jobs best: on which most of them can run, and then in the fewest GPU-seconds."""

@@ -37,16 +37,19 @@ class Valuation:
     spent: float = 0.0
     heard: Seconds | None = None
 
-    @property
-    def fastest(self) -> Seconds:
-        """Until it is done with as many GPUs as it can use from now on."""
-        return self.soonest * max(1.0 - self.spent, 0.0)
+    def fastest(self, wait: Seconds = 0.0, gpus: int = 0) -> Seconds:
+        """Until it is done with as many GPUs as it can use, once so many have been held for so long."""
+        return self.soonest * max(1.0 - self._spent(wait, gpus), 0.0)
 
     def after(self, seconds: Seconds, gpus: int) -> "Valuation":
         """The same when so many GPUs have been held for so long."""
+        spent = self._spent(seconds, gpus)
+        return self if spent == self.spent else replace(self, spent=spent)
+
+    def _spent(self, seconds: Seconds, gpus: int) -> float:
         if gpus < self.least or not seconds:
-            return self
-        return replace(self, spent=self.spent + seconds / float(self.left[min(gpus, len(self.left) - 1)]))
+            return self.spent
+        return self.spent + seconds / float(self.left[min(gpus, len(self.left) - 1)])
 
 
 class Reach(NamedTuple):

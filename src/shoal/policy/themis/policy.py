@@ -7,12 +7,12 @@ up a part of what they won as hidden payment, which is handed out at random to t
 its jobs so that few are moved and those of a phase are done together. GPUs that a job leaves behind stay with its app
 for as long as they are leased, if another of its jobs can use them, or its next phase could and no job waits in this.
 
-Choices where the paper is silent, each in its place: the ρ by which apps are invited (`Round`), what an app is worth
-with nothing (`agent.NOTHING`), whole GPUs of a fraction (`solve.auction.rounding`), who gets what no app outside the
-auction can use (`Arbiter.settle`). Leases end
-on a common clock, every ``lease`` seconds, and last from half of that to one and a half: where each ended at a time of
-its own GPUs would be offered a few at a time, and gangs find no room (in a trial on the paper's 168 GPUs the worst ρ
-was then 2.5 times as high in the median of three seeds). On a cluster of several kinds they are auctioned one after the
+Choices where the paper is silent, each in its place: the ρ by which apps are invited (`Round`), how crowded the rest of
+an app's life is taken to be (`Apps.ideal`), what an app is worth with nothing (`agent.NOTHING`), whole GPUs of a
+fraction (`solve.auction.rounding`), who gets what no app outside the auction can use (`Arbiter.settle`). Leases end on
+a common clock, every ``lease`` seconds, and last from half of that to one and a half: where each ended at a time of its
+own GPUs would be offered a few at a time, and gangs find no room (in a trial on the paper's 168 GPUs the worst ρ was
+then 2.5 times as high in the median of three seeds). On a cluster of several kinds they are auctioned one after the
 other, in the operator's order.
 
 An app may speak for itself: what it last said of the seconds it would take, by number of GPUs, counts as long as it has

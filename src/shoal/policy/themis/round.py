@@ -167,13 +167,14 @@ class Round:
             seats, partner = snapshot.placement(i), snapshot.position_of(int(columns.partner[i]))
             if seats is not None and not 0 <= partner < i:  # two who share GPUs give them up once
                 leaves = seats.gpus - min(int(held[i]), seats.gpus)
-                for node, count in sorted(seats.seats, key=lambda seat: seat[1]):
+                for node, count in sorted(seats.seats, key=lambda seat: seat[1]) if leaves else ():
                     free[node] = free.get(node, 0) + min(count, leaves)
                     leaves -= min(count, leaves)
+        more = np.maximum(held - np.where(columns.kind == kind, columns.held, 0), 0)
+        joining = set(columns.app[more > 0].tolist())
         for app, stand in stands.items():
-            running = np.where(columns.kind[stand.jobs] == kind, columns.held[stand.jobs], 0)
-            more = int(np.maximum(stand.counts - running, 0).sum())
-            stands[app] = replace(stand, spare=taken_from(free, more).seats) if more else stand
+            if app in joining:
+                stands[app] = replace(stand, spare=taken_from(free, int(more[stand.jobs].sum())).seats)
             taken_from(free, stand.awaited)
         places = tuple((n, cluster.nodes[n].rack, gpus) for n, gpus in free.items() if gpus)
         return stands, Offer(kind, places, self._until())
@@ -196,7 +197,8 @@ class Round:
         here = np.where((columns.kind == kind) & (columns.partner < 0), columns.held, 0)
         idle, stands = self.apps.snapshot.cluster.capacity[kind] - int(here.sum()), {}
         for app in sorted(app for app, k in self.leases if k == kind):
-            held, leased = int(here[self.apps.members[app]].sum()), sum(gpus for gpus, _ in self.leases[app, kind])
+            jobs, leased = self.apps.members[app], sum([gpus for gpus, _ in self.leases[app, kind]])
+            held = int(here[jobs[0]] if len(jobs) == 1 else here[jobs].sum())
             stand = self._stand(app, kind, min(leased, held + idle))
             if stand is not None:
                 stands[app] = stand
