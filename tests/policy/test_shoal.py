@@ -117,6 +117,13 @@ def test_of_two_of_a_size_the_heavier_goes_first() -> None:
     assert said["light"].startswith("waits")
 
 
+def test_of_two_of_a_size_the_one_that_is_further_behind_goes_first() -> None:
+    rows = [job("new", 900, 1, 1000), job("old", 0, 1, 1000), *(job(f"long{i}", 0, 1, 9000.0) for i in range(4))]
+    said = told(rows, "gpu:1x1", Shoal(alpha=inf), at=900.0)
+    assert said["old"].startswith("runs: the 1,000 GPU-seconds")
+    assert said["new"].startswith("waits")
+
+
 def test_of_two_that_take_as_long_the_narrower_goes_first() -> None:
     rows = [job("wide", 0, 2, 1000), job("narrow", 0, 1, 1000), *(job(f"long{i}", 0, 1, 5000.0) for i in range(6))]
     said = told(rows, "gpu:1x2", Shoal(alpha=inf))
@@ -129,7 +136,7 @@ def test_when_the_due_want_more_than_there_is_nobody_is() -> None:
     wide, short = [job(f"wide{i}", 0, 4, 2000) for i in range(2)], job("short", 999_990, 2, 100)
     assert told([wide[0], short], "gpu:1x4", Shoal(margin=0.0), at=1e6)["wide0"].startswith("runs first")
     said = told([*wide, short], "gpu:1x4", Shoal(margin=0.0), at=1e6)
-    assert said["short"].startswith("runs: the 200 GPU-seconds")
+    assert said["wide0"].startswith("runs: the 8,000 GPU-seconds")
     assert not any(sentence.startswith("runs first") for sentence in said.values())
 
 

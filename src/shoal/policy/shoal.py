@@ -10,7 +10,7 @@ passing over gangs that do not fit:
    its own weight; the most that this was since it came, and at least 1.4. Worst ratio ρ = (now − a + r) / (c·(s + r))
    first. When the due ask for more GPUs than there are, no order can keep all their finishes, and nobody is due.
 2. **pressing**: R⁺, begun ``margin`` rounds from now, would end after the horizon. Longest R first.
-3. everybody else, fewest GPU-seconds gang·R for its weight first (Smith's rule).
+3. everybody else, fewest GPU-seconds gang·R for its weight and its ρ first (Smith's rule: who is behind weighs more).
 
 The **horizon** is the soonest that all live jobs can be done: now plus max(Σ gang·R / GPUs, max R). What is not needed
 to keep it is free to serve response times.
@@ -235,7 +235,8 @@ class Shoal:
         rank = np.where(due, 0, np.where(pressing, 1, 2)).astype(np.int8)
         ratio = (now - columns.submitted + optimistic) / np.maximum(fair_seconds, 1e-9)
         size = columns.gpus * predicted * np.where(runs, _NEARER, 1.0)
-        key = np.where(due, -ratio, np.where(pressing, -predicted, size / columns.weight))
+        worth = columns.weight * np.maximum(ratio, 1e-9)
+        key = np.where(due, -ratio, np.where(pressing, -predicted, size / worth))
         return _Ranking(rank, key, fair, moves_up)
 
 
