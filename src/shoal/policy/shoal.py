@@ -24,8 +24,11 @@ mean corrects the others, and their spread σ widens R⁺ of an unmeasured job b
 thousand jobs is off. So where rates are misjudged long jobs run early for a round, which measures them, and where they
 are not, nothing is lost.
 
-Jobs run on the gang they ask for; on several kinds of GPU times are those of the kind that suits a job best. What is
-proved of this, what was measured and where it is weak: docs/house-policy.md.
+Jobs run on the gang they ask for. On several kinds of GPU times are those of the kind that suits a job best, the
+horizon and c count a slow GPU for what jobs get out of it, and everybody in turn takes the fastest kind that has room,
+running jobs where a move pays.
+
+What is proved of this, what was measured and where it is weak: docs/house-policy.md.
 
 References: ours. Zheng et al., NSDI 2023 (finish-time fairness, the predictor); Muntz and Coffman, 1970 (levels);
 Smith, 1956 (the order of weighted completion times).

@@ -28,7 +28,8 @@ Choices of ours, where the paper is silent or its figures speak against it; docs
 ``ahead`` is how long before a round's end the next plan is made, 0 for at the end. A plan that was not made by then
 is not waited for: the one in force goes on, and newcomers are filled in. ``budgets`` says whom weights are given to:
 each ``job``, or each ``tenant`` (its largest weight, split among its jobs by weight). A kind of GPU is planned by
-itself; a job that waits is dealt to the kind that would be done with its load first.
+itself; jobs are dealt out in the order of service, each to the kind where it would be done first, and those that run
+leave theirs only for more than a round's gain.
 
 References: Shockwave (NSDI '23); ρ after Themis (NSDI '20).
 """
