@@ -32,7 +32,8 @@ from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.engine.state import State
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
-from shoal.testing.builders import job, snapshot
+from shoal.policy.fifo import Fifo
+from shoal.testing.builders import job, simulate, snapshot
 from shoal.testing.conformance import arrays
 from shoal.workload.schema import Job
 
@@ -305,6 +306,26 @@ def test_a_job_that_crashes_too_often_through_its_own_fault_is_set_aside() -> No
         do(state, n + 0.5, hear=[JobCrashed(n + 0.5, 0, n, 0.0, True, "it crashed")])
     after = state.freeze()
     assert (state.live, after.room.free) == (0, (8,))
+
+
+def test_a_job_that_keeps_crashing_on_one_kind_is_tried_on_another() -> None:
+    # At this batch size the gang does not fit into the memory of K80s; without figures all kinds look alike.
+    row = job("a", gpus=4, model="ResNet-50", batch_size=128, work=1000.0)
+    run = simulate(Fifo(), [row], "k80:1x4,v100:1x4", knowledge="online")
+    starts = [run.state.topology.nodes[c.placement.nodes[0]].kind for _, c in run.commands if isinstance(c, Start)]
+    assert starts == ["k80", "k80", "v100"]
+    assert "a" in run.completed
+
+
+def test_a_job_that_crashes_on_every_kind_is_still_set_aside() -> None:
+    state = state_of(job("a", gpus=2), cluster="old:1x4,new:1x4")
+    for n in range(1, MOST_CRASHES + 1):
+        seen = state.freeze()
+        kind = int(seen.columns.speeds[0].argmax())
+        assert seen.columns.speeds[0, kind] > 0.0
+        running(state, 0, at=float(n), seats=Placement(((kind, 2),)))
+        do(state, n + 0.5, hear=[JobCrashed(n + 0.5, 0, n, 0.0, True, "it crashed")])
+    assert state.live == 0
 
 
 def test_a_job_is_not_blamed_for_the_nodes_it_lost() -> None:

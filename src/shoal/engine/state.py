@@ -69,6 +69,9 @@ from shoal.engine.learned import Learned
 
 _FIRST_CAPACITY = 64
 
+_UNFIT = 2
+"""Crashes in a row, without getting further, after which a job is tried on another kind of GPU, if there is one."""
+
 _LAST_ON_SEATS = int(JobState.STOPPING)
 _PENDING = int(JobState.PENDING)
 _STARTING = int(JobState.STARTING)
@@ -337,6 +340,8 @@ class State:
             further = event.done > self._floats[F_CRASH_DONE, slot]
             self._ints[I_CRASHES, slot] = 1 if further else self._ints[I_CRASHES, slot] + 1
             self._floats[F_CRASH_DONE, slot] = event.done
+            if self._ints[I_CRASHES, slot] >= _UNFIT:
+                self._shun(slot, self._ints.item(I_KIND, slot))
         if self._ints[I_CRASHES, slot] >= MOST_CRASHES:
             self._end(slot, Trigger.GAVE_UP, event.at)
         elif event.retry_in > 0:
@@ -347,6 +352,14 @@ class State:
             self._move(slot, Trigger.CRASHED)
             self._release(slot, event.at)
         self._floats[F_DONE, slot] = event.done
+
+    def _shun(self, slot: int, kind: int) -> None:
+        """Take a job to be unable to run on a kind it keeps crashing on, as long as there is another for it."""
+        speeds, gang = self._floats[F_SPEEDS:, slot], self.register.specs[slot].gpus
+        fits = np.asarray(self.topology.installed) >= gang
+        fits[kind] = False
+        if (speeds[fits] > 0.0).any():
+            speeds[kind] = 0.0
 
     def _learn_from(self, event: JobCrashed) -> None:
         """A job that breaks off at its start, not to blame and its nodes standing, does not fit beside its partner."""
