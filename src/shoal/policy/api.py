@@ -58,9 +58,9 @@ def serve(snapshot: Snapshot, order: NDArray[np.intp], *, strict: bool = False, 
     """
     if len(snapshot.cluster.kinds) == 1:
         return _serve_one_kind(snapshot, order, strict)
-    return _serve_kinds(
-        snapshot, order, strict, first_of_all(snapshot, snapshot.columns.kind) if wishes is None else wishes
-    )
+    if wishes is None:
+        wishes = first_of_all(snapshot, snapshot.columns.kind)
+    return _serve_kinds(snapshot, order, strict, wishes)
 
 
 def first_of_all(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats:
@@ -71,10 +71,14 @@ def first_of_all(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats
     return wishes
 
 
+_GAIN, _SAVES = 1.1, 60.0
+"""How many times, and by how many seconds, less a job must have to go elsewhere for it to be moved there."""
+
+
 def moving_up(snapshot: Snapshot, left: Floats) -> Floats:
     """Wishes of running jobs for kinds on which they gain, before the one they have; ``left`` is seconds at their best.
 
-    They must then have less to go by a tenth, and by a minute: what a restart may cost.
+    They must gain more than a restart may cost.
     """
     columns = snapshot.columns
     wishes, runs = columns.speeds.copy(), np.flatnonzero(columns.kind >= 0)
@@ -89,8 +93,6 @@ def moving_up(snapshot: Snapshot, left: Floats) -> Floats:
     wishes[runs, here] = most
     return wishes
 
-
-_GAIN, _SAVES = 1.1, 60.0
 
 _NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 

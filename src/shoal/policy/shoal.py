@@ -178,7 +178,8 @@ class Shoal:
         ranking = self._ranking(snapshot, outlook, learned.with_jobs(outlook.correction), crowd, horizon)
         kept = columns.held > 0 if inside else np.zeros(len(columns), dtype=bool)
         order = np.lexsort((ranking.key, ranking.rank, ~kept))
-        served = serve(snapshot, order, wishes=None if inside else moving_up(snapshot, outlook.predicted))
+        stays = inside or len(snapshot.cluster.kinds) == 1
+        served = serve(snapshot, order, wishes=None if stays else moving_up(snapshot, outlook.predicted))
         end = before.end if inside else round_end(now, self.round)
         waiting = bool((snapshot.possible & (served.gpus == 0)).any()) or (inside and slowed(snapshot))
         verdicts = _told(snapshot, served, ranking, outlook, kept, horizon, end)
