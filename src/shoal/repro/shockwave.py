@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from math import sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 from time import process_time
 from typing import Any
@@ -54,6 +55,8 @@ ROUND = 120.0
 """Seconds in a round."""
 
 _RESTART, _NODE = "20", 4
+_STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+"""By number of orders: the 97.5th percentile of Student's t, for that many values less one."""
 _FAIR = ("themis", "gavel.max-min", "allox")
 _OURS = ("shockwave", "shoal")
 
@@ -128,7 +131,9 @@ def measure(data: Path, case: Case) -> dict[str, float]:
 
 _COLUMNS = (
     Column("makespan, s", ",.0f"),
+    Column("± s", ",.0f"),
     Column("mean JCT, s", ",.0f"),
+    Column("± s of JCT", ",.0f"),
     Column("worst ρ"),
     Column("unfair", ".1%"),
     Column("worst ρ, time-averaged"),
@@ -137,7 +142,7 @@ _COLUMNS = (
 
 
 def _row(setting: Setting, key: Mapping[str, Any], cases: Sequence[Callable[[], Case]]) -> list[Cell]:
-    """The means of what is measured in these cases; of ρ the worst."""
+    """The means of what is measured in these cases, two with 95 % intervals (± Student's t); of ρ the worst."""
     found = []
     for number, make in enumerate(cases):
         whole = {"paper": "shockwave", **key, "case": number}
@@ -145,7 +150,16 @@ def _row(setting: Setting, key: Mapping[str, Any], cases: Sequence[Callable[[], 
         found.append(setting.kept.get(whole, lambda make=make: measure(setting.data, make())))  # type: ignore[misc]
     worst = [max(f[name] for f in found) for name in ("rho", "rho_averaged")]
     mean = {name: fmean(f[name] for f in found) for name in ("makespan", "jct", "unfair", "restarts")}
-    return [mean["makespan"], mean["jct"], worst[0], mean["unfair"], worst[1], mean["restarts"]]
+    spread = [_half_width([f[name] for f in found]) for name in ("makespan", "jct")]
+    times = [mean["makespan"], spread[0], mean["jct"], spread[1]]
+    return [*times, worst[0], mean["unfair"], worst[1], mean["restarts"]]
+
+
+def _half_width(values: Sequence[float]) -> float | None:
+    """Half of the 95 % interval of a mean over orders of arrival; None of a single one."""
+    if len(values) < 2:
+        return None
+    return _STUDENT[len(values)] * stdev(values) / sqrt(len(values))
 
 
 def _cases(
