@@ -182,7 +182,8 @@ class Shoal:
         served = serve(snapshot, order, wishes=None if stays else moving_up(snapshot, outlook.predicted))
         end = before.end if inside else round_end(now, self.round)
         waiting = bool((snapshot.possible & (served.gpus == 0)).any()) or (inside and slowed(snapshot))
-        verdicts = _told(snapshot, served, ranking, outlook, kept, horizon, end)
+        # A lease that nobody waits for ends unnoticed: it is not spoken of.
+        verdicts = _told(snapshot, served, ranking, outlook, kept & waiting, horizon, end)
         carry = _Memory(end, horizon, learned, came, columns.rows, came_before, crowd, outlook)
         return Decision(verdicts, end if waiting else inf, carry)
 
