@@ -50,7 +50,8 @@ def _print_window(answer: dict[str, Any]) -> None:
     length, seconds = answer["window"]["rounds"], answer["window"]["seconds"]
     rows = []
     for job, rounds in answer["rounds"].items():
-        bar = "".join("■" if n in set(rounds) else "·" for n in range(length))
+        runs = set(rounds)
+        bar = "".join("■" if n in runs else "·" for n in range(length))
         reached = f"{answer['levels'][job]:.1%}"
         rows.append([job, answer["kinds"][job], bar, str(len(rounds)), reached, f"{answer['rho'][job]:.3f}"])
     title = f"{answer['policy']}: {length} rounds of {seconds:g} s, objective {answer['objective']:.8g}"
