@@ -48,7 +48,8 @@ EXAMPLES = sorted(p for p in ROOT.glob("docs/examples/*.py") if p.with_suffix(".
 
 _CONSOLE = re.compile(r"^```console(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _GENERATED = re.compile(r"<!-- generated: (?P<name>\S+) -->\n(?P<text>.*?)<!-- end -->", re.DOTALL)
-_LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#\s]+)(?:#[^)]*)?\)")
+_LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)]*))?\)")
+_HEADING = re.compile(r"^#+ (?P<words>.*)$", re.MULTILINE)
 
 
 def _name(page: Path) -> str:
@@ -152,8 +153,13 @@ def _policy_options(name: str) -> dict[str, Any]:
     return {key: default for key, (_, default) in POLICIES[name].options().items()}
 
 
+def _anchor(heading: str) -> str:
+    """What a heading is linked to by, as code hosts make it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
 def _policies() -> str:
-    rows = [(f"[`{n}`](#{n})", e.summary, e.paper, _settings(_policy_options(n))) for n, e in POLICIES.items()]
+    rows = [(f"[`{n}`](#{_anchor(n)})", e.summary, e.paper, _settings(_policy_options(n))) for n, e in POLICIES.items()]
     return _table(("policy", "idea", "paper", "options"), *rows)
 
 
@@ -258,9 +264,20 @@ def test_every_generated_table_is_in_a_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    lost = [m["path"] for m in _LINK.finditer(prose) if not (page.parent / m["path"]).exists()]
+    lost = []
+    for link in _LINK.finditer(_prose(page)):
+        there = page.parent / link["path"] if link["path"] else page
+        if not there.exists() or (link["anchor"] and link["anchor"] not in _anchors(there)):
+            lost.append(link[0])
     assert not lost
+
+
+def _prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    return {_anchor(heading["words"]) for heading in _HEADING.finditer(_prose(page))}
 
 
 def test_every_policy_has_a_section_that_names_its_options() -> None:
