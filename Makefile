@@ -31,7 +31,7 @@ bench: $(STAMP)
 
 # Two hundred trials of the fault test, about twelve minutes: things are killed and cut under a live cluster.
 soak: $(STAMP)
-	$(BIN)/python -m tests.live.soak
+	$(BIN)/python -m tests.e2e.soak
 
 # Every table and figure of the papers, hours of it; what was measured is kept, so that it goes on where it was stopped.
 repro: $(STAMP)

@@ -28,19 +28,19 @@ from unittest.mock import patch
 
 import pytest
 
-from shoal.bench import BENCHES
 from shoal.cli import main
 from shoal.cli.simulate import simulate
-from shoal.core import seams
+from shoal.core import interfaces
 from shoal.core.decision import SENTENCES
 from shoal.core.lifecycle import diagram
 from shoal.core.snapshot import PerfModel
 from shoal.perf.catalog import catalog
 from shoal.policy.registry import POLICIES, parse_policy
+from shoal.research.bench.registry import BENCHES
 from shoal.store.journal import Journal
 from shoal.testing.conformance import CHECKS
+from shoal.workload.generators.registry import GENERATORS
 from shoal.workload.importers import FORMATS
-from shoal.workload.synthetic import GENERATORS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
@@ -207,7 +207,14 @@ def _checks() -> str:
 def _seams() -> str:
     """The protocols of the ring without their docstrings."""
     shown = []
-    for protocol in (seams.Policy, seams.Placer, seams.Mechanism, seams.Backend, PerfModel, Journal):
+    for protocol in (
+        interfaces.Policy,
+        interfaces.Placer,
+        interfaces.MovePlanner,
+        interfaces.Backend,
+        PerfModel,
+        Journal,
+    ):
         (tree,) = ast.parse(inspect.getsource(protocol)).body
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -289,8 +296,8 @@ def test_every_policy_has_a_section_that_names_its_options() -> None:
 
 
 def test_every_figure_of_a_summary_and_every_column_of_a_job_is_explained() -> None:
-    from shoal.app import Scenario, run
     from shoal.core.topology import parse_cluster
+    from shoal.scenario.scenario import Scenario, run
     from shoal.workload.files import read_workload
 
     outcome = run(Scenario(parse_cluster("gpu:2x4"), "fifo"), read_workload(ROOT / "docs/examples/jobs.csv"))

@@ -9,7 +9,7 @@ import torch
 from gpu_models import KINDS, Workload, device, loss_of, workload
 from gpu_training import apart_by
 
-from shoal.trainer.elastic import Course, Elastic
+from shoal.trainer.elastic.training import Elastic, TrainingPlan
 from shoal.trainer.samples import Cursor, Epochs
 
 
@@ -18,7 +18,7 @@ def elastic(*, tiny: bool) -> dict[str, Any]:
     found = {}
     for kind in KINDS:
         work = workload(kind, tiny=tiny)
-        course = Course(Epochs(work.large * (4 if tiny else 40), seed=3), 1, work.large, work.large // 2)
+        course = TrainingPlan(Epochs(work.large * (4 if tiny else 40), seed=3), 1, work.large, work.large // 2)
         losses, plain_ms = _plainly(work, course)
         elastic_losses, elastic_ms = _elastically(work, course)
         found[kind] = {
@@ -33,7 +33,7 @@ def elastic(*, tiny: bool) -> dict[str, Any]:
     return found
 
 
-def _plainly(work: Workload, course: Course) -> tuple[list[float], float]:
+def _plainly(work: Workload, course: TrainingPlan) -> tuple[list[float], float]:
     model, optimizer = work.training()
     losses, ends, at = [], [], Cursor()
     while at.epoch < course.epochs:
@@ -50,7 +50,7 @@ def _plainly(work: Workload, course: Course) -> tuple[list[float], float]:
     return losses, _between_ms(ends)
 
 
-def _elastically(work: Workload, course: Course) -> tuple[list[float], float]:
+def _elastically(work: Workload, course: TrainingPlan) -> tuple[list[float], float]:
     model, optimizer = work.training()
     losses, ends = [], []
     loop = Elastic(model, optimizer, lambda chosen: loss_of(model, work.data.__getitems__(chosen.tolist())), course)

@@ -18,12 +18,12 @@ from typing import Any
 from gpu_models import KINDS, device, endless, settle, step, workload
 
 from shoal.agent.devices import find, reported
-from shoal.app import Scenario
 from shoal.core.topology import parse_cluster
-from shoal.live import JOURNAL, Settings
-from shoal.serving import Address, LocalNodes, serving
+from shoal.live.home import JOURNAL, Settings
+from shoal.scenario.scenario import Scenario
+from shoal.serve.service import Address, LocalNodes, run_service
 from shoal.wire.client import Client
-from shoal.wire.messages import AcctRow, Batch, JobRow, Submission, Submitted
+from shoal.wire.messages import AcctRow, JobRow, Submission, SubmissionBatch, Submitted
 
 POLICY = "gavel.max-min"
 _GRACE_SECONDS = 20.0
@@ -107,7 +107,7 @@ def _submission(name: str, facts: dict[str, float], work_s: float, folder: Path,
 
 
 def _run(settings: Settings, jobs: list[Submission], round_s: float, patience: float) -> tuple[list[AcctRow], bool]:
-    with serving(settings, Address()) as made:
+    with run_service(settings, Address()) as made:
         local = LocalNodes.of(made, settings, None)
         client = Client(made.listening.url, made.admin_token)
         try:
@@ -124,7 +124,7 @@ def _run(settings: Settings, jobs: list[Submission], round_s: float, patience: f
             while clock.now() % round_s < round_s - _EARLY_SECONDS:
                 local.tend()
                 time.sleep(0.02)
-            client.post("/v1/jobs/batch", Batch(jobs), Submitted)
+            client.post("/v1/jobs/batch", SubmissionBatch(jobs), Submitted)
             return _watch(client, local, patience)
         finally:
             client.close()

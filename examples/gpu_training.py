@@ -19,13 +19,13 @@ import torch
 from gpu_models import KINDS, Workload, device, endless, loss_of, settle, step, workload
 from torch import Tensor, nn
 
-from shoal.perf.noise import Estimate, from_norms
+from shoal.perf.noise import NoiseEstimate, from_norms
 from shoal.trainer import Adaptation, Scripted, Session, Stopped, Training
-from shoal.trainer.agreement import Agreement
-from shoal.trainer.gradients import Gradients
-from shoal.trainer.place import Place
-from shoal.trainer.saving import Saving
-from shoal.trainer.torch_state import TorchState
+from shoal.trainer.rank_environment import Place
+from shoal.trainer.torch.agreement import Agreement
+from shoal.trainer.torch.checkpointing import Saving
+from shoal.trainer.torch.gradients import Gradients
+from shoal.trainer.torch.state import TorchState
 
 _FOREVER = 1_000_000
 _NEVER_SECONDS = 1e9
@@ -284,7 +284,7 @@ def _by_progress(work: Workload, tiny: bool) -> list[dict[str, float | None]]:
 
 def _pass_by_pass(
     model: nn.Module, optimizer: torch.optim.Optimizer, passes: Iterator[Any], size: int
-) -> tuple[float, Estimate]:
+) -> tuple[float, NoiseEstimate]:
     """One step's gradient as the mean of its passes', left where the optimizer looks for it; and how they differ."""
     parameters = list(model.parameters())
     roots = _roots(optimizer, parameters)
@@ -320,13 +320,13 @@ def _square(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(list(tensors))).square().sum()
 
 
-def _scale(estimates: Sequence[Estimate]) -> float | None:
+def _scale(estimates: Sequence[NoiseEstimate]) -> float | None:
     """φ in samples; None where no gradient shows above the noise."""
     square, variance = mean(each.square for each in estimates), mean(each.variance for each in estimates)
     return variance / square if square > 0 else None
 
 
-def _half_apart(estimates: Sequence[Estimate]) -> float | None:
+def _half_apart(estimates: Sequence[NoiseEstimate]) -> float | None:
     """By what factor the two halves of what it was told from differ: how far it may be trusted."""
     one, other = _scale(estimates[::2]), _scale(estimates[1::2])
     return max(one, other) / min(one, other) if one and other and min(one, other) > 0 else None

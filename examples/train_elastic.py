@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.trainer.elastic import Course, Elastic
+from shoal.trainer.elastic.training import Elastic, TrainingPlan
 from shoal.trainer.samples import Epochs
 
 EPOCHS = int(os.environ.get("EPOCHS", "3"))
@@ -37,7 +37,7 @@ def loss_on(samples: NDArray[np.int64]) -> Tensor:
     return error + counted - counted.detach()
 
 
-course = Course(Epochs(SAMPLES), EPOCHS, batch=64, most_local=32)
+course = TrainingPlan(Epochs(SAMPLES), EPOCHS, batch=64, most_local=32)
 optimizer = torch.optim.SGD([{"params": model[:3].parameters()}, {"params": [uses], "lr": 64.0}], lr=0.05)
 elastic = Elastic(model, optimizer, loss_on, course)
 for step in elastic.steps():

@@ -5,7 +5,7 @@ import os
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from shoal.trainer.huggingface import ShoalCallback  # shoal
+from shoal.trainer.integrations.huggingface import ShoalCallback  # shoal
 
 torch.manual_seed(0)
 dataset = [{"input_ids": tokens, "labels": tokens} for tokens in torch.randint(0, 50, (64, 8))]

@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shoal.trainer.lightning import ShoalCallback  # shoal
+from shoal.trainer.integrations.lightning import ShoalCallback  # shoal
 
 
 class Classifier(LightningModule):

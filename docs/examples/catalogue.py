@@ -4,7 +4,7 @@ from pathlib import Path
 
 from shoal.core.topology import Locality
 from shoal.perf.catalog import catalog
-from shoal.perf.table import read_table
+from shoal.perf.throughput_file import read_table
 
 known = catalog()
 resnet = known.profile("ResNet-50")

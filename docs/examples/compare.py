@@ -1,10 +1,10 @@
 """Policies on the same jobs, from Python: what `shoal simulate` does, without the command line."""
 
-from shoal.app import Scenario, run
-from shoal.core.seams import Policy
+from shoal.core.interfaces import Policy
 from shoal.core.topology import parse_cluster
-from shoal.policy.fifo import Fifo
-from shoal.policy.shortest import Srtf
+from shoal.policy.classic.fifo import Fifo
+from shoal.policy.classic.shortest import Srtf
+from shoal.scenario.scenario import Scenario, run
 from shoal.workload.files import read_workload
 
 workload = read_workload("docs/examples/jobs.csv")

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.trainer.elastic import Course, Elastic
+from shoal.trainer.elastic.training import Elastic, TrainingPlan
 from shoal.trainer.samples import Epochs
 
 inputs = torch.randn(512, 8, generator=torch.Generator().manual_seed(0))
@@ -19,7 +19,7 @@ def loss_on(samples: NDArray[np.int64]) -> Tensor:
     return nn.functional.mse_loss(model(inputs[samples]), targets[samples])
 
 
-course = Course(Epochs(512), epochs=4, batch=64, most_local=32)
+course = TrainingPlan(Epochs(512), epochs=4, batch=64, most_local=32)
 elastic = Elastic(model, optimizer, loss_on, course)
 for step in elastic.steps():
     if step.rank == 0 and step.number % 8 == 7:

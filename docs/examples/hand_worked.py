@@ -1,7 +1,7 @@
 """A test by hand: two jobs on four GPUs, worked out on paper and then asked of the simulator."""
 
-from shoal.policy.fifo import Fifo
-from shoal.policy.shortest import Srtf
+from shoal.policy.classic.fifo import Fifo
+from shoal.policy.classic.shortest import Srtf
 from shoal.testing.builders import job, simulate
 
 jobs = [job("a", submitted=0, gpus=4, seconds=100), job("b", submitted=10, gpus=2, seconds=50)]

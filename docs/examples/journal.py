@@ -4,9 +4,9 @@ import sqlite3
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from shoal.app import Scenario, replay_file, run
-from shoal.core.events import Heard
+from shoal.core.events import EventBatch
 from shoal.core.topology import parse_cluster
+from shoal.scenario.scenario import Scenario, replay_file, run
 from shoal.store.codec import Decided, Header
 from shoal.store.journal import JournalFile
 from shoal.workload.files import read_workload
@@ -24,7 +24,7 @@ with TemporaryDirectory() as folder:
         match record:
             case Header(settings):
                 print(number, "header", settings["policy"], "on", settings["cluster"])
-            case Heard(now, events):
+            case EventBatch(now, events):
                 print(number, f"heard at t = {now:g}:", ", ".join(type(e).__name__ for e in events) or "nothing")
             case Decided(_, _, commands):
                 print(number, "decided:", ", ".join(type(c).__name__ for c in commands) or "no change")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shoal.jobfile import read_jobs
+from shoal.jobspec.job_file import read_jobs
 
 for file in ("docs/examples/job.yaml", "docs/examples/train.sh"):
     found = read_jobs(Path(file), folder=Path("/home/you"))

@@ -18,7 +18,17 @@ import msgspec
 import pytest
 
 from shoal.agent.keeper import environment, everyone
-from shoal.wire.messages import PROTOCOL, Hello, LogAnswer, LogRead, Orders, Problem, Report, RunOrder, RunReport
+from shoal.wire.messages import (
+    PROTOCOL,
+    AgentOrders,
+    AgentReport,
+    Hello,
+    LogAnswer,
+    LogRead,
+    ProblemDetails,
+    RunOrder,
+    RunReport,
+)
 
 DEADLINE_SECONDS = 60.0
 """How long anything may take on a busy machine before a test fails; no test passes by waiting for it."""
@@ -67,11 +77,11 @@ class Plane:
     """Says what it is told to say, and remembers what it hears."""
 
     lease: float = 60.0
-    refusal: tuple[int, Problem] | None = None
+    refusal: tuple[int, ProblemDetails] | None = None
     orders: dict[_Key, RunOrder] = field(default_factory=dict)
     reads: list[LogRead] = field(default_factory=list)
     hellos: list[Hello] = field(default_factory=list)
-    reports: list[Report] = field(default_factory=list)
+    reports: list[AgentReport] = field(default_factory=list)
     answers: dict[int, LogAnswer] = field(default_factory=dict)
     boots: set[str] = field(default_factory=set)
     generation: int = 0
@@ -128,7 +138,7 @@ class Plane:
                 self.boots.add(self.hellos[-1].boot)
             else:
                 assert path == "/v1/agent/sync"
-                report = msgspec.json.decode(body, type=Report)
+                report = msgspec.json.decode(body, type=AgentReport)
                 self.reports.append(report)
                 self.answers.update({log.read: log for log in report.logs})
                 self.reads = [read for read in self.reads if read.read not in self.answers]
@@ -142,11 +152,11 @@ class Plane:
                     report.wait,
                 )
                 if report.boot not in self.boots:
-                    return 409, msgspec.json.encode(Problem("", "boot", report.boot, "unknown; say hello first"))
+                    return 409, msgspec.json.encode(ProblemDetails("", "boot", report.boot, "unknown; say hello first"))
             if server is None or self.server is not server:
-                return 503, msgspec.json.encode(Problem("the control plane is going away"))
+                return 503, msgspec.json.encode(ProblemDetails("the control plane is going away"))
             runs = list(self.orders.values())
-            orders = Orders(
+            orders = AgentOrders(
                 protocol=PROTOCOL, generation=self.generation, lease=self.lease, runs=runs, reads=self.reads
             )
             return 200, msgspec.json.encode(orders)

@@ -14,8 +14,8 @@ import pytest
 
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.workload.files import read_workload
+from shoal.workload.generators.registry import GENERATORS
 from shoal.workload.schema import Job
-from shoal.workload.synthetic import GENERATORS
 
 Shoal = Callable[..., tuple[int, str, str]]
 

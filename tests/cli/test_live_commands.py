@@ -18,18 +18,18 @@ import pytest
 
 from shoal.cli import queue as queue_command
 from shoal.cli.client import choose_job
-from shoal.cli.tables import span, spread
+from shoal.cli.live_tables import span, spread
 from shoal.core.errors import InputError
 from shoal.wire.messages import (
     AcctRow,
     ClusterRow,
-    Forecast,
     JobDetail,
     JobRow,
     LogPart,
     Moment,
     NodeRow,
-    Problem,
+    ProblemDetails,
+    StartForecast,
     Submitted,
     TenantRow,
     TokenRow,
@@ -111,11 +111,11 @@ JOBS = [
         "wide-x2f3",
         gpus_wanted=8,
         position=1,
-        start=Forecast(240.0, 120.0, 540.0),
+        start=StartForecast(240.0, 120.0, 540.0),
         reason="waits its turn: bert-k3fa is first and needs 8 GPUs where 4 are free",
     ),
     running("bert-k3fa", done=450.0, work=1000.0),
-    row("tail-aaaa", tenant="vision", position=2, submitted=NOW - 30, start=Forecast(7300.0, 7300.0, 7300.0)),
+    row("tail-aaaa", tenant="vision", position=2, submitted=NOW - 30, start=StartForecast(7300.0, 7300.0, 7300.0)),
     running("resnet-b7c1", tenant="vision", started=NOW - 5000, submitted=NOW - 90_000, kind="k80", nodes=["k80-0"]),
     ended("old-zzzz"),
 ]
@@ -160,7 +160,7 @@ class Fake:
 
 
 def unknown(what: str, value: str) -> Answer:
-    return 404, Problem(f"{what}: {value!r}: unknown", field=what, value=value, hint="unknown")
+    return 404, ProblemDetails(f"{what}: {value!r}: unknown", field=what, value=value, hint="unknown")
 
 
 @contextmanager
@@ -313,9 +313,13 @@ def test_a_server_that_is_not_there_is_one_line_and_exit_code_1(shoal: Shoal, cl
 @pytest.mark.parametrize(
     ("answer", "code", "says"),
     [
-        ((401, Problem("unknown token")), 2, "shoal: unknown token\n"),
-        ((500, Problem("the loop has stopped")), 1, "shoal: the loop has stopped\n"),
-        ((422, Problem("…", field="all", value="maybe", hint="true or false")), 2, "all: 'maybe': true or false\n"),
+        ((401, ProblemDetails("unknown token")), 2, "shoal: unknown token\n"),
+        ((500, ProblemDetails("the loop has stopped")), 1, "shoal: the loop has stopped\n"),
+        (
+            (422, ProblemDetails("…", field="all", value="maybe", hint="true or false")),
+            2,
+            "all: 'maybe': true or false\n",
+        ),
     ],
     ids=["who are you", "ill", "bad input"],
 )
@@ -508,7 +512,7 @@ def test_the_queue_fits_a_hundred_columns() -> None:
     from rich.console import Console
 
     console = Console(width=100)
-    long = row("a-sweep-over-learning-rates-and-everything-else-x2f3", position=3, start=Forecast(240, 120, 540))
+    long = row("a-sweep-over-learning-rates-and-everything-else-x2f3", position=3, start=StartForecast(240, 120, 540))
     with console.capture() as captured:
         console.print(queue_command.picture(CLUSTER, [*JOBS, long]))
     lines = captured.get().splitlines()
@@ -529,13 +533,13 @@ def test_a_span_is_said_in_its_unit(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("expected", "text"),
     [
-        (Forecast(240, 120, 540), "in 4 min (2–9)"),
-        (Forecast(240, 10, 7200), "in 4 min (0.2–120)"),
-        (Forecast(7300, 7300, 7300), "in 2 h"),
-        (Forecast(0, 0, 3), "in 0 s (0–3)"),
+        (StartForecast(240, 120, 540), "in 4 min (2–9)"),
+        (StartForecast(240, 10, 7200), "in 4 min (0.2–120)"),
+        (StartForecast(7300, 7300, 7300), "in 2 h"),
+        (StartForecast(0, 0, 3), "in 0 s (0–3)"),
     ],
 )
-def test_an_expected_start_has_its_spread(expected: Forecast, text: str) -> None:
+def test_an_expected_start_has_its_spread(expected: StartForecast, text: str) -> None:
     assert spread(expected) == text
 
 
@@ -570,7 +574,7 @@ def test_a_watched_queue_looks_now_and_then_where_no_events_are_told(
     monkeypatch.setattr(queue_command, "_BREATH_SECONDS", 0.0)
     monkeypatch.setattr(queue_command, "_REDRAW_SECONDS", 60.0)
     monkeypatch.setattr(queue_command, "_POLL_SECONDS", 0.01)
-    cluster.answers["GET /v1/events"] = 503, Problem("too many watch")
+    cluster.answers["GET /v1/events"] = 503, ProblemDetails("too many watch")
     interrupt_at(cluster, "GET /v1/jobs", 4, (200, JOBS))
     code, out, _ = shoal("queue", "--watch")
     assert code == 130

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from shoal.core.decision import Decision, Grant, Reason, ReasonCode, Refusal, Verdict, Verdicts, in_words
-from shoal.core.seams import Policy
+from shoal.core.interfaces import Policy
 from shoal.core.snapshot import Snapshot
-from shoal.policy.fifo import Fifo
+from shoal.policy.classic.fifo import Fifo
 from shoal.testing.builders import job, snapshot
 from shoal.testing.conformance import (
     CHECKS,

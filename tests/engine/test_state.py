@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from shoal.core.backoff import MOST_CRASHES
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
@@ -27,12 +26,13 @@ from shoal.core.events import (
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchSetting
 from shoal.core.lifecycle import JobState
+from shoal.core.retry import MOST_CRASHES
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.engine.state import State
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
-from shoal.policy.fifo import Fifo
+from shoal.policy.classic.fifo import Fifo
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.testing.conformance import arrays
 from shoal.workload.schema import Job

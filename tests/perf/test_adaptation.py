@@ -11,10 +11,10 @@ from shoal.core.events import BatchChanged, JobStarted, JobSubmitted
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, parse_cluster
 from shoal.engine.state import State
-from shoal.perf.adaptation import RULES, Forecast, forecast, sizes
+from shoal.perf.adaptation import RULES, RegimeForecast, forecast, sizes
 from shoal.perf.catalog import catalog
 from shoal.perf.model import OnlineModel, ProfiledModel
-from shoal.repro.shockwave import PROGRESS, prediction_errors
+from shoal.research.repro.shockwave import PROGRESS, prediction_errors
 from shoal.testing.builders import job, snapshot
 from shoal.workload.schema import Job
 
@@ -137,7 +137,7 @@ def test_a_job_that_cannot_run_is_never_done() -> None:
     assert forecast(moment, moment.jobs["j"]).seconds == float("inf")
 
 
-def _keeps_its_promises(found: Forecast, left: float) -> None:
+def _keeps_its_promises(found: RegimeForecast, left: float) -> None:
     assert found.work == pytest.approx(left)
     assert 0.0 < found.optimistic <= found.seconds * (1 + 1e-9) <= found.pessimistic * (1 + 2e-9)
     assert 0.0 <= found.spread < 1.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shoal.core.errors import InputError
 from shoal.core.topology import Locality
 from shoal.perf.catalog import TIME_SLICED, Catalog, catalog
-from shoal.perf.profile import Figure, ScalingProfile, TableProfile
+from shoal.perf.profile import MeasuredRate, ScalingProfile, TableProfile
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 SAME, NODE = Locality.SAME_NODE, Locality.CROSS_NODE
@@ -155,7 +155,8 @@ def laid_over(model: str, profile: TableProfile) -> Catalog:
 
 def test_laying_a_table_over_a_table_keeps_what_it_does_not_name() -> None:
     over = laid_over(
-        "Recommendation", TableProfile({512: {"h100": (Figure(1, 9e5),)}, 16384: {"v100": (Figure(1, 7.0),)}})
+        "Recommendation",
+        TableProfile({512: {"h100": (MeasuredRate(1, 9e5),)}, 16384: {"v100": (MeasuredRate(1, 7.0),)}}),
     )
     profile = over.profile("Recommendation")
     assert profile.rate("h100", 1, SAME, 512) == 9e5
@@ -167,7 +168,7 @@ def test_laying_a_table_over_a_table_keeps_what_it_does_not_name() -> None:
 
 
 def test_laying_a_table_over_a_fitted_model_replaces_it() -> None:
-    over = laid_over("bert", TableProfile({8: {"h100": (Figure(1, 500.0),)}}))
+    over = laid_over("bert", TableProfile({8: {"h100": (MeasuredRate(1, 500.0),)}}))
     assert over.profile("bert").kinds == ("h100",)
     assert over.work("bert") is None
     assert [t.source for t in over.types() if t.model == "bert"] == ["my own"]

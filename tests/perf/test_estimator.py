@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.app import Scenario, replay_file, run
 from shoal.core.commands import Start
 from shoal.core.events import Event, JobCrashed, JobStarted, JobSubmitted, NodeLost
 from shoal.core.job import JobSpec
@@ -18,7 +17,6 @@ from shoal.core.snapshot import JobView, PerfModel
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.engine.state import State
 from shoal.perf.catalog import TIME_SLICED, Catalog, TypeKey, catalog
-from shoal.perf.completion import Floats, complete
 from shoal.perf.estimator import (
     RANK,
     RIDGE,
@@ -32,8 +30,10 @@ from shoal.perf.estimator import (
     sightings,
     type_of,
 )
+from shoal.perf.matrix_completion import Floats, complete
 from shoal.perf.model import ProfiledModel
-from shoal.policy.gandiva import Gandiva
+from shoal.policy.classic.gandiva import Gandiva
+from shoal.scenario.scenario import Scenario, replay_file, run
 from shoal.store.journal import JournalFile
 from shoal.testing.builders import Cycle, job, simulate
 from shoal.workload.schema import Job, Workload

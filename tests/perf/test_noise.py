@@ -12,7 +12,7 @@ from shoal.core.decision import Floats
 from shoal.core.errors import InputError
 from shoal.perf.noise import (
     NOISIEST,
-    Estimate,
+    NoiseEstimate,
     NoiseScale,
     adam_preconditioner,
     differenced,
@@ -75,7 +75,7 @@ def test_a_differenced_estimate_follows_a_training_that_descends_slowly(optimize
         now = drawn(1, 8, chance)[0] + (scale - 1.0) * GRADIENT
         found = found.observed(differenced(before, now, 8, preconditioner))
         square = float(((preconditioner * GRADIENT * scale) ** 2).sum())
-        truth = truth.observed(Estimate(square, float(((preconditioner * SPREAD) ** 2).sum())))
+        truth = truth.observed(NoiseEstimate(square, float(((preconditioner * SPREAD) ** 2).sum())))
         before = now
     assert found.samples == pytest.approx(truth.samples, rel=0.05)
 
@@ -94,31 +94,36 @@ def test_two_norms_say_as_much_as_the_gradients(count: int, batch: int, seed: in
 
 def test_equal_gradients_have_no_noise() -> None:
     seen = from_gradients(np.ones((4, 3)), 8)
-    assert seen == Estimate(3.0, 0.0)
+    assert seen == NoiseEstimate(3.0, 0.0)
     assert NoiseScale().observed(seen).samples == 0.0
 
 
 @pytest.mark.parametrize(
     ("estimate", "samples"),
-    [(Estimate(0.0, 0.0), 0.0), (Estimate(-1.0, 2.0), NOISIEST), (Estimate(2.0, -1.0), 0.0), (Estimate(4.0, 8.0), 2.0)],
+    [
+        (NoiseEstimate(0.0, 0.0), 0.0),
+        (NoiseEstimate(-1.0, 2.0), NOISIEST),
+        (NoiseEstimate(2.0, -1.0), 0.0),
+        (NoiseEstimate(4.0, 8.0), 2.0),
+    ],
 )
-def test_a_noise_scale_is_a_number_of_samples_whatever_chance_gave(estimate: Estimate, samples: float) -> None:
+def test_a_noise_scale_is_a_number_of_samples_whatever_chance_gave(estimate: NoiseEstimate, samples: float) -> None:
     assert NoiseScale().observed(estimate).samples == samples
 
 
 def test_a_first_observation_counts_in_full_and_later_ones_by_their_decay() -> None:
-    first = NoiseScale().observed(Estimate(2.0, 6.0), decay=0.9)
+    first = NoiseScale().observed(NoiseEstimate(2.0, 6.0), decay=0.9)
     assert first.mean.square == pytest.approx(2.0)
-    second = first.observed(Estimate(4.0, 2.0), decay=0.9)
+    second = first.observed(NoiseEstimate(4.0, 2.0), decay=0.9)
     assert second.mean.square == pytest.approx((0.9 * 2.0 + 4.0) / 1.9)
     assert second.mean.variance == pytest.approx((0.9 * 6.0 + 2.0) / 1.9)
     assert second.samples == pytest.approx((0.9 * 6.0 + 2.0) / (0.9 * 2.0 + 4.0))
-    assert NoiseScale().mean == Estimate(0.0, 0.0)
+    assert NoiseScale().mean == NoiseEstimate(0.0, 0.0)
 
 
 def test_numerator_and_denominator_are_averaged_apart() -> None:
     # The mean of the quotients would be 5.5, and infinite with one small enough denominator.
-    seen = NoiseScale().observed(Estimate(1.0, 10.0), decay=0.5).observed(Estimate(10.0, 10.0), decay=0.5)
+    seen = NoiseScale().observed(NoiseEstimate(1.0, 10.0), decay=0.5).observed(NoiseEstimate(10.0, 10.0), decay=0.5)
     assert seen.samples == pytest.approx((0.5 * 10 + 10) / (0.5 * 1 + 10))
 
 
@@ -128,7 +133,7 @@ def test_numerator_and_denominator_are_averaged_apart() -> None:
         (lambda: from_norms(1.0, 1.0, 8, 1), "count, local_batch"),
         (lambda: from_norms(1.0, 1.0, 0, 2), "count, local_batch"),
         (lambda: from_gradients(np.ones(3), 8), "gradients"),
-        (lambda: NoiseScale().observed(Estimate(1.0, 1.0), decay=1.0), "decay"),
+        (lambda: NoiseScale().observed(NoiseEstimate(1.0, 1.0), decay=1.0), "decay"),
         (lambda: adam_preconditioner(np.ones(3), 0), "steps"),
     ],
 )

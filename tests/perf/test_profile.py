@@ -12,8 +12,8 @@ from shoal.perf.catalog import catalog
 from shoal.perf.profile import (
     CROSS_NODE_PENALTY,
     CROSS_RACK_PENALTY,
-    Figure,
     LinearProfile,
+    MeasuredRate,
     ScalingProfile,
     StepTimes,
     TableProfile,
@@ -23,8 +23,14 @@ SAME, NODE, RACK = Locality.SAME_NODE, Locality.CROSS_NODE, Locality.CROSS_RACK
 
 TABLE = TableProfile(
     {
-        16: {"v100": (Figure(1, 100.0), Figure(2, 160.0, 120.0), Figure(8, 320.0, 400.0)), "k80": (Figure(1, 10.0),)},
-        64: {"v100": (Figure(1, 300.0), Figure(2, 0.0), Figure(8, 0.0)), "k80": (Figure(1, 0.0),)},
+        16: {
+            "v100": (MeasuredRate(1, 100.0), MeasuredRate(2, 160.0, 120.0), MeasuredRate(8, 320.0, 400.0)),
+            "k80": (MeasuredRate(1, 10.0),),
+        },
+        64: {
+            "v100": (MeasuredRate(1, 300.0), MeasuredRate(2, 0.0), MeasuredRate(8, 0.0)),
+            "k80": (MeasuredRate(1, 0.0),),
+        },
     }
 )
 TIMES = StepTimes((0.1, 0.01), (0.05, 0.001), (0.2, 0.002), gamma=2.0, max_local=32, node_gpus=4, error=0.1)

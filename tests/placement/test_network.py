@@ -10,7 +10,7 @@ from shoal.core.decision import Grant, Refusal, Seating, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.placement.network import NetworkPlacer, machine_gpus
-from shoal.solve.regulation import packing_units, regulated
+from shoal.solve.network_packing import packing_units, regulated
 from shoal.testing.builders import job, snapshot, topology
 
 Seats = tuple[tuple[int, int], ...]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.decision import Grant, Refusal, Seating, Verdict, Verdicts
-from shoal.core.room import FreeGpus
+from shoal.core.free_gpus import FreeGpus
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, parse_cluster
 from shoal.placement.any import AnyPlacer

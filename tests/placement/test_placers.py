@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from shoal.core.commands import Resize, Start, Stop
 from shoal.core.decision import Grant, Reason, ReasonCode, Refusal, Seating, Verdict, Verdicts
-from shoal.core.room import FreeGpus
-from shoal.core.seams import Placer
+from shoal.core.free_gpus import FreeGpus
+from shoal.core.interfaces import Placer
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Node, Placement, Topology, parse_cluster, topology_of
-from shoal.mechanism.restart import RestartMechanism
+from shoal.engine.moves import StopStartPlanner
 from shoal.placement import any as any_placer
 from shoal.placement import packed, rack
 from shoal.placement.any import AnyPlacer
@@ -114,7 +114,7 @@ def test_shrinking_jobs_give_before_growing_ones_take(placer: Placer) -> None:
     moment = snapshot(rows, "gpu:1x8", held={"grows": 2, "shrinks": 6})
     seating = seat(placer, moment, {"grows": Grant(6), "shrinks": Grant(2)})
     assert seats_by_name(moment, seating) == {"grows": ((0, 6),), "shrinks": ((0, 2),)}
-    commands = RestartMechanism().plan(moment, Verdicts.of(moment, {"grows": Grant(6), "shrinks": Grant(2)}), seating)
+    commands = StopStartPlanner().plan(moment, Verdicts.of(moment, {"grows": Grant(6), "shrinks": Grant(2)}), seating)
     assert [type(c) for c in commands] == [Resize, Resize]
 
 
@@ -286,7 +286,7 @@ def test_saying_once_who_shares_with_whom_is_enough(placer: Placer, named_by: st
     verdicts = Verdicts.of(moment, {named_by: Grant(2, shared_with=other), other: Grant(2)})
     seating = placer.place(moment, verdicts)
     assert seats_by_name(moment, seating) == {"a": ((0, 2),), "b": ((0, 2),)}
-    commands = RestartMechanism().plan(moment, verdicts, seating)
+    commands = StopStartPlanner().plan(moment, verdicts, seating)
     assert [(c.job, c.partner) for c in commands if isinstance(c, Start)] == [(0, 1), (1, 0)]
 
 
@@ -387,7 +387,7 @@ def test_placing_is_pure_and_commands_lead_where_the_seating_says(
     seating = placer.place(moment, asked)
     assert placer.place(replace(moment), asked) == seating
     final = asked.overruled(seating.overruled)
-    commands = RestartMechanism().plan(moment, final, seating)
+    commands = StopStartPlanner().plan(moment, final, seating)
     rows = moment.columns.rows.tolist()
     assert [c.job for c in commands if isinstance(c, Stop)] == [rows[i] for i in sorted(seating.leaving)]
     begun = {c.job: c.placement for c in commands if isinstance(c, Start | Resize)}

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.app import Scenario, run
 from shoal.core.decision import Verdicts
-from shoal.core.seams import Policy
+from shoal.core.interfaces import Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import parse_cluster
-from shoal.perf.peaked import AFS_MODELS
-from shoal.policy.afs import AfsL, AfsP, AfsS
-from shoal.solve.apathetic import Gains, with_lengths, without_lengths
-from shoal.solve.regulation import packing_units
+from shoal.perf.afs_profiles import AFS_MODELS
+from shoal.policy.elastic.afs import AfsL, AfsP, AfsS
+from shoal.scenario.scenario import Scenario, run
+from shoal.solve.afs_shares import Gains, with_lengths, without_lengths
+from shoal.solve.network_packing import packing_units
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.workload.schema import Job, Workload
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.policy.allox import Allox
+from shoal.policy.classic.allox import Allox
 from shoal.testing.builders import job, simulate
 from shoal.workload.schema import Job
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 
 from shoal.core.decision import Verdicts
-from shoal.core.seams import Policy
+from shoal.core.interfaces import Policy
 from shoal.core.snapshot import Snapshot
-from shoal.policy.altruistic import SrsfE, SrtfE
-from shoal.policy.shortest import Srsf, Srtf
+from shoal.policy.classic.shortest import Srsf, Srtf
+from shoal.policy.elastic.altruistic import SrsfE, SrtfE
 from shoal.testing import strategies
 from shoal.testing.builders import job, simulate, snapshot
 

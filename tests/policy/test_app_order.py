@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shoal.app import Scenario, run
 from shoal.core.topology import parse_cluster
-from shoal.policy.app_order import AppOrder
+from shoal.policy.themis.app_order import AppOrder
 from shoal.report.history import read_history
+from shoal.scenario.scenario import Scenario, run
 from shoal.store.journal import JournalFile
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.workload.schema import Job, Workload

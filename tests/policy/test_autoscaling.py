@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from shoal.core.decision import Floats
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import BatchLimits, BatchSetting, JobSpec
-from shoal.policy.autoscaling import GoodputRule, Need, Offer, Rule, Scaling, ThroughputRule, ValueRule, wanted
+from shoal.policy.pollux.autoscaling import (
+    GoodputRule,
+    Need,
+    NodeOffer,
+    RentRule,
+    ScalingCurve,
+    ThroughputRule,
+    ValueRule,
+    wanted,
+)
 
 SIZES = np.array([1, 2, 4, 8, 12, 16])
 NODE_GPUS = 4
@@ -22,7 +31,7 @@ def rates(*each: float) -> Floats:
     return np.asarray(np.multiply(SIZES, each), np.float64)
 
 
-STEPS: dict[str, tuple[Rule, Floats, int, int]] = {
+STEPS: dict[str, tuple[RentRule, Floats, int, int]] = {
     "GPUs that do more than two thirds of a node's are worth more, until they do about half": (
         GoodputRule(),
         rates(1.2, 1.1, 1.0, 0.7, 0.55, 0.4),
@@ -66,7 +75,7 @@ def test_a_step_on_a_curve(said: str) -> None:
     """A job that was on its way has its GPUs negated."""
     rule, curve, rented, expected = STEPS[said]
     at = SIZES.tolist().index(abs(rented))
-    assert SIZES[rule.step(Scaling(SIZES, curve, at, NODE_GPUS, growing=rented < 0))] == expected
+    assert SIZES[rule.step(ScalingCurve(SIZES, curve, at, NODE_GPUS, growing=rented < 0))] == expected
 
 
 CONCAVE = st.lists(st.floats(0.01, 1.0), min_size=6, max_size=6).map(
@@ -76,7 +85,7 @@ CONCAVE = st.lists(st.floats(0.01, 1.0), min_size=6, max_size=6).map(
 
 @given(curve=CONCAVE, at=st.integers(0, 5), hour=st.floats(0.0, 50.0))
 def test_by_value_rent_and_waiting_together_are_least_for_a_useful_sample(curve: Floats, at: int, hour: float) -> None:
-    chosen = ValueRule(hour).step(Scaling(SIZES, curve, at, NODE_GPUS))
+    chosen = ValueRule(hour).step(ScalingCurve(SIZES, curve, at, NODE_GPUS))
     each = (SIZES + hour * NODE_GPUS) / curve
     assert chosen >= at
     assert each[chosen] == each[at:].min()
@@ -96,7 +105,7 @@ def test_by_value_nobody_who_is_as_early_rents_for_less(
         hours = [work / curve[place] for (work, curve), place in zip(epochs, places, strict=True)]
         return sum(hours), sum(h * SIZES[place] for h, place in zip(hours, places, strict=True))
 
-    ours = took([ValueRule(hour).step(Scaling(SIZES, curve, 0, NODE_GPUS)) for _, curve in epochs])
+    ours = took([ValueRule(hour).step(ScalingCurve(SIZES, curve, 0, NODE_GPUS)) for _, curve in epochs])
     theirs = took(other[: len(epochs)])
     assert theirs[0] > ours[0] or theirs[1] >= ours[1] * (1.0 - 1e-9)
 
@@ -104,10 +113,10 @@ def test_by_value_nobody_who_is_as_early_rents_for_less(
 def test_a_change_pays_for_its_restart_and_for_booting_over_as_long_as_the_job_has_been_there() -> None:
     curve = rates(1.0, 1.0, 1.0, 0.75, 0.5, 0.4)  # at hour=1 two nodes cost (8 + 4)/6 and one (4 + 4)/4: the same
     for hour, age, expected in ((1.0, inf, 4), (1.1, 100.0, 4), (1.1, 3600.0, 8), (1.1, 0.0, 4)):
-        job = Scaling(SIZES, curve, 2, NODE_GPUS, age=age)
+        job = ScalingCurve(SIZES, curve, 2, NODE_GPUS, age=age)
         assert SIZES[ValueRule(hour).step(job)] == expected
         assert SIZES[ValueRule(hour).step(replace(job, growing=True))] == (4 if hour == 1.0 else 8)
-    assert SIZES[ValueRule(1.1).step(Scaling(SIZES, curve, 2, NODE_GPUS, age=3600.0, boot=120.0))] == 4
+    assert SIZES[ValueRule(1.1).step(ScalingCurve(SIZES, curve, 2, NODE_GPUS, age=3600.0, boot=120.0))] == 4
 
 
 LIMITS = BatchLimits(128, 4096, 8, 512)
@@ -119,7 +128,7 @@ def report(noise: float, seen: int, network: float = 0.05, kind: str = "t4", com
     return GoodputReport(((kind, fit),), noise, 128, seen, BatchSetting(128))
 
 
-OFFERS = (Offer("t4", 4, 16, 1.0),)
+OFFERS = (NodeOffer("t4", 4, 16, 1.0),)
 
 
 @given(
@@ -131,7 +140,7 @@ OFFERS = (Offer("t4", 4, 16, 1.0),)
     rule=st.sampled_from([GoodputRule(), GoodputRule(ideal="gpu"), ThroughputRule(), ValueRule()]),
 )
 def test_no_more_than_was_tried_twice_and_never_less_than_before(
-    noise: float, seen: int, rented: int, network: float, growing: bool, rule: Rule
+    noise: float, seen: int, rented: int, network: float, growing: bool, rule: RentRule
 ) -> None:
     rented = rented if rented < 4 else rented // 4 * 4
     found = wanted(rule, Need(SPEC, report(noise, seen, network), rented, growing), OFFERS)
@@ -143,7 +152,7 @@ def test_no_more_than_was_tried_twice_and_never_less_than_before(
 
 
 @pytest.mark.parametrize("rule", [GoodputRule(), ValueRule()])
-def test_more_noise_is_worth_more_gpus(rule: Rule) -> None:
+def test_more_noise_is_worth_more_gpus(rule: RentRule) -> None:
     counts = []
     for noise in (100.0, 1000.0, 10000.0, 100000.0):
         found = wanted(rule, Need(SPEC, report(noise, 32), 1), OFFERS)
@@ -171,7 +180,7 @@ def test_a_job_that_grows_by_doublings_goes_on_to_where_it_was_going() -> None:
 def test_the_kind_that_does_most_for_its_price_is_rented() -> None:
     told = replace(report(1e4, 4), fits=(*report(1e4, 4).fits, *report(1e4, 4, kind="a100", compute=0.0005).fits))
     for price, kind in ((1.5, "a100"), (4.0, "t4")):
-        found = wanted(GoodputRule(), Need(SPEC, told, 4), (*OFFERS, Offer("a100", 4, 2, price)))
+        found = wanted(GoodputRule(), Need(SPEC, told, 4), (*OFFERS, NodeOffer("a100", 4, 2, price)))
         assert found is not None
         assert found[0] == kind
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.decision import Grant
-from shoal.policy.drf import Drf
+from shoal.policy.classic.drf import Drf
 from shoal.testing.builders import job, simulate, snapshot
 
 

@@ -1,6 +1,6 @@
 """First in, first out, by hand."""
 
-from shoal.policy.fifo import Fifo
+from shoal.policy.classic.fifo import Fifo
 from shoal.testing.builders import job, simulate, snapshot
 
 LINE = [job("a", 0, 2, 100), job("b", 0, 4, 50), job("c", 0, 1, 30)]

@@ -9,10 +9,10 @@ from shoal.core.commands import Start
 from shoal.core.decision import Decision, ReasonCode, Verdicts
 from shoal.core.events import JobCrashed
 from shoal.core.snapshot import Snapshot
-from shoal.policy.gandiva import Gandiva
-from shoal.policy.packing import Memory
+from shoal.policy.classic.gandiva import Gandiva
+from shoal.policy.classic.trial_pairs import TrialPairsCarry
 from shoal.sim.faults import Faults, JobFault, NodeFault
-from shoal.testing.builders import Cycle, Run, job, simulate, snapshot
+from shoal.testing.builders import Cycle, SimulationLog, job, simulate, snapshot
 from shoal.testing.conformance import check_decision, check_seats
 from shoal.workload.schema import Job
 
@@ -28,7 +28,7 @@ def check_pairs(cycle: Cycle) -> None:
             assert columns.seats[j] == columns.seats[i] >= 0
 
 
-def shared(run: Run) -> list[tuple[float, str, str]]:
+def shared(run: SimulationLog) -> list[tuple[float, str, str]]:
     """When who was started beside whom."""
     names = [row.id for row in run.jobs]
     starts = [(at, c) for at, c in run.commands if isinstance(c, Start) and c.partner is not None]
@@ -66,7 +66,7 @@ def test_a_bad_pair_is_undone_and_not_tried_again() -> None:
     )
     assert run.completed == {"a": pytest.approx(330), "b": pytest.approx(600)}
     carried = run.cycles[2].snapshot.carry
-    assert isinstance(carried, Memory)
+    assert isinstance(carried, TrialPairsCarry)
     assert carried.bad == {(0, 1)}
     longer = simulate(
         Gandiva(space_sharing=True), [job("a", 0, 1, 3000), job("b", 0, 1, 3000)], "gpu:1x1", watch=check_pairs
@@ -123,7 +123,7 @@ def test_a_job_migrates_to_a_faster_kind_that_comes_free() -> None:
 
 def test_a_carry_of_jobs_long_gone_or_of_another_policy_does_no_harm() -> None:
     rows = [job(f"j{i}", 0, 1, 500) for i in range(5)]
-    for carry in (None, 7.0, "nonsense", Memory(3, (), frozenset({(90, 91)}))):
+    for carry in (None, 7.0, "nonsense", TrialPairsCarry(3, (), frozenset({(90, 91)}))):
         check_decision(Gandiva(space_sharing=True), snapshot(rows, "gpu:1x2", held={"j0": 1}, carry=carry))
 
 

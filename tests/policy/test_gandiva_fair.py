@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
-from shoal.policy.gandiva_fair import GandivaFair
-from shoal.testing.builders import Run, job, simulate, snapshot
+from shoal.policy.classic.gandiva_fair import GandivaFair
+from shoal.testing.builders import SimulationLog, job, simulate, snapshot
 
 LONG = 1e6
 
 
-def received(run: Run) -> dict[str, float]:
+def received(run: SimulationLog) -> dict[str, float]:
     """GPU-seconds by job at the last decision."""
     last = run.cycles[-1].snapshot
     return {name: view.attained for name, view in last.jobs.items()}

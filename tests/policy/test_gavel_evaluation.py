@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.app import Outcome, Scenario, run
-from shoal.config import read_cluster
 from shoal.core.topology import parse_cluster
+from shoal.scenario.scenario import Scenario, SimulationResult, run
+from shoal.scenario.specs import read_cluster
+from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Workload
-from shoal.workload.synthetic import generate
 
 PRICED = Path(__file__).resolve().parents[2] / "docs" / "examples" / "priced.yaml"
 
@@ -21,11 +21,11 @@ def workload() -> Workload:
 
 
 @cache
-def outcome(policy: str) -> Outcome:
+def outcome(policy: str) -> SimulationResult:
     return run(Scenario(read_cluster(str(PRICED)), policy), workload())
 
 
-def late(found: Outcome) -> int:
+def late(found: SimulationResult) -> int:
     deadlines = np.array([job.deadline for job in workload().jobs])
     missed = int((found.jobs.completed > deadlines).sum())
     assert found.summary["deadlines"] == {"jobs": 120, "missed": missed}

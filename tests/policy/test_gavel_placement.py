@@ -7,12 +7,12 @@ import pytest
 
 from shoal.core.decision import Grant, Verdicts
 from shoal.core.snapshot import Snapshot
-from shoal.policy.gavel.fairness import FinishTime, Makespan, MaxMin
-from shoal.policy.gavel.memory import Memory
-from shoal.policy.gavel.problem import Problem
+from shoal.policy.gavel.carry import GavelCarry
+from shoal.policy.gavel.fairness import GavelFinishTime, GavelMakespan, GavelMaxMin
+from shoal.policy.gavel.problem import ShareProblem
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.solve.prices import max_min
-from shoal.testing.builders import Run, job, simulate, snapshot
+from shoal.testing.builders import SimulationLog, job, simulate, snapshot
 from shoal.testing.conformance import check_decision
 from shoal.workload.schema import Job
 
@@ -29,9 +29,9 @@ def gangs(sizes: list[int], work: float = LONG, **model: Any) -> list[Job]:
     return [job(f"{model.get('model', 'none')}{i}", 0.0, size, work=work, **model) for i, size in enumerate(sizes)]
 
 
-def problem(moment: Snapshot) -> Problem:
+def problem(moment: Snapshot) -> ShareProblem:
     rows = np.arange(len(moment.columns))
-    return Problem(moment, rows, np.zeros(len(rows)))
+    return ShareProblem(moment, rows, np.zeros(len(rows)))
 
 
 def asked(moment: Snapshot, policy: Any) -> dict[str, bool]:
@@ -42,7 +42,7 @@ def asked(moment: Snapshot, policy: Any) -> dict[str, bool]:
 def test_nodes_are_shared_by_those_who_lose_by_distance() -> None:
     # Six gangs of four: the nodes of eight seat four of them, the other two sit on two nodes of two each.
     p = problem(snapshot([*gangs([4] * 6, **LM), *gangs([4] * 2, **RESNET)], MIXED))
-    shares = MaxMin().shares(p)
+    shares = GavelMaxMin().shares(p)
     assert shares.consolidated is not None
     assert shares.alone == pytest.approx(np.ones((8, 1)))
     assert shares.consolidated.ravel() == pytest.approx([2 / 3] * 6 + [0.0] * 2)
@@ -51,17 +51,19 @@ def test_nodes_are_shared_by_those_who_lose_by_distance() -> None:
 def test_who_loses_by_distance_is_asked_onto_a_node_before_who_does_not() -> None:
     # Four fit on nodes and four lose by distance: the shares are as ever, but they must not sit apart by chance.
     moment = snapshot([*gangs([4] * 4, **RESNET), *gangs([4] * 4, **LM)], MIXED)
-    assert MaxMin().shares(problem(moment)).consolidated is None
-    assert asked(moment, MaxMin()) == {f"ResNet-50{i}": False for i in range(4)} | {f"LM{i}": True for i in range(4)}
+    assert GavelMaxMin().shares(problem(moment)).consolidated is None
+    assert asked(moment, GavelMaxMin()) == {f"ResNet-50{i}": False for i in range(4)} | {
+        f"LM{i}": True for i in range(4)
+    }
     rows = [*gangs([4] * 4, **RESNET), *gangs([4] * 4, **LM), job("late", 120.0, 1, work=LONG, **RESNET)]
-    run = simulate(MaxMin(round=100.0), rows, MIXED, until=150.0)
+    run = simulate(GavelMaxMin(round=100.0), rows, MIXED, until=150.0)
     seats = {name: view.placement for name, view in run.cycles[-1].snapshot.jobs.items()}
     assert [len(s.seats) for name, s in seats.items() if s is not None and name.startswith("LM")] == [1] * 4
 
 
 def test_where_nodes_are_not_scarce_shares_are_as_ever() -> None:
     moment = snapshot([*gangs([4, 2, 2, 4], **LM), *gangs([1, 1, 1], **RESNET)], TWO_NODES)
-    shares = MaxMin().shares(problem(moment))
+    shares = GavelMaxMin().shares(problem(moment))
     assert shares.consolidated is None
     p = problem(moment)
     demands = p.weight * p.equal_speed / p.gangs
@@ -70,13 +72,13 @@ def test_where_nodes_are_not_scarce_shares_are_as_ever() -> None:
 
 def test_gangs_that_lose_nothing_sit_where_they_may() -> None:
     moment = snapshot(gangs([3, 3, 3, 3], **RESNET), TWO_NODES)
-    assert MaxMin().shares(problem(moment)).consolidated is None
-    assert not any(asked(moment, MaxMin()).values())
+    assert GavelMaxMin().shares(problem(moment)).consolidated is None
+    assert not any(asked(moment, GavelMaxMin()).values())
 
 
 def test_a_rule_that_does_not_tell_kinds_apart_does_not_tell_distances_apart() -> None:
     moment = snapshot(gangs([3, 3, 3], **LM), TWO_NODES)
-    assert asked(moment, MaxMin(aware=False)) == {"LM0": False, "LM1": False}
+    assert asked(moment, GavelMaxMin(aware=False)) == {"LM0": False, "LM1": False}
 
 
 @pytest.mark.parametrize("name", [n for n in POLICIES if n.startswith("gavel.")])
@@ -96,7 +98,7 @@ def test_every_rule_keeps_its_promises_where_nodes_are_scarce(name: str) -> None
         assert name in ("gavel.sjf", "gavel.cost", "gavel.cost-slo")
 
 
-def rounds_on_one_node(run: Run) -> tuple[int, int]:
+def rounds_on_one_node(run: SimulationLog) -> tuple[int, int]:
     """How often a job was asked onto one node, and how often it was there afterwards."""
     times = there = 0
     for before, after in zip(run.cycles, run.cycles[1:], strict=False):
@@ -110,16 +112,16 @@ def rounds_on_one_node(run: Run) -> tuple[int, int]:
 
 def test_shares_on_one_node_are_carried_out() -> None:
     rows = [*gangs([4, 4, 4, 8, 4, 4], **LM), *gangs([1, 1, 1, 1, 2, 2], **RESNET)]
-    run = simulate(MaxMin(round=100.0), rows, MIXED, until=12_000.0)
+    run = simulate(GavelMaxMin(round=100.0), rows, MIXED, until=12_000.0)
     times, there = rounds_on_one_node(run)
     assert times > 100
     assert there >= 0.95 * times
 
 
 def test_time_is_booked_where_it_was_spent() -> None:
-    run = simulate(MaxMin(round=100.0), gangs([4] * 6, **LM), MIXED, until=12_000.0)
+    run = simulate(GavelMaxMin(round=100.0), gangs([4] * 6, **LM), MIXED, until=12_000.0)
     last = run.cycles[-1].judgement.decision.carry
-    assert isinstance(last, Memory)
+    assert isinstance(last, GavelCarry)
     had = last.received / (last.at - last.start)
     assert last.cells.share[last.cells.consolidated] == pytest.approx(np.full(6, 2 / 3))
     assert had == pytest.approx(last.cells.share, abs=0.03)
@@ -129,13 +131,13 @@ def test_time_is_booked_where_it_was_spent() -> None:
 
 def test_knowing_of_distance_finishes_earlier() -> None:
     rows = [*gangs([4] * 4, work=3e6, **RESNET), *gangs([4] * 4, work=3e7, **LM)]
-    knowing = simulate(Makespan(round=100.0), rows, MIXED).completed
-    blind = simulate(Makespan(aware=False, round=100.0), rows, MIXED).completed
+    knowing = simulate(GavelMakespan(round=100.0), rows, MIXED).completed
+    blind = simulate(GavelMakespan(aware=False, round=100.0), rows, MIXED).completed
     assert max(knowing.values()) <= 0.6 * max(blind.values())
 
 
 def test_reasons_say_so() -> None:
-    run = simulate(FinishTime(round=100.0), gangs([4] * 6, **LM), MIXED, until=500.0)
+    run = simulate(GavelFinishTime(round=100.0), gangs([4] * 6, **LM), MIXED, until=500.0)
     begun = [c for c in run.cycles if c.snapshot.now % 100.0 == 0.0][-1]
     told = [begun.sentence(f"LM{i}") for i in range(6)]
     assert sum(s.startswith("runs this round on v100, one node: its share is") for s in told) == 4

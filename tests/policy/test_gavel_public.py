@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.app import Scenario, run
 from shoal.core.topology import parse_cluster
 from shoal.report.metrics import Summary
+from shoal.scenario.scenario import Scenario, run
 from shoal.workload.files import read_workload
 
 FILES = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "gavel"

@@ -16,11 +16,11 @@ from shoal.core.topology import parse_cluster
 from shoal.engine.state import State
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
-from shoal.policy.gavel.cost import Cost, CostSlo
-from shoal.policy.gavel.fairness import FinishTime, Makespan, MaxMin
-from shoal.policy.gavel.line import Fifo, Shortest, Throughput
-from shoal.policy.gavel.problem import HOUR, Problem, Shares
-from shoal.policy.gavel.tree import Hierarchical
+from shoal.policy.gavel.cost import GavelCost, GavelCostSlo
+from shoal.policy.gavel.fairness import GavelFinishTime, GavelMakespan, GavelMaxMin
+from shoal.policy.gavel.hierarchy import GavelHierarchical
+from shoal.policy.gavel.problem import HOUR, ShareProblem, Shares
+from shoal.policy.gavel.sums import GavelFifo, GavelShortest, GavelThroughput
 
 Floats = NDArray[np.float64]
 
@@ -57,9 +57,9 @@ def spec(name: str, gpus: int = 1, work: float | None = 1e6, **more: Any) -> Job
     return JobSpec(name, more.pop("submitted", 0.0), gpus, work, gpus, gpus, **more)
 
 
-def problem(snapshot: Snapshot, *, aware: bool = True, isolated: float = 0.0) -> Problem:
+def problem(snapshot: Snapshot, *, aware: bool = True, isolated: float = 0.0) -> ShareProblem:
     rows = np.flatnonzero(snapshot.possible)
-    return Problem(snapshot, rows, np.full(len(rows), isolated), aware=aware)
+    return ShareProblem(snapshot, rows, np.full(len(rows), isolated), aware=aware)
 
 
 def crowd(seed: int) -> Snapshot:
@@ -86,7 +86,7 @@ def crowd(seed: int) -> Snapshot:
     return world(sorted(specs, key=lambda s: s.submitted), now=2 * HOUR)
 
 
-def within_limits(p: Problem, shares: Shares) -> None:
+def within_limits(p: ShareProblem, shares: Shares) -> None:
     x = shares.alone
     assert shares.trouble == ""
     assert (x >= 0).all()
@@ -95,7 +95,7 @@ def within_limits(p: Problem, shares: Shares) -> None:
     assert (p.gangs @ x <= p.capacity * (1 + 1e-9)).all()
 
 
-def program(p: Problem, gain: Floats, floors: Floats | None = None, level: Floats | None = None) -> float:
+def program(p: ShareProblem, gain: Floats, floors: Floats | None = None, level: Floats | None = None) -> float:
     """max gain·X [+ t] over all time shares; with ``level`` every throughput ≥ t · level, with ``floors`` ≥ floor."""
     rows, kinds = p.speeds.shape
     size = rows * kinds + (level is not None)
@@ -125,7 +125,7 @@ def program(p: Problem, gain: Floats, floors: Floats | None = None, level: Float
     return float(-answer.fun) / scale
 
 
-def throughput(p: Problem, shares: Shares) -> Floats:
+def throughput(p: ShareProblem, shares: Shares) -> Floats:
     rate: Floats = (p.speeds * shares.alone).sum(axis=1)
     return rate
 
@@ -137,7 +137,7 @@ SEEDS = pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("water_filling", [True, False])
 def test_max_min_has_the_largest_least_level(seed: int, water_filling: bool) -> None:
     p = problem(crowd(seed))
-    shares = MaxMin(water_filling=water_filling).shares(p)
+    shares = GavelMaxMin(water_filling=water_filling).shares(p)
     within_limits(p, shares)
     equal = p.speeds @ p.capacity / p.capacity.sum()
     least = (p.gangs / p.weight * throughput(p, shares) / equal).min()
@@ -148,7 +148,7 @@ def test_max_min_has_the_largest_least_level(seed: int, water_filling: bool) -> 
 @SEEDS
 def test_makespan_has_the_least_largest_duration(seed: int) -> None:
     p = problem(crowd(seed))
-    shares = Makespan().shares(p)
+    shares = GavelMakespan().shares(p)
     within_limits(p, shares)
     left = p.snapshot.columns.remaining
     longest = float((left / throughput(p, shares)).max())
@@ -158,7 +158,7 @@ def test_makespan_has_the_least_largest_duration(seed: int) -> None:
 @SEEDS
 def test_finish_time_fairness_has_the_least_largest_rho(seed: int) -> None:
     p = problem(crowd(seed), isolated=1000.0)
-    shares = FinishTime().shares(p)
+    shares = GavelFinishTime().shares(p)
     within_limits(p, shares)
     columns = p.snapshot.columns
     elapsed, left = p.snapshot.now - columns.submitted, columns.remaining
@@ -180,8 +180,8 @@ def test_fifo_and_throughput_have_the_largest_sums(seed: int) -> None:
     fastest = p.speeds.max(axis=1, keepdims=True)
     place = np.arange(len(p.rows))[:, None]
     for rule, gain in (
-        (Fifo(), p.speeds / fastest * (len(p.rows) - place)),
-        (Throughput(), p.speeds / fastest * (p.weight * p.gangs)[:, None]),
+        (GavelFifo(), p.speeds / fastest * (len(p.rows) - place)),
+        (GavelThroughput(), p.speeds / fastest * (p.weight * p.gangs)[:, None]),
     ):
         shares = rule.shares(p)
         within_limits(p, shares)
@@ -191,14 +191,14 @@ def test_fifo_and_throughput_have_the_largest_sums(seed: int) -> None:
 @SEEDS
 def test_shortest_first_gives_the_shortest_its_fastest_kind(seed: int) -> None:
     p = problem(crowd(seed))
-    shares = Shortest().shares(p)
+    shares = GavelShortest().shares(p)
     within_limits(p, shares)
     durations = p.snapshot.columns.remaining / p.speeds.max(axis=1)
     with np.errstate(divide="ignore"):
         assert (p.snapshot.columns.remaining / throughput(p, shares)).min() == pytest.approx(durations.min())
 
 
-def best_ratio(p: Problem, gain: Floats, cost: Floats, floors: Floats) -> float:
+def best_ratio(p: ShareProblem, gain: Floats, cost: Floats, floors: Floats) -> float:
     """The largest Σ gain·X / Σ cost·X, by halving the bracket of ratios at which something is gained."""
     low, high = 0.0, float((gain / cost)[p.speeds > 0].max()) + 1.0
     for _ in range(60):
@@ -211,8 +211,8 @@ def best_ratio(p: Problem, gain: Floats, cost: Floats, floors: Floats) -> float:
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("rule", [Cost(), CostSlo()], ids=["cost", "cost-slo"])
-def test_cost_has_the_most_throughput_for_the_money(seed: int, rule: Cost | CostSlo) -> None:
+@pytest.mark.parametrize("rule", [GavelCost(), GavelCostSlo()], ids=["cost", "cost-slo"])
+def test_cost_has_the_most_throughput_for_the_money(seed: int, rule: GavelCost | GavelCostSlo) -> None:
     p = problem(crowd(seed))
     shares = rule.shares(p)
     within_limits(p, shares)
@@ -220,7 +220,7 @@ def test_cost_has_the_most_throughput_for_the_money(seed: int, rule: Cost | Cost
     cost = p.gangs[:, None] * prices
     gain = p.speeds / (p.speeds / cost).max(axis=1, keepdims=True)
     columns, floors = p.snapshot.columns, np.zeros(len(p.rows))
-    if isinstance(rule, CostSlo):
+    if isinstance(rule, GavelCostSlo):
         left = columns.deadline - p.snapshot.now
         fastest = p.speeds.max(axis=1)
         attainable = (left > 0) & (columns.remaining / np.maximum(left, 1e-9) <= fastest)
@@ -241,7 +241,7 @@ def test_the_least_entity_of_a_hierarchy_is_as_high_as_it_can_be(seed: int) -> N
     # With fair entities of one level, the least Σ over an entity's jobs cannot be raised: an LP over entities.
     snapshot = crowd(seed)
     p = problem(snapshot)
-    shares = Hierarchical(weights="a=2").shares(p)
+    shares = GavelHierarchical(weights="a=2").shares(p)
     within_limits(p, shares)
     equal = p.speeds @ p.capacity / p.capacity.sum()
     level = p.gangs * throughput(p, shares) / equal
@@ -275,7 +275,7 @@ def test_the_paper_s_example_of_three_jobs() -> None:
     # §4.1: one V100 and one K80; the optimum is 8/11 of normalised throughput, reached in one way only.
     table = {"0": (40.0, 10.0), "1": (12.0, 4.0), "2": (100.0, 50.0)}
     p = problem(world([spec(name) for name in table], "v100:1x1,k80:1x1", table=table))
-    shares = MaxMin().shares(p)
+    shares = GavelMaxMin().shares(p)
     assert shares.alone == pytest.approx(np.array([[5, 0], [5, 1], [1, 10]]) / 11, abs=1e-9)
 
 
@@ -284,14 +284,19 @@ def test_the_paper_s_example_of_weights() -> None:
     # third; filled up, everyone has a GPU.
     specs = [spec(str(i), weight=3.0 if i == 0 else 1.0) for i in range(4)]
     p = problem(world(specs, "v100:1x4"))
-    assert MaxMin().shares(p).alone.ravel() == pytest.approx(np.ones(4))
+    assert GavelMaxMin().shares(p).alone.ravel() == pytest.approx(np.ones(4))
 
 
 def test_two_jobs_of_opposite_taste_each_get_theirs() -> None:
     # a is 4 times as fast on the V100, b no faster: both can have all they want, and no fairness stands in the way.
     table = {"a": (4.0, 1.0), "b": (1.0, 1.0)}
     p = problem(world([spec("a"), spec("b")], "v100:1x1,k80:1x1", table=table))
-    rules: list[Callable[[Problem], Shares]] = [MaxMin().shares, Makespan().shares, FinishTime().shares, Fifo().shares]
+    rules: list[Callable[[ShareProblem], Shares]] = [
+        GavelMaxMin().shares,
+        GavelMakespan().shares,
+        GavelFinishTime().shares,
+        GavelFifo().shares,
+    ]
     for rule in rules:
         assert rule(p).alone == pytest.approx(np.array([[1.0, 0.0], [0.0, 1.0]]), abs=1e-9)
 
@@ -299,21 +304,21 @@ def test_two_jobs_of_opposite_taste_each_get_theirs() -> None:
 def test_makespan_balances_unequal_work() -> None:
     # One GPU, 300 and 100 seconds of work: three quarters and one quarter of the time, both done at 400.
     p = problem(world([spec("long", work=300.0), spec("short", work=100.0)], "v100:1x1"))
-    assert Makespan().shares(p).alone.ravel() == pytest.approx([0.75, 0.25])
+    assert GavelMakespan().shares(p).alone.ravel() == pytest.approx([0.75, 0.25])
 
 
 def test_a_tree_of_tenants_splits_at_every_node() -> None:
     # One GPU; a has weight 2 and b 1. Inside a the branch a/x is first in first out, and a/y has one job of its own.
     tenants = {"x1": "a/x", "x2": "a/x", "y": "a/y", "b1": "b", "b2": "b"}
     p = problem(world([spec(name, tenant=tenant) for name, tenant in tenants.items()], "v100:1x1"))
-    shares = Hierarchical(weights="a=2", fifo="a/x").shares(p)
+    shares = GavelHierarchical(weights="a=2", fifo="a/x").shares(p)
     assert shares.alone.ravel() == pytest.approx([1 / 3, 0.0, 1 / 3, 1 / 6, 1 / 6], abs=1e-9)
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "a=0", "a=-1", "=2", "a=x", "a=inf", "a=1|b"])
 def test_weights_of_branches_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="weights must be like"):
-        Hierarchical(weights=text)
+        GavelHierarchical(weights=text)
 
 
 def test_unknown_work_counts_as_the_longest_known_or_an_hour() -> None:
@@ -323,7 +328,17 @@ def test_unknown_work_counts_as_the_longest_known_or_an_hour() -> None:
     assert p.steps.tolist() == [HOUR]
 
 
-ALL = [MaxMin, Makespan, FinishTime, Fifo, Shortest, Throughput, Cost, CostSlo, Hierarchical]
+ALL = [
+    GavelMaxMin,
+    GavelMakespan,
+    GavelFinishTime,
+    GavelFifo,
+    GavelShortest,
+    GavelThroughput,
+    GavelCost,
+    GavelCostSlo,
+    GavelHierarchical,
+]
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda r: r.__name__)
@@ -337,20 +352,20 @@ def test_on_one_kind_of_gpu_knowing_kinds_makes_no_difference(rule: Any) -> None
 def test_an_agnostic_rule_spreads_every_job_over_the_kinds_alike() -> None:
     # Twelve jobs on nine GPUs: everyone has three quarters of the time, in proportion to what there is.
     p = problem(world([spec(f"j{i}") for i in range(12)]), aware=False)
-    shares = MaxMin(aware=False).shares(p)
+    shares = GavelMaxMin(aware=False).shares(p)
     assert shares.alone == pytest.approx(np.tile(np.array([2, 3, 4]) / 12, (12, 1)), abs=1e-9)
 
 
 def test_an_agnostic_rule_stays_within_limits_where_some_jobs_cannot_go_everywhere() -> None:
     specs = [spec(f"j{i}", 1 + i % 2, kinds=("v100",) if i < 3 else None) for i in range(8)]
     p = problem(world(specs, "v100:1x2,k80:1x3"), aware=False)
-    within_limits(p, MaxMin(aware=False).shares(p))
+    within_limits(p, GavelMaxMin(aware=False).shares(p))
 
 
 def test_sharing_gpus_is_never_worse() -> None:
     for seed in range(8):
         p = problem(crowd(seed))
-        alone, shared = MaxMin().shares(p), MaxMin(space_sharing=True).shares(p)
+        alone, shared = GavelMaxMin().shares(p), GavelMaxMin(space_sharing=True).shares(p)
         equal = p.speeds @ p.capacity / p.capacity.sum()
         rate = (p.speeds * shared.alone).sum(axis=1)
         for (a, b), together in zip(shared.pairs.tolist(), shared.together, strict=True):
@@ -367,5 +382,5 @@ def test_without_prices_every_gpu_costs_the_same() -> None:
     table = {"a": (1.0, 3.0, 2.0)}
     priced = world([spec("a")], table=table)
     unpriced = replace(priced, cluster=bare.cluster)
-    assert Cost().shares(problem(unpriced)).alone.tolist() == [[0.0, 1.0, 0.0]]
-    assert Cost().shares(problem(priced)).alone.tolist() == [[0.0, 0.0, 1.0]]
+    assert GavelCost().shares(problem(unpriced)).alone.tolist() == [[0.0, 1.0, 0.0]]
+    assert GavelCost().shares(problem(priced)).alone.tolist() == [[0.0, 0.0, 1.0]]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.policy.gittins import Gittins, gittins_index
+from shoal.policy.classic.gittins import Gittins, gittins_index
 from shoal.testing.builders import job, simulate, snapshot
 
 AGES = np.concatenate([[0.0], np.geomspace(0.01, 30.0, 200)])

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
-from shoal.policy.isolated import Isolated
-from shoal.testing.builders import Run, job, simulate, snapshot
+from shoal.policy.classic.isolated import Isolated
+from shoal.testing.builders import SimulationLog, job, simulate, snapshot
 
 LONG = 1e7
 
 
-def received(run: Run) -> dict[str, float]:
+def received(run: SimulationLog) -> dict[str, float]:
     """GPU-seconds by job at the last decision."""
     return {name: view.attained for name, view in run.cycles[-1].snapshot.jobs.items()}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.policy.las import Las
+from shoal.policy.classic.las import Las
 from shoal.testing.builders import job, simulate, snapshot
 
 

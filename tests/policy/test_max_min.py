@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from shoal.core.decision import Verdicts
 from shoal.core.snapshot import Snapshot
-from shoal.policy.max_min import MaxMin
+from shoal.policy.elastic.max_min import MaxMin
 from shoal.testing import strategies
 from shoal.testing.builders import job, simulate, snapshot
 

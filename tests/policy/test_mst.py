@@ -16,8 +16,8 @@ from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.snapshot import Estimate, JobView, Snapshot
 from shoal.core.topology import Placement, parse_cluster
 from shoal.engine.state import State
-from shoal.policy.api import round_end
-from shoal.policy.mst import Mst
+from shoal.policy.base import round_end
+from shoal.policy.classic.mst import Mst
 from shoal.testing.builders import job, simulate, snapshot
 
 

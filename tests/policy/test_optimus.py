@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.decision import Verdicts
-from shoal.policy.optimus import Optimus
+from shoal.policy.elastic.optimus import Optimus
 from shoal.testing.builders import job, simulate, snapshot
 
 

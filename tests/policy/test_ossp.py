@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.decision import Verdicts
-from shoal.policy.ossp import Ossp
+from shoal.policy.classic.ossp import Ossp
 from shoal.solve.makespan import lower_bound, shortest_makespan
 from shoal.testing.builders import job, simulate, snapshot
 

@@ -12,7 +12,7 @@ from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchSetting
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
-from shoal.policy.pollux import Pollux
+from shoal.policy.pollux.policy import Pollux
 from shoal.policy.registry import parse_policy
 from shoal.testing.builders import job, snapshot
 from shoal.workload.schema import Job

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 
 from shoal.core.decision import Verdicts
 from shoal.core.snapshot import Snapshot
-from shoal.perf.peaked import AFS_MODELS
-from shoal.policy.rank import Rank
-from shoal.policy.shortest import Srtf
-from shoal.solve.ranking import by_weighted_speedup, rank_weight
+from shoal.perf.afs_profiles import AFS_MODELS
+from shoal.policy.classic.shortest import Srtf
+from shoal.policy.elastic.rank import Rank
+from shoal.solve.rank_shares import by_weighted_speedup, rank_weight
 from shoal.testing import strategies
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.workload.schema import Job

@@ -10,10 +10,10 @@ from shoal.core.decision import Verdicts
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchSetting
 from shoal.core.snapshot import Snapshot
-from shoal.policy.goodput import prospects
-from shoal.policy.rank import Rank
-from shoal.policy.rank_goodput import weighed
-from shoal.solve.ranking import rank_weight, rank_weights
+from shoal.policy.elastic.rank import Rank
+from shoal.policy.elastic.rank_goodput import weighed
+from shoal.policy.goodput_options import prospects
+from shoal.solve.rank_shares import rank_weight, rank_weights
 from shoal.testing.builders import job, snapshot
 from shoal.workload.schema import Job
 

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.app import Scenario, run
 from shoal.core.decision import Decision, Grant, Refusal, in_words
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, parse_cluster
 from shoal.perf.catalog import catalog
-from shoal.policy.shockwave.memory import Memory, Plan
+from shoal.policy.shockwave.carry import ShockwaveCarry, WindowPlan
 from shoal.policy.shockwave.policy import Shockwave
 from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
-from shoal.testing.builders import Run, job, simulate, snapshot
+from shoal.scenario.scenario import Scenario, run
+from shoal.testing.builders import SimulationLog, job, simulate, snapshot
 from shoal.workload.files import read_workload
 from shoal.workload.schema import Job
 
@@ -83,12 +83,12 @@ def test_knowing_what_is_coming_beats_reacting_to_it_and_that_beats_not_noticing
 # ── the plan in force ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def plans(over: Run) -> list[tuple[float, Plan]]:
+def plans(over: SimulationLog) -> list[tuple[float, WindowPlan]]:
     """Every plan that came into force, and when."""
-    found: list[tuple[float, Plan]] = []
+    found: list[tuple[float, WindowPlan]] = []
     for cycle in over.cycles:
         memory = cycle.judgement.decision.carry
-        assert isinstance(memory, Memory)
+        assert isinstance(memory, ShockwaveCarry)
         if memory.plan is not None and (not found or memory.plan is not found[-1][1]):
             found.append((cycle.now, memory.plan))
     return found
@@ -128,7 +128,7 @@ def test_a_plan_made_ahead_is_taken_up_at_the_end_of_the_round_and_one_not_made_
     # Who came at 30 is in the plan made at 60 for 100; who came at 80, after that, in the one made at 160 for 200.
     assert [(at, len(plan.rows)) for at, plan in plans(over)] == [(0.0, 2), (100.0, 3), (200.0, 4)]
     carried = [(cycle.now, cycle.judgement.decision.carry) for cycle in over.cycles]
-    assert [at for at, memory in carried if isinstance(memory, Memory) and memory.coming] == [60.0, 80.0, 160.0]
+    assert [at for at, memory in carried if isinstance(memory, ShockwaveCarry) and memory.coming] == [60.0, 80.0, 160.0]
 
 
 def test_gpus_that_come_free_within_a_round_are_given_away_at_once() -> None:

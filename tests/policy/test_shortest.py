@@ -1,7 +1,7 @@
 """Shortest remaining time and service first, by hand."""
 
 from shoal.core.decision import Refusal
-from shoal.policy.shortest import Srsf, Srtf
+from shoal.policy.classic.shortest import Srsf, Srtf
 from shoal.testing.builders import job, simulate, snapshot
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.core.decision import Verdicts
-from shoal.policy.slaq import Slaq
+from shoal.policy.elastic.slaq import Slaq
 from shoal.testing.builders import job, simulate, snapshot
 
 

@@ -7,23 +7,23 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from shoal.app import Scenario, run
 from shoal.core.decision import Decision, Grant, Verdicts
 from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
-from shoal.perf.valuation import Work, finish_seconds, ideal_seconds, usable
+from shoal.perf.app_valuation import Work, finish_seconds, ideal_seconds, usable
 from shoal.policy.registry import parse_policy
-from shoal.policy.themis.agent import NOTHING, Agent, divided
+from shoal.policy.themis.agent import NOTHING, AppAgent, divided
 from shoal.policy.themis.arbiter import Arbiter
+from shoal.policy.themis.carry import Reaches, ThemisCarry
 from shoal.policy.themis.locality import GUESSED, learned
-from shoal.policy.themis.memory import Memory, Reaches
 from shoal.policy.themis.policy import Themis
-from shoal.policy.themis.protocol import Bid, Level, Offer, Report, Row
+from shoal.policy.themis.protocol import AppReport, Bid, GpuOffer, Level, Row
+from shoal.scenario.scenario import Scenario, run
 from shoal.sim.faults import Faults, NodeFault
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.testing.conformance import check_policy
+from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Workload
-from shoal.workload.synthetic import generate
 
 # ── valuation ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -40,8 +40,8 @@ def test_the_bid_table_of_the_papers_example() -> None:
     assert ideal == 2500.0
     assert [round(float(rho[n]), 3) for n in (1, 2, 4, 8, 16)] == [4.0, 2.0, 1.0, 0.5, 0.34]
     assert rho[0] == inf
-    agent = Agent(0, 0.0, ideal, tuple(phases[0]), 0, 16, GUESSED, 16, 16, tuple(map(tuple, phases[1:])))
-    rows = {row.gpus: row.rho for row in agent.bid(Offer(0, ((0, "r0", 16),), 600.0)).rows}
+    agent = AppAgent(0, 0.0, ideal, tuple(phases[0]), 0, 16, GUESSED, 16, 16, tuple(map(tuple, phases[1:])))
+    rows = {row.gpus: row.rho for row in agent.bid(GpuOffer(0, ((0, "r0", 16),), 600.0)).rows}
     assert [round(rows[n], 3) for n in (1, 2, 4, 8, 16)] == [4.0, 2.0, 1.0, 0.5, 0.34]
 
 
@@ -54,14 +54,14 @@ def test_when_the_slow_job_goes_on_its_phase_takes_as_long() -> None:
 
 def test_table_2_of_the_paper() -> None:
     # 200 GPU-seconds, T_id of 400: 1/2 on one GPU, 1/4 on two.
-    agent = Agent(0, 0.0, 400.0, (Work.linear(200.0, 1, 2),), 0, 4, GUESSED, 2, 2)
-    rows = agent.bid(Offer(0, ((0, "r0", 2),), 600.0)).rows
+    agent = AppAgent(0, 0.0, 400.0, (Work.linear(200.0, 1, 2),), 0, 4, GUESSED, 2, 2)
+    rows = agent.bid(GpuOffer(0, ((0, "r0", 2),), 600.0)).rows
     assert [(row.gpus, row.rho) for row in rows] == [(0, NOTHING / 2), (1, 0.5), (2, 0.25)]
 
 
 def test_an_app_in_a_narrow_phase_is_as_fast_as_its_wide_ones_allow() -> None:
     last, ahead = (Work.linear(100.0, 1, 1),), ((Work.linear(800.0, 1, 8),) * 2,)
-    agent = Agent(0, 0.0, 1.0, last, 0, 8, GUESSED, 1, 8, ahead)
+    agent = AppAgent(0, 0.0, 1.0, last, 0, 8, GUESSED, 1, 8, ahead)
     assert agent.left.tolist() == [inf, 1700.0]
     assert agent.fastest == 100.0 + 1600.0 / 8
 
@@ -106,14 +106,14 @@ def test_slowdowns_are_learned_from_what_was_measured() -> None:
 
 
 def test_a_bid_minds_distance() -> None:
-    agent = Agent(0, 0.0, 100.0, (Work.linear(800.0, 8, 8),), 0, 8, (1.0, 1.0, 1.5, 2.0), 8, 8)
+    agent = AppAgent(0, 0.0, 100.0, (Work.linear(800.0, 8, 8),), 0, 8, (1.0, 1.0, 1.5, 2.0), 8, 8)
     offers = {
         Level.MACHINE: ((0, "r0", 8),),
         Level.RACK: ((0, "r0", 4), (1, "r0", 4)),
         Level.CLUSTER: ((0, "r0", 4), (1, "r1", 4)),
     }
     for level, free in offers.items():
-        for bid in (agent.bid(Offer(0, free, 0.0)), agent.bid_machines(Offer(0, free, 0.0))):
+        for bid in (agent.bid(GpuOffer(0, free, 0.0)), agent.bid_machines(GpuOffer(0, free, 0.0))):
             assert (bid.rows[-1].level, bid.rows[-1].rho) == (level, agent.slowdown[level])
 
 
@@ -122,7 +122,7 @@ def test_distance_is_learned_from_a_job_that_sat_apart() -> None:
     moment = snapshot(rows, "p100:2x2", held={"a": Placement(((0, 1), (1, 1)))}, now=1000.0)
     (apart,) = moment.measurements(0)
     memory = Themis().decide(moment).carry
-    assert isinstance(memory, Memory)
+    assert isinstance(memory, ThemisCarry)
     together = float(moment.perf.curve(moment.jobs.at(0), "p100")[2])
     assert memory.apps[0].slowdown == pytest.approx((1.0, 1.0, together / apart.rate, 1.3))
     assert together / apart.rate > 1.2
@@ -140,16 +140,18 @@ def table(app: int, *rhos: float) -> Bid:
     ("f", "live", "count"), [(0.8, 10, 2), (0.8, 3, 1), (0.9, 4, 1), (1.0, 9, 1), (0.7, 10, 3), (0.0, 4, 4)]
 )
 def test_the_worst_part_of_the_apps_is_invited_and_at_least_one(f: float, live: int, count: int) -> None:
-    reports = [Report(app, float(app), (1,)) for app in range(live)]
+    reports = [AppReport(app, float(app), (1,)) for app in range(live)]
     assert Arbiter(f, "random").invited(reports, live) == frozenset(range(live - count, live))
 
 
 def test_what_payments_leave_goes_to_apps_outside_the_auction() -> None:
     # Two linear bidders on 4 GPUs keep one each; the third, not invited, can use one of the two left, and no more.
     bids = [table(0, 1e6, 4.0, 2.0, 4 / 3, 1.0), table(1, 1e6, 8.0, 4.0, 8 / 3, 2.0)]
-    outside = [Report(2, 0.1, (1,)), Report(3, 0.1, ())]
+    outside = [AppReport(2, 0.1, (1,)), AppReport(3, 0.1, ())]
     for rounding in ("floor", "random"):
-        settled = Arbiter(0.5, rounding).settle(Offer(0, ((0, "r0", 4),), 0.0), bids, outside, np.random.default_rng(3))
+        settled = Arbiter(0.5, rounding).settle(
+            GpuOffer(0, ((0, "r0", 4),), 0.0), bids, outside, np.random.default_rng(3)
+        )
         assert [settled.awards[app].won for app in (0, 1)] == [2, 2]
         assert [settled.awards[app].kept for app in (0, 1)] == pytest.approx([0.5, 0.5])
         assert [settled.awards[app].gpus - settled.awards[app].extra for app in range(4)] == [1, 1, 0, 0]
@@ -162,7 +164,7 @@ def test_what_payments_leave_goes_to_apps_outside_the_auction() -> None:
 def test_a_gang_is_kept_whole_or_not_at_all_with_the_right_chance() -> None:
     rows = (Row(0, Level.SLOT, 8.0), Row(4, Level.MACHINE, 1.0))
     bids = [Bid(0, rows, (0, 4)), table(1, 2.0, 1.0, 0.5, 0.4, 0.35)]
-    offer, chance = Offer(0, ((0, "r0", 4),), 0.0), np.random.default_rng(0)
+    offer, chance = GpuOffer(0, ((0, "r0", 4),), 0.0), np.random.default_rng(0)
     got = [Arbiter(0.0, "random").settle(offer, bids, [], chance).awards[0] for _ in range(400)]
     kept = got[0].kept
     won = [award.gpus - award.extra for award in got]
@@ -181,7 +183,7 @@ def test_named_machines_are_given_to_one_each() -> None:
         )
         return Bid(app, rows, (0, 4))
 
-    offer = Offer(0, ((0, "r0", 4), (1, "r0", 2), (2, "r0", 2)), 0.0)
+    offer = GpuOffer(0, ((0, "r0", 4), (1, "r0", 2), (2, "r0", 2)), 0.0)
     settled = Arbiter(0.0, "floor").settle(offer, [bid(0, 1.1), bid(1, 2.0)], [], np.random.default_rng(0))
     assert [settled.awards[app].level for app in (0, 1)] == [Level.RACK, Level.MACHINE]
     # Without the first nothing changes for the second; without the second the first has the machine.
@@ -298,7 +300,7 @@ def test_contention_is_averaged_over_the_life_of_an_app() -> None:
     rows = [job("a", 0, 4, 3000), job("b", 600, 1, 9000)]
     run = simulate(Themis(), rows, "gpu:1x4", until=1300)
     memory = next(cycle for cycle in run.cycles if cycle.now == 1200.0).judgement.decision.carry
-    assert isinstance(memory, Memory)
+    assert isinstance(memory, ThemisCarry)
     assert memory.crowd == pytest.approx(600 + 2 * 600)
 
 
@@ -330,9 +332,9 @@ def test_a_liar_and_errors_change_bids_and_nothing_else() -> None:
     for policy in (Themis(noise=0.2), Themis(liar="app-1", lie=0.5)):
         assert Verdicts.of(moment, policy.decide(moment).verdicts).gpus.sum() == 4
         memory = policy.decide(moment).carry
-        assert isinstance(memory, Memory)
+        assert isinstance(memory, ThemisCarry)
         assert {past.slowdown for past in memory.apps.values()} == {GUESSED}  # or every round would add to the error
-    agent = Agent(0, 0.0, 1.0, (Work.linear(100.0, 1, 4),), 0, 4, GUESSED, 4, 4)
+    agent = AppAgent(0, 0.0, 1.0, (Work.linear(100.0, 1, 4),), 0, 4, GUESSED, 4, 4)
     wrong = agent.mistaken(0.1, 0.5)
     assert wrong.left[2] == pytest.approx(1.1 * agent.left[2])
     assert wrong.slowdown == pytest.approx((1.0, 1.0, 1.65, 1.95))
@@ -346,7 +348,7 @@ class Forgetful:
 
     def decide(self, moment: Snapshot) -> Decision:
         memory = moment.carry
-        if isinstance(memory, Memory):
+        if isinstance(memory, ThemisCarry):
             apps = {app: replace(past, reckoning=None) for app, past in memory.apps.items()}
             moment = replace(moment, carry=replace(memory, apps=apps, reaches=Reaches()))
         return self.policy.decide(moment)
@@ -355,7 +357,7 @@ class Forgetful:
 def said_last(decision: Decision) -> list[tuple[int, float, list[float]]]:
     """By app what is remembered of its last valuation."""
     memory = decision.carry
-    assert isinstance(memory, Memory)
+    assert isinstance(memory, ThemisCarry)
     valued = ((app, past.valuation) for app, past in memory.apps.items())
     return [(app, v.spent, v.left.tolist()) for app, v in valued if v is not None]
 
@@ -386,10 +388,10 @@ def test_a_job_that_is_reshaped_is_reckoned_anew() -> None:
     first = Themis(f=0.0).decide(moment)
     assert Verdicts.of(moment, first.verdicts).gpus.tolist() == [2, 1]
     wider = snapshot([job("a", 0, 2, 1000, min_gpus=1, max_gpus=3), rows[1]], "gpu:1x4")
-    assert isinstance(first.carry, Memory)
+    assert isinstance(first.carry, ThemisCarry)
     second = Themis(f=0.0).decide(replace(wider, carry=replace(first.carry, leases={})))
     assert Verdicts.of(wider, second.verdicts).gpus.tolist() == [3, 1]
-    assert isinstance(second.carry, Memory)
+    assert isinstance(second.carry, ThemisCarry)
     assert second.carry.apps[0].demand == 3
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.core.bids import JobLeft, OnOffer, Rows, Said, check_rows
+from shoal.core.bids import JobLeft, OnOffer, Rows, StandingBid, check_rows
 from shoal.core.commands import Start
 from shoal.core.decision import Verdicts
 from shoal.core.errors import InputError
@@ -16,10 +16,10 @@ from shoal.core.events import AppBid, JobCompleted, JobSubmitted
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, parse_cluster
 from shoal.engine.state import State
+from shoal.perf.app_valuation import Work, finish_seconds, heard_seconds, told_rows
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
-from shoal.perf.valuation import Work, finish_seconds, heard_seconds, told_rows
-from shoal.policy.themis.memory import Memory
+from shoal.policy.themis.carry import ThemisCarry
 from shoal.policy.themis.policy import Themis
 from shoal.testing.builders import job, snapshot
 from shoal.workload.schema import Job
@@ -28,7 +28,7 @@ from shoal.workload.schema import Job
 def said(moment: Snapshot, app: int, rows: Rows, at: float = 0.0) -> Snapshot:
     """The same moment, after an app said this of itself with the jobs it has."""
     jobs = tuple(moment.columns.rows[moment.columns.app == app].tolist())
-    return replace(moment, bids={**moment.bids, app: Said(at, jobs, rows)})
+    return replace(moment, bids={**moment.bids, app: StandingBid(at, jobs, rows)})
 
 
 def awarded(moment: Snapshot, policy: Themis) -> list[int]:
@@ -38,7 +38,7 @@ def awarded(moment: Snapshot, policy: Themis) -> list[int]:
 
 def valuation(moment: Snapshot, app: int = 0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     memory = Themis().decide(moment).carry
-    assert isinstance(memory, Memory)
+    assert isinstance(memory, ThemisCarry)
     kept = memory.apps[app].valuation
     assert kept is not None
     return kept.left
@@ -98,7 +98,7 @@ def test_what_an_app_says_counts_while_it_has_the_jobs_it_said_it_with() -> None
     rows = ((1, 9000.0), (3, 4000.0))
     assert valuation(moment)[1:].tolist() == [4000.0, 2000.0, pytest.approx(4000 / 3), 1000.0]
     assert valuation(said(moment, 0, rows))[1:].tolist() == [9000.0, 9000.0, 4000.0, 4000.0]
-    others = replace(moment, bids={0: Said(0.0, (0, 1, 2), rows)})
+    others = replace(moment, bids={0: StandingBid(0.0, (0, 1, 2), rows)})
     assert valuation(others).tolist() == valuation(moment).tolist()
     assert awarded(others, Themis()) == awarded(moment, Themis())
 
@@ -170,7 +170,7 @@ def test_the_state_forgets_what_an_app_said_when_one_of_its_jobs_ends() -> None:
     state.hear(0.0, [JobSubmitted(0.0, spec) for spec in specs])
     state.hear(1.0, [AppBid(1.0, "a", (0, 1), ((1, 5.0),))])
     before = state.freeze()
-    assert before.bids == {0: Said(1.0, (0, 1), ((1, 5.0),))}
+    assert before.bids == {0: StandingBid(1.0, (0, 1), ((1, 5.0),))}
     state.assume([Start(0, 1, Placement(((0, 1),)))])
     state.hear(3.0, [JobCompleted(3.0, 0, 1, 100.0)])
     assert state.freeze().bids == {}

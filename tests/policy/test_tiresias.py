@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.policy.tiresias import Tiresias
+from shoal.policy.classic.tiresias import Tiresias
 from shoal.testing.builders import job, simulate, snapshot
 
 

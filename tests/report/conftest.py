@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from shoal.core.commands import Command, Start, Stop
-from shoal.core.events import Event, Heard, JobCompleted, JobStarted, JobStopped, JobSubmitted
+from shoal.core.events import Event, EventBatch, JobCompleted, JobStarted, JobStopped, JobSubmitted
 from shoal.core.job import JobSpec
 from shoal.core.topology import Placement, parse_cluster
 from shoal.store.codec import Decided
@@ -26,7 +26,7 @@ def spec(name: str, submitted: float, gpus: int, work: float | None, **more: obj
 
 def teller(journal: MemoryJournal) -> Telling:
     def tell(now: float, events: list[Event], commands: list[Command]) -> None:
-        journal.heard(Heard(now, tuple(events)))
+        journal.heard(EventBatch(now, tuple(events)))
         journal.decided(Decided(0, float("inf"), tuple(commands)))
 
     return tell

@@ -5,15 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from shoal.app import Scenario, run
 from shoal.core.topology import parse_cluster
 from shoal.report.apps import app_table
 from shoal.report.history import read_history
 from shoal.report.metrics import job_table, summarize
+from shoal.scenario.scenario import Scenario, run
 from shoal.store.journal import MemoryJournal
+from shoal.workload.generators.registry import generate
 from shoal.workload.generators.themis import CLUSTER
 from shoal.workload.schema import Job, Workload
-from shoal.workload.synthetic import generate
 
 
 def test_an_app_is_measured_from_its_first_job_to_the_end_of_its_last(three_jobs: MemoryJournal) -> None:

@@ -7,13 +7,13 @@ from rich.console import Console
 
 from shoal.core.errors import InputError
 from shoal.report.compare import MEASURES, bootstrap_interval, compare, t_interval
-from shoal.report.files import Run
+from shoal.report.files import StoredRun
 from shoal.report.history import Floats
 from shoal.report.metrics import DEFINITIONS, JobTable
-from shoal.report.text import change, table
+from shoal.report.tables import change, table
 
 
-def run(policy: str, seed: int, jct: Floats, **more: object) -> Run:
+def run(policy: str, seed: int, jct: Floats, **more: object) -> StoredRun:
     count = len(jct)
     zeros = np.zeros(count)
     rho = dict.fromkeys(DEFINITIONS, jct / 100.0)
@@ -39,7 +39,7 @@ def run(policy: str, seed: int, jct: Floats, **more: object) -> Run:
         "rho": dict.fromkeys(DEFINITIONS, figures),
         **more,
     }
-    return Run(Path(f"{policy}-seed{seed}"), summary, jobs, None)
+    return StoredRun(Path(f"{policy}-seed{seed}"), summary, jobs, None)
 
 
 def drawn(seed: int, count: int = 400) -> Floats:

@@ -18,7 +18,7 @@ from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Placement
 from shoal.perf.catalog import Catalog
-from shoal.perf.profile import Figure, TableProfile
+from shoal.perf.profile import MeasuredRate, TableProfile
 from shoal.report.history import read_history
 from shoal.report.metrics import job_table, summarize
 from shoal.store.journal import MemoryJournal
@@ -123,8 +123,8 @@ TWO_KINDS = Catalog(
     {
         "net": TableProfile(
             {
-                32: {"fast": (Figure(1, 10.0),), "slow": (Figure(1, 5.0),)},
-                64: {"fast": (Figure(1, 20.0),), "slow": (Figure(1, 4.0),)},
+                32: {"fast": (MeasuredRate(1, 10.0),), "slow": (MeasuredRate(1, 5.0),)},
+                64: {"fast": (MeasuredRate(1, 20.0),), "slow": (MeasuredRate(1, 4.0),)},
             }
         )
     },

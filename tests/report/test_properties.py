@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from shoal.core.topology import parse_cluster
 from shoal.engine.loop import Loop
+from shoal.engine.moves import StopStartPlanner
 from shoal.engine.state import State
-from shoal.mechanism.restart import RestartMechanism
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.registry import parse_policy
-from shoal.report.fluid import share_equally
 from shoal.report.history import History, read_history
 from shoal.report.metrics import job_table, summarize
+from shoal.report.processor_sharing import share_equally
 from shoal.report.timeline import timeline
 from shoal.sim.backend import SimBackend
 from shoal.sim.truth import RestartCost, Truth
@@ -40,7 +40,7 @@ def simulated(rows: list[tuple[int, int, int, str | None]], policy: str) -> Hist
     nodes = [[n.name, n.kind, n.gpus, n.rack] for n in topology.nodes]
     journal = MemoryJournal.begin({"cluster_nodes": nodes, "prices": {}})
     state = State(topology, ProfiledModel(topology, catalog()))
-    Loop(backend, state, parse_policy(policy), PackedPlacer(), RestartMechanism(), journal).run()
+    Loop(backend, state, parse_policy(policy), PackedPlacer(), StopStartPlanner(), journal).run()
     return read_history(journal.raw())
 
 

@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 from shoal.core.commands import Start, Stop
 from shoal.core.decision import Decision, Grant, Refusal, Verdict
 from shoal.core.errors import PolicyError
-from shoal.core.events import Heard, JobCompleted, JobStopped
+from shoal.core.events import EventBatch, JobCompleted, JobStopped
+from shoal.core.interfaces import Policy
 from shoal.core.lifecycle import JobState
-from shoal.core.seams import Policy
 from shoal.core.snapshot import JobView, Snapshot
 from shoal.core.topology import Topology
-from shoal.engine.replay import Crew, ReplayDifference, replay
+from shoal.engine.moves import StopStartPlanner
+from shoal.engine.replay import ReplayDifference, Scheduler, replay
 from shoal.engine.state import State
-from shoal.mechanism.restart import RestartMechanism
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.placement.packed import PackedPlacer
-from shoal.policy.fifo import Fifo
-from shoal.policy.las import Las
-from shoal.policy.shortest import Srsf, Srtf
+from shoal.policy.classic.fifo import Fifo
+from shoal.policy.classic.las import Las
+from shoal.policy.classic.shortest import Srsf, Srtf
 from shoal.store.codec import Decided
 from shoal.testing import strategies
-from shoal.testing.builders import Cycle, PlacementName, Run, job, simulate
+from shoal.testing.builders import Cycle, PlacementName, SimulationLog, job, simulate
 from shoal.testing.conformance import arrays, check_seats
 
 
@@ -81,11 +81,11 @@ def check_seats_of(cycle: Cycle) -> None:
     check_seats(cycle.snapshot)
 
 
-def check_progress_agrees(run: Run, cluster: Topology, seed: int) -> None:
+def check_progress_agrees(run: SimulationLog, cluster: Topology, seed: int) -> None:
     """What the state reckoned a stopped job had done is what the world says it had."""
     state = fresh_state(cluster, seed)
     for record in run.journal.read():
-        if isinstance(record, Heard):
+        if isinstance(record, EventBatch):
             before = state.freeze()
             for event in record.events:
                 at = before.position_of(event.job) if isinstance(event, JobStopped) else -1
@@ -141,7 +141,7 @@ def test_state_is_a_fold_over_the_journal_and_every_decision_comes_out_again(
     cluster, rows = data.draw(strategies.worlds())
     run = simulate(policy, rows, cluster, faults=data.draw(strategies.faults(cluster, rows)), seed=5, until=5000.0)
     state = fresh_state(cluster, seed=5)
-    replayed = replay(run.journal.read, lambda _: Crew(state, policy, PackedPlacer(), RestartMechanism()))
+    replayed = replay(run.journal.read, lambda _: Scheduler(state, policy, PackedPlacer(), StopStartPlanner()))
     assert replayed.decisions == len(run.cycles)
     assert replayed.events == len(run.events)
     assert replayed.commands == len(run.commands)
@@ -154,7 +154,7 @@ def test_state_is_a_fold_over_the_journal_and_every_decision_comes_out_again(
 def test_a_replay_by_another_policy_stops_at_the_first_difference() -> None:
     rows = [job("long", 0, 4, 100), job("short", 10, 4, 5)]
     run = simulate(Srtf(), rows, "gpu:1x4")
-    crew = Crew(fresh_state(run.state.topology), Fifo(), PackedPlacer(), RestartMechanism())
+    crew = Scheduler(fresh_state(run.state.topology), Fifo(), PackedPlacer(), StopStartPlanner())
     with pytest.raises(ReplayDifference, match=r"decision 1 at t = 10"):
         replay(run.journal.read, lambda _: crew)
 

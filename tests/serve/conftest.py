@@ -16,12 +16,15 @@ import pytest
 from starlette.applications import Starlette
 
 from shoal.core.errors import InputError
-from shoal.serve import Limits, Listening, Tokens, make_app, serve
-from shoal.serve.bounds import Rate
-from shoal.serve.table import Question
+from shoal.serve import Listening, ServerLimits, Tokens, make_app, serve
+from shoal.serve.limits import Rate
+from shoal.serve.route import Question
 from shoal.wire.messages import (
     PROTOCOL,
     AcctRow,
+    AgentOrders,
+    AgentReport,
+    AppBidMessage,
     AppOffer,
     ClusterRow,
     Hello,
@@ -32,12 +35,9 @@ from shoal.wire.messages import (
     Moment,
     NewToken,
     NodeRow,
-    Orders,
-    Report,
     Reshape,
     Submission,
     TenantRow,
-    Valuation,
     WhatIf,
 )
 
@@ -84,7 +84,7 @@ class FakeDesk:
         self.failed: str | None = None
         self.stuck = False
         self.owners: dict[str, str] = {"hers-aaaa": "ana", "his-bbbb": "bo"}
-        self.reports: list[Report] = []
+        self.reports: list[AgentReport] = []
         self.generations = {"n0": 1, "n1": 1}
         self.reads: list[LogRead] = []
         self.asked: list[str] = []
@@ -151,7 +151,7 @@ class FakeDesk:
     def offer(self, app: str, tenant: str | None) -> AppOffer:
         return AppOffer(app=self._app(app, tenant), auctioned=True, rho=1.5, kind="v100", most=8)
 
-    def bid(self, app: str, valuation: Valuation, tenant: str | None) -> "Future[None]":
+    def bid(self, app: str, valuation: AppBidMessage, tenant: str | None) -> "Future[None]":
         self._app(app, tenant)
         if valuation.jobs != ["hers-aaaa"]:
             raise InputError("jobs", valuation.jobs, "its jobs are others now")
@@ -172,15 +172,15 @@ class FakeDesk:
             running=2, waiting=1, ended=0, decisions=sum(self.generations.values()),
         )  # fmt: skip
 
-    def _orders(self, node: str) -> Orders:
+    def _orders(self, node: str) -> AgentOrders:
         if node not in self.generations:
             raise InputError("node", node, "unknown; choose one of n0, n1")
-        return Orders(protocol=PROTOCOL, generation=self.generations[node], lease=10.0, runs=[], reads=self.reads)
+        return AgentOrders(protocol=PROTOCOL, generation=self.generations[node], lease=10.0, runs=[], reads=self.reads)
 
-    def hello(self, hello: Hello) -> Orders:
+    def hello(self, hello: Hello) -> AgentOrders:
         return self._orders(hello.node)
 
-    def sync(self, report: Report) -> Orders:
+    def sync(self, report: AgentReport) -> AgentOrders:
         self.reports.append(report)
         return self._orders(report.node)
 
@@ -263,7 +263,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 def houses(keys: Keys, folder: Path) -> Iterator[NewHouse]:
     with ExitStack() as opened:
 
-        def build(limits: Limits | None = None, what_if: Question = answer) -> House:
+        def build(limits: ServerLimits | None = None, what_if: Question = answer) -> House:
             copy = shutil.copy(keys.path, tempfile.mkdtemp(dir=folder))
             tokens = opened.enter_context(closing(Tokens.open(Path(copy))))
             desk = FakeDesk()
@@ -283,7 +283,7 @@ def new_house(keys: Keys, tmp_path: Path) -> Iterator[NewHouse]:
 def crowd(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """A house where nobody waits or listens and nobody comes too often: made-up callers would ask for a minute each."""
     with houses(keys, tmp_path_factory.mktemp("crowd")) as build:
-        yield build(Limits(known=Rate(1e9, 1e9), unknown=Rate(1e9, 1e9), longest_wait=0.0, listeners=0))
+        yield build(ServerLimits(known=Rate(1e9, 1e9), unknown=Rate(1e9, 1e9), longest_wait=0.0, listeners=0))
 
 
 @pytest.fixture

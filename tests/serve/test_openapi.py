@@ -12,8 +12,8 @@ from schemathesis.checks import positive_data_acceptance
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
+from shoal.serve.route import Route
 from shoal.serve.routes import ROUTES
-from shoal.serve.table import Route
 from shoal.wire.messages import Role
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_the_description_is_openapi_and_says_who_may_call_and_every_answer(house
         assert bool(operation.get("security")) == bool(route.roles)
         for code in route.codes:
             content = operation["responses"][str(code)]["content"]["application/json"]
-            assert content == {"schema": {"$ref": "#/components/schemas/Problem"}}
+            assert content == {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
     said = msgspec.json.encode(document).decode()
     assert set(re.findall(r"#/components/schemas/(\w+)", said)) <= set(document["components"]["schemas"])
     assert "\\\\Z" not in said

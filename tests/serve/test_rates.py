@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.serve import Limits
-from shoal.serve.bounds import Buckets, Rate
-from shoal.serve.refusals import Refusal
+from shoal.serve import ServerLimits
+from shoal.serve.errors import RequestError
+from shoal.serve.limits import Buckets, Rate
 
 if TYPE_CHECKING:
     from tests.serve.conftest import NewHouse
@@ -18,7 +18,7 @@ SLOW = Rate(0.001, 3)
 
 
 def test_each_token_has_its_own_allowance_and_agents_are_never_held_up(new_house: "NewHouse") -> None:
-    house = new_house(Limits(known=SLOW))
+    house = new_house(ServerLimits(known=SLOW))
     assert [house.call("GET", "/v1/jobs", "ana").status_code for _ in range(4)] == [200, 200, 200, 429]
     assert house.call("GET", "/v1/jobs", "bo").status_code == 200
     report = {"protocol": 1, "node": "n0", "boot": "b", "known": 0, "runs": []}
@@ -29,7 +29,7 @@ def test_each_token_has_its_own_allowance_and_agents_are_never_held_up(new_house
 
 
 def test_guessing_tokens_is_slowed_by_address_and_holds_nobody_else_up(new_house: "NewHouse") -> None:
-    house = new_house(Limits(unknown=SLOW))
+    house = new_house(ServerLimits(unknown=SLOW))
 
     async def guess(address: str, times: int) -> list[int]:
         async with house.client(address) as client:
@@ -53,7 +53,7 @@ def test_no_caller_gets_more_than_its_burst_and_its_rate(steps: list[tuple[str, 
         now += pause
         try:
             buckets.take(caller)
-        except Refusal as refusal:
+        except RequestError as refusal:
             now += float(refusal.headers["Retry-After"])
             buckets.take(caller)
         served[caller] += 1
@@ -64,7 +64,7 @@ def test_the_table_of_callers_does_not_grow_without_bound() -> None:
     buckets = Buckets(SLOW, lambda: 0.0)
     for _ in range(3):
         buckets.take("first")
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestError):
         buckets.take("first")
     for number in range(10_000):
         buckets.take(str(number))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shoal.serve import Limits
+from shoal.serve import ServerLimits
 from shoal.wire.logs import JsonLine
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def test_no_path_escapes_and_what_cannot_be_a_job_never_reaches_the_cluster(
 def test_a_body_too_large_is_refused_before_it_is_read_whole(
     new_house: "NewHouse", chunked: Callable[..., AsyncIterator[bytes]], path: str, most: int, declared: bool
 ) -> None:
-    house = new_house(Limits(body_bytes=1000, large_body_bytes=2000))
+    house = new_house(ServerLimits(body_bytes=1000, large_body_bytes=2000))
     pulled = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -147,7 +147,7 @@ def test_a_body_too_large_is_refused_before_it_is_read_whole(
 
 
 def test_a_body_of_just_the_allowed_size_is_taken(new_house: "NewHouse") -> None:
-    house = new_house(Limits(body_bytes=1000))
+    house = new_house(ServerLimits(body_bytes=1000))
     body = b'{"command": ["a"]}'.ljust(1000)
     assert house.call("POST", "/v1/jobs", "ana", content=body, headers=JSON).status_code == 201
     assert house.call("POST", "/v1/jobs", "ana", content=body + b" ", headers=JSON).status_code == 413
@@ -189,7 +189,7 @@ def test_a_dead_loop_refuses_every_write_and_still_answers_reads(house: "House")
 
 
 def test_promises_that_do_not_come_true_are_not_waited_for_for_ever(new_house: "NewHouse") -> None:
-    house = new_house(Limits(log_seconds=0.01, durable_seconds=0.01))
+    house = new_house(ServerLimits(log_seconds=0.01, durable_seconds=0.01))
     house.desk.stuck = True
     assert house.call("POST", "/v1/jobs", "ana", json={"command": ["a"]}).status_code == 503
     late = house.call("GET", "/v1/jobs/hers-aaaa/log", "ana")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from shoal.core.errors import InputError
-from shoal.serve import Limits
-from shoal.serve.bell import Bell
+from shoal.serve import ServerLimits
+from shoal.serve.notifier import Notifier
 from shoal.wire.messages import LogRead, WhatIf
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_a_report_that_waited_is_not_repeated_over_a_newer_one(house: "House") -
 
 def test_the_bell_hears_rings_in_a_burst_as_few_and_passes_errors_to_the_one_concerned() -> None:
     async def scene() -> tuple[int, bool, str]:
-        bell, looks = Bell(), 0
+        bell, looks = Notifier(), 0
 
         def counted() -> bool:
             nonlocal looks
@@ -148,7 +148,7 @@ def test_a_listener_hears_how_it_is_then_each_change_then_the_end(house: "House"
 
 
 def test_listeners_are_bounded_and_one_that_leaves_makes_room(new_house: "NewHouse", serving: "Serving") -> None:
-    house = new_house(Limits(listeners=1))
+    house = new_house(ServerLimits(listeners=1))
     port = serving(house.app).port
     first, response = listen(port, house.secrets["ana"])
     event(response)
@@ -196,7 +196,7 @@ def test_a_question_is_answered_refused_when_wrong_and_put_off_while_others_are_
             raise InputError("add", question.add, "must be a cluster such as v100:1x8")
         return tenant
 
-    house = new_house(Limits(questions=2), what_if=slow)
+    house = new_house(ServerLimits(questions=2), what_if=slow)
 
     async def scene() -> list[httpx.Response]:
         async with house.client() as client:

@@ -17,10 +17,10 @@ from shoal.perf.catalog import catalog
 from shoal.perf.goodput import best, efficiency
 from shoal.perf.profile import ScalingProfile
 from shoal.sim.backend import SimBackend
-from shoal.sim.life import Standing
+from shoal.sim.batch_tuner import TICK
+from shoal.sim.job_run import JobStart
 from shoal.sim.truth import RestartCost, Truth
-from shoal.sim.tuning import TICK
-from shoal.testing.builders import Run, job, simulate
+from shoal.testing.builders import SimulationLog, job, simulate
 from shoal.workload.schema import Job
 
 LIMITS = (128, 4096, 32, 4096)
@@ -49,7 +49,7 @@ class Doubling:
         return Decision(Verdicts.of(snapshot, granted), snapshot.now + self.every)
 
 
-def profiled(run: Run) -> list[JobProfiled]:
+def profiled(run: SimulationLog) -> list[JobProfiled]:
     return [event for event in run.events if isinstance(event, JobProfiled)]
 
 
@@ -161,7 +161,7 @@ def test_a_world_that_begins_in_the_middle_goes_on_from_what_was_reported() -> N
     row, cluster = training(), parse_cluster("t4:4x4")
     before = profiled(simulate(Doubling(), [row], cluster))[-1]
     seats = Placement(((0, 4), (1, 4), (2, 4), (3, 4)))
-    standing = Standing(JobState.RUNNING, before.done, 512, 9, seats, report=before.report)
+    standing = JobStart(JobState.RUNNING, before.done, 512, 9, seats, report=before.report)
     world = SimBackend(Truth.of([row], cluster, catalog()), [row.spec()], RestartCost(0.0), standings=[standing])
     heard = world.wait(INF)
     first = heard.events[0]

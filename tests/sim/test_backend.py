@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from shoal.core.backoff import MOST_CRASHES
 from shoal.core.commands import Resize, Start, Stop
 from shoal.core.decision import Decision, Grant, Refusal
 from shoal.core.events import (
     BatchChanged,
     Event,
-    Heard,
+    EventBatch,
     JobCompleted,
     JobCrashed,
     JobMeasured,
@@ -21,13 +20,14 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
 )
-from shoal.core.seams import Policy
+from shoal.core.interfaces import Policy
+from shoal.core.retry import MOST_CRASHES
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.perf.catalog import catalog
-from shoal.policy.fifo import Fifo
-from shoal.policy.las import Las
-from shoal.policy.shortest import Srtf
+from shoal.policy.classic.fifo import Fifo
+from shoal.policy.classic.las import Las
+from shoal.policy.classic.shortest import Srtf
 from shoal.sim.backend import SimBackend
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 from shoal.sim.truth import RestartCost, Truth
@@ -44,7 +44,7 @@ def backend(*jobs: Job, cluster: str = "gpu:2x4", cost: float = 0.0, faults: Fau
     return SimBackend(truth, [row.spec() for row in jobs], RestartCost(cost), faults)
 
 
-def kinds(heard: Heard) -> list[type[Event]]:
+def kinds(heard: EventBatch) -> list[type[Event]]:
     return [type(event) for event in heard.events]
 
 
@@ -88,8 +88,8 @@ def test_a_node_that_returns_when_another_is_lost_is_heard_of_first() -> None:
 def test_waiting_ends_at_the_review_when_nothing_happens_before() -> None:
     world = backend(job("a", 0, 1, 10), job("b", 50, 1, 10))
     assert world.wait(INF).now == 0.0
-    assert world.wait(7.5) == Heard(7.5, ())
-    assert world.wait(49.0) == Heard(49.0, ())
+    assert world.wait(7.5) == EventBatch(7.5, ())
+    assert world.wait(49.0) == EventBatch(49.0, ())
     assert kinds(world.wait(60.0)) == [JobSubmitted]
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.app import Outcome, Scenario, replay_file, run
 from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
+from shoal.scenario.scenario import Scenario, SimulationResult, replay_file, run
 from shoal.sim.cloud import Bill, CloudTerms, Rental
 from shoal.workload.importers.pollux import training_job
 from shoal.workload.schema import Job, Workload
@@ -16,12 +16,12 @@ CLUSTER = parse_cluster("t4:4x4", prices={"t4": 1.0})
 
 def trained(
     jobs: tuple[Job, ...], cloud: str | None, journal: Path | None = None, faults: str | None = None
-) -> Outcome:
+) -> SimulationResult:
     scenario = Scenario(CLUSTER, "pollux", restart_cost="30", cloud=cloud, faults=faults)
     return run(scenario, Workload("w", jobs), journal_path=journal)
 
 
-def bill_of(outcome: Outcome) -> Bill:
+def bill_of(outcome: SimulationResult) -> Bill:
     assert outcome.bill is not None
     return outcome.bill
 

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.app import Scenario, run
 from shoal.core.errors import InputError
-from shoal.core.events import Event, Heard, JobCancelled, JobCompleted, JobCrashed, JobMeasured, JobSubmitted
+from shoal.core.events import Event, EventBatch, JobCancelled, JobCompleted, JobCrashed, JobMeasured, JobSubmitted
 from shoal.core.job import JobSpec
 from shoal.core.topology import parse_cluster
 from shoal.engine.loop import Loop
-from shoal.engine.replay import Crew, replay
+from shoal.engine.moves import StopStartPlanner
+from shoal.engine.replay import Scheduler, replay
 from shoal.engine.state import State
-from shoal.mechanism.restart import RestartMechanism
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.registry import parse_policy
+from shoal.scenario.scenario import Scenario, run
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault
 from shoal.sim.searches import Searches
 from shoal.sim.truth import RestartCost, Truth
@@ -48,7 +48,7 @@ class Told:
 
     @property
     def events(self) -> list[Event]:
-        return [event for record in self.journal.read() if isinstance(record, Heard) for event in record.events]
+        return [event for record in self.journal.read() if isinstance(record, EventBatch) for event in record.events]
 
     @property
     def specs(self) -> list[JobSpec]:
@@ -71,7 +71,7 @@ def simulate(
     backend = Searches.of(truth, lambda row, _: row.spec(), RestartCost(cost), faults)
     state = State(world, ProfiledModel(world, catalog()), 0)
     journal = MemoryJournal.begin({})
-    Loop(backend, state, parse_policy(policy), PackedPlacer(), RestartMechanism(), journal).run()
+    Loop(backend, state, parse_policy(policy), PackedPlacer(), StopStartPlanner(), journal).run()
     return Told(journal, state)
 
 
@@ -221,8 +221,8 @@ def test_every_search_ends_is_the_same_again_and_is_replayed(
         assert any(spec.id not in cancelled and not spec.ahead for spec in mine)
     world = parse_cluster(cluster)
 
-    def crew(_: object) -> Crew:
+    def crew(_: object) -> Scheduler:
         state = State(world, ProfiledModel(world, catalog()), 0)
-        return Crew(state, parse_policy(policy), PackedPlacer(), RestartMechanism())
+        return Scheduler(state, parse_policy(policy), PackedPlacer(), StopStartPlanner())
 
     assert replay(told.journal.read, crew).events == len(told.events)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from shoal.solve.allotment import STAY, Allotment, Menu, allot
-from shoal.solve.choices import Flags
-from shoal.solve.evolution import evolve
-from shoal.solve.nodes import Seats
+from shoal.solve.allotment import STAY, Allotment, AllotmentOptions, allot
+from shoal.solve.genetic_search import evolve
+from shoal.solve.multiple_choice import Flags
+from shoal.solve.node_packing import Seats
 
 
-def world(jobs: int, nodes: int, seed: int, *, held: bool = True) -> tuple[Menu, Flags]:
+def world(jobs: int, nodes: int, seed: int, *, held: bool = True) -> tuple[AllotmentOptions, Flags]:
     """Gangs of power-law speed-ups on nodes of four, of which most hold what was best before values changed."""
     chance = np.random.default_rng(seed)
     sizes = np.array([1, 2, 3, *range(4, 4 * nodes + 1, 4)])
@@ -22,17 +22,17 @@ def world(jobs: int, nodes: int, seed: int, *, held: bool = True) -> tuple[Menu,
     rooms = [dict.fromkeys(range(nodes), 4)]
     spread = np.concatenate([[False], sizes > 4])
     if held:
-        before = allot(Menu(worth, units, pools, seats, rooms))
+        before = allot(AllotmentOptions(worth, units, pools, seats, rooms))
         worth = worth * 0.8
         for gang, at in before.seats.items():
             if chance.random() < 0.8:
                 pick = before.picks[gang]
                 seats[gang], units[gang, STAY], worth[gang, STAY] = at, units[gang, pick], worth[gang, pick] / 0.8
         worth *= chance.uniform(0.7, 1.4, (jobs, 1))
-    return Menu(worth, units, pools, seats, rooms), spread
+    return AllotmentOptions(worth, units, pools, seats, rooms), spread
 
 
-def checked(menu: Menu, found: Allotment) -> Allotment:
+def checked(menu: AllotmentOptions, found: Allotment) -> Allotment:
     """The allotment, after seeing that it is whole, seated where it says, and worth what it says."""
     served = np.flatnonzero(found.picks >= 0)
     assert set(found.seats) == set(served.tolist())
@@ -73,7 +73,7 @@ def test_a_population_gets_better_with_generations() -> None:
 
 def test_gangs_that_span_nodes_share_them_only_where_they_may() -> None:
     worth, units = np.array([[-np.inf, 1.0], [-np.inf, 1.0]]), np.array([[1, 5], [1, 5]])
-    menu = Menu(worth, units, np.zeros((2, 2), dtype=np.intp), [None, None], [dict.fromkeys(range(3), 4)])
+    menu = AllotmentOptions(worth, units, np.zeros((2, 2), dtype=np.intp), [None, None], [dict.fromkeys(range(3), 4)])
     spread = np.array([False, True])
     assert checked(menu, evolve(menu, spread, 0)).value == 1.0, "5 and 5 units on nodes of 4 must meet on one of three"
     assert checked(menu, evolve(menu, spread, 0, apart=False)).value == 2.0
@@ -89,14 +89,14 @@ def test_nobody_moves_for_nothing() -> None:
     units = menu.units.copy()
     worth[:, STAY] = stays
     units[:, STAY] = [sum(n for _, n in s) if s else 1 for s in seats]
-    again = allot(Menu(worth, units, menu.pools, seats, menu.rooms))
+    again = allot(AllotmentOptions(worth, units, menu.pools, seats, menu.rooms))
     assert {i: again.seats[i] for i, s in enumerate(seats) if s} == {i: s for i, s in enumerate(seats) if s}
 
 
 def test_with_nobody_or_nothing_there_is_nothing_to_allot() -> None:
     none = np.zeros((0, 3))
-    assert allot(Menu(none, none.astype(np.intp), none.astype(np.intp), [], [{0: 4}])).seats == {}
+    assert allot(AllotmentOptions(none, none.astype(np.intp), none.astype(np.intp), [], [{0: 4}])).seats == {}
     one = np.array([[-np.inf, 1.0]])
     units = np.ones(one.shape, dtype=np.intp)
-    found = allot(Menu(one, units, units * 0, [None], [{}]))
+    found = allot(AllotmentOptions(one, units, units * 0, [None], [{}]))
     assert found.picks.tolist() == [-1]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from shoal.solve import fractional, lp, prices
+from shoal.solve import linear_objectives, prices, ratio_program
 from shoal.solve.consolidation import (
     Localities,
     LocalShares,
@@ -19,7 +19,7 @@ from shoal.solve.consolidation import (
     shortest_first,
     water_filled,
 )
-from shoal.solve.prices import Node
+from shoal.solve.prices import ShareNode
 from shoal.solve.prices.paths import FinishTime, Proportional, Tree
 
 Floats = NDArray[np.float64]
@@ -170,7 +170,7 @@ def test_where_distance_makes_no_difference_the_answer_is_that_of_the_price_sear
         home = chance.integers(0, 3, len(weights))
         kinds: tuple[Any, ...] = ("fair", "fifo", "fair")
         lists = [np.flatnonzero(home == e).tolist() for e in range(3)]
-        tree = Node([Node(rows, 1.0 + e, kinds[e]) for e, rows in enumerate(lists) if rows])
+        tree = ShareNode([ShareNode(rows, 1.0 + e, kinds[e]) for e, rows in enumerate(lists) if rows])
         levels = prices.hierarchical(p.apart, p.gangs, p.capacity, tree, weights).levels
         assert water_filled(p, Tree(tree, weights)).throughput == pytest.approx(levels, rel=1e-6, abs=1e-9)
 
@@ -191,13 +191,13 @@ def test_between_all_apart_and_all_on_one_node(seed: int) -> None:
         ),
         (
             most_throughput(p, weights).objective,
-            lp.maximise_throughput(p.apart, *args, weights).objective,
-            lp.maximise_throughput(well, *args, weights).objective,
+            linear_objectives.maximise_throughput(p.apart, *args, weights).objective,
+            linear_objectives.maximise_throughput(well, *args, weights).objective,
         ),
         (
             most_for_the_money(p, price, weights).objective,
-            fractional.cheapest(p.apart, *args, price, weights).objective,
-            fractional.cheapest(well, *args, price, weights).objective,
+            ratio_program.cheapest(p.apart, *args, price, weights).objective,
+            ratio_program.cheapest(well, *args, price, weights).objective,
         ),
     ):
         assert low * (1 - 1e-7) <= found <= high * (1 + 1e-7)

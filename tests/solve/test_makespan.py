@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.solve.makespan import Schedule, longest_first, lower_bound, shortest_makespan
+from shoal.solve.makespan import GangSchedule, longest_first, lower_bound, shortest_makespan
 
 
 def brute(seconds: list[float], gpus: list[int], capacity: int) -> float:
@@ -22,7 +22,7 @@ def brute(seconds: list[float], gpus: list[int], capacity: int) -> float:
     return best
 
 
-def most_at_once(schedule: Schedule, seconds: list[float], gpus: list[int]) -> int:
+def most_at_once(schedule: GangSchedule, seconds: list[float], gpus: list[int]) -> int:
     spans = list(zip(schedule.starts, seconds, gpus, strict=True))
     return max(sum(g for s, t, g in spans if s <= at < s + t) for at in schedule.starts)
 

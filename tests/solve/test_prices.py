@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from shoal.core.errors import InputError
 from shoal.solve.prices import (
     Filling,
-    Node,
+    ShareNode,
     equal_share_speed,
     feasible,
     finish_time_fairness,
@@ -72,7 +72,7 @@ def test_who_has_waited_longer_gets_more_under_finish_time_fairness() -> None:
 def test_a_tree_passes_shares_on_by_weight_or_in_turn() -> None:
     # 4 GPUs, 8 equal rows. Product (weight 1, fair) has rows 0-3, research (weight 3, FIFO) rows 4-7: budgets 1 and 3.
     # Product splits 1 over four rows; research gives a whole GPU each to its first three.
-    tree = Node([Node([0, 1, 2, 3], 1.0), Node([4, 5, 6, 7], 3.0, "fifo")])
+    tree = ShareNode([ShareNode([0, 1, 2, 3], 1.0), ShareNode([4, 5, 6, 7], 3.0, "fifo")])
     answer = hierarchical(np.ones((8, 1)), np.ones(8), floats([4]), tree)
     np.testing.assert_allclose(answer.levels, [0.25] * 4 + [1, 1, 1, 0], atol=1e-9)
     assert answer.tau == pytest.approx(1.0)
@@ -80,19 +80,19 @@ def test_a_tree_passes_shares_on_by_weight_or_in_turn() -> None:
 
 def test_what_a_fair_node_cannot_use_goes_to_its_siblings() -> None:
     # 3 GPUs; a has one row (cap 1), b two rows, weights 2 and 1. Until a is full b has half of a; then b gets the rest.
-    tree = Node([Node([0], 2.0), Node([1, 2], 1.0)])
+    tree = ShareNode([ShareNode([0], 2.0), ShareNode([1, 2], 1.0)])
     answer = hierarchical(np.ones((3, 1)), np.ones(3), floats([2.5]), tree)
     np.testing.assert_allclose(answer.levels, [1, 0.75, 0.75], atol=1e-9)
 
 
 def test_weights_of_rows_count_only_under_fair_nodes() -> None:
-    tree = Node([Node([0, 1]), Node([2, 3], policy="fifo")])
+    tree = ShareNode([ShareNode([0, 1]), ShareNode([2, 3], policy="fifo")])
     answer = hierarchical(np.ones((4, 1)), np.ones(4), floats([1]), tree, floats([3, 1, 1, 9]))
     np.testing.assert_allclose(answer.levels, [0.375, 0.125, 0.5, 0], atol=1e-9)
 
 
 def test_a_fifo_root_serves_its_children_one_after_the_other() -> None:
-    answer = hierarchical(np.ones((3, 1)), np.ones(3), floats([1.5]), Node([2, Node([0, 1])], policy="fifo"))
+    answer = hierarchical(np.ones((3, 1)), np.ones(3), floats([1.5]), ShareNode([2, ShareNode([0, 1])], policy="fifo"))
     np.testing.assert_allclose(answer.levels, [0.25, 0.25, 1], atol=1e-9)
 
 
@@ -176,12 +176,18 @@ def test_isolated_speed_is_an_nth_of_every_type_with_a_rows_time_capped() -> Non
             lambda: finish_time_fairness(np.ones((1, 1)), np.ones(1), np.ones(1), np.ones(1), floats([-1]), np.ones(1)),
             "elapsed: -1.0",
         ),
-        (lambda: hierarchical(np.ones((2, 1)), np.ones(2), np.ones(1), Node([0])), "must name each of the 2 rows once"),
         (
-            lambda: hierarchical(np.ones((1, 1)), np.ones(1), np.ones(1), Node([0, Node([])])),
+            lambda: hierarchical(np.ones((2, 1)), np.ones(2), np.ones(1), ShareNode([0])),
+            "must name each of the 2 rows once",
+        ),
+        (
+            lambda: hierarchical(np.ones((1, 1)), np.ones(1), np.ones(1), ShareNode([0, ShareNode([])])),
             "nobody to pass its share",
         ),
-        (lambda: hierarchical(np.ones((1, 1)), np.ones(1), np.ones(1), Node([Node([0], 0.0)])), "weight of a node"),
+        (
+            lambda: hierarchical(np.ones((1, 1)), np.ones(1), np.ones(1), ShareNode([ShareNode([0], 0.0)])),
+            "weight of a node",
+        ),
         (lambda: feasible(np.ones((1, 1)), np.ones(1), np.ones(1), floats([-1])), "levels: -1.0"),
     ],
 )
@@ -224,7 +230,7 @@ def usable(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
 def fill_both(problem: tuple[Floats, Floats, Floats, Floats]) -> list[Filling]:
     speeds, gangs, capacity, weights = problem
     half = len(speeds) // 2
-    tree = Node([*range(half), Node(list(range(half, len(speeds))), 2.0, "fifo")])
+    tree = ShareNode([*range(half), ShareNode(list(range(half, len(speeds))), 2.0, "fifo")])
     return [max_min(*problem), hierarchical(speeds, gangs, capacity, tree, weights)]
 
 
@@ -356,7 +362,7 @@ def test_frozen_rows_that_tie_over_several_types_are_shared_out_as_they_were_cou
     # The type nobody can use made the same costs, summed over one type more, come out a bit differently.
     fast = [[4, 0, 3, 4, 0, 0], [0, 2, 4, 4, 0, 0], [0, 4, 2, 2, 0, 3], [2, 2, 4, 4, 0, 2], [2, 0, 4, 4, 0, 2]]
     fast += [[2, 0, 4, 4, 0, 0], [1, 4, 2, 2, 0, 3], [0, 0, 4, 4, 0, 2], [0, 2, 4, 4, 0, 0], [1, 0, 2, 2, 0, 3]]
-    tree = Node([Node([7, 4, 5, 2], 1.0, "fifo"), Node([8, 6, 9], 3.0), Node([1, 3, 0], 1.0)])
+    tree = ShareNode([ShareNode([7, 4, 5, 2], 1.0, "fifo"), ShareNode([8, 6, 9], 3.0), ShareNode([1, 3, 0], 1.0)])
     gangs, weights = floats([1, 1, 2, 2, 1, 2, 1, 1, 2, 1]), floats([1, 0.5, 0.5, 0.5, 2, 1, 2, 1, 2, 0.5])
     answer = hierarchical(floats(fast), gangs, floats([3, 2, 4, 2, 0, 2]), tree, weights)
     assert answer.residual <= 1e-9
@@ -380,7 +386,7 @@ def test_a_stage_never_comes_to_rest_below_the_one_before_it(fast: tuple[float, 
     a, b, c, slow, weight = fast
     speeds = floats([[1, a], [1, b], [1, 1], [c, slow], [1, 1], [1, 1], [1, 1]])
     gangs, capacity = floats([1, 1, 4, 1, 1, 1, 1]), floats([4, 1])
-    tree = Node([0, 1, 2, Node([3, 4, 5, 6], 2.0, "fifo")])
+    tree = ShareNode([0, 1, 2, ShareNode([3, 4, 5, 6], 2.0, "fifo")])
     answer = hierarchical(speeds, gangs, capacity, tree, floats([1, 1, weight, 1, 1, 1, 1]))
     assert max(answer.gap, answer.residual) <= 1e-8
     assert [stage.tau for stage in answer.stages] == sorted(stage.tau for stage in answer.stages)
@@ -389,7 +395,7 @@ def test_a_stage_never_comes_to_rest_below_the_one_before_it(fast: tuple[float, 
 def test_a_small_level_behind_a_large_one_is_not_lost_in_their_sum() -> None:
     # In turn: row 0 takes a whole GPU and 1e6 steps/s, row 1 the half that is left. The node's budget is the sum of
     # both, and the next larger float is worth 3e-5 of row 1.
-    answer = hierarchical(floats([[1e6], [4e-6]]), np.ones(2), floats([1.5]), Node([0, 1], policy="fifo"))
+    answer = hierarchical(floats([[1e6], [4e-6]]), np.ones(2), floats([1.5]), ShareNode([0, 1], policy="fifo"))
     np.testing.assert_allclose(answer.levels, [1e6, 2e-6], rtol=1e-9)
     assert max(answer.gap, answer.residual) <= 1e-9
 
@@ -399,7 +405,10 @@ def test_a_type_with_room_is_not_closed_because_the_next_float_would_overdraw_an
     # Row 7, at its side and a million times lighter, then takes what is left, if that was not closed with type 1.
     fast = [[1, 1e6, 1 + 1e-8], [1e6, 1 + 1e-8, 1 + 1e-8], [1e-6, 2, 1], [1e6, 1 + 1e-8, 1], [1 + 1e-8, 1.00001, 1e6]]
     fast += [[1e6, 1e-6, 1e6], [1e6, 1, 1e-6], [1.00001, 1, 1 + 1e-8]]
-    tree = Node([Node([Node([5, 4]), 6, 2], policy="fifo"), Node([7, 3]), Node([0, 1], policy="fifo")], policy="fifo")
+    tree = ShareNode(
+        [ShareNode([ShareNode([5, 4]), 6, 2], policy="fifo"), ShareNode([7, 3]), ShareNode([0, 1], policy="fifo")],
+        policy="fifo",
+    )
     gangs, weights = floats([4, 1, 8, 4, 1, 1, 2, 1]), floats([1, 1e3, 1, 1e3, 1e3, 1e-3, 1, 1e-3])
     answer = hierarchical(floats(fast), gangs, floats([3, 8, 6]), tree, weights)
     np.testing.assert_allclose(answer.levels, [0, 0, 2, 1, 1e6, 1e6, 1e6, 1.00001], rtol=1e-7, atol=1e-6)
@@ -408,7 +417,7 @@ def test_a_type_with_room_is_not_closed_because_the_next_float_would_overdraw_an
 def test_levels_that_fill_up_within_one_float_of_each_other_are_reported_as_blurred() -> None:
     # Row 1 fills up and row 2 begins between two neighbouring floats around 1e9: who of them is short cannot be told.
     speeds = floats([[1e9], [4e-8], [4e-8]])
-    answer = hierarchical(speeds, np.ones(3), floats([2.5]), Node([0, 1, 2], policy="fifo"))
+    answer = hierarchical(speeds, np.ones(3), floats([2.5]), ShareNode([0, 1, 2], policy="fifo"))
     assert answer.residual > 1e-7
 
 

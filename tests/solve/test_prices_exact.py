@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shoal.solve.prices import Filling, Node, hierarchical, max_min
+from shoal.solve.prices import Filling, ShareNode, hierarchical, max_min
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -149,7 +149,7 @@ def test_an_answer_that_is_not_exact_says_so(block: int) -> None:
         shares = [Fraction(w) for w in weights.tolist()]
         cut = int(chance.integers(0, len(weights) + 1))
         first, second = list(range(cut)), list(range(cut, len(weights)))
-        in_turn = Node([Node(part, policy="fair") for part in (first, second) if part], policy="fifo")
+        in_turn = ShareNode([ShareNode(part, policy="fair") for part in (first, second) if part], policy="fifo")
 
         def flat(frozen: Flags, shares: Line = shares) -> Line:
             return [Fraction(0) if done else w for done, w in zip(frozen, shares, strict=True)]

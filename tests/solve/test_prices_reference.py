@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array, hstack
 
 from shoal.solve.prices import (
-    Node,
+    ShareNode,
     feasible,
     finish_time_fairness,
     hierarchical,
@@ -163,29 +163,31 @@ def test_flat_water_filling_matches_a_program_per_level(block: int) -> None:
         check_shares(given, answer.X, answer.levels)
 
 
-def random_tree(chance: np.random.Generator, rows: list[int], depth: int) -> Node:
+def random_tree(chance: np.random.Generator, rows: list[int], depth: int) -> ShareNode:
     policy = chance.choice(["fair", "fifo"])
     if depth == 1 or len(rows) == 1:
-        return Node(rows, float(chance.integers(1, 4)), policy)
+        return ShareNode(rows, float(chance.integers(1, 4)), policy)
     parts = np.array_split(chance.permutation(rows), int(chance.integers(1, min(3, len(rows)) + 1)))
-    children: list[Node | int] = [
+    children: list[ShareNode | int] = [
         int(part[0]) if len(part) == 1 and chance.random() < 0.5 else random_tree(chance, part.tolist(), depth - 1)
         for part in parts
     ]
-    return Node(children, float(chance.integers(1, 4)), policy)
+    return ShareNode(children, float(chance.integers(1, 4)), policy)
 
 
-def shared_out(root: Node, weights: Floats) -> Callable[[NDArray[np.bool_]], Floats]:
+def shared_out(root: ShareNode, weights: Floats) -> Callable[[NDArray[np.bool_]], Floats]:
     """How fast each row rises when every node passes its rate on to those under it who still can."""
 
-    def alive(entry: Node | int, frozen: NDArray[np.bool_]) -> bool:
-        return any(alive(child, frozen) for child in entry.children) if isinstance(entry, Node) else not frozen[entry]
+    def alive(entry: ShareNode | int, frozen: NDArray[np.bool_]) -> bool:
+        return (
+            any(alive(child, frozen) for child in entry.children) if isinstance(entry, ShareNode) else not frozen[entry]
+        )
 
-    def weight(entry: Node | int) -> float:
-        return entry.weight if isinstance(entry, Node) else float(weights[entry])
+    def weight(entry: ShareNode | int) -> float:
+        return entry.weight if isinstance(entry, ShareNode) else float(weights[entry])
 
-    def give(entry: Node | int, rate: float, frozen: NDArray[np.bool_], rates: Floats) -> None:
-        if not isinstance(entry, Node):
+    def give(entry: ShareNode | int, rate: float, frozen: NDArray[np.bool_], rates: Floats) -> None:
+        if not isinstance(entry, ShareNode):
             rates[entry] = rate
             return
         able = [child for child in entry.children if alive(child, frozen)]

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.solve.fitting import first_fit
-from shoal.solve.moving import faster_kinds
-from shoal.solve.pairing import random_pairs
+from shoal.solve.first_fit import first_fit
+from shoal.solve.migrations import faster_kinds
+from shoal.solve.random_pairs import random_pairs
 
 
 @given(st.lists(st.integers(1, 9), max_size=20), st.integers(0, 30))

@@ -13,11 +13,11 @@ from scipy.sparse import lil_array
 
 from shoal.core.errors import InputError
 from shoal.solve.window import Claims, Window, plan
+from shoal.solve.window.branch_and_bound import in_whole_rounds
 from shoal.solve.window.classes import classes
-from shoal.solve.window.ladder import Ladder, majorant, usable
 from shoal.solve.window.prices import priced
+from shoal.solve.window.round_counts import Ladder, majorant, usable
 from shoal.solve.window.seating import seated
-from shoal.solve.window.whole import in_whole_rounds
 
 Floats = NDArray[np.float64]
 

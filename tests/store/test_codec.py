@@ -15,7 +15,7 @@ from shoal.core.events import (
     AppBid,
     BatchChanged,
     Event,
-    Heard,
+    EventBatch,
     JobCancelled,
     JobCompleted,
     JobCrashed,
@@ -120,7 +120,7 @@ def test_these_tests_know_every_event_and_every_command() -> None:
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_an_event_comes_back_as_it_went_in(kind: type, data: st.DataObject) -> None:
-    heard = Heard(data.draw(times), tuple(data.draw(st.lists(EVENTS[kind], max_size=3))))
+    heard = EventBatch(data.draw(times), tuple(data.draw(st.lists(EVENTS[kind], max_size=3))))
     assert codec.unpack(codec.pack_heard(heard)) == heard
 
 
@@ -144,7 +144,7 @@ def test_a_header_comes_back_as_it_went_in(settings: dict[str, Any]) -> None:
 
 @given(st.lists(st.one_of(*EVENTS.values()), max_size=5))
 def test_a_bare_record_leads_with_the_tags_it_promises(events: list[Any]) -> None:
-    raw = codec.unpack_raw(codec.pack_heard(Heard(3.0, tuple(events))))
+    raw = codec.unpack_raw(codec.pack_heard(EventBatch(3.0, tuple(events))))
     assert raw[:2] == [codec.HEARD, 3.0]
     assert [e[0] for e in raw[2]] == [codec.EVENT_TAGS[type(e)] for e in events]
     assert [e[1] for e in raw[2]] == [e.at for e in events]
@@ -156,7 +156,7 @@ def test_the_same_record_is_the_same_bytes() -> None:
     # Worked out by hand from the MessagePack specification: fixarray, fixint and float64 in the order of the fields.
     one, four, five = "cb3ff0000000000000", "cb4010000000000000", "cb4014000000000000"
     written = f"9301{one}92960 1{one}0203{four}{five}9308{one}07".replace(" ", "")
-    assert codec.pack_heard(Heard(1.0, events)).hex() == written
+    assert codec.pack_heard(EventBatch(1.0, events)).hex() == written
 
 
 @given(st.binary(max_size=200))

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.core.errors import InputError, JournalError
-from shoal.core.events import Heard, JobStarted, JobSubmitted
-from shoal.policy.las import Las
+from shoal.core.events import EventBatch, JobStarted, JobSubmitted
+from shoal.policy.classic.las import Las
 from shoal.store import codec
 from shoal.store.codec import Decided, Record
 from shoal.store.journal import JournalFile, MemoryJournal, SqliteJournal, settings_of
@@ -27,7 +27,7 @@ def some_records(count: int) -> list[Record]:
     records: list[Record] = []
     for i in range(count):
         submitted = [JobSubmitted(float(i), job(f"job-{i}-{n}", float(i)).spec()) for n in range(i % 4)]
-        records.append(Heard(float(i), (*submitted, JobStarted(float(i), i, 1, 1.0, 0.0))))
+        records.append(EventBatch(float(i), (*submitted, JobStarted(float(i), i, 1, 1.0, 0.0))))
         records.append(Decided(i * 7919 % 2**32, float(i + 1), ()))
     return records
 
@@ -36,7 +36,7 @@ def write(path: Path, records: list[Record]) -> list[Record]:
     """A journal file with these records; everything that is in it."""
     journal = SqliteJournal.begin(path, {"policy": "las"})
     for record in records:
-        if isinstance(record, Heard):
+        if isinstance(record, EventBatch):
             journal.heard(record)
         elif isinstance(record, Decided):
             journal.decided(record)
@@ -70,7 +70,7 @@ def test_both_kinds_of_journal_write_the_same_bytes(tmp_path: Path) -> None:
     records = some_records(20)
     memory = MemoryJournal.begin({"policy": "las"})
     for record in records:
-        if isinstance(record, Heard):
+        if isinstance(record, EventBatch):
             memory.heard(record)
         elif isinstance(record, Decided):
             memory.decided(record)
@@ -206,11 +206,11 @@ from pathlib import Path
 from shoal.core.topology import parse_cluster
 from shoal.engine.loop import Loop
 from shoal.engine.state import State
-from shoal.mechanism.restart import RestartMechanism
+from shoal.engine.moves import StopStartPlanner
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.placement.packed import PackedPlacer
-from shoal.policy.las import Las
+from shoal.policy.classic.las import Las
 from shoal.sim.backend import SimBackend
 from shoal.sim.truth import RestartCost, Truth
 from shoal.store.journal import SqliteJournal
@@ -228,7 +228,7 @@ def watch(snapshot, judgement):
 
 backend = SimBackend(truth, [j.spec() for j in jobs], RestartCost(0.0))
 state = State(world, ProfiledModel(world, catalog()))
-Loop(backend, state, Las(), PackedPlacer(), RestartMechanism(), journal, watch).run()
+Loop(backend, state, Las(), PackedPlacer(), StopStartPlanner(), journal, watch).run()
 """
 
 

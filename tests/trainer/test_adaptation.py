@@ -10,10 +10,10 @@ from shoal.core.errors import InputError
 from shoal.core.goodput import StepFit
 from shoal.core.job import BatchLimits, BatchSetting
 from shoal.perf.goodput import best, iteration_seconds
-from shoal.perf.noise import Estimate
-from shoal.trainer.learning_rate import RULES, Legw, Scaling, rule_of
-from shoal.trainer.schedules import Accordion, EpochSeen, Memory, NoiseDoubling, Schedule, Scripted
-from shoal.trainer.tuner import Tuner
+from shoal.perf.noise import NoiseEstimate
+from shoal.trainer.learning_rate import RULES, BatchScaling, Legw, rule_of
+from shoal.trainer.schedules import Accordion, BatchSchedule, EpochSeen, Memory, NoiseDoubling, Scripted
+from shoal.trainer.tuner import BatchTuner
 
 
 @pytest.mark.parametrize(
@@ -34,16 +34,16 @@ def test_a_learning_rate_follows_a_batch_four_times_as_large(
     rule: object, noise: float, epochs: float, factor: float
 ) -> None:
     assert callable(rule) or isinstance(rule, str)
-    assert rule_of(rule)(Scaling(64, 256, noise, epochs)) == pytest.approx(factor, rel=1e-9)
+    assert rule_of(rule)(BatchScaling(64, 256, noise, epochs)) == pytest.approx(factor, rel=1e-9)
 
 
 def test_at_the_initial_batch_every_rule_leaves_the_rate_alone() -> None:
-    assert {rule(Scaling(64, 64, 33.0, 0.5)) for rule in RULES.values()} == {1.0}
+    assert {rule(BatchScaling(64, 64, 33.0, 0.5)) for rule in RULES.values()} == {1.0}
     with pytest.raises(InputError, match="did you mean adascale"):
         rule_of("adascal")
 
 
-def played(schedule: Schedule, epochs: Sequence[tuple[float, float, float]], batch: int) -> list[int]:
+def played(schedule: BatchSchedule, epochs: Sequence[tuple[float, float, float]], batch: int) -> list[int]:
     """The batch size after each epoch, of which noise scale, gradient norm and learning rate are given."""
     memory: Memory = {}
     chosen = []
@@ -66,18 +66,18 @@ TRUTH = StepFit((0.01, 0.0005), (0.004, 0.001), (0.01, 0.001), (0.01, 0.001), 2.
 LIMITS = BatchLimits(64, 2048, 8, 256)
 
 
-def tuner(gpus: int) -> Tuner:
-    return Tuner(LIMITS, "gpu", gpus, 1)
+def tuner(gpus: int) -> BatchTuner:
+    return BatchTuner(LIMITS, "gpu", gpus, 1)
 
 
-def trained(of: Tuner, noise: float, now: BatchSetting, rounds: int = 6) -> BatchSetting:
+def trained(of: BatchTuner, noise: float, now: BatchSetting, rounds: int = 6) -> BatchSetting:
     """Let a job run and tune itself, its times being the truth's."""
     for _ in range(rounds):
         local = -(-now.size // (of.gpus * (now.accumulation + 1)))
         for _ in range(25):
             passing = TRUTH.compute[0] + TRUTH.compute[1] * local
             of.timed(local, passing, float(iteration_seconds(TRUTH, local, 0, of.gpus, 0)))
-            of.heard(Estimate(1.0, noise), now.size)
+            of.heard(NoiseEstimate(1.0, noise), now.size)
         now, _ = of.choose(now)
     return now
 

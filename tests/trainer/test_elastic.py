@@ -21,20 +21,20 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from shoal.core.errors import InputError  # noqa: E402
-from shoal.trainer.elastic import Course, Elastic, Step  # noqa: E402
-from shoal.trainer.elastic_group import Seat, connect_to  # noqa: E402
-from shoal.trainer.elastic_membership import Stranded  # noqa: E402
-from shoal.trainer.elastic_orders import Order, orders_from  # noqa: E402
-from shoal.trainer.elastic_state import Ledger, pack, unpack  # noqa: E402
-from shoal.trainer.elastic_store import open_store  # noqa: E402
-from shoal.trainer.elastic_trial import Job, Tally, Task, faults, job, train_fixed, try_sequence  # noqa: E402
-from shoal.trainer.place import Place  # noqa: E402
+from shoal.research.trials.elastic_job import Tally, TrialJob, TrialTask, faults, job, train_fixed, try_sequence  # noqa: E402
+from shoal.trainer.elastic.group import Seat, connect_to  # noqa: E402
+from shoal.trainer.elastic.membership import Stranded  # noqa: E402
+from shoal.trainer.elastic.orders import Order, orders_from  # noqa: E402
+from shoal.trainer.elastic.state import ReduceBuffer, pack, unpack  # noqa: E402
+from shoal.trainer.elastic.store import open_store  # noqa: E402
+from shoal.trainer.elastic.training import Elastic, ElasticStep, TrainingPlan  # noqa: E402
+from shoal.trainer.rank_environment import Place  # noqa: E402
 from shoal.trainer.samples import Cursor  # noqa: E402
 from shoal.trainer.session import Session, Stopped  # noqa: E402
 
 _PATIENCE_SECONDS = 120.0
 _EXAMPLE = Path(__file__).resolve().parents[2] / "docs/examples/elastic_training.py"
-_ALONE = Task(samples=24, epochs=2, batch=8, seconds_per_pass=0.0)
+_ALONE = TrialTask(samples=24, epochs=2, batch=8, seconds_per_pass=0.0)
 
 
 class Said:
@@ -59,11 +59,11 @@ def _worker(store: Any, number: int, orders: Said, *, patience: float = 60.0, **
     return Elastic(model.module, model.optimizer(_ALONE), model.loss, course, seat=seat, orders=orders, **more), model
 
 
-def _lines(done: Job, worker: int) -> list[dict[str, Any]]:
+def _lines(done: TrialJob, worker: int) -> list[dict[str, Any]]:
     return [line for line in done.lines(worker) if "number" in line]
 
 
-def _until(done: Job, worker: int, condition: Any) -> None:
+def _until(done: TrialJob, worker: int, condition: Any) -> None:
     waited = threading.Event()
     for _ in range(int(_PATIENCE_SECONDS / 0.01)):
         lines = _lines(done, worker)
@@ -78,13 +78,13 @@ def _until(done: Job, worker: int, condition: Any) -> None:
 
 @pytest.mark.parametrize("seed", [1002, 1005, 1051])
 def test_whatever_is_ordered_and_whoever_is_killed_training_is_that_of_an_undisturbed_run(seed: int) -> None:
-    story, found = try_sequence(seed, Task(epochs=6))
+    story, found = try_sequence(seed, TrialTask(epochs=6))
     assert story
     assert found == []
 
 
 def test_a_job_grows_while_it_trains_and_shrinks_to_the_group_it_had() -> None:
-    with job(Task(epochs=40)) as grown:
+    with job(TrialTask(epochs=40)) as grown:
         grown.order(grown.start(2, founders=True))
         _until(grown, 0, lambda line: line["number"] >= 3)
         grown.order((0, 1, 2, 3))
@@ -106,7 +106,7 @@ def test_a_job_grows_while_it_trains_and_shrinks_to_the_group_it_had() -> None:
 
 
 def test_the_check_of_a_trial_notices_what_it_is_there_for() -> None:
-    task = Task(samples=16, epochs=1, batch=8, seconds_per_pass=0.0)
+    task = TrialTask(samples=16, epochs=1, batch=8, seconds_per_pass=0.0)
     with job(task) as done:
         done.order(done.start(2, founders=True))
         assert done.wait(_PATIENCE_SECONDS)
@@ -141,7 +141,7 @@ def test_a_worker_alone_trains_as_a_plain_loop_does(store: Any) -> None:
 def test_an_order_that_keeps_nobody_who_trains_is_not_followed(store: Any) -> None:
     orders = Said(Order(1, (0,)))
     elastic, _ = _worker(store, 0, orders)
-    done: list[Step] = []
+    done: list[ElasticStep] = []
     for step in elastic.steps():
         done.append(step)
         if step.number == 1:
@@ -153,7 +153,7 @@ def test_an_order_that_keeps_nobody_who_trains_is_not_followed(store: Any) -> No
 def test_an_order_that_names_the_same_workers_changes_nothing_but_the_number(store: Any) -> None:
     orders = Said(Order(1, (0,)))
     elastic, _ = _worker(store, 0, orders)
-    done: list[Step] = []
+    done: list[ElasticStep] = []
     for step in elastic.steps():
         done.append(step)
         orders.orders.append(Order(step.number + 2, (0,)))
@@ -196,7 +196,7 @@ def test_a_job_told_to_stop_saves_and_goes_on_from_there_with_another_number_of_
 ) -> None:
     place = Place(job="a", folder=tmp_path, progress=tmp_path / "progress", lease=tmp_path / "lease")
     first, _ = _worker(store, 0, Said(Order(1, (0,))), session=Session(place))
-    steps: list[Step] = []
+    steps: list[ElasticStep] = []
 
     def train_until_told() -> None:
         for step in first.steps():
@@ -231,7 +231,7 @@ def test_no_pass_is_larger_than_memory_allows(store: Any) -> None:
         sizes.append(len(indices))
         return model.loss(indices)
 
-    course = Course(_ALONE.course().samples, epochs=1, batch=24, most_local=7)
+    course = TrainingPlan(_ALONE.course().samples, epochs=1, batch=24, most_local=7)
     seat = Seat(0, partial(connect_to, "127.0.0.1", store.port))
     elastic = Elastic(model.module, model.optimizer(_ALONE), loss_on, course, seat=seat, orders=Said(Order(1, (0,))))
     assert len(list(elastic.steps())) == 1
@@ -294,7 +294,7 @@ def test_a_state_is_the_same_after_it_was_packed_and_unpacked() -> None:
 
 def test_running_statistics_are_shared_by_weight_and_put_back_when_a_step_fails() -> None:
     model = nn.BatchNorm1d(2)
-    ledger = Ledger(model)
+    ledger = ReduceBuffer(model)
     ledger.begin()
     model(torch.tensor([[0.0, 4.0], [2.0, 4.0]])).sum().backward()
     assert model.running_mean is not None
@@ -308,7 +308,7 @@ def test_running_statistics_are_shared_by_weight_and_put_back_when_a_step_fails(
 
 def test_the_ledger_grows_with_the_number_of_ranks() -> None:
     model = nn.Linear(1, 1)
-    ledger = Ledger(model)
+    ledger = ReduceBuffer(model)
     ledger.begin()
     model(torch.ones(1, 1)).sum().backward()
     ledger.enter(torch.tensor(0.5), share=0.01, word=3, rank=99, world=100)
@@ -341,7 +341,7 @@ def test_a_worker_finds_the_store_its_agent_names(store: Any) -> None:
 
 
 def test_the_store_is_a_process_that_ends_when_it_is_told_to(store: Any) -> None:
-    command = [sys.executable, "-m", "shoal.trainer.elastic_store"]
+    command = [sys.executable, "-m", "shoal.trainer.elastic.store"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         other = connect_to("127.0.0.1", int(process.stdout.readline()))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shoal.core.errors import InputError
-from shoal.trainer.elastic_orders import (
+from shoal.trainer.elastic.orders import (
     MOST_GENERATIONS,
     FileOrders,
     Order,

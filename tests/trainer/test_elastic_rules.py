@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.trainer.elastic_rules import NOTHING, Readiness, agreed, donors, reusable, worth_keeping
+from shoal.trainer.elastic.rules import NOTHING, Readiness, agreed, donors, reusable, worth_keeping
 
 
 @pytest.mark.parametrize(

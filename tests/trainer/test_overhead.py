@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shoal.trainer.overhead_trial import STEP_SECONDS, WAYS, extra_seconds
+from shoal.research.trials.step_overhead import STEP_SECONDS, WAYS, extra_seconds
 
 
 def test_each_way_of_training_is_timed_beside_a_plain_step_that_takes_as_long_as_was_said() -> None:

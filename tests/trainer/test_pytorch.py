@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shoal.cluster.testimony import credible
+from shoal.live.report_filter import credible
 from shoal.wire.messages import SessionReport
 
 pytest.importorskip("torch")

@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.folder import Folder, Record
+from shoal.agent.workspace import Record, Workspace
 from shoal.core.errors import InputError
 from shoal.core.job import BatchLimits
-from shoal.trainer.place import Place, read_place
+from shoal.trainer.rank_environment import Place, read_place
 from shoal.trainer.session import Session, Stopped, Telling
 
 KEY = (3, 1)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    made = Folder(tmp_path, "node")
+def folder(tmp_path: Path) -> Workspace:
+    made = Workspace(tmp_path, "node")
     os.close(made.lock())
     made.record(KEY, Record(1, 1, "boot", "machine"))
     return made
 
 
 @pytest.fixture
-def place(folder: Folder, tmp_path: Path) -> Place:
+def place(folder: Workspace, tmp_path: Path) -> Place:
     return Place("job", 1, work=60.0, folder=tmp_path, progress=folder.progress(KEY), lease=folder.lease(KEY))
 
 
@@ -47,7 +47,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_what_a_session_tells_reaches_the_agent_in_the_unit_of_the_jobs_work(folder: Folder, place: Place) -> None:
+def test_what_a_session_tells_reaches_the_agent_in_the_unit_of_the_jobs_work(folder: Workspace, place: Place) -> None:
     session = Session(place)
     session.open()
     session.tell(Telling(50, 200, saved=20, batch_size=32, loss=0.5))
@@ -61,7 +61,7 @@ def test_what_a_session_tells_reaches_the_agent_in_the_unit_of_the_jobs_work(fol
     assert said.rate is None or said.rate > 0
 
 
-def test_a_session_knows_of_a_stop_by_signal_or_by_its_lease(folder: Folder, place: Place) -> None:
+def test_a_session_knows_of_a_stop_by_signal_or_by_its_lease(folder: Workspace, place: Place) -> None:
     folder.write_lease(KEY, time.monotonic() + 100, stopping=False)
     session = Session(place)
     session.open()
@@ -79,7 +79,7 @@ def test_a_session_knows_of_a_stop_by_signal_or_by_its_lease(folder: Folder, pla
     assert left.value.code == 0
 
 
-def test_a_lease_in_its_last_quarter_is_reason_to_save_once(folder: Folder, place: Place) -> None:
+def test_a_lease_in_its_last_quarter_is_reason_to_save_once(folder: Workspace, place: Place) -> None:
     folder.write_lease(KEY, time.monotonic() + 1000, stopping=False)
     session = Session(place)
     session.open()

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.app import Scenario, run
 from shoal.core.topology import parse_cluster
-from shoal.perf.peaked import AFS_MODELS
+from shoal.perf.afs_profiles import AFS_MODELS
+from shoal.scenario.scenario import Scenario, run
 from shoal.testing.builders import job
 from shoal.workload.generators.afs import misjudged, widest, with_models
+from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Workload
-from shoal.workload.synthetic import generate
 
 TRACE = Workload("trace", tuple(job(f"j{i}", 1000.0 * i, (1, 2, 8, 32, 128)[i % 5], 100.0 + i) for i in range(50)))
 

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from shoal.workload.describe import describe
+from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Job, Workload
-from shoal.workload.synthetic import generate
 
 
 def plain(name: str, submitted: float, gpus: int, work: float, tenant: str = "default") -> Job:

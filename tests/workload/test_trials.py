@@ -10,9 +10,9 @@ from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
 from shoal.workload.describe import describe
 from shoal.workload.files import read_workload, write_workload
+from shoal.workload.generators.registry import generate
 from shoal.workload.generators.themis import CLUSTER
 from shoal.workload.schema import Job, Workload, trials_by_app
-from shoal.workload.synthetic import generate
 
 
 def trial(id: str = "t", **more: Any) -> Job:

@@ -6,7 +6,7 @@ import socket
 import sys
 from pathlib import Path
 
-from shoal.agent.agent import AgentSettings, main
+from shoal.agent.node_agent import AgentSettings, main
 
 
 def _settings(arguments: list[str]) -> AgentSettings:

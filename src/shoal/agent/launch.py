@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.agent.desk import Start
-from shoal.agent.folder import Folder, log_name, store_log_name
+from shoal.agent.node_state import StartRanks
+from shoal.agent.workspace import Workspace, log_name, store_log_name
 from shoal.core.errors import InputError
 from shoal.core.job import ADAPTIVE
 from shoal.wire.messages import RunOrder
@@ -19,14 +19,14 @@ _PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NCCL_", "OMP_", "CONDA_")
 """What a job sees of its agent's environment. The rest may hold secrets of whoever runs the node."""
 
 
-def check(order: RunOrder, folder: Folder, roots: Sequence[Path], environ: Mapping[str, str]) -> str:
+def check(order: RunOrder, folder: Workspace, roots: Sequence[Path], environ: Mapping[str, str]) -> str:
     """The folder in which the ranks are to run; an error that names what is wrong where they cannot."""
     workdir = _workdir(order, folder, roots)
     _check_program(order, workdir, environ)
     return workdir
 
 
-def _workdir(order: RunOrder, folder: Folder, roots: Sequence[Path]) -> str:
+def _workdir(order: RunOrder, folder: Workspace, roots: Sequence[Path]) -> str:
     job = folder.job(order.id)
     resolved = os.path.realpath(job / (order.workdir or ""))
     own = os.path.join(os.path.realpath(job.parent), job.name)
@@ -58,10 +58,10 @@ def _check_program(order: RunOrder, workdir: str, environ: Mapping[str, str]) ->
 
 
 def keeper_line(
-    start: Start,
+    start: StartRanks,
     *,
     workdir: str,
-    folder: Folder,
+    folder: Workspace,
     address: str,
     kind: str,
     boot: str,
@@ -91,7 +91,7 @@ def keeper_line(
     }
 
 
-def _of_rank(start: Start, folder: Folder, rank: int, local: int, store: str) -> dict[str, str]:
+def _of_rank(start: StartRanks, folder: Workspace, rank: int, local: int, store: str) -> dict[str, str]:
     """What only one rank is told; where workers come and go, also its number and where it meets the others."""
     own = {"RANK": str(rank), "SHOAL_RANK": str(rank), "LOCAL_RANK": str(local)}
     order = start.order
@@ -101,16 +101,18 @@ def _of_rank(start: Start, folder: Folder, rank: int, local: int, store: str) ->
     return {**own, "SHOAL_WORKER": str(rank), "SHOAL_STORE": store, "SHOAL_ORDERS": orders}
 
 
-def _store(start: Start) -> dict[str, Any] | None:
+def _store(start: StartRanks) -> dict[str, Any] | None:
     """The process in which workers that come and go meet, where this node is to keep it: of the job's own Python."""
     order = start.order
     if order.roster is None or not order.roster.keeps_store:
         return None
-    argv = [order.command[0], "-m", "shoal.trainer.elastic_store", str(start.port)]
+    argv = [order.command[0], "-m", "shoal.trainer.elastic.store", str(start.port)]
     return {"argv": argv, "env": {}, "log": store_log_name(order.incarnation)}
 
 
-def _environment(start: Start, folder: Folder, address: str, boot: str, environ: Mapping[str, str]) -> dict[str, str]:
+def _environment(
+    start: StartRanks, folder: Workspace, address: str, boot: str, environ: Mapping[str, str]
+) -> dict[str, str]:
     """What all ranks of a node share. The submission may set anything but what Shoal itself sets."""
     order = start.order
     passed = {
@@ -137,7 +139,7 @@ def _environment(start: Start, folder: Folder, address: str, boot: str, environ:
     }
 
 
-def _for_trainer(start: Start, folder: Folder, kind: str) -> dict[str, str]:
+def _for_trainer(start: StartRanks, folder: Workspace, kind: str) -> dict[str, str]:
     """What only the trainer library asks for."""
     order = start.order
     told = {

@@ -11,31 +11,31 @@ from shoal import __version__
 from shoal.core.errors import ShoalError, nearest
 
 _COMMANDS = {
-    "simulate": "simulate:simulate",
-    "solve": "solve:solve",
-    "workload": "workload:workload",
-    "policies": "inspect:policies",
-    "report": "inspect:report",
-    "replay": "inspect:replay",
-    "repro": "repro:repro",
-    "bench": "bench:bench",
-    "demo": "demo:demo",
-    "up": "up:up",
-    "serve": "up:serve",
-    "agent": "up:agent",
-    "submit": "submit:submit",
-    "search": "search:search",
-    "queue": "queue:queue",
-    "why": "job:why",
-    "job": "job:job",
-    "logs": "logs:logs",
-    "cancel": "job:cancel",
-    "resize": "job:resize",
-    "nodes": "cluster:nodes",
-    "share": "cluster:share",
-    "acct": "cluster:acct",
-    "whatif": "whatif:whatif",
-    "token": "token:token",
+    "simulate": "shoal.cli.simulate:simulate",
+    "solve": "shoal.research.commands.solve:solve",
+    "workload": "shoal.cli.workload:workload",
+    "policies": "shoal.cli.runs:policies",
+    "report": "shoal.cli.runs:report",
+    "replay": "shoal.cli.runs:replay",
+    "repro": "shoal.research.commands.repro:repro",
+    "bench": "shoal.research.commands.bench:bench",
+    "demo": "shoal.cli.demo:demo",
+    "up": "shoal.cli.up:up",
+    "serve": "shoal.cli.up:serve",
+    "agent": "shoal.cli.up:agent",
+    "submit": "shoal.cli.submit:submit",
+    "search": "shoal.cli.search:search",
+    "queue": "shoal.cli.queue:queue",
+    "why": "shoal.cli.job:why",
+    "job": "shoal.cli.job:job",
+    "logs": "shoal.cli.logs:logs",
+    "cancel": "shoal.cli.job:cancel",
+    "resize": "shoal.cli.job:resize",
+    "nodes": "shoal.cli.nodes:nodes",
+    "share": "shoal.cli.nodes:share",
+    "acct": "shoal.cli.nodes:acct",
+    "whatif": "shoal.cli.whatif:whatif",
+    "token": "shoal.cli.token:token",
 }
 _SUMMARIES = {
     "simulate": "Run policies on a workload in the simulator and compare them.",
@@ -80,7 +80,7 @@ class _LazyGroup(click.Group):
         if where is None:
             return None
         module, name = where.split(":")
-        command: click.Command = getattr(importlib.import_module(f"shoal.cli.{module}"), name)
+        command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

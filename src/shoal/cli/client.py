@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import click
 
-from shoal.cli.show import warn
+from shoal.cli.output import warn
 from shoal.core.errors import InputError, ShoalError, nearest
 from shoal.wire.client import Client, Refused, Unreachable
 from shoal.wire.messages import JobDetail, JobRow

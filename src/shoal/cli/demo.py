@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.show import duration, json_option, print_json, print_summaries, print_table, progress_bars, warn
+from shoal.cli.output import duration, json_option, print_json, print_summaries, print_table, progress_bars, warn
 
 if TYPE_CHECKING:
     from shoal.demo.cluster import Came
@@ -131,11 +131,11 @@ def _queue(policy: str, now: float, rows: "Sequence[JobRow]") -> Any:
 
 
 def _simulate(out: Path, seed: int, as_json: bool) -> None:
-    from shoal.app import Scenario
-    from shoal.config import read_cluster
     from shoal.report.files import find_runs
     from shoal.report.html import write_page
-    from shoal.sweep import WorkloadSource, sweep, tasks
+    from shoal.scenario.scenario import Scenario
+    from shoal.scenario.specs import read_cluster
+    from shoal.scenario.sweep import WorkloadSource, sweep, tasks
 
     scenario = Scenario(cluster=read_cluster(CLUSTER), policy=POLICIES[0])
     source = WorkloadSource("demo")

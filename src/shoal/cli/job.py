@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.cli.client import cluster_options, find_job, job_path
-from shoal.cli.show import json_option, print_json, terminal, warn
-from shoal.cli.tables import count, facts, hours, listing, span, spread, state
+from shoal.cli.live_tables import count, facts, hours, listing, span, spread, state
+from shoal.cli.output import json_option, print_json, terminal, warn
 from shoal.wire.messages import Reshape
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.cli.client import cluster_options, find_job, job_path, patiently
-from shoal.cli.show import json_option, print_json, warn
-from shoal.cli.tables import state
+from shoal.cli.live_tables import state
+from shoal.cli.output import json_option, print_json, warn
 from shoal.core.errors import InputError
 from shoal.wire.client import Refused
 from shoal.wire.messages import JobDetail, LogPart

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.cli.client import cluster_options, patiently
-from shoal.cli.show import json_option, print_json, terminal
-from shoal.cli.tables import listing, span, spread, state
+from shoal.cli.live_tables import listing, span, spread, state
+from shoal.cli.output import json_option, print_json, terminal
 from shoal.core.errors import InputError
 
 if TYPE_CHECKING:

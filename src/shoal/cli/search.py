@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.client import cluster_options, job_path, patiently
-from shoal.cli.show import json_option, print_json, print_table, warn
+from shoal.cli.output import json_option, print_json, print_table, warn
 from shoal.core.errors import InputError, ShoalError
 
 if TYPE_CHECKING:
-    from shoal.search.api import Trial
-    from shoal.search.driver import Driver
-    from shoal.searchfile import SearchFile
+    from shoal.hpo.live_search import Driver
+    from shoal.hpo.search import Trial
+    from shoal.jobspec.search_file import SearchFile
     from shoal.wire.client import Client
 
 
@@ -30,9 +30,9 @@ class NothingFound(ShoalError):
 @json_option
 def search(file: str, poll: float, cancels: bool, client: "Client", as_json: bool) -> None:
     """Search over hyper-parameters: train the trials of FILE, give the worse ones up, print the best."""
-    from shoal.search.api import Search
-    from shoal.search.driver import Driver
-    from shoal.searchfile import read_search
+    from shoal.hpo.live_search import Driver
+    from shoal.hpo.search import AppSearch
+    from shoal.jobspec.search_file import read_search
 
     if not 0.01 <= poll <= 3600:
         raise InputError("poll", poll, "must be from 0.01 to 3,600 seconds")
@@ -43,7 +43,7 @@ def search(file: str, poll: float, cancels: bool, client: "Client", as_json: boo
     def told(trial: int, what: str) -> None:
         warn(f"trial {trial} ({_setting(wanted, trial)}): {what}")
 
-    driver = Driver(client, Search.of(wanted.searcher, wanted.trials), wanted.job, told)
+    driver = Driver(client, AppSearch.of(wanted.searcher, wanted.trials), wanted.job, told)
     try:
         patiently(driver.step)
         while not driver.over:
@@ -59,7 +59,7 @@ def search(file: str, poll: float, cancels: bool, client: "Client", as_json: boo
 
 def _fits(wanted: "SearchFile", client: "Client") -> None:
     """Refuse a gang that no kind of the cluster has, before hours are spent on getting there."""
-    from shoal.jobfile import placed
+    from shoal.jobspec.job_file import placed
     from shoal.wire.messages import NodeRow
 
     installed: dict[str, int] = {}
@@ -103,7 +103,7 @@ def _leave(driver: "Driver", cancels: bool) -> None:
 
 
 def _setting(wanted: "SearchFile", trial: int) -> str:
-    from shoal.searchfile import in_words
+    from shoal.jobspec.search_file import in_words
 
     shown = {name: f"{v:.4g}" if isinstance(v, float) else in_words(v) for name, v in wanted.setting(trial).items()}
     return ", ".join(f"{name} {value}" for name, value in shown.items())

@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from shoal.cli.show import json_option, print_json, print_summaries, progress_bars, tell_skipped, tell_unfinished, warn
+from shoal.cli.output import (
+    json_option,
+    print_json,
+    print_summaries,
+    progress_bars,
+    tell_skipped,
+    tell_unfinished,
+    warn,
+)
 from shoal.core.errors import InputError
 
 _SOURCES = "A workload file, or a generator's name (see `shoal workload generate --help`)."
@@ -53,9 +61,9 @@ def simulate(
     **scenario: Any,
 ) -> None:
     """Run policies on a workload in the simulator and compare them."""
-    from shoal.app import Scenario, check
-    from shoal.config import read_cluster
-    from shoal.sweep import WorkloadSource, sweep, tasks
+    from shoal.scenario.scenario import Scenario, check
+    from shoal.scenario.specs import read_cluster
+    from shoal.scenario.sweep import WorkloadSource, sweep, tasks
     from shoal.workload.files import parse_window
 
     if seeds < 1:

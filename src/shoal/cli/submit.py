@@ -9,11 +9,11 @@ from uuid import uuid4
 import click
 
 from shoal.cli.client import cluster_options
-from shoal.cli.show import json_option, print_json, warn
+from shoal.cli.output import json_option, print_json, warn
 from shoal.core.errors import InputError
 
 if TYPE_CHECKING:
-    from shoal.jobfile import JobFile
+    from shoal.jobspec.job_file import JobFile
     from shoal.wire.client import Client
     from shoal.wire.messages import Submission
 
@@ -96,8 +96,8 @@ def given_fields(options: dict[str, Any]) -> dict[str, Any]:
 
 def command_job(command: Sequence[str], given: dict[str, Any]) -> "Submission":
     """A job that runs this command here; it is named for the script it runs, or for its program."""
-    from shoal.jobfile import submission
-    from shoal.sbatch import as_name
+    from shoal.jobspec.job_file import submission
+    from shoal.jobspec.sbatch import as_name
 
     if not command:
         raise InputError("command", None, "nothing stands after `--`; write e.g. `shoal submit -- python train.py`")
@@ -107,7 +107,7 @@ def command_job(command: Sequence[str], given: dict[str, Any]) -> "Submission":
 
 def read(file: str, given: dict[str, Any]) -> "JobFile":
     """The jobs of a file; what its writer should know of how it was read goes to stderr."""
-    from shoal.jobfile import read_jobs
+    from shoal.jobspec.job_file import read_jobs
 
     found = read_jobs(Path(file), folder=Path.cwd(), environ=os.environ, given=given)
     for note in found.notes:
@@ -130,12 +130,14 @@ def keyed(jobs: Sequence["Submission"], copies: int) -> list["Submission"]:
 def send(client: "Client", jobs: Sequence["Submission"]) -> list[str]:
     """Submit all or none; the ids, in order."""
     from shoal.wire.client import Unreachable
-    from shoal.wire.messages import Batch, Submitted
+    from shoal.wire.messages import SubmissionBatch, Submitted
 
     def once() -> list[str]:
         if len(jobs) == 1:
             return client.post("/v1/jobs", jobs[0], Submitted).jobs
-        return client.post("/v1/jobs/batch", Batch(list(jobs)), Submitted, timeout=_BATCH_TIMEOUT_SECONDS).jobs
+        return client.post(
+            "/v1/jobs/batch", SubmissionBatch(list(jobs)), Submitted, timeout=_BATCH_TIMEOUT_SECONDS
+        ).jobs
 
     try:
         return once()

@@ -7,8 +7,8 @@ import click
 from msgspec import to_builtins
 
 from shoal.cli.client import cluster_options
-from shoal.cli.show import json_option, print_json, warn
-from shoal.cli.tables import count, print_listing
+from shoal.cli.live_tables import count, print_listing
+from shoal.cli.output import json_option, print_json, warn
 from shoal.wire.messages import NewToken, Role, TokenRow
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from shoal.cli.show import warn
+from shoal.cli.output import warn
 from shoal.core.errors import InputError
 from shoal.wire.logs import log_json
 
@@ -49,13 +49,13 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 @_common
 def up(nodes: str | None, cluster: str | None, port: int, as_json: bool, **options: Any) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
-    from shoal.serving import Address, LocalNodes, serving
+    from shoal.serve.service import Address, LocalNodes, run_service
 
     stop = _Stop()
     roots = tuple(options.pop("roots")) or (os.getcwd(), str(Path.home()))
     settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
     _log_to(settings.home / "control.log")
-    with serving(settings, Address(port=port)) as made:
+    with run_service(settings, Address(port=port)) as made:
         local = LocalNodes.of(made, settings, None)
         local.tend()
         _announce(made.listening.url, settings, as_json, local=True)
@@ -78,12 +78,12 @@ def serve(
     cluster: str, host: str, port: int, certfile: str | None, keyfile: str | None, as_json: bool, **options: Any
 ) -> None:
     """Run the control plane of a cluster of several machines; each of them runs `shoal agent`."""
-    from shoal.serving import Address, serving
+    from shoal.serve.service import Address, run_service
 
     stop = _Stop()
     settings = _settings(cluster, **options)
     log_json()
-    with serving(settings, Address(host, port, certfile, keyfile)) as made:
+    with run_service(settings, Address(host, port, certfile, keyfile)) as made:
         _announce(made.listening.url, settings, as_json, local=False)
         while not stop.wait(0.5):
             _check(made.plane.failed)
@@ -101,8 +101,8 @@ def serve(
 @click.option("--root", "roots", multiple=True, type=click.Path(path_type=Path), help="A folder jobs may work in.")
 def agent(server: str, token_file: Path | None, home: Path | None, roots: tuple[Path, ...], **options: Any) -> None:
     """Run the agent of one node until it is told to end; jobs are then warned and given their grace."""
-    from shoal.agent.agent import AgentSettings, main
-    from shoal.live import home as default_home
+    from shoal.agent.node_agent import AgentSettings, main
+    from shoal.live.home import home as default_home
 
     token = os.environ.get("SHOAL_TOKEN", "")
     if token_file is not None:
@@ -127,10 +127,10 @@ def _settings(
     retry: float,
     roots: tuple[str, ...],
 ) -> Any:
-    from shoal.app import Scenario
-    from shoal.config import read_cluster
-    from shoal.live import Settings
-    from shoal.live import home as default_home
+    from shoal.live.home import Settings
+    from shoal.live.home import home as default_home
+    from shoal.scenario.scenario import Scenario
+    from shoal.scenario.specs import read_cluster
 
     scenario = Scenario(read_cluster(cluster), policy, placement=placement, knowledge=knowledge, round=round_seconds)
     scenario.make_policy()

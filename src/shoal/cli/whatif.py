@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.client import cluster_options
-from shoal.cli.show import json_option, print_json
+from shoal.cli.live_tables import count, print_listing, span
+from shoal.cli.output import json_option, print_json
 from shoal.cli.submit import read
-from shoal.cli.tables import count, print_listing, span
 from shoal.core.errors import InputError
 from shoal.wire.messages import WhatIf
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shoal.cli.show import json_option, print_json, tell_skipped, warn
+from shoal.cli.output import json_option, print_json, tell_skipped, warn
 
 if TYPE_CHECKING:
     from shoal.workload.schema import Workload
@@ -32,7 +32,7 @@ def generate(
     """Make a workload; without a name, list what can be made."""
     from shoal.core.errors import InputError
     from shoal.workload.files import write_workload
-    from shoal.workload.synthetic import generate as make
+    from shoal.workload.generators.registry import generate as make
 
     if name is None:
         _list_generators(as_json)
@@ -51,7 +51,7 @@ def generate(
 
 
 def _list_generators(as_json: bool) -> None:
-    from shoal.workload.synthetic import GENERATORS
+    from shoal.workload.generators.registry import GENERATORS
 
     if as_json:
         names = ("jobs", "summary", "paper")
@@ -114,8 +114,8 @@ def import_(
 @json_option
 def describe(file: str, format_name: str | None, window_text: str | None, skip_bad: bool, as_json: bool) -> None:
     """Print counts, spans, GPU-hours and a histogram of sizes, of a file or of what a generator makes."""
-    from shoal.workload.synthetic import GENERATORS
-    from shoal.workload.synthetic import generate as make
+    from shoal.workload.generators.registry import GENERATORS
+    from shoal.workload.generators.registry import generate as make
 
     if file in GENERATORS and not Path(file).exists():
         _describe(make(file), as_json)

@@ -21,7 +21,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class StandingBid:
     """What an app said at a time GPUs are worth to it, with the jobs it had then."""
 
     at: Seconds
@@ -57,7 +57,7 @@ class JobLeft:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AppStanding:
     """How an app stands before the next auction.
 
     ``rho`` is its finish-time fairness as the arbiter sees it. ``kind`` is the one that suits its jobs best, on which

@@ -205,7 +205,7 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class EventBatch:
     """What one wait brought: the time it ended, what happened until then in order, and whether nothing more can.
 
     ``over`` is said by a backend whose world has come to rest; a live cluster never says it.

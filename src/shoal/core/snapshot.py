@@ -12,13 +12,13 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.bids import Said
+from shoal.core.bids import StandingBid
 from shoal.core.columns import Columns, sealed
 from shoal.core.decision import Floats
+from shoal.core.free_gpus import FrozenFreeGpus
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.lifecycle import JobState
-from shoal.core.room import Room
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.core.units import JobId, Seconds, TenantId
 
@@ -266,7 +266,7 @@ class Snapshot:
     cluster: Topology
     perf: PerfModel
     columns: Columns
-    room: Room
+    room: FrozenFreeGpus
     register: Register
     tenant_service: Floats
     sharing: bool = False
@@ -279,7 +279,7 @@ class Snapshot:
     most GPUs, the latest of equals; the latest noise scale; the most GPUs any of them trained on."""
     changes: Mapping[int, tuple[tuple[float, int], ...]] = field(default_factory=dict)
     """By admission number of a live job whose owner's script changed its batch size: from which progress to what."""
-    bids: Mapping[int, Said] = field(default_factory=dict)
+    bids: Mapping[int, StandingBid] = field(default_factory=dict)
     """By number of an app: what it last said of itself. It may have been with other jobs than it has now."""
 
     @cached_property

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.app import Scenario, run
 from shoal.core.topology import parse_cluster
-from shoal.live import Settings
-from shoal.serving import Address, LocalNodes, serving
+from shoal.live.home import Settings
+from shoal.scenario.scenario import Scenario, run
+from shoal.serve.service import Address, LocalNodes, run_service
 from shoal.wire.client import Client
-from shoal.wire.messages import AcctRow, Batch, JobRow, Submission, Submitted
+from shoal.wire.messages import AcctRow, JobRow, Submission, SubmissionBatch, Submitted
 from shoal.workload.schema import Job, Workload
 
 CLUSTER = "gpu:2x2"
@@ -76,14 +76,14 @@ def play(policy: str, show: Callable[[str, float, Sequence[JobRow]], None]) -> C
     """Run the jobs under a policy on a cluster of its own; ``show`` is given the queue as it changes."""
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as folder:
         settings = Settings(Path(folder), Scenario(parse_cluster(CLUSTER), policy), roots=(folder,))
-        with serving(settings, Address()) as made:
+        with run_service(settings, Address()) as made:
             local = LocalNodes.of(made, settings, None)
             client = Client(made.listening.url, made.admin_token)
             try:
                 local.tend()
                 while made.plane.cluster().up_gpus < settings.scenario.cluster.total_gpus:
                     time.sleep(0.05)
-                client.post("/v1/jobs/batch", Batch([_submission(*job) for job in JOBS]), Submitted)
+                client.post("/v1/jobs/batch", SubmissionBatch([_submission(*job) for job in JOBS]), Submitted)
                 rows = _watch(policy, client, local, show)
             finally:
                 client.close()

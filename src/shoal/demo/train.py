@@ -13,7 +13,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.trainer.arrays import ArrayTraining
+from shoal.trainer.numpy_training import ArrayTraining
 
 Floats = NDArray[np.float64]
 

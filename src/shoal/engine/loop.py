@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.core.commands import Command
 from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts, in_words
 from shoal.core.errors import PolicyError
-from shoal.core.seams import Backend, Mechanism, Placer, Policy
+from shoal.core.interfaces import Backend, MovePlanner, Placer, Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import JobId, Seconds
 from shoal.engine.state import State
@@ -33,7 +33,7 @@ class Judgement:
         return Decided(self.verdicts.digest(), self.decision.review_at, self.commands)
 
 
-def judge(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: Mechanism) -> Judgement:
+def judge(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: MovePlanner) -> Judgement:
     """Steps 4 to 6: decide, seat, plan. A pure function; replay calls it again and must get the same."""
     decision = policy.decide(snapshot)
     if not decision.review_at > snapshot.now:
@@ -44,7 +44,7 @@ def judge(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: Mechani
     return Judgement(decision, verdicts, mechanism.plan(snapshot, verdicts, seating))
 
 
-def steadily(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: Mechanism) -> Judgement:
+def steadily(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: MovePlanner) -> Judgement:
     """The same, for a cluster that must go on: where a policy fails, everyone stays as they are and is told why."""
     try:
         return judge(snapshot, policy, placer, mechanism)
@@ -82,11 +82,11 @@ class Loop:
     state: State
     policy: Policy
     placer: Placer
-    mechanism: Mechanism
+    mechanism: MovePlanner
     journal: Journal
     watch: Callable[[Snapshot, Judgement], None] | None = None
     review_at: Seconds = float("inf")
-    judge: Callable[[Snapshot, Policy, Placer, Mechanism], Judgement] = judge
+    judge: Callable[[Snapshot, Policy, Placer, MovePlanner], Judgement] = judge
     told: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
     """Codes of the last verdicts."""
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.errors import JournalError, ShoalError
-from shoal.core.events import Heard
-from shoal.core.seams import Mechanism, Placer, Policy
+from shoal.core.events import EventBatch
+from shoal.core.interfaces import MovePlanner, Placer, Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.loop import Judgement, judge
@@ -33,14 +33,14 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class Scheduler:
     """Those who decided, and the state they decided on: an empty one, to be filled from the journal."""
 
     state: State
     policy: Policy
     placer: Placer
-    mechanism: Mechanism
-    judge: Callable[[Snapshot, Policy, Placer, Mechanism], Judgement] = judge
+    mechanism: MovePlanner
+    judge: Callable[[Snapshot, Policy, Placer, MovePlanner], Judgement] = judge
 
 
 _NOBODY: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
@@ -57,7 +57,7 @@ class ReplayDifference(ShoalError):
 def fold(records: Iterable[Record], state: State) -> State:
     """The state after these records, with nothing decided again; what policies remembered is forgotten."""
     for record in records:
-        if isinstance(record, Heard):
+        if isinstance(record, EventBatch):
             _hear(state, record)
         elif isinstance(record, Decided):
             _assume(state, record)
@@ -67,7 +67,7 @@ def fold(records: Iterable[Record], state: State) -> State:
 
 def replay(
     read: Callable[[], Iterator[Record]],
-    crew_of: Callable[[Mapping[str, Any]], Crew],
+    crew_of: Callable[[Mapping[str, Any]], Scheduler],
     progress: Callable[[int], None] | None = None,
     watch: Callable[[Snapshot, Judgement], None] | None = None,
 ) -> Replayed:
@@ -79,7 +79,7 @@ def replay(
     by the policy that header names, and remembers nothing from before.
     """
     decisions = events = commands = 0
-    crew: Crew | None = None
+    crew: Scheduler | None = None
     review_at, waiting, told = inf, False, _NOBODY
     for number, record in enumerate(read()):
         if isinstance(record, Header):
@@ -88,7 +88,7 @@ def replay(
             fold(islice(read(), number), crew.state)
         elif crew is None:
             raise JournalError("a journal must begin with its header")
-        elif isinstance(record, Heard):
+        elif isinstance(record, EventBatch):
             if waiting:
                 raise JournalError(f"events up to t = {record.now} s follow on others that no decision was made on")
             _hear(crew.state, record)
@@ -106,7 +106,7 @@ def replay(
     return Replayed(decisions, events, commands, crew.state.now if crew else 0.0)
 
 
-def _hear(state: State, heard: Heard) -> None:
+def _hear(state: State, heard: EventBatch) -> None:
     try:
         backwards = not heard.now >= state.now
         state.hear(heard.now, heard.events)
@@ -124,7 +124,7 @@ def _assume(state: State, written: Decided) -> None:
         raise JournalError(f"decision {state.cycle} cannot have been carried out: {error!r}") from error
 
 
-def _check(crew: Crew, written: Decided, watch: Callable[[Snapshot, Judgement], None] | None) -> NDArray[np.uint8]:
+def _check(crew: Scheduler, written: Decided, watch: Callable[[Snapshot, Judgement], None] | None) -> NDArray[np.uint8]:
     """Derive one decision again; the codes of its verdicts."""
     state = crew.state
     snapshot = state.freeze()

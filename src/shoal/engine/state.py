@@ -14,8 +14,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.backoff import MOST_CRASHES
-from shoal.core.bids import Said
+from shoal.core.bids import StandingBid
 from shoal.core.columns import (
     F_ATTAINED,
     F_CRASH_DONE,
@@ -59,13 +58,14 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
 )
+from shoal.core.free_gpus import FreeGpus
 from shoal.core.job import ADAPTIVE
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
-from shoal.core.room import FreeGpus
+from shoal.core.retry import MOST_CRASHES
 from shoal.core.snapshot import LearnsOfPairs, Measurement, PerfModel, Register, Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import Seconds
-from shoal.engine.learned import Learned
+from shoal.engine.training_reports import TrainingReports
 
 _FIRST_CAPACITY = 64
 
@@ -100,8 +100,8 @@ class State:
         self._tenant_service: Floats = np.zeros(0)
         self._frozen: ref[Columns] | None = None
         self._paired: set[int] = set()
-        self._learned = Learned()
-        self._bids: Mapping[int, Said] = {}
+        self._learned = TrainingReports()
+        self._bids: Mapping[int, StandingBid] = {}
         self._count = 0
         self._live: NDArray[np.intp] = np.empty(_FIRST_CAPACITY, dtype=np.intp)
         self._live_count = 0
@@ -410,7 +410,7 @@ class State:
             self._end(event.job, Trigger.CANCELLED, event.at)
 
     def _bid(self, event: AppBid) -> None:
-        said = Said(event.at, event.jobs, event.rows)
+        said = StandingBid(event.at, event.jobs, event.rows)
         self._bids = {**self._bids, self._app_index[event.app]: said}
 
     def _node_lost(self, event: NodeLost) -> None:

@@ -65,7 +65,7 @@ class Regime:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class RegimeForecast:
     """The regimes ahead of a job, the fastest rate it may reach in any, and how far off the run time may be.
 
     ``spread`` is the standard deviation of the remaining run time as a fraction of it, if every way of splitting the
@@ -100,7 +100,7 @@ class Forecast:
         return max(self.seconds, self.work / slowest) if slowest > 0.0 else inf
 
 
-def forecast(snapshot: Snapshot, job: JobView, rule: str = "restatement", noise: float = 0.0) -> Forecast:
+def forecast(snapshot: Snapshot, job: JobView, rule: str = "restatement", noise: float = 0.0) -> RegimeForecast:
     """What the job has before it, on the requested gang and the kind that suits it best. ``rule`` is one of ``RULES``.
 
     With ``noise`` p run times are off by a factor from 1 − p to 1 + p, the job's own and the same at every decision:
@@ -112,12 +112,12 @@ def forecast(snapshot: Snapshot, job: JobView, rule: str = "restatement", noise:
     known, correction = _rates(snapshot, job, {present, *to_come, *(size for _, size in spec.batch_schedule)})
     fastest = max(known.values())
     if fastest <= 0.0:
-        return Forecast((Regime(present, inf, 0.0),), 0.0, 1.0, correction)
+        return RegimeForecast((Regime(present, inf, 0.0),), 0.0, 1.0, correction)
     left = _left(spec, done, known[present] or fastest)
     split = _runnable(_split(job, to_come, present, left, rule), known)
     slower = _error(snapshot, job, noise) if noise else 1.0
     ahead = tuple(Regime(size, work, known[size] / slower) for size, work in split)
-    return Forecast(ahead, fastest / slower, _spread(ahead), correction)
+    return RegimeForecast(ahead, fastest / slower, _spread(ahead), correction)
 
 
 def sizes(spec: JobSpec) -> tuple[int, ...]:

@@ -17,10 +17,10 @@ from importlib import resources
 import msgspec
 
 from shoal.core.errors import InputError, nearest
-from shoal.perf.measured import MeasuredProfile
-from shoal.perf.peaked import AFS_MODELS, PeakedProfile
-from shoal.perf.peaked import SOURCE as PEAKED_SOURCE
-from shoal.perf.profile import Figure, Profile, ScalingProfile, StepTimes, TableProfile
+from shoal.perf.afs_profiles import AFS_MODELS, PeakedProfile
+from shoal.perf.afs_profiles import SOURCE as PEAKED_SOURCE
+from shoal.perf.measured_profile import MeasuredProfile
+from shoal.perf.profile import MeasuredRate, Profile, ScalingProfile, StepTimes, TableProfile
 
 TIME_SLICED = (0.5, 0.5)
 """What two jobs keep when they share GPUs and nobody has measured how that goes: they take turns, and no more."""
@@ -151,7 +151,7 @@ class _Group(msgspec.Struct):
     rates: dict[str, dict[int, list[list[float]]]]
 
 
-class _Table(msgspec.Struct):
+class _CatalogFile(msgspec.Struct):
     groups: list[_Group]
     max_gpus: int | None = None
 
@@ -185,7 +185,7 @@ class _Colocation(msgspec.Struct):
 
 class _File(msgspec.Struct):
     about: list[str]
-    tables: dict[str, _Table]
+    tables: dict[str, _CatalogFile]
     scaling: dict[str, _Scaling]
     colocation: _Colocation
 
@@ -207,11 +207,11 @@ def _built(file: _File) -> Catalog:
     return Catalog(profiles, sources, shared, file.colocation.source)
 
 
-def _table_profile(table: _Table) -> TableProfile:
-    figures: dict[int, dict[str, tuple[Figure, ...]]] = {}
+def _table_profile(table: _CatalogFile) -> TableProfile:
+    figures: dict[int, dict[str, tuple[MeasuredRate, ...]]] = {}
     for kind, by_batch in _kinds(table.groups):
         for size, rows in by_batch.items():
-            points = tuple(Figure(int(row[0]), row[1], row[2] if len(row) > 2 else None) for row in rows)
+            points = tuple(MeasuredRate(int(row[0]), row[1], row[2] if len(row) > 2 else None) for row in rows)
             figures.setdefault(size, {})[kind] = points
     return TableProfile(figures, table.max_gpus)
 

@@ -25,7 +25,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Estimate, JobView, Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.perf.catalog import TIME_SLICED, Catalog, TypeKey
-from shoal.perf.completion import Floats, complete
+from shoal.perf.matrix_completion import Floats, complete
 from shoal.perf.model import ProfiledModel
 
 RANK, RIDGE = 2, 0.3

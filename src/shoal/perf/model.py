@@ -18,7 +18,7 @@ from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.snapshot import Estimate, JobView, Measurement
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.perf.catalog import TIME_SLICED, Catalog
-from shoal.perf.measured import MeasuredProfile
+from shoal.perf.measured_profile import MeasuredProfile
 from shoal.perf.profile import LinearProfile, Profile, ScalingProfile
 
 EXTRAPOLATED_SPREAD = 0.5

@@ -5,7 +5,7 @@ multiplies gradients with (nothing for SGD, one over the root of the second mome
 from how far gradients of a few batches lie apart: those of replicas, those of passes that are added up, or, with one
 replica and one pass, those of two steps in a row. Plain numbers and numpy arrays; no framework.
 
-What one may rely on: an ``Estimate``'s two figures are unbiased when the batches are independent and all seen through
+A ``NoiseEstimate``'s two figures are unbiased when the batches are independent and all seen through
 the same P, chosen before they were. Their quotient is not, so they are averaged apart and divided last.
 
 References: McCandlish et al., 2018, appendix A.1; Qiao et al., OSDI 2021, §3.1 (preconditioning, the differenced form).
@@ -24,14 +24,14 @@ NOISIEST = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class NoiseEstimate:
     """From one step: ``square`` estimates |Pg|², ``variance`` tr(PΣPᵀ) of single samples. Either may be below 0."""
 
     square: float
     variance: float
 
 
-def from_norms(mean_local_square: float, square_of_mean: float, local_batch: int, count: int) -> Estimate:
+def from_norms(mean_local_square: float, square_of_mean: float, local_batch: int, count: int) -> NoiseEstimate:
     """From two squared norms of ``count`` ≥ 2 gradients over ``local_batch`` samples each, and of no gradient itself.
 
     ``mean_local_square`` is the mean of their squared norms, ``square_of_mean`` the squared norm of their mean: with
@@ -40,10 +40,10 @@ def from_norms(mean_local_square: float, square_of_mean: float, local_batch: int
     if count < 2 or local_batch < 1:
         raise InputError("count, local_batch", (count, local_batch), "needs two gradients or more, of a sample or more")
     square = (count * square_of_mean - mean_local_square) / (count - 1)
-    return Estimate(square, local_batch * (mean_local_square - square))
+    return NoiseEstimate(square, local_batch * (mean_local_square - square))
 
 
-def from_gradients(gradients: ArrayLike, local_batch: int, preconditioner: ArrayLike = 1.0) -> Estimate:
+def from_gradients(gradients: ArrayLike, local_batch: int, preconditioner: ArrayLike = 1.0) -> NoiseEstimate:
     """From the gradients of replicas, of added passes or of both: a row for each, over ``local_batch`` samples each."""
     seen = np.asarray(gradients, np.float64) * np.asarray(preconditioner, np.float64)
     if seen.ndim != 2:
@@ -52,7 +52,7 @@ def from_gradients(gradients: ArrayLike, local_batch: int, preconditioner: Array
     return from_norms(float((seen**2).sum()) / len(seen), float(mean @ mean), local_batch, len(seen))
 
 
-def differenced(previous: ArrayLike, current: ArrayLike, batch: int, preconditioner: ArrayLike = 1.0) -> Estimate:
+def differenced(previous: ArrayLike, current: ArrayLike, batch: int, preconditioner: ArrayLike = 1.0) -> NoiseEstimate:
     """From the gradients of two steps in a row, for one replica that adds no passes up.
 
     The true gradient must have moved little in between: what it moved counts as noise.
@@ -78,7 +78,7 @@ class NoiseScale:
     variance: float = 0.0
     weight: float = 0.0
 
-    def observed(self, estimate: Estimate, decay: float = 0.999) -> "NoiseScale":
+    def observed(self, estimate: NoiseEstimate, decay: float = 0.999) -> "NoiseScale":
         """With one more step seen; ``decay`` is what is left of the weight of the steps before it.
 
         A step at k times the initial batch is worth k of the initial: give the k-th power of the usual decay.
@@ -93,11 +93,11 @@ class NoiseScale:
         )
 
     @property
-    def mean(self) -> Estimate:
+    def mean(self) -> NoiseEstimate:
         """The averaged figures; zeros before anything was seen."""
         if self.weight == 0:
-            return Estimate(0.0, 0.0)
-        return Estimate(self.square / self.weight, self.variance / self.weight)
+            return NoiseEstimate(0.0, 0.0)
+        return NoiseEstimate(self.square / self.weight, self.variance / self.weight)
 
     @property
     def samples(self) -> float:

@@ -104,7 +104,7 @@ class LinearProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class MeasuredRate:
     """A measured rate in samples per second: all GPUs on one node, and spread over nodes where that was measured."""
 
     gpus: int
@@ -112,7 +112,7 @@ class Figure:
     apart: float | None = None
 
 
-Figures = tuple[Figure, ...]
+Figures = tuple[MeasuredRate, ...]
 """Figures of one model, batch size and kind, by ascending GPU count."""
 
 

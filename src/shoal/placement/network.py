@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.decision import Reason, ReasonCode, Refusal, Seating, Verdict, Verdicts
+from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
-from shoal.core.room import FreeGpus
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.placement import packed
@@ -39,7 +39,7 @@ class NetworkPlacer:
         changed = (gpus != columns.held) | ((gpus > 0) & (columns.held > 0) & (kinds != columns.kind))
         if not changed.any():
             return Seating()
-        plan = _Plan(snapshot, snapshot.room.thaw())
+        plan = _NetworkDraft(snapshot, snapshot.room.thaw())
         overruled: dict[int, Verdict] = {}
         for i in np.flatnonzero((gpus > 0) & (columns.state == JobState.STOPPING)).tolist():
             overruled[i] = Refusal(Reason(ReasonCode.STOPPING))
@@ -73,7 +73,7 @@ def _kinds(snapshot: Snapshot, verdicts: Verdicts) -> NDArray[np.int_] | None:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _NetworkDraft:
     """One seating in the making: free room, and who of those not yet seated was where."""
 
     snapshot: Snapshot

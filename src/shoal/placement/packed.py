@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shoal.core.decision import Seating, Verdicts
-from shoal.core.room import FreeGpus
+from shoal.core.free_gpus import FreeGpus
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.placement.seating import few_nodes, merged, seat_changes

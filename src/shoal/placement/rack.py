@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shoal.core.decision import Seating, Verdicts
-from shoal.core.room import FreeGpus
+from shoal.core.free_gpus import FreeGpus
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.placement import packed

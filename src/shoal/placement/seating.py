@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.decision import Grant, Reason, ReasonCode, Refusal, Seating, Verdict, Verdicts
+from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
-from shoal.core.room import FreeGpus
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 
@@ -55,7 +55,7 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
     granted = gpus > 0
     wanting = (changed & granted).nonzero()[0]
     leaving = (changed & ~granted).nonzero()[0].tolist()
-    plan = _Plan(snapshot, verdicts, find, leaving)
+    plan = _SeatingDraft(snapshot, verdicts, find, leaving)
     # Jobs that change kinds may take each other's seats, so all of them must come free before anyone sits down.
     together = shared or moves or near or bool(verdicts.placements)
     return plan.seat_units(wanting, mates) if together else plan.seat_each(wanting)
@@ -80,7 +80,7 @@ def _mates(verdicts: Verdicts) -> dict[int, int]:
 _STOPPING = int(JobState.STOPPING)
 
 
-class _Plan:
+class _SeatingDraft:
     """One seating in the making."""
 
     def __init__(self, snapshot: Snapshot, verdicts: Verdicts, find: Finder, leaving: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from shoal.core.errors import InputError, nearest
-from shoal.core.seams import Policy
+from shoal.core.interfaces import Policy
 
 USUAL_KNOWLEDGE = "profiled"
 """What nearly all policies are told of speed: the declared tables."""
@@ -39,91 +39,113 @@ class Entry:
 
 
 POLICIES: dict[str, Entry] = {
-    "fifo": Entry("fifo:Fifo", "first in, first out; the head of the line blocks", "classic; Gavel (OSDI '20) §4.2"),
-    "srtf": Entry("shortest:Srtf", "shortest remaining time first, preemptive", "classic; AFS (NSDI '21) §2.3"),
-    "srsf": Entry("shortest:Srsf", "shortest remaining service first, preemptive", "Tiresias (NSDI '19) §2.3"),
-    "las": Entry("las:Las", "least attained service first, by quanta", "Tiresias (NSDI '19); Gavel (OSDI '20) §4.1"),
+    "fifo": Entry(
+        "classic.fifo:Fifo", "first in, first out; the head of the line blocks", "classic; Gavel (OSDI '20) §4.2"
+    ),
+    "srtf": Entry("classic.shortest:Srtf", "shortest remaining time first, preemptive", "classic; AFS (NSDI '21) §2.3"),
+    "srsf": Entry("classic.shortest:Srsf", "shortest remaining service first, preemptive", "Tiresias (NSDI '19) §2.3"),
+    "las": Entry(
+        "classic.las:Las", "least attained service first, by quanta", "Tiresias (NSDI '19); Gavel (OSDI '20) §4.1"
+    ),
     "tiresias": Entry(
-        "tiresias:Tiresias", "queues by attained service, first come first served in each", "Tiresias (NSDI '19)"
+        "classic.tiresias:Tiresias",
+        "queues by attained service, first come first served in each",
+        "Tiresias (NSDI '19)",
     ),
     "gittins": Entry(
-        "gittins:Gittins", "likeliest to finish per GPU-second first, by age", "Tiresias (NSDI '19), 2D-Gittins"
+        "classic.gittins:Gittins", "likeliest to finish per GPU-second first, by age", "Tiresias (NSDI '19), 2D-Gittins"
     ),
     "max-min": Entry(
-        "max_min:MaxMin",
+        "elastic.max_min:MaxMin",
         "max-min fair GPU counts, GPU by GPU; turns when jobs outnumber GPUs",
         "AFS (NSDI '21) §2.2, the Max-Min baseline",
     ),
     "optimus": Entry(
-        "optimus:Optimus",
+        "elastic.optimus:Optimus",
         "GPUs one by one to the job whose completion they bring forward most",
         "Optimus (EuroSys '18); AFS (NSDI '21) §5",
     ),
     "slaq": Entry(
-        "slaq:Slaq",
+        "elastic.slaq:Slaq",
         "GPUs one by one to the job whose loss they bring down most",
         "SLAQ (SoCC '17); Themis (NSDI '20) §6.1",
     ),
-    "srtf-e": Entry("altruistic:SrtfE", "as srtf, then what is left to running elastic jobs", "AFS (NSDI '21) §5.5"),
-    "srsf-e": Entry("altruistic:SrsfE", "as srsf, then what is left to running elastic jobs", "AFS (NSDI '21) §5.5"),
-    "afs-l": Entry(
-        "afs:AfsL", "elastic shares by length and efficiency; lengths known", "AFS (NSDI '21) §3.3, Algorithm 1"
+    "srtf-e": Entry(
+        "elastic.altruistic:SrtfE", "as srtf, then what is left to running elastic jobs", "AFS (NSDI '21) §5.5"
     ),
-    "afs-p": Entry("afs:AfsP", "elastic shares by efficiency; turns when jobs outnumber GPUs", "AFS (NSDI '21) §3.3"),
-    "afs-s": Entry("afs:AfsS", "as afs-p, knowing only each job's best number of GPUs", "AFS (NSDI '21) Appendix D"),
+    "srsf-e": Entry(
+        "elastic.altruistic:SrsfE", "as srsf, then what is left to running elastic jobs", "AFS (NSDI '21) §5.5"
+    ),
+    "afs-l": Entry(
+        "elastic.afs:AfsL", "elastic shares by length and efficiency; lengths known", "AFS (NSDI '21) §3.3, Algorithm 1"
+    ),
+    "afs-p": Entry(
+        "elastic.afs:AfsP", "elastic shares by efficiency; turns when jobs outnumber GPUs", "AFS (NSDI '21) §3.3"
+    ),
+    "afs-s": Entry(
+        "elastic.afs:AfsS", "as afs-p, knowing only each job's best number of GPUs", "AFS (NSDI '21) Appendix D"
+    ),
     "rank": Entry(
-        "rank:Rank",
+        "elastic.rank:Rank",
         "GPUs one by one to the highest rank-weighted speed-up; lengths known",
         "ours, after heSRPT (2019)",
         adapting="online",
     ),
     "pollux": Entry(
-        "pollux:Pollux",
+        "pollux.policy:Pollux",
         "GPUs and batch sizes so that the power mean of goodput over fair shares is highest",
         "Pollux (OSDI '21); Sia (SOSP '23) for kinds",
         knowledge="online",
     ),
     "gandiva": Entry(
-        "gandiva:Gandiva",
+        "classic.gandiva:Gandiva",
         "time slices, migration by profile, packing by trial and error",
         "Gandiva (OSDI '18); Gavel (OSDI '20) §7.3",
     ),
     "gandiva-fair": Entry(
-        "gandiva_fair:GandivaFair",
+        "classic.gandiva_fair:GandivaFair",
         "stride scheduling with tickets, gangs and rounds",
         "Gandiva-Fair (EuroSys '20); Shockwave (NSDI '23) §8.2",
     ),
     "allox": Entry(
-        "allox:Allox", "least total completion time by matching, with a fairness filter", "AlloX (EuroSys '20)"
+        "classic.allox:Allox", "least total completion time by matching, with a fairness filter", "AlloX (EuroSys '20)"
     ),
-    "ossp": Entry("ossp:Ossp", "least makespan of the live jobs, with a certified bound", "Shockwave (NSDI '23) §8.2"),
-    "mst": Entry("mst:Mst", "the most total throughput each round", "Shockwave (NSDI '23) §8.2; Gavel (OSDI '20) §4.2"),
-    "drf": Entry("drf:Drf", "tenants levelled by their dominant share of any GPU kind, by rounds", "DRF (NSDI '11)"),
+    "ossp": Entry(
+        "classic.ossp:Ossp", "least makespan of the live jobs, with a certified bound", "Shockwave (NSDI '23) §8.2"
+    ),
+    "mst": Entry(
+        "classic.mst:Mst", "the most total throughput each round", "Shockwave (NSDI '23) §8.2; Gavel (OSDI '20) §4.2"
+    ),
+    "drf": Entry(
+        "classic.drf:Drf", "tenants levelled by their dominant share of any GPU kind, by rounds", "DRF (NSDI '11)"
+    ),
     "gavel.max-min": Entry(
-        "gavel.fairness:MaxMin",
+        "gavel.fairness:GavelMaxMin",
         "time shares that level weighted, normalised throughput (LAS on unequal GPUs)",
         "Gavel (OSDI '20) §4.1",
     ),
     "gavel.makespan": Entry(
-        "gavel.fairness:Makespan", "time shares with which the last job is done soonest", "Gavel (OSDI '20) §4.2"
+        "gavel.fairness:GavelMakespan", "time shares with which the last job is done soonest", "Gavel (OSDI '20) §4.2"
     ),
     "gavel.ftf": Entry(
-        "gavel.fairness:FinishTime",
+        "gavel.fairness:GavelFinishTime",
         "time shares that make the worst finish-time fairness best",
         "Gavel (OSDI '20) §4.2",
     ),
-    "gavel.fifo": Entry("gavel.line:Fifo", "first in, first out, on the fastest GPUs", "Gavel (OSDI '20) §4.2"),
-    "gavel.sjf": Entry("gavel.line:Shortest", "shortest job first, on the fastest GPUs", "Gavel (OSDI '20) §4.2"),
-    "gavel.throughput": Entry("gavel.line:Throughput", "the most throughput in all", "Gavel (OSDI '20) §4.2"),
-    "gavel.cost": Entry("gavel.cost:Cost", "the most throughput for the money", "Gavel (OSDI '20) §4.2"),
+    "gavel.fifo": Entry("gavel.sums:GavelFifo", "first in, first out, on the fastest GPUs", "Gavel (OSDI '20) §4.2"),
+    "gavel.sjf": Entry("gavel.sums:GavelShortest", "shortest job first, on the fastest GPUs", "Gavel (OSDI '20) §4.2"),
+    "gavel.throughput": Entry("gavel.sums:GavelThroughput", "the most throughput in all", "Gavel (OSDI '20) §4.2"),
+    "gavel.cost": Entry("gavel.cost:GavelCost", "the most throughput for the money", "Gavel (OSDI '20) §4.2"),
     "gavel.cost-slo": Entry(
-        "gavel.cost:CostSlo", "the most throughput for the money that meets deadlines", "Gavel (OSDI '20) §4.2"
+        "gavel.cost:GavelCostSlo", "the most throughput for the money that meets deadlines", "Gavel (OSDI '20) §4.2"
     ),
     "gavel.hierarchical": Entry(
-        "gavel.tree:Hierarchical", "a tree of tenants, each node fair or first in first out", "Gavel (OSDI '20) §4.3"
+        "gavel.hierarchy:GavelHierarchical",
+        "a tree of tenants, each node fair or first in first out",
+        "Gavel (OSDI '20) §4.3",
     ),
     "apps": Entry(
-        "app_order:AppOrder",
+        "themis.app_order:AppOrder",
         "leased GPUs to whole apps: the least served, or those with the least left, first",
         "Themis (NSDI '20) §6.1: Tiresias, SRTF and SRSF",
     ),
@@ -138,12 +160,12 @@ POLICIES: dict[str, Entry] = {
         "Shockwave (NSDI '23)",
     ),
     "shoal": Entry(
-        "shoal:Shoal",
+        "market:Market",
         "everybody done by its fair finish, all by a common horizon, the smallest first",
         "ours; docs/house-policy.md",
     ),
     "isolated": Entry(
-        "isolated:Isolated",
+        "classic.isolated:Isolated",
         "every job as if it owned exactly 1/n of the cluster; idles the rest",
         "Gavel (OSDI '20) §4.1; Pollux (OSDI '21) §5.3.1",
     ),

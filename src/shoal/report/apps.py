@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.report.history import Floats, History, Ints
-from shoal.report.steps import Steps
+from shoal.report.step_functions import Steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.errors import InputError, nearest
-from shoal.report.files import Run
+from shoal.report.files import StoredRun
 from shoal.report.history import Floats, Ints
 from shoal.report.metrics import JobTable, Summary, unfair
 
@@ -86,7 +86,7 @@ MEASURES: tuple[Measure, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PolicyResult:
     """How one policy did: over which seeds, how many jobs it completed of how many, the mean of each measure."""
 
     policy: str
@@ -122,7 +122,7 @@ class Comparison:
     workload: str
     cluster: str
     baseline: str
-    standings: tuple[Standing, ...]
+    standings: tuple[PolicyResult, ...]
     differences: tuple[Difference, ...]
 
     def best(self, measure: Measure) -> tuple[str, ...]:
@@ -142,12 +142,12 @@ class Comparison:
         return asdict(self)
 
 
-def compare(runs: Sequence[Run], baseline: str | None = None) -> list[Comparison]:
+def compare(runs: Sequence[StoredRun], baseline: str | None = None) -> list[Comparison]:
     """One comparison for each workload, cluster and world; the baseline is the first policy unless one is named."""
     policies = list(dict.fromkeys(run.policy for run in runs))
     if baseline is not None and baseline not in policies:
         raise InputError("baseline", baseline, nearest(baseline, policies))
-    settings: dict[tuple[str, ...], list[Run]] = {}
+    settings: dict[tuple[str, ...], list[StoredRun]] = {}
     for run in runs:
         settings.setdefault(_conditions(run.summary), []).append(run)
     return [_compared(key[0], key[1], group, baseline) for key, group in settings.items()]
@@ -161,8 +161,8 @@ def _conditions(summary: Summary) -> tuple[str, ...]:
     return tuple("" if value is None else str(value) for value in given)
 
 
-def _compared(workload: str, cluster: str, runs: Sequence[Run], baseline: str | None) -> Comparison:
-    by_policy: dict[str, dict[int, Run]] = {}
+def _compared(workload: str, cluster: str, runs: Sequence[StoredRun], baseline: str | None) -> Comparison:
+    by_policy: dict[str, dict[int, StoredRun]] = {}
     for run in runs:
         if run.seed in by_policy.setdefault(run.policy, {}):
             other = by_policy[run.policy][run.seed].path
@@ -180,12 +180,12 @@ def _compared(workload: str, cluster: str, runs: Sequence[Run], baseline: str | 
     return Comparison(workload, cluster, base, standings, tuple(differences))
 
 
-def _standing(policy: str, runs: Sequence[Run]) -> Standing:
+def _standing(policy: str, runs: Sequence[StoredRun]) -> PolicyResult:
     def mean(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]
         return float(np.mean(known)) if len(known) == len(values) else None
 
-    return Standing(
+    return PolicyResult(
         policy,
         tuple(run.seed for run in runs),
         float(np.mean([run.summary["jobs"] for run in runs])),
@@ -195,7 +195,7 @@ def _standing(policy: str, runs: Sequence[Run]) -> Standing:
 
 
 def _difference(
-    policy: str, base: str, measure: Measure, theirs: Mapping[int, Run], ours: Mapping[int, Run]
+    policy: str, base: str, measure: Measure, theirs: Mapping[int, StoredRun], ours: Mapping[int, StoredRun]
 ) -> Difference | None:
     pairs = [
         (x, y, seed)

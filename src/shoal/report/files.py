@@ -26,7 +26,7 @@ _COUNTS = ("gpus", "restarts")
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StoredRun:
     """One policy on one seed, as found on disk; ``journal`` is None where it was not kept."""
 
     path: Path
@@ -110,7 +110,7 @@ def from_parquet(data: bytes) -> JobTable:
     return JobTable(**columns, rho={name: table[f"rho_{name}"].to_numpy().astype(np.float64) for name in DEFINITIONS})
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path) -> StoredRun:
     """The run in a directory; what is missing or broken is named."""
     try:
         summary = json.loads((directory / SUMMARY).read_bytes())
@@ -119,7 +119,7 @@ def read_run(directory: Path) -> Run:
         hint = "not a whole run: needs a summary.json and a jobs.parquet that `shoal simulate --out DIR` wrote"
         raise InputError("run", str(directory), f"{hint} ({error})") from error
     journal = directory / JOURNAL
-    return Run(directory, summary, jobs, journal if journal.is_file() else None)
+    return StoredRun(directory, summary, jobs, journal if journal.is_file() else None)
 
 
 def is_home(directory: Path) -> bool:
@@ -127,9 +127,9 @@ def is_home(directory: Path) -> bool:
     return (directory / JOURNAL).is_file() and not (directory / SUMMARY).exists()
 
 
-def find_runs(paths: Iterable[str | Path]) -> list[Run]:
+def find_runs(paths: Iterable[str | Path]) -> list[StoredRun]:
     """Every run in or under these directories, each once, in the order named and then by name."""
-    found: dict[Path, Run] = {}
+    found: dict[Path, StoredRun] = {}
     for given in map(Path, paths):
         if not given.is_dir():
             raise InputError("run", str(given), "no such directory; name what `shoal simulate --out DIR` wrote")

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.backoff import MOST_CRASHES
 from shoal.core.commands import Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
@@ -36,6 +35,7 @@ from shoal.core.events import (
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
+from shoal.core.retry import MOST_CRASHES
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
 from shoal.core.units import JobId, Seconds, TenantId
 from shoal.store.codec import COMMAND_TAGS, DECIDED, EVENT_TAGS, HEADER, HEARD

@@ -11,15 +11,15 @@ from importlib import resources
 from pathlib import Path
 
 from shoal.core.errors import InputError
-from shoal.report.compare import MEASURES, Comparison, Standing, compare
-from shoal.report.figures import Chart, charts
-from shoal.report.files import Run
-from shoal.report.text import basis, change, figure, heading
+from shoal.report.chart_data import Chart, charts
+from shoal.report.compare import MEASURES, Comparison, PolicyResult, compare
+from shoal.report.files import StoredRun
+from shoal.report.tables import basis, change, figure, heading
 
 _VERDICTS = {"better": "better", "worse": "worse"}
 
 
-def write_page(runs: Sequence[Run], path: Path, baseline: str | None = None) -> None:
+def write_page(runs: Sequence[StoredRun], path: Path, baseline: str | None = None) -> None:
     """Write the page; the same runs give the same bytes."""
     try:
         path.write_text(page(runs, baseline), encoding="utf-8")
@@ -27,7 +27,7 @@ def write_page(runs: Sequence[Run], path: Path, baseline: str | None = None) -> 
         raise InputError("html", str(path), f"cannot be written: {error.strerror or error}") from error
 
 
-def page(runs: Sequence[Run], baseline: str | None = None) -> str:
+def page(runs: Sequence[StoredRun], baseline: str | None = None) -> str:
     """The whole page: one part for each workload and cluster."""
     from plotly.offline import get_plotlyjs
 
@@ -56,7 +56,7 @@ def page(runs: Sequence[Run], baseline: str | None = None) -> str:
     return head
 
 
-def _belongs(run: Run, comparison: Comparison) -> bool:
+def _belongs(run: StoredRun, comparison: Comparison) -> bool:
     here = (str(run.summary.get("workload") or ""), str(run.summary.get("cluster") or ""))
     return here == (comparison.workload, comparison.cluster)
 
@@ -76,7 +76,7 @@ def _where(comparison: Comparison) -> str:
     return comparison.workload or "an unnamed workload"
 
 
-def _part(number: int, comparison: Comparison, runs: Sequence[Run], data: Chart, headline: str) -> str:
+def _part(number: int, comparison: Comparison, runs: Sequence[StoredRun], data: Chart, headline: str) -> str:
     over_time = _over_time(number) if data["time"] else ""
     return f"""
 <section class="part" data-part="{number}">
@@ -114,7 +114,7 @@ def _over_time(number: int) -> str:
     <div class="chart" id="held-{number}"></div></figure>"""
 
 
-def _facts(comparison: Comparison, runs: Sequence[Run]) -> str:
+def _facts(comparison: Comparison, runs: Sequence[StoredRun]) -> str:
     seeds = sorted({run.seed for run in runs})
     knowledge = sorted({str(run.summary["knowledge"]) for run in runs if run.summary.get("knowledge")})
     counts = sorted({int(run.summary["jobs"]) for run in runs})
@@ -132,7 +132,7 @@ def _facts(comparison: Comparison, runs: Sequence[Run]) -> str:
     return f'<dl class="facts">{items}</dl>'
 
 
-def _settings(runs: Sequence[Run]) -> dict[str, str]:
+def _settings(runs: Sequence[StoredRun]) -> dict[str, str]:
     """What the runs were made with; where they differ, every value is shown."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
@@ -151,7 +151,7 @@ def _table(comparison: Comparison) -> str:
     )
 
 
-def _row(at: int, comparison: Comparison, standing: Standing) -> str:
+def _row(at: int, comparison: Comparison, standing: PolicyResult) -> str:
     cells = [f'<th scope="row"><i class="swatch" data-policy="{at}"></i>{escape(standing.policy)}</th>']
     short = standing.completed < standing.jobs
     count = f"{standing.completed:,.6g}" + (f" of {standing.jobs:,.6g}" if short else "")

@@ -27,11 +27,11 @@ from shoal.core.errors import InputError
 from shoal.core.lifecycle import JobState
 from shoal.core.units import JobId, TenantId
 from shoal.perf.catalog import Catalog, catalog
-from shoal.report.alone import Alone, run_alone
 from shoal.report.apps import app_table, live_apps, searched_together
-from shoal.report.fluid import share_equally
 from shoal.report.history import Floats, History, Ints
-from shoal.report.steps import Steps
+from shoal.report.isolated_run import Alone, run_alone
+from shoal.report.processor_sharing import share_equally
+from shoal.report.step_functions import Steps
 
 DEFINITIONS = ("themis", "isolated", "contention", "shockwave")
 """The names of the four definitions of finish-time fairness."""

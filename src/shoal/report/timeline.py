@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.perf.catalog import Catalog, catalog
-from shoal.report.alone import single_gpu_rates
 from shoal.report.history import Floats, History, Ints
-from shoal.report.steps import Steps
+from shoal.report.isolated_run import single_gpu_rates
+from shoal.report.step_functions import Steps
 
 MOST_POINTS = 2000
 """Intervals in a timeline: more than a screen has columns of pixels."""

@@ -5,9 +5,9 @@ of it, and every refusal is a ``Problem`` that names the field, the value and th
 """
 
 from shoal.serve.app import make_app
-from shoal.serve.bounds import Limits
-from shoal.serve.desk import Desk, Figures
+from shoal.serve.control_plane_api import ControlPlaneAPI, MetricsView
+from shoal.serve.limits import ServerLimits
 from shoal.serve.server import Listening, serve
 from shoal.serve.tokens import Tokens
 
-__all__ = ["Desk", "Figures", "Limits", "Listening", "Tokens", "make_app", "serve"]
+__all__ = ["ControlPlaneAPI", "Listening", "MetricsView", "ServerLimits", "Tokens", "make_app", "serve"]

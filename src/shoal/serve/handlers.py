@@ -14,15 +14,17 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from shoal.core.errors import InputError
-from shoal.serve.bounds import too_many
+from shoal.serve.errors import RequestError, bad_input, unknown_app, unknown_job
+from shoal.serve.limits import too_many
 from shoal.serve.metrics import MEDIA
-from shoal.serve.refusals import Refusal, bad_input, unknown_app, unknown_job
-from shoal.serve.table import Call, Room
+from shoal.serve.route import AppContext, Call
 from shoal.serve.tokens import Holder, LastAdmin, NameTaken
 from shoal.wire.messages import (
     AcctRow,
+    AgentOrders,
+    AgentReport,
+    AppBidMessage,
     AppOffer,
-    Batch,
     ClusterRow,
     Hello,
     JobDetail,
@@ -31,15 +33,13 @@ from shoal.wire.messages import (
     Natural,
     NewToken,
     NodeRow,
-    Orders,
-    Problem,
-    Report,
+    ProblemDetails,
     Reshape,
     Submission,
+    SubmissionBatch,
     Submitted,
     TenantRow,
     TokenRow,
-    Valuation,
     WhatIf,
 )
 
@@ -75,33 +75,33 @@ class LogQuery(Struct, forbid_unknown_fields=True, frozen=True):
 # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def submit(room: Room, call: Call) -> Submitted:
+async def submit(room: AppContext, call: Call) -> Submitted:
     """Take in one job."""
     body: Submission = call.body
     return await _take_in(room, call.who, [body], "tenant")
 
 
-async def submit_batch(room: Room, call: Call) -> Submitted:
+async def submit_batch(room: AppContext, call: Call) -> Submitted:
     """Take in many jobs, all or none."""
-    body: Batch = call.body
+    body: SubmissionBatch = call.body
     return await _take_in(room, call.who, body.jobs, "jobs[{}].tenant")
 
 
-async def _take_in(room: Room, who: Holder, jobs: list[Submission], field: str) -> Submitted:
+async def _take_in(room: AppContext, who: Holder, jobs: list[Submission], field: str) -> Submitted:
     for index, job in enumerate(jobs):
         _own_tenant(who, job, field.format(index))
     future = await asyncio.to_thread(room.desk.submit, jobs, who.tenant or _NOBODYS)
     return Submitted(await _durable(room, future))
 
 
-async def cancel(room: Room, call: Call) -> None:
+async def cancel(room: AppContext, call: Call) -> None:
     """End a job."""
     job = call.path["job"]
     with _known(job):
         await _durable(room, await asyncio.to_thread(room.desk.cancel, job, call.who.sees))
 
 
-async def reshape(room: Room, call: Call) -> None:
+async def reshape(room: AppContext, call: Call) -> None:
     """Give a job another gang."""
     job = call.path["job"]
     body: Reshape = call.body
@@ -109,20 +109,20 @@ async def reshape(room: Room, call: Call) -> None:
         await _durable(room, await asyncio.to_thread(room.desk.reshape, job, body, call.who.sees))
 
 
-async def jobs(room: Room, call: Call) -> list[JobRow]:
+async def jobs(room: AppContext, call: Call) -> list[JobRow]:
     """The jobs one may see."""
     query: JobsQuery = call.query
     return await asyncio.to_thread(room.desk.jobs, call.who.sees, ended=query.all)
 
 
-async def job(room: Room, call: Call) -> JobDetail:
+async def job(room: AppContext, call: Call) -> JobDetail:
     """One job."""
     name = call.path["job"]
     with _known(name):
         return await asyncio.to_thread(room.desk.job, name, call.who.sees)
 
 
-async def log(room: Room, call: Call) -> LogPart:
+async def log(room: AppContext, call: Call) -> LogPart:
     """A piece of a log."""
     name = call.path["job"]
     query: LogQuery = call.query
@@ -145,17 +145,17 @@ async def log(room: Room, call: Call) -> LogPart:
 # ── apps ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def offer(room: Room, call: Call) -> AppOffer:
+async def offer(room: AppContext, call: Call) -> AppOffer:
     """How an app stands before the next auction."""
     app = call.path["app"]
     with _known(app, unknown_app):
         return await asyncio.to_thread(room.desk.offer, app, call.who.sees)
 
 
-async def bid(room: Room, call: Call) -> None:
+async def bid(room: AppContext, call: Call) -> None:
     """Hear what GPUs are worth to an app."""
     app = call.path["app"]
-    body: Valuation = call.body
+    body: AppBidMessage = call.body
     with _known(app, unknown_app):
         await _durable(room, await asyncio.to_thread(room.desk.bid, app, body, call.who.sees))
 
@@ -163,27 +163,27 @@ async def bid(room: Room, call: Call) -> None:
 # ── the cluster ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def nodes(room: Room, call: Call) -> list[NodeRow]:
+async def nodes(room: AppContext, call: Call) -> list[NodeRow]:
     """The nodes."""
     return await asyncio.to_thread(room.desk.nodes, call.who.sees)
 
 
-async def share(room: Room, call: Call) -> list[TenantRow]:
+async def share(room: AppContext, call: Call) -> list[TenantRow]:
     """Who holds and has had how much."""
     return await asyncio.to_thread(room.desk.share, call.who.sees)
 
 
-async def acct(room: Room, call: Call) -> list[AcctRow]:
+async def acct(room: AppContext, call: Call) -> list[AcctRow]:
     """The jobs that ended."""
     return await asyncio.to_thread(room.desk.acct, call.who.sees)
 
 
-async def cluster(room: Room, call: Call) -> ClusterRow:
+async def cluster(room: AppContext, call: Call) -> ClusterRow:
     """The cluster in one look."""
     return await asyncio.to_thread(room.desk.cluster)
 
 
-async def what_if(room: Room, call: Call) -> Any:
+async def what_if(room: AppContext, call: Call) -> Any:
     """Answer a question about another policy, more machines or one more job."""
     body: WhatIf = call.body
     if body.job is not None:
@@ -203,14 +203,14 @@ async def what_if(room: Room, call: Call) -> Any:
     threading.Thread(target=think, name="what-if", daemon=True).start()
     if await _came(room, answer, room.limits.question_seconds):
         return answer.result()
-    raise Refusal(503, Problem("not answered in time", hint="ask for fewer policies or seeds"))
+    raise RequestError(503, ProblemDetails("not answered in time", hint="ask for fewer policies or seeds"))
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
     """An answer that goes on: counted from before its first byte to after its last."""
 
-    room: Room
+    room: AppContext
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the caller leaves or the server stops."""
@@ -221,7 +221,7 @@ class Listener:
             self.room.listeners -= 1
 
 
-async def events(room: Room, call: Call) -> Listener:
+async def events(room: AppContext, call: Call) -> Listener:
     """Server-sent events, one at each change."""
     if room.listeners >= room.limits.listeners:
         raise too_many("too many listeners", 5.0)
@@ -231,16 +231,16 @@ async def events(room: Room, call: Call) -> Listener:
 # ── agents ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def hello(room: Room, call: Call) -> Orders:
+async def hello(room: AppContext, call: Call) -> AgentOrders:
     """An agent introduces itself."""
     body: Hello = call.body
     _own_node(call.who, body.node)
     return room.desk.hello(body)
 
 
-async def sync(room: Room, call: Call) -> Orders:
+async def sync(room: AppContext, call: Call) -> AgentOrders:
     """Hear an agent and give its orders: at once when they are news to it, else when they change or it has waited."""
-    report: Report = call.body
+    report: AgentReport = call.body
     _own_node(call.who, report.node)
     orders = room.desk.sync(report)
     room.reports[report.node] = report
@@ -257,7 +257,7 @@ async def sync(room: Room, call: Call) -> Orders:
 # ── the door itself ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def create_token(room: Room, call: Call) -> TokenRow:
+async def create_token(room: AppContext, call: Call) -> TokenRow:
     """Make a token."""
     body: NewToken = call.body
     try:
@@ -266,12 +266,12 @@ async def create_token(room: Room, call: Call) -> TokenRow:
         raise bad_input(error, 409) from error
 
 
-async def tokens(room: Room, call: Call) -> list[TokenRow]:
+async def tokens(room: AppContext, call: Call) -> list[TokenRow]:
     """The tokens there are."""
     return room.tokens.rows()
 
 
-async def revoke_token(room: Room, call: Call) -> None:
+async def revoke_token(room: AppContext, call: Call) -> None:
     """End a token."""
     name = call.path["token"]
     try:
@@ -282,17 +282,17 @@ async def revoke_token(room: Room, call: Call) -> None:
         raise bad_input(error, 409) from error
 
 
-async def metrics(room: Room, call: Call) -> Response:
+async def metrics(room: AppContext, call: Call) -> Response:
     """The figures for Prometheus."""
     return Response(await asyncio.to_thread(room.metrics.text), headers={"Content-Type": MEDIA})
 
 
-async def health(room: Room, call: Call) -> Health:
+async def health(room: AppContext, call: Call) -> Health:
     """Whether the loop lives."""
     return Health(room.version)
 
 
-async def openapi(room: Room, call: Call) -> dict[str, Any]:
+async def openapi(room: AppContext, call: Call) -> dict[str, Any]:
     """The description of all this."""
     return room.description
 
@@ -307,11 +307,13 @@ def _own_tenant(who: Holder, job: Submission, field: str) -> None:
 
 def _own_node(who: Holder, node: str) -> None:
     if who.node not in (None, node):
-        raise Refusal(403, Problem("this token is another node's", "node", node, f"it speaks for {who.node} alone"))
+        raise RequestError(
+            403, ProblemDetails("this token is another node's", "node", node, f"it speaks for {who.node} alone")
+        )
 
 
 @contextmanager
-def _known(name: str, unknown: Callable[[str], Refusal] = unknown_job) -> Iterator[None]:
+def _known(name: str, unknown: Callable[[str], RequestError] = unknown_job) -> Iterator[None]:
     """An unknown job, or app, is a 404 that says the same whoever's it may be."""
     if not _ID.match(name):  # the cluster is not even asked about what cannot be an identifier
         raise unknown(name)
@@ -323,17 +325,19 @@ def _known(name: str, unknown: Callable[[str], Refusal] = unknown_job) -> Iterat
         raise unknown(name) from error
 
 
-async def _came(room: Room, future: "Future[_T]", seconds: float) -> bool:
+async def _came(room: AppContext, future: "Future[_T]", seconds: float) -> bool:
     """Wait for a promise that may take long; False when the time is over or the server stops."""
     future.add_done_callback(lambda _: room.bell.ring())
     return await room.bell.until(future.done, seconds)
 
 
-async def _durable(room: Room, future: "Future[_T]") -> _T:
+async def _durable(room: AppContext, future: "Future[_T]") -> _T:
     try:
         async with asyncio.timeout(room.limits.durable_seconds):
             # Shielded: whoever resolves it must not find it cancelled because the caller went away.
             return await asyncio.shield(asyncio.wrap_future(future))
     except TimeoutError as error:
-        problem = Problem("not known to be durable yet", hint="ask again; a submission's key keeps it from doubling")
-        raise Refusal(503, problem) from error
+        problem = ProblemDetails(
+            "not known to be durable yet", hint="ask again; a submission's key keeps it from doubling"
+        )
+        raise RequestError(503, problem) from error

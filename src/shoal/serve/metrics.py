@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from shoal.serve.desk import Desk, Figures
+from shoal.serve.control_plane_api import ControlPlaneAPI, MetricsView
 from shoal.wire.messages import TenantRow
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
@@ -17,7 +17,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 class Metrics:
     """Everything ``/v1/metrics`` says; the registry is its own, so several may live in one process."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ControlPlaneAPI) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "shoal_http_requests", "Requests answered.", ["method", "route", "status"], registry=self._registry
@@ -36,7 +36,7 @@ class Metrics:
 class _Plane:
     """Collects the plane's figures when scraped."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ControlPlaneAPI) -> None:
         self._desk = desk
         self._decisions = Histogram("shoal_decision_seconds", "Time to decide.", buckets=_SECONDS, registry=None)
         self._commits = Histogram(
@@ -61,7 +61,7 @@ class _Plane:
         yield from self._commits.collect()
 
 
-def _cluster(figures: Figures) -> Iterator[Metric]:
+def _cluster(figures: MetricsView) -> Iterator[Metric]:
     yield _by("shoal_gpus_up", "GPUs on nodes that answer.", "kind", figures.gpus_up.items())
     yield _by("shoal_gpus_used", "GPUs held by jobs.", "kind", figures.gpus_used.items())
     up, used = sum(figures.gpus_up.values()), sum(figures.gpus_used.values())
@@ -75,7 +75,7 @@ def _cluster(figures: Figures) -> Iterator[Metric]:
     )
 
 
-def _work(figures: Figures) -> Iterator[Metric]:
+def _work(figures: MetricsView) -> Iterator[Metric]:
     yield _by("shoal_jobs", "Jobs, by state.", "state", figures.states.items())
     yield CounterMetricFamily("shoal_decisions", "Decisions made.", value=figures.decisions)
     yield CounterMetricFamily("shoal_jobs_submitted", "Jobs accepted.", value=figures.submitted)

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from shoal.serve.table import Route
-from shoal.wire.messages import JobName, Name, Problem
+from shoal.serve.route import Route
+from shoal.wire.messages import JobName, Name, ProblemDetails
 
 _REFS = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -19,7 +19,7 @@ _TAGS = {"jobs": "jobs", "apps": "apps", "agent": "agents", "tokens": "tokens"}
 def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """The whole document."""
     types = {kind for route in routes for kind in (route.body, route.answer, route.query) if kind is not None}
-    ordered = sorted([*types, Problem, JobName, Name], key=repr)
+    ordered = sorted([*types, ProblemDetails, JobName, Name], key=repr)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REFS)
     by_type = dict(zip(ordered, schemas, strict=True))
     for route in routes:
@@ -66,7 +66,8 @@ def _responses(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
     if route.answer is not None:
         served["content"] = {route.media: {"schema": by_type[route.answer]}}
     refused = {
-        str(code): {"description": HTTPStatus(code).phrase, "content": _json(by_type[Problem])} for code in route.codes
+        str(code): {"description": HTTPStatus(code).phrase, "content": _json(by_type[ProblemDetails])}
+        for code in route.codes
     }
     return {str(route.status): served, **refused}
 

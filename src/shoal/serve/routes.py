@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from shoal.serve import handlers, metrics
-from shoal.serve.table import Route
+from shoal.serve.route import Route
 from shoal.wire.messages import (
     AcctRow,
+    AgentOrders,
+    AgentReport,
+    AppBidMessage,
     AppOffer,
-    Batch,
     ClusterRow,
     Hello,
     JobDetail,
@@ -16,15 +18,13 @@ from shoal.wire.messages import (
     LogPart,
     NewToken,
     NodeRow,
-    Orders,
-    Report,
     Reshape,
     Role,
     Submission,
+    SubmissionBatch,
     Submitted,
     TenantRow,
     TokenRow,
-    Valuation,
     WhatIf,
 )
 
@@ -54,7 +54,7 @@ _JOBS = (
         "Submit many jobs, all or none; answered when they are durable",
         _PEOPLE,
         Submitted,
-        body=Batch,
+        body=SubmissionBatch,
         status=201,
         alive=True,
         large=True,
@@ -110,7 +110,7 @@ _APPS = (
         handlers.bid,
         "Say what GPUs are worth to an app, for the jobs it has now; answered when it is durable",
         _PEOPLE,
-        body=Valuation,
+        body=AppBidMessage,
         status=204,
         refusals=(404,),
         alive=True,
@@ -148,7 +148,7 @@ _AGENTS = (
         handlers.hello,
         "An agent introduces itself",
         _AGENT,
-        Orders,
+        AgentOrders,
         body=Hello,
         alive=True,
         refusals=(409,),
@@ -159,8 +159,8 @@ _AGENTS = (
         handlers.sync,
         "An agent reports and is given its orders",
         _AGENT,
-        Orders,
-        body=Report,
+        AgentOrders,
+        body=AgentReport,
         alive=True,
         large=True,
         refusals=(409,),

@@ -12,12 +12,11 @@ from math import inf
 
 import numpy as np
 
-from shoal.core.backoff import MOST_CRASHES, retry_after
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.events import (
     BatchChanged,
     Event,
-    Heard,
+    EventBatch,
     JobCancelled,
     JobCompleted,
     JobCrashed,
@@ -32,13 +31,14 @@ from shoal.core.events import (
 )
 from shoal.core.job import ADAPTIVE, JobSpec
 from shoal.core.lifecycle import JobState
+from shoal.core.retry import MOST_CRASHES, retry_after
 from shoal.core.topology import Placement
 from shoal.core.units import JobId, Seconds
-from shoal.sim.agents import PLAIN, Agents, Habits, News
+from shoal.sim.batch_tuner import TICK
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
-from shoal.sim.life import Run, Standing
+from shoal.sim.job_run import JobRun, JobStart
+from shoal.sim.measurement import PLAIN, Agents, Habits, TickResult
 from shoal.sim.truth import RestartCost, Truth
-from shoal.sim.tuning import TICK
 from shoal.workload.schema import Job
 
 _IDLE_REVIEWS = 1000
@@ -80,7 +80,7 @@ class SimBackend:
     faults: Faults = NO_FAULTS
     seed: int = 0
     now: Seconds = 0.0
-    standings: Sequence[Standing] = ()
+    standings: Sequence[JobStart] = ()
     down: Collection[int] = ()
     marks: Mapping[JobId, Sequence[float]] = field(default_factory=dict)
     measuring: float = 0.0
@@ -88,7 +88,7 @@ class SimBackend:
     _heap: list[tuple[Seconds, int, int, int, int]] = field(default_factory=list)
     _sequence: int = 0
     _outbox: list[Event] = field(default_factory=list)
-    _runs: list[Run] = field(default_factory=list)
+    _runs: list[JobRun] = field(default_factory=list)
     _arrived: int = 0
     _unfinished: int = 0
     _running: set[int] = field(default_factory=set)
@@ -111,11 +111,11 @@ class SimBackend:
             self._by_chance(self.faults.node_mtbf, 0.0, _What.NODE_LOST, node)
             self._by_chance(self.faults.straggler_mtbf, 0.0, _What.STRAGGLED, node)
         self._arrived = len(self.standings)
-        self._runs = [Run.of(standing, self.now) for standing in self.standings]
+        self._runs = [JobRun.of(standing, self.now) for standing in self.standings]
         for job, standing in enumerate(self.standings):
             self._take_up(job, self._runs[job], standing)
 
-    def _take_up(self, job: int, run: Run, standing: Standing) -> None:
+    def _take_up(self, job: int, run: JobRun, standing: JobStart) -> None:
         """Go on with a job from where it stands."""
         if run.finished:
             self._unfinished -= 1
@@ -143,10 +143,10 @@ class SimBackend:
 
     # ── the two doors ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def wait(self, until: Seconds) -> Heard:
+    def wait(self, until: Seconds) -> EventBatch:
         """Jump to the next loud event, or to ``until``."""
         if self._at_rest():
-            return Heard(self.now, tuple(self._outbox), over=True)
+            return EventBatch(self.now, tuple(self._outbox), over=True)
         events = self._outbox  # what happens below may add to it as a side effect: one moment is one batch
         heap, specs = self._heap, self.specs
         loud = any(event.loud for event in events)
@@ -162,12 +162,12 @@ class SimBackend:
                 loud = _HAPPENINGS[what](self, a, b, events) or loud
             while self._arrived < len(specs) and specs[self._arrived].submitted == at:
                 events.append(JobSubmitted(at, specs[self._arrived]))
-                self._runs.append(Run(batch_size=specs[self._arrived].batch_size))
+                self._runs.append(JobRun(batch_size=specs[self._arrived].batch_size))
                 self._arrived += 1
                 loud = True
         self._outbox = []
         self._woken = loud
-        return Heard(self.now, tuple(events), over=until == inf and not events and not loud)
+        return EventBatch(self.now, tuple(events), over=until == inf and not events and not loud)
 
     def _at_rest(self) -> bool:
         """Whether every job is done, or nothing has run or come for so long that nothing ever will.
@@ -200,7 +200,7 @@ class SimBackend:
         at = self._arrived
         self.specs = [*self.specs[:at], spec, *self.specs[at:]]
         self.truth.admit(at, job, speed)
-        self._runs.append(Run(batch_size=spec.batch_size, resumes=resumes))
+        self._runs.append(JobRun(batch_size=spec.batch_size, resumes=resumes))
         self._arrived += 1
         self._unfinished += 1
         return JobSubmitted(self.now, spec)
@@ -234,7 +234,7 @@ class SimBackend:
 
     # ── a job's run ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, order: Start | Resize, run: Run) -> None:
+    def _begin(self, order: Start | Resize, run: JobRun) -> None:
         if run.placement is not None:
             self._leave(order.job, run)
         cost = self._start_cost(order.job, run.incarnation)
@@ -262,7 +262,7 @@ class SimBackend:
         again = incarnation > 0 or self._runs[job].resumes
         return self.restart_cost.of(self.truth.jobs[job]) if again else self.restart_cost.first
 
-    def _come_up(self, job: int, run: Run, at: Seconds) -> None:
+    def _come_up(self, job: int, run: JobRun, at: Seconds) -> None:
         """Train on the seats just taken from ``at`` on."""
         assert run.placement is not None
         run.began = run.since = max(at, self.now)
@@ -280,11 +280,11 @@ class SimBackend:
             self._outbox.append(JobStarted(self.now, job, run.incarnation, run.rate, run.done))
         self._await_tick(job, run)
 
-    def _await_tick(self, job: int, run: Run) -> None:
+    def _await_tick(self, job: int, run: JobRun) -> None:
         if run.adapts:
             self._push(max(run.since, self.now) + TICK, _What.TICKED, job, run.incarnation)
 
-    def _leave(self, job: int, run: Run) -> None:
+    def _leave(self, job: int, run: JobRun) -> None:
         run.done = run.progress(self.now)
         left, run.placement, run.rate = run.placement, None, 0.0
         run.stamp += 1
@@ -325,18 +325,18 @@ class SimBackend:
         if event is not None:
             self._outbox.append(event)
 
-    def _company(self, run: Run) -> int | None:
+    def _company(self, run: JobRun) -> int | None:
         """The job it shares its GPUs with now."""
         return run.partner if run.partner is not None and self._runs[run.partner].placement is not None else None
 
-    def _rate(self, job: int, run: Run, partner: int | None) -> float:
+    def _rate(self, job: int, run: JobRun, partner: int | None) -> float:
         """The real rate on the seats held."""
         assert run.placement is not None
         if run.adapts:
             return self._agents.rate(job, run, partner)
         return self.truth.rate(job, run.placement, run.batch_size, partner)
 
-    def _set_rate(self, job: int, run: Run) -> None:
+    def _set_rate(self, job: int, run: JobRun) -> None:
         """Set the rate for the seats held and put what comes next for this job on the heap."""
         partner = self._company(run)
         run.rate = self._rate(job, run, partner)
@@ -373,7 +373,7 @@ class SimBackend:
             return None
         return JobMeasured(self.now, job, run.incarnation, run.rate, run.done)
 
-    def _crash(self, job: int, run: Run, *, blamed: bool, cause: str) -> JobCrashed:
+    def _crash(self, job: int, run: JobRun, *, blamed: bool, cause: str) -> JobCrashed:
         """End the incarnation; what was done since the last checkpoint is lost. A job at fault is held back a while."""
         now, truth = self.now, self.truth.jobs[job]
         lost = (now - run.began) % self.faults.checkpoint_every if now > run.began else 0.0
@@ -440,14 +440,14 @@ class SimBackend:
         if run.placement is None or run.incarnation != incarnation:
             return False
         news = self._agents.tick(job, run, self._company(run), self.now)
-        if news is not News.NONE:
+        if news is not TickResult.NONE:
             run.done = run.progress(self.now)
             run.since = self.now
             self._set_rate(job, run)
         self._await_tick(job, run)
-        if news is News.NONE or news is News.PACE or run.tuner is None:
+        if news is TickResult.NONE or news is TickResult.PACE or run.tuner is None:
             return False
-        loud = news is News.LOUD
+        loud = news is TickResult.LOUD
         events.append(JobProfiled(self.now, job, incarnation, run.rate, run.done, run.tuner.report(), loud))
         return loud
 

@@ -18,7 +18,7 @@ from shoal.core.commands import Command
 from shoal.core.errors import InputError, nearest
 from shoal.core.events import (
     Event,
-    Heard,
+    EventBatch,
     JobCancelled,
     JobCompleted,
     JobCrashed,
@@ -29,9 +29,9 @@ from shoal.core.events import (
 )
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds
-from shoal.policy.autoscaling import GoodputRule, Need, Offer, Rule, ThroughputRule, ValueRule, wanted
-from shoal.sim.agents import Habits
+from shoal.policy.pollux.autoscaling import GoodputRule, Need, NodeOffer, RentRule, ThroughputRule, ValueRule, wanted
 from shoal.sim.backend import SimBackend
+from shoal.sim.measurement import Habits
 from shoal.sim.searches import Searches
 
 REVIEW: Seconds = 60.0
@@ -58,7 +58,7 @@ class CloudTerms:
     ``probe`` is by which fraction larger and smaller the batches are that agents try beside the one they settled on.
     """
 
-    rule: Rule = field(default_factory=GoodputRule)
+    rule: RentRule = field(default_factory=GoodputRule)
     boot: Seconds = 120.0
     keep: Seconds = 600.0
     probe: float = 0.0
@@ -185,23 +185,23 @@ class Cloud:
         kept = [Rental(node, since, self.ground.now) for node, since in self._since.items()]
         return Bill((*self._ended, *kept), self.ground.truth.topology)
 
-    def wait(self, until: Seconds) -> Heard:
+    def wait(self, until: Seconds) -> EventBatch:
         """Jump to the next loud event, to ``until``, or to where a node has booted or is given back."""
         if not self._open:
             self._open = True
-            return Heard(self.ground.now, tuple(NodeLost(self.ground.now, node) for node in sorted(self._away)))
+            return EventBatch(self.ground.now, tuple(NodeLost(self.ground.now, node) for node in sorted(self._away)))
         events: list[Event] = []
         while True:
             heard = self.front.wait(min(until, self._review_at, *self._booting.values()))
             events += heard.events
             concerned = [self._noted(event) for event in heard.events]
             if heard.over:
-                return Heard(heard.now, tuple(events), over=True)
+                return EventBatch(heard.now, tuple(events), over=True)
             events += self._booted(heard.now)
             if any(concerned) or heard.now >= self._review_at:
                 events += self._reviewed(heard.now)
             if heard.now >= until or any(event.loud for event in events):
-                return Heard(heard.now, tuple(events))
+                return EventBatch(heard.now, tuple(events))
 
     def _noted(self, event: Event) -> bool:
         """Whether a job came or ended."""
@@ -273,9 +273,9 @@ class Cloud:
         return [NodeLost(now, node), *self.ground.vacate(node, f"node {name} was given back")]
 
 
-def _offers(topology: Topology) -> tuple[Offer, ...]:
+def _offers(topology: Topology) -> tuple[NodeOffer, ...]:
     counts = {kind: sum(node.kind == kind for node in topology.nodes) for kind in topology.kinds}
     return tuple(
-        Offer(t.name, size, counts[t.name], t.price_per_hour)
+        NodeOffer(t.name, size, counts[t.name], t.price_per_hour)
         for t, size in zip(topology.types, topology.node_size, strict=True)
     )

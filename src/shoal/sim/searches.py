@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from shoal.core.commands import Command
-from shoal.core.events import Event, Heard, JobCompleted, JobCrashed, JobMeasured, JobSubmitted
+from shoal.core.events import Event, EventBatch, JobCompleted, JobCrashed, JobMeasured, JobSubmitted
 from shoal.core.job import JobSpec
 from shoal.core.units import JobId, JobNumber, Seconds
-from shoal.search.api import Phase, Search, Train, Trial
-from shoal.search.registry import parse_search
-from shoal.sim.agents import PLAIN, Habits
+from shoal.hpo.registry import parse_search
+from shoal.hpo.search import AppSearch, SearchPhase, Train, Trial
 from shoal.sim.backend import SimBackend
 from shoal.sim.faults import NO_FAULTS, Faults
+from shoal.sim.measurement import PLAIN, Habits
 from shoal.sim.truth import RestartCost, Truth
 from shoal.workload.schema import LEG, Job, trials_by_app
 
@@ -56,7 +56,7 @@ def _leg(row: Job, trial: Trial, wider: int, now: Seconds) -> Job:
 class _App:
     """An app: its search, the rows of its trials with their true speeds, and the jobs that train them now."""
 
-    search: Search
+    search: AppSearch
     rows: Sequence[Job]
     speeds: Sequence[float]
     jobs: dict[int, JobNumber] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class _App:
             return spec
         honesty = spec.work / job.work
 
-        def told(phase: Phase) -> tuple[int, int, float]:
+        def told(phase: SearchPhase) -> tuple[int, int, float]:
             gpus = _gang(row, phase.wider)
             return phase.trials, gpus, honesty * _work(row, phase.part, gpus)
 
@@ -114,7 +114,7 @@ class Searches:
         """A world in which the jobs of ``truth`` come: trials as their apps begin them, all others as they are."""
         speeds = {job.id: factor for job, factor in zip(truth.jobs, truth.factors, strict=True)}
         apps = {
-            name: _App(Search.of(parse_search(rows[0].search or ""), len(rows)), rows, [speeds[r.id] for r in rows])
+            name: _App(AppSearch.of(parse_search(rows[0].search or ""), len(rows)), rows, [speeds[r.id] for r in rows])
             for name, rows in trials_by_app(truth.jobs).items()
         }
         jobs, specs = [], []
@@ -143,12 +143,12 @@ class Searches:
         """Carry out commands at once."""
         self.world.send(commands)
 
-    def wait(self, until: Seconds) -> Heard:
+    def wait(self, until: Seconds) -> EventBatch:
         """Jump to the next loud event, to ``until``, or to where an app hears of a trial."""
         heard = self.world.wait(until)
         concerned = dict.fromkeys(app for event in heard.events if (app := self._passed_on(event)) is not None)
         done = [event for app in concerned for event in self._ask(app)]
-        return Heard(heard.now, (*heard.events, *done), heard.over) if done else heard
+        return EventBatch(heard.now, (*heard.events, *done), heard.over) if done else heard
 
     def _passed_on(self, event: Event) -> _App | None:
         """Tell an event to the app it concerns; which one that is."""

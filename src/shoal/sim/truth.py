@@ -10,7 +10,7 @@ from shoal.core.errors import InputError
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.core.units import Seconds
 from shoal.perf.catalog import Catalog
-from shoal.perf.measured import MeasuredProfile
+from shoal.perf.measured_profile import MeasuredProfile
 from shoal.perf.profile import LinearProfile, Profile, ScalingProfile, Seats, StepSeconds
 from shoal.workload.schema import Job
 

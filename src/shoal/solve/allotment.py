@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.solve.choices import Chosen, Floats, Ints, best_choices
-from shoal.solve.nodes import Packer, Seats
+from shoal.solve.multiple_choice import Chosen, Floats, Ints, best_choices
+from shoal.solve.node_packing import Packer, Seats
 
 STAY = 0
 """The column that means staying on the seats one has."""
@@ -21,7 +21,7 @@ _ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Menu:
+class AllotmentOptions:
     """What each gang could have: worth over nothing, units and pool by gang and column, and the seats each has now.
 
     Column ``STAY`` is to keep one's seats as they are; −inf is no option. ``rooms`` is by pool: units by node. The
@@ -55,7 +55,7 @@ class Allotment:
         return max(self.bound - self.value, 0.0) / self.bound if self.bound > 0 else 0.0
 
 
-def allot(menu: Menu) -> Allotment:
+def allot(menu: AllotmentOptions) -> Allotment:
     """The allotment of most worth that was found; never worth less than changing nobody and filling what is free."""
     if not menu.worth.size:
         return Allotment(np.full(len(menu.worth), -1, dtype=np.intp), {}, 0.0, 0.0)
@@ -80,13 +80,13 @@ def allot(menu: Menu) -> Allotment:
     return Allotment(best.picks, best.seats, best.value, max(bound or 0.0, best.value))
 
 
-def _rounded(menu: Menu) -> Ints:
+def _rounded(menu: AllotmentOptions) -> Ints:
     """Units as they are, except that more than half a node counts as the node: such gangs leave holes few can use."""
     widest = np.array([max(room.values(), default=0) for room in menu.rooms], dtype=np.intp)[menu.pools]
     return np.where((2 * menu.units > widest) & (menu.units < widest), widest, menu.units)
 
 
-def _unchanged(menu: Menu) -> "_Trial":
+def _unchanged(menu: AllotmentOptions) -> "_Trial":
     """Whoever has seats and may stay does; the others share what is free."""
     stays = np.isfinite(menu.worth[:, STAY])
     worth = np.where(stays[:, None], -np.inf, menu.worth)
@@ -100,7 +100,7 @@ def _unchanged(menu: Menu) -> "_Trial":
 class _Trial:
     """Choices being seated, pool by pool."""
 
-    def __init__(self, menu: Menu, chosen: Chosen, *, settled: bool = False) -> None:
+    def __init__(self, menu: AllotmentOptions, chosen: Chosen, *, settled: bool = False) -> None:
         self.menu = menu
         self.picks = chosen.picks.copy()
         self.moved: set[int] = set()

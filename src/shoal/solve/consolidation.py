@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.solve.activity import NOBODY, Activities, Floored, Limits, extended, floored
-from shoal.solve.fractional import best_ratio
-from shoal.solve.prices.paths import Climb, Path
-from shoal.solve.program import Flags, Floats, Ints, Program, Session, Status, judged, relative_gap
+from shoal.solve.linear_program import Flags, Floats, Ints, LpSession, Program, Status, judged, relative_gap
+from shoal.solve.prices.paths import BoundedPath, Path
+from shoal.solve.ratio_program import best_ratio
+from shoal.solve.time_share_lp import NOBODY, Activities, Floored, LimitRows, extended, floored
 
 _FITS = 1e-9
 """Levels fit if at most this much of an even part of a top speed is missing."""
@@ -85,7 +85,7 @@ class Localities:
         other, other_kind = np.nonzero(self.apart > 0)
         rows = [(self.gangs[job] >= size) & (kind == k) for k, size, _ in self.limits()]
         named = [np.flatnonzero(row) for row in rows]
-        limits = Limits(
+        limits = LimitRows(
             row=np.repeat(np.arange(len(named)), [len(row) for row in named]),
             activity=np.concatenate([np.zeros(0, dtype=np.intp), *named]),
             most=np.array([most for _, _, most in self.limits()], dtype=np.float64),
@@ -108,7 +108,7 @@ class Localities:
 class LocalShares:
     """Shares of time by job and kind, the part of them that is consolidated where that counts, and what proves them.
 
-    The other fields are those of `shoal.solve.lp.TimeShares`.
+    The other fields are those of `shoal.solve.linear_objectives.TimeShares`.
     """
 
     shares: Floats
@@ -136,14 +136,14 @@ def most_throughput(places: Localities, weights: Floats, floors: Floats | None =
 
 
 def first_come(places: Localities, order: Ints) -> LocalShares:
-    """First in, first out, as `shoal.solve.lp.fifo`: the largest Σ throughput / top speed · (M − place)."""
+    """First in, first out, as `linear_objectives.fifo`: the largest Σ throughput / top speed · (M − place)."""
     ahead = np.empty(len(order))
     ahead[order] = len(order) - np.arange(len(order))
     return most_throughput(places, ahead / places.top_speed())
 
 
 def shortest_first(places: Localities, steps: Floats) -> LocalShares:
-    """The least duration for the shortest job, the rest in order of theirs, as `shoal.solve.lp.shortest_job_first`."""
+    """The least duration for the shortest job, then the next, as `linear_objectives.shortest_job_first`."""
     top = places.top_speed()
     order = np.argsort(steps / top, kind="stable")
     ahead, floors = np.empty(len(top)), np.zeros(len(top))
@@ -161,7 +161,7 @@ def shortest_first(places: Localities, steps: Floats) -> LocalShares:
 def most_for_the_money(
     places: Localities, prices: Floats, weights: Floats, floors: Floats | None = None
 ) -> LocalShares:
-    """The shares with the largest Σ weight · throughput / Σ price · GPUs, as `shoal.solve.fractional.cheapest`."""
+    """The shares with the largest Σ weight · throughput / Σ price · GPUs, as `shoal.solve.ratio_program.cheapest`."""
     activities = places.activities()
     held = floored(activities, floors)
     best = best_ratio(activities, held, activities.gain(weights), activities.cost(prices))
@@ -193,7 +193,7 @@ class _Rise:
         crowding = float(_widths(activities).sum()) / float(activities.capacity.sum())
         # Rows in units of about what is reached: in top speeds a small part of many GPUs would drown in the tolerance.
         self._unit = self.top / max(crowding, 1.0)
-        self._base = Session(activities.program())
+        self._base = LpSession(activities.program())
         self._session, first = _level_session(activities, self._unit, max(crowding, 1.0))
         self._rows = np.arange(first, first + len(self.top))
         self._missing = np.concatenate([np.zeros(activities.size), [-1.0]])
@@ -233,7 +233,7 @@ class _Rise:
             self.x = vertex.x[:-1]
 
 
-def _highest(climb: Climb, cut: Floats, most: float, low: float, high: float) -> float:
+def _highest(climb: BoundedPath, cut: Floats, most: float, low: float, high: float) -> float:
     """The largest τ whose levels keep a cut, by halving: levels only rise with τ."""
     for _ in range(100):
         middle = (low + high) / 2
@@ -252,7 +252,7 @@ def _widths(activities: Activities) -> Floats:
     return widths
 
 
-def _level_session(activities: Activities, unit: Floats, most: float) -> tuple[Session, int]:
+def _level_session(activities: Activities, unit: Floats, most: float) -> tuple[LpSession, int]:
     """The common constraints, then a row throughput / unit + missing ≥ level / unit per job; what is missing, up to
     ``most``, is the last column, the same for all."""
     program = activities.program()
@@ -265,7 +265,7 @@ def _level_session(activities: Activities, unit: Floats, most: float) -> tuple[S
         upper=np.full(len(unit), np.inf),
         reach=np.full(1, most),
     )
-    return Session(extended(program, extra)), first
+    return LpSession(extended(program, extra)), first
 
 
 def _told(

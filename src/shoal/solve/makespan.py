@@ -12,7 +12,7 @@ _EPS = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class GangSchedule:
     """When each task starts, when the last one ends, and a time before which no schedule can end."""
 
     starts: tuple[float, ...]
@@ -37,7 +37,7 @@ def lower_bound(seconds: Sequence[float], gpus: Sequence[int], capacity: int) ->
 
 def longest_first(
     seconds: Sequence[float], gpus: Sequence[int], capacity: int, running: Sequence[int] = ()
-) -> Schedule:
+) -> GangSchedule:
     """Whenever GPUs come free, the longest task that fits starts; those in ``running`` are under way at time 0.
 
     Every task must fit: ``1 <= gpus <= capacity``, and the running ones together.
@@ -64,7 +64,7 @@ def longest_first(
         free -= gpus[i]
         last = max(last, now + seconds[i])
         heapq.heappush(ends, (now + seconds[i], gpus[i]))
-    return Schedule(tuple(starts), last, lower_bound(seconds, gpus, capacity))
+    return GangSchedule(tuple(starts), last, lower_bound(seconds, gpus, capacity))
 
 
 def shortest_makespan(
@@ -74,7 +74,7 @@ def shortest_makespan(
     running: Sequence[int] = (),
     *,
     nodes: int = 2000,
-) -> Schedule:
+) -> GangSchedule:
     """The best schedule found in a search of at most ``nodes`` nodes; proven optimal when its gap is 0.
 
     The limit counts nodes and not seconds, so the answer is the same on every machine. With ``running`` the optimum
@@ -83,16 +83,16 @@ def shortest_makespan(
     first = longest_first(seconds, gpus, capacity, running)
     if first.gap <= _EPS:
         return first
-    search = _Search(seconds, gpus, capacity, nodes, first.makespan, list(first.starts))
+    search = _ScheduleSearch(seconds, gpus, capacity, nodes, first.makespan, list(first.starts))
     open_tasks = tuple(sorted(set(range(len(seconds))) - set(running), key=lambda i: (-seconds[i], -gpus[i], i)))
     under_way = tuple((seconds[i], gpus[i]) for i in sorted(running))
     search.extend(0.0, -1, under_way, open_tasks, dict.fromkeys(running, 0.0))
     bound = search.best if search.nodes > 0 else first.bound
-    return Schedule(tuple(search.starts), search.best, bound)
+    return GangSchedule(tuple(search.starts), search.best, bound)
 
 
 @dataclass(slots=True)
-class _Search:
+class _ScheduleSearch:
     """Depth first over tasks in order of their starts; each is put at its earliest start not before the last one's."""
 
     seconds: Sequence[float]

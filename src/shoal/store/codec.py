@@ -17,7 +17,7 @@ from shoal.core.events import (
     AppBid,
     BatchChanged,
     Event,
-    Heard,
+    EventBatch,
     JobCancelled,
     JobCompleted,
     JobCrashed,
@@ -83,7 +83,7 @@ class Decided:
     commands: tuple[Command, ...]
 
 
-Record: TypeAlias = Header | Heard | Decided
+Record: TypeAlias = Header | EventBatch | Decided
 
 _LENGTHS = {HEADER: 3, HEARD: 3, DECIDED: 4}
 _BY_EVENT_TAG = dict(enumerate(_EVENTS))
@@ -143,7 +143,7 @@ def pack_header(settings: dict[str, Any]) -> bytes:
     return _encoder.encode((HEADER, VERSION, settings))
 
 
-def pack_heard(heard: Heard) -> bytes:
+def pack_heard(heard: EventBatch) -> bytes:
     """A batch of events as a record."""
     return _encoder.encode((HEARD, heard.now, [_pack_event(e) for e in heard.events]))
 
@@ -185,7 +185,7 @@ def unpack(body: bytes) -> Record:
     raw = unpack_raw(body)
     try:
         if raw[0] == HEARD:
-            return Heard(raw[1], tuple(_unpack_event(e) for e in raw[2]))
+            return EventBatch(raw[1], tuple(_unpack_event(e) for e in raw[2]))
         if raw[0] == DECIDED:
             return Decided(raw[1], raw[2], tuple(_unpack_command(c) for c in raw[3]))
         return Header({**raw[2]})

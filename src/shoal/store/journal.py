@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from shoal.core.errors import InputError, JournalError
-from shoal.core.events import Heard
+from shoal.core.events import EventBatch
 from shoal.core.units import JobNumber, Seconds
 from shoal.store import codec
 
@@ -25,7 +25,7 @@ _GROUP = 1000
 class Journal(Protocol):
     """Where the loop records."""
 
-    def heard(self, heard: Heard) -> None:
+    def heard(self, heard: EventBatch) -> None:
         """Record what one wait brought."""
         ...
 
@@ -45,7 +45,7 @@ class MemoryJournal:
         """A new journal of a run with these settings."""
         return cls([codec.pack_header(settings)])
 
-    def heard(self, heard: Heard) -> None:
+    def heard(self, heard: EventBatch) -> None:
         """Record what one wait brought."""
         self.records.append(codec.pack_heard(heard))
 
@@ -95,7 +95,7 @@ class SqliteJournal:
         self.commit()
         return self
 
-    def heard(self, heard: Heard) -> None:
+    def heard(self, heard: EventBatch) -> None:
         """Record what one wait brought."""
         self._append(codec.pack_heard(heard))
 

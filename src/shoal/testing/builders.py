@@ -12,15 +12,15 @@ from math import inf
 from typing import Any, Literal, TypeAlias
 
 from shoal.core.commands import Command, Start, Stop
-from shoal.core.events import Event, Heard, JobCompleted, JobStarted, JobStopped, JobSubmitted, NodeLost
+from shoal.core.events import Event, EventBatch, JobCompleted, JobStarted, JobStopped, JobSubmitted, NodeLost
+from shoal.core.interfaces import Placer, Policy
 from shoal.core.job import JobSpec
-from shoal.core.seams import Placer, Policy
 from shoal.core.snapshot import PerfModel, Snapshot
 from shoal.core.topology import Placement, Topology, parse_cluster
 from shoal.core.units import JobId, Seconds
 from shoal.engine.loop import Judgement, Loop
+from shoal.engine.moves import StopStartPlanner
 from shoal.engine.state import State
-from shoal.mechanism.restart import RestartMechanism
 from shoal.perf.catalog import catalog
 from shoal.perf.model import OnlineModel, ProfiledModel
 from shoal.placement import packed
@@ -84,7 +84,7 @@ class Cycle:
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulationLog:
     """A simulation that is over: everything that was heard, decided and ordered in it."""
 
     jobs: tuple[Job, ...]
@@ -95,7 +95,7 @@ class Run:
     @cached_property
     def events(self) -> tuple[Event, ...]:
         """Everything that happened, in order."""
-        return tuple(e for record in self.journal.read() if isinstance(record, Heard) for e in record.events)
+        return tuple(e for record in self.journal.read() if isinstance(record, EventBatch) for e in record.events)
 
     @cached_property
     def commands(self) -> tuple[tuple[Seconds, Command], ...]:
@@ -103,7 +103,7 @@ class Run:
         given: list[tuple[Seconds, Command]] = []
         now = 0.0
         for record in self.journal.read():
-            if isinstance(record, Heard):
+            if isinstance(record, EventBatch):
                 now = record.now
             elif isinstance(record, Decided):
                 given += [(now, command) for command in record.commands]
@@ -157,7 +157,7 @@ def simulate(
     measurement_noise: float = 0.0,
     until: Seconds = inf,
     watch: Callable[[Cycle], None] | None = None,
-) -> Run:
+) -> SimulationLog:
     """Run a policy on a workload until the world comes to rest, or past ``until``.
 
     The same arguments give the same bytes of journal. ``watch`` sees each cycle when it is over.
@@ -175,10 +175,10 @@ def simulate(
         if watch is not None:
             watch(cycles[-1])
 
-    loop = Loop(backend, state, policy, _PLACERS[placement](), RestartMechanism(), journal, record)
+    loop = Loop(backend, state, policy, _PLACERS[placement](), StopStartPlanner(), journal, record)
     while state.now <= until and loop.cycle():
         pass
-    return Run(rows, tuple(cycles), journal, state)
+    return SimulationLog(rows, tuple(cycles), journal, state)
 
 
 def _declared(row: Job, knowledge: Knowledge, speed: float) -> JobSpec:

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 from shoal.core.columns import Columns
 from shoal.core.decision import Decision, Grant, ReasonCode, Refusal, Verdict, Verdicts
-from shoal.core.seams import Policy
+from shoal.core.interfaces import Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.sim.faults import Faults, JobFault, NodeFault
 from shoal.testing import strategies
-from shoal.testing.builders import Cycle, Run, job, simulate, snapshot
+from shoal.testing.builders import Cycle, SimulationLog, job, simulate, snapshot
 from shoal.workload.schema import Job
 
 PolicyMaker: TypeAlias = Callable[[], Policy]
@@ -206,7 +206,7 @@ def _copied(carry: object) -> object:
 # ── whole runs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def checked_run(make_policy: PolicyMaker, jobs: Iterable[Job], cluster: str | Topology, **more: Any) -> Run:
+def checked_run(make_policy: PolicyMaker, jobs: Iterable[Job], cluster: str | Topology, **more: Any) -> SimulationLog:
     """A simulation in which every cycle is checked, and some decisions are asked for again."""
     policy = make_policy()
 
@@ -225,7 +225,7 @@ def checked_run(make_policy: PolicyMaker, jobs: Iterable[Job], cluster: str | To
     return run
 
 
-def _all_complete(run: Run, awaited: Iterable[Job]) -> None:
+def _all_complete(run: SimulationLog, awaited: Iterable[Job]) -> None:
     for row in awaited:
         if row.id not in run.completed:
             told = run.story(row.id)[-1:]

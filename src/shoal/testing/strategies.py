@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from shoal.core.seams import Policy
+from shoal.core.interfaces import Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Node, Topology, topology_of
 from shoal.perf.catalog import catalog
-from shoal.policy.fifo import Fifo
-from shoal.policy.las import Las
-from shoal.policy.shortest import Srtf
+from shoal.policy.classic.fifo import Fifo
+from shoal.policy.classic.las import Las
+from shoal.policy.classic.shortest import Srtf
 from shoal.sim.faults import Faults, JobFault, NodeFault, Straggler
 from shoal.testing.builders import job, simulate
 from shoal.workload.schema import Job

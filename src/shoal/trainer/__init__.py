@@ -8,24 +8,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.trainer.adapting import Adaptation as Adaptation
-    from shoal.trainer.pytorch import Training as Training
     from shoal.trainer.schedules import Accordion as Accordion
     from shoal.trainer.schedules import NoiseDoubling as NoiseDoubling
     from shoal.trainer.schedules import Scripted as Scripted
     from shoal.trainer.session import Session as Session
     from shoal.trainer.session import Stopped as Stopped
     from shoal.trainer.session import Telling as Telling
+    from shoal.trainer.torch.adaptation import Adaptation as Adaptation
+    from shoal.trainer.torch.training import Training as Training
 
 _HOMES = {
     "Accordion": "schedules",
-    "Adaptation": "adapting",
+    "Adaptation": "torch.adaptation",
     "NoiseDoubling": "schedules",
     "Scripted": "schedules",
     "Session": "session",
     "Stopped": "session",
     "Telling": "session",
-    "Training": "pytorch",
+    "Training": "torch.training",
 }
 
 

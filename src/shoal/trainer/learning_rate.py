@@ -15,7 +15,7 @@ from shoal.core.errors import InputError, nearest
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class BatchScaling:
     """A training at another batch size than it was tuned for: both sizes, the noise scale φ in samples, and how many
     epochs are done."""
 
@@ -25,20 +25,20 @@ class Scaling:
     epochs: float
 
 
-Rule: TypeAlias = Callable[[Scaling], float]
+Rule: TypeAlias = Callable[[BatchScaling], float]
 
 
-def adascale(at: Scaling) -> float:
+def adascale(at: BatchScaling) -> float:
     """The gain of a larger batch: from 1, where gradients agree anyway, to batch/initial, where they are all noise."""
     return (at.noise / at.initial + 1.0) / (at.noise / at.batch + 1.0)
 
 
-def square_root(at: Scaling) -> float:
+def square_root(at: BatchScaling) -> float:
     """The square root of batch/initial; usual with Adam."""
     return sqrt(at.batch / at.initial)
 
 
-def linear(at: Scaling) -> float:
+def linear(at: BatchScaling) -> float:
     """As batch/initial."""
     return at.batch / at.initial
 
@@ -49,7 +49,7 @@ class Legw:
 
     warm_up: float = 1.0
 
-    def __call__(self, at: Scaling) -> float:
+    def __call__(self, at: BatchScaling) -> float:
         """The factor after so many epochs; 1 throughout at the initial batch."""
         scale = at.batch / at.initial
         if scale == 1.0 or self.warm_up == 0:

@@ -26,7 +26,7 @@ class EpochSeen:
     learning_rate: float
 
 
-class Schedule(Protocol):
+class BatchSchedule(Protocol):
     """By which rule the batch size changes."""
 
     def next(self, seen: EpochSeen, memory: Memory) -> tuple[int, Memory]:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, SupportsFloat
 
-from shoal.trainer.place import Place, read_place
+from shoal.trainer.rank_environment import Place, read_place
 
 _LOG = logging.getLogger("shoal.trainer")
 

@@ -17,7 +17,7 @@ from shoal.core.job import BatchLimits, BatchSetting
 from shoal.core.topology import Locality
 from shoal.perf import goodput
 from shoal.perf.fit import Observation, fitted
-from shoal.perf.noise import Estimate, NoiseScale
+from shoal.perf.noise import NoiseEstimate, NoiseScale
 
 _WORTH = 1.05
 """A batch is changed for at least so many times the goodput."""
@@ -52,7 +52,7 @@ _Key = tuple[str, int, int, int]
 
 
 @dataclass(slots=True)
-class Tuner:
+class BatchTuner:
     """What one job knows of its goodput, over all its incarnations."""
 
     limits: BatchLimits
@@ -70,7 +70,7 @@ class Tuner:
         times.add(pass_seconds, max(step_seconds, pass_seconds))
         self._stale = self._stale or times.count == _STEPS
 
-    def heard(self, estimate: Estimate, batch: int) -> None:
+    def heard(self, estimate: NoiseEstimate, batch: int) -> None:
         """The noise of a step's gradients was measured."""
         self.noise = self.noise.observed(estimate, _SMOOTH ** (batch / self.limits.initial))
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from shoal.core.errors import InputError, ShoalError
-from shoal.wire.messages import Problem
+from shoal.wire.messages import ProblemDetails
 
 _T = TypeVar("_T")
 
@@ -127,9 +127,9 @@ class Client:
 
 def refusal(status: int, answer: bytes) -> ShoalError:
     """The error a refusal stands for: bad input names its field, anything else says what the server said."""
-    problem = Problem(answer[:500].decode(errors="replace") or f"status {status}")
+    problem = ProblemDetails(answer[:500].decode(errors="replace") or f"status {status}")
     with suppress(msgspec.DecodeError):
-        problem = msgspec.json.decode(answer, type=Problem)
+        problem = msgspec.json.decode(answer, type=ProblemDetails)
     if status in (400, 404, 409, 413, 422) and problem.field is not None:
         return InputError(problem.field, problem.value, problem.hint or problem.error)
     return Refused(status, problem.error)

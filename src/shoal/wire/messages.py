@@ -78,7 +78,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     ahead: Annotated[list[Ahead], Meta(max_length=1000)] | None = None
 
 
-class Batch(Struct, forbid_unknown_fields=True, frozen=True):
+class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
     """Many submissions, made durable together."""
 
     jobs: Annotated[list[Submission], Meta(min_length=1, max_length=10_000)]
@@ -98,7 +98,7 @@ class Reshape(Struct, forbid_unknown_fields=True, frozen=True):
     max_gpus: Count | None = None
 
 
-class Valuation(Struct, forbid_unknown_fields=True, frozen=True):
+class AppBidMessage(Struct, forbid_unknown_fields=True, frozen=True):
     """What an app says GPUs are worth to it, while it has these jobs.
 
     ``rows`` are GPUs held for good, ascending, and the seconds until the app would be done with them: falling, and no
@@ -133,7 +133,7 @@ class WhatIf(Struct, forbid_unknown_fields=True, frozen=True):
 # ── what people are told ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Problem(Struct, frozen=True):
+class ProblemDetails(Struct, frozen=True):
     """Why a request was refused: the field, the value and the way out."""
 
     error: str
@@ -142,7 +142,7 @@ class Problem(Struct, frozen=True):
     hint: str | None = None
 
 
-class Forecast(Struct, frozen=True):
+class StartForecast(Struct, frozen=True):
     """When a waiting job is expected to start: seconds from now, the median and the 10th and 90th percentile."""
 
     median: float
@@ -168,7 +168,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     nodes: list[str]
     reason: str
     position: int | None = None
-    start: Forecast | None = None
+    start: StartForecast | None = None
 
 
 class Moment(Struct, frozen=True):
@@ -386,7 +386,7 @@ class LogAnswer(Struct, frozen=True):
     data: bytes
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class AgentReport(Struct, frozen=True, kw_only=True):
     """All that an agent has, and what it was asked to read. ``known`` is the generation of orders it acts on."""
 
     protocol: int
@@ -458,7 +458,7 @@ class LogRead(Struct, frozen=True):
     most: int
 
 
-class Orders(Struct, frozen=True, kw_only=True):
+class AgentOrders(Struct, frozen=True, kw_only=True):
     """All that an agent should have. Its leases run for ``lease`` seconds from when it asked."""
 
     protocol: int

@@ -19,7 +19,7 @@ _BAR = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class JobGroup:
     """Jobs of one size, model or tenant: how many, and their GPU-hours where known."""
 
     name: str
@@ -48,9 +48,9 @@ class Description:
     unknown: int
     mean_load_gpus: float | None
     duration_percentiles: dict[str, float]
-    sizes: tuple[Group, ...]
-    models: tuple[Group, ...]
-    tenants: tuple[Group, ...]
+    sizes: tuple[JobGroup, ...]
+    models: tuple[JobGroup, ...]
+    tenants: tuple[JobGroup, ...]
     elastic: int
     adaptive: int
     with_deadline: int
@@ -148,16 +148,16 @@ def _fastest(model: str, gpus: int, batch_size: int | None, kinds: tuple[str, ..
     return max((profile.rate(kind, gpus, Locality.SAME_NODE, batch_size) for kind in allowed), default=0.0)
 
 
-def _groups(jobs: Sequence[Job], names: Sequence[str], hours: _GpuHours) -> tuple[Group, ...]:
+def _groups(jobs: Sequence[Job], names: Sequence[str], hours: _GpuHours) -> tuple[JobGroup, ...]:
     counts = Counter(names)
     used = dict.fromkeys(names, 0.0)
     for job, name in zip(jobs, names, strict=True):
         used[name] += hours.of(job)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Group(name, count, used[name]) for name, count in ordered)
+    return tuple(JobGroup(name, count, used[name]) for name, count in ordered)
 
 
-def _bars(groups: Sequence[Group], most: int = 16) -> list[str]:
+def _bars(groups: Sequence[JobGroup], most: int = 16) -> list[str]:
     top = max(group.jobs for group in groups)
     width = max(len(group.name) for group in groups[:most])
     lines = []

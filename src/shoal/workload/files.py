@@ -13,7 +13,7 @@ import msgspec
 
 from shoal.core.errors import InputError, nearest
 from shoal.workload.importers import FORMATS
-from shoal.workload.importers.reading import Format, Source
+from shoal.workload.importers.rows import Format, Source
 from shoal.workload.schema import Job, Workload
 
 

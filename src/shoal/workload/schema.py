@@ -13,8 +13,8 @@ import msgspec
 
 from shoal.core.errors import InputError, nearest
 from shoal.core.job import BatchLimits, JobSpec
-from shoal.search.api import Trial
-from shoal.search.registry import parse_search
+from shoal.hpo.registry import parse_search
+from shoal.hpo.search import Trial
 
 MOST = 2**31 - 1
 """The largest count (GPUs, batch size) a job may name; larger ones are slips of the pen and would not fit a column."""

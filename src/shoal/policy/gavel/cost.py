@@ -14,21 +14,21 @@ import numpy as np
 
 from shoal.core.decision import Decision, Floats
 from shoal.core.snapshot import Snapshot
-from shoal.policy.api import check_round
-from shoal.policy.gavel.line import solved
+from shoal.policy.base import check_round
 from shoal.policy.gavel.pairs import crowd_of, shared
-from shoal.policy.gavel.problem import Problem, Shares, seated
-from shoal.policy.gavel.turns import by_rounds
+from shoal.policy.gavel.policy import by_rounds
+from shoal.policy.gavel.problem import ShareProblem, Shares, seated
+from shoal.policy.gavel.sums import solved
 from shoal.solve.consolidation import most_for_the_money
-from shoal.solve.fractional import cheapest
-from shoal.solve.sharing import shared_cheapest
+from shoal.solve.ratio_program import cheapest
+from shoal.solve.space_sharing import shared_cheapest
 
 SET_ASIDE = 0.1
 """Of the time until a deadline, for restarts; besides two rounds, for turns that come late."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class GavelCost:
     """Each job where it is cheapest, however long that takes."""
 
     aware: bool = True
@@ -43,13 +43,13 @@ class Cost:
         """A verdict for every live job, by rounds."""
         return by_rounds(self, snapshot)
 
-    def shares(self, problem: Problem) -> Shares:
+    def shares(self, problem: ShareProblem) -> Shares:
         """The largest throughput per dollar, and of those the largest throughput."""
         return _cheapest(problem, None, self.space_sharing)
 
 
 @dataclass(frozen=True, slots=True)
-class CostSlo:
+class GavelCostSlo:
     """Each job where it is cheapest among the ways that meet its deadline.
 
     A deadline that is past, or that the job would miss with all the time on its fastest kind, counts for nothing any
@@ -68,12 +68,12 @@ class CostSlo:
         """A verdict for every live job, by rounds."""
         return by_rounds(self, snapshot)
 
-    def shares(self, problem: Problem) -> Shares:
+    def shares(self, problem: ShareProblem) -> Shares:
         """The largest throughput per dollar with which deadlines are met."""
         return _cheapest(problem, _floors(problem, self.round), self.space_sharing)
 
 
-def _floors(problem: Problem, round_seconds: float) -> Floats:
+def _floors(problem: ShareProblem, round_seconds: float) -> Floats:
     """The throughput each deadline asks for from now on; infinite if it is past, 0 without one or known work.
 
     Rounds are not fluid and every restart costs time, so some of the time left is set aside, but never so much that a
@@ -90,7 +90,7 @@ def _floors(problem: Problem, round_seconds: float) -> Floats:
     return np.where(asks, floors, 0.0)
 
 
-def _cheapest(problem: Problem, floors: Floats | None, space_sharing: bool) -> Shares:
+def _cheapest(problem: ShareProblem, floors: Floats | None, space_sharing: bool) -> Shares:
     prices = prices_of(problem.snapshot)
     worth = 1.0 / (problem.speeds / (prices * problem.gangs[:, None])).max(axis=1)
     if space_sharing:
@@ -110,7 +110,7 @@ def prices_of(snapshot: Snapshot) -> Floats:
     return np.ones(len(prices)) if np.isnan(prices).any() else prices
 
 
-def _missed(problem: Problem, floors: Floats | None, shortfall: Floats) -> dict[int, str]:
+def _missed(problem: ShareProblem, floors: Floats | None, shortfall: Floats) -> dict[int, str]:
     """What jobs are told whose deadline will not be met."""
     notes: dict[int, str] = {}
     if floors is None:

@@ -8,17 +8,17 @@ from typing import ClassVar
 
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
-from shoal.policy.api import check_round
+from shoal.policy.base import check_round
 from shoal.policy.gavel.pairs import crowd_of, shared
-from shoal.policy.gavel.problem import Problem, Shares, filled, seated
-from shoal.policy.gavel.turns import by_rounds
+from shoal.policy.gavel.policy import by_rounds
+from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated
 from shoal.solve.consolidation import water_filled
 from shoal.solve.prices import finish_time_fairness, makespan, max_min, paths
-from shoal.solve.sharing import shared_makespan, shared_max_min
+from shoal.solve.space_sharing import shared_makespan, shared_max_min
 
 
 @dataclass(frozen=True, slots=True)
-class MaxMin:
+class GavelMaxMin:
     """Least attained service on unequal GPUs: the least gang/weight · throughput/throughput(equal shares) is largest.
 
     With ``water_filling`` the next least is too, and so on; without, what is left goes to all alike.
@@ -37,7 +37,7 @@ class MaxMin:
         """A verdict for every live job, by rounds."""
         return by_rounds(self, snapshot)
 
-    def shares(self, problem: Problem) -> Shares:
+    def shares(self, problem: ShareProblem) -> Shares:
         """Max-min fair shares of time."""
         demands = problem.weight * problem.equal_speed / problem.gangs
         if self.space_sharing:
@@ -51,7 +51,7 @@ class MaxMin:
 
 
 @dataclass(frozen=True, slots=True)
-class Makespan:
+class GavelMakespan:
     """All done as soon as possible: the largest work left / throughput is least. Weights do not count."""
 
     aware: bool = True
@@ -66,7 +66,7 @@ class Makespan:
         """A verdict for every live job, by rounds."""
         return by_rounds(self, snapshot)
 
-    def shares(self, problem: Problem) -> Shares:
+    def shares(self, problem: ShareProblem) -> Shares:
         """Shares with which the last job is done first."""
         if self.space_sharing:
             return shared(problem, shared_makespan(crowd_of(problem), problem.steps))
@@ -77,7 +77,7 @@ class Makespan:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishTime:
+class GavelFinishTime:
     """Finish-time fairness: the largest ρ, time in all over time in all on an n-th of the cluster, is least.
 
     The n-th counts the jobs that are there; a job of weight w is compared with w such parts.
@@ -94,7 +94,7 @@ class FinishTime:
         """A verdict for every live job, by rounds."""
         return by_rounds(self, snapshot)
 
-    def shares(self, problem: Problem) -> Shares:
+    def shares(self, problem: ShareProblem) -> Shares:
         """Shares that make the worst ρ best."""
         columns = problem.snapshot.columns
         elapsed = problem.snapshot.now - columns.submitted[problem.rows]

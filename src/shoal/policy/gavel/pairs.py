@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from shoal.policy.gavel.problem import Problem, Shares, spread
-from shoal.solve.crowd import Crowd
-from shoal.solve.sharing import SharedShares
+from shoal.policy.gavel.problem import ShareProblem, Shares, spread
+from shoal.solve.job_classes import JobClasses
+from shoal.solve.space_sharing import SharedShares
 
 
-def crowd_of(problem: Problem) -> Crowd:
+def crowd_of(problem: ShareProblem) -> JobClasses:
     """The jobs grouped by model, batch size, gang and speeds, and every two groups of one gang that gain by sharing.
 
     What two jobs keep of their speeds beside each other is the performance model's word, the same on every kind of GPU.
@@ -37,10 +37,10 @@ def crowd_of(problem: Problem) -> Crowd:
     # Two share only where both can run alone.
     where = (of_kind[named] > 0).all(axis=1, keepdims=True)
     pair_speed = of_kind[named] * kept_by * where
-    return Crowd(np.array(kinds, dtype=np.intp), of_kind, gangs, problem.capacity, named, pair_speed)
+    return JobClasses(np.array(kinds, dtype=np.intp), of_kind, gangs, problem.capacity, named, pair_speed)
 
 
-def shared(problem: Problem, found: SharedShares, notes: dict[int, str] | None = None) -> Shares:
+def shared(problem: ShareProblem, found: SharedShares, notes: dict[int, str] | None = None) -> Shares:
     """The shares of a solve with pairs, spread where kinds look alike."""
     alone, together = found.alone, found.together
     if not problem.aware:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from shoal.core.decision import Floats
 from shoal.core.snapshot import Snapshot
-from shoal.policy.gavel.nearness import localities
+from shoal.policy.gavel.consolidation import localities
 from shoal.solve.consolidation import Localities, LocalShares
 from shoal.solve.prices import Filling, equal_share_speed, isolated_speed
 
@@ -21,7 +21,7 @@ GOOD = 1e-6
 
 
 @dataclass(frozen=True)
-class Problem:
+class ShareProblem:
     """The jobs that can run on the cluster as it is, in order of arrival, as rows of numbers.
 
     ``speeds`` is 0 where a gang does not fit. Heterogeneity-agnostic, a job goes everywhere it can run at its mean
@@ -155,21 +155,21 @@ class Shares:
     consolidated: Floats | None = None
 
 
-def shares_of(problem: Problem, alone: Floats, trouble: str = "", notes: dict[int, str] | None = None) -> Shares:
+def shares_of(problem: ShareProblem, alone: Floats, trouble: str = "", notes: dict[int, str] | None = None) -> Shares:
     """Time alone as an answer, spread where kinds look alike."""
     if not problem.aware:
         alone = spread(alone, problem.speeds > 0, problem.gangs, problem.capacity)
     return Shares(alone, trouble=trouble, notes=notes or {})
 
 
-def filled(problem: Problem, found: Filling) -> Shares:
+def filled(problem: ShareProblem, found: Filling) -> Shares:
     """The shares of a water filling, judged by its own certificate."""
     good = found.residual <= GOOD and found.gap <= GOOD
     trouble = "" if good else f"inaccurate (gap {found.gap:.1e}, residual {found.residual:.1e})"
     return shares_of(problem, found.X, trouble)
 
 
-def seated(problem: Problem, found: LocalShares, notes: dict[int, str] | None = None) -> Shares:
+def seated(problem: ShareProblem, found: LocalShares, notes: dict[int, str] | None = None) -> Shares:
     """The shares of a solve that chooses between one node and several; who is apart for a part of its time is told."""
     trouble = "" if found.status == "optimal" else f"{found.status} (gap {found.gap:.1e})"
     told = dict(notes or {})

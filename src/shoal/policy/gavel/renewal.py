@@ -7,15 +7,15 @@ import numpy as np
 
 from shoal.core.decision import Floats
 from shoal.core.snapshot import Snapshot
-from shoal.mechanism.rounds import NOBODY, Cells, cells_of
-from shoal.policy.gavel.memory import Memory, carried_over
-from shoal.policy.gavel.problem import Ints, Problem, Shares
+from shoal.policy.gavel.carry import GavelCarry, carried_over
+from shoal.policy.gavel.problem import Ints, ShareProblem, Shares
+from shoal.policy.gavel.rounds import NOBODY, Cells, cells_of
 
 NOTHING = 1e-6
 """A smaller share of time is none: it would take a million rounds to be worth one."""
 
 
-class Rule(Protocol):
+class ShareRule(Protocol):
     """What one of Gavel's policies adds: its shares, and whether GPUs nobody has a share of are given away."""
 
     @property
@@ -33,17 +33,17 @@ class Rule(Protocol):
         """Whether nothing idles that somebody could use."""
         ...
 
-    def shares(self, problem: Problem) -> Shares:
+    def shares(self, problem: ShareProblem) -> Shares:
         """Shares of time for the rows of a problem that has at least one."""
         ...
 
 
-def with_new_shares(rule: Rule, snapshot: Snapshot, before: Memory | None, end: float) -> Memory:
+def with_new_shares(rule: ShareRule, snapshot: Snapshot, before: GavelCarry | None, end: float) -> GavelCarry:
     """The shares of this moment, to be carried out from now on; the old ones where the rule's answer is no good."""
     columns, cluster, now, jobs = snapshot.columns, snapshot.cluster, snapshot.now, len(snapshot.columns)
     places = np.full(jobs, NOBODY) if before is None else before.places(snapshot)
     able = np.flatnonzero(snapshot.possible)
-    problem = Problem(snapshot, able, np.zeros(len(able)), _shares_before(before, places, able), rule.aware)
+    problem = ShareProblem(snapshot, able, np.zeros(len(able)), _shares_before(before, places, able), rule.aware)
     isolated, isolated_speed = np.zeros(jobs), np.zeros(jobs)
     shares = Shares(np.zeros((0, len(cluster.kinds))))
     if len(able):
@@ -67,7 +67,7 @@ def with_new_shares(rule: Rule, snapshot: Snapshot, before: Memory | None, end: 
     notes = [""] * jobs if shares.notes else []
     for row, note in shares.notes.items():
         notes[able[row]] = note
-    return Memory(
+    return GavelCarry(
         rows=columns.rows,
         capacity=cluster.capacity,
         speeds=columns.speeds,
@@ -89,7 +89,7 @@ def with_new_shares(rule: Rule, snapshot: Snapshot, before: Memory | None, end: 
     )
 
 
-def _shares_before(before: Memory | None, places: Ints, able: Ints) -> Floats | None:
+def _shares_before(before: GavelCarry | None, places: Ints, able: Ints) -> Floats | None:
     """The time alone that was in force, for the jobs that can run; 0 for new ones."""
     if before is None or not len(before.cells):
         return None
@@ -112,7 +112,7 @@ def _cells(snapshot: Snapshot, able: Ints, shares: Shares) -> Cells:
     return cells_of(alone, snapshot.columns.gpus, able[shares.pairs], together, near)
 
 
-def _surviving(before: Memory, places: Ints, snapshot: Snapshot) -> Cells:
+def _surviving(before: GavelCarry, places: Ints, snapshot: Snapshot) -> Cells:
     """The old cells whose jobs are all still there and can still run there."""
     cells, columns = before.cells, snapshot.columns
     now_at = np.full(len(before.rows) + 1, NOBODY)  # the last entry is the nobody that a job alone has beside it

@@ -10,8 +10,8 @@ import numpy as np
 
 from shoal.core.decision import Floats, Ints
 from shoal.core.units import Seconds
-from shoal.policy.shockwave.memory import Flags, Kinds, Outlooks, Rows
-from shoal.solve.dealing import dealt
+from shoal.policy.shockwave.carry import Flags, Kinds, Outlooks, Rows
+from shoal.solve.list_scheduling import dealt
 from shoal.solve.window import Window
 
 

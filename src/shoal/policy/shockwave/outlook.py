@@ -8,8 +8,8 @@ from shoal.core.columns import sealed
 from shoal.core.decision import Floats
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-from shoal.perf.adaptation import Forecast, forecast
-from shoal.policy.shockwave.memory import Flags, Outlooks, Rows, places
+from shoal.perf.adaptation import RegimeForecast, forecast
+from shoal.policy.shockwave.carry import Flags, Outlooks, Rows, places
 
 
 def outlooks(
@@ -53,7 +53,7 @@ def _kept(snapshot: Snapshot, before: Outlooks, renew: bool) -> tuple[Rows, Flag
     return at[known], known
 
 
-def gained_by(ahead: Forecast, ends: Floats) -> Floats:
+def gained_by(ahead: RegimeForecast, ends: Floats) -> Floats:
     """Work done by the end of each round; the last counts as a whole one, so that a job that ends in it still gains."""
     times = np.cumsum([0.0, *(regime.seconds for regime in ahead.ahead)])
     works = np.cumsum([0.0, *(regime.work for regime in ahead.ahead)])

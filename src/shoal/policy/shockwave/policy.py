@@ -45,13 +45,13 @@ from shoal.core.decision import Decision, Floats, Ints
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.adaptation import RULES
-from shoal.policy.api import all_fit, check_round, round_end, slowed
+from shoal.policy.base import all_fit, any_on_slow_kind, check_round, round_end
+from shoal.policy.shockwave.carry import Kinds, Outlooks, ShockwaveCarry, WindowPlan, places
 from shoal.policy.shockwave.claimants import Claimants, Draft, dealt_out, fairness
-from shoal.policy.shockwave.memory import Kinds, Memory, Outlooks, Plan, places
 from shoal.policy.shockwave.outlook import outlooks
+from shoal.policy.shockwave.reasons import nobody, told
 from shoal.policy.shockwave.seats import seated
 from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
-from shoal.policy.shockwave.words import nobody, told
 from shoal.solve.window import Claims, plan
 
 _MARGIN = 2.0
@@ -101,10 +101,10 @@ class Shockwave:
     def decide(self, snapshot: Snapshot) -> Decision:
         """A verdict for every live job, reviewed at the end of the round if anybody waits."""
         now = snapshot.now
-        before = snapshot.carry if isinstance(snapshot.carry, Memory) else None
+        before = snapshot.carry if isinstance(snapshot.carry, ShockwaveCarry) else None
         inside = before is not None and now < before.ends
         ends = before.ends if before is not None and inside else round_end(now, self.round)
-        memory = Memory(ends, snapshot.columns.rows, _crowd(snapshot, before))
+        memory = ShockwaveCarry(ends, snapshot.columns.rows, _crowd(snapshot, before))
         settled = all_fit(snapshot)
         if settled is None and not snapshot.possible.any():
             settled = nobody(snapshot)
@@ -119,12 +119,12 @@ class Shockwave:
         gpus, kinds = seated(snapshot, memory.plan, turn, inside)
         rho = _fairness(snapshot, memory.outlooks, memory.crowd)
         verdicts = told(snapshot, memory.plan, turn, self.round, gpus, kinds, rho, moving=not inside)
-        if not (snapshot.possible & (gpus == 0)).any() and not (inside and slowed(snapshot)):
+        if not (snapshot.possible & (gpus == 0)).any() and not (inside and any_on_slow_kind(snapshot)):
             return Decision(verdicts, inf, memory)
         early = ends - self.ahead
         return Decision(verdicts, early if now < early else ends, memory)
 
-    def _planned(self, snapshot: Snapshot, memory: Memory, inside: bool) -> Memory:
+    def _planned(self, snapshot: Snapshot, memory: ShockwaveCarry, inside: bool) -> ShockwaveCarry:
         """The memory with the plan to follow now, outlooks for everyone, and the next plan if it is time for it."""
         force, coming = memory.plan, memory.coming
         if not inside and coming is not None:
@@ -140,17 +140,17 @@ class Shockwave:
             coming = self._window(snapshot, known, memory.crowd, memory.ends)
         return replace(memory, outlooks=known, plan=force, coming=coming)
 
-    def _due(self, snapshot: Snapshot, force: Plan) -> bool:
+    def _due(self, snapshot: Snapshot, force: WindowPlan) -> bool:
         """Whether something has happened that the plan does not know of."""
         columns = snapshot.columns
         if force.capacity != snapshot.cluster.capacity or not np.array_equal(force.rows, columns.rows):
             return True
         return self.mode == "reactive" and not np.array_equal(force.batches, columns.batch_size)
 
-    def _last(self, force: Plan, ends: Seconds) -> bool:
+    def _last(self, force: WindowPlan, ends: Seconds) -> bool:
         return ends >= force.begins + (force.rounds - 0.5) * self.round
 
-    def _window(self, snapshot: Snapshot, known: Outlooks, crowd: Ints, begins: Seconds) -> Plan:
+    def _window(self, snapshot: Snapshot, known: Outlooks, crowd: Ints, begins: Seconds) -> WindowPlan:
         """The plan of a window that begins then."""
         columns, cluster = snapshot.columns, snapshot.cluster
         rho = _fairness(snapshot, known, crowd)
@@ -162,7 +162,7 @@ class Shockwave:
             sealed(array)
         gap = max((found.gap for found in draft.windows), default=0.0)
         batches = columns.batch_size
-        return Plan(begins, columns.rows, draft.runs, draft.kinds, draft.rank, batches, cluster.capacity, gap)
+        return WindowPlan(begins, columns.rows, draft.runs, draft.kinds, draft.rank, batches, cluster.capacity, gap)
 
     def draft(self, claimants: Claimants, capacity: Sequence[int]) -> Draft:
         """Rounds for claimants on so many GPUs of each kind, kind by kind."""
@@ -213,7 +213,7 @@ class Shockwave:
         return split
 
 
-def _crowd(snapshot: Snapshot, before: Memory | None) -> Ints:
+def _crowd(snapshot: Snapshot, before: ShockwaveCarry | None) -> Ints:
     """By job: the most jobs that were live at once since it came, as far as is remembered."""
     rows = snapshot.columns.rows
     crowd: Ints = np.full(len(rows), int(snapshot.possible.sum()), dtype=np.int32)

@@ -4,11 +4,11 @@ import numpy as np
 
 from shoal.core.decision import Ints
 from shoal.core.snapshot import Snapshot
-from shoal.policy.api import first_of_all, serve
-from shoal.policy.shockwave.memory import Kinds, Plan, places
+from shoal.policy.base import first_of_all, serve
+from shoal.policy.shockwave.carry import Kinds, WindowPlan, places
 
 
-def seated(snapshot: Snapshot, plan: Plan, turn: int, inside: bool) -> tuple[Ints, Kinds | None]:
+def seated(snapshot: Snapshot, plan: WindowPlan, turn: int, inside: bool) -> tuple[Ints, Kinds | None]:
     """GPUs by job and, on a cluster of several kinds, their kind. Inside a round whoever runs goes on."""
     columns = snapshot.columns
     at, known = places(plan.rows, columns.rows)
@@ -18,5 +18,5 @@ def seated(snapshot: Snapshot, plan: Plan, turn: int, inside: bool) -> tuple[Int
     order = np.lexsort((rank, ~planned, ~kept))
     order = order[snapshot.possible[order]]
     wanted = np.where(kept, columns.kind, np.where(known, plan.kinds[at], -1))
-    served = serve(snapshot, order, wishes=first_of_all(snapshot, wanted))
+    served = serve(snapshot, order, preferences=first_of_all(snapshot, wanted))
     return served.gpus, served.kinds

@@ -11,11 +11,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from shoal.perf.valuation import Floats, Ints, Use, Work, finish_seconds, phase_seconds, usable
+from shoal.perf.app_valuation import Floats, Ints, Use, Work, finish_seconds, phase_seconds, usable
+from shoal.policy.themis.carry import Reckoning
 from shoal.policy.themis.locality import Slowdown
-from shoal.policy.themis.memory import Reckoning
-from shoal.policy.themis.protocol import Bid, Level, Offer, Row, Seats
-from shoal.solve.levels import fair_counts
+from shoal.policy.themis.protocol import Bid, GpuOffer, Level, Row, Seats
+from shoal.solve.max_min_counts import fair_counts
 
 NOTHING = 2.0
 """How many times later than on its fewest GPUs an app is taken to finish that is left with none.
@@ -29,7 +29,7 @@ _LEVELS = tuple(Level)
 
 
 @dataclass(frozen=True, eq=False)
-class Agent:
+class AppAgent:
     """What an app knows of itself, of one kind of GPU: when it began, what is left to do, how it minds distance.
 
     ``works`` are its jobs in the order in which they are served, ``ahead`` the phases it means to run after them, and
@@ -98,13 +98,13 @@ class Agent:
         rhos: list[float] = ((self.elapsed + self.left[gpus] * slower) / self.ideal).tolist()
         return rhos
 
-    def bid(self, offer: Offer) -> Bid:
+    def bid(self, offer: GpuOffer) -> Bid:
         """A row for every number of GPUs it could use of the offer, as near together as the offer allows at best."""
         near = _nearest(self.use, self.held, self.node, self.slowdown, offer.gpus, offer.block, offer.rack)
         rows = map(Row, near.sizes[1:], near.levels, self.rhos(near.gpus, near.slower))
         return Bid(self.app, (Row(0, Level.SLOT, self.rho(self.held)), *rows), near.sizes)
 
-    def bid_machines(self, offer: Offer) -> Bid:
+    def bid_machines(self, offer: GpuOffer) -> Bid:
         """Rows that name machines: for doubling numbers of GPUs, each machine as the one to begin with.
 
         A bundle takes from its first machine, then from the fullest in its rack, then from the fullest anywhere.
@@ -125,7 +125,7 @@ class Agent:
         rows = map(Row, counts.tolist(), map(_LEVELS.__getitem__, levels.tolist()), rhos, bundles)
         return Bid(self.app, (Row(0, Level.SLOT, self.rho(self.held)), *rows), tuple(sizes.tolist()))
 
-    def mistaken(self, work: float, slowdown: float) -> "Agent":
+    def mistaken(self, work: float, slowdown: float) -> "AppAgent":
         """The same app, wrong by these fractions about its work and about how much distance costs it."""
         works, *ahead = (
             tuple(replace(w, seconds=w.seconds * (1.0 + work)) for w in phase) for phase in (self.works, *self.ahead)
@@ -227,7 +227,7 @@ def _doubling(sizes: Ints) -> list[int]:
     return numbers
 
 
-def _bundle(offer: Offer, first: tuple[int, str, int], gpus: int) -> Seats:
+def _bundle(offer: GpuOffer, first: tuple[int, str, int], gpus: int) -> Seats:
     """So many GPUs from a machine on: the fullest of its rack next, then the fullest of all."""
     others = sorted((m for m in offer.free if m != first), key=lambda m: (m[1] != first[1], -m[2], m[0]))
     seats: list[tuple[int, int]] = []

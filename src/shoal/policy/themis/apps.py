@@ -11,15 +11,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from shoal.core.bids import Said
+from shoal.core.bids import StandingBid
 from shoal.core.job import JobSpec
 from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.topology import Locality
 from shoal.core.units import Seconds
-from shoal.perf.valuation import Floats, Ints, Use, Work, heard_seconds, ideal_seconds, phase_seconds, usable
-from shoal.policy.themis.agent import Agent
+from shoal.perf.app_valuation import Floats, Ints, Use, Work, heard_seconds, ideal_seconds, phase_seconds, usable
+from shoal.policy.themis.agent import AppAgent
+from shoal.policy.themis.carry import AppHistory, AppValuation, Reach, Reaches, Reckoning, ThemisCarry
 from shoal.policy.themis.locality import Slowdown, learned, level_of
-from shoal.policy.themis.memory import Memory, Past, Reach, Reaches, Reckoning, Valuation
 from shoal.policy.themis.protocol import Level
 
 _UNDECLARED = 3600.0
@@ -31,7 +31,7 @@ class Apps:
     """The apps of one moment, with what is remembered of them."""
 
     snapshot: Snapshot
-    before: Memory
+    before: ThemisCarry
 
     @cached_property
     def members(self) -> dict[int, Ints]:
@@ -69,7 +69,7 @@ class Apps:
         return unit
 
     @cached_property
-    def pasts(self) -> dict[int, Past]:
+    def pasts(self) -> dict[int, AppHistory]:
         """What is remembered of each app, brought up to now; apps whose jobs are all gone stay, for more may come."""
         now, columns = self.snapshot.now, self.snapshot.columns
         departed = self.before.departed(columns.rows, now)
@@ -86,12 +86,12 @@ class Apps:
             pasts[app] = replace(past, demand=max(past.demand, self._demand(app)), heard=self._heard(app, past))
         return pasts
 
-    def _new(self, app: int) -> Past:
+    def _new(self, app: int) -> AppHistory:
         """The past of an app that has none yet; before it was seen it is taken to have been as crowded as now."""
         jobs = self.members[app]
         named = self.snapshot.specs[int(jobs[0])].app is not None
         start = float(self.snapshot.columns.submitted[jobs].min())
-        return Past(start, self._crowd - len(self.members) * (self.snapshot.now - start), named)
+        return AppHistory(start, self._crowd - len(self.members) * (self.snapshot.now - start), named)
 
     def _demand(self, app: int) -> int:
         """The most GPUs it could use with the jobs it has, or in a phase that is to follow."""
@@ -108,19 +108,19 @@ class Apps:
     def _crowd(self) -> float:
         return self.before.crowd_at(self.snapshot.now)
 
-    def _aged(self, app: int, past: Past) -> Past:
+    def _aged(self, app: int, past: AppHistory) -> AppHistory:
         """The same with what an app that holds GPUs has done since it was last asked counted in its valuation."""
         if past.valuation is None:
             return past
         seconds, held = self.snapshot.now - self.before.at, int(self.snapshot.columns.held[self.members[app]].sum())
         return replace(past, valuation=past.valuation.after(seconds, held))
 
-    def said(self, app: int) -> Said | None:
+    def said(self, app: int) -> StandingBid | None:
         """What the app said of itself with the jobs it has now; None where it did not, or they were others."""
         said = self.snapshot.bids.get(app)
         return said if said is not None and said.jobs == self.jobs(app) else None
 
-    def _heard(self, app: int, past: Past) -> tuple[float, float] | None:
+    def _heard(self, app: int, past: AppHistory) -> tuple[float, float] | None:
         """When the app said what counts now, and the GPU-seconds that were left of it then."""
         said = self.said(app)
         if said is None or (past.heard is not None and past.heard[0] == said.at):
@@ -162,7 +162,7 @@ class Apps:
             known[app] = max(ideal_seconds(total, past.demand, gpus, crowd), 1e-9)
         return known
 
-    def _contention(self, past: Past, rest: Seconds) -> float:
+    def _contention(self, past: AppHistory, rest: Seconds) -> float:
         """The average number of live apps in the life of an app that has so long to go if it is left alone.
 
         Until then it is taken to stay as crowded as it is. By the crowd up to now alone an app that came when few were
@@ -187,7 +187,7 @@ class Apps:
         gpus, seconds = said.rows[0]
         return gpus * seconds * self._still(app)
 
-    def rho(self, app: int, valuation: Valuation, wait: Seconds = 0.0, kept: int = 0) -> float:
+    def rho(self, app: int, valuation: AppValuation, wait: Seconds = 0.0, kept: int = 0) -> float:
         """The least ρ the app can still reach, were it given all it can use after a ``wait`` with what it has kept."""
         elapsed = self.snapshot.now - self.pasts[app].start
         return (elapsed + wait + valuation.fastest(wait, kept)) / self.ideal[app]
@@ -229,11 +229,11 @@ class Apps:
         i = self._plain.get(app)
         return (self._rows[i],) if i is not None else tuple([self._rows[i] for i in self.members[app].tolist()])
 
-    def agent(self, app: int, kind: int, jobs: Sequence[int], held: int) -> Agent:
+    def agent(self, app: int, kind: int, jobs: Sequence[int], held: int) -> AppAgent:
         """The agent of an app for one kind: these jobs, in this order, and so many GPUs that it keeps."""
         cluster, past, use = self.snapshot.cluster, self.pasts[app], self.use(kind, jobs)
         reckoning, limit = self._reckoning(app, kind, jobs, use), len(use.gpus) - 1
-        return Agent(
+        return AppAgent(
             app,
             self.snapshot.now - past.start,
             self.ideal[app],

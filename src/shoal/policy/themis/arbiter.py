@@ -8,9 +8,9 @@ from math import ceil
 import numpy as np
 
 from shoal.core.topology import Placement
-from shoal.policy.themis.protocol import Award, Bid, Offer, Report, Row, Seats
+from shoal.policy.themis.protocol import AppReport, Award, Bid, GpuOffer, Row, Seats
 from shoal.policy.themis.seats import both, taken_from
-from shoal.solve.auction import CountBid, MachineBid, Outcome, auction_counts, auction_machines, rounded
+from shoal.solve.auction import AuctionOutcome, CountBid, MachineBid, auction_counts, auction_machines, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Settlement:
     """All awards of an auction, with the outcome they rest on."""
 
     awards: Mapping[int, Award]
-    outcome: Outcome
+    outcome: AuctionOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class Arbiter:
     f: float
     rounding: str
 
-    def invited(self, reports: Sequence[Report], live: int) -> frozenset[int]:
+    def invited(self, reports: Sequence[AppReport], live: int) -> frozenset[int]:
         """Who bids: of the apps that could use more the worst by ρ, 1 − f of all ``live`` ones and at least one."""
         count = max(1, ceil((1.0 - self.f) * live - 1e-9))
         worst = sorted(reports, key=lambda report: -report.rho)
         return frozenset(report.app for report in worst[:count])
 
     def settle(
-        self, offer: Offer, bids: Sequence[Bid], others: Sequence[Report], chance: np.random.Generator
+        self, offer: GpuOffer, bids: Sequence[Bid], others: Sequence[AppReport], chance: np.random.Generator
     ) -> Settlement:
         """Awards to the bidders, and of what their payments leave, at random, to the ``others``.
 
@@ -59,7 +59,7 @@ class Arbiter:
         return Settlement(_seated(offer, awards) if named else awards, outcome)
 
 
-def _by_counts(offer: Offer, bids: Sequence[Bid]) -> Outcome:
+def _by_counts(offer: GpuOffer, bids: Sequence[Bid]) -> AuctionOutcome:
     def count_bid(rows: Sequence[Row]) -> CountBid:
         gpus, _, rhos, _ = zip(*rows, strict=True)
         return CountBid(np.array(gpus), -np.log(rhos))
@@ -67,7 +67,7 @@ def _by_counts(offer: Offer, bids: Sequence[Bid]) -> Outcome:
     return auction_counts([count_bid(bid.rows) for bid in bids], offer.gpus)
 
 
-def _by_machines(offer: Offer, bids: Sequence[Bid]) -> Outcome:
+def _by_machines(offer: GpuOffer, bids: Sequence[Bid]) -> AuctionOutcome:
     at = {node: m for m, (node, _, _) in enumerate(offer.free)}
 
     def machine_bid(rows: Sequence[Row]) -> MachineBid:
@@ -114,7 +114,7 @@ def _trimmed(seats: Seats, gpus: int) -> Seats:
     return tuple(sorted(kept))
 
 
-def _seated(offer: Offer, awards: Mapping[int, Award]) -> dict[int, Award]:
+def _seated(offer: GpuOffer, awards: Mapping[int, Award]) -> dict[int, Award]:
     """The same awards with seats for the GPUs that were handed out, on as few machines as will do."""
     free = {node: gpus for node, _, gpus in offer.free}
     for award in awards.values():

@@ -31,16 +31,16 @@ from math import inf, isfinite
 
 import numpy as np
 
-from shoal.core.bids import Standing
+from shoal.core.bids import AppStanding
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
-from shoal.policy.themis.agent import Agent
+from shoal.policy.themis.agent import AppAgent
 from shoal.policy.themis.apps import Apps
 from shoal.policy.themis.arbiter import Arbiter
-from shoal.policy.themis.memory import Memory
+from shoal.policy.themis.carry import ThemisCarry
+from shoal.policy.themis.reasons import told
 from shoal.policy.themis.round import Round
 from shoal.policy.themis.standing import standing_of
-from shoal.policy.themis.words import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class Themis:
             turn.auction(kind, arbiter, self._bent, named=self.bids == "machines")
         return Decision(told(turn), turn.review_at(), turn.remembered())
 
-    def standing(self, snapshot: Snapshot, app: int) -> Standing:
+    def standing(self, snapshot: Snapshot, app: int) -> AppStanding:
         """How an app, by its number, stands before the next auction."""
         return standing_of(_apps(snapshot), app)
 
-    def _bent(self, agent: Agent, apps: Apps) -> Agent:
+    def _bent(self, agent: AppAgent, apps: Apps) -> AppAgent:
         """The agent as the experiment wants it: mistaken at random, or lying."""
         if self.noise:
             chance = np.random.default_rng([apps.snapshot.seed, agent.app])
@@ -91,4 +91,4 @@ class Themis:
 
 
 def _apps(snapshot: Snapshot) -> Apps:
-    return Apps(snapshot, snapshot.carry if isinstance(snapshot.carry, Memory) else Memory(at=snapshot.now))
+    return Apps(snapshot, snapshot.carry if isinstance(snapshot.carry, ThemisCarry) else ThemisCarry(at=snapshot.now))

@@ -28,7 +28,7 @@ class Level(IntEnum):
     CLUSTER = 3
 
 
-class Report(NamedTuple):
+class AppReport(NamedTuple):
     """How an app fares: ρ as it is now, from its latest valuation, and the further GPUs it could use, ascending."""
 
     app: int
@@ -37,7 +37,7 @@ class Report(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Offer:
+class GpuOffer:
     """GPUs of one kind that are nobody's: how many are free on which node of which rack, leased until when if won."""
 
     kind: int

@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 from shoal.core.decision import Ints
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
-from shoal.perf.valuation import Use
-from shoal.policy.api import round_end
-from shoal.policy.themis.agent import Agent, divided
+from shoal.perf.app_valuation import Use
+from shoal.policy.base import round_end
+from shoal.policy.themis.agent import AppAgent, divided
 from shoal.policy.themis.apps import Apps
 from shoal.policy.themis.arbiter import Arbiter
-from shoal.policy.themis.memory import Lease, Memory, Past, Valuation
-from shoal.policy.themis.protocol import Award, Level, Offer, Report, Seats
+from shoal.policy.themis.carry import AppHistory, AppValuation, Lease, ThemisCarry
+from shoal.policy.themis.protocol import AppReport, Award, GpuOffer, Level, Seats
 from shoal.policy.themis.seats import both, seats_by_job, taken_from
 
-Bent: TypeAlias = Callable[[Agent, Apps], Agent]
+Bent: TypeAlias = Callable[[AppAgent, Apps], AppAgent]
 """What an experiment makes of an agent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Invitation:
     """Who was invited to an auction: how many apps, with which ρ at least, and to how many GPUs."""
 
     bidders: int
@@ -68,9 +68,9 @@ class Round:
     pinned: dict[int, Placement] = field(default_factory=dict)
     leases: dict[tuple[int, int], Lease] = field(init=False)
     awards: dict[tuple[int, int], Award] = field(default_factory=dict)
-    cuts: dict[int, Cut] = field(default_factory=dict)
+    cuts: dict[int, Invitation] = field(default_factory=dict)
     rhos: dict[int, float] = field(default_factory=dict)
-    pasts: dict[int, Past] = field(init=False)
+    pasts: dict[int, AppHistory] = field(init=False)
     current: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class Round:
         lessees, offer = self._lessees_and_offer(kind)
         sizes = self._sizes(kind, lessees) if offer.gpus else {}
         wanting = {app: more for app, more in sizes.items() if more and more[0] <= offer.gpus}
-        reports = [Report(app, self._rho(app, kind, lessees.get(app)), more) for app, more in wanting.items()]
+        reports = [AppReport(app, self._rho(app, kind, lessees.get(app)), more) for app, more in wanting.items()]
         if reports:
             invited = arbiter.invited(reports, len(self.apps.members))
             agents = {app: self._agent(app, kind, lessees.get(app)) for app in wanting if app in invited}
@@ -115,7 +115,7 @@ class Round:
             snapshot = self.apps.snapshot
             chance = np.random.default_rng([snapshot.seed, snapshot.cycle, kind])
             settled = arbiter.settle(offer, bids, [r for r in reports if r.app not in invited], chance)
-            self.cuts[kind] = Cut(len(bids), min(self.rhos[app] for app in bidders), offer.gpus)
+            self.cuts[kind] = Invitation(len(bids), min(self.rhos[app] for app in bidders), offer.gpus)
             self.awards |= {(app, kind): award for app, award in settled.awards.items()}
             for app, bidder in bidders.items():
                 self._keep(app, bidder, agents[app])
@@ -139,7 +139,7 @@ class Round:
         wants = (self.gpus == 0) | ((self.gpus < columns.max_gpus) & (columns.min_gpus < columns.max_gpus))
         return min((lease[0][1] for lease in self.leases.values()), default=inf) if wants.any() else inf
 
-    def remembered(self) -> Memory:
+    def remembered(self) -> ThemisCarry:
         """What the next round is to know."""
         apps, columns, now = self.apps, self.apps.snapshot.columns, self.apps.snapshot.now
         done = columns.done * apps.unit
@@ -148,13 +148,13 @@ class Round:
             array.flags.writeable = False
         crowd, app = apps.before.crowd_at(now), columns.app.astype(np.intp)
         rows, most, live = columns.rows, columns.max_gpus, len(apps.members)
-        return Memory(now, live, crowd, self.pasts, self.leases, rows, app, most, done, total, pace, apps.reaches)
+        return ThemisCarry(now, live, crowd, self.pasts, self.leases, rows, app, most, done, total, pace, apps.reaches)
 
     def _until(self) -> Seconds:
         """When a lease given now ends: with the round that has begun for at most half of its time, or the next."""
         return round_end(self.apps.snapshot.now + 0.5 * self.lease, self.lease)
 
-    def _lessees_and_offer(self, kind: int) -> tuple[dict[int, Stand], Offer]:
+    def _lessees_and_offer(self, kind: int) -> tuple[dict[int, Stand], GpuOffer]:
         """How every app stands that has a lease on GPUs of a kind, and what is left of it to auction."""
         snapshot = self.apps.snapshot
         cluster, columns, free = snapshot.cluster, snapshot.columns, dict(enumerate(snapshot.room.node_free))
@@ -177,7 +177,7 @@ class Round:
                 stands[app] = replace(stand, spare=taken_from(free, int(more[stand.jobs].sum())).seats)
             taken_from(free, stand.awaited)
         places = tuple((n, cluster.nodes[n].rack, gpus) for n, gpus in free.items() if gpus)
-        return stands, Offer(kind, places, self._until())
+        return stands, GpuOffer(kind, places, self._until())
 
     def _sizes(self, kind: int, lessees: Mapping[int, Stand]) -> dict[int, tuple[int, ...]]:
         """By app the further GPUs of a kind that it could use, ascending."""
@@ -255,7 +255,7 @@ class Round:
             spare -= more
         return quick
 
-    def _agent(self, app: int, kind: int, stand: Stand | None) -> Agent:
+    def _agent(self, app: int, kind: int, stand: Stand | None) -> AppAgent:
         """The agent of an app that could use GPUs of a kind; without a stand it keeps none."""
         if stand is None:
             return self.apps.agent(app, kind, self._open(app, kind), 0)
@@ -278,7 +278,7 @@ class Round:
         self.rhos[app] = self.apps.rho(app, valuation, wait, kept)
         return self.rhos[app]
 
-    def _keep(self, app: int, bidder: Agent, agent: Agent) -> Valuation:
+    def _keep(self, app: int, bidder: AppAgent, agent: AppAgent) -> AppValuation:
         """Remember what the app said just now as a bidder, and what it knows of distance and reckoned in truth."""
         left, past, jobs = bidder.left, self.pasts[app], self.apps.jobs(app)
         known = past.valuation
@@ -286,7 +286,7 @@ class Round:
         if known is not None and same and not known.spent:  # it has waited since it last said so
             return known
         left.flags.writeable = False
-        valuation = Valuation(jobs, left, bidder.least, bidder.fastest, heard=past.heard[0] if past.heard else None)
+        valuation = AppValuation(jobs, left, bidder.least, bidder.fastest, heard=past.heard[0] if past.heard else None)
         self.pasts[app] = replace(past, slowdown=agent.slowdown, valuation=valuation, reckoning=agent.reckoning)
         return valuation
 

@@ -2,19 +2,19 @@
 
 from collections import Counter
 
-from shoal.core.bids import JobLeft, OnOffer, Standing
+from shoal.core.bids import AppStanding, JobLeft, OnOffer
 from shoal.core.units import Seconds
 from shoal.policy.themis.apps import Apps
-from shoal.policy.themis.memory import Valuation
+from shoal.policy.themis.carry import AppValuation
 
 
-def standing_of(apps: Apps, app: int) -> Standing:
+def standing_of(apps: Apps, app: int) -> AppStanding:
     """How an app of this moment stands."""
     kind = apps.favourite(app)
     jobs = [i for i in apps.members[app].tolist() if apps.reach(i, kind)[0]]
     agent = apps.agent(app, kind, jobs, 0)
-    valuation = apps.pasts[app].valuation or Valuation(apps.jobs(app), agent.left, agent.least, agent.fastest)
-    return Standing(
+    valuation = apps.pasts[app].valuation or AppValuation(apps.jobs(app), agent.left, agent.least, agent.fastest)
+    return AppStanding(
         rho=apps.rho(app, valuation),
         kind=apps.snapshot.cluster.kinds[kind],
         most=agent.limit,

@@ -15,14 +15,14 @@ References: Cole, Gkatzelis and Goel (EC '13); Themis (NSDI '20) §3.3, whose li
 
 from shoal.solve.auction.counts import CountBid, auction_counts
 from shoal.solve.auction.machines import Bundle, MachineBid, auction_machines
-from shoal.solve.auction.outcome import Outcome
+from shoal.solve.auction.outcome import AuctionOutcome
 from shoal.solve.auction.rounding import rounded
 
 __all__ = [
+    "AuctionOutcome",
     "Bundle",
     "CountBid",
     "MachineBid",
-    "Outcome",
     "auction_counts",
     "auction_machines",
     "rounded",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from shoal.solve.auction.outcome import Floats, Ints, Outcome, judged
+from shoal.solve.auction.outcome import AuctionOutcome, Floats, Ints, judged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,12 +32,12 @@ class CountBid:
             raise ValueError("the logarithm of a value must be finite: a bidder that gets nothing must be worth some")
 
 
-def auction_counts(bids: Sequence[CountBid], units: int) -> Outcome:
+def auction_counts(bids: Sequence[CountBid], units: int) -> AuctionOutcome:
     """The bundles with the largest product of values within so many units, and what each bidder keeps of its own.
 
     Of bundles worth the same the one with the fewest units is won; of bidders in a tie those last in order give way.
     """
-    table = _Table.of(bids, units)
+    table = _BidTable.of(bids, units)
     scales = table.scales
     before, after = _reached(scales, units), _reached(scales[::-1], units)[::-1]
     taken = _taken(scales, after, units)
@@ -59,7 +59,7 @@ def _first_best(reached: Floats) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Table:
+class _BidTable:
     """All bids side by side: by bidder and number of units the worth of exactly so many, −inf where none is bid.
 
     ``owner``, ``units`` and ``values`` are the bundles of all bidders in a row, ``first`` where each bidder's begin.
@@ -72,7 +72,7 @@ class _Table:
     first: Ints
 
     @classmethod
-    def of(cls, bids: Sequence[CountBid], units: int) -> "_Table":
+    def of(cls, bids: Sequence[CountBid], units: int) -> "_BidTable":
         lengths = np.array([len(bid.units) for bid in bids], dtype=np.int64)
         owner = np.repeat(np.arange(len(bids)), lengths)
         bundles = np.concatenate([bid.units for bid in bids]) if len(bids) else np.zeros(0, dtype=np.int64)

@@ -16,8 +16,8 @@ import numpy as np
 from highspy import Highs, HighsModelStatus, MatrixFormat, ObjSense
 from numpy.typing import NDArray
 
-from shoal.solve.auction.outcome import Floats, Ints, Outcome, judged
-from shoal.solve.program import Program, Session
+from shoal.solve.auction.outcome import AuctionOutcome, Floats, Ints, judged
+from shoal.solve.linear_program import LpSession, Program
 
 Bundle: TypeAlias = tuple[tuple[int, int], ...]
 """Units on machines: (machine, units), machines ascending."""
@@ -46,7 +46,7 @@ class MachineBid:
             raise ValueError("the logarithm of a value must be finite: a bidder that gets nothing must be worth some")
 
 
-def auction_machines(bids: Sequence[MachineBid], free: Sequence[int]) -> Outcome:
+def auction_machines(bids: Sequence[MachineBid], free: Sequence[int]) -> AuctionOutcome:
     """The bundles with the largest product of values on these free units, and what each bidder keeps of its own."""
     market = _Market.of(bids, np.array(free, dtype=np.int64))
     best = market.best((), core=_CORE)
@@ -86,7 +86,7 @@ class _Market:
     columns: Ints
     values: Floats
     upper: Floats
-    session: Session
+    session: LpSession
 
     @classmethod
     def of(cls, bids: Sequence[MachineBid], free: Ints) -> "_Market":
@@ -103,7 +103,7 @@ class _Market:
         values = np.concatenate([np.ones(len(kept)), np.array([t[2] for t in taken])])
         upper = np.concatenate([np.ones(len(bids)), free.astype(np.float64)])
         reach, lower = np.ones(len(kept)), np.full(len(upper), -np.inf)
-        session = Session(Program(rows, columns, values, lower, upper, reach))
+        session = LpSession(Program(rows, columns, values, lower, upper, reach))
         option = np.array([k[1] for k in kept], dtype=np.int64)
         return cls(bidder, option, np.array([k[2] for k in kept]), rows, columns, values, upper, session)
 

@@ -10,7 +10,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class AuctionOutcome:
     """Which of its bundles each bidder won, and which part of it each keeps.
 
     ``objective`` is the logarithm of the product of values, summed over the bundles won; ``bound`` is proven: no
@@ -28,7 +28,7 @@ class Outcome:
     others_without: Floats
 
 
-def judged(chosen: Ints, worth: Floats, bound: float, without: Floats, unproven: Floats) -> Outcome:
+def judged(chosen: Ints, worth: Floats, bound: float, without: Floats, unproven: Floats) -> AuctionOutcome:
     """The outcome of these choices, worth so much by bidder.
 
     ``without`` are the best values reached without each bidder, and ``unproven`` how much higher the bound on it is.
@@ -38,4 +38,4 @@ def judged(chosen: Ints, worth: Floats, bound: float, without: Floats, unproven:
     # Who is there can only take from the others, so rounding alone can put its absence below its presence.
     best = np.maximum(without, others)
     gap = max(bound - objective, float(unproven.max(initial=0.0)), 0.0)
-    return Outcome(chosen, np.exp(others - best), objective, bound, -float(np.expm1(-gap)), others, best)
+    return AuctionOutcome(chosen, np.exp(others - best), objective, bound, -float(np.expm1(-gap)), others, best)

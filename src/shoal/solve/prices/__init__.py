@@ -11,14 +11,14 @@ from shoal.solve.prices.fairness import (
     makespan,
     max_min,
 )
-from shoal.solve.prices.filling import Stage
-from shoal.solve.prices.paths import Node
+from shoal.solve.prices.filling import StageCertificate
+from shoal.solve.prices.paths import ShareNode
 
 __all__ = [
     "Feasibility",
     "Filling",
-    "Node",
-    "Stage",
+    "ShareNode",
+    "StageCertificate",
     "equal_share_speed",
     "feasible",
     "finish_time_fairness",

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.errors import InputError
-from shoal.solve.prices.filling import Filled, Stage, fill
+from shoal.solve.prices.filling import Filled, StageCertificate, fill
 from shoal.solve.prices.oracle import Floats, Ints
-from shoal.solve.prices.paths import FinishTime, Goals, Node, Path, Proportional, Tree
-from shoal.solve.prices.recover import least_churn, spread_idle, within_capacity
+from shoal.solve.prices.paths import FinishTime, Goals, Path, Proportional, ShareNode, Tree
+from shoal.solve.prices.recovery import least_churn, spread_idle, within_capacity
 
 _RESIDUAL = 1e-9
 """Above this shortfall the stages are run again with the next wider notion of a tie, and the best run counts."""
@@ -40,7 +40,7 @@ class Filling:
     levels: Floats
     tau: float
     objective: float
-    stages: tuple[Stage, ...]
+    stages: tuple[StageCertificate, ...]
     residual: float
     gap: float
 
@@ -132,7 +132,7 @@ def hierarchical(
     speeds: Floats,
     gangs: Floats,
     capacity: Floats,
-    tree: Node,
+    tree: ShareNode,
     weights: Floats | None = None,
     *,
     prefer: Floats | None = None,
@@ -245,7 +245,7 @@ def _positive(what: str, values: Floats) -> None:
         raise InputError(what, float(values[bad[0]]), f"of row {bad[0]} must be above 0")
 
 
-def _check_tree(tree: Node, rows: int) -> None:
+def _check_tree(tree: ShareNode, rows: int) -> None:
     seen: list[int] = []
     nodes = [tree]
     while nodes:
@@ -254,7 +254,7 @@ def _check_tree(tree: Node, rows: int) -> None:
             raise InputError("tree", node.policy, "a node without children has nobody to pass its share to")
         if not (np.isfinite(node.weight) and node.weight > 0):
             raise InputError("tree", node.weight, "the weight of a node must be above 0")
-        nodes += [child for child in node.children if isinstance(child, Node)]
-        seen += [child for child in node.children if not isinstance(child, Node)]
+        nodes += [child for child in node.children if isinstance(child, ShareNode)]
+        seen += [child for child in node.children if not isinstance(child, ShareNode)]
     if sorted(seen) != list(range(rows)):
         raise InputError("tree", len(seen), f"must name each of the {rows} rows once")

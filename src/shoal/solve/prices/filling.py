@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.solve.prices.menu import Menu
-from shoal.solve.prices.oracle import Crowd, Floats, Ints
+from shoal.solve.prices.oracle import Floats, Ints, MarketRows
 from shoal.solve.prices.paths import Path
-from shoal.solve.prices.stage import STEP, Market, Rest, Search
+from shoal.solve.prices.stage import STEP, RemainingSupply, Rest, StageSearch
+from shoal.solve.prices.ties import TiedMixes
 
 _PRICED = 1e-7
 """A type with more than this of all prices is closed; one left open in doubt is closed by the next stage."""
@@ -24,7 +24,7 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageCertificate:
     """A certificate: with these prices per unit of capacity, nothing above τ can be paid for by all there is.
 
     ``prices`` times capacity sums to one over the types that were open; ``frozen`` are the rows that stopped here.
@@ -44,9 +44,9 @@ class Filled:
 
     shares: Floats
     levels: Floats
-    stages: tuple[Stage, ...]
+    stages: tuple[StageCertificate, ...]
     unproven: float
-    menu: Menu | None
+    menu: TiedMixes | None
 
 
 def fill(
@@ -65,7 +65,7 @@ def fill(
     of the cheapest, relative to the highest price, count as equal.
     """
     pool = _Pool(speeds, gangs, capacity, path, tie)
-    stages: list[Stage] = []
+    stages: list[StageCertificate] = []
     unproven = 0.0
     while True:
         search, types = pool.search()
@@ -91,7 +91,7 @@ class _Pool:
         self._open = np.ones(types, dtype=bool)
         self._fixed = np.zeros((rows, types))
         self._held = np.zeros(types)
-        self._menu = Menu(np.zeros(0, dtype=np.intp), np.zeros((0, types)), np.zeros(0))
+        self._menu = TiedMixes(np.zeros(0, dtype=np.intp), np.zeros((0, types)), np.zeros(0))
         self._tau, self._slack = 0.0, 0.0
         self._reached = np.zeros(rows)
         self.active: Ints = np.arange(rows)
@@ -101,19 +101,19 @@ class _Pool:
         """Whether anyone is left who could still rise on a type that is open."""
         return bool((self._open & (self._speeds[self.active] > 0).any(axis=0)).any())
 
-    def search(self) -> tuple[Search, Ints]:
+    def search(self) -> tuple[StageSearch, Ints]:
         """The next stage, and the types it is about: the open ones, and those the menu could still trade."""
         self._slack += STEP
         self._open &= (self._speeds[self.active] > 0).any(axis=0)
         traded = np.ptp(self._menu.shares, axis=0) > 0 if len(self._menu) else np.zeros_like(self._open)
         types = np.flatnonzero(self._open | traded)
-        market = Market(self._capacity[types], self._open[types], self._held[types], self._menu.over(types))
+        market = RemainingSupply(self._capacity[types], self._open[types], self._held[types], self._menu.over(types))
         slack = np.where(market.open, self._slack, max(self._slack, market.overdraft() + STEP))
         market = replace(market, capacity=market.capacity * (1.0 + slack))
-        crowd = Crowd(np.ascontiguousarray(self._speeds[self.active][:, self._open].T), self._gangs[self.active])
-        return Search(market, self._path.climb(self._stop), crowd, self.active, self._tau), types
+        crowd = MarketRows(np.ascontiguousarray(self._speeds[self.active][:, self._open].T), self._gangs[self.active])
+        return StageSearch(market, self._path.climb(self._stop), crowd, self.active, self._tau), types
 
-    def shares(self, search: Search, rest: Rest) -> Floats:
+    def shares(self, search: StageSearch, rest: Rest) -> Floats:
         """The mix of responses at which a stage came to rest, as time fractions of all rows."""
         shares = self._fixed.copy()
         search.crowd.stand(rest.levels[self.active])
@@ -127,7 +127,7 @@ class _Pool:
                 shares[self._menu.owner[way]] += x * self._menu.shares[way]
         return shares
 
-    def close(self, search: Search, types: Ints, rest: Rest, *, final: bool) -> Stage:
+    def close(self, search: StageSearch, types: Ints, rest: Rest, *, final: bool) -> StageCertificate:
         """Close the types that carry a price and freeze whoever has nothing faster left; in the end everyone."""
         p = np.zeros(len(self._open))
         p[types] = rest.prices / search.market.capacity
@@ -143,9 +143,9 @@ class _Pool:
         self._stop[self.active] = np.where(stuck, levels, fastest)
         self._slack += max(STEP, float(rest.overdrawn.max()))
         self._open, self._tau, self.active = still_open, rest.below, self.active[~stuck]
-        return Stage(rest.tau, p, frozen)
+        return StageCertificate(rest.tau, p, frozen)
 
-    def _freeze(self, crowd: Crowd, p: Floats, stuck: Ints, tolerance: float) -> None:
+    def _freeze(self, crowd: MarketRows, p: Floats, stuck: Ints, tolerance: float) -> None:
         """Rows with one cheapest way take it for good; the others keep what ties, as do those already on the menu."""
         if len(self._menu) and np.isfinite(tolerance):
             self._menu = self._menu.only(self._menu.within(p, tolerance))
@@ -155,19 +155,21 @@ class _Pool:
         self._held += self._menu.gangs[one] @ self._menu.shares[one]
         self._menu = self._menu.only(~ways)
 
-    def _ways(self, crowd: Crowd, p: Floats, rows: Ints, tolerance: float) -> Menu:
+    def _ways(self, crowd: MarketRows, p: Floats, rows: Ints, tolerance: float) -> TiedMixes:
         owner, ways = crowd.cheapest_face(p[self._open], rows, tolerance)
         shares = np.zeros((len(owner), len(p)))
         shares[:, self._open] = ways
         rows = self.active[rows][owner]
-        return Menu(rows, shares, self._gangs[rows])
+        return TiedMixes(rows, shares, self._gangs[rows])
 
-    def every_way(self) -> Menu:
+    def every_way(self) -> TiedMixes:
         """All that rows could do without a change of level: the one way of who is fixed, the menu of who is not."""
         single = np.setdiff1d(np.arange(len(self._stop)), np.concatenate([self._menu.owner, self.active]))
-        menu = self._menu.joined(Menu(single, self._fixed[single], self._gangs[single]))
+        menu = self._menu.joined(TiedMixes(single, self._fixed[single], self._gangs[single]))
         if len(self.active):
-            crowd = Crowd(np.ascontiguousarray(self._speeds[self.active][:, self._open].T), self._gangs[self.active])
+            crowd = MarketRows(
+                np.ascontiguousarray(self._speeds[self.active][:, self._open].T), self._gangs[self.active]
+            )
             crowd.stand(self._reached[self.active])
             menu = menu.joined(self._ways(crowd, np.zeros(len(self._open)), np.arange(len(self.active)), np.inf))
         return menu

@@ -28,7 +28,7 @@ class Hull:
         return highest
 
 
-class Crowd:
+class MarketRows:
     """All rows, all pairs. ``speeds`` is types × rows with 0 for a type that cannot be used."""
 
     __slots__ = (

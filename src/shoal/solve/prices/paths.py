@@ -1,7 +1,7 @@
 """The ways up: levels u(τ) that nobody ever sees fall, in closed form once it is known where each row must stop.
 
 A path says what is fair at every τ. Given the levels `stop` that rows cannot pass (their fastest type at first, later
-what was left for them, or where they were frozen) it hands out a `Climb`: u(τ), and the τ at which everyone has
+what was left for them, or where they were frozen) it hands out a `BoundedPath`: u(τ), and the τ at which everyone has
 arrived. After a freeze the same formulas hold with the new stops, so a path is all that a policy needs to say.
 
 References: Gavel (OSDI 2020) §4; the tree generalises its two levels to any depth.
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 
-class Climb(Protocol):
+class BoundedPath(Protocol):
     """A path with its stops known."""
 
     @property
@@ -34,7 +34,7 @@ class Climb(Protocol):
 class Path(Protocol):
     """What a fairness rule has to say to be water filled."""
 
-    def climb(self, stop: Floats) -> Climb:
+    def climb(self, stop: Floats) -> BoundedPath:
         """The path under these stops."""
         ...
 
@@ -49,7 +49,7 @@ class Proportional:
 
     weights: Floats
 
-    def climb(self, stop: Floats) -> Climb:
+    def climb(self, stop: Floats) -> BoundedPath:
         """The path under these stops."""
         return _ProportionalClimb(self.weights, stop, float((stop / self.weights).max(initial=0.0)) * (1 + 1e-15))
 
@@ -74,7 +74,7 @@ class Goals:
 
     goals: Floats
 
-    def climb(self, stop: Floats) -> Climb:
+    def climb(self, stop: Floats) -> BoundedPath:
         """The path under these stops."""
         return _ProportionalClimb(self.goals, np.minimum(stop, self.goals), 1.0)
 
@@ -91,7 +91,7 @@ class FinishTime:
     elapsed: Floats
     alone: Floats
 
-    def climb(self, stop: Floats) -> Climb:
+    def climb(self, stop: Floats) -> BoundedPath:
         """The path under these stops."""
         with np.errstate(divide="ignore"):
             arrival = self.alone / (self.elapsed + self.steps / stop)
@@ -117,13 +117,13 @@ class _FinishTimeClimb:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ShareNode:
     """A share and how it is passed on: by weight to all ("fair"), or to the first that can use it ("fifo").
 
     Children are nodes or row numbers; a row's weight under a fair node comes with the rows.
     """
 
-    children: Sequence["Node | int"]
+    children: Sequence["ShareNode | int"]
     weight: float = 1.0
     policy: Literal["fair", "fifo"] = "fair"
 
@@ -144,12 +144,12 @@ class _Floor:
     inner: Ints
 
     @classmethod
-    def of(cls, parents: Sequence[Node], weights: Floats) -> tuple["_Floor", list[Node]]:
+    def of(cls, parents: Sequence[ShareNode], weights: Floats) -> tuple["_Floor", list[ShareNode]]:
         """The children of these parents, and those of them that are parents themselves."""
         children = [child for node in parents for child in node.children]
-        nodes = [(i, child) for i, child in enumerate(children) if isinstance(child, Node)]
+        nodes = [(i, child) for i, child in enumerate(children) if isinstance(child, ShareNode)]
         nodes.sort(key=lambda entry: entry[1].policy != "fair")
-        rows = [child for child in children if not isinstance(child, Node)]
+        rows = [child for child in children if not isinstance(child, ShareNode)]
         is_row = np.ones(len(children), dtype=bool)
         inner = np.array([i for i, _ in nodes], dtype=np.intp)
         is_row[inner] = False
@@ -166,14 +166,14 @@ class Tree:
 
     __slots__ = ("_floors",)
 
-    def __init__(self, root: Node, weights: Floats) -> None:
+    def __init__(self, root: ShareNode, weights: Floats) -> None:
         self._floors: list[_Floor] = []
         parents = [root]
         while parents:
             floor, parents = _Floor.of(parents, weights)
             self._floors.append(floor)
 
-    def climb(self, stop: Floats) -> Climb:
+    def climb(self, stop: Floats) -> BoundedPath:
         """The path under these stops."""
         return _TreeClimb(self._floors, stop)
 

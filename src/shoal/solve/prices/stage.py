@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.solve.prices.game import Game
-from shoal.solve.prices.menu import Menu
-from shoal.solve.prices.oracle import Crowd, Floats, Ints
-from shoal.solve.prices.paths import Climb
+from shoal.solve.prices.oracle import Floats, Ints, MarketRows
+from shoal.solve.prices.paths import BoundedPath
+from shoal.solve.prices.ties import TiedMixes
 
 STEP = 1e-12
 """Relative to capacity: what one stage may overdraw. Each is granted that much more than the last one left behind, or
@@ -34,7 +34,7 @@ _NEAR = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Market:
+class RemainingSupply:
     """What there is, and what is held by rows whose level is settled.
 
     The prices of the ``open`` types sum to one. The other types are exhausted: they matter only where rows on the menu
@@ -44,9 +44,9 @@ class Market:
     capacity: Floats
     open: NDArray[np.bool_]
     held: Floats
-    menu: Menu
+    menu: TiedMixes
 
-    def column(self, crowd: Crowd, q: Floats) -> Floats:
+    def column(self, crowd: MarketRows, q: Floats) -> Floats:
         """How far everyone's cheapest answer to q overdraws each type, as a fraction of it."""
         p = q / self.capacity
         used = self.held + self.menu.usage(p)
@@ -107,7 +107,7 @@ class _Descent:
 
     __slots__ = ("_climb", "_fine", "_floor", "_nudge", "_part", "_step", "below", "tau")
 
-    def __init__(self, climb: Climb, floor: float) -> None:
+    def __init__(self, climb: BoundedPath, floor: float) -> None:
         self._climb, self._floor, self._nudge = climb, floor, _ULP
         self.tau = self.below = climb.top
         self._fine: _Between | None = None
@@ -151,12 +151,12 @@ class _Descent:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class StageSearch:
     """One market, the rows that still rise in it, and the way they rise."""
 
-    market: Market
-    climb: Climb
-    crowd: Crowd
+    market: RemainingSupply
+    climb: BoundedPath
+    crowd: MarketRows
     active: Ints
     floor: float
 
@@ -234,7 +234,7 @@ class _Cuts:
 
     __slots__ = ("_crowd", "_market", "best", "columns", "game", "most", "points", "reach")
 
-    def __init__(self, market: Market, crowd: Crowd, reach: float, points: list[Floats]) -> None:
+    def __init__(self, market: RemainingSupply, crowd: MarketRows, reach: float, points: list[Floats]) -> None:
         self._market, self._crowd, self.reach = market, crowd, reach
         self.game = Game(market.open, reach)
         self.points: list[Floats] = []

@@ -13,13 +13,13 @@ from math import inf, isinf
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.solve.window.branch_and_bound import in_whole_rounds
 from shoal.solve.window.classes import Seats, classes
-from shoal.solve.window.ladder import Claims, Climb, Flags, Ints, Ladder, usable
 from shoal.solve.window.layout import Layout, eased, improved, in_order, packed, ranked, topped_up
 from shoal.solve.window.patterns import Exchanges
 from shoal.solve.window.prices import priced
+from shoal.solve.window.round_counts import Claims, Flags, Ints, Ladder, RoundCounts, usable
 from shoal.solve.window.seating import apart, seated
-from shoal.solve.window.whole import in_whole_rounds
 
 __all__ = ["Claims", "Window", "plan"]
 
@@ -91,14 +91,14 @@ def plan(
     return _laid_out(ladder, capacity, level, climb, order)
 
 
-def _best_level(ladder: Ladder, price: float, least: float) -> tuple[float, Climb]:
+def _best_level(ladder: Ladder, price: float, least: float) -> tuple[float, RoundCounts]:
     """The makespan level with the best sum, of those a whole number of rounds below the longest gang's."""
     claims = ladder.claims
     longest = float(claims.left.max(initial=0.0))
     # Where a level is worth nothing none is forced: the bounds of several may be alike though their plans are not.
     levels = sorted({max(longest - n, least) for n in range(claims.rounds + 1)}) if price else [longest]
     most = 0.0 if isinf(price) else ladder.most
-    found: tuple[float, Climb] | None = None
+    found: tuple[float, RoundCounts] | None = None
     for level in levels:
         # No level is worth more than the last, at which nothing is forced.
         if found is not None and (isinf(price) or most - price * level <= found[1].bound - price * found[0]):
@@ -110,7 +110,7 @@ def _best_level(ladder: Ladder, price: float, least: float) -> tuple[float, Clim
     return found
 
 
-def _laid_out(ladder: Ladder, capacity: int, level: float, climb: Climb, order: NDArray[np.intp]) -> Window:
+def _laid_out(ladder: Ladder, capacity: int, level: float, climb: RoundCounts, order: NDArray[np.intp]) -> Window:
     """The best of several layouts, the quick ones first, until one is close to its bound."""
     claims = ladder.claims
     first = ranked(claims.widths, climb.counts, climb.counts, capacity, claims.rounds, order)
@@ -141,7 +141,7 @@ def _packs_well(claims: Claims, capacity: int) -> bool:
     return _seats(claims, capacity) > _SMALL or not (claims.widths % claims.widths.min()).any()
 
 
-def _by_packing(ladder: Ladder, capacity: int, level: float, climb: Climb, best: Window) -> Window:
+def _by_packing(ladder: Ladder, capacity: int, level: float, climb: RoundCounts, best: Window) -> Window:
     """The better of ``best`` and the counts of most worth laid out widest first, some of them left to a knapsack."""
     claims, forced = ladder.claims, ladder.claims.forced(level)
     for counts in (climb.counts, eased(claims, ladder.envelope, climb.counts, forced, ladder.capacity)):

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.solve.window.ladder import Floats, Ints, Ladder
+from shoal.solve.window.round_counts import Floats, Ints, Ladder
 
 Seats = NDArray[np.int64]
 

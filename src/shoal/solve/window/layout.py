@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.solve.fitting import first_fit
-from shoal.solve.window.ladder import Claims, Flags, Floats, Ints
+from shoal.solve.first_fit import first_fit
+from shoal.solve.window.round_counts import Claims, Flags, Floats, Ints
 
 _EARLY = 1.5
 """Gang widths a round is kept free for the knapsack, in multiples of the widest gang."""

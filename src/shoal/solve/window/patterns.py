@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.solve.window.classes import Classes, Seats
-from shoal.solve.window.ladder import Floats
 from shoal.solve.window.prices import Priced
+from shoal.solve.window.round_counts import Floats
 
 _REACH, _MOVES = 8, 20_000
 """Seats of one class that an exchange adds or takes at most, and exchanges looked at in all."""

@@ -15,7 +15,7 @@ from highspy import Highs
 from numpy.typing import NDArray
 
 from shoal.solve.window.classes import Classes, Seats
-from shoal.solve.window.ladder import Floats
+from shoal.solve.window.round_counts import Floats
 
 _CUTS, _FEWEST, _MOST = 400, 10, 60
 """Prices tried at most: the first divided by the number of classes, within the others. They are counts, so that a bound

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.solve.window.classes import Seats
-from shoal.solve.window.ladder import Flags, Ints, Ladder
 from shoal.solve.window.layout import Layout
+from shoal.solve.window.round_counts import Flags, Ints, Ladder
 
 Indices = NDArray[np.intp]
 

@@ -1,4 +1,4 @@
 """Seeded generators of workloads, one module per paper, and the demonstration's own.
 
-Each is a pure function of its dice, a number of jobs and its options; ``shoal.workload.synthetic`` is the door.
+Each is a pure function of its dice, a number of jobs and its options; ``registry`` lists them by name.
 """

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from shoal.perf.peaked import AFS_MODELS
-from shoal.workload.generators.dice import Dice, dice, poisson_arrivals
+from shoal.perf.afs_profiles import AFS_MODELS
+from shoal.workload.generators.randomness import Dice, dice, poisson_arrivals
 from shoal.workload.schema import Job, Workload
 
 _WIDEST = max(profile.peak_gpus for profile in AFS_MODELS.values())
@@ -26,13 +26,13 @@ _LONGEST = 14 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class AfsOptions:
     """Options: mean seconds between arrivals; the default keeps 64 GPUs about four fifths busy at the gangs asked."""
 
     interarrival: float = 350.0
 
 
-def generate(roll: Dice, count: int, options: Options) -> list[Job]:
+def generate(roll: Dice, count: int, options: AfsOptions) -> list[Job]:
     """Jobs of AFS's models without a trace."""
     rows = []
     for i, submitted in enumerate(poisson_arrivals(roll, count, options.interarrival)):

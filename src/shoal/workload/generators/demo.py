@@ -15,9 +15,9 @@ from itertools import accumulate
 import msgspec
 
 from shoal.perf.catalog import ModelType
-from shoal.workload.adaptation import batch_schedule
-from shoal.workload.generators.dice import Dice
+from shoal.workload.batch_schedules import batch_schedule
 from shoal.workload.generators.gavel import SIZES, measured_types, rate, whole_steps
+from shoal.workload.generators.randomness import Dice
 from shoal.workload.schema import Job
 
 _KINDS = ("v100", "p100", "k80")
@@ -35,7 +35,7 @@ _DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     """Mean seconds between arrivals, and the shares of jobs that are elastic, change their batch, have a deadline."""
 
     interarrival: float = 360.0
@@ -44,7 +44,7 @@ class Options:
     deadlines: float = 0.1
 
 
-def generate(roll: Dice, count: int, options: Options) -> list[Job]:
+def generate(roll: Dice, count: int, options: DemoOptions) -> list[Job]:
     """The jobs, in order of submission."""
     times = _by_day(roll, count, count * options.interarrival)
     asks = roll.shuffled(_asks(roll, count))
@@ -73,7 +73,7 @@ def _by_day(roll: Dice, count: int, span: float) -> list[float]:
     return sorted(at - first for at in times)
 
 
-def _job(roll: Dice, name: str, submitted: float, ask: tuple[int, float], options: Options) -> Job:
+def _job(roll: Dice, name: str, submitted: float, ask: tuple[int, float], options: DemoOptions) -> Job:
     team = roll.pick(tuple(_TEAMS), tuple(_TEAMS.values()))
     gpus, seconds = ask[0], 3600.0 * ask[1]
     kind = roll.pick(_types(team, gpus))

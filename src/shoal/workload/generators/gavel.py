@@ -17,7 +17,7 @@ from functools import cache
 
 from shoal.core.topology import Locality
 from shoal.perf.catalog import ModelType, catalog
-from shoal.workload.generators.dice import Dice, poisson_arrivals
+from shoal.workload.generators.randomness import Dice, poisson_arrivals
 from shoal.workload.schema import Job
 
 SIZES = (1, 2, 4, 8)

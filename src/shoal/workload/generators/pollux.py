@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from shoal.core.errors import InputError
 from shoal.core.topology import Locality
 from shoal.perf.catalog import catalog
-from shoal.workload.generators.dice import Dice
+from shoal.workload.generators.randomness import Dice
 from shoal.workload.importers.pollux import LARGEST_GANG, training_job
 from shoal.workload.schema import Job
 
@@ -36,7 +36,7 @@ _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PolluxOptions:
     """How long jobs keep coming, and what they were tuned for: a kind of GPU and the GPUs of a node."""
 
     hours: float = 8.0
@@ -44,7 +44,7 @@ class Options:
     node_gpus: int = 4
 
 
-def generate(roll: Dice, count: int, options: Options) -> list[Job]:
+def generate(roll: Dice, count: int, options: PolluxOptions) -> list[Job]:
     """The jobs of a workload, in order of submission, named after their models."""
     names = list(CATEGORIES)
     weights = [share for share, _ in CATEGORIES.values()]

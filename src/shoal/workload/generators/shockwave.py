@@ -8,7 +8,7 @@ Our reading where the paper leaves a choice: the gang is drawn first, then the c
 gang reaches within 5 hours, then GPU-hours log-uniformly in what it reaches of the class. Extra Large is out of reach
 of 8 GPUs in 5 hours, so its weight falls to the others, and so does Medium's and Large's on small gangs. The type is
 one of Table 2's that trains on the gang. Run times are at the initial batch size on one kind of GPU; a job of a dynamic
-mode gets the schedule of ``shoal.workload.adaptation`` and so ends sooner.
+mode gets the schedule of ``shoal.workload.batch_schedules`` and so ends sooner.
 
 Reference: Zheng et al., "Shockwave: Fair and Efficient Cluster Scheduling for Dynamic Adaptation in Machine Learning",
 NSDI 2023, §8.1 and Table 2.
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from shoal.core.errors import InputError
 from shoal.perf.catalog import ModelType
-from shoal.workload.adaptation import MODES, batch_schedule
-from shoal.workload.generators.dice import Dice, poisson_arrivals
+from shoal.workload.batch_schedules import MODES, batch_schedule
 from shoal.workload.generators.gavel import SIZES, measured_types, whole_steps
+from shoal.workload.generators.randomness import Dice, poisson_arrivals
 from shoal.workload.importers.gavel import batch_sizes
 from shoal.workload.schema import Job
 
@@ -32,7 +32,7 @@ _MODELS = ("ResNet-50", "ResNet-18", "LM", "Transformer", "Recommendation")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ShockwaveOptions:
     """Mean seconds between arrivals, the weights of the three modes, and the kind of GPU that run times are on."""
 
     interarrival: float = 40.0
@@ -42,7 +42,7 @@ class Options:
     kind: str = "v100"
 
 
-def generate(roll: Dice, count: int, options: Options) -> list[Job]:
+def generate(roll: Dice, count: int, options: ShockwaveOptions) -> list[Job]:
     """The jobs of a trace."""
     modes = (options.static, options.accordion, options.gns)
     if min(modes) < 0.0 or not sum(modes) > 0.0:
@@ -59,7 +59,7 @@ def _types(kind: str, gpus: int) -> list[ModelType]:
     return found
 
 
-def _job(roll: Dice, name: str, at: float, types: dict[int, list[ModelType]], options: Options) -> Job:
+def _job(roll: Dice, name: str, at: float, types: dict[int, list[ModelType]], options: ShockwaveOptions) -> Job:
     gpus = roll.pick(SIZES, _MIX)
     picked = roll.pick(types[gpus])
     work = whole_steps(picked, options.kind, gpus, 3600.0 * _gpu_hours(roll, gpus) / gpus)

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from shoal.core.errors import InputError
 from shoal.perf.catalog import ModelType, catalog
-from shoal.workload.generators.dice import Dice
 from shoal.workload.generators.gavel import whole_steps
+from shoal.workload.generators.randomness import Dice
 from shoal.workload.schema import Job
 
 CLUSTER = "p100:16x8,p100:6x4,p100:16x1"
@@ -35,7 +35,7 @@ _SINGLE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ThemisOptions:
     """Mean seconds between apps, the median of hours they take, network-intensive ones, and who schedules trials."""
 
     interarrival: float = 900.0
@@ -44,7 +44,7 @@ class Options:
     search: str = "halving:eta=2"
 
 
-def generate(roll: Dice, count: int, options: Options) -> list[Job]:
+def generate(roll: Dice, count: int, options: ThemisOptions) -> list[Job]:
     """The trials of as many apps as it takes; the last has fewer where ``count`` cuts it off."""
     if options.network > 1.0:
         raise InputError("network", options.network, "must be a share of the apps, at most 1")
@@ -59,7 +59,7 @@ def generate(roll: Dice, count: int, options: Options) -> list[Job]:
     return jobs[:count]
 
 
-def _app(roll: Dice, name: str, submitted: float, kind: ModelType, options: Options) -> list[Job]:
+def _app(roll: Dice, name: str, submitted: float, kind: ModelType, options: ThemisOptions) -> list[Job]:
     trials = 1 if roll.chance(_SINGLE) else roll.pick(_TRIALS)
     gpus = roll.pick(_GANGS)
     alone = 3600.0 * options.hours * roll.log_uniform(1.0 / _SPREAD, _SPREAD)

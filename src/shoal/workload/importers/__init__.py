@@ -18,7 +18,7 @@ from shoal.workload.importers import (
     shockwave,
     simple,
 )
-from shoal.workload.importers.reading import Format
+from shoal.workload.importers.rows import Format
 
 _ALL = (
     shoal.FORMAT,

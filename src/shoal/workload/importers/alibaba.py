@@ -12,7 +12,7 @@ Descent", ATC 2023.
 from collections.abc import Mapping
 
 from shoal.core.errors import InputError
-from shoal.workload.importers.reading import (
+from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
     LeftOut,

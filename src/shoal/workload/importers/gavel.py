@@ -22,7 +22,7 @@ import msgspec
 from shoal.core.errors import InputError, nearest
 from shoal.core.topology import Locality
 from shoal.perf.catalog import catalog
-from shoal.workload.importers.reading import Format, LeftOut, Reading, Source, collect, number, tab_lines, whole
+from shoal.workload.importers.rows import Format, LeftOut, Reading, Source, collect, number, tab_lines, whole
 from shoal.workload.schema import Job
 
 RESTART_SECONDS = 5.0

@@ -10,7 +10,7 @@ SC 2021.
 
 from collections.abc import Mapping
 
-from shoal.workload.importers.reading import (
+from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
     LeftOut,

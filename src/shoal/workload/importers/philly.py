@@ -14,7 +14,7 @@ Published by: Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters fo
 from collections.abc import Mapping
 
 from shoal.core.errors import InputError
-from shoal.workload.importers.reading import (
+from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
     LeftOut,

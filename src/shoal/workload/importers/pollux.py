@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from shoal.core.errors import InputError, nearest
 from shoal.perf.catalog import catalog
-from shoal.workload.importers.reading import (
+from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
     Reading,

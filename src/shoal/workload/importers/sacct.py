@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from shoal.core.errors import InputError
-from shoal.workload.importers.reading import (
+from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
     LeftOut,

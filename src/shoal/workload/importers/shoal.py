@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from shoal.core.errors import InputError, nearest
-from shoal.workload.importers.reading import Format, Reading, Source, collect
+from shoal.workload.importers.rows import Format, Reading, Source, collect
 from shoal.workload.schema import Job
 
 _FIELD = re.compile(r"\$\.(\w+)")

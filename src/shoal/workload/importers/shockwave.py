@@ -2,7 +2,7 @@
 
 - ``.trace``: twelve tab-separated fields, Gavel's ten with the mode (static, accordion, gns) before the weight and the
   duration before the arrival. Work is total steps × batch size. **The trace does not say when a job changes its batch
-  size**: accordion and gns jobs get the deterministic schedule of ``shoal.workload.adaptation``, which is ours. The
+  size**: accordion and gns jobs get the schedule of ``shoal.workload.batch_schedules``, which is ours. The
   duration is not used, being that of the initial batch size only.
 - ``.json``: ``{"jobs": [...]}`` with the authors' own schedule of each job, as runs of epochs at one batch size. Work
   is epochs × samples per epoch and the schedule is exact.
@@ -19,9 +19,9 @@ Scheduling for Dynamic Adaptation in Machine Learning", NSDI 2023.
 import msgspec
 
 from shoal.core.errors import InputError
-from shoal.workload.adaptation import Schedule, batch_schedule, declared
+from shoal.workload.batch_schedules import Schedule, batch_schedule, declared
 from shoal.workload.importers.gavel import batch_sizes, job_type, trace_job
-from shoal.workload.importers.reading import (
+from shoal.workload.importers.rows import (
     Format,
     LeftOut,
     Reading,

@@ -14,7 +14,7 @@ Exactly one name of each must be there.
 from collections.abc import Mapping
 
 from shoal.core.errors import InputError
-from shoal.workload.importers.reading import (
+from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
     Reading,

@@ -1,0 +1,86 @@
+"""Killing what has lost its keeper: after a keeper died, and after an earlier agent of the same node did.
+
+A process is named by its number and its start time, or by the boot in its environment: one that only happens to have
+an old number is never touched.
+"""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from shoal.agent.keeper import Process, descendants, environment, everyone, strike
+from shoal.agent.workspace import Record, Workspace
+
+_LOG = logging.getLogger(__name__)
+
+_KEEPERS_OWN_SECONDS = 2.0
+"""A keeper whose agent has died warns its ranks and kills them within a second: let it, they may be saving."""
+
+_PAUSE_SECONDS = 0.05
+_COMPLAIN_SECONDS = 10.0
+
+
+def machine_boot() -> str:
+    """What names this boot of the machine: after another one no process number means anything."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def children() -> set[int]:
+    """The numbers of this process's children."""
+    return {process.pid for process in everyone() if process.parent == os.getpid()}
+
+
+def kill_orphans(others: Collection[int]) -> bool:
+    """Kill all descendants of this process but these children and theirs; whether none was left."""
+    processes = everyone()
+    orphans = [process for process in processes if process.parent == os.getpid() and process.pid not in others]
+    for process in [*orphans, *descendants([orphan.pid for orphan in orphans], processes)]:
+        strike(process, signal.SIGKILL)
+    for orphan in orphans:
+        with suppress(ChildProcessError):
+            os.waitpid(orphan.pid, os.WNOHANG)
+    return not orphans
+
+
+def remains(records: Sequence[Record], machine: str) -> list[Process]:
+    """What still lives of these keepers and of all they started."""
+    records = [record for record in records if record.machine == machine]
+    processes = [process for process in everyone() if process.state != "Z" and process.pid != os.getpid()]
+    keepers = {(record.pid, record.start) for record in records}
+    boots = {record.boot for record in records}
+    tops = [
+        process
+        for process in processes
+        if (process.pid, process.start) in keepers or environment(process.pid).get("SHOAL_BOOT") in boots
+    ]
+    return list({*tops, *descendants([top.pid for top in tops], processes)})
+
+
+def clear_earlier(folder: Workspace, given_up: Callable[[], bool]) -> bool:
+    """Return when nothing of any earlier boot lives; false where somebody gave up waiting for that."""
+    found = list(folder.records())
+    records = [record for _, record in found if record is not None]
+    machine = machine_boot()
+    began = complained = time.monotonic()
+    keepers = {(record.pid, record.start) for record in records}
+    while records and (left := remains(records, machine)):
+        if given_up():
+            return False
+        now = time.monotonic()
+        kept = any((process.pid, process.start) in keepers for process in left)
+        if not kept or now - began >= _KEEPERS_OWN_SECONDS:
+            for process in left:
+                strike(process, signal.SIGKILL)
+        if now - complained >= _COMPLAIN_SECONDS:
+            complained = now
+            _LOG.warning("earlier processes do not die", extra={"pids": sorted(process.pid for process in left)})
+        time.sleep(_PAUSE_SECONDS)
+    for path, _ in found:
+        folder.forget(path)
+    if records:
+        _LOG.info("earlier boot cleared", extra={"runs": len(records)})
+    return True

@@ -1,0 +1,200 @@
+"""A node's folder: where its jobs, logs and run records lie. No name from outside leads out of it.
+
+Under the agent's home: ``jobs/<id>`` is a job's own folder, the same for every node with that home, so a job that moves
+finds its checkpoint; ``nodes/<node>/logs/<id>/<incarnation>.<rank>.log``; ``nodes/<node>/runs/<job>.<incarnation>`` is
+there as long as a process of that run may live.
+"""
+
+import fcntl
+import math
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from shoal.agent.node_state import Key
+from shoal.core.errors import InputError
+from shoal.wire.messages import LogAnswer, LogRead, Roster, SessionReport
+
+MOST_LOG_BYTES = 256 * 1024
+"""The longest piece of a log sent at once; who wants more asks again."""
+
+_MOST_PROGRESS_BYTES = 256
+_MOST_SESSION_BYTES = 16 * 1024
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}")
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A keeper that was started: its process, the agent's boot it belongs to, and the machine's."""
+
+    pid: int
+    start: int
+    boot: str
+    machine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The folders of one node below an agent's home."""
+
+    home: Path
+    node: str
+
+    def __post_init__(self) -> None:
+        _checked("node", self.node)
+
+    @property
+    def _own(self) -> Path:
+        return self.home / "nodes" / self.node
+
+    def lock(self) -> int:
+        """Take the folder for this process, as long as it lives; another agent's is bad input. Gives the open file."""
+        try:
+            for part in (self.home / "jobs", self._own / "logs", self._own / "runs"):
+                part.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            hint = f"{error.filename}: {error.strerror}; name a folder this user may write to"
+            raise InputError("home", str(self.home), hint) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = os.read(lock, 20).decode(errors="replace").strip()
+            os.close(lock)
+            hint = f"another agent (process {who}) serves this folder; stop it, or name another node or home"
+            raise InputError("node", str(self._own), hint) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        return lock
+
+    def job(self, job_id: str) -> Path:
+        """A job's own folder, made where it is missing."""
+        path = self.home / "jobs" / _checked("id", job_id)
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def logs(self, job_id: str) -> Path:
+        """Where a job's logs go, made where it is missing."""
+        path = self._own / "logs" / _checked("id", job_id)
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def read_log(self, read: LogRead) -> LogAnswer:
+        """A piece of a log, never longer than ``MOST_LOG_BYTES``; size −1 where there is no such log."""
+        if not _NAME.fullmatch(read.id):
+            return LogAnswer(read.read, -1, b"")
+        path = self._own / "logs" / read.id
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                file = _open_plain(log_name(read.incarnation, read.rank), folder)
+            finally:
+                os.close(folder)
+        except OSError:
+            return LogAnswer(read.read, -1, b"")
+        try:
+            most, offset = max(0, min(read.most, MOST_LOG_BYTES)), max(0, min(read.offset, 2**62))
+            return LogAnswer(read.read, os.fstat(file).st_size, os.pread(file, most, offset))
+        finally:
+            os.close(file)
+
+    def run(self, key: Key) -> Path:
+        """The folder of one run's record and progress."""
+        return self._own / "runs" / f"{key[0]:d}.{key[1]:d}"
+
+    def record(self, key: Key, record: Record) -> None:
+        """Remember a keeper, before it starts anything; this makes the run's folder."""
+        path = self.run(key)
+        path.mkdir(mode=0o700, exist_ok=True)
+        (path / "keeper.json").write_bytes(msgspec.json.encode(record))
+
+    def records(self) -> Iterator[tuple[Path, Record | None]]:
+        """Every run folder, and the keeper that was started there if one was."""
+        for path in (self._own / "runs").iterdir():
+            record = None
+            with suppress(OSError, msgspec.DecodeError):
+                record = msgspec.json.decode((path / "keeper.json").read_bytes(), type=Record)
+            yield path, record
+
+    def forget(self, path: Path) -> None:
+        """Remove a run folder: none of its processes is left."""
+        shutil.rmtree(path, ignore_errors=True)
+
+    def progress(self, key: Key) -> Path:
+        """The file where a job may write how far it is."""
+        return self.run(key) / "progress"
+
+    def read_progress(self, key: Key) -> tuple[float, float | None, SessionReport | None] | None:
+        """What the job has written: done, saved if it says so, and what its trainer library wrote on the next line.
+
+        None where the first line is not one or two numbers; without the rest where that is not a report.
+        """
+        try:
+            file = _open_plain(self.progress(key))
+        except OSError:
+            return None
+        try:
+            first, _, more = os.read(file, _MOST_PROGRESS_BYTES + _MOST_SESSION_BYTES).partition(b"\n")
+            numbers = [float(word) for word in first[:_MOST_PROGRESS_BYTES].split()]
+        except ValueError:
+            return None
+        finally:
+            os.close(file)
+        if len(numbers) not in (1, 2) or not all(math.isfinite(number) and number >= 0 for number in numbers):
+            return None
+        session = None
+        with suppress(msgspec.DecodeError):
+            session = msgspec.json.decode(more, type=SessionReport) if more.strip() else None
+        return numbers[0], numbers[1] if len(numbers) == 2 else None, session
+
+    def lease(self, key: Key) -> Path:
+        """The file where a job finds how long it may go on."""
+        return self.run(key) / "lease"
+
+    def write_lease(self, key: Key, until: float, *, stopping: bool) -> None:
+        """Tell the job when its lease ends, on the monotonic clock, and whether it is being stopped."""
+        new = self.run(key) / "lease.new"
+        new.write_bytes(msgspec.json.encode({"until": until, "stopping": stopping}))
+        new.replace(self.lease(key))
+
+    def orders(self, key: Key) -> Path:
+        """The file where the workers of a job that is resized in place find who is to train."""
+        return self.run(key) / "orders"
+
+    def write_orders(self, key: Key, roster: Roster) -> None:
+        """Tell the workers who is to train; nothing as long as no order names them."""
+        if roster.generation:
+            new = self.run(key) / "orders.new"
+            new.write_bytes(msgspec.json.encode({"generation": roster.generation, "members": roster.members}))
+            new.replace(self.orders(key))
+
+
+def store_log_name(incarnation: int) -> str:
+    """The name of the log of a job's store."""
+    return f"{incarnation:d}.store.log"
+
+
+def log_name(incarnation: int, rank: int) -> str:
+    """The name of a rank's log."""
+    return f"{incarnation:d}.{rank:d}.log"
+
+
+def _open_plain(name: str | Path, folder: int | None = None) -> int:
+    """Open a plain file for reading; a link, a pipe or a device in its place is an error and never waited for."""
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(f"{name} is not a plain file")
+    return file
+
+
+def _checked(field: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InputError(field, name, "must begin with a letter or digit and go on with those, '_', '.' or '-'")
+    return name

@@ -1,0 +1,89 @@
+"""``shoal nodes``, ``share`` and ``acct``: machines, tenants, and what ended jobs took."""
+
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import to_builtins
+
+from shoal.cli.client import cluster_options
+from shoal.cli.live_tables import count, hours, print_listing, span, state
+from shoal.cli.output import json_option, print_json
+from shoal.wire.messages import AcctRow, ClusterRow, NodeRow, TenantRow
+
+if TYPE_CHECKING:
+    from shoal.wire.client import Client
+
+
+@click.command()
+@cluster_options
+@json_option
+def nodes(client: "Client", as_json: bool) -> None:
+    """List the nodes: what each has, whether it answers, what runs there."""
+    found = client.get("/v1/nodes", list[NodeRow])
+    if as_json:
+        print_json(to_builtins(found))
+        return
+    now = client.get("/v1/cluster", ClusterRow).now
+    rows = [
+        (
+            node.name,
+            node.kind,
+            node.rack,
+            "up" if node.up else "DOWN",
+            f"{node.used}/{node.gpus}",
+            "never" if node.heard is None else f"{span(max(0.0, now - node.heard))} ago",
+            ", ".join(node.jobs),
+        )
+        for node in found
+    ]
+    up = [node for node in found if node.up]
+    title = (
+        f"{len(up)} of {count(len(found), 'node')} up, {sum(n.used for n in up)} of {sum(n.gpus for n in up)} GPUs used"
+    )
+    print_listing(title, ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs"), rows)
+
+
+@click.command()
+@cluster_options
+@json_option
+def share(client: "Client", as_json: bool) -> None:
+    """Show what each tenant holds now and has had."""
+    found = client.get("/v1/share", list[TenantRow])
+    if as_json:
+        print_json(to_builtins(found))
+        return
+    rows = [
+        (t.tenant, f"{t.live:,}", f"{t.held:,}", f"{t.part_now:.0%}", hours(t.gpu_seconds), f"{t.part_ever:.0%}")
+        for t in sorted(found, key=lambda t: (-t.held, -t.gpu_seconds, t.tenant))
+    ]
+    headers = ("tenant", "jobs>", "GPUs now>", "part>", "GPU-hours>", "part>")
+    print_listing(count(len(found), "tenant"), headers, rows)
+
+
+@click.command()
+@cluster_options
+@json_option
+def acct(client: "Client", as_json: bool) -> None:
+    """List ended jobs: how long they waited and ran, and what they took."""
+    found = sorted(client.get("/v1/acct", list[AcctRow]), key=lambda row: row.ended)
+    if as_json:
+        print_json(to_builtins(found))
+        return
+    rows = [
+        (
+            row.id,
+            row.tenant,
+            state(row),
+            f"{row.gpus:,}",
+            span(row.waited),
+            "–" if row.started is None else span(row.ended - row.started),
+            hours(row.gpu_seconds),
+            f"{row.restarts:,}",
+            row.cause,
+        )
+        for row in found
+    ]
+    title = f"{count(len(found), 'job')} ended, {hours(sum(row.gpu_seconds for row in found))} GPU-hours"
+    headers = ("job", "tenant", "state", "GPUs>", "waited>", "ran>", "GPU-h>", "restarts>", "cause")
+    notes = ["ran: from the first start to the end, with what it waited between."] if found else []
+    print_listing(title, headers, rows, notes)

@@ -1,0 +1,141 @@
+"""``shoal policies``, ``shoal report`` and ``shoal replay``: looking at what there is and what was done."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shoal.cli.output import json_option, print_json, terminal, warn
+from shoal.core.errors import InputError
+
+
+@click.command()
+@json_option
+def policies(as_json: bool) -> None:
+    """List every policy, its options and its paper."""
+    from shoal.policy.registry import POLICIES
+
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "summary": entry.summary,
+                    "paper": entry.paper,
+                    "options": {key: default for key, (_, default) in entry.options().items()},
+                }
+                for name, entry in POLICIES.items()
+            ]
+        )
+        return
+    for name, entry in POLICIES.items():
+        options = ", ".join(f"{key}={_shown(default)}" for key, (_, default) in entry.options().items())
+        click.echo(f"{name:<13} {entry.summary}")
+        click.echo(f"{'':<13} {entry.paper}" + (f"; options: {options}" if options else ""))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "/".join(f"{v:g}" for v in value)
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--html", "html_path", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with charts.")
+@click.option("--baseline", metavar="POLICY", help="Compare with this policy; the first one by default.")
+@json_option
+def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str | None, as_json: bool) -> None:
+    """Compare finished runs: tables, and a page with charts. Of a live cluster's home: what happened to each job."""
+    from shoal.report.compare import compare
+    from shoal.report.files import find_runs, is_home
+    from shoal.report.tables import table
+
+    homes = [directory for directory in directories if is_home(directory)]
+    if homes:
+        if len(homes) < len(directories) or html_path is not None or baseline is not None:
+            hint = (
+                "is the home of a live cluster, which is told job by job: name only such, without --html or --baseline"
+            )
+            raise InputError("run", str(homes[0]), hint)
+        _tell_homes(homes, as_json)
+        return
+    runs = find_runs(directories)
+    comparisons = compare(runs, baseline)
+    if html_path is not None:
+        from shoal.report.html import write_page
+
+        write_page(runs, html_path, baseline)
+        warn(f"wrote {html_path}")
+    if as_json:
+        print_json([c.as_dict() for c in comparisons])
+        return
+    for comparison in comparisons:
+        terminal().print(table(comparison))
+
+
+def _tell_homes(homes: Sequence[Path], as_json: bool) -> None:
+    """What happened to each job of live clusters."""
+    from shoal.report.files import JOURNAL
+    from shoal.scenario.scenario import stories_of
+    from shoal.store.journal import JournalFile, last_settings
+
+    told = {home: stories_of(home / JOURNAL) for home in homes}
+    if as_json:
+        rows = [
+            {"home": str(home), "jobs": [s.document() for s in found], "decides_otherwise": otherwise or None}
+            for home, (found, otherwise) in told.items()
+        ]
+        print_json(rows)
+        return
+    for home, (found, otherwise) in told.items():
+        policy = last_settings(JournalFile(home / JOURNAL).raw())["policy"]
+        click.echo(f"{home}: {len(found)} job{'s' * (len(found) != 1)} under {policy}; times since the journal began")
+        for story in found:
+            first, *rest = story.lines()
+            click.echo(f"  {first}")
+            for line in rest:
+                click.echo(f"    {line}")
+        if otherwise:
+            warn(f"{home}: why jobs waited is told up to where this version decides otherwise: {otherwise}")
+
+
+@click.command()
+@click.argument("journal", type=click.Path(path_type=Path))
+@click.option("--throughputs", metavar="FILE", help="The speeds the run was given, if they have moved.")
+@json_option
+def replay(journal: Path, throughputs: str | None, as_json: bool) -> None:
+    """Derive every decision of a journal again; fail at the first difference."""
+    from shoal.scenario.scenario import replay_file
+
+    watched = sys.stderr.isatty()
+
+    def told(decisions: int) -> None:
+        click.echo(f"\r{decisions:,} decisions", nl=False, err=True)
+
+    derived, file, settings = replay_file(journal, throughputs=throughputs, progress=told if watched else None)
+    if watched:
+        click.echo("\r", nl=False, err=True)
+    if file.cut is not None:
+        warn(f"{journal}: {file.cut}; what came before it was replayed")
+    if as_json:
+        print_json(
+            {
+                "journal": str(journal),
+                "policy": settings["policy"],
+                "records": file.records,
+                "decisions": derived.decisions,
+                "events": derived.events,
+                "commands": derived.commands,
+                "now": derived.now,
+                "cut": file.cut,
+                "agrees": True,
+            }
+        )
+        return
+    click.echo(
+        f"{journal}: {derived.decisions:,} decisions of {settings['policy']} derived again from "
+        f"{derived.events:,} events, {derived.commands:,} commands, up to t = {derived.now:,.1f} s: no difference"
+    )

@@ -1,0 +1,103 @@
+"""Free GPUs, counted node by node, in a form that is cheap to freeze and to search.
+
+Nodes of a kind are grouped by how many GPUs they have free, as bit sets held in Python integers: finding the tightest
+node that still fits, or whole free nodes, is a few integer operations however large the cluster is.
+"""
+
+from dataclasses import dataclass
+
+from shoal.core.topology import Placement, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenFreeGpus:
+    """The free GPUs at one moment. ``sets[kind][f]`` is the bit set of nodes of that kind with exactly f GPUs free."""
+
+    free: tuple[int, ...]
+    node_free: bytes
+    sets: tuple[tuple[int, ...], ...]
+    node_kind: tuple[int, ...]
+    closed: frozenset[int] = frozenset()
+
+    def thaw(self) -> "FreeGpus":
+        """A working copy to plan on."""
+        sets, closed = [list(s) for s in self.sets], dict.fromkeys(self.closed, 0)
+        return FreeGpus(list(self.free), bytearray(self.node_free), sets, self.node_kind, closed)
+
+    def largest_block(self, kind: int) -> int:
+        """The most GPUs free on any one node of this kind."""
+        sets = self.sets[kind]
+        return next((f for f in range(len(sets) - 1, 0, -1) if sets[f]), 0)
+
+
+@dataclass(slots=True)
+class FreeGpus:
+    """The same, being changed: by the state as jobs come and go, by a placer while it plans."""
+
+    free: list[int]
+    node_free: bytearray
+    sets: list[list[int]]
+    node_kind: tuple[int, ...]
+    closed: dict[int, int]
+
+    @classmethod
+    def of(cls, topology: Topology) -> "FreeGpus":
+        """All the GPUs of a cluster, free; nodes that are down are closed."""
+        sets = [[0] * (size + 1) for size in topology.node_size]
+        for i, node in enumerate(topology.nodes):
+            sets[topology.node_kind[i]][node.gpus] |= 1 << i
+        room = cls(list(topology.installed), bytearray(n.gpus for n in topology.nodes), sets, topology.node_kind, {})
+        for node_index in topology.down:
+            room.close(node_index)
+        return room
+
+    def freeze(self) -> FrozenFreeGpus:
+        """An immutable copy."""
+        sets, closed = tuple(map(tuple, self.sets)), frozenset(self.closed)
+        return FrozenFreeGpus(tuple(self.free), bytes(self.node_free), sets, self.node_kind, closed)
+
+    def _shift(self, node: int, by: int) -> None:
+        kind = self.node_kind[node]
+        sets = self.sets[kind]
+        bit = 1 << node
+        before = self.node_free[node]
+        sets[before] ^= bit
+        sets[before + by] ^= bit
+        self.node_free[node] = before + by
+        self.free[kind] += by
+
+    def take(self, placement: Placement) -> None:
+        """Occupy these seats; on a closed node nothing is free, so only a plan that gave them back may retake them."""
+        for node, count in placement.seats:
+            if node in self.closed:
+                self.closed[node] -= count
+            else:
+                self._shift(node, -count)
+
+    def give(self, placement: Placement) -> None:
+        """Free these seats; on a closed node they come free when it opens."""
+        for node, count in placement.seats:
+            if node in self.closed:
+                self.closed[node] += count
+            else:
+                self._shift(node, count)
+
+    def close(self, node: int) -> None:
+        """Take a node out of use: nothing can be seated there."""
+        if node in self.closed:
+            return
+        kind, free = self.node_kind[node], self.node_free[node]
+        self.closed[node] = free
+        self.sets[kind][free] ^= 1 << node
+        self.node_free[node] = 0
+        self.free[kind] -= free
+
+    def open(self, node: int) -> None:
+        """Put a closed node back into use."""
+        free = self.closed.pop(node, None)
+        if free is None:
+            return
+        kind = self.node_kind[node]
+        self.node_free[node] = free
+        self.sets[kind][free] |= 1 << node
+        self.free[kind] += free

@@ -1,0 +1,1 @@
+"""Forecasts: the folded state of a cluster, simulated onward."""

@@ -1,0 +1,1 @@
+"""Files that describe jobs: job files, #SBATCH scripts and search files."""

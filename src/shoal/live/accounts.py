@@ -1,0 +1,212 @@
+"""What people are told of jobs: a fold over the same events and commands as the state, kept for asking only."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TypeAlias
+
+from shoal.core.commands import Command, Resize, Stop
+from shoal.core.events import (
+    BatchChanged,
+    Event,
+    EventBatch,
+    JobCancelled,
+    JobCompleted,
+    JobCrashed,
+    JobMeasured,
+    JobProfiled,
+    JobReleased,
+    JobReshaped,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+)
+from shoal.core.job import JobSpec, Launch
+from shoal.core.lifecycle import JobState
+from shoal.core.retry import MOST_CRASHES
+from shoal.core.topology import Node, Placement
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId
+from shoal.store.codec import Decided, Record
+
+_NOTHING = Launch("job", ())
+_Ran: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed
+
+
+@dataclass(slots=True)
+class Account:
+    """One job, as people ask about it. Times are the ring's; ``story`` is what happened to it, in words."""
+
+    number: JobNumber
+    spec: JobSpec
+    launch: Launch
+    submitted: Seconds
+    state: JobState = JobState.PENDING
+    started: Seconds | None = None
+    ended: Seconds | None = None
+    incarnation: int = 0
+    placement: Placement | None = None
+    since: Seconds = 0.0
+    gpu_seconds: float = 0.0
+    starts: int = 0
+    crashes: int = 0
+    crash_done: float = -1.0
+    cause: str = ""
+    held_until: Seconds = inf
+    rate: float = 0.0
+    done: float = 0.0
+    done_at: Seconds = 0.0
+    last_seats: dict[int, Placement] = field(default_factory=dict)
+    """Where each incarnation sat, for finding its logs."""
+    story: list[tuple[Seconds, str]] = field(default_factory=list)
+
+    @property
+    def live(self) -> bool:
+        """Whether the job still wants GPUs."""
+        return self.state.live
+
+    def progress(self, now: Seconds) -> float:
+        """How far it is, going on at its last rate."""
+        return self.done + self.rate * max(0.0, now - self.done_at)
+
+    def used(self, now: Seconds) -> float:
+        """GPU-seconds it has held."""
+        return self.gpu_seconds + (self.placement.gpus * (now - self.since) if self.placement else 0.0)
+
+
+@dataclass(slots=True)
+class Accounts:
+    """All jobs ever submitted, by admission number, and what was lost and done over all of them."""
+
+    nodes: Sequence[Node]
+    accounts: list[Account] = field(default_factory=list)
+    numbers: dict[JobId, JobNumber] = field(default_factory=dict)
+    keys: dict[tuple[TenantId, str], JobId] = field(default_factory=dict)
+    live: dict[JobNumber, Account] = field(default_factory=dict)
+    past: dict[TenantId, float] = field(default_factory=dict)
+    """GPU-seconds of ended jobs, by tenant."""
+    lost_gpu_seconds: float = 0.0
+    restarts: int = 0
+    crashes: int = 0
+    completed: int = 0
+
+    now: Seconds = 0.0
+    """Until when it has heard."""
+
+    def take(self, record: Record) -> None:
+        """Fold one record of a journal."""
+        if isinstance(record, EventBatch):
+            self.now = record.now
+            self.hear(record.events)
+        elif isinstance(record, Decided):
+            self.assume(self.now, record.commands)
+
+    def hear(self, events: Iterable[Event]) -> None:
+        """Fold events."""
+        for event in events:
+            if isinstance(event, JobSubmitted):
+                self._submitted(event)
+            elif isinstance(event, JobCancelled | JobReleased | JobReshaped):
+                self._asked(self.accounts[event.job], event)
+            elif isinstance(event, _Ran):
+                account = self.accounts[event.job]
+                if account.live and event.incarnation == account.incarnation:
+                    self._ran(account, event)
+
+    def assume(self, now: Seconds, commands: Iterable[Command]) -> None:
+        """Fold commands given at this time."""
+        for command in commands:
+            account = self.accounts[command.job]
+            self._leave(account, now)
+            if isinstance(command, Stop):
+                account.state = JobState.STOPPING
+                account.story.append((now, "told to save and stop"))
+                continue
+            account.state = JobState.STARTING
+            account.incarnation, account.placement, account.since = command.incarnation, command.placement, now
+            account.last_seats[command.incarnation] = command.placement
+            account.started = now if account.started is None else account.started
+            where = f"on {self.seats(command.placement)} as run {command.incarnation}"
+            if isinstance(command, Resize) and account.launch.in_place:
+                account.story.append((now, f"resized in place, {where}"))
+                continue
+            self.restarts += account.starts > 0
+            account.starts += 1
+            account.story.append((now, f"seated {where}"))
+
+    def seats(self, placement: Placement) -> str:
+        """In words: how many GPUs where."""
+        return ", ".join(f"{self.nodes[node].name} ({count} GPU{'s' * (count > 1)})" for node, count in placement.seats)
+
+    def _submitted(self, event: JobSubmitted) -> None:
+        number, spec, launch = len(self.accounts), event.spec, event.launch or _NOTHING
+        account = Account(number, spec, launch, event.at, story=[(event.at, f"submitted by {spec.tenant}")])
+        self.accounts.append(account)
+        self.live[number] = account
+        self.numbers[spec.id] = number
+        if launch.key:
+            self.keys[spec.tenant, launch.key] = spec.id
+
+    def _asked(self, account: Account, event: JobCancelled | JobReleased | JobReshaped) -> None:
+        if not account.live:
+            return
+        if isinstance(event, JobCancelled):
+            account.cause = "cancelled"
+            self._end(account, JobState.CANCELLED, event.at, "cancelled")
+        elif isinstance(event, JobReleased):
+            account.state, account.held_until = JobState.PENDING, inf
+            account.story.append((event.at, "may be tried again"))
+        else:
+            gpus, least, most = event.gpus, event.min_gpus, event.max_gpus
+            account.spec = replace(account.spec, gpus=gpus, min_gpus=least, max_gpus=most)
+            account.story.append((event.at, f"asked to run on {gpus} GPUs (at least {least}, at most {most})"))
+
+    def _ran(self, account: Account, event: _Ran) -> None:
+        if isinstance(event, JobCrashed):
+            self._crashed(account, event)
+        elif isinstance(event, JobCompleted):
+            self.completed += 1
+            account.done, account.done_at = event.done, event.at
+            self._end(account, JobState.COMPLETED, event.at, "completed")
+        elif isinstance(event, JobStopped):
+            account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0
+            account.story.append((event.at, f"stopped; {event.done:,.6g} done and saved"))
+        else:
+            account.rate, account.done, account.done_at = event.rate, event.done, event.at
+            if isinstance(event, JobStarted):
+                account.state = JobState.RUNNING
+                account.story.append((event.at, "all ranks are up"))
+
+    def _crashed(self, account: Account, event: JobCrashed) -> None:
+        held = account.placement.gpus if account.placement else 0
+        if account.rate > 0:
+            lost = max(0.0, account.progress(event.at) - event.done) / account.rate
+            self.lost_gpu_seconds += held * min(lost, event.at - account.since)
+        self.crashes += 1
+        account.cause, account.done, account.done_at = event.cause, event.done, event.at
+        if event.blamed:
+            account.crashes = 1 if event.done > account.crash_done else account.crashes + 1
+            account.crash_done = event.done
+        said = f"crashed: {event.cause}"
+        if account.crashes >= MOST_CRASHES:
+            self._end(account, JobState.FAILED, event.at, f"{said}; set aside after {account.crashes} times in a row")
+            return
+        self._leave(account, event.at)
+        account.state, account.rate = JobState.PENDING, 0.0
+        if event.retry_in > 0:
+            account.state, account.held_until = JobState.HELD, event.at + event.retry_in
+            said = f"{said}; to be tried again in {event.retry_in:,.3g} s"
+        account.story.append((event.at, said))
+
+    def _end(self, account: Account, state: JobState, at: Seconds, said: str) -> None:
+        self._leave(account, at)
+        account.state, account.ended, account.rate, account.held_until = state, at, 0.0, inf
+        account.story.append((at, said))
+        self.live.pop(account.number, None)
+        self.past[account.spec.tenant] = self.past.get(account.spec.tenant, 0.0) + account.gpu_seconds
+
+    def _leave(self, account: Account, at: Seconds) -> None:
+        """Count what it held until now, and let go of it."""
+        if account.placement is not None:
+            account.gpu_seconds += account.placement.gpus * (at - account.since)
+            account.done, account.done_at = account.progress(at), at
+            account.rate, account.placement = 0.0, None

@@ -1,1 +1,0 @@
-"""How to get from the seats held to the seats given."""

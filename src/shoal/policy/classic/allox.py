@@ -1,0 +1,129 @@
+"""AlloX: jobs matched to kinds of GPU and places in their queues so that the completion times add up to the least.
+
+Whenever GPUs are free, the waiting jobs are matched (``solve.assignment``): a job k-th from the end of a GPU's queue
+adds k times its length there, and every job waits until that GPU's present job is done. Those matched to the front of
+a free GPU's queue start; a job may well wait for a better kind while a worse one is free. Running jobs are left alone.
+
+Exact for jobs of one GPU. A gang of g counts, in the usual generalisation, as one GPU's worth of g times its length,
+and starts when g GPUs of its kind are free. On a single kind the optimum is shortest first, so nothing is matched.
+``alpha`` is AlloX's fairness knob: only this fraction of the waiting jobs takes part, those with the least attained
+service for their weight and then the longest wait; others get GPUs only when all of these have theirs. The matching
+takes the ``window`` shortest at a time. A job that declares no work is taken to be half done, or to take an hour.
+
+References: AlloX (EuroSys '20); Gavel (OSDI '20) §7.3 and Shockwave (NSDI '23) §8.2 use it as a baseline.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Decision, Floats, Ints, Numbers, ReasonCode
+from shoal.core.snapshot import Snapshot
+from shoal.policy.base import explained
+from shoal.solve.assignment import least_total_completion
+from shoal.solve.first_fit import first_fit
+
+PRIOR_SECONDS = 3600.0
+"""How long a job of unknown length is taken to run."""
+
+_SPARE_PLACES = 3
+"""Places in a GPU's queue beyond an even split: room to queue behind one that is free much sooner."""
+
+
+def run_seconds(snapshot: Snapshot) -> Floats:
+    """By job and kind: the estimated run time left with the requested gang; infinite where it cannot run."""
+    columns = snapshot.columns
+    unknown = np.maximum(columns.done, columns.best_speed * PRIOR_SECONDS)
+    left = np.where(np.isinf(columns.work), unknown, np.maximum(columns.remaining, 1e-9))
+    able = (columns.speeds > 0) & (columns.gpus[:, None] <= np.asarray(snapshot.cluster.capacity))
+    seconds: Floats = np.full(columns.speeds.shape, np.inf)
+    np.divide(left[:, None], columns.speeds, out=seconds, where=able)
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _MatchedQueue:
+    """Waiting jobs in the order they are to start, each with its kind and when it is expected to."""
+
+    order: NDArray[np.intp]
+    kinds: NDArray[np.intp]
+    starts: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Allox:
+    """Least total completion time by matching."""
+
+    alpha: float = 1.0
+    window: int = 128
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.alpha <= 1.0:
+            raise ValueError("alpha must be above 0 and at most 1")
+        if not self.window >= 1:
+            raise ValueError("window must be at least 1 job")
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job; only arrivals, completions and changes of the cluster change it."""
+        columns, names = snapshot.columns, np.asarray(snapshot.cluster.kinds)
+        seconds = run_seconds(snapshot)
+        gpus = np.where(columns.held == columns.gpus, columns.gpus, 0).astype(np.int32)
+        kinds = np.where(gpus > 0, columns.kind, -1).astype(np.int8)
+        free = [c - int(gpus[kinds == k].sum()) for k, c in enumerate(snapshot.cluster.capacity)]
+        line = np.flatnonzero((gpus == 0) & snapshot.possible)
+        line = line[np.lexsort((line, columns.attained[line] / columns.weight[line]))]
+        invited = line[: ceil(self.alpha * len(line))]
+        starts, number = np.zeros(len(columns)), np.zeros(len(columns), dtype=np.int32)
+        planned, queued = kinds.copy(), [0] * len(free)
+        ready = _ready(snapshot, seconds, gpus)
+        for group in (invited, line[len(invited) :]):
+            rest = group[np.argsort((seconds[group] * columns.gpus[group][:, None]).min(axis=1), kind="stable")]
+            started = True
+            while started and any(free) and len(rest):  # where a whole window would rather wait, so would longer jobs
+                plan, rest, ready = self._plan(snapshot, rest, seconds, ready)
+                starts[plan.order], planned[plan.order] = plan.starts, plan.kinds
+                for k in range(len(free)):
+                    queue = plan.order[plan.kinds == k]
+                    number[queue] = np.arange(queued[k] + 1, queued[k] + len(queue) + 1)
+                    queued[k] += len(queue)
+                    queue = queue[starts[queue] <= 0.0]
+                    chosen = queue[first_fit(columns.gpus[queue], free[k])]
+                    gpus[chosen], kinds[chosen] = columns.gpus[chosen], k
+                    free[k] -= int(columns.gpus[chosen].sum())
+                started = bool(gpus[plan.order].any())
+            if not gpus[group].all():
+                break
+        codes = np.where(gpus > 0, np.uint8(ReasonCode.MATCHED), np.uint8(ReasonCode.NO_ROOM))
+        codes[(gpus == 0) & (starts > 0.0)] = ReasonCode.LATER_ON_BETTER
+        takes = np.where(planned >= 0, seconds[np.arange(len(columns)), planned], 0.0)
+        numbers: Numbers = {
+            ReasonCode.MATCHED: (names[kinds], takes),
+            ReasonCode.NO_ROOM: (columns.gpus, max(free, default=0)),
+            ReasonCode.LATER_ON_BETTER: (names[planned], number, starts),
+        }
+        return Decision(explained(snapshot, gpus, codes, numbers, kinds))
+
+    def _plan(
+        self, snapshot: Snapshot, line: NDArray[np.intp], seconds: Floats, ready: tuple[Floats, ...]
+    ) -> tuple[_MatchedQueue, NDArray[np.intp], tuple[Floats, ...]]:
+        """A plan for the first window of a line of jobs, shortest first; the rest; when GPUs are free after it."""
+        if len(ready) == 1:
+            return _MatchedQueue(line, np.zeros(len(line), dtype=np.intp), np.zeros(len(line))), line[:0], ready
+        window = line[: self.window]
+        service = seconds[window] * snapshot.columns.gpus[window][:, None]
+        found = least_total_completion(service, ready, spare=_SPARE_PLACES)
+        order = np.lexsort((service.min(axis=1), found.starts))
+        order = order[found.kinds[order] >= 0]
+        return _MatchedQueue(window[order], found.kinds[order], found.starts[order]), line[self.window :], found.ready
+
+
+def _ready(snapshot: Snapshot, seconds: Floats, running: Ints) -> tuple[Floats, ...]:
+    """By kind: when each GPU is free."""
+    times = []
+    for k, capacity in enumerate(snapshot.cluster.capacity):
+        here = np.flatnonzero((running > 0) & (snapshot.columns.kind == k))
+        busy = np.repeat(seconds[here, k], running[here])
+        times.append(np.concatenate([np.zeros(max(capacity - len(busy), 0)), busy]))
+    return tuple(times)

@@ -1,0 +1,106 @@
+"""Isolated: every job as if it owned exactly 1/n of the cluster, n being the jobs that are there.
+
+A job of gang g earns min(g, G/n) GPU-seconds a second and can spend them only in whole gangs, so it runs some rounds
+and not others: each time, it runs if that leaves it nearer to what it has earned by the end of the round than not
+running would. GPUs that nobody has earned stay idle; that is the point, since this is the yardstick for fairness
+(``rho_isolated``), not a way to run a cluster. Received service stays within about a round of what was earned wherever
+whole gangs can be packed so; where they cannot (gangs of 8 and 1 on 8 GPUs), those owed the most rounds go first.
+A job with less than a round's work left, if it says so, is weighed by what is left.
+
+G counts GPUs of every kind alike, and a job runs on the fastest kind with room. What was earned is carried from one
+decision to the next; without it, today's share is taken to have held since each job was submitted.
+
+References: Gavel (OSDI '20) §4.1 and Pollux (OSDI '21) §5.3 divide by the completion time under such a share.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Decision, Floats, Numbers, ReasonCode
+from shoal.core.snapshot import Snapshot
+from shoal.core.units import Seconds
+from shoal.policy.base import check_round, explained, round_end, serve
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ledger:
+    """When the round ends, and by admission number: what was earned until ``at``, and how fast since then."""
+
+    end: Seconds
+    at: Seconds
+    rows: NDArray[np.intp]
+    earned: Floats
+    share: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Isolated:
+    """Runs each job for its 1/n and no longer, by rounds."""
+
+    round: float = 360.0
+
+    def __post_init__(self) -> None:
+        check_round(self.round)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job, reviewed when the round ends unless all have their gangs; carries a ledger."""
+        columns, now = snapshot.columns, snapshot.now
+        gang, able = columns.gpus, snapshot.possible
+        before = snapshot.carry if isinstance(snapshot.carry, _Ledger) else None
+        inside = before is not None and now < before.end
+        end = before.end if before is not None and inside else round_end(now, self.round)
+        kept = columns.held > 0 if inside else np.zeros(len(columns), dtype=bool)
+        equal = snapshot.cluster.total_gpus / max(int(able.sum()), 1)
+        share: Floats = np.where(able, np.minimum(gang, equal), 0.0)
+        earned = _earned(snapshot, before, share)
+        owed = (earned - columns.attained + share * (end - now)) / gang
+        unit = np.minimum(end - now, columns.remaining_seconds)
+        # Half a unit either way is the nearest a whole gang comes to its share.
+        due = able & (owed >= unit / 2)
+        line = np.flatnonzero(kept | due)
+        served = serve(snapshot, line[np.lexsort((-owed[line], ~kept[line]))])
+        granted = served.gpus > 0
+        codes = np.where(due, np.uint8(ReasonCode.NO_ROOM), np.uint8(ReasonCode.SHARE_TOO_SMALL))
+        codes[granted] = ReasonCode.FAIR_SHARE
+        numbers: Numbers = {
+            ReasonCode.FAIR_SHARE: (share, equal),
+            ReasonCode.SHARE_TOO_SMALL: (share, gang),
+            ReasonCode.NO_ROOM: (gang, float(served.free)),
+        }
+        for array in (earned, share):
+            array.flags.writeable = False
+        carry = _Ledger(end, now, columns.rows, earned, share)
+        verdicts = explained(snapshot, served.gpus, codes, numbers, served.kinds)
+        return Decision(verdicts, self._review(snapshot, granted, share, owed, end), carry)
+
+    def _review(
+        self,
+        snapshot: Snapshot,
+        granted: NDArray[np.bool_],
+        share: Floats,
+        owed: Floats,
+        end: Seconds,
+    ) -> Seconds:
+        """When rounds next make a difference: never if all have their gangs, later if nobody has earned a turn."""
+        gang, able = snapshot.columns.gpus, share > 0
+        if (granted | ~able).all() and (share[able] == gang[able]).all():
+            return float("inf")
+        if granted.any():
+            return end
+        unit = np.minimum(self.round, snapshot.columns.remaining_seconds[able])
+        rounds = (unit / 2 - owed[able]) * gang[able] / (share[able] * self.round) - 1
+        return end + max(ceil(float(rounds.min())), 0) * self.round
+
+
+def _earned(snapshot: Snapshot, before: _Ledger | None, share: Floats) -> Floats:
+    """GPU-seconds each job has earned until now."""
+    columns, now = snapshot.columns, snapshot.now
+    earned: Floats = share * (now - columns.submitted)
+    if before is not None and len(before.rows):
+        at = np.minimum(np.searchsorted(before.rows, columns.rows), len(before.rows) - 1)
+        known = before.rows[at] == columns.rows
+        earned[known] = (before.earned[at] + before.share[at] * (now - before.at))[known]
+    return earned

@@ -1,0 +1,115 @@
+"""Max sum throughput: each round the jobs that together make the most progress per second, whoever they are.
+
+Throughputs of different jobs are only comparable once their units are gone. ``normalised`` (the default) counts a job
+on a kind as its gang times its speed there over its mean speed on the cluster's GPUs, so 1 per GPU is average and only
+the fit of job and kind matters; otherwise training steps per second are summed, as Shockwave's baseline does: then
+models with small steps win and the others wait, and a job falls back when it raises its batch size. Of a job that
+declares no batch size a unit of work is a step.
+
+The set is found greedily, most throughput per GPU first, and improved by exchanging jobs of equal gangs between kinds
+while that raises the sum. On one kind that is the optimum for equal gangs, and otherwise short of it by less than the
+widest gang's throughput; on several kinds it is the optimum for single GPUs of two kinds when everybody fits, and a
+good set, no more, otherwise. Ties go to whoever has run fewer whole hours, so equals take turns, but seldom, for a turn
+costs a restart and brings no throughput; a job slower than the others waits until they are done. Whoever runs keeps
+its GPUs until the round ends.
+
+References: Shockwave (NSDI '23) §8.2, MST; Gavel (OSDI '20) §4.2, maximise total throughput.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Decision, Floats
+from shoal.core.snapshot import Snapshot
+from shoal.policy.base import Served, check_round, ranked_verdicts, round_end, serve
+
+_TURN = 3600.0
+"""Seconds of run time after which an equal's turn comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mst:
+    """Serves jobs by throughput per GPU, anew each round."""
+
+    normalised: bool = True
+    round: float = 120.0
+
+    def __post_init__(self) -> None:
+        check_round(self.round)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job, reviewed at the end of the round if anybody waits. Carries that end."""
+        columns, now = snapshot.columns, snapshot.now
+        end = snapshot.carry if isinstance(snapshot.carry, float) and now < snapshot.carry else None
+        kept = columns.held > 0 if end is not None else np.zeros(len(columns), dtype=bool)
+        density = self._density(snapshot)
+        best = density.max(axis=1, initial=0.0)
+        if len(snapshot.cluster.kinds) == 1:
+            order = np.lexsort((columns.held == 0, columns.run_seconds // _TURN, -best, ~kept))
+            served, chosen = serve(snapshot, order[best[order] > 0]), best
+        else:
+            served = _choose(snapshot, density, kept)
+            if end is None:
+                _exchange(columns.gpus, density, served)
+            chosen = np.where(served.gpus > 0, density[np.arange(len(columns)), served.kinds], best)
+        with np.errstate(divide="ignore"):
+            price = 1.0 / chosen
+        end = round_end(now, self.round) if end is None else end
+        waiting = bool((snapshot.possible & (served.gpus == 0)).any())
+        verdicts = ranked_verdicts(snapshot, served, "number of GPUs per unit of throughput", price)
+        return Decision(verdicts, end if waiting else float("inf"), end)
+
+    def _density(self, snapshot: Snapshot) -> Floats:
+        """Throughput per GPU by job and kind."""
+        columns, capacity = snapshot.columns, np.asarray(snapshot.cluster.capacity, dtype=np.float64)
+        speeds = columns.speeds
+        if not self.normalised:
+            steps: Floats = speeds / (columns.gpus * np.maximum(columns.batch_size, 1))[:, None]
+            return steps
+        mean = speeds @ capacity / max(capacity.sum(), 1.0)
+        density: Floats = np.divide(speeds, mean[:, None], out=np.zeros(speeds.shape), where=mean[:, None] > 0)
+        return density
+
+
+def _choose(snapshot: Snapshot, density: Floats, kept: NDArray[np.bool_]) -> Served:
+    """Seat those that keep their GPUs, then pairs of job and kind by descending throughput per GPU."""
+    columns = snapshot.columns
+    held = serve(snapshot, np.flatnonzero(kept))
+    kinds = np.full(len(columns), -1, dtype=np.int8) if held.kinds is None else held.kinds
+    used = np.bincount(kinds[held.gpus > 0], weights=held.gpus[held.gpus > 0], minlength=density.shape[1])
+    free = [c - int(u) for c, u in zip(snapshot.cluster.capacity, used, strict=True)]
+    jobs, targets = np.nonzero((density > 0) & (held.gpus == 0)[:, None])
+    moves, turns = columns.kind[jobs] != targets, columns.run_seconds[jobs] // _TURN
+    order = np.lexsort((moves, turns, -density[jobs, targets]))
+    demand, least = columns.gpus.tolist(), int(columns.gpus.min(initial=1))
+    taken: dict[int, int] = {}
+    for i, k in zip(jobs[order].tolist(), targets[order].tolist(), strict=True):
+        if free[k] >= demand[i] and i not in taken:
+            taken[i] = k
+            free[k] -= demand[i]
+            if max(free) < least:
+                break
+    for i, k in taken.items():
+        held.gpus[i], kinds[i] = demand[i], k
+    last = max(taken, key=lambda i: -density[i, taken[i]], default=held.last)
+    return Served(held.gpus, kinds, last, sum(free), max(free))
+
+
+def _exchange(demand: NDArray[np.int32], density: Floats, served: Served) -> None:
+    """Swap jobs of equal gangs between kinds, best pairs first, while each swap raises the sum. Changes the kinds."""
+    kinds = served.kinds
+    assert kinds is not None
+    for a, b in combinations(range(density.shape[1]), 2):
+        movable = (density[:, a] > 0) & (density[:, b] > 0) & (served.gpus > 0)
+        gain = density[:, b] - density[:, a]
+        for gang in np.unique(demand[movable & (kinds == a)]).tolist():
+            here = np.flatnonzero(movable & (kinds == a) & (demand == gang))
+            there = np.flatnonzero(movable & (kinds == b) & (demand == gang))
+            here = here[np.argsort(-gain[here], kind="stable")]
+            there = there[np.argsort(gain[there], kind="stable")]
+            pairs = min(len(here), len(there))
+            worth = gain[here[:pairs]] - gain[there[:pairs]] > 1e-12
+            kinds[here[:pairs][worth]], kinds[there[:pairs][worth]] = b, a

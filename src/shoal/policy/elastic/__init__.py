@@ -1,0 +1,1 @@
+"""Policies that choose the number of GPUs of elastic jobs."""

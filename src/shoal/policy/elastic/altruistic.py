@@ -1,0 +1,65 @@
+"""Altruistic shortest first: gangs as they were asked for, then what is left over to those who run.
+
+Jobs are served their whole gangs in ascending remaining time (SRTF-E) or remaining service (SRSF-E). GPUs that are
+left then go one by one to the running elastic job whose speed-up, counted in what one GPU makes of it, they raise most:
+the most throughput the cluster can get out of what the shortest did not need. Nobody gets fewer than it asked for.
+
+References: AFS (NSDI '21) §5.5, after "Altruistic scheduling in multi-resource clusters" (OSDI '16).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.decision import Decision, Floats, ReasonCode
+from shoal.core.snapshot import Snapshot
+from shoal.policy.base import explained, ranked_verdicts, serve_ascending
+from shoal.solve.marginal_gain import best_units
+
+
+@dataclass(frozen=True, slots=True)
+class SrtfE:
+    """Shortest remaining time first, leftovers to the running."""
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job."""
+        return _with_leftovers(snapshot, "remaining time in seconds", snapshot.columns.remaining_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class SrsfE:
+    """Shortest remaining service first, leftovers to the running."""
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job."""
+        columns = snapshot.columns
+        return _with_leftovers(snapshot, "remaining GPU-seconds", columns.remaining_seconds * columns.gpus)
+
+
+def _with_leftovers(snapshot: Snapshot, name: str, key: Floats) -> Decision:
+    columns, jobs, cluster = snapshot.columns, snapshot.jobs, snapshot.cluster
+    served = serve_ascending(snapshot, key)
+    verdicts = ranked_verdicts(snapshot, served, name, key)
+    gpus, codes = verdicts.gpus.copy(), verdicts.codes.copy()
+    last, more = np.zeros(len(gpus)), np.zeros(len(gpus))
+    running = np.flatnonzero((gpus > 0) & (columns.max_gpus > gpus))
+    kinds = served.kinds if served.kinds is not None else np.zeros(len(gpus), dtype=np.int8)
+    for k, capacity in enumerate(cluster.capacity):
+        left = capacity - int(gpus[kinds == k].sum())
+        here = running[kinds[running] == k].tolist() if left > 0 else []
+        curves = [snapshot.perf.curve(jobs.at(i), cluster.kinds[k]) for i in here]
+        bids = [_bids(curve, int(gpus[i])) for i, curve in zip(here, curves, strict=True)]
+        for i, curve, extra in zip(here, curves, best_units(bids, left).counts.tolist(), strict=True):
+            if extra:
+                gpus[i] += extra
+                with_it, beyond = curve[gpus[i]], curve[gpus[i] + 1 : gpus[i] + 2].sum()
+                codes[i], last[i] = ReasonCode.STRETCHED, 100.0 * (with_it / curve[gpus[i] - 1] - 1.0)
+                more[i] = 100.0 * max(beyond / with_it - 1.0, 0.0)
+    numbers = {**verdicts.numbers, ReasonCode.STRETCHED: (gpus, last, more)}
+    return Decision(explained(snapshot, gpus, codes, numbers, served.kinds))
+
+
+def _bids(curve: Floats, gang: int) -> Floats:
+    """What each further GPU adds to a job's speed-up."""
+    bids: Floats = np.diff(curve[gang:]) / max(float(curve[1]), float(curve[gang]) / gang, 1e-300)
+    return bids

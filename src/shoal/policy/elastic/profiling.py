@@ -1,0 +1,91 @@
+"""Overestimate first, re-adjust later: how the throughput of elastic jobs becomes known while they train.
+
+Where nothing is known of a job beforehand it is taken to scale linearly, and is given at most an equal part of the
+GPUs. Once it runs, its share is shrunk to each smaller allocatable one in turn, long enough to measure it; what is not
+in use meanwhile stays reserved for it. Between measured shares its throughput is interpolated, beyond the largest it is
+linear again, and the division is made anew with what was learnt. All of this follows from the measurements in the
+snapshot; nothing else is remembered.
+
+Reference: AFS (NSDI '21) §4.5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shoal.core.decision import Floats
+from shoal.core.snapshot import Snapshot
+from shoal.core.topology import Placement
+from shoal.policy.elastic.max_min import Admitted
+from shoal.solve.network_packing import packing_units
+
+_OWN = frozenset(("measured", "extrapolated", "unknown"))
+"""What a model's estimates rest on when it knows only what was measured on the job itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """Jobs with curves as far as they are known, and the smaller shares that some are to be measured on now.
+
+    ``open`` says whether measuring goes on: somebody is on trial, or has yet to be measured at all.
+    """
+
+    admitted: Admitted
+    trials: Mapping[int, int]
+    open: bool
+
+
+def learnt(snapshot: Snapshot, admitted: Admitted) -> Learnt:
+    """What measurements say of the curves; as it is where the model of speed knows them beforehand."""
+    if not admitted.curves or not _learns(snapshot, admitted):
+        return Learnt(admitted, {}, open=False)
+    curves, trials, unmeasured = dict[int, Floats](), dict[int, int](), False
+    jobs_of_kind = np.bincount(admitted.kinds[admitted.kinds >= 0], minlength=len(snapshot.cluster.kinds))
+    for i, guess in admitted.curves.items():
+        kind, low = int(admitted.kinds[i]), int(admitted.low[i])
+        seen = _seen(snapshot, i, kind)
+        if not seen:
+            equal = snapshot.cluster.capacity[kind] // max(int(jobs_of_kind[kind]), 1)
+            curves[i], unmeasured = _flat_from(guess, max(equal, low)), True
+            continue
+        curves[i], most = _through(seen, len(guess)), max(seen)
+        units = packing_units(snapshot.cluster.node_size[kind], most - 1)
+        unseen = [unit for unit in units if unit >= low and unit not in seen]
+        if unseen:
+            curves[i], trials[i] = _flat_from(curves[i], most), unseen[-1]
+    return Learnt(replace(admitted, curves=curves), trials, open=unmeasured or bool(trials))
+
+
+def _learns(snapshot: Snapshot, admitted: Admitted) -> bool:
+    """Whether the model of speed has nothing but what was measured."""
+    i = next(iter(admitted.curves))
+    node = snapshot.cluster.node_kind.index(int(admitted.kinds[i]))
+    return snapshot.perf.rate(snapshot.jobs.at(i), Placement(((node, 1),))).basis in _OWN
+
+
+def _seen(snapshot: Snapshot, i: int, kind: int) -> dict[int, float]:
+    """By number of GPUs of a kind the rate last measured at the batch size the job has now."""
+    size = snapshot.jobs.at(i).batch_size or 0
+    found: dict[int, float] = {}
+    for m in snapshot.measurements(i):
+        if m.kind == kind and m.rate > 0 and size in (0, m.batch_size):
+            found.setdefault(m.gpus, m.rate)
+    return found
+
+
+def _through(seen: Mapping[int, float], length: int) -> Floats:
+    """The curve through what was seen: straight in between, and beyond the largest in proportion to the GPUs."""
+    counts = sorted(seen)
+    k = np.arange(length)
+    curve: Floats = np.interp(k, [0, *counts], [0.0, *(seen[n] for n in counts)])
+    beyond = k > counts[-1]
+    curve[beyond] = seen[counts[-1]] * k[beyond] / counts[-1]
+    return curve
+
+
+def _flat_from(curve: Floats, most: int) -> Floats:
+    """The same curve for someone who is to have no more than so many GPUs."""
+    flat = curve.copy()
+    flat[most + 1 :] = flat[min(most, len(flat) - 1)]
+    return flat

@@ -1,0 +1,100 @@
+"""Shares of shares: tenants as a tree, fair between the branches, fair or first in first out inside each.
+
+A tenant's name is its path: ``team/group`` is a branch of ``team``. Levels are normalised throughputs, as in max-min.
+
+References: Gavel (OSDI '20) §4.3, for trees of any depth.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from math import isfinite
+from types import MappingProxyType
+from typing import ClassVar
+
+from shoal.core.decision import Decision
+from shoal.core.snapshot import Snapshot
+from shoal.policy.base import check_round
+from shoal.policy.gavel.policy import by_rounds
+from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated
+from shoal.solve.consolidation import water_filled
+from shoal.solve.prices import ShareNode, hierarchical, paths
+
+
+@dataclass(frozen=True, slots=True)
+class GavelHierarchical:
+    """Water filling over the tenants' tree.
+
+    ``weights`` are those of branches, e.g. ``product=2|research/vision=3`` (1 where not said). ``fifo`` lists the
+    branches that serve whatever came first, e.g. ``research|product/nightly``; the others are fair to their parts by
+    weight, which for a job is its own.
+    """
+
+    weights: str = ""
+    fifo: str = ""
+    aware: bool = True
+    round: float = 360.0
+    fills: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_round(self.round)
+        _weights(self.weights)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job, by rounds."""
+        return by_rounds(self, snapshot)
+
+    def shares(self, problem: ShareProblem) -> Shares:
+        """Shares that are fair at every node of the tree."""
+        names, tenant = problem.snapshot.register.tenants, problem.snapshot.columns.tenant
+        root = _Branch("")
+        for row, at in enumerate(problem.rows.tolist()):
+            root.at(names[tenant[at]]).children.append(row)
+        tree = root.node(_weights(self.weights), frozenset(self.fifo.split("|")) - {""})
+        unit = problem.equal_speed / problem.gangs
+        level = problem.speeds / unit[:, None]
+        found = hierarchical(level, problem.gangs, problem.capacity, tree, problem.weight, prefer=problem.preferred)
+        if problem.scarce(found.X):
+            return seated(problem, water_filled(problem.places.per(unit), paths.Tree(tree, problem.weight)))
+        return filled(problem, found)
+
+
+@cache
+def _weights(text: str) -> Mapping[str, float]:
+    """``a=2|b/c=3`` as a mapping; refuses what is not so, naming it."""
+    weights: dict[str, float] = {}
+    for part in filter(None, text.split("|")):
+        name, equals, number = part.partition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = 0.0
+        if not (name and equals and isfinite(weight) and weight > 0):
+            raise ValueError(f"weights must be like a=2|b/c=3 with numbers above 0, not {part!r}")
+        weights[name] = weight
+    return MappingProxyType(weights)
+
+
+@dataclass(slots=True)
+class _Branch:
+    """A tenant or a part of one in the making: what hangs on it, in order of first arrival."""
+
+    path: str
+    children: list["_Branch | int"] = field(default_factory=list)
+    named: dict[str, "_Branch"] = field(default_factory=dict)
+
+    def at(self, tenant: str) -> "_Branch":
+        """The branch of a tenant, grown where it is not there yet."""
+        branch = self
+        for name in tenant.split("/"):
+            if name not in branch.named:
+                below = _Branch(f"{branch.path}/{name}" if branch.path else name)
+                branch.named[name] = below
+                branch.children.append(below)
+            branch = branch.named[name]
+        return branch
+
+    def node(self, weights: Mapping[str, float], fifo: frozenset[str]) -> ShareNode:
+        """The finished tree from here down."""
+        children = [child if isinstance(child, int) else child.node(weights, fifo) for child in self.children]
+        return ShareNode(children, weights.get(self.path, 1.0), "fifo" if self.path in fifo else "fair")

@@ -1,0 +1,329 @@
+"""What jobs could be given and how well each would train on it: the menu that goodput policies decide on.
+
+One formulation for all jobs. One whose batch size may be adapted goes by the goodput its agent reports, at the best
+batch for each allocation, and may have at most twice the GPUs it has ever had; one that is only elastic by its curve;
+one of fixed size by its speed. Allocations are single nodes, in part or whole, and several whole nodes, of one kind;
+a gang that is none of these may still have what it asked for. The seats a job has now are an option of their own.
+
+References: Qiao et al., OSDI 2021, §3 and §4.2; Jayaram Subramanya et al., SOSP 2023 (kinds).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Floats, NumberColumn, Reason, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.goodput import GoodputReport, StepFit
+from shoal.core.job import ADAPTIVE, BatchLimits, JobSpec
+from shoal.core.lifecycle import JobState
+from shoal.core.snapshot import JobView, Snapshot
+from shoal.core.topology import Locality, Placement
+from shoal.perf.goodput import best_of_many
+from shoal.policy.base import infeasible_refusals
+from shoal.solve.allotment import Allotment, AllotmentOptions
+from shoal.solve.multiple_choice import Ints
+from shoal.solve.node_packing import Seats
+
+MOST_WHOLE_NODES = 16
+"""Up to here every number of whole nodes is an allocation of its own; beyond, about every third of a doubling."""
+
+_ALLOTTED, _WORTH_LESS = np.uint8(ReasonCode.ALLOTTED), np.uint8(ReasonCode.WORTH_LESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Prospects:
+    """By job and option: the rate it would make progress at (0: no option), GPUs and kind; by job what it could claim.
+
+    Option ``STAY`` is the seats it has. ``fair`` is the rate on a share of ``fair_gpus``; ``known`` says for which jobs
+    the rates are rates, and not only a guess at how they would scale.
+    """
+
+    rates: Floats
+    gpus: Ints
+    kinds: Ints
+    seats: Sequence[Seats | None]
+    rooms: Sequence[Mapping[int, int]]
+    spread: NDArray[np.bool_]
+    """By option whether it is over several nodes; meaningless for ``STAY``."""
+    fair: Floats
+    fair_gpus: float
+    known: NDArray[np.bool_]
+
+    def menu(self, worth: Floats) -> AllotmentOptions:
+        """The same options at what each is worth; an option at rate 0 is none."""
+        return AllotmentOptions(np.where(self.rates > 0, worth, -np.inf), self.gpus, self.kinds, self.seats, self.rooms)
+
+    @property
+    def speedups(self) -> Floats:
+        """Rates in fair shares; 0 where there is no option."""
+        return self.rates / np.where(self.fair > 0, self.fair, 1.0)[:, None]
+
+
+def adapts(spec: JobSpec) -> bool:
+    """Whether a policy may have the job's batch size adapted: there are limits, and its owner's script does not."""
+    return spec.limits is not None and spec.adaptation is None
+
+
+def prospects(snapshot: Snapshot, *, memory: bool, aware: bool, every: bool = False) -> Prospects:
+    """What every live job could have now.
+
+    With ``memory`` a job of a declared model starts from what jobs of it have reported before. Unless ``aware`` all
+    kinds are taken to be as fast as the one the job is on, or was measured on most. With ``every`` any number of GPUs
+    on one node and on several is an option, and not only those that pack well.
+    """
+    specs, kinds = snapshot.specs, snapshot.cluster.kinds
+    reports = {i: _report(snapshot, i, memory) for i, spec in enumerate(specs) if adapts(spec)}
+    most = _most(snapshot, reports)
+    blocks = [_Block.of(snapshot, k, most, every) for k in range(len(kinds))]
+    for k, block in enumerate(blocks):
+        _fill_adaptive(snapshot, k, block, reports, aware)
+        _fill_others(snapshot, k, block)
+    stay_rates, stay_gpus, stay_kinds, seats = _stays(snapshot, blocks, reports, aware)
+    rates = np.concatenate([stay_rates[:, None], *(b.rates for b in blocks)], axis=1)
+    sizes = np.concatenate([stay_gpus[:, None], *(np.tile(b.sizes, (len(specs), 1)) for b in blocks)], axis=1)
+    of_kind = np.concatenate(
+        [stay_kinds[:, None], *(np.full(b.rates.shape, k) for k, b in enumerate(blocks))], axis=1, dtype=np.intp
+    )
+    rates[snapshot.columns.state == int(JobState.STOPPING)] = 0.0
+    share = ceil(snapshot.cluster.total_gpus / max(len(specs), 1))
+    fair = _fair(snapshot, blocks, share)
+    known = np.array([i not in reports or reports[i] is not None for i in range(len(specs))], dtype=bool)
+    spread = np.concatenate([[False], *(b.apart > int(Locality.SAME_NODE) for b in blocks)])
+    return Prospects(rates, sizes, of_kind, seats, _rooms(snapshot), spread, fair, float(share), known)
+
+
+# ── what is known ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
+    """What the job's agent reports, completed by what its model is remembered by."""
+    job = snapshot.jobs.at(i)
+    own = snapshot.perf.goodput(job)
+    model = job.spec.model
+    past = snapshot.remembered.get(model) if memory and model is not None else None
+    if own is None or past is None:
+        return own or past
+    fits: dict[str, StepFit] = dict(past.fits)
+    for kind, fit in own.fits:
+        if kind not in fits or fit.gpus >= fits[kind].gpus:
+            fits[kind] = fit
+    return replace(own, fits=tuple(fits.items()), seen_gpus=max(own.seen_gpus, past.seen_gpus))
+
+
+def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> Ints:
+    """By job the most GPUs it may be given: what it can use, and no more than twice what was ever tried."""
+    most = snapshot.columns.max_gpus.astype(np.intp)
+    fewest = snapshot.columns.min_gpus
+    for i, report in reports.items():
+        limits = snapshot.specs[i].limits
+        if limits is None:
+            continue
+        tried = 2 * report.seen_gpus if report is not None else 1
+        most[i] = max(min(most[i], limits.most // max(limits.least_local, 1), max(tried, 1)), fewest[i])
+    return most
+
+
+# ── one kind ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Options of one kind: sizes, how far apart each would sit, which job may have which, and at what rate."""
+
+    sizes: Ints
+    apart: Ints
+    allowed: NDArray[np.bool_]
+    rates: Floats
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, kind: int, most: Ints, every: bool) -> "_Block":
+        columns, cluster = snapshot.columns, snapshot.cluster
+        capacity, node, name = cluster.capacity[kind], cluster.node_size[kind], cluster.kinds[kind]
+        reach = min(capacity, int(most.max(initial=0)))
+        common = {n for n in (range(1, capacity + 1) if every else _sizes(node, capacity)) if n <= reach}
+        fewest, asked = columns.min_gpus.astype(np.intp), columns.gpus.astype(np.intp)
+        own = {n for n in {*fewest.tolist(), *asked.tolist()} if 0 < n <= capacity} - common
+        sizes = np.array(sorted(common | own), dtype=np.intp)
+        apart = np.where(sizes <= node, int(Locality.SAME_NODE), int(_farthest(snapshot, kind)))
+        if every:  # as many over several nodes, too
+            several = sizes[(sizes > 1) & (sizes <= node)]
+            sizes = np.concatenate([sizes, several])
+            apart = np.concatenate([apart, np.full(len(several), int(_farthest(snapshot, kind)))])
+        open_to = np.isin(sizes, sorted(common))[None, :] | (sizes == fewest[:, None]) | (sizes == asked[:, None])
+        may = np.array([spec.kinds is None or name in spec.kinds for spec in snapshot.specs], dtype=bool)
+        allowed = open_to & may[:, None] & (sizes >= fewest[:, None]) & (sizes <= most[:, None])
+        return cls(sizes, apart, allowed, np.zeros(allowed.shape))
+
+
+def _sizes(node: int, capacity: int) -> list[int]:
+    """Parts of a node, a node, and whole nodes."""
+    if not node:
+        return []
+    nodes = capacity // node
+    whole = list(range(2, min(nodes, MOST_WHOLE_NODES) + 1))
+    while whole and MOST_WHOLE_NODES <= whole[-1] <= nodes * 3 // 4:
+        whole.append(whole[-1] * 4 // 3)
+    return [*range(1, min(node, capacity) + 1), *(n * node for n in whole)]
+
+
+def _farthest(snapshot: Snapshot, kind: int) -> Locality:
+    """How far apart several nodes of a kind may be. Nobody promises that they share a rack."""
+    name = snapshot.cluster.kinds[kind]
+    racks = {node.rack for node in snapshot.cluster.nodes if node.kind == name}
+    return Locality.CROSS_RACK if len(racks) > 1 else Locality.CROSS_NODE
+
+
+def _fill_adaptive(
+    snapshot: Snapshot, kind: int, block: _Block, reports: Mapping[int, GoodputReport | None], aware: bool
+) -> None:
+    """Goodput at the best batch; a job of which nothing is known is taken to scale perfectly."""
+    at: list[int] = []
+    fits: list[StepFit] = []
+    limits: list[BatchLimits] = []
+    noises: list[float] = []
+    for i, report in reports.items():
+        bounds = snapshot.specs[i].limits
+        if report is None or bounds is None:
+            block.rates[i] = block.sizes
+            continue
+        at.append(i)
+        fits.append(_fit(snapshot, i, kind, report, aware))
+        limits.append(bounds)
+        noises.append(report.noise)
+    if at and len(block.sizes):
+        block.rates[at] = best_of_many(fits, limits, np.array(noises), block.sizes, block.apart)
+    block.rates[~block.allowed] = 0.0
+
+
+def _fit(snapshot: Snapshot, i: int, kind: int, report: GoodputReport, aware: bool) -> StepFit:
+    """The fit for a kind; where there is none, or kinds are not told apart, that of the kind it knows best."""
+    fits, names = dict(report.fits), snapshot.cluster.kinds
+    if aware and names[kind] in fits:
+        return fits[names[kind]]
+    held = int(snapshot.columns.kind[i])
+    if not aware and held >= 0 and names[held] in fits:
+        return fits[names[held]]
+    return max(fits.items(), key=lambda item: (item[1].gpus, item[0]))[1]
+
+
+def _fill_others(snapshot: Snapshot, kind: int, block: _Block) -> None:
+    """Rates of jobs whose batch size is theirs: by curve where they are elastic, by their speed where not."""
+    columns, name = snapshot.columns, snapshot.cluster.kinds[kind]
+    for i, spec in enumerate(snapshot.specs):
+        if adapts(spec):
+            continue
+        if spec.elastic:
+            curve = snapshot.perf.curve(snapshot.jobs.at(i), name)
+            block.rates[i] = curve[np.minimum(block.sizes, len(curve) - 1)]
+        else:
+            block.rates[i] = columns.speeds[i, kind]
+    block.rates[~block.allowed] = 0.0
+
+
+# ── seats held, rooms, fair shares ────────────────────────────────────────────────────────────────────────────────
+
+
+def _stays(
+    snapshot: Snapshot, blocks: Sequence[_Block], reports: Mapping[int, GoodputReport | None], aware: bool
+) -> tuple[Floats, Ints, Ints, Sequence[Seats | None]]:
+    """By job: the rate on the seats it has, how many GPUs of which kind they are, and the seats; 0 without any."""
+    columns, count = snapshot.columns, len(snapshot.columns)
+    rates, gpus, kinds = np.zeros(count), np.ones(count, dtype=np.intp), np.zeros(count, dtype=np.intp)
+    seats: list[Seats | None] = [None] * count
+    spanned: set[int] = set()
+    for i in np.flatnonzero((columns.held > 0) & (columns.partner < 0)).tolist():
+        placement = snapshot.placement(i)
+        if placement is None or (len(placement.seats) > 1 and not spanned.isdisjoint(placement.nodes)):
+            continue
+        if len(placement.seats) > 1:
+            spanned.update(placement.nodes)
+        gpus[i], kinds[i], seats[i] = placement.gpus, columns.kind[i], placement.seats
+        rates[i] = _rate_there(snapshot, snapshot.jobs.at(i), placement, blocks[int(kinds[i])], reports.get(i), aware)
+        if not rates[i] > 0:
+            seats[i] = None
+    return rates, gpus, kinds, seats
+
+
+def _rate_there(
+    snapshot: Snapshot, job: JobView, placement: Placement, block: _Block, report: GoodputReport | None, aware: bool
+) -> float:
+    """The rate on seats a job has: the same figure as for a like allocation, wherever there is one."""
+    gpus, apart = placement.gpus, int(snapshot.cluster.locality(placement))
+    like = np.flatnonzero((block.sizes == gpus) & (block.apart >= apart) & (block.rates[job.position] > 0))
+    if len(like):
+        return float(block.rates[job.position, like[0]])
+    if not job.spec.min_gpus <= gpus <= job.spec.max_gpus:
+        return 0.0
+    if job.spec.limits is None or not adapts(job.spec):
+        return snapshot.perf.rate(job, placement).value
+    if report is None:
+        return float(gpus)
+    fit = _fit(snapshot, job.position, snapshot.cluster.kind_of(placement), report, aware)
+    rates = best_of_many([fit], [job.spec.limits], np.array([report.noise]), np.array([gpus]), np.array([apart]))
+    return float(rates[0, 0])
+
+
+def _rooms(snapshot: Snapshot) -> Sequence[Mapping[int, int]]:
+    cluster = snapshot.cluster
+    rooms: list[dict[int, int]] = [{} for _ in cluster.kinds]
+    for n, node in enumerate(cluster.nodes):
+        if n not in cluster.down:
+            rooms[cluster.node_kind[n]][n] = node.gpus
+    return rooms
+
+
+def _fair(snapshot: Snapshot, blocks: Sequence[_Block], share: int) -> Floats:
+    """The best rate within a fair share, averaged over the kinds a job can use by how many GPUs there are of each.
+
+    A gang that cannot run on so few has its rate in proportion, as if it took turns.
+    """
+    fewest = snapshot.columns.min_gpus.astype(float)
+    total, weight = np.zeros(len(fewest)), np.zeros(len(fewest))
+    for block, capacity in zip(blocks, snapshot.cluster.capacity, strict=True):
+        within = np.where(block.sizes <= np.maximum(share, fewest)[:, None], block.rates, 0.0)
+        here = within.max(axis=1, initial=0.0)
+        total += capacity * here * np.minimum(1.0, share / np.maximum(fewest, 1.0))
+        weight += capacity * (here > 0)
+    return np.divide(total, weight, out=np.zeros(len(fewest)), where=weight > 0)
+
+
+# ── saying it ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def allotted(
+    snapshot: Snapshot, found: Prospects, menu: AllotmentOptions, allotment: Allotment, weights: Floats
+) -> Verdicts:
+    """Verdicts for an allotment: seats for everyone served, and for everyone else what would have been its best."""
+    rows, picks = np.arange(len(weights)), allotment.picks
+    served = picks >= 0
+    gpus = np.where(served, found.gpus[rows, picks], 0).astype(np.int32)
+    density = np.where(np.isfinite(menu.worth), menu.worth / menu.units, -inf)
+    favourite = density.argmax(axis=1) if density.shape[1] else np.zeros(len(weights), dtype=np.intp)
+    numbers: dict[ReasonCode, tuple[NumberColumn, ...]] = {
+        ReasonCode.ALLOTTED: (gpus, found.speedups[rows, picks], found.fair_gpus, weights),
+        ReasonCode.WORTH_LESS: (
+            found.gpus[rows, favourite].astype(np.int32),
+            found.speedups[rows, favourite],
+            np.maximum(menu.worth[rows, favourite], 0.0),
+            weights,
+            int(served.sum()),
+            int(gpus.sum()),
+        ),
+    }
+    chosen = np.flatnonzero(served).tolist()
+    verdicts = Verdicts(
+        snapshot,
+        gpus=gpus,
+        codes=np.where(served, _ALLOTTED, _WORTH_LESS),
+        numbers=numbers,
+        kinds=np.where(served, found.kinds[rows, picks], -1).astype(np.int8),
+        batches={i: ADAPTIVE for i in chosen if adapts(snapshot.specs[i])},
+        placements={i: Placement(allotment.seats[i]) for i in chosen},
+    )
+    own: dict[int, Verdict] = dict(infeasible_refusals(snapshot, gpus))
+    for i in np.flatnonzero(snapshot.columns.state == int(JobState.STOPPING)).tolist():
+        own[i] = Refusal(Reason(ReasonCode.STOPPING))
+    return verdicts.overruled(own)

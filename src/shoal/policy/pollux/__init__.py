@@ -1,0 +1,1 @@
+"""Pollux: GPUs, batch size and learning rate together, by goodput; and autoscaling by goodput."""

@@ -1,0 +1,76 @@
+"""What Shockwave carries from one decision to the next: the plan in force, each job's outlook, how crowded it was."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Floats, Ints
+from shoal.core.units import Seconds
+
+Rows = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+Kinds = NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowPlan:
+    """A window of rounds: by admission number (``rows``) who runs when, on which kind, and who is filled in first.
+
+    ``batches`` and ``capacity`` are those it was made for; ``gap`` is the solver's, the worst of any kind of GPU.
+    """
+
+    begins: Seconds
+    rows: Rows
+    runs: Flags
+    kinds: Kinds
+    rank: Rows
+    batches: Ints
+    capacity: tuple[int, ...]
+    gap: float
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in the window."""
+        return int(self.runs.shape[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlooks:
+    """By admission number: what each job has before it, as long as its progress, batch size and speeds are these.
+
+    ``seconds`` is the predicted run time left and ``optimistic`` that at its fastest known rate, both with the
+    requested gang; ``whole`` is all its work, done and to do; ``gained[n]`` what n more rounds would do of it.
+    """
+
+    rows: Rows
+    done: Floats
+    batches: Ints
+    measured: Ints
+    seconds: Floats
+    optimistic: Floats
+    whole: Floats
+    gained: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShockwaveCarry:
+    """When the round in force ends, the plan in force, and the one made ahead for the next round, if any.
+
+    ``crowd`` has, for each of ``rows``, the most jobs that were live at once since it came.
+    """
+
+    ends: Seconds
+    rows: Rows
+    crowd: Ints
+    outlooks: Outlooks | None = None
+    plan: WindowPlan | None = None
+    coming: WindowPlan | None = None
+
+
+def places(rows: Rows, wanted: Rows) -> tuple[Rows, Flags]:
+    """Where each wanted number stands among sorted rows, and whether it does."""
+    if not len(rows):
+        return np.zeros(len(wanted), dtype=np.intp), np.zeros(len(wanted), dtype=bool)
+    at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
+    return at, rows[at] == wanted

@@ -1,0 +1,146 @@
+"""Whole apps in an order: the baselines of Themis, which compares schedulers of apps and not of jobs.
+
+GPUs go to the first app in the order, as many as all its jobs can use, then to the next. ``by`` is the order:
+
+- ``service``: the fewest GPU-seconds so far first, jobs that are gone included. So Themis sets up Tiresias.
+- ``time``: the least time left first, had the app all GPUs it can use: SRTF.
+- ``work``: the fewest GPU-seconds left first: SRSF.
+
+What is left of an app counts the phases it means to run after its live jobs, where it declares them. Within an app its
+jobs take as many GPUs as make them faster, in order of arrival. Jobs keep their GPUs until their lease is over; all
+leases end together, every ``lease`` seconds, so that wide gangs find room. What comes free before goes out in the same
+order, to jobs that have none.
+
+References: Themis (NSDI '20) §6.1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import floor, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Decision, Floats, Ints
+from shoal.core.snapshot import Snapshot
+from shoal.core.units import Seconds
+from shoal.policy.base import Served, check_round, ranked_verdicts, round_end
+
+_ORDERS = {
+    "service": "attained service of its app in GPU-seconds",
+    "time": "time left to its app in seconds",
+    "work": "service left to its app in GPU-seconds",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _AppOrderCarry:
+    """The lease that runs, the jobs of named apps as they were ``at`` the last decision, and service of jobs gone."""
+
+    turn: int = -1
+    at: Seconds = 0.0
+    rows: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    app: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    attained: Floats = field(default_factory=lambda: np.empty(0))
+    held: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    gone: Mapping[int, float] = field(default_factory=dict)
+
+    def departed(self, snapshot: Snapshot) -> dict[int, float]:
+        """By app the service of its jobs that are no longer there; the end of a job is decided on when it comes."""
+        service = dict(self.gone)
+        left = ~np.isin(self.rows, snapshot.columns.rows)
+        had = self.attained[left] + self.held[left] * (snapshot.now - self.at)
+        for app, seconds in zip(self.app[left].tolist(), had.tolist(), strict=True):
+            service[app] = service.get(app, 0.0) + seconds
+        return service
+
+
+@dataclass(frozen=True, slots=True)
+class AppOrder:
+    """Leases of ``lease`` seconds, in one of three orders."""
+
+    by: str = "service"
+    lease: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.by not in _ORDERS:
+            raise ValueError(f"by must be {', '.join(_ORDERS)}, not {self.by}")
+        check_round(self.lease)
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """A verdict for every live job, reviewed with the lease while anybody could use more."""
+        columns, now = snapshot.columns, snapshot.now
+        memory = snapshot.carry if isinstance(snapshot.carry, _AppOrderCarry) else _AppOrderCarry()
+        gone, turn = memory.departed(snapshot), floor(now / self.lease)
+        key = self._keys(snapshot, gone)
+        leased = (columns.held > 0) & (turn == memory.turn)
+        served = _serve(snapshot, np.argsort(key, kind="stable"), leased)
+        ends = round_end(now, self.lease)
+        verdicts = ranked_verdicts(snapshot, served, _ORDERS[self.by], key, leased=leased, until=ends)
+        content = (served.gpus >= columns.max_gpus) | ~snapshot.possible
+        named = np.array([spec.app is not None for spec in snapshot.specs], dtype=bool)
+        seen = (columns.rows[named], columns.app[named], columns.attained[named], served.gpus[named])
+        return Decision(verdicts, inf if content.all() else ends, _AppOrderCarry(turn, now, *seen, gone))
+
+    def _keys(self, snapshot: Snapshot, gone: Mapping[int, float]) -> Floats:
+        """By job the place of its app in the order, the lowest first."""
+        columns = snapshot.columns
+        apps, at = np.unique(columns.app, return_inverse=True)
+        if self.by == "service":
+            had = np.bincount(at, columns.attained, len(apps)) + [gone.get(app, 0.0) for app in apps.tolist()]
+            return np.asarray(had[at], dtype=np.float64)
+        left, total = columns.remaining_seconds, np.zeros(len(apps))
+        if self.by == "work":
+            np.add.at(total, at, left * columns.gpus)
+        else:
+            np.maximum.at(total, at, left)
+        latest = dict(zip(at.tolist(), range(len(at)), strict=True))
+        ahead = [_ahead(snapshot, latest[app], wide=self.by == "work") for app in range(len(apps))]
+        return np.asarray((total + ahead)[at], dtype=np.float64)
+
+
+def _ahead(snapshot: Snapshot, i: int, *, wide: bool) -> float:
+    """Seconds, or with ``wide`` GPU-seconds, of what an app says at its latest job that it will run afterwards."""
+    spec, speed = snapshot.specs[i], float(snapshot.columns.best_speed[i])
+    total = 0.0
+    for jobs, gpus, work in spec.ahead:
+        # Without a model, work is seconds on the gang itself; with one it is samples, and speed grows with the gang.
+        seconds = work if spec.model is None else work / (speed * gpus / spec.gpus) if speed > 0 else inf
+        total += seconds * jobs * gpus if wide else seconds
+    return total
+
+
+def _serve(snapshot: Snapshot, order: NDArray[np.intp], leased: NDArray[np.bool_]) -> Served:
+    """Those under lease as they are, then in order everyone as many GPUs of one kind as make it faster."""
+    columns, cluster = snapshot.columns, snapshot.cluster
+    gpus = np.where(leased, columns.held, 0).astype(np.int32)
+    kinds = np.where(leased, columns.kind, -1).astype(np.int8)
+    used = np.bincount(columns.kind[leased], columns.held[leased], len(cluster.kinds))
+    free = [capacity - int(taken) for capacity, taken in zip(cluster.capacity, used, strict=True)]
+    last = -1
+    for i in order.tolist():
+        if leased[i] or not any(free):
+            continue
+        k, count = _best(snapshot, i, free)
+        if count:
+            gpus[i], kinds[i], last = count, k, i
+            free[k] -= count
+    return Served(gpus, kinds, last, sum(free), max(free, default=0))
+
+
+def _best(snapshot: Snapshot, i: int, free: list[int]) -> tuple[int, int]:
+    """The kind on which a job goes fastest with what is free, its own kind if that is as fast, and on how many GPUs."""
+    columns, view = snapshot.columns, snapshot.jobs.at(i)
+    least, most = int(columns.min_gpus[i]), int(columns.max_gpus[i])
+    best, choice = 0.0, (-1, 0)
+    kinds = sorted(range(len(free)), key=lambda k: k != columns.kind[i])
+    for k in kinds:
+        if least == most:
+            rate, count = float(columns.speeds[i, k]), most if most <= free[k] else 0
+        else:
+            curve = snapshot.perf.curve(view, snapshot.cluster.kinds[k])[: min(most, free[k]) + 1]
+            count = least + int(curve[least:].argmax()) if len(curve) > least else 0
+            rate = float(curve[count])
+        if count and rate > best:
+            best, choice = rate, (k, count)
+    return choice

@@ -1,0 +1,106 @@
+"""What Themis tells each job: how its app fares, what it bid and won, what it paid, and until when it has its GPUs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.core.decision import Floats, NumberColumn, ReasonCode, Verdicts
+from shoal.policy.base import explained
+from shoal.policy.themis.protocol import Award
+from shoal.policy.themis.round import Invitation, Round
+
+_WON, _HANDED = ReasonCode.AUCTION_WON, ReasonCode.AUCTION_HANDED
+_LOST, _UNINVITED = ReasonCode.AUCTION_LOST, ReasonCode.AUCTION_UNINVITED
+_LEASED, _NO_ROOM = ReasonCode.LEASED, ReasonCode.NO_ROOM
+
+
+def told(turn: Round) -> Verdicts:
+    """The verdicts of a round."""
+    snapshot = turn.apps.snapshot
+    codes = np.where(turn.gpus > 0, np.uint8(_LEASED), np.uint8(_NO_ROOM))
+    for kind in turn.cuts:
+        jobs, given = _by_job(turn, kind, _given)
+        _, denied = _by_job(turn, kind, lambda award, _: _LOST if award.bidder else _UNINVITED)
+        codes[jobs] = np.where(turn.gpus[jobs] > 0, given, denied)
+    numbers = _AuctionNumbers(turn)
+    verdicts = explained(snapshot, turn.gpus, codes, numbers, turn.kinds)
+    if not turn.near.any() and not turn.pinned:
+        return verdicts
+    hopeless = {i: verdicts.at(i) for i in np.flatnonzero((turn.gpus == 0) & ~snapshot.possible).tolist()}
+    detailed = Verdicts(
+        snapshot,
+        gpus=turn.gpus,
+        codes=codes,
+        numbers=numbers,
+        kinds=turn.kinds,
+        consolidated=turn.near if turn.near.any() else None,
+        placements=turn.pinned,
+    )
+    return detailed.overruled(hopeless)
+
+
+def _given(award: Award, _: Invitation) -> ReasonCode:
+    return _WON if award.gpus > award.extra else _HANDED if award.gpus else _LEASED
+
+
+def _by_job(turn: Round, kind: int, number: Callable[[Award, Invitation], float]) -> tuple[NDArray[np.int64], Floats]:
+    """The jobs that an auction was about, those it seated and those still waiting, and a number of each one's app."""
+    awards = {app: award for (app, k), award in turn.awards.items() if k == kind}
+    members, cut = [turn.apps.members[app] for app in awards], turn.cuts[kind]
+    jobs, numbers = np.concatenate(members), [float(number(award, cut)) for award in awards.values()]
+    concerned = (turn.kinds[jobs] == kind) | (turn.gpus[jobs] == 0)
+    return jobs[concerned], np.repeat(numbers, [len(own) for own in members])[concerned]
+
+
+@dataclass(frozen=True, eq=False)
+class _AuctionNumbers(Mapping[ReasonCode, tuple[NumberColumn, ...]]):
+    """The numbers of the sentences, worked out when somebody asks."""
+
+    turn: Round
+
+    def __getitem__(self, code: ReasonCode) -> tuple[NumberColumn, ...]:
+        turn, column = self.turn, self._column
+        if code is _WON:
+            kept, paid = column(lambda a, _: a.gpus - a.extra), column(lambda a, _: 100.0 * (1.0 - a.kept))
+            won, extra = column(lambda a, _: a.won), column(lambda a, _: a.extra)
+            return turn.gpus, self._rho(), won, paid, kept, extra, turn.ends()
+        if code is _HANDED:
+            return turn.gpus, self._rho(), column(lambda a, _: a.extra), column(lambda _, cut: cut.gpus), turn.ends()
+        if code is _LOST:
+            paid = column(lambda a, _: 100.0 * (1.0 - a.kept))
+            return self._rho(), column(lambda _, cut: cut.gpus), column(lambda a, _: a.gpus), paid
+        if code is _UNINVITED:
+            bidders, least = column(lambda _, cut: cut.bidders), column(lambda _, cut: cut.rho)
+            return bidders, least, column(lambda _, cut: cut.gpus), self._rho(), column(lambda a, _: a.gpus)
+        if code is _LEASED:
+            return (turn.ends(),)
+        if code is _NO_ROOM:
+            return turn.apps.snapshot.columns.min_gpus, self._free()
+        raise KeyError(code)
+
+    def __iter__(self) -> Iterator[ReasonCode]:
+        return iter((_WON, _HANDED, _LOST, _UNINVITED, _LEASED, _NO_ROOM))
+
+    def __len__(self) -> int:
+        return 6
+
+    def _column(self, number: Callable[[Award, Invitation], float]) -> NDArray[np.float64]:
+        """A number of the auction each job's app was in; 0 for one that was in none."""
+        column = np.zeros(len(self.turn.gpus))
+        for kind in self.turn.cuts:
+            jobs, numbers = _by_job(self.turn, kind, number)
+            column[jobs] = numbers
+        return column
+
+    def _rho(self) -> NDArray[np.float64]:
+        """How each job's app fares, if it was asked."""
+        column = np.zeros(len(self.turn.gpus))
+        for app, rho in self.turn.rhos.items():
+            column[self.turn.apps.members[app]] = rho
+        return column
+
+    def _free(self) -> float:
+        """GPUs that nobody has in the end."""
+        return float(self.turn.apps.snapshot.cluster.total_gpus - self.turn.gpus.sum())

@@ -1,0 +1,1 @@
+"""The commands ``shoal bench``, ``repro`` and ``solve``."""

@@ -1,0 +1,46 @@
+"""``shoal bench``: the speed table of docs/benchmarks.md."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from shoal.cli.output import json_option, print_json, print_table, warn
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=Path("../shared/data"),
+    envvar="SHOAL_DATA",
+    show_default=True,
+    help="The folder of public traces; benches whose trace is not there are left out.",
+)
+@json_option
+def bench(names: tuple[str, ...], data: Path, as_json: bool) -> None:
+    """Measure the speed table of docs/benchmarks.md: CPU seconds on one core, each bench in its own process."""
+    from shoal.research.bench.registry import chosen, measure
+    from shoal.research.bench.solve import beside
+
+    results = []
+    for one in chosen(names):
+        warn(f"measuring {one.name}: {one.what}")
+        results.append(measure(one, data))
+    if as_json:
+        print_json([{**asdict(r), "met": r.met} for r in results])
+        return
+    rows = [
+        (
+            r.what,
+            "no data" if r.seconds is None else f"{r.seconds:.4g}",
+            f"{r.budget_seconds:g}",
+            "–" if r.peak_mb is None else f"{r.peak_mb:.0f}",
+            "–" if r.budget_mb is None else f"{r.budget_mb:g}",
+            {True: "yes", False: "NO", None: "–"}[r.met],
+            beside(r.more),
+        )
+        for r in results
+    ]
+    print_table("Shoal's speed", ("what", "CPU s", "budget", "peak MB", "budget", "met", "cvxpy"), rows)

@@ -1,0 +1,60 @@
+"""``shoal repro``: the papers' tables and figures, theirs beside ours."""
+
+from pathlib import Path
+
+import click
+
+from shoal.cli.output import json_option, print_json, print_table, warn
+
+
+@click.group()
+def repro() -> None:
+    """Make a paper's tables and figures again: theirs, ours, the difference."""
+
+
+@repro.command("list")
+@json_option
+def list_all(as_json: bool) -> None:
+    """List what can be reproduced."""
+    from shoal.research.repro.registry import reproductions
+
+    known = reproductions().values()
+    if as_json:
+        print_json([{"name": r.name, "paper": r.paper, "what": r.what, "needs": r.needs or None} for r in known])
+        return
+    rows = [(r.name, r.paper, r.needs or "–", r.what) for r in known]
+    print_table("What can be reproduced", ("name", "paper", "reads", "what"), rows, words=4)
+
+
+@repro.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--quick", is_flag=True, help="A piece of the experiment, for a first look.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=Path("../shared/data"),
+    envvar="SHOAL_DATA",
+    show_default=True,
+    help="The folder of public traces.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Keep every run's result here and find it again."
+)
+@json_option
+def run(names: tuple[str, ...], quick: bool, data: Path, out: Path | None, as_json: bool) -> None:
+    """Run some of them by NAME; `afs-*` stands for all that begin so."""
+    from shoal.research.repro.registry import chosen
+    from shoal.research.repro.setting import Kept, Setting
+
+    wanted = chosen(names)
+    setting = Setting(data, quick, Kept(out), warn)
+    documents = []
+    for one in wanted:
+        for made in one.tables(setting):
+            if as_json:
+                documents.append({"name": one.name, "quick": quick, **made.document()})
+                continue
+            headers = [column.name for column in made.columns]
+            print_table(f"{one.paper}, {made.title}", headers, made.cells(), made.notes())
+    if as_json:
+        print_json(documents)

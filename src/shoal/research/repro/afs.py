@@ -1,0 +1,227 @@
+"""AFS's simulations (NSDI '21): eleven virtual clusters of Philly on 64 GPUs, its figures beside ours.
+
+``measured`` runs what is asked for and returns mean and 99th-percentile completion times; ``FIGURES`` says which ratios
+each of the paper's figures shows. The traces are not shipped; the curves of the models are assumed (``perf.peaked``),
+since the paper gives none, so shapes may be compared and bars may not. The folder of traces holds one file of format
+``simple`` for each, named by its number in the paper's Table 3: ``01_….csv.gz``.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from math import exp, log
+from pathlib import Path
+
+from shoal.core.errors import InputError
+from shoal.core.topology import parse_cluster
+from shoal.policy.registry import POLICIES
+from shoal.research.repro.registry import Reproduction
+from shoal.research.repro.setting import Kept, Setting
+from shoal.research.repro.table import Cell, Table, table
+from shoal.scenario.scenario import Scenario, run
+from shoal.workload.files import read_workload
+from shoal.workload.generators.afs import misjudged, widest, with_models
+from shoal.workload.schema import Workload
+
+CLUSTER = "gtx1080:16x4"
+TRACES = tuple(range(1, 12))
+QUICK_TRACES = (4, 9, 11)
+SEEDS = (0, 1, 2)
+FOLDER = "traces/philly_by_vc"
+LENGTH_ERROR = 2.0
+"""By what factor declared lengths are off, either way, where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class AfsVariant:
+    """A policy, and what is done to the jobs before it gets them: ``widest`` gangs, or lengths ``misjudged``."""
+
+    policy: str
+    jobs: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.policy} ({self.jobs})" if self.jobs else self.policy
+
+
+@dataclass(frozen=True, slots=True)
+class AfsResult:
+    """One run, of the first ``limit`` jobs of a trace where there is one.
+
+    ``mean`` and ``tail`` are seconds from submission to completion, on average and at the 99th percentile.
+    """
+
+    trace: int
+    seed: int
+    policy: str
+    jobs: str
+    mean: float
+    tail: float
+    restarts: int
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JctRatio:
+    """How many times shorter completion times are with ``ours`` than with ``base``."""
+
+    base: AfsVariant
+    ours: AfsVariant
+    of: str = "mean"
+
+
+@dataclass(frozen=True, slots=True)
+class PaperFigure:
+    """One of the paper's figures: the ratios it shows, and what the paper says of them."""
+
+    number: str
+    what: str
+    ratios: tuple[JctRatio, ...]
+    paper: str
+
+
+def _over(base: str, *ours: str, of: str = "mean") -> tuple[JctRatio, ...]:
+    return tuple(JctRatio(AfsVariant(base), AfsVariant(name), of) for name in ours if name in POLICIES)
+
+
+_AWARE = ("srsf", "optimus", "afs-l", "rank")
+_UNAWARE = ("optimus", "max-min", "themis", "afs-p")
+FIGURES: dict[str, PaperFigure] = {
+    figure.number: figure
+    for figure in (
+        PaperFigure(
+            "5",
+            "mean completion time, times shorter than SRTF's (lengths known) and Tiresias-L's (unknown)",
+            _over("srtf", *_AWARE) + _over("tiresias", *_UNAWARE),
+            "AFS-L 1.2 to 2.7, AFS-P 1.9 to 3.1, each the best of its kind on all 11",
+        ),
+        PaperFigure(
+            "6",
+            "mean completion time when gangs are as wide as each job can use, times longer than with those asked for",
+            tuple(JctRatio(AfsVariant(name, "widest"), AfsVariant(name)) for name in ("srtf", "srsf", "tiresias")),
+            "up to 4.85, 5.84 and 16.14; on one trace 21 % and 17 % shorter for SRTF and SRSF",
+        ),
+        PaperFigure(
+            "9",
+            "99th-percentile completion time, times shorter than SRTF's and Tiresias-L's",
+            _over("srtf", *_AWARE, of="tail") + _over("tiresias", *_UNAWARE, of="tail"),
+            "AFS above 1 in most cases; Max-Min or Optimus ahead of it on some traces",
+        ),
+        PaperFigure(
+            "11",
+            "mean completion time, times shorter than SRTF's",
+            _over("srtf", "srtf-e", "srsf-e", "afs-l"),
+            "SRTF-E and SRSF-E gain, AFS-L substantially more",
+        ),
+        PaperFigure(
+            "13",
+            "mean completion time, times longer than AFS-L's",
+            tuple(JctRatio(AfsVariant(name), AfsVariant("afs-l")) for name in ("afs-p", "afs-s")),
+            "AFS-P at most about 2; AFS-S similar to AFS-P in many cases",
+        ),
+        PaperFigure(
+            "rank",
+            "ours, not the paper's: AFS-L's mean completion time over Rank's, and both with lengths off by a factor 2",
+            (
+                JctRatio(AfsVariant("afs-l"), AfsVariant("rank")),
+                JctRatio(AfsVariant("afs-l", "misjudged"), AfsVariant("rank", "misjudged")),
+                JctRatio(AfsVariant("afs-l"), AfsVariant("rank"), "tail"),
+            ),
+            "not in it",
+        ),
+    )
+}
+"""The figures that are simulations of the eleven traces, by number, and one of our own."""
+
+Results = Mapping[tuple[int, int, AfsVariant], AfsResult]
+
+
+def variants(figures: Iterable[PaperFigure]) -> tuple[AfsVariant, ...]:
+    """Everything that has to be run for these figures, each once."""
+    return tuple(dict.fromkeys(v for f in figures for r in f.ratios for v in (r.base, r.ours)))
+
+
+def trace(folder: Path, number: int, seed: int, jobs: int | None = None) -> Workload:
+    """A virtual cluster's jobs, the first ``jobs`` of them, each training a model that the seed draws."""
+    found = sorted(folder.glob(f"{number:02d}_*"))
+    if len(found) != 1:
+        raise InputError("traces", str(folder), f"holds {len(found)} files named {number:02d}_…; it must be one")
+    whole = read_workload(found[0], "simple")
+    return with_models(whole if jobs is None else whole.first(jobs), seed)
+
+
+def measure(folder: Path, number: int, seed: int, variant: AfsVariant, jobs: int | None = None) -> AfsResult:
+    """Run one policy on one trace; moving a job costs nothing, as with CoDDL's four milliseconds."""
+    workload = trace(folder, number, seed, jobs)
+    if variant.jobs == "widest":
+        workload = widest(workload)
+    elif variant.jobs == "misjudged":
+        workload = misjudged(workload, LENGTH_ERROR, seed)
+    scenario = Scenario(parse_cluster(CLUSTER), variant.policy, placement="any", restart_cost="0")
+    summary = run(scenario, workload).summary
+    times = summary["avg_jct"], summary["p99_jct"], summary["restarts"]
+    return AfsResult(number, seed, variant.policy, variant.jobs, *times, limit=jobs)
+
+
+def measured(
+    folder: Path,
+    wanted: Sequence[AfsVariant],
+    *,
+    traces: Sequence[int] = TRACES,
+    seeds: Sequence[int] = SEEDS,
+    jobs: int | None = None,
+    kept: Kept | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Results:
+    """All of these on all traces and seeds, but for what is ``kept``; ``tell`` hears of each before it is run."""
+    results: dict[tuple[int, int, AfsVariant], AfsResult] = {}
+    kept = kept or Kept()
+    for number in traces:
+        for seed in seeds:
+            for variant in wanted:
+
+                def make(number: int = number, seed: int = seed, variant: AfsVariant = variant) -> dict[str, object]:
+                    if tell is not None:
+                        tell(f"trace {number}, seed {seed}, {variant}")
+                    return asdict(measure(folder, number, seed, variant, jobs))
+
+                key = {"afs": number, "seed": seed, "policy": variant.policy, "jobs": variant.jobs, "limit": jobs}
+                results[number, seed, variant] = AfsResult(**kept.get(key, make))
+    return results
+
+
+def ratios(results: Results, ratio: JctRatio, traces: Sequence[int], seeds: Sequence[int]) -> list[float]:
+    """By trace: the geometric mean over the seeds."""
+
+    def on(number: int) -> float:
+        logs = [
+            log(getattr(results[number, s, ratio.base], ratio.of) / getattr(results[number, s, ratio.ours], ratio.of))
+            for s in seeds
+        ]
+        return exp(sum(logs) / len(logs))
+
+    return [on(number) for number in traces]
+
+
+def figure_table(figure: PaperFigure, results: Results, traces: Sequence[int], seeds: Sequence[int]) -> Table:
+    """A figure in numbers: a row for each ratio, a column for each trace, and what the paper says."""
+    rows: list[list[Cell]] = []
+    for ratio in figure.ratios:
+        row = ratios(results, ratio, traces, seeds)
+        name = f"{ratio.base} / {ratio.ours}" + (", tail" if ratio.of == "tail" and figure.number == "rank" else "")
+        rows.append([name, *row, exp(sum(map(log, row)) / len(row))])
+    title = f"figure {figure.number}" if figure.number != "rank" else "Rank"
+    return table(f"{title}: {figure.what}", ["ratio", *map(str, traces), "mean"], rows, figure.paper)
+
+
+def _run(figure: PaperFigure, setting: Setting) -> list[Table]:
+    traces, seeds = (QUICK_TRACES, SEEDS[:1]) if setting.quick else (TRACES, SEEDS)
+    wanted = variants([figure])
+    folder = setting.data / FOLDER
+    results = measured(folder, wanted, traces=traces, seeds=seeds, kept=setting.kept, tell=setting.tell)
+    return [figure_table(figure, results, traces, seeds)]
+
+
+REPRODUCTIONS = tuple(
+    Reproduction(f"afs-{figure.number}", "AFS (NSDI '21)", figure.what, partial(_run, figure), FOLDER)
+    for figure in FIGURES.values()
+)

@@ -1,0 +1,187 @@
+"""A queue of real jobs on the embedded cluster, and what the machine that plays it took: starts, ends, passes.
+
+What is measured comes from the journal and from what the jobs wrote down: when a process that was ordered began to
+train, how long after its last step a job was known to be done, and how long passes took. Nothing of it is an outcome.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from shoal.core.commands import Resize, Start, Stop
+from shoal.core.errors import ShoalError
+from shoal.core.events import EventBatch, JobCompleted, JobProfiled, JobStopped, JobSubmitted, NodeReturned
+from shoal.core.units import Seconds
+from shoal.live.home import JOURNAL, Settings
+from shoal.scenario.scenario import Scenario
+from shoal.serve.service import Address, LocalNodes, run_service
+from shoal.store.codec import Decided, Header
+from shoal.store.journal import JournalFile
+from shoal.wire.client import Client
+from shoal.wire.messages import JobRow, Submission, Submitted
+
+_PATIENCE_SECONDS = 600.0
+_LOOK_EVERY_SECONDS = 0.25
+
+
+class QueueFailed(ShoalError):
+    """A job of the queue did not end well; the message says where its logs are."""
+
+
+def play(
+    home: Path, scenario: Scenario, queue: Sequence[tuple[float, Submission]], tell: Callable[[str], None]
+) -> None:
+    """Run a queue, each job submitted so many seconds after the cluster is up, until all are done.
+
+    Everything is kept in ``home``, the journal among it.
+    """
+    settings = Settings(home, scenario, roots=(str(home),))
+    with run_service(settings, Address()) as made:
+        local = LocalNodes.of(made, settings, None)
+        client = Client(made.listening.url, made.admin_token)
+        try:
+            while made.plane.cluster().up_gpus < scenario.cluster.total_gpus:
+                local.tend()
+                time.sleep(0.05)
+            _submit(client, local, queue)
+            _await(client, local, home, tell)
+        finally:
+            client.close()
+            local.end(_patiently)
+
+
+def _submit(client: Client, local: LocalNodes, queue: Sequence[tuple[float, Submission]]) -> None:
+    origin = time.monotonic()
+    for at, submission in queue:
+        while (left := origin + at - time.monotonic()) > 0:
+            local.tend()
+            time.sleep(min(left, _LOOK_EVERY_SECONDS))
+        client.post("/v1/jobs", submission, Submitted)
+
+
+def _await(client: Client, local: LocalNodes, home: Path, tell: Callable[[str], None]) -> None:
+    begin, ended = time.monotonic(), -1
+    while True:
+        local.tend()
+        rows = client.get("/v1/jobs?all=true", list[JobRow])
+        over = [row for row in rows if row.ended is not None]
+        if len(over) > ended:
+            ended = len(over)
+            tell(f"{ended} of {len(rows)} done")
+        failed = next((row for row in over if row.state != "completed"), None)
+        if failed is not None or time.monotonic() - begin > _PATIENCE_SECONDS:
+            what = f"{failed.id} {failed.state}" if failed else "the queue did not end"
+            raise QueueFailed(f"{what}; its logs are in {home}/nodes")
+        if len(over) == len(rows):
+            return
+        time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def _patiently() -> bool:
+    time.sleep(0.05)
+    return False
+
+
+def environment() -> dict[str, str]:
+    """What the jobs find: one thread a rank, for the ranks of all jobs share a few processors."""
+    return {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTimings:
+    """What was measured in one run of a queue, in seconds: medians of starts and ends, means of passes.
+
+    ``up`` is when the node came up. ``first`` is from the order to start a job to its first step; ``again`` from the
+    order that made room for a later start, or that resized a job, to the first step after it; ``end`` from the last
+    step to when the job was known to be done.
+    ``passes`` are by model, ranks and samples on each; ``noise`` is the median noise scale by model, where reported.
+    """
+
+    up: Seconds
+    submitted: dict[str, Seconds]
+    first: Seconds
+    again: Seconds
+    end: Seconds
+    passes: dict[tuple[str, int, int], Seconds]
+    noise: dict[str, float]
+
+
+@dataclass(slots=True)
+class _Orders:
+    """When every incarnation was ordered, and what else the journal says of times."""
+
+    epoch: float = 0.0
+    up: Seconds = 0.0
+    models: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    submitted: dict[str, Seconds] = field(default_factory=dict)
+    ordered: dict[tuple[str, int], Seconds] = field(default_factory=dict)
+    completed: dict[str, Seconds] = field(default_factory=dict)
+    noise: dict[str, list[float]] = field(default_factory=dict)
+    stops: dict[int, Seconds] = field(default_factory=dict)
+
+    def read(self, journal: Path) -> None:
+        heard = EventBatch(0.0, ())
+        for record in JournalFile(journal).read():
+            if isinstance(record, Header):
+                self.epoch = float(record.settings["epoch"])
+            elif isinstance(record, EventBatch):
+                heard = record
+                self._hear(record)
+            else:
+                self._decide(record, heard)
+
+    def _hear(self, heard: EventBatch) -> None:
+        for event in heard.events:
+            if isinstance(event, JobSubmitted):
+                self.ids.append(event.spec.id)
+                self.models.append(event.spec.model or "")
+                self.submitted[event.spec.id] = event.at
+            elif isinstance(event, NodeReturned):
+                self.up = event.at
+            elif isinstance(event, JobCompleted):
+                self.completed[self.ids[event.job]] = event.at
+            elif isinstance(event, JobProfiled):
+                self.noise.setdefault(self.models[event.job], []).append(event.report.noise)
+
+    def _decide(self, decided: Decided, heard: EventBatch) -> None:
+        # Who is started because others have left waited for that since they were told to.
+        vacated = [self.stops.pop(e.job) for e in heard.events if isinstance(e, JobStopped) and e.job in self.stops]
+        for command in decided.commands:
+            if isinstance(command, Stop):
+                self.stops[command.job] = heard.now
+            elif isinstance(command, Start | Resize):
+                since = min(vacated, default=heard.now) if isinstance(command, Start) else heard.now
+                self.ordered[self.ids[command.job], command.incarnation] = since
+
+
+def measured(home: Path) -> QueueTimings:
+    """What a run that is kept in ``home`` took."""
+    orders = _Orders()
+    orders.read(home / JOURNAL)
+    first: list[float] = []
+    again: list[float] = []
+    ends: list[float] = []
+    passes: dict[tuple[str, int, int], tuple[int, float]] = {}
+    for job, model in zip(orders.ids, orders.models, strict=True):
+        runs = [json.loads(path.read_text()) for path in (home / "jobs" / job).glob("passes-*.json")]
+        for run in runs:
+            taken = run["began"] - orders.epoch - orders.ordered[job, run["incarnation"]]
+            (first if run["incarnation"] == 1 else again).append(taken)
+            for world, samples, count, seconds in run["passes"]:
+                before = passes.get((model, world, samples), (0, 0.0))
+                passes[model, world, samples] = before[0] + count, before[1] + seconds
+        ends.append(orders.completed[job] - (max(run["ended"] for run in runs) - orders.epoch))
+    return QueueTimings(
+        orders.up,
+        orders.submitted,
+        median(first),
+        median(again or first),
+        median(ends),
+        {key: seconds / count for key, (count, seconds) in passes.items()},
+        {model: median(told) for model, told in orders.noise.items()},
+    )

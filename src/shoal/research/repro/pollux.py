@@ -1,0 +1,386 @@
+"""Pollux's simulations (OSDI '21 §5.3) and Sia's unequal GPUs (SOSP '23): the public figures beside ours.
+
+``measured`` runs what is asked for; ``EXPERIMENTS`` says what each table compares. Workloads and measured profiles are
+not shipped: the data folder holds ``pollux`` and ``sia`` as published, each with ``traces`` and folders of workloads.
+Jobs come with tuned batch sizes, which policies that do not adapt them keep. Agents fit online, as in the paper; a
+restart costs 30 s, or each model's own time in Sia's setting.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import e
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from shoal.core.decision import Decision
+from shoal.core.interfaces import Policy
+from shoal.core.snapshot import Snapshot
+from shoal.core.topology import parse_cluster
+from shoal.policy.goodput_options import allotted
+from shoal.policy.pollux.policy import Pollux
+from shoal.research.repro.registry import Reproduction
+from shoal.research.repro.setting import Setting
+from shoal.research.repro.table import Cell, Column, Table, table
+from shoal.scenario.scenario import Scenario, run
+from shoal.solve.genetic_search import evolve
+from shoal.workload.files import read_workload
+from shoal.workload.generators.afs import misjudged
+from shoal.workload.schema import Workload
+
+EQUAL, UNEQUAL = "t4:16x4", "t4:6x4,rtx2080ti:3x8,a100:2x8"
+TRACES = "pollux/traces"
+REFERENCE = "pollux/reference-metrics.json"
+
+
+@dataclass(frozen=True, slots=True)
+class PolluxVariant:
+    """A policy, and what it is told of jobs' work: all, nothing (``hidden``), or e times too much or too little.
+
+    That is of all a job has to do (``misjudged``), or of what it has left at any moment (``left misjudged``).
+    ``unknown`` is a model that is never remembered, as if every job of it were the first. ``slowdown`` is how much
+    slower gangs over several nodes are while they share one; ``seated`` has the genetic search keep them ``apart``, or
+    let them be ``crowded``.
+    """
+
+    policy: str
+    work: str = ""
+    unknown: str = ""
+    slowdown: float = 0.0
+    seated: str = ""
+
+    def __str__(self) -> str:
+        said = f"{self.policy} (work {self.work})" if self.work else self.policy
+        said = f"{said}, {self.unknown} not remembered" if self.unknown else said
+        said = f"{said}, genetic, {self.seated}" if self.seated else said
+        return f"{said}, {self.slowdown:.0%} slower where shared" if self.slowdown else said
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetful:
+    """A policy that is not shown what one model is remembered by."""
+
+    policy: Policy
+    model: str
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """What the policy decides without it."""
+        remembered = {model: known for model, known in snapshot.remembered.items() if model != self.model}
+        return self.policy.decide(replace(snapshot, remembered=remembered))
+
+
+@dataclass(frozen=True, slots=True)
+class Misled:
+    """A policy that is shown ``factor`` times the work a job has left, or that part of it, as a coin fell for the job.
+
+    The coin falls once, so the error lasts for as long as the job does, and is as large at its end as at its start.
+    """
+
+    policy: Policy
+    factor: float
+    seed: int
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """What the policy decides on that."""
+        columns = snapshot.columns
+        coins = np.random.default_rng(self.seed).random(int(columns.rows.max(initial=-1)) + 1)
+        off = np.where(coins[columns.rows] < 0.5, self.factor, 1.0 / self.factor)
+        return self.policy.decide(replace(snapshot, columns=columns.declaring(columns.done + off * columns.remaining)))
+
+
+@dataclass(frozen=True, slots=True)
+class Evolving:
+    """Pollux with the paper's genetic search over the same options, with or without avoiding interference."""
+
+    policy: Pollux
+    apart: bool
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """What it would decide with that search."""
+        kept = self.policy.decide(snapshot)
+        if self.policy.settled_until(snapshot) is not None:
+            return kept
+        found, menu, _ = self.policy.allotment(snapshot)
+        seated = evolve(menu, found.spread, snapshot.seed + snapshot.cycle, apart=self.apart)
+        verdicts = allotted(snapshot, found, menu, seated, np.ones(len(found.fair)))
+        return Decision(verdicts, kept.review_at, kept.carry)
+
+
+@dataclass(frozen=True, slots=True)
+class PolluxResult:
+    """One run: completion times in seconds, and how many times longer jobs took than with an equal share to themselves.
+
+    ``unfair`` is the 99th percentile of the latter; ``late`` of ``rated`` jobs took twice as long or longer.
+    """
+
+    mean: float
+    tail: float
+    makespan: float
+    restarts: int
+    unfair: float
+    late: int
+    rated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Policies on the workloads of one or several folders, each a column of means."""
+
+    name: str
+    what: str
+    folders: tuple[str, ...]
+    numbers: tuple[int, ...]
+    variants: tuple[PolluxVariant, ...]
+    paper: str
+    cluster: str = EQUAL
+    format: str = "pollux"
+    reference: str = ""
+    """Of a policy by name, where its public results are in ``REFERENCE``."""
+    quick_jobs: int | None = None
+    """How many jobs of a workload a quick run has, where all would take long."""
+
+
+_SINGLE = tuple(range(1, 9))
+_BASELINES = (PolluxVariant("tiresias:thresholds=57600"), PolluxVariant("optimus"))
+"""Tiresias's queue is tuned to these workloads as in the paper (§5.1): 16 GPU-hours, as in the public simulator."""
+
+_OURS = (PolluxVariant("pollux"), PolluxVariant("rank"))
+_KINDS = (
+    PolluxVariant("pollux:types=off"),
+    PolluxVariant("pollux"),
+    PolluxVariant("rank"),
+    PolluxVariant("gavel.max-min"),
+)
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        "pollux-jct",
+        "the eight workloads of §5.3, 160 tuned jobs on 64 GPUs",
+        ("pollux/workloads",),
+        _SINGLE,
+        (
+            *_OURS,
+            PolluxVariant("pollux:when=interval"),
+            PolluxVariant("rank:memory=false"),
+            PolluxVariant("rank", "hidden"),
+            PolluxVariant("rank", "misjudged"),
+            PolluxVariant("rank", "left misjudged"),
+            *_BASELINES,
+        ),
+        "average completion time of Pollux 32 % below Tiresias's and 48 % below Optimus's; 99 % of ρ below 2",
+        reference="pollux",
+    ),
+    Experiment(
+        "pollux-8a",
+        "figure 8a: average completion time by load, half to double",
+        ("pollux/workloads-0.5", "pollux/workloads", "pollux/workloads-1.5", "pollux/workloads-2.0"),
+        _SINGLE,
+        (*_OURS, *_BASELINES),
+        "similar relative improvements over Tiresias and Optimus across all loads",
+    ),
+    Experiment(
+        "pollux-8b",
+        "figure 8b: average completion time by scheduling interval, 30 s to 8 min",
+        ("pollux/workloads",),
+        _SINGLE,
+        tuple(PolluxVariant(f"pollux:interval={seconds},when=interval") for seconds in (30, 60, 120, 240, 480)),
+        "similar up to 2 minutes, longer beyond",
+    ),
+    Experiment(
+        "pollux-8c",
+        "figure 8c: average completion time by slowdown of jobs that share a node, with the paper's search",
+        ("pollux/workloads",),
+        (1, 2, 3, 4),
+        (
+            *(PolluxVariant("pollux:when=interval", slowdown=slowdown) for slowdown in (0.0, 0.5)),
+            *(PolluxVariant("pollux:when=interval", slowdown=slowdown, seated="apart") for slowdown in (0.0, 0.5)),
+            *(
+                PolluxVariant("pollux:when=interval", slowdown=slowdown, seated="crowded")
+                for slowdown in (0.0, 0.25, 0.5)
+            ),
+        ),
+        "avoiding, the same at every slowdown; not avoiding, alike without one and 1.4 times longer at 50 %",
+        quick_jobs=25,
+    ),
+    Experiment(
+        "pollux-2",
+        "table 2: jobs as tuned by experts, and with the GPUs users asked for and a batch of M₀ for each",
+        ("pollux/workloads", "pollux/workloads-realistic"),
+        _SINGLE,
+        (PolluxVariant("pollux"), *_BASELINES),
+        "on a testbed, average: 0.76 h; Optimus 1.5 h and Tiresias 1.2 h, realistic 2.7 h and 2.8 h",
+    ),
+    Experiment(
+        "pollux-p",
+        "table 2 and figure 7: the fairness knob",
+        ("pollux/workloads",),
+        _SINGLE,
+        tuple(PolluxVariant(f"pollux:p={p}") for p in (1, -1, -10)),
+        "p = −1 is best in average and fairness, p = 1 has a long tail of ρ above 4, p = −10 is slightly worse",
+    ),
+    Experiment(
+        "pollux-memory",
+        "ours, not the paper's: what remembering models is worth, and with one of them left out",
+        ("pollux/workloads",),
+        _SINGLE,
+        (
+            PolluxVariant("rank"),
+            PolluxVariant("rank", unknown="cifar10"),
+            PolluxVariant("rank", unknown="imagenet"),
+            PolluxVariant("rank:memory=false"),
+            PolluxVariant("pollux:memory=true"),
+            PolluxVariant("pollux"),
+        ),
+        "seeding models with historical data shortens jobs like CIFAR10 by 2 to 5 %, longer ones not noticeably",
+    ),
+    Experiment(
+        "pollux-kinds",
+        "Sia's 24 T4, 24 2080 Ti and 16 A100 GPUs, by rate of arrival",
+        ("sia/workloads-rate_10", "sia/workloads-saturn"),
+        _SINGLE,
+        _KINDS,
+        "on workload 6 at 10 jobs an hour public Sia has 1,460 s, Gavel 2,123 s and Pollux 2,972 s",
+        UNEQUAL,
+        "sia",
+    ),
+    Experiment(
+        "pollux-unseen",
+        "workloads that none of our policies was tuned on, Sia's, on the 64 GPUs of §5.3",
+        ("sia/workloads-saturn", "sia/workloads-newtrace"),
+        (1, 2, 3, 4),
+        (*_OURS, PolluxVariant("rank:memory=false")),
+        "not in it",
+    ),
+)
+LATE = 2.0
+"""A job's ρ from which on it counts as late: 99 % of Pollux's jobs are below (§5.3.1)."""
+
+QUICK = (6,)
+"""The workloads of a quick run."""
+
+
+def workload(folder: Path, number: int, format: str, work: str, jobs: int | None = None) -> Workload:
+    """A published workload, the first ``jobs`` of it, with what its owners say of their work."""
+    whole = read_workload(folder / f"workload-{number}.csv", format)
+    whole = whole if jobs is None else whole.first(jobs)
+    if work == "misjudged":
+        return misjudged(whole, e, number)
+    if work == "hidden":
+        return replace(whole, jobs=tuple(msgspec.structs.replace(j, declares_work=False) for j in whole.jobs))
+    return whole
+
+
+def measure(
+    data: Path, experiment: Experiment, folder: str, number: int, variant: PolluxVariant, jobs: int | None = None
+) -> PolluxResult:
+    """Run one policy on one workload."""
+    sia = experiment.format == "sia"
+    profiles = (str(data / "sia/traces"), str(data / TRACES)) if sia else (str(data / TRACES),)
+    scenario = Scenario(
+        parse_cluster(experiment.cluster),
+        variant.policy,
+        restart_cost="job" if sia else "30",
+        profiles=profiles,
+        faults=f"interference_speed={1.0 - variant.slowdown}" if variant.slowdown else None,
+    )
+    rows = workload(data / folder, number, experiment.format, variant.work, jobs)
+    outcome = run(scenario, rows, policy=_stand_in(scenario, variant, number))
+    summary, rho = outcome.summary, outcome.jobs.rho["isolated"]
+    rated = rho[np.isfinite(rho)]
+    unfair = float(np.percentile(rated, 99)) if len(rated) else float("nan")
+    times = summary["avg_jct"], summary["p99_jct"], summary["makespan"]
+    return PolluxResult(*times, summary["restarts"], unfair, int((rated >= LATE).sum()), len(rated))
+
+
+def _stand_in(scenario: Scenario, variant: PolluxVariant, number: int) -> Policy | None:
+    """What decides in place of the policy that is named, where it is not simply that."""
+    policy = scenario.make_policy()
+    if variant.seated and isinstance(policy, Pollux):
+        return Evolving(policy, apart=variant.seated == "apart")
+    if variant.work == "left misjudged":
+        return Misled(policy, e, number)
+    return Forgetful(policy, variant.unknown) if variant.unknown else None
+
+
+def measured(
+    setting: Setting, experiment: Experiment, numbers: Sequence[int], jobs: int | None = None
+) -> Mapping[tuple[str, int, PolluxVariant], PolluxResult]:
+    """Every variant on every workload, but for what is kept."""
+    results: dict[tuple[str, int, PolluxVariant], PolluxResult] = {}
+    for folder in experiment.folders:
+        for number in numbers:
+            for variant in experiment.variants:
+
+                def make(
+                    folder: str = folder, number: int = number, variant: PolluxVariant = variant
+                ) -> dict[str, object]:
+                    setting.tell(f"{folder} {number}, {variant}")
+                    return asdict(measure(setting.data, experiment, folder, number, variant, jobs))
+
+                key = kept_as(experiment, folder, number, variant, jobs)
+                results[folder, number, variant] = PolluxResult(**setting.kept.get(key, make))
+    return results
+
+
+def kept_as(
+    experiment: Experiment, folder: str, number: int, variant: PolluxVariant, jobs: int | None = None
+) -> Mapping[str, object]:
+    """What a run is kept by: all that its result depends on."""
+    return {
+        "pollux": folder,
+        "workload": number,
+        "policy": variant.policy,
+        "work": variant.work,
+        "unknown": variant.unknown,
+        "cluster": experiment.cluster,
+        "limit": jobs,
+        "late": LATE,
+        **({"slowdown": variant.slowdown} if variant.slowdown else {}),
+        **({"seated": variant.seated} if variant.seated else {}),
+    }
+
+
+def experiment_tables(
+    setting: Setting, experiment: Experiment, numbers: Sequence[int], jobs: int | None = None
+) -> list[Table]:
+    """A table for each folder of workloads: a row for each policy, the workloads' average completion times and more."""
+    results = measured(setting, experiment, numbers, jobs)
+    made = []
+    for folder in experiment.folders:
+        rows: list[list[Cell]] = []
+        for variant in experiment.variants:
+            runs = [results[folder, number, variant] for number in numbers]
+            means = [one.mean for one in runs]
+            rest = [float(np.mean([getattr(one, name) for one in runs])) for name in ("tail", "makespan", "unfair")]
+            late = sum(one.late for one in runs) / max(sum(one.rated for one in runs), 1)
+            rows.append([str(variant), *means, float(np.mean(means)), *rest, late])
+        if experiment.reference:
+            rows.append(_public(setting.data / REFERENCE, experiment.reference, numbers))
+        columns = [Column("policy"), *(Column(str(number), ",.0f") for number in numbers), Column("mean", ",.0f")]
+        columns += [Column("p99", ",.0f"), Column("makespan", ",.0f"), Column("ρ p99"), Column("ρ ≥ 2", ".1%")]
+        made.append(table(f"{experiment.what}: {folder}", columns, rows, experiment.paper))
+    return made
+
+
+def _public(file: Path, policy: str, numbers: Sequence[int]) -> list[Cell]:
+    """The row of the authors' own simulator, where its results are known."""
+    known = json.loads(file.read_text())["metrics"] if file.exists() else {}
+    rows = [known.get(f"{policy}/1.0x/workload-{number}") for number in numbers]
+    means: list[Cell] = [row["avg_jct"] if row else None for row in rows]
+    whole = [row for row in rows if row] if all(rows) else []
+    names = ("avg_jct", "p99_jct", "makespan", "rho_p99", "rho_frac_gt2")
+    return [f"{policy}, public", *means, *(float(np.mean([r[n] for r in whole])) if whole else None for n in names)]
+
+
+def _run(experiment: Experiment, setting: Setting) -> list[Table]:
+    if setting.quick:
+        return experiment_tables(setting, experiment, QUICK, experiment.quick_jobs)
+    return experiment_tables(setting, experiment, experiment.numbers)
+
+
+REPRODUCTIONS = tuple(
+    Reproduction(one.name, "Pollux (OSDI '21)", one.what, partial(_run, one), one.format) for one in EXPERIMENTS
+)

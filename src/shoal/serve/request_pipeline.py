@@ -1,0 +1,210 @@
+"""The way in: every request takes the same steps, in the same order, whichever route it is for.
+
+1. whose token  2. not too often  3. a role that may  4. a living loop  5. parameters  6. body  7. the handler.
+A body is read only for somebody who may send it, and no more of it than the route allows.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shoal.core.errors import InputError, ShoalError
+from shoal.serve.errors import RequestError, bad_input, malformed, misasked
+from shoal.serve.limits import Buckets, read_body
+from shoal.serve.route import AppContext, Call, Route
+from shoal.serve.tokens import Holder
+from shoal.wire.messages import ProblemDetails
+
+_access = logging.getLogger("shoal.http")
+_errors = logging.getLogger("shoal.serve")
+
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_ANYBODY = Holder("", "user")
+"""Who asks without a token where none is needed; no such route looks at it."""
+
+
+class RequestPipeline:
+    """Lets requests in; one per application."""
+
+    def __init__(self, room: AppContext) -> None:
+        self.room = room
+        self._known = Buckets(room.limits.known)
+        self._unknown = Buckets(room.limits.unknown)
+
+    async def answer(self, request: Request, methods: Mapping[str, Route]) -> tuple[ASGIApp, Holder | None]:
+        """What to say to a request for a path that has these methods, and whose it was."""
+        who = self._holder(request)
+        try:
+            self._rate(request, methods, who)
+            route = _route(request.method, methods)
+            _role(request, route, who)
+            self._alive(route)
+            query = _query(request, route)
+            body = await self._body(request, route)
+            call = Call(who or _ANYBODY, request.path_params, query, body)
+            return await _served(route, await route.handler(self.room, call)), who
+        except RequestError as refusal:
+            return _refused(refusal), who
+        except InputError as error:
+            return _refused(bad_input(error)), who
+        except ClientDisconnect:
+            return _refused(RequestError(400, ProblemDetails("the body ended early"))), who
+        except Exception as error:
+            return _refused(self._unforeseen(request, error)), who
+
+    def _holder(self, request: Request) -> Holder | None:
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        return self.room.tokens.holder(secret.strip()) if scheme.lower() == "bearer" else None
+
+    def _rate(self, request: Request, methods: Mapping[str, Route], who: Holder | None) -> None:
+        if who is None:
+            self._unknown.take(request.client.host if request.client else "")
+        elif who.role != "agent" or not all(route.roles == {"agent"} for route in methods.values()):
+            self._known.take(who.name)
+
+    def _alive(self, route: Route) -> None:
+        if route.alive and self.room.desk.failed is not None:
+            raise _stopped(self.room.desk.failed)
+
+    async def _body(self, request: Request, route: Route) -> object:
+        if route.body is None:
+            return None
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise RequestError(
+                415, ProblemDetails("the body must be JSON", "Content-Type", kind, "send application/json")
+            )
+        limits = self.room.limits
+        most = limits.large_body_bytes if route.large else limits.body_bytes
+        raw = await read_body(request, most, limits.body_seconds)
+        try:
+            return msgspec.json.decode(raw, type=route.body)
+        except (ValueError, RecursionError) as error:
+            raise malformed(error, raw) from error
+
+    def _unforeseen(self, request: Request, error: Exception) -> RequestError:
+        if self.room.desk.failed is not None:  # it died while this request was with it
+            return _stopped(self.room.desk.failed)
+        if isinstance(error, ShoalError):
+            return RequestError(409, ProblemDetails(str(error)))
+        _errors.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
+        return RequestError(500, ProblemDetails("something went wrong inside; the server's log says what"))
+
+
+@dataclass(frozen=True, slots=True)
+class Doorway:
+    """One path, as an ASGI application: finds the method's route, answers, counts and logs."""
+
+    door: RequestPipeline
+    path: str
+    methods: Mapping[str, Route]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        begun = time.perf_counter()
+        status = 499  # the caller went away unanswered
+        who: Holder | None = None
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                extra = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *extra]}
+            await send(message)
+
+        try:
+            answer, who = await self.door.answer(request, self.methods)
+            await answer(scope, receive, sent)
+        finally:
+            self.door.room.metrics.answered(request.method, self.path, status)
+            _access.info("request", extra=_fields(request.method, self.path, status, time.perf_counter() - begun, who))
+
+
+def _route(method: str, methods: Mapping[str, Route]) -> Route:
+    if not methods:
+        raise RequestError(404, ProblemDetails("there is nothing here", hint="see /v1/openapi.json for what there is"))
+    if method not in methods:
+        allowed = ", ".join(sorted(methods))
+        problem = ProblemDetails("not a method of this path", "method", method[:20], f"use {allowed}")
+        raise RequestError(405, problem, {"Allow": allowed})
+    return methods[method]
+
+
+def _stopped(why: str) -> RequestError:
+    return RequestError(
+        503, ProblemDetails(f"the loop has stopped: {why}", hint="restart `shoal serve`; what is durable stays")
+    )
+
+
+def _role(request: Request, route: Route, who: Holder | None) -> None:
+    if not route.roles or (route.nearby and _nearby(request)):
+        return
+    if who is None:
+        hint = "send the header `Authorization: Bearer TOKEN`"
+        raise RequestError(401, ProblemDetails("no valid token", hint=hint), {"WWW-Authenticate": "Bearer"})
+    if who.role not in route.roles:
+        allowed = " or ".join(sorted(route.roles))
+        raise RequestError(
+            403, ProblemDetails(f"a token with the role {who.role} may not do this", hint=f"it takes {allowed}")
+        )
+
+
+def _nearby(request: Request) -> bool:
+    """Whether the caller is on this machine; one whom a proxy speaks for need not be."""
+    if request.client is None or "x-forwarded-for" in request.headers or "forwarded" in request.headers:
+        return False
+    try:
+        return ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
+
+
+def _query(request: Request, route: Route) -> object:
+    if route.query is None:
+        return None
+    given = request.query_params.multi_items()
+    query = dict(given)
+    if len(query) < len(given):
+        twice = next(name for name, _ in given if [other for other, _ in given].count(name) > 1)
+        raise bad_input(InputError(twice, query[twice], "must be given once"))
+    try:
+        return msgspec.convert(query, route.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise misasked(error, query) from error
+
+
+async def _served(route: Route, result: object) -> ASGIApp:
+    if route.media != "application/json":
+        return cast(ASGIApp, result)
+    if route.answer is None:
+        return Response(status_code=route.status)
+    # Ten thousand rows take long enough to encode that agents would wait for it.
+    content = await asyncio.to_thread(msgspec.json.encode, result) if isinstance(result, list) else None
+    return Response(content or msgspec.json.encode(result), route.status, media_type=route.media)
+
+
+def _refused(refusal: RequestError) -> Response:
+    content = msgspec.json.encode(refusal.problem)
+    return Response(content, refusal.status, refusal.headers, media_type="application/json")
+
+
+def _fields(method: str, path: str, status: int, seconds: float, who: Holder | None) -> dict[str, object]:
+    """What is logged of a request: never a token, only its name."""
+    return {
+        "method": method[:20],
+        "route": path,
+        "status": status,
+        "ms": round(seconds * 1000, 3),
+        "token": who.name if who else None,
+    }

@@ -1,0 +1,131 @@
+"""A population of seatings that are crossed, changed at random and made to fit, the best surviving: the baseline.
+
+The search Pollux describes, kept beside the near-exact one (``allotment``) to compare with. It may give any number of
+units on any nodes of a pool, knows no bound of its own, and is repeatable: the same seed gives the same answer. At most
+one gang that spans nodes is on a node, unless that is waived, and no node is overfull.
+
+References: Qiao et al., OSDI 2021, §4.3 (population-based search).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.solve.allotment import STAY, Allotment, AllotmentOptions
+from shoal.solve.multiple_choice import Flags, Floats, Ints, best_choices
+
+GENERATIONS = 100
+POPULATION = 100
+
+Seatings = NDArray[np.int16]
+"""By seating, gang and node: units there."""
+
+
+def evolve(
+    menu: AllotmentOptions,
+    spread: Flags,
+    seed: int,
+    generations: int = GENERATIONS,
+    population: int = POPULATION,
+    *,
+    apart: bool = True,
+) -> Allotment:
+    """The best seating found; ``spread`` says by column whether it is over several nodes, but for ``STAY``.
+
+    Unless ``apart``, gangs that span nodes may share them.
+    """
+    world = _World.of(menu, spread, apart=apart)
+    chance = np.random.default_rng(seed)
+    if not menu.worth.size or not len(world.capacity):
+        return Allotment(np.full(len(menu.worth), -1, dtype=np.intp), {}, 0.0, 0.0)
+    alive = np.repeat(world.now[None], population, axis=0)
+    alive[1:] = world.fitting(world.changed(alive[1:], chance), chance)
+    fitness = world.fitness(alive)
+    for _ in range(generations):
+        parents = chance.integers(0, population, (2, 2, population))
+        better = np.where(fitness[parents[:, 0]] >= fitness[parents[:, 1]], parents[:, 0], parents[:, 1])
+        mixed = np.where(chance.random((population, len(menu.worth), 1)) < 0.5, alive[better[0]], alive[better[1]])
+        young = world.fitting(world.changed(mixed, chance), chance)
+        everyone, values = np.concatenate([alive, young]), np.concatenate([fitness, world.fitness(young)])
+        best = np.argsort(-values, kind="stable")[:population]
+        alive, fitness = everyone[best], values[best]
+    return world.answer(alive[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """The menu by gang, pool, units and whether on several nodes."""
+
+    menu: AllotmentOptions
+    nodes: Ints
+    pools: Ints
+    capacity: Ints
+    columns: NDArray[np.int32]
+    """By gang, pool, units and spread: the column of the menu; −1 where there is none."""
+    now: Seatings
+    apart: bool
+
+    @classmethod
+    def of(cls, menu: AllotmentOptions, spread: Flags, *, apart: bool) -> "_World":
+        places = [(node, pool, units) for pool, room in enumerate(menu.rooms) for node, units in room.items()]
+        nodes, pools, capacity = np.array(places, dtype=np.intp).reshape(-1, 3).T
+        most = max(menu.capacity, default=0)
+        columns = np.full((len(menu.worth), len(menu.rooms), most + 1, 2), -1, dtype=np.int32)
+        gang, column = np.nonzero(np.isfinite(menu.worth) & (np.arange(menu.worth.shape[1]) != STAY))
+        columns[gang, menu.pools[gang, column], menu.units[gang, column], spread[column].astype(int)] = column
+        now = np.zeros((len(menu.worth), len(nodes)), dtype=np.int16)
+        at = {int(node): i for i, node in enumerate(nodes)}
+        for i, seats in enumerate(menu.seats):
+            for node, units in seats or ():
+                now[i, at[node]] = units
+        return cls(menu, nodes, pools, capacity, columns, now, apart)
+
+    def changed(self, seatings: Seatings, chance: np.random.Generator) -> Seatings:
+        """Each entry replaced with a chance of one in the number of nodes, half of them by nothing."""
+        hit = chance.random(seatings.shape) < 1.0 / seatings.shape[2]
+        new = (chance.random(seatings.shape) * 2.0 * (self.capacity + 1)).astype(np.int16)
+        return np.where(hit, np.where(new > self.capacity, 0, new), seatings)
+
+    def fitting(self, seatings: Seatings, chance: np.random.Generator) -> Seatings:
+        """One pool for each gang, one spanning gang for each node, and no node overfull; who gives way is drawn."""
+        by_pool = np.stack([seatings[:, :, self.pools == k].sum(axis=2) for k in range(len(self.menu.rooms))], axis=2)
+        seatings = np.where(self.pools == by_pool.argmax(axis=2)[:, :, None], seatings, 0)
+        order = chance.permuted(np.tile(np.arange(seatings.shape[1]), (len(seatings), 1)), axis=1)[:, :, None]
+        line = np.take_along_axis(seatings, order, axis=1)
+        if self.apart:
+            spanning = (line > 0) & ((line > 0).sum(axis=2, keepdims=True) > 1)
+            line = np.where(spanning & (np.cumsum(spanning, axis=1) > 1), 0, line)
+        filled = np.minimum(np.cumsum(line, axis=1), self.capacity)
+        line = np.diff(filled, axis=1, prepend=0)
+        fitted = np.empty_like(seatings)
+        np.put_along_axis(fitted, order, line.astype(np.int16), axis=1)
+        return fitted
+
+    def picks(self, seatings: Seatings) -> Ints:
+        """By seating and gang the column that its row comes to, −1 for none."""
+        taken = seatings > 0
+        units, nodes = seatings.sum(axis=2, dtype=np.intp), taken.sum(axis=2)
+        gangs = np.arange(seatings.shape[1])[None, :]
+        found = self.columns[gangs, self.pools[taken.argmax(axis=2)], units, (nodes > 1).astype(int)].astype(np.intp)
+        stays = (seatings == self.now).all(axis=2) & (units > 0) & np.isfinite(self.menu.worth[:, STAY])
+        return np.where(stays, STAY, found)
+
+    def fitness(self, seatings: Seatings) -> Floats:
+        """What each seating is worth."""
+        picks = self.picks(seatings)
+        worth = self.menu.worth[np.arange(picks.shape[1])[None, :], picks]
+        fitness: Floats = np.where(picks >= 0, worth, 0.0).sum(axis=1)
+        return fitness
+
+    def answer(self, seating: Seatings) -> Allotment:
+        """A seating as an allotment, with the bound of the same menu."""
+        picks = self.picks(seating[None])[0]
+        seats = {
+            i: tuple(sorted((int(self.nodes[n]), int(seating[i, n])) for n in np.flatnonzero(seating[i]).tolist()))
+            for i in np.flatnonzero(picks >= 0).tolist()
+        }
+        menu = self.menu
+        value = float(menu.worth[np.flatnonzero(picks >= 0), picks[picks >= 0]].sum())
+        bound = best_choices(menu.worth, menu.units, menu.pools, menu.capacity).bound
+        return Allotment(picks, seats, value, max(bound, value))

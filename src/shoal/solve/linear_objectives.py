@@ -1,0 +1,200 @@
+"""Time shares that maximise a sum: weighted throughput, first in first out, shortest first.
+
+X[m, j] is the fraction of time job m spends on type j: X ≥ 0, Σ_j X_mj ≤ 1, Σ_m gang_m X_mj ≤ capacity_j, and X_mj = 0
+where the job has no speed or the type has fewer GPUs than its gang. A solver's word is never taken: gap and residual
+are recomputed here, and an answer that is not good enough says so in its status.
+
+References: Gavel (OSDI '20) §3.1 and §4.2. The paper prints "Minimize Σ throughput": it is maximised.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shoal.core.errors import InputError
+from shoal.solve.linear_program import Flags, Floats, Ints, Status, judged, relative_gap
+from shoal.solve.time_share_lp import NOBODY, Activities, Floored, floored
+
+_TINY = 1e-300
+"""Keeps a division by nothing from warning where its result is not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShares:
+    """Shares of time by job and type, and what proves them.
+
+    No allocation has an objective better than ``bound``. ``gap`` is their relative distance and ``residual`` the
+    largest relative violation of a constraint, both recomputed from ``shares``. ``status`` is "optimal" when both are
+    below 1e-7, else "inaccurate"; "unsolved" shares are all 0 and must not be used. ``prices`` is what one more GPU of
+    each type would add to the objective. ``unattainable`` marks jobs whose floor is above their top speed: it was
+    dropped. ``shortfall`` is how far each job stays below the floor asked for, whether dropped or given up because the
+    floors cannot all be met.
+    """
+
+    shares: Floats
+    throughput: Floats
+    objective: float
+    bound: float
+    gap: float
+    residual: float
+    status: Status
+    prices: Floats
+    unattainable: Flags
+    shortfall: Floats
+
+
+def maximise_throughput(
+    speed: Floats, gangs: Floats, capacity: Floats, weights: Floats | None = None, floors: Floats | None = None
+) -> TimeShares:
+    """The shares with the largest Σ weight · throughput, every job at or above its floor as far as that can be."""
+    activities = alone(speed, gangs, capacity)
+    weights = checked_weights("weights", weights, len(speed))
+    return _maximised(activities, weights, checked_floors(floors, len(speed)))
+
+
+def fifo(speed: Floats, gangs: Floats, capacity: Floats, order: Ints) -> TimeShares:
+    """First in, first out: the largest Σ throughput / fastest throughput · (M − place), places from 0.
+
+    ``order`` lists the jobs, the first to arrive first. The last place still counts 1, so no GPU idles that anyone
+    could use. As in the paper a wide job early in line may still yield to several narrow ones behind it.
+    """
+    activities = alone(speed, gangs, capacity)
+    return _maximised(activities, _line_weights(activities, order), None)
+
+
+def shortest_job_first(speed: Floats, gangs: Floats, capacity: Floats, steps: Floats) -> TimeShares:
+    """The least possible duration for the shortest job, then everyone else in order of their shortest durations.
+
+    The objective is that duration, min over jobs of steps / throughput: reached when the job that could be done first
+    holds its fastest type all the time. What is left is shared out as in `fifo`. ``gap`` covers both.
+    """
+    activities = alone(speed, gangs, capacity)
+    top = activities.top_speed()
+    steps = checked_weights("steps", steps, len(speed))
+    duration = np.divide(steps, top, out=np.full(len(top), np.inf), where=top > 0)
+    order = np.argsort(duration, kind="stable")
+    floors = np.zeros(len(top))
+    if len(order) and np.isfinite(duration[order[0]]):
+        floors[order[0]] = top[order[0]]
+    found = _maximised(activities, _line_weights(activities, order), floors)
+    if not floors.any() or found.status == "unsolved":
+        return found
+    rate = found.throughput[order[0]]
+    objective = float(steps[order[0]] / rate) if rate > 0 else float("inf")
+    bound = float(duration[order[0]])
+    gap = max(found.gap, relative_gap(objective, bound))
+    status = judged(True, gap, found.residual)
+    return replace(found, objective=objective, bound=bound, gap=gap, status=status)
+
+
+def alone(speed: Floats, gangs: Floats, capacity: Floats) -> Activities:
+    """Every job alone on every type it can use, from checked arrays; each job is its own group."""
+    speed = table("speed", speed, 2)
+    gangs, capacity = table("gangs", gangs, 1), table("capacity", capacity, 1)
+    if speed.shape != (len(gangs), len(capacity)):
+        raise InputError("speed", speed.shape, f"one row per job and one column per type: {len(gangs), len(capacity)}")
+    refuse("gangs", gangs, gangs <= 0, "must be greater than 0")
+    job, kind = np.nonzero((speed > 0) & (gangs[:, None] <= capacity))
+    return Activities(
+        counts=np.ones(len(gangs)),
+        first=job,
+        second=np.full(len(job), NOBODY),
+        first_speed=speed[job, kind],
+        second_speed=np.zeros(len(job)),
+        types=kind,
+        width=gangs[job],
+        capacity=capacity,
+    )
+
+
+def table(field: str, values: Floats, dimensions: int) -> Floats:
+    """``values`` as finite numbers from 0 up, in so many dimensions; `InputError` names the first that is not."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != dimensions:
+        raise InputError(field, array.shape, f"must have {dimensions} dimension(s)")
+    refuse(field, array, ~(np.isfinite(array) & (array >= 0)), "must be a finite number, 0 or more")
+    return array
+
+
+def refuse(field: str, array: Floats | Ints, wrong: Flags, hint: str) -> None:
+    """Raise an `InputError` naming the first place where ``wrong`` holds, if any."""
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise InputError(f"{field}[{', '.join(map(str, at))}]", array[at].item(), hint)
+
+
+def checked_weights(field: str, weights: Floats | None, count: int) -> Floats:
+    """Positive numbers, one per job; all 1 where none are given."""
+    if weights is None:
+        return np.ones(count)
+    array = table(field, weights, 1)
+    if len(array) != count:
+        raise InputError(field, len(array), f"one per job: {count}")
+    refuse(field, array, array <= 0, "must be greater than 0")
+    return array
+
+
+def checked_floors(floors: Floats | None, count: int) -> Floats | None:
+    """Throughputs to keep, one per job, 0 for none and infinite for a deadline already past; `None` stays `None`."""
+    if floors is None:
+        return None
+    array = np.asarray(floors, dtype=np.float64)
+    if array.shape != (count,):
+        raise InputError("floors", array.shape, f"one per job: {count}")
+    refuse("floors", array, ~(array >= 0), "must be 0 or more")
+    return array
+
+
+def time_shares(
+    activities: Activities,
+    held: Floored,
+    floors: Floats | None,
+    x: Floats,
+    value: tuple[float, float],
+    prices: Floats,
+    *,
+    solved: bool,
+) -> TimeShares:
+    """The answer for jobs that are each their own group, from trimmed amounts and (objective, bound)."""
+    jobs, types = len(activities.counts), len(activities.capacity)
+    shares, speed, gangs = np.zeros((jobs, types)), np.zeros((jobs, types)), np.zeros(jobs)
+    shares[activities.first, activities.types] = x
+    speed[activities.first, activities.types] = activities.first_speed
+    gangs[activities.first] = activities.width
+    throughput = (speed * shares).sum(axis=1)
+    over = (
+        0.0 - shares.min(initial=0.0),
+        (shares.sum(axis=1) - 1.0).max(initial=0.0),
+        ((gangs @ shares) / np.maximum(activities.capacity, _TINY) - 1.0).max(initial=0.0),
+        ((held.kept - throughput) / np.maximum(activities.top_speed(), _TINY)).max(initial=0.0),
+    )
+    residual, gap = float(max(over)), relative_gap(*value)
+    asked = np.zeros(jobs) if floors is None else floors
+    shortfall = np.maximum(asked - np.maximum(throughput, held.kept), 0.0)
+    status = judged(solved, gap, residual)
+    return TimeShares(
+        shares, throughput, *value, gap, residual, status, prices[jobs : jobs + types], held.unattainable, shortfall
+    )
+
+
+def _line_weights(activities: Activities, order: Ints) -> Floats:
+    """M − place over the job's top speed; 1 for a job that can do nothing, which has no column to weigh."""
+    count = len(activities.counts)
+    order = np.asarray(order)
+    if sorted(order.tolist()) != list(range(count)):
+        raise InputError("order", order.tolist(), f"must name each of the {count} jobs once")
+    place = np.empty(count, dtype=np.intp)
+    place[order] = np.arange(count)
+    top = activities.top_speed()
+    weights: Floats = (count - place) / np.where(top > 0, top, 1.0)
+    return weights
+
+
+def _maximised(activities: Activities, weights: Floats, floors: Floats | None) -> TimeShares:
+    held = floored(activities, floors)
+    gain = activities.gain(weights)
+    vertex = held.session.maximise(held.padded(gain))
+    x = activities.trimmed(vertex.x[: activities.size])
+    solved = vertex.solved and held.feasible
+    bound = held.session.bound(held.padded(gain), vertex.prices) if solved else float("inf")
+    return time_shares(activities, held, floors, x, (float(gain @ x), bound), vertex.prices, solved=solved)

@@ -1,0 +1,322 @@
+"""One choice for each row at most, each taking units of one pool: the most worth that the pools allow.
+
+A multiple-choice knapsack, usually solved exactly. Prices on the pools give a bound that no choice can pass
+(Lagrangian relaxation); a repaired greedy answer gives a value; every option that would lose more than lies between the
+two is out; and what is left is searched exactly by dynamic programming, where that is small enough. The answer always
+carries its bound.
+
+References: Sinha and Zoltners (1979) for the problem; Pisinger (1995) for the core; Fisher (1981) for the bound.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+
+_HALVINGS = 50
+_CYCLES = 3
+_STEPS = 60
+"""Subgradient steps, where there are several pools."""
+_LARGEST_SEARCH = 6_000_000
+"""States times options of the exact search; more would take longer than a decision may."""
+_TIE = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """By row the column chosen, −1 for none; what that is worth, and what no choice can be worth more than."""
+
+    picks: Ints
+    value: float
+    bound: float
+    exact: bool
+    """Whether the value is the most there is."""
+
+    @property
+    def gap(self) -> float:
+        """How far the value may be below the best, as a fraction of the bound; never below 0."""
+        return max(self.bound - self.value, 0.0) / self.bound if self.bound > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceTable:
+    """By row and column: what a choice is worth over none, how many units it takes, and from which pool.
+
+    −inf is no option. Units are at least 1. ``capacity`` is by pool.
+    """
+
+    worth: Floats
+    units: Ints
+    pools: Ints
+    capacity: Ints
+
+    def priced(self, prices: Floats) -> Floats:
+        """What each choice is worth after paying for its units."""
+        net: Floats = self.worth - prices[self.pools] * self.units
+        return net
+
+    def used(self, picks: Ints) -> Ints:
+        """Units taken by pool."""
+        rows = np.flatnonzero(picks >= 0)
+        pools, units = self.pools[rows, picks[rows]], self.units[rows, picks[rows]]
+        return np.bincount(pools, weights=units, minlength=len(self.capacity)).astype(np.intp)
+
+    def value(self, picks: Ints) -> float:
+        """What the choices are worth together."""
+        rows = np.flatnonzero(picks >= 0)
+        return float(self.worth[rows, picks[rows]].sum())
+
+
+def best_choices(worth: Floats, units: Ints, pools: Ints, capacity: Sequence[int]) -> Chosen:
+    """The choices of most worth within the capacity of each pool; a choice worth nothing is not made."""
+    room = np.asarray(capacity, dtype=np.intp)
+    rows, columns = worth.shape
+    if not rows or not columns or not len(room):
+        return Chosen(np.full(rows, -1, dtype=np.intp), 0.0, 0.0, True)
+    useful = np.where((worth > 0) & (units <= room[pools]), worth, -np.inf)
+    options = ChoiceTable(useful, units, pools, room)
+    prices = _prices(options)
+    picks = _filled(options, _repaired(options, _at_prices(options, prices)))
+    if len(room) > 1:
+        prices = _polished(options, prices, options.value(picks))
+        other = _filled(options, _repaired(options, _at_prices(options, prices)))
+        picks = other if options.value(other) > options.value(picks) else picks
+    bound = _bound(options, prices)
+    return _searched(options, prices, picks, bound)
+
+
+def _at_prices(options: ChoiceTable, prices: Floats) -> Ints:
+    net = options.priced(prices)
+    picks: Ints = net.argmax(axis=1)
+    picks[net[np.arange(len(net)), picks] <= 0] = -1
+    return picks
+
+
+def _bound(options: ChoiceTable, prices: Floats) -> float:
+    net = options.priced(prices)
+    return float(net.max(axis=1, initial=0.0).sum() + prices @ options.capacity)
+
+
+# ── prices ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _prices(options: ChoiceTable) -> Floats:
+    """For each pool in turn the lowest price at which no more is asked for than there is, the others' as they are."""
+    pools = len(options.capacity)
+    prices = np.zeros(pools)
+    highest = float(np.max(options.worth / options.units, initial=0.0))
+    if highest <= 0:
+        return prices
+    for _ in range(_CYCLES if pools > 1 else 1):
+        before = prices.copy()
+        for k in range(pools):
+            _clear(options, prices, k, highest)
+        if np.allclose(before, prices, rtol=1e-9, atol=0.0):
+            break
+    return prices
+
+
+def _clear(options: ChoiceTable, prices: Floats, pool: int, highest: float) -> None:
+    """Set the price of one pool; ``highest`` is a price at which nobody asks for anything."""
+    fixed = prices.copy()
+    fixed[pool] = 0.0
+    here = options.pools == pool
+    elsewhere = np.where(here, -np.inf, options.priced(fixed)).max(axis=1, initial=0.0)
+    rows = np.flatnonzero((here & (options.worth > elsewhere[:, None])).any(axis=1))
+    if not len(rows):
+        prices[pool] = 0.0
+        return
+    worth = np.where(here[rows], options.worth[rows], -np.inf)
+    units, others, at = options.units[rows], elsewhere[rows], np.arange(len(rows))
+
+    def fits(price: float) -> bool:
+        net = worth - price * units
+        best = net.argmax(axis=1)
+        asked = units[at, best][net[at, best] > others]
+        return bool(asked.sum() <= options.capacity[pool])
+
+    if fits(0.0):
+        prices[pool] = 0.0
+        return
+    low, high = 0.0, highest
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+        if high - low <= 1e-12 * high:
+            break
+    prices[pool] = high
+
+
+def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:
+    """Prices with a lower bound, by subgradient steps towards a value that can be had (Polyak)."""
+    best, lowest, patience = prices, _bound(options, prices), 1.0
+    at = prices.copy()
+    for _ in range(_STEPS):
+        slack = options.capacity - options.used(_at_prices(options, at))
+        steepness = float(slack @ slack)
+        bound = _bound(options, at)
+        if bound < lowest:
+            best, lowest = at.copy(), bound
+        else:
+            patience *= 0.9
+        if steepness == 0 or bound <= value:
+            break
+        at = np.maximum(at - patience * (bound - value) / steepness * slack, 0.0)
+    return best
+
+
+# ── a good answer ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _repaired(options: ChoiceTable, picks: Ints) -> Ints:
+    """The choices with so many changed, those that lose least for a unit freed first, that every pool suffices."""
+    picks = picks.copy()
+    free = options.capacity - options.used(picks)
+    at = np.arange(len(picks))
+    while (free < 0).any():
+        pool = int(free.argmin())
+        rows = at[picks >= 0]
+        rows = rows[options.pools[rows, picks[rows]] == pool]
+        held = options.units[rows, picks[rows]]
+        worth = options.worth[rows, picks[rows]]
+        same = options.pools[rows] == pool
+        freed = np.where(same, held[:, None] - options.units[rows], held[:, None])
+        fits = np.where(same, freed > 0, options.units[rows] <= free[options.pools[rows]])
+        loss = np.where(fits, (worth[:, None] - options.worth[rows]) / np.maximum(freed, 1), np.inf)
+        cheapest, none = loss.argmin(axis=1), worth / held
+        least = np.minimum(loss[np.arange(len(rows)), cheapest], none)
+        j = int(least.argmin())
+        row, column = int(rows[j]), -1 if none[j] <= least[j] else int(cheapest[j])
+        free[pool] += held[j]
+        if column >= 0:
+            free[options.pools[row, column]] -= options.units[row, column]
+        picks[row] = column
+    return picks
+
+
+def _filled(options: ChoiceTable, picks: Ints) -> Ints:
+    """The choices raised as long as there is room, each time where a unit brings most."""
+    picks = picks.copy()
+    free = options.capacity - options.used(picks)
+    at = np.arange(len(picks))
+    served = picks >= 0
+    worth = np.where(served, options.worth[at, picks], 0.0)
+    held = np.where(served, options.units[at, picks], 0)
+    pool = np.where(served, options.pools[at, picks], -1)
+    candidates = np.flatnonzero((options.worth > worth[:, None]).any(axis=1))
+    while len(candidates):
+        more = options.units[candidates] - np.where(
+            options.pools[candidates] == pool[candidates, None], held[candidates, None], 0
+        )
+        gain = options.worth[candidates] - worth[candidates, None]
+        fits = (more <= free[options.pools[candidates]]) & (gain > 0)
+        density = np.where(fits, gain / np.maximum(more, 0.5), -np.inf)
+        flat = int(density.argmax())
+        j, column = divmod(flat, density.shape[1])
+        if density[j, column] == -np.inf:
+            break
+        row = int(candidates[j])
+        if pool[row] >= 0:
+            free[pool[row]] += held[row]
+        picks[row], worth[row] = column, options.worth[row, column]
+        held[row], pool[row] = options.units[row, column], options.pools[row, column]
+        free[pool[row]] -= held[row]
+        if pool[row] >= 0:
+            candidates = candidates[fits.any(axis=1) | (candidates == row)]
+    return picks
+
+
+# ── the exact search ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _searched(options: ChoiceTable, prices: Floats, picks: Ints, bound: float) -> Chosen:
+    """The best choices among those that a better answer than this one could hold; this one where they are too many."""
+    value = options.value(picks)
+    slack = bound - value
+    if slack <= _TIE * max(bound, 1.0):
+        return Chosen(picks, value, max(bound, value), True)
+    net = options.priced(prices)
+    top = net.max(axis=1, initial=0.0)
+    kept = top[:, None] - net <= slack * (1.0 + 1e-9)
+    none = top <= slack * (1.0 + 1e-9)
+    core = np.flatnonzero(kept.sum(axis=1) + none > 1)
+    fixed = picks.copy()
+    sure = np.flatnonzero(kept.sum(axis=1) + none == 1)
+    fixed[sure] = np.where(none[sure], -1, kept[sure].argmax(axis=1))
+    fixed[core] = -1
+    room = options.capacity - options.used(fixed)
+    search = _PoolSearch(options, core, kept, none, room)
+    if not len(core) or search.cost > _LARGEST_SEARCH:
+        return Chosen(picks, value, bound, not len(core))
+    found = fixed.copy()
+    found[core] = search.run()
+    best = options.value(found)
+    if best <= value:
+        return Chosen(picks, value, bound, True)
+    return Chosen(found, best, bound, True)
+
+
+class _PoolSearch:
+    """Dynamic programming over what is left of each pool; rows that must take something take their least first."""
+
+    def __init__(self, options: ChoiceTable, core: Ints, kept: Flags, none: Flags, room: Ints) -> None:
+        self.options, self.core = options, core
+        self.columns = [np.flatnonzero(kept[row]).tolist() for row in core.tolist()]
+        self.none = none[core].tolist()
+        self.least: list[int] = []
+        room = room.copy()
+        reach = np.zeros(len(room), dtype=np.intp)
+        for row, columns, may in zip(core.tolist(), self.columns, self.none, strict=True):
+            pools = options.pools[row, columns]
+            least = int(options.units[row, columns].min()) if not may and (pools == pools[0]).all() else 0
+            self.least.append(least)
+            room[pools[0]] -= least
+            most = np.zeros(len(room), dtype=np.intp)
+            np.maximum.at(most, pools, options.units[row, columns] - least)
+            reach += most
+        self.room = np.minimum(room, reach)
+        states = float(np.prod(np.maximum(self.room + 1, 1), dtype=float))
+        self.cost = states * sum(len(c) + 1 for c in self.columns) if (self.room >= 0).all() else np.inf
+
+    def run(self) -> Ints:
+        """By row of the core the column chosen, −1 for none."""
+        shape = tuple((self.room + 1).tolist())
+        best = np.zeros(shape)
+        choices = np.full((len(self.core), *shape), -1, dtype=np.int16)
+        for j, row in enumerate(self.core.tolist()):
+            reached = best.copy() if self.none[j] else np.full(shape, -np.inf)
+            for column in self.columns[j]:
+                pool, take = self.options.pools[row, column], self.options.units[row, column] - self.least[j]
+                if take > self.room[pool]:
+                    continue
+                to, source = _shift(len(shape), pool, take)
+                worth = best[source] + self.options.worth[row, column]
+                better = worth > reached[to]
+                np.copyto(reached[to], worth, where=better)
+                choices[j][to][better] = column
+            best = reached
+        return self._traced(choices)
+
+    def _traced(self, choices: NDArray[np.int16]) -> Ints:
+        picks = np.full(len(self.core), -1, dtype=np.intp)
+        state = self.room.copy()
+        for j in range(len(self.core) - 1, -1, -1):
+            column = int(choices[(j, *state.tolist())])
+            picks[j] = column
+            if column >= 0:
+                row = self.core[j]
+                state[self.options.pools[row, column]] -= self.options.units[row, column] - self.least[j]
+        return picks
+
+
+def _shift(pools: int, pool: int, units: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Which states are reached by taking units of a pool, and from which."""
+    to, source = [slice(None)] * pools, [slice(None)] * pools
+    to[pool] = slice(units, None)
+    source[pool] = slice(None, -units) if units else slice(None)
+    return tuple(to), tuple(source)

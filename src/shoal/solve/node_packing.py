@@ -1,0 +1,205 @@
+"""Gangs onto nodes: those who stay keep their seats, newcomers fill the tightest holes, and few are asked to move.
+
+A gang that fits on one node sits on one. A wider one takes whole empty nodes; a node never holds two gangs that span
+nodes, whose traffic would meet. Where a newcomer finds no room the narrow gangs whose moving costs least leave a node
+and sit elsewhere. Every gang that was asked for is either seated or named as left out, and no node is overfull.
+
+References: Qiao et al., OSDI 2021, §4.2 (interference avoidance); Johnson (1974) for best fit decreasing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
+
+Seats: TypeAlias = tuple[tuple[int, int], ...]
+"""(node, units there) by ascending node."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAssignment:
+    """Where everybody sits, who had to move though it would have stayed, and who found no seat."""
+
+    seats: Mapping[int, Seats]
+    moved: frozenset[int]
+    left: frozenset[int]
+
+
+def pack(
+    room: Mapping[int, int],
+    staying: Mapping[int, Seats],
+    coming: Mapping[int, int],
+    cost: Mapping[int, float] | None = None,
+) -> NodeAssignment:
+    """Seat gangs on nodes of ``room`` units each.
+
+    ``staying`` sit already, on nodes that suffice for them; ``coming`` want so many units. ``cost`` is what moving one
+    that stays would cost; who is not named in it stays for good.
+    """
+    packer = Packer(room, staying, cost or {})
+    packer.seat(coming)
+    return NodeAssignment(packer.seats, frozenset(packer.moved), frozenset(packer.left))
+
+
+class Packer:
+    """A packing in the making."""
+
+    def __init__(self, room: Mapping[int, int], staying: Mapping[int, Seats], cost: Mapping[int, float]) -> None:
+        self.room = dict(room)
+        self.widest = max(room.values(), default=0)
+        self.free = dict(room)
+        self.seats: dict[int, Seats] = {}
+        self.moved: set[int] = set()
+        self.left: set[int] = set()
+        self._cost = cost
+        self._spanned: dict[int, int] = {}
+        self._guests: dict[int, list[int]] = {node: [] for node in room}
+        self._holes = [0] * (self.widest + 1)
+        for node, units in room.items():
+            self._holes[units] |= 1 << node
+        for gang, seats in staying.items():
+            self._sit(gang, seats)
+
+    def seat(self, coming: Mapping[int, int]) -> None:
+        """Seat newcomers, the widest first; who finds no room, even with others moved, is left."""
+        for gang, units in sorted(coming.items(), key=lambda item: (-item[1], item[0])):
+            seats = self.find(units) or self._made(units)
+            if seats:
+                self._sit(gang, seats)
+            else:
+                self.left.add(gang)
+
+    def find(self, units: int) -> Seats | None:
+        """Seats in the room there is: the tightest node, or for a wide gang empty nodes and then any not spanned."""
+        if units <= self.widest:
+            node = self._tightest(units)
+            return ((node, units),) if node >= 0 else None
+        empty = [n for n, guests in self._guests.items() if not guests and self.free[n]]
+        return _across(self.free, empty, units)
+
+    def take(self, gang: int, seats: Seats) -> None:
+        """Seat a gang on seats that were found."""
+        self._sit(gang, seats)
+
+    # ── room by moving others ─────────────────────────────────────────────────────────────────────────────────
+
+    def _made(self, units: int) -> Seats | None:
+        """Seats where others moved out, if they find seats elsewhere; else, for a wide gang, any nodes not spanned."""
+        if units <= self.widest:
+            return self._cleared_node(units)
+        seats = self._cleared_nodes(units)
+        if seats is None:
+            open_nodes = [n for n in self.room if self.free[n] and not self._spanned.get(n)]
+            seats = _across(self.free, open_nodes, units)
+        return seats
+
+    def _cleared_node(self, units: int) -> Seats | None:
+        """The cheapest node to make room on, such that those who leave it sit down elsewhere."""
+        if sum(self.free.values()) < units:
+            return None
+        plans = [(*plan, node) for node in self.room if (plan := self._leaving(node, units)) is not None]
+        for _, gangs, node in sorted(plans):
+            if self._moved_out(gangs, {node: units}):
+                return ((node, units),)
+        return None
+
+    def _cleared_nodes(self, units: int) -> Seats | None:
+        """Whole nodes for a wide gang: the empty ones, and as many more as are cheapest to empty."""
+        if sum(self.free.values()) < units:
+            return None
+        plans = [(*plan, n) for n in self.room if (plan := self._leaving(n, self.room[n])) is not None]
+        taken: dict[int, int] = {}
+        gangs: list[int] = []
+        want = units
+        for _, leaving, node in sorted(plans):
+            taken[node] = min(want, self.room[node])
+            gangs += leaving
+            want -= taken[node]
+            if not want:
+                return tuple(sorted(taken.items())) if self._moved_out(gangs, taken) else None
+        return None
+
+    def _leaving(self, node: int, units: int) -> tuple[float, list[int]] | None:
+        """Whom to move from a node to have so many units free there, and at what cost; None where that cannot be."""
+        if self.room[node] < units:
+            return None
+        need, cost, gangs = units - self.free[node], 0.0, list[int]()
+        guests = [(self._cost.get(g, inf), self.seats[g][0][1], g) for g in self._guests[node] if self._narrow(g)]
+        for price, there, gang in sorted(guests, key=lambda guest: (guest[0] / guest[1], guest[2])):
+            if need <= 0 or price == inf:
+                break
+            need, cost = need - there, cost + price
+            gangs.append(gang)
+        return (cost, gangs) if need <= 0 else None
+
+    def _moved_out(self, gangs: Sequence[int], kept: Mapping[int, int]) -> bool:
+        """Move gangs to other seats, with ``kept`` units of some nodes spoken for; all of them or none."""
+        before = {gang: self.seats[gang] for gang in gangs}
+        for gang in gangs:
+            self._rise(gang)
+        for node, units in kept.items():
+            self._change(node, -units)
+        done: list[int] = []
+        for gang in sorted(gangs, key=lambda g: (-before[g][0][1], g)):
+            node = self._tightest(before[gang][0][1])
+            if node < 0:
+                break
+            self._sit(gang, ((node, before[gang][0][1]),))
+            done.append(gang)
+        for node, units in kept.items():
+            self._change(node, units)
+        if len(done) == len(gangs):
+            self.moved.update(gangs)
+            return True
+        for gang in done:
+            self._rise(gang)
+        for gang, seats in before.items():
+            self._sit(gang, seats)
+        return False
+
+    # ── the books ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _narrow(self, gang: int) -> bool:
+        return len(self.seats[gang]) == 1
+
+    def _tightest(self, units: int) -> int:
+        for free in range(units, self.widest + 1):
+            nodes = self._holes[free]
+            if nodes:
+                return (nodes & -nodes).bit_length() - 1
+        return -1
+
+    def _change(self, node: int, by: int) -> None:
+        before, bit = self.free[node], 1 << node
+        self._holes[before] ^= bit
+        self._holes[before + by] ^= bit
+        self.free[node] = before + by
+
+    def _sit(self, gang: int, seats: Seats) -> None:
+        self.seats[gang] = seats
+        for node, units in seats:
+            self._change(node, -units)
+            self._guests[node].append(gang)
+            if len(seats) > 1:
+                self._spanned[node] = self._spanned.get(node, 0) + 1
+
+    def _rise(self, gang: int) -> None:
+        seats = self.seats.pop(gang)
+        for node, units in seats:
+            self._change(node, units)
+            self._guests[node].remove(gang)
+            if len(seats) > 1:
+                self._spanned[node] -= 1
+
+
+def _across(free: Mapping[int, int], nodes: Iterable[int], units: int) -> Seats | None:
+    """Units over these nodes, the roomiest first and the last on the tightest that will do; None if they fall short."""
+    rest = sorted(nodes, key=lambda n: (-free[n], n))
+    taken: dict[int, int] = {}
+    while units and rest:
+        last = [n for n in rest if free[n] >= units]
+        node = min(last, key=lambda n: (free[n], n)) if last else rest[0]
+        taken[node] = min(units, free[node])
+        units -= taken[node]
+        rest.remove(node)
+    return None if units else tuple(sorted(taken.items()))

@@ -1,0 +1,112 @@
+"""Patterns in whole rounds, to the end: branch and bound over the few that a better plan could have.
+
+Prices say what a plan loses with every pattern that is not among the dearest, every step above its price that it does
+without and every one below that it takes. A plan better than one that is known loses less than the bound is above that
+one; where that leaves few patterns, the program in counts is small enough to be solved in whole numbers.
+
+References: Gilmore and Gomory (1961); Dantzig, Fulkerson and Johnson (1954) for leaving out by what is lost.
+"""
+
+import numpy as np
+from highspy import Highs, HighsVarType
+
+from shoal.solve.window.classes import Classes, Seats
+from shoal.solve.window.prices import Priced
+from shoal.solve.window.round_counts import Floats
+
+_PATTERNS, _STEPS, _BEGUN, _NODES = 60, 600, 2000, 300
+"""Patterns, steps, beginnings of patterns and places in the tree looked at at most; counts, so that a bound is the same
+on every machine."""
+
+_SAFE = 1e-6
+"""The part of what was to be gained by which a solver's bound is put up, whose own tolerances are smaller."""
+
+
+def in_whole_rounds(classes: Classes, priced: Priced, known: float) -> tuple[float, Seats] | None:
+    """A bound on every plan worth more than ``known``, and the best seats found; None where that is too much."""
+    # What rounding may cost is allowed for, or the plan that is known would itself be left out.
+    slack = priced.bound - known + _SAFE * (priced.bound - classes.base)
+    steps = [_open(steps, p, slack) for steps, p in zip(classes.steps, priced.price.tolist(), strict=True)]
+    if sum(len(adds) for _, adds in steps) > _STEPS:
+        return None
+    patterns = _near(classes, priced.price, slack)
+    if patterns is None:
+        return None
+    # Worth is told in a price: a solver's tolerances are for numbers near 1.
+    unit = float(priced.price.max(initial=0.0)) or 1.0
+    highs = _program(classes, patterns, steps, unit)
+    highs.run()
+    whole = np.rint(highs.getSolution().col_value[: len(patterns)]).astype(np.int64)
+    if whole.sum() != classes.rounds:
+        return None
+    sure = sum(float(sums[n]) for sums, (n, _) in zip(classes.sums, steps, strict=True))
+    above = sure - unit * float(highs.getInfo().mip_dual_bound)
+    bound = classes.base + above + _SAFE * (priced.bound - classes.base)
+    return bound, np.repeat(patterns, whole, axis=0)
+
+
+def _program(classes: Classes, patterns: Seats, steps: list[tuple[int, Floats]], unit: float) -> Highs:
+    """How many rounds each pattern has, and which of the open steps are taken: no more than there are seats for."""
+    highs = Highs()  # type: ignore[no-untyped-call]
+    for option, setting in (("output_flag", False), ("threads", 1), ("mip_max_nodes", _NODES), ("mip_rel_gap", 0.0)):
+        highs.setOptionValue(option, setting)
+    many, rounds = len(patterns), float(classes.rounds)
+    for p in range(many):
+        highs.addVar(0.0, rounds)
+        highs.changeColIntegrality(p, HighsVarType.kInteger)
+    highs.addRow(rounds, rounds, many, np.arange(many), np.ones(many))
+    for s, (sure, adds) in enumerate(steps):
+        begin = highs.getNumCol()
+        for at, add in enumerate(adds.tolist(), begin):
+            highs.addVar(0.0, 1.0)
+            highs.changeColCost(at, -add / unit)
+        index = np.concatenate([np.arange(many), np.arange(begin, begin + len(adds))])
+        value = np.concatenate([patterns[:, s].astype(float), -np.ones(len(adds))])
+        highs.addRow(float(classes.forced[s] + sure), 1e30, len(index), index, value)
+    return highs
+
+
+def _open(steps: Floats, price: float, slack: float) -> tuple[int, Floats]:
+    """How many steps every better plan takes, and those after them that it may take."""
+    above = int(np.searchsorted(-steps, -price))
+    without = np.cumsum((steps[:above] - price)[::-1])
+    below = np.cumsum(price - steps[above:])
+    first = above - int(np.searchsorted(without, slack, side="right"))
+    return first, steps[first : above + int(np.searchsorted(below, slack, side="right"))]
+
+
+def _near(classes: Classes, price: Floats, slack: float) -> Seats | None:
+    """The patterns with no room for another seat that cost less than the dearest by no more than ``slack``."""
+    widths, most, prices = classes.widths.tolist(), classes.most.tolist(), price.tolist()
+    ahead = _ahead(classes, price)
+    least = ahead[0][classes.capacity] - slack
+    found: list[tuple[int, ...]] = []
+    waiting: list[tuple[int, int, float, tuple[int, ...]]] = [(0, classes.capacity, 0.0, ())]
+    begun = 0
+    while waiting:
+        s, room, cost, seats = waiting.pop()
+        begun += 1
+        if len(found) > _PATTERNS or begun > _BEGUN:
+            return None
+        if s == len(widths):
+            if not any(n < m and w <= room for n, m, w in zip(seats, most, widths, strict=True)):
+                found.append(seats)
+            continue
+        for n in range(min(most[s], room // widths[s]) + 1):
+            left = room - n * widths[s]
+            if cost + n * prices[s] + ahead[s + 1][left] >= least:
+                waiting.append((s + 1, left, cost + n * prices[s], (*seats, n)))
+    return np.array(found, dtype=np.int64) if found else None
+
+
+def _ahead(classes: Classes, price: Floats) -> list[list[float]]:
+    """By class and GPUs: the cost of the dearest seats of it and those after it on so many."""
+    best = np.zeros(classes.capacity + 1)
+    tables = [best.tolist()]
+    for s in reversed(range(len(price))):
+        width, before = int(classes.widths[s]), best
+        best = before.copy()
+        for n in range(1, int(classes.most[s]) + 1):
+            np.maximum(best[n * width :], before[: len(best) - n * width] + n * price[s], out=best[n * width :])
+        tables.append(best.tolist())
+    return tables[::-1]

@@ -1,0 +1,1 @@
+"""Data-parallel training whose workers join and leave between steps, without a restart."""

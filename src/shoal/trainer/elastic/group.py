@@ -1,0 +1,287 @@
+"""Process groups that come and go beside a training loop: built in the background, kept for later, closed unnoticed.
+
+A group is built only once all its members have said they are ready, and from then on every one of them builds it, so
+nobody waits for one who has changed its mind. Until then it can be called off at any moment, at no cost to anybody.
+
+References: Hwang et al., NSDI 2021, §4.3 (concurrent expansion, cancelling, a worker leaves only when all know).
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from shoal.core.errors import InputError, ShoalError
+from shoal.trainer.elastic.orders import Order, whole_number
+from shoal.trainer.elastic.rules import Readiness, reusable
+
+_LOG = logging.getLogger("shoal.trainer")
+
+_CPU = torch.device("cpu")
+_PATIENCE_SECONDS = 600.0
+_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.002, 0.05
+_NCCL_LOOK_SECONDS = 5e-5
+_MOST_TOLD = 200
+_BUILD, _CALLED_OFF = "build", "called off"
+
+
+class GroupBroken(ShoalError):
+    """A collective failed: a member has died, or did not answer in time. Nobody can use this group any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which worker of its job this is, how it reaches the job's store, and the device it trains on.
+
+    Workers on GPUs meet over NCCL, others over gloo. ``patience`` is how many seconds a worker waits for one that may
+    be alive before it gives up: in a collective, for a group to be built, for an order after a failure.
+    """
+
+    worker: int
+    connect: Callable[[], Store]
+    device: torch.device = _CPU
+    patience: float = _PATIENCE_SECONDS
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> "Seat":
+        """The seat an agent gave this worker; else a rank's in a gang of a fixed size; else that of a worker alone.
+
+        An error that names the variable where one is wrong.
+        """
+        device = _CPU
+        if torch.cuda.is_available():
+            device = torch.device("cuda", whole_number(environ, "LOCAL_RANK", 0))
+        if "SHOAL_STORE" in environ:
+            host, _, port = environ["SHOAL_STORE"].rpartition(":")
+            if not host or not port.isdecimal():
+                raise InputError("SHOAL_STORE", environ["SHOAL_STORE"], "must be HOST:PORT of the job's store")
+            return cls(whole_number(environ, "SHOAL_WORKER"), partial(connect_to, host, int(port)), device)
+        if whole_number(environ, "WORLD_SIZE", 1) > 1:
+            return cls(whole_number(environ, "RANK"), _gang_store(environ), device)
+        own = dist.HashStore()
+        return cls(0, lambda: own, device)
+
+
+def connect_to(host: str, port: int) -> Store:
+    """A connection of its own to the store that listens there."""
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_PATIENCE_SECONDS))
+
+
+def _gang_store(environ: Mapping[str, str]) -> Callable[[], Store]:
+    """Where nobody keeps a store for the ranks the first of them does, as torch's own rendezvous has it."""
+    host, port = environ.get("MASTER_ADDR", ""), whole_number(environ, "MASTER_PORT")
+    if not host:
+        raise InputError("MASTER_ADDR", None, "must name the host of the first rank")
+    hosts = environ["RANK"] == "0" and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    kept = [TCPStore(host, port, is_master=True, wait_for_workers=False)] if hosts else []
+
+    def connect() -> Store:
+        return kept[0].clone() if kept else connect_to(host, port)
+
+    return connect
+
+
+def room_of(store: Store, generation: int) -> Store:
+    """The part of a store that belongs to one generation."""
+    return PrefixStore(f"generation/{generation}", store)
+
+
+class WorkerGroup:
+    """Some workers of a job, ranked in the order they are named, that can add up tensors and send them.
+
+    ``built_for`` names the group itself: it is the generation it was built for, and it may serve later ones.
+    """
+
+    def __init__(self, seat: Seat, order: Order, store: Store) -> None:
+        self.members = order.members
+        self.built_for = order.generation
+        self.rank = order.members.index(seat.worker)
+        self._on_gpu = seat.device.type == "cuda"
+        self._patience = seat.patience
+        self._group: Any = _make(seat, PrefixStore("group", store), self.rank, self.world)
+        # The first collective of a group sets up what later ones find ready.
+        self.add_up(torch.zeros(1, device=seat.device))
+
+    @property
+    def world(self) -> int:
+        """How many workers it has."""
+        return len(self.members)
+
+    def add_up(self, tensor: Tensor) -> None:
+        """Replace a tensor by its sum over all ranks."""
+        self._finish(lambda: self._group.allreduce([tensor]))
+
+    def send(self, tensor: Tensor, rank: int) -> None:
+        """Send a tensor to one rank, which receives it."""
+        self._finish(lambda: self._group.send([tensor], rank, 0))
+
+    def receive(self, tensor: Tensor, rank: int) -> None:
+        """Fill a tensor with what one rank sends."""
+        self._finish(lambda: self._group.recv([tensor], rank, 0))
+
+    def close(self) -> None:
+        """Give up its connections; members still in a collective find it broken. Takes tens of milliseconds."""
+        group, self._group = self._group, None
+        if group is not None and self._on_gpu:
+            group.abort()
+
+    def _finish(self, begin: Any) -> None:
+        try:
+            work = begin()
+            if self._on_gpu:
+                self._watch(work)
+            work.wait()
+        except RuntimeError as error:
+            raise GroupBroken(f"the group of generation {self.built_for}: {error}") from error
+
+    def _watch(self, work: Any) -> None:
+        """Wait on the host: NCCL's own wait only orders the stream, and would never tell of a peer that died."""
+        deadline = time.monotonic() + self._patience
+        while not work.is_completed():
+            if time.monotonic() > deadline:
+                self._group.abort()
+                raise RuntimeError(f"a collective took more than {self._patience:g} s")
+            time.sleep(_NCCL_LOOK_SECONDS)
+
+
+def _make(seat: Seat, store: Store, rank: int, world: int) -> Any:
+    patience = timedelta(seconds=seat.patience)
+    if seat.device.type == "cpu":
+        return dist.ProcessGroupGloo(store, rank, world, patience)
+    # Which device is meant is a matter of each thread, and groups are built in another than the loop's.
+    torch.cuda.set_device(seat.device)
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = patience
+    return dist.ProcessGroupNCCL(store, rank, world, options)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A group that is ready to be used for an order, and whether any member is training elsewhere meanwhile."""
+
+    group: WorkerGroup
+    stepping: bool
+
+
+class IdleThreads:
+    """Threads that do one thing at a time and then wait for the next, so that who has one done need not start one.
+
+    A task that hangs holds up nothing but itself.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._threads = self._idle = 0
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.do(lambda: None)
+
+    def do(self, task: Callable[[], None]) -> None:
+        """Do it soon, in another thread."""
+        self._tasks.put(task)
+        with self._changed:
+            if self._idle:
+                self._idle -= 1
+                return
+            self._threads += 1
+        threading.Thread(target=self._serve, name="shoal-crew", daemon=True).start()
+
+    def rest(self, seconds: float) -> None:
+        """Wait until everything is done, but no longer than this."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle == self._threads, seconds)
+
+    def _serve(self) -> None:
+        while True:
+            self._tasks.get()()
+            with self._changed:
+                self._idle += 1
+                self._changed.notify_all()
+
+
+class Builder:
+    """Builds, or finds among those kept, the group of an order, beside training and with a store connection of its own.
+
+    ``stepping`` is whether this worker trains in another group meanwhile.
+    """
+
+    def __init__(
+        self, seat: Seat, order: Order, kept: WorkerGroup | None, crew: IdleThreads, *, stepping: bool
+    ) -> None:
+        self.order = order
+        self.stepping = stepping
+        self._seat, self._kept, self._crew = seat, kept, crew
+        self._withdrawn = threading.Event()
+        self._lock = threading.Lock()
+        self._unwanted = False
+        self._built: Built | None = None
+        self._ended = threading.Event()
+        crew.do(self._run)
+
+    @property
+    def built(self) -> Built | None:
+        """The group, once it is ready."""
+        return self._built
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will come no further than it is."""
+        return self._ended.is_set()
+
+    def withdraw(self) -> None:
+        """Build nothing, unless all members were ready and some are building already."""
+        self._withdrawn.set()
+
+    def discard(self) -> None:
+        """Withdraw, and keep nothing that is built all the same."""
+        self.withdraw()
+        with self._lock:
+            self._unwanted = True
+            built, self._built = self._built, None
+        self._drop(built)
+
+    def _run(self) -> None:
+        built = None
+        try:
+            built = self._build()
+        except (RuntimeError, GroupBroken) as error:
+            # The loop goes on in the group it has. A member that died while this one was built brings a newer order.
+            _LOG.warning("generation %d was not built: %s", self.order.generation, str(error)[:_MOST_TOLD])
+        with self._lock:
+            if not self._unwanted:
+                self._built, built = built, None
+        self._ended.set()
+        self._drop(built)
+
+    def _build(self) -> Built | None:
+        store = room_of(self._seat.connect(), self.order.generation)
+        mine = Readiness(self._kept.built_for if self._kept is not None else 0, self.stepping)
+        store.set(f"ready/{self._seat.worker}", mine.to_text())
+        names = [f"ready/{member}" for member in self.order.members]
+        self._wait_for(store, names)
+        # Whoever is first decides for all: once it is to be built every member builds it, even one that withdrew.
+        wish = _CALLED_OFF if self._withdrawn.is_set() else _BUILD
+        if store.compare_set("fate", "", wish) != _BUILD.encode():
+            return None
+        members = [Readiness.from_text(store.get(name).decode()) for name in names]
+        found = self._kept if reusable(members) else None
+        group = found or WorkerGroup(self._seat, self.order, store)
+        return Built(group, any(member.stepping for member in members))
+
+    def _wait_for(self, store: Store, names: list[str]) -> None:
+        pause = _FIRST_LOOK_SECONDS
+        while not store.check(names) and not self._withdrawn.wait(pause):
+            pause = min(1.5 * pause, _LAST_LOOK_SECONDS)
+
+    def _drop(self, built: Built | None) -> None:
+        if built is not None and built.group is not self._kept:
+            self._crew.do(built.group.close)

@@ -1,0 +1,154 @@
+"""Training state as bytes: what a worker that joins is given, and one buffer for everything a step adds up over ranks.
+
+References: Hwang et al., NSDI 2021, §4.3 (new GPUs receive the latest parameters from one of the existing workers).
+"""
+
+import io
+import pickle
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+_ALIGN_BYTES = 16
+_FEW_RANKS = 64
+
+
+class Stateful(Protocol):
+    """Anything with a state to hand over: models, optimizers, schedules of the learning rate."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All there is to know."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Become what another was."""
+        ...
+
+
+def pack(state: object) -> tuple[Tensor, Tensor]:
+    """A state as two byte tensors: its shape, and the contents of all its tensors in one piece."""
+    contents: list[Tensor] = []
+    offset = 0
+
+    class Skeleton(pickle.Pickler):
+        def persistent_id(self, obj: object) -> object:
+            nonlocal offset
+            if not isinstance(obj, Tensor):
+                return None
+            content = obj.detach().contiguous().reshape(-1).view(torch.uint8)
+            padding = -len(content) % _ALIGN_BYTES
+            contents.extend((content, content.new_zeros(padding)))
+            begin, offset = offset, offset + len(content) + padding
+            return begin, len(content), obj.dtype, tuple(obj.shape)
+
+    shape = io.BytesIO()
+    Skeleton(shape).dump(state)
+    device = contents[0].device if contents else torch.device("cpu")
+    whole = torch.cat([content.to(device) for content in contents]) if contents else torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(bytearray(shape.getbuffer()), dtype=torch.uint8), whole
+
+
+def unpack(shape: Tensor, contents: Tensor) -> Any:
+    """The state that was packed. Its tensors are views of ``contents``."""
+
+    class Filled(pickle.Unpickler):
+        def persistent_load(self, pid: Any) -> Tensor:
+            begin, length, dtype, size = pid
+            return contents[begin : begin + length].view(dtype).reshape(size)
+
+    return Filled(io.BytesIO(shape.cpu().numpy().tobytes())).load()
+
+
+class ReduceBuffer:
+    """One buffer for all that a step adds up over the ranks: gradients, running statistics, the loss, and a word of
+    each rank.
+
+    Gradients are summed in single precision or better. A parameter that got no gradient counts as one of zero. Running
+    statistics (floating-point buffers) are averaged by the share of the step each rank had; whole-number buffers stay
+    each rank's own between switches.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        self._before = [buffer.clone() for buffer in self._statistics]
+        values: list[Tensor] = [*self._parameters, *self._statistics]
+        dtype = torch.float64 if any(value.dtype == torch.float64 for value in values) else torch.float32
+        self._numbers = sum(value.numel() for value in values)
+        self._room = torch.zeros(self._numbers + 1 + _FEW_RANKS, dtype=dtype, device=values[0].device)
+        self._views = self._cut(values)
+
+    def begin(self) -> None:
+        """A step begins: no gradients, and running statistics as they are now can be put back."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        for kept, buffer in zip(self._before, self._statistics, strict=True):
+            kept.copy_(buffer)
+
+    def undo(self) -> None:
+        """The step did not count: running statistics as they were."""
+        for kept, buffer in zip(self._before, self._statistics, strict=True):
+            buffer.copy_(kept)
+
+    def enter(self, loss: Tensor, share: float, word: int, rank: int, world: int) -> Tensor:
+        """This rank's part, to be summed: gradients and loss as they are, statistics by its share, and its word."""
+        whole = self._whole(world)
+        gradients, statistics = self._split()
+        for view, parameter in zip(gradients, self._parameters, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                view.copy_(parameter.grad)
+        for view, buffer in zip(statistics, self._statistics, strict=True):
+            view.copy_(buffer).mul_(share)
+        whole[self._numbers] = loss
+        whole[self._numbers + 1 :] = 0
+        whole[self._numbers + 1 + rank] = word
+        return whole
+
+    def settle(self, world: int) -> tuple[float, list[int]]:
+        """After the sum: gradients and statistics are everybody's; the loss, and what each rank said."""
+        gradients, statistics = self._split()
+        for view, parameter in zip(gradients, self._parameters, strict=True):
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.copy_(view)
+        for view, buffer in zip(statistics, self._statistics, strict=True):
+            buffer.copy_(view)
+        loss, *words = self._whole(world)[self._numbers :].tolist()
+        return loss, [int(word) for word in words]
+
+    def _whole(self, world: int) -> Tensor:
+        length = self._numbers + 1 + world
+        if len(self._room) < length:
+            self._room = self._room.new_zeros(length)
+            self._views = self._cut([*self._parameters, *self._statistics])
+        return self._room[:length]
+
+    def _split(self) -> tuple[list[Tensor], list[Tensor]]:
+        return self._views[: len(self._parameters)], self._views[len(self._parameters) :]
+
+    def _cut(self, values: Sequence[Tensor]) -> list[Tensor]:
+        ends = list(accumulate(value.numel() for value in values))
+        return [self._room[end - value.numel() : end].view_as(value) for end, value in zip(ends, values, strict=True)]
+
+
+def hand_over(packed: tuple[Tensor, Tensor], send: Callable[[Tensor], None]) -> None:
+    """Send a packed state, in three messages: two lengths, the shape, the contents."""
+    shape, contents = packed
+    send(torch.tensor([len(shape), len(contents)]).to(contents.device))
+    send(shape.to(contents.device))
+    send(contents)
+
+
+def take_over(receive: Callable[[Tensor], None], device: torch.device) -> Any:
+    """Receive a state that was handed over."""
+    lengths = torch.zeros(2, dtype=torch.int64, device=device)
+    receive(lengths)
+    shape, contents = (torch.empty(int(length), dtype=torch.uint8, device=device) for length in lengths)
+    receive(shape)
+    receive(contents)
+    return unpack(shape, contents)

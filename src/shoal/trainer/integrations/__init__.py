@@ -1,0 +1,1 @@
+"""Callbacks for Hugging Face's and Lightning's trainers."""

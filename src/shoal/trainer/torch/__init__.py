@@ -1,0 +1,1 @@
+"""PyTorch training loops that Shoal can stop, move, resize and tune."""

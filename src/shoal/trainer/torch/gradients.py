@@ -1,0 +1,143 @@
+"""How far gradients of ranks, or of two steps in a row, lie apart: squared norms of gradients that are there anyway.
+
+Looked at in some steps only, as often as the time for it allows: at a rank's own gradients while they wait to be
+averaged, and once more at the average. With one rank two steps in a row are compared, which takes a copy of the first
+one's. Behind Adam and its kin gradients are seen as the optimizer sees them, over the root of their second moment.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from shoal.core.errors import InputError
+from shoal.perf.noise import NoiseEstimate, from_norms
+
+
+class Gradients:
+    """Those of one model in this rank, ``world`` ranks in all."""
+
+    def __init__(self, model: Any, optimizer: Any, world: int) -> None:
+        self._optimizer = optimizer
+        self._world = world
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._looking = self._comparing = False
+        self._copied = False
+        self._before: list[torch.Tensor] = []
+        self._before_square = 0.0
+        self.spent = 0.0
+        """Seconds of looking so far."""
+        self._ready_at = self._reduced_at = 0.0
+        self.local_square = 0.0
+        """Of this rank's own gradient in the step that was looked at."""
+        self.mean_square = 0.0
+        """Of the average over ranks."""
+        self._pair: tuple[float, float] | None = None
+        if world > 1:
+            if not isinstance(model, DistributedDataParallel):
+                hint = "gradients can be measured of DistributedDataParallel, or of one rank; leave out adapt="
+                raise InputError("model", type(model).__name__, hint)
+            self._group = model.process_group
+            model.register_comm_hook(None, self._reduce)
+
+    def begin(self, *, look: bool) -> None:
+        """A step begins; whether its gradients are to be looked at. A step after one that was copied always is."""
+        self._comparing, self._copied = look and self._copied, False
+        self._looking = look and not self._comparing
+        self.local_square = 0.0
+        self._ready_at = self._reduced_at = 0.0
+
+    @property
+    def copied(self) -> bool:
+        """Whether the last step's gradients wait to be compared with the next one's."""
+        return self._copied
+
+    def before_step(self) -> None:
+        """Gradients are averaged and the optimizer is about to use them."""
+        if self._looking or self._comparing:
+            self.spent += _seconds(self._look, self._parameters[0].device)
+
+    def _look(self) -> None:
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        seen = self._seen(gradients, [p for p in self._parameters if p.grad is not None])
+        self.mean_square = _square(seen)
+        if self._world > 1:
+            return
+        if self._comparing:
+            squares = self._before_square + self.mean_square
+            self._pair = squares / 2, (squares + 2 * _product(self._before, seen)) / 4
+            return
+        # Behind SGD they are the gradients themselves, which the next step overwrites.
+        if not self._before:
+            self._before = [torch.empty_like(tensor) for tensor in seen]
+        torch._foreach_copy_(self._before, seen)
+        self._before_square, self._copied = self.mean_square, True
+
+    def compared(self, batch: int) -> NoiseEstimate | None:
+        """What two steps in a row of one rank gave, once."""
+        if self._pair is None:
+            return None
+        pair, self._pair = self._pair, None
+        return from_norms(*pair, batch, 2)
+
+    @property
+    def exposed(self) -> float:
+        """Seconds of the last step in which nothing was left to compute and ranks were not done averaging."""
+        return max(0.0, self._reduced_at - self._ready_at) if self._reduced_at and self._ready_at else 0.0
+
+    def _reduce(self, _state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if self._looking:
+            self.spent += _seconds(partial(self._look_at, bucket), bucket.buffer().device)
+        if bucket.is_last():
+            self._ready_at = time.perf_counter()
+        mean = bucket.buffer().div_(self._world)
+        # The group's own method: what torch.distributed puts around it costs each short step as much as a look does.
+        return self._group.allreduce([mean]).get_future().then(self._reduced)
+
+    def _look_at(self, bucket: dist.GradBucket) -> None:
+        self.local_square += _square(self._seen(bucket.gradients(), bucket.parameters()))
+
+    def _reduced(self, future: Any) -> Any:
+        self._reduced_at = time.perf_counter()
+        return future.value()[0]
+
+    def _seen(self, gradients: Sequence[Any], parameters: Sequence[Any]) -> list[torch.Tensor]:
+        """Gradients as the optimizer will see them."""
+        group = self._optimizer.param_groups[0]
+        states = [self._optimizer.state.get(parameter, {}) for parameter in parameters]
+        if "betas" not in group or not all("exp_avg_sq" in state and "step" in state for state in states):
+            return list(gradients)
+        beta, epsilon = group["betas"][1], group["eps"]
+        corrections = [1.0 - beta ** float(state["step"]) for state in states]
+        roots = torch._foreach_sqrt([s["exp_avg_sq"] / c for s, c in zip(states, corrections, strict=True)])
+        torch._foreach_add_(roots, epsilon)
+        return list(torch._foreach_div(list(gradients), roots))
+
+
+def _seconds(look: Callable[[], None], device: torch.device) -> float:
+    """How long a look takes. A GPU's clock counts where there is one: the host's would also count, and so blame the
+    look for, what the GPU had still to do before it."""
+    if device.type != "cuda":
+        began = time.perf_counter()
+        look()
+        return time.perf_counter() - began
+    stream = torch.cuda.current_stream(device)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record(stream)
+    look()
+    end.record(stream)
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def _square(tensors: Sequence[torch.Tensor]) -> float:
+    norms = torch._foreach_norm(list(tensors))
+    return float(torch.stack([norm.double() for norm in norms]).square().sum())
+
+
+def _product(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> float:
+    return float(sum(torch.dot(a.flatten(), b.flatten()).double() for a, b in zip(some, others, strict=True)))

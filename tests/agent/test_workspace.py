@@ -1,0 +1,95 @@
+"""A node's folder: no name leads out of it, and what a job writes there is not trusted."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shoal.agent.workspace import MOST_LOG_BYTES, Record, Workspace
+from shoal.core.errors import InputError
+from shoal.wire.messages import LogRead, SessionReport
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Workspace:
+    folder = Workspace(tmp_path, "n1")
+    os.close(folder.lock())
+    return folder
+
+
+def test_a_log_is_read_where_it_lies(folder: Workspace) -> None:
+    (folder.logs("job-a") / "2.5.log").write_bytes(b"0123456789")
+    pieces = {(0, 4): b"0123", (8, 100): b"89", (10, 5): b"", (99, 5): b"", (-3, 2): b"01", (0, -1): b""}
+    for (offset, most), data in pieces.items():
+        answer = folder.read_log(LogRead(7, "job-a", 2, 5, offset, most))
+        assert (answer.read, answer.size, answer.data) == (7, 10, data)
+
+
+def test_no_piece_is_longer_than_the_bound(folder: Workspace) -> None:
+    (folder.logs("job-a") / "1.0.log").write_bytes(b"x" * (MOST_LOG_BYTES + 1))
+    answer = folder.read_log(LogRead(1, "job-a", 1, 0, 0, 2**60))
+    assert (answer.size, len(answer.data)) == (MOST_LOG_BYTES + 1, MOST_LOG_BYTES)
+
+
+@pytest.mark.parametrize("job", ["", ".", "..", "../n2", "a/b", "/etc", "a\0b", "linked", "absent", "a\n"])
+def test_a_log_name_from_outside_leads_nowhere_else(folder: Workspace, tmp_path: Path, job: str) -> None:
+    (tmp_path / "1.0.log").write_text("secret")
+    (tmp_path / "nodes" / "n1" / "logs" / "linked").symlink_to(tmp_path)
+    answer = folder.read_log(LogRead(1, job, 1, 0, 0, 100))
+    assert (answer.size, answer.data) == (-1, b"")
+
+
+def test_a_log_that_is_not_a_plain_file_is_not_read(folder: Workspace, tmp_path: Path) -> None:
+    logs = folder.logs("job-a")
+    (tmp_path / "secret").write_text("secret")
+    (logs / "1.0.log").symlink_to(tmp_path / "secret")
+    os.mkfifo(logs / "1.1.log")
+    for rank in (0, 1):
+        assert folder.read_log(LogRead(1, "job-a", 1, rank, 0, 100)).size == -1
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-x", "a" * 81])
+def test_names_that_are_no_names_are_refused(folder: Workspace, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="must begin with a letter or digit"):
+        folder.job(name)
+    with pytest.raises(InputError, match="must begin with a letter or digit"):
+        Workspace(tmp_path, name)
+
+
+PROGRESS = {
+    "12": (12.0, None, None),
+    "12.5 10\n": (12.5, 10.0, None),
+    "1e3 0": (1000.0, 0.0, None),
+    '5 4\n{"rate": 2, "batch_size": 64, "more": 1}\n': (5.0, 4.0, SessionReport(rate=2.0, batch_size=64)),
+    '5 4\n{"rate": "fast"}': (5.0, 4.0, None),
+    '5 4\n{"rate": 2': (5.0, 4.0, None),
+    "": None,
+    "1 2 3": None,
+    "nan": None,
+    "inf 1": None,
+    "-1": None,
+    "half": None,
+    "\xff": None,
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), PROGRESS.items(), ids=map(repr, PROGRESS))
+def test_progress_is_one_line_of_numbers_and_perhaps_a_report_or_nothing(
+    folder: Workspace, text: str, expected: tuple[float, float | None, SessionReport | None] | None
+) -> None:
+    folder.record((1, 2), Record(1, 1, "boot", "machine"))
+    assert folder.read_progress((1, 2)) is None
+    folder.progress((1, 2)).write_text(text, encoding="latin-1")
+    assert folder.read_progress((1, 2)) == expected
+
+
+def test_records_tell_of_keepers_and_of_folders_without_one(folder: Workspace) -> None:
+    folder.record((1, 2), Record(11, 22, "boot", "machine"))
+    folder.record((1, 3), Record(11, 22, "boot", "machine"))
+    (folder.run((1, 3)) / "keeper.json").write_text("{")
+    assert sorted((path.name, record) for path, record in folder.records()) == [
+        ("1.2", Record(11, 22, "boot", "machine")),
+        ("1.3", None),
+    ]
+    folder.forget(folder.run((1, 2)))
+    assert [path.name for path, _ in folder.records()] == ["1.3"]

@@ -1,0 +1,268 @@
+"""The control plane through its desk: what is acknowledged is kept, who may see what, and what people are told."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from shoal.core.errors import InputError
+from shoal.core.topology import parse_cluster
+from shoal.live.control_plane import ControlPlane, UnknownJob
+from shoal.live.home import JOURNAL, Settings, grown, open_control_plane
+from shoal.scenario.scenario import Scenario, replay_file
+from shoal.store.journal import JournalFile, SqliteJournal
+from shoal.wire.messages import (
+    PROTOCOL,
+    AgentOrders,
+    AgentReport,
+    Hello,
+    RankExit,
+    Reshape,
+    RunOrder,
+    RunReport,
+    Submission,
+)
+
+BROKEN = '''
+class Broken:
+    """Fails whenever there is anybody to decide on."""
+
+    def decide(self, snapshot):
+        return 1 / 0
+'''
+
+
+def settings(folder: Path, cluster: str = "gpu:2x2", policy: str = "fifo", lease: float = 20.0) -> Settings:
+    return Settings(folder / "home", Scenario(parse_cluster(cluster), policy), lease=lease, first_retry=0.2)
+
+
+@contextmanager
+def opened(folder: Path, cluster: str = "gpu:2x2", policy: str = "fifo", lease: float = 20.0) -> Iterator[ControlPlane]:
+    with open_control_plane(settings(folder, cluster, policy, lease)) as plane:
+        for node in parse_cluster(cluster).nodes:
+            plane.hello(Hello(PROTOCOL, node.name, "boot", node.kind, node.gpus, "127.0.0.1"))
+        soon(lambda: plane.cluster().up_gpus == parse_cluster(cluster).total_gpus)
+        yield plane
+
+
+def soon(happens: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not happens():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.005)
+
+
+def job(name: str = "job", gpus: int = 1, **fields: object) -> Submission:
+    return Submission(command=["train"], name=name, gpus=gpus, **fields)  # type: ignore[arg-type]
+
+
+def submit(plane: ControlPlane, *jobs: Submission, tenant: str = "ann") -> list[str]:
+    return plane.submit(jobs, tenant).result(20)
+
+
+def state(plane: ControlPlane, id: str) -> str:
+    return plane.job(id, None).job.state
+
+
+def sync(plane: ControlPlane, node: str, runs: list[RunReport]) -> AgentOrders:
+    return plane.sync(AgentReport(protocol=PROTOCOL, node=node, boot="boot", known=0, runs=runs))
+
+
+def obey(plane: ControlPlane, node: str, statuses: tuple[int, ...] = ()) -> list[RunOrder]:
+    """As an agent whose ranks run, or have ended with these statuses."""
+    soon(lambda: bool(sync(plane, node, []).runs))
+    orders = sync(plane, node, []).runs
+    exits = [RankExit(rank, status) for rank, status in enumerate(statuses)]
+    phase = "ended" if statuses else "running"
+    sync(plane, node, [
+        RunReport(job=o.job, incarnation=o.incarnation, phase=phase, exits=exits) for o in orders  # type: ignore[arg-type]
+    ])  # fmt: skip
+    return orders
+
+
+def test_what_was_acknowledged_is_there_when_the_journal_is_taken_up_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        ids = submit(plane, job("a", 2), job("b", 4), job("c"))
+        obey(plane, "gpu-0")
+        soon(lambda: state(plane, ids[0]) == "running")
+    with opened(tmp_path) as plane:
+        rows = {row.id: row for row in plane.jobs(None)}
+        assert list(rows) == ids
+        assert [rows[id].state for id in ids] == ["running", "pending", "pending"]
+        assert plane.job(ids[0], None).command == ["train"]
+    derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
+    assert derived.decisions > 0
+
+
+def test_the_same_key_is_the_same_job_also_after_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        first = submit(plane, job(key="k1"), job(key="k2"))
+        assert submit(plane, job(key="k2"), job(key="k1")) == first[::-1]
+        other = submit(plane, job(key="k1"), tenant="bob")
+        assert other[0] not in first
+    with opened(tmp_path) as plane:
+        assert submit(plane, job(key="k1")) == first[:1]
+        assert len(plane.jobs(None)) == 3
+
+
+def test_a_batch_with_one_bad_job_admits_none(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        with pytest.raises(InputError) as refused:
+            plane.submit([job(), job(gpus=5)], "ann")
+        assert (refused.value.field, refused.value.value) == ("jobs[1].gpus", 5)
+        assert plane.jobs(None) == []
+
+
+BAD: dict[str, tuple[dict[str, object], str]] = {
+    "more GPUs than there are": ({"gpus": 5}, "gpus"),
+    "a kind nobody has": ({"kinds": ["h100"]}, "kinds"),
+    "a model nobody knows": ({"model": "gpt-7"}, "model"),
+    "a least above what is asked for": ({"gpus": 1, "min_gpus": 2}, "gpus"),
+    "a relative folder": ({"workdir": "here"}, "workdir"),
+    "a zero byte": ({"env": {"A": "b\0c"}}, "env"),
+    "workers that come and go, of what is no Python": ({"resizes": "in_place"}, "command"),
+    "workers that come and go, one to a node": ({"resizes": "in_place", "ranks": "node"}, "ranks"),
+}
+
+
+@pytest.mark.parametrize(("fields", "field"), BAD.values(), ids=BAD.keys())
+def test_a_bad_job_is_refused_by_field(tmp_path: Path, fields: dict[str, object], field: str) -> None:
+    with opened(tmp_path) as plane:
+        with pytest.raises(InputError) as refused:
+            plane.submit([Submission(command=["train"], **fields)], "ann")  # type: ignore[arg-type]
+        assert refused.value.field == field
+
+
+def test_a_tenant_learns_nothing_of_anothers_jobs(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        (theirs,) = submit(plane, job("secret", 4), tenant="bob")
+        (mine,) = submit(plane, job("mine", 3), tenant="ann")
+        (later,) = submit(plane, job("later", 1), tenant="ann")
+        assert [row.id for row in plane.jobs("ann", ended=True)] == [mine, later]
+        for asked in (theirs, "secret-zzzzz"):
+            with pytest.raises(UnknownJob):
+                plane.job(asked, "ann")
+            with pytest.raises(UnknownJob):
+                plane.cancel(asked, "ann")
+            with pytest.raises(UnknownJob):
+                plane.reshape(asked, Reshape(1), "ann")
+        seen = repr(
+            [plane.jobs("ann"), plane.nodes("ann"), plane.share("ann"), plane.acct("ann"), plane.job(mine, "ann")]
+        )
+        assert theirs not in seen
+        assert "bob" not in seen
+        assert [row.tenant for row in plane.share("ann")] == ["ann", "others"]
+
+
+def test_a_sentence_names_no_job_of_another_tenant(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        submit(plane, job("runs", 3), tenant="bob")
+        (head,) = submit(plane, job("head", 4), tenant="bob")
+        (mine,) = submit(plane, job("mine", 1), tenant="ann")
+        soon(lambda: head in plane.job(mine, None).decision)
+        assert "another job is first" in plane.job(mine, "ann").decision
+        assert head not in repr(plane.job(mine, "ann"))
+
+
+def test_why_says_what_holds_a_job_and_what_would_change_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        first, second = submit(plane, job("first", 3, work=100.0), job("second", 4))
+        obey(plane, "gpu-0")
+        obey(plane, "gpu-1")
+        detail = plane.job(second, None)
+        assert detail.decision == "waits: needs 4 GPUs; 1 left when its turn comes"
+        assert detail.change == (
+            "it would start when 3 GPUs more come free: 1 job holds GPUs there, the next is expected to end in 100 s"
+        )
+        assert [moment.what for moment in detail.story] == ["submitted by ann", detail.decision]
+        assert plane.job(first, None).change == ""
+
+
+def test_a_job_that_dies_is_held_back_tried_again_and_at_last_set_aside_with_its_story(tmp_path: Path) -> None:
+    with opened(tmp_path, "gpu:1x2") as plane:
+        (id,) = submit(plane, job())
+        for attempt in range(1, 6):
+            soon(lambda: bool(sync(plane, "gpu-0", []).runs))
+            (order,) = obey(plane, "gpu-0", (7,))
+            assert order.incarnation == attempt
+            soon(lambda: state(plane, id) in ("held", "failed"))
+            if attempt == 1:
+                assert "exited with status 7" in plane.job(id, None).decision
+            soon(lambda: not sync(plane, "gpu-0", []).runs or state(plane, id) != "held")
+        soon(lambda: state(plane, id) == "failed")
+        detail = plane.job(id, None)
+        assert detail.job.reason == "rank 0 on gpu-0 exited with status 7"
+        assert sum("crashed" in moment.what for moment in detail.story) == 5
+        assert plane.acct(None)[0].state == "failed"
+
+
+def test_a_reshaped_job_is_seated_anew(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        (id,) = submit(plane, job("a", 4))
+        obey(plane, "gpu-0")
+        plane.reshape(id, Reshape(1), None).result(20)
+        soon(lambda: plane.job(id, None).job.gpus_held == 1)
+        with pytest.raises(InputError, match="the most this cluster has"):
+            plane.reshape(id, Reshape(9), None)
+        plane.cancel(id, None).result(20)
+        with pytest.raises(InputError, match="has ended"):
+            plane.reshape(id, Reshape(2), None)
+
+
+def test_where_a_policy_fails_everyone_stays_is_told_why_and_the_journal_replays(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    with opened(tmp_path, policy=f"{tmp_path}/broken.py:Broken") as plane:
+        (id,) = submit(plane, job())
+        assert plane.job(id, None).decision == "waits: the policy failed (ZeroDivisionError: division by zero)"
+        assert plane.failed is None
+    derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
+    assert derived.decisions > 0
+
+
+def test_two_control_planes_cannot_share_a_home(tmp_path: Path) -> None:
+    with opened(tmp_path), pytest.raises(InputError, match="another control plane"), opened(tmp_path):
+        pass
+
+
+def test_a_home_may_grow_and_a_node_may_not_become_another(tmp_path: Path) -> None:
+    with opened(tmp_path, "gpu:1x2") as plane:
+        submit(plane, job("a", 2))
+        obey(plane, "gpu-0")
+    with opened(tmp_path, "gpu:2x2") as plane:
+        (id,) = submit(plane, job("b", 2))
+        soon(lambda: plane.job(id, None).job.nodes == ["gpu-1"])
+    derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
+    assert derived.decisions > 0
+    with pytest.raises(InputError, match="give it another name"):
+        grown(parse_cluster("gpu:1x2"), parse_cluster("gpu:1x4"))
+
+
+def test_a_simulations_journal_is_no_home(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    SqliteJournal.begin(home / JOURNAL, Scenario(parse_cluster("gpu:1x2"), "fifo").settings("jobs")).close()
+    before = JournalFile(home / JOURNAL).path.read_bytes()
+    with pytest.raises(Exception, match="the journal of a simulation"), opened(tmp_path):
+        pass
+    assert (home / JOURNAL).read_bytes() == before
+
+
+def test_a_log_is_asked_of_the_node_that_has_it_and_cut_between_characters(tmp_path: Path) -> None:
+    from shoal.wire.messages import LogAnswer
+
+    with opened(tmp_path) as plane:
+        (id,) = submit(plane, job("a", 3))
+        asked = plane.read_log(id, None, incarnation=None, rank=2, offset=10, most=100)
+        (read,) = sync(plane, "gpu-1", []).reads
+        assert (read.id, read.incarnation, read.rank, read.offset) == (id, 1, 2, 10)
+        text = "läuft …".encode()
+        plane.sync(AgentReport(protocol=PROTOCOL, node="gpu-1", boot="boot", known=0, runs=[], logs=[
+            LogAnswer(read.read, 50, text[:-1])
+        ]))  # fmt: skip
+        part = asked.result(20)
+        assert (part.text, part.next, part.size, part.live) == ("läuft ", 10 + len("läuft ".encode()), 50, True)
+        for fields in ({"incarnation": 4, "rank": 0}, {"incarnation": 1, "rank": 3}):
+            with pytest.raises(InputError):
+                plane.read_log(id, None, offset=0, most=10, **fields)

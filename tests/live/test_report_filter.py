@@ -1,0 +1,147 @@
+"""What jobs say of themselves becomes an event where it can be true and is news, and not otherwise."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from shoal.core.commands import Start, Stop
+from shoal.core.events import BatchChanged, Event, JobMeasured, JobProfiled, JobStarted, JobStopped
+from shoal.core.goodput import GoodputReport, StepFit
+from shoal.core.job import ADAPTIVE, BatchLimits, BatchSetting, JobSpec, Launch
+from shoal.core.topology import Placement, parse_cluster
+from shoal.live.backend import LiveBackend
+from shoal.live.report_filter import credible, is_news
+from shoal.wire.messages import PROTOCOL, AgentReport, Hello, RankExit, RunReport, SessionReport
+
+FIT = StepFit((0.01, 0.001), (0.002, 0.0), (0.0, 0.0), (0.0, 0.0), 2.0, 64, gpus=2, nodes=1, error=0.01)
+SAID = GoodputReport((("gpu", FIT),), 100.0, 128, 2, BatchSetting(128, 1))
+
+IMPOSSIBLE = {
+    "no fit": replace(SAID, fits=()),
+    "one kind twice": replace(SAID, fits=(("gpu", FIT), ("gpu", FIT))),
+    "a noise below nothing": replace(SAID, noise=-1.0),
+    "a noise that is no number": replace(SAID, noise=float("nan")),
+    "an endless time": replace(SAID, fits=(("gpu", replace(FIT, compute=(float("inf"), 0.0))),)),
+    "steps that take no time": replace(SAID, fits=(("gpu", replace(FIT, compute=(0.0, 0.0))),)),
+    "an overlap out of range": replace(SAID, fits=(("gpu", replace(FIT, gamma=11.0)),)),
+    "no GPU ever": replace(SAID, seen_gpus=0),
+    "no batch": replace(SAID, batch=BatchSetting(0)),
+}
+
+
+@pytest.mark.parametrize("said", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+def test_what_cannot_be_true_is_taken_as_not_said(said: GoodputReport) -> None:
+    assert credible(SAID)
+    assert not credible(said)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (SAID, False),
+        (replace(SAID, noise=104.0), False),
+        (replace(SAID, noise=110.0), True),
+        (replace(SAID, seen_gpus=4), True),
+        (replace(SAID, batch=BatchSetting(256, 1)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, compute=(0.0101, 0.001))),)), False),
+        (replace(SAID, fits=(("gpu", replace(FIT, compute=(0.03, 0.001))),)), True),
+        (replace(SAID, fits=(("gpu", FIT), ("other", FIT))), True),
+    ],
+)
+def test_only_what_differs_from_the_last_is_told_again(said: GoodputReport, told: bool) -> None:
+    assert is_news(None, said)
+    assert is_news(SAID, said) == told
+
+
+@dataclass(slots=True)
+class Clock:
+    time: float = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+
+@dataclass(slots=True)
+class Stage:
+    """One job that runs on one node, and what the ring hears of it."""
+
+    machines: LiveBackend
+    clock: Clock
+
+    def say(self, after: float, **said: Any) -> list[Event]:
+        """Some seconds later the job's node reports; what the ring hears."""
+        self.clock.time += after
+        run = RunReport(job=0, incarnation=1, phase="running", **said)
+        self.machines.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[run]))
+        return list(self.machines.wait(self.clock.time).events)
+
+
+def stage(batch: BatchSetting | None, limits: BatchLimits | None = None) -> Stage:
+    clock = Clock()
+    cluster = parse_cluster("gpu:1x2")
+    machines = LiveBackend(cluster, clock, lambda *_: 1.0)
+    machines.hello(Hello(PROTOCOL, "gpu-0", "b", "gpu", 2, "here"))
+    spec = JobSpec("job", 0.0, 2, 100.0, 2, 2, batch_size=64, limits=limits)
+    machines.submit([(spec, Launch("job", ("train",)))], None)
+    machines.wait(0.0)
+    machines.send([Start(0, 1, Placement(((0, 2),)), batch)])
+    made = Stage(machines, clock)
+    assert [type(event) for event in made.say(1.0, done=0.0)] == [JobStarted]
+    return made
+
+
+def test_a_batch_size_that_the_script_changed_is_told_with_its_new_speed_once() -> None:
+    it = stage(None)
+    assert it.say(1.0, done=2.0, session=SessionReport(rate=2.0, batch_size=64)) == []
+    # The change is told when its speed is known.
+    assert it.say(1.0, done=4.0, session=SessionReport(batch_size=128)) == []
+    changed = it.say(1.0, done=7.0, session=SessionReport(rate=3.0, batch_size=128))
+    assert changed == [BatchChanged(4.0, 0, 1, 3.0, 7.0, 128)]
+    assert it.say(1.0, done=10.0, session=SessionReport(rate=3.0, batch_size=128)) == []
+
+
+def test_a_job_that_adapts_is_heard_of_by_its_profile_and_told_what_it_may_do() -> None:
+    it = stage(ADAPTIVE, BatchLimits(64, 512, 1, 64))
+    [order] = it.machines.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[])).runs
+    assert (order.work, order.batch, order.limits) == (100.0, ADAPTIVE, BatchLimits(64, 512, 1, 64))
+    said = SessionReport(rate=2.0, batch_size=128, profile=SAID)
+    assert it.say(1.0, done=2.0, session=said) == [JobProfiled(2.0, 0, 1, 2.0, 2.0, SAID, loud=True)]
+    noisier = replace(SAID, noise=200.0)
+    again = SessionReport(rate=2.0, batch_size=128, profile=noisier)
+    assert it.say(1.0, done=4.0, session=again) == []
+    assert it.say(5.0, done=14.0, session=again) == [JobProfiled(8.0, 0, 1, 2.0, 14.0, noisier, loud=False)]
+    assert it.say(6.0, done=26.0, session=again) == []
+
+
+def test_what_a_job_that_was_killed_did_without_a_word_is_not_counted() -> None:
+    it = stage(None)
+    it.machines.send([Stop(0, 1)])
+    it.clock.time += 50.0
+    ended = RunReport(job=0, incarnation=1, phase="ended", exits=[RankExit(0, -15), RankExit(1, -15)])
+    it.machines.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[ended]))
+    [stopped] = it.machines.wait(60.0).events
+    assert stopped == JobStopped(51.0, 0, 1, 0.0)
+
+
+def test_a_job_that_loaded_for_long_is_taken_to_be_where_it_says_it_is() -> None:
+    it = stage(None)
+    assert it.say(8.0, done=0.0) == []
+    assert it.say(1.0, done=1.0) == [JobMeasured(10.0, 0, 1, 1.0, 1.0)]
+    assert [event for at in range(2, 30) for event in it.say(1.0, done=float(at))] == []
+
+
+def test_a_job_is_expected_to_go_as_fast_as_it_was_measured_before_it_was_stopped() -> None:
+    it = stage(None)
+    heard = [event for at in range(1, 7) for event in it.say(1.0, done=3.0 * at)]
+    assert heard == [JobMeasured(7.0, 0, 1, 3.0, 18.0)]
+    it.machines.send([Stop(0, 1)])
+    ended = RunReport(
+        job=0, incarnation=1, phase="ended", done=20.0, saved=20.0, exits=[RankExit(0, 0), RankExit(1, 0)]
+    )
+    it.machines.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[ended]))
+    it.machines.wait(it.clock.time)
+    it.machines.send([Start(0, 2, Placement(((0, 2),)), None)])
+    again = RunReport(job=0, incarnation=2, phase="running")
+    it.machines.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[again]))
+    assert it.machines.wait(it.clock.time).events == (JobStarted(7.0, 0, 2, 3.0, 20.0),)

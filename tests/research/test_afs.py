@@ -1,0 +1,62 @@
+"""AFS's experiment on a small piece: its figures come out, are kept, and are found again."""
+
+from pathlib import Path
+
+import pytest
+
+from shoal.core.errors import InputError
+from shoal.research.repro.afs import FIGURES, AfsVariant, JctRatio, figure_table, measured, ratios, trace, variants
+from shoal.research.repro.setting import Kept
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two traces of thirty jobs: one that keeps the cluster busy, one that does not."""
+    made = tmp_path_factory.mktemp("traces")
+    for number, gap in ((4, 300), (9, 20_000)):
+        rows = "\n".join(f"{i},{gap * i},{3000 + 977 * (i % 7)},{(1, 8, 1, 4, 16)[i % 5]}" for i in range(30))
+        (made / f"{number:02d}_made.csv").write_text(f"job_id,submit_s,duration_s,num_gpus\n{rows}\n")
+    return made
+
+
+def test_every_figure_has_a_row_for_each_ratio_and_nothing_kept_is_run_again(folder: Path, tmp_path: Path) -> None:
+    kept, told = tmp_path / "kept.jsonl", list[str]()
+    wanted = variants(FIGURES.values())
+    results = measured(folder, wanted, traces=(4, 9), seeds=(0,), kept=Kept(kept), tell=told.append)
+    assert len(kept.read_text().splitlines()) == len(told) == 2 * len(wanted)
+    for figure in FIGURES.values():
+        made = figure_table(figure, results, (4, 9), (0,))
+        assert [row[0].count(" / ") for row in made.cells()] == [1] * len(figure.ratios)
+        assert made.notes() == [f"paper: {figure.paper}"]
+    again = measured(folder, wanted, traces=(4, 9), seeds=(0,), kept=Kept(kept), tell=told.append)
+    assert again == results
+    assert len(told) == 2 * len(wanted), "what is kept is not run again"
+
+
+def test_a_ratio_is_the_base_over_ours_averaged_over_seeds(folder: Path) -> None:
+    afs = JctRatio(AfsVariant("srtf"), AfsVariant("afs-l"))
+    results = measured(folder, (afs.base, afs.ours), traces=(4, 9), seeds=(0, 1))
+    busy, idle = ratios(results, afs, (4, 9), (0, 1))
+    by_hand = [results[9, s, afs.base].mean / results[9, s, afs.ours].mean for s in (0, 1)]
+    assert idle == pytest.approx((by_hand[0] * by_hand[1]) ** 0.5)
+    assert idle > 1.5, "alone on the cluster an elastic job has more than it asked for"
+    assert busy > 1.0
+
+
+def test_only_the_first_jobs_are_taken_where_that_is_asked(folder: Path) -> None:
+    assert len(trace(folder, 4, 0, jobs=5).jobs) == 5
+    assert trace(folder, 4, 0, jobs=5).jobs == trace(folder, 4, 0).jobs[:5]
+
+
+def test_a_folder_without_the_trace_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match="05_"):
+        trace(folder, 5, 0)
+
+
+def test_a_run_of_other_jobs_does_not_stand_for_this_one(folder: Path, tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept.jsonl")
+    wanted = variants([FIGURES["13"]])
+    five, six = (measured(folder, wanted, traces=(9,), seeds=(0,), jobs=n, kept=kept) for n in (5, 6))
+    assert {row.policy for row in five.values()} == {"afs-l", "afs-p", "afs-s"}
+    assert all(row.tail >= row.mean > 0 for row in five.values())
+    assert five != six

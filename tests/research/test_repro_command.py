@@ -1,0 +1,86 @@
+"""``shoal repro``: what there is, what it gives for people and for machines, and what it refuses."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from shoal.core.errors import InputError
+from shoal.research.repro import registry
+from shoal.research.repro.registry import Reproduction, chosen, reproductions
+from shoal.research.repro.setting import Kept, Setting
+from shoal.research.repro.table import Column, Table, table
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def _made(setting: Setting) -> Sequence[Table]:
+    setting.tell("one run")
+    count = setting.kept.get({"n": 1}, lambda: 1.5)
+    columns = [Column("policy"), Column("share", ".0%")]
+    return [table("a table", columns, [["fifo", count], ["srtf", None]], "2 for all", "quick" if setting.quick else "")]
+
+
+@pytest.fixture
+def one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two reproductions, one of which reads data."""
+    known = {n: Reproduction(n, "A paper", "shares", _made, needs) for n, needs in (("a-1", ""), ("a-2", "traces/x"))}
+    monkeypatch.setattr(registry, "reproductions", lambda: known)
+
+
+def test_everything_listed_has_a_name_of_its_own_and_says_what_it_shows(shoal: Cli) -> None:
+    rows = json.loads(shoal("repro", "list", "--json")[1])
+    assert [row["name"] for row in rows] == list(reproductions())
+    assert len({row["what"] for row in rows}) == len(rows)
+    assert {row["name"].split("-")[0] for row in rows} >= {"afs", "themis"}
+
+
+@pytest.mark.usefixtures("one")
+def test_a_table_is_shown_with_the_papers_word_beside_it(shoal: Cli) -> None:
+    _, said, _ = shoal("repro", "run", "a-1", "--quick")
+    assert "A paper, a table" in said
+    assert "150%" in said
+    assert "–" in said
+    assert "paper: 2 for all" in said
+    assert "here: quick" in said
+
+
+@pytest.mark.usefixtures("one")
+def test_machines_get_numbers_as_they_are(shoal: Cli, tmp_path: Path) -> None:
+    (tmp_path / "traces" / "x").mkdir(parents=True)
+    _, answer, told = shoal("repro", "run", "a-*", "--data", str(tmp_path), "--json")
+    first, second = json.loads(answer)
+    assert "one run" in told
+    assert (first["name"], second["name"]) == ("a-1", "a-2")
+    assert first["rows"] == [{"policy": "fifo", "share": 1.5}, {"policy": "srtf", "share": None}]
+
+
+@pytest.mark.usefixtures("one")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["b-1"], "'b-1'"),
+        (["b-*"], "'b-*'"),
+        (["a-2", "--data", "/nowhere"], "traces/x"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_refused(shoal: Cli, arguments: list[str], said: str) -> None:
+    code, _, told = shoal("repro", "run", *arguments)
+    assert code == 2
+    assert said in told
+
+
+def test_names_ending_in_a_star_stand_for_all_that_begin_so() -> None:
+    assert [r.name for r in chosen(["themis-*", "themis-17"])] == [
+        n for n in reproductions() if n.startswith("themis-")
+    ]
+
+
+def test_results_are_kept_in_a_file_and_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "kept"
+    assert Kept(file).get({"a": 1, "b": 2}, lambda: 3.0) == 3.0
+    assert Kept(file).get({"b": 2, "a": 1}, lambda: 4.0) == 3.0
+    file.write_text("hello\n")
+    with pytest.raises(InputError, match="line 1"):
+        Kept(file)
