@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.core.arrays import Floats
 from shoal.core.commands import Start
 from shoal.core.events import Event, JobCrashed, JobStarted, JobSubmitted, NodeLost
 from shoal.core.job import JobSpec
@@ -30,7 +31,7 @@ from shoal.perf.estimator import (
     sightings,
     type_of,
 )
-from shoal.perf.matrix_completion import Floats, complete
+from shoal.perf.matrix_completion import complete
 from shoal.perf.model import ProfiledModel
 from shoal.policy.classic.gandiva import Gandiva
 from shoal.scenario.scenario import Scenario, replay_file, run

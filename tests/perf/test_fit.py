@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 from shoal.core.goodput import StepFit
 from shoal.core.topology import Locality

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import BatchLimits, BatchSetting, JobSpec
 from shoal.policy.pollux.autoscaling import (

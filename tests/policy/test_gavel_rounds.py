@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from shoal.core.arrays import Floats, Indices
 from shoal.policy.gavel.rounds import NOBODY, WINDOW, Cells, cells_of, exchanged, next_round
 from shoal.solve.prices import equal_share_speed, max_min
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 POINTS = 0.02
 
@@ -38,7 +35,7 @@ def play(
     room = np.array(capacity, dtype=np.intp)
     received, sits = np.zeros(len(cells)), np.zeros(len(cells), dtype=bool)
     history = [received.copy()]
-    answers: list[Ints] = []
+    answers: list[Indices] = []
     for t in range(rounds):
         begin = max(t - WINDOW + 1, 0)
         owed, lately = cells.share * t - received, cells.share * (t - begin) - (received - history[begin])
@@ -57,7 +54,7 @@ def play(
     return np.array(history)
 
 
-def fair_shares(seed: int, widest: int = 1) -> tuple[Floats, Ints, Ints]:
+def fair_shares(seed: int, widest: int = 1) -> tuple[Floats, Indices, Indices]:
     """Max-min fair shares of random jobs on random GPUs, their gangs and the capacity."""
     chance = np.random.default_rng(seed)
     kinds = int(chance.integers(1, 7))
@@ -70,7 +67,7 @@ def fair_shares(seed: int, widest: int = 1) -> tuple[Floats, Ints, Ints]:
     return max_min(speeds, width, room, weights).X, gangs, capacity
 
 
-def tight_shares(seed: int) -> tuple[Floats, Ints, Ints]:
+def tight_shares(seed: int) -> tuple[Floats, Indices, Indices]:
     """Shares that leave no GPU a moment free, on few GPUs, many jobs with all or nearly all of their time."""
     chance = np.random.default_rng(seed)
     kinds = int(chance.integers(1, 5))
@@ -85,7 +82,7 @@ def tight_shares(seed: int) -> tuple[Floats, Ints, Ints]:
     return np.where(shares > 0.002, shares, 0.0), np.ones(jobs, dtype=np.intp), capacity
 
 
-def loose_shares(seed: int) -> tuple[Floats, Ints, Ints]:
+def loose_shares(seed: int) -> tuple[Floats, Indices, Indices]:
     """Shares of any size that leave GPUs free, as the cost policies' do."""
     chance = np.random.default_rng(seed)
     kinds = int(chance.integers(1, 7))
@@ -96,7 +93,7 @@ def loose_shares(seed: int) -> tuple[Floats, Ints, Ints]:
     return np.where(shares > 0.005, shares, 0.0), np.ones(jobs, dtype=np.intp), capacity
 
 
-def packable_shares(seed: int) -> tuple[Floats, Ints, Ints]:
+def packable_shares(seed: int) -> tuple[Floats, Indices, Indices]:
     """Shares of gangs that can be carried out: a mixture of a few rounds, each packed with whatever fits."""
     chance = np.random.default_rng(seed)
     kinds = int(chance.integers(1, 4))

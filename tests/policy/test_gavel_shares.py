@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from shoal.core.arrays import Floats
 from shoal.core.events import JobSubmitted
 from shoal.core.job import JobSpec
 from shoal.core.snapshot import Snapshot
@@ -21,8 +21,6 @@ from shoal.policy.gavel.fairness import GavelFinishTime, GavelMakespan, GavelMax
 from shoal.policy.gavel.hierarchy import GavelHierarchical
 from shoal.policy.gavel.problem import HOUR, ShareProblem, Shares
 from shoal.policy.gavel.sums import GavelFifo, GavelShortest, GavelThroughput
-
-Floats = NDArray[np.float64]
 
 PRICES = {"v100": 2.48, "p100": 1.46, "k80": 0.45}
 MODELS = [("ResNet-18", 64), ("ResNet-50", 32), ("Transformer", 64), ("LM", 20), ("A3C", 1), ("CycleGAN", 1)]

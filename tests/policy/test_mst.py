@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.core.arrays import Floats
 from shoal.core.commands import Start
-from shoal.core.decision import Floats, Grant
+from shoal.core.decision import Grant
 from shoal.core.events import BatchChanged, JobStarted, JobSubmitted
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 from shoal.report.compare import MEASURES, bootstrap_interval, compare, t_interval
 from shoal.report.files import StoredRun
-from shoal.report.history import Floats
 from shoal.report.metrics import DEFINITIONS, JobTable
 from shoal.report.tables import change, table
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from shoal.core.arrays import Flags
 from shoal.solve.allotment import STAY, Allotment, AllotmentOptions, allot
 from shoal.solve.genetic_search import evolve
-from shoal.solve.multiple_choice import Flags
 from shoal.solve.node_packing import Seats
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from shoal.core.arrays import Floats
 from shoal.solve import linear_objectives, prices, ratio_program
 from shoal.solve.consolidation import (
     Localities,
@@ -22,7 +22,6 @@ from shoal.solve.consolidation import (
 from shoal.solve.prices import ShareNode
 from shoal.solve.prices.paths import FinishTime, Proportional, Tree
 
-Floats = NDArray[np.float64]
 SEEDS = pytest.mark.parametrize("block", range(6))
 """50 instances each."""
 

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from shoal.core.decision import Floats
-from shoal.solve.knapsack import NONE, Ints, heaviest
+from shoal.core.arrays import Floats, Indices
+from shoal.solve.knapsack import NONE, heaviest
 
 
-def drawn(seed: int) -> tuple[Ints, Ints, Ints, Floats, list[int], int]:
+def drawn(seed: int) -> tuple[Indices, Indices, Indices, Floats, list[int], int]:
     """Up to eight rows with options on up to three kinds, some of them worth nothing."""
     chance = np.random.default_rng(seed)
     rows, kinds = int(chance.integers(1, 9)), int(chance.integers(1, 4))
@@ -19,7 +19,7 @@ def drawn(seed: int) -> tuple[Ints, Ints, Ints, Floats, list[int], int]:
     return row, kind, width, chance.normal(1.0, 2.0, len(row)), chance.integers(0, 9, kinds).tolist(), rows
 
 
-def reference(row: Ints, kind: Ints, width: Ints, worth: Floats, capacity: list[int], rows: int) -> float:
+def reference(row: Indices, kind: Indices, width: Indices, worth: Floats, capacity: list[int], rows: int) -> float:
     """The heaviest packing as a mixed-integer program."""
     if not len(row):
         return 0.0
@@ -30,7 +30,7 @@ def reference(row: Ints, kind: Ints, width: Ints, worth: Floats, capacity: list[
     return -float(found.fun)
 
 
-def check_possible(row: Ints, kind: Ints, width: Ints, capacity: list[int], taken: Ints) -> None:
+def check_possible(row: Indices, kind: Indices, width: Indices, capacity: list[int], taken: Indices) -> None:
     picked = taken[taken >= 0]
     assert (row[picked] == np.flatnonzero(taken >= 0)).all()
     assert (np.bincount(kind[picked], width[picked], len(capacity)) <= capacity).all()

@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack, vstack
 
+from shoal.core.arrays import Floats, Indices
 from shoal.core.errors import InputError
 from shoal.solve.linear_objectives import TimeShares, fifo, maximise_throughput, shortest_job_first
 from shoal.solve.linear_program import LpSession
 
-Floats = NDArray[np.float64]
 Problem = tuple[Floats, Floats, Floats]
 
 
@@ -36,7 +35,7 @@ def limits(problem: Problem) -> tuple[csr_array, Floats, Floats]:
     return rows, np.concatenate([np.ones(jobs), capacity]), usable.astype(float).ravel()
 
 
-def throughputs(speed: Floats, some: NDArray[np.intp]) -> csr_array:
+def throughputs(speed: Floats, some: Indices) -> csr_array:
     """Minus the throughput of ``some`` jobs, a row each."""
     types = speed.shape[1]
     columns = (some[:, None] * types + np.arange(types)).ravel()

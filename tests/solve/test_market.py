@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 from shoal.solve.market import Equilibrium, leontief, linear
-
-Floats = NDArray[np.float64]
 
 EXACT = 1e-6
 

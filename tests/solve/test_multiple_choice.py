@@ -6,10 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.solve.multiple_choice import Chosen, Floats, Ints, best_choices
+from shoal.core.arrays import Floats, Indices
+from shoal.solve.multiple_choice import Chosen, best_choices
 
 
-def by_trying_all(worth: Floats, units: Ints, pools: Ints, capacity: list[int]) -> float:
+def by_trying_all(worth: Floats, units: Indices, pools: Indices, capacity: list[int]) -> float:
     best = 0.0
     for picks in product(range(-1, worth.shape[1]), repeat=len(worth)):
         rows = [i for i, c in enumerate(picks) if c >= 0]
@@ -19,7 +20,7 @@ def by_trying_all(worth: Floats, units: Ints, pools: Ints, capacity: list[int]) 
     return best
 
 
-def checked(worth: Floats, units: Ints, pools: Ints, capacity: list[int]) -> Chosen:
+def checked(worth: Floats, units: Indices, pools: Indices, capacity: list[int]) -> Chosen:
     """The choices, after seeing that they fit and are worth what is said of them."""
     chosen = best_choices(worth, units, pools, capacity)
     rows = np.flatnonzero(chosen.picks >= 0)
@@ -32,7 +33,7 @@ def checked(worth: Floats, units: Ints, pools: Ints, capacity: list[int]) -> Cho
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[Floats, Ints, Ints, list[int]]:
+def problems(draw: st.DrawFn) -> tuple[Floats, Indices, Indices, list[int]]:
     rows, columns, pools = draw(st.integers(0, 5)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
     chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     # Few distinct values make ties, which prices alone cannot break.
@@ -45,7 +46,7 @@ def problems(draw: st.DrawFn) -> tuple[Floats, Ints, Ints, list[int]]:
 
 @settings(max_examples=150, deadline=None)
 @given(problems())
-def test_nothing_that_fits_is_worth_more(problem: tuple[Floats, Ints, Ints, list[int]]) -> None:
+def test_nothing_that_fits_is_worth_more(problem: tuple[Floats, Indices, Indices, list[int]]) -> None:
     chosen = checked(*problem)
     assert chosen.exact
     assert np.isclose(chosen.value, by_trying_all(*problem))

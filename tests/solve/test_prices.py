@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 from shoal.solve.prices import (
     Filling,
@@ -21,8 +21,6 @@ from shoal.solve.prices import (
     makespan,
     max_min,
 )
-
-Floats = NDArray[np.float64]
 
 
 def floats(values: object) -> Floats:

@@ -6,12 +6,10 @@ from math import lcm
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags, Floats
 from shoal.solve.prices import Filling, ShareNode, hierarchical, max_min
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Problem = tuple[Floats, Floats, Floats]
 Line = list[Fraction]
 

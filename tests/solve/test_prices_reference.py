@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, hstack
 
+from shoal.core.arrays import Flags, Floats
 from shoal.solve.prices import (
     ShareNode,
     feasible,
@@ -18,7 +18,6 @@ from shoal.solve.prices import (
     max_min,
 )
 
-Floats = NDArray[np.float64]
 Problem = tuple[Floats, Floats, Floats]
 _TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10, "presolve": False}
 """Presolve now and then calls a program infeasible whose only feasible point is the one it was made from."""
@@ -88,7 +87,7 @@ def best(problem: Problem, rate: Floats) -> float:
     return written.raised(np.zeros(written.rows), rate / written.fastest)[0]
 
 
-def literal_levels(problem: Problem, rates: Callable[[NDArray[np.bool_]], Floats]) -> Floats:
+def literal_levels(problem: Problem, rates: Callable[[Flags], Floats]) -> Floats:
     """Raise all that still rise, freeze who is full or whose level has a price, and again, until all are frozen."""
     written = Written(problem)
     levels, frozen = np.zeros(written.rows), np.zeros(written.rows, dtype=bool)
@@ -175,10 +174,10 @@ def random_tree(chance: np.random.Generator, rows: list[int], depth: int) -> Sha
     return ShareNode(children, float(chance.integers(1, 4)), policy)
 
 
-def shared_out(root: ShareNode, weights: Floats) -> Callable[[NDArray[np.bool_]], Floats]:
+def shared_out(root: ShareNode, weights: Floats) -> Callable[[Flags], Floats]:
     """How fast each row rises when every node passes its rate on to those under it who still can."""
 
-    def alive(entry: ShareNode | int, frozen: NDArray[np.bool_]) -> bool:
+    def alive(entry: ShareNode | int, frozen: Flags) -> bool:
         return (
             any(alive(child, frozen) for child in entry.children) if isinstance(entry, ShareNode) else not frozen[entry]
         )
@@ -186,7 +185,7 @@ def shared_out(root: ShareNode, weights: Floats) -> Callable[[NDArray[np.bool_]]
     def weight(entry: ShareNode | int) -> float:
         return entry.weight if isinstance(entry, ShareNode) else float(weights[entry])
 
-    def give(entry: ShareNode | int, rate: float, frozen: NDArray[np.bool_], rates: Floats) -> None:
+    def give(entry: ShareNode | int, rate: float, frozen: Flags, rates: Floats) -> None:
         if not isinstance(entry, ShareNode):
             rates[entry] = rate
             return
@@ -196,7 +195,7 @@ def shared_out(root: ShareNode, weights: Floats) -> Callable[[NDArray[np.bool_]]
         for child in able:
             give(child, rate * weight(child) / sum(map(weight, able)), frozen, rates)
 
-    def rates(frozen: NDArray[np.bool_]) -> Floats:
+    def rates(frozen: Flags) -> Floats:
         out = np.zeros(len(weights))
         able = [child for child in root.children if alive(child, frozen)]
         if root.policy == "fifo":

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
+from shoal.core.arrays import Flags, Floats
 from shoal.core.errors import InputError
 from shoal.solve.linear_objectives import TimeShares, maximise_throughput
 from shoal.solve.linear_program import LpSession
 from shoal.solve.ratio_program import cheapest
 
-Floats = NDArray[np.float64]
 Problem = tuple[Floats, Floats, Floats]
 
 
@@ -25,9 +24,9 @@ def random_problem(chance: np.random.Generator, most: int = 80) -> Problem:
     return speed, gangs, chance.integers(0, 4 + jobs // 2, types).astype(float)
 
 
-def usable(problem: Problem) -> NDArray[np.bool_]:
+def usable(problem: Problem) -> Flags:
     speed, gangs, capacity = problem
-    can: NDArray[np.bool_] = (speed > 0) & (gangs[:, None] <= capacity)
+    can: Flags = (speed > 0) & (gangs[:, None] <= capacity)
     return can
 
 

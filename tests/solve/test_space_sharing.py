@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, hstack
 
+from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 from shoal.solve import job_classes as crowds
 from shoal.solve.job_classes import JobClasses
 from shoal.solve.linear_objectives import maximise_throughput
 from shoal.solve.linear_program import LpSession
 from shoal.solve.space_sharing import SharedShares, shared_cheapest, shared_makespan, shared_max_min, shared_throughput
-
-Floats = NDArray[np.float64]
 
 
 def random_crowd(chance: np.random.Generator, jobs: int) -> JobClasses:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import lil_array
 
@@ -18,8 +17,6 @@ from shoal.solve.window.classes import classes
 from shoal.solve.window.prices import priced
 from shoal.solve.window.round_counts import Ladder, majorant, usable
 from shoal.solve.window.seating import seated
-
-Floats = NDArray[np.float64]
 
 MIXES = [
     (1, 2, 4, 8),

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.decision import Floats, Ints
+from shoal.core.arrays import Flags, Floats, Indices, Int32s
 from shoal.core.units import Seconds
 
 
@@ -19,14 +19,14 @@ class StaticColumns:
     """What a person declared of a job, by admission number; only ever appended to."""
 
     submitted: Floats
-    gpus: Ints
-    min_gpus: Ints
-    max_gpus: Ints
+    gpus: Int32s
+    min_gpus: Int32s
+    max_gpus: Int32s
     weight: Floats
     work: Floats
     deadline: Floats
-    tenant: Ints
-    app: Ints
+    tenant: Int32s
+    app: Int32s
 
 
 F_ATTAINED, F_RUN, F_DONE, F_SINCE, F_PROGRESS_SINCE, F_RATE, F_CRASH_DONE, F_SPEEDS = range(8)
@@ -48,16 +48,16 @@ class Columns:
     still holds these columns, so a snapshot shows its moment for as long as it is kept.
     """
 
-    def __init__(self, now: Seconds, rows: NDArray[np.intp], static: StaticColumns, floats: Floats, ints: Ints) -> None:
+    def __init__(self, now: Seconds, rows: Indices, static: StaticColumns, floats: Floats, ints: Int32s) -> None:
         sealed(rows)
         self.now = now
         self.rows = rows
         """Admission numbers, ascending."""
         self._static = static
         self._float_block: Floats | None = floats
-        self._int_block: Ints | None = ints
+        self._int_block: Int32s | None = ints
         self._float_rows: list[Floats | None] = [None] * len(floats)
-        self._int_rows: list[Ints | None] = [None] * len(ints)
+        self._int_rows: list[Int32s | None] = [None] * len(ints)
 
     def secure(self) -> None:
         """Gather what nobody has read yet; afterwards the state's blocks may change."""
@@ -76,7 +76,7 @@ class Columns:
             self._float_rows[row] = column
         return column
 
-    def _int(self, row: int) -> Ints:
+    def _int(self, row: int) -> Int32s:
         column = self._int_rows[row]
         if column is None:
             assert self._int_block is not None
@@ -108,17 +108,17 @@ class Columns:
         return self._gather(self._static.submitted)  # type: ignore[return-value]
 
     @cached_property
-    def gpus(self) -> Ints:
+    def gpus(self) -> Int32s:
         """The gang each asked for."""
         return self._gather(self._static.gpus)  # type: ignore[return-value]
 
     @cached_property
-    def min_gpus(self) -> Ints:
+    def min_gpus(self) -> Int32s:
         """The fewest GPUs each can run on."""
         return self._gather(self._static.min_gpus)  # type: ignore[return-value]
 
     @cached_property
-    def max_gpus(self) -> Ints:
+    def max_gpus(self) -> Int32s:
         """The most GPUs each can use."""
         return self._gather(self._static.max_gpus)  # type: ignore[return-value]
 
@@ -138,62 +138,62 @@ class Columns:
         return self._gather(self._static.deadline)  # type: ignore[return-value]
 
     @cached_property
-    def tenant(self) -> Ints:
+    def tenant(self) -> Int32s:
         """Index of each job's tenant."""
         return self._gather(self._static.tenant)  # type: ignore[return-value]
 
     @cached_property
-    def app(self) -> Ints:
+    def app(self) -> Int32s:
         """Index of each job's app; jobs outside any app have one of their own."""
         return self._gather(self._static.app)  # type: ignore[return-value]
 
     @property
-    def state(self) -> Ints:
+    def state(self) -> Int32s:
         """Each job's ``JobState``."""
         return self._int(I_STATE)
 
     @property
-    def held(self) -> Ints:
+    def held(self) -> Int32s:
         """GPUs held now; 0 when waiting."""
         return self._int(I_HELD)
 
     @property
-    def kind(self) -> Ints:
+    def kind(self) -> Int32s:
         """Index of the kind held now; −1 when waiting."""
         return self._int(I_KIND)
 
     @property
-    def incarnation(self) -> Ints:
+    def incarnation(self) -> Int32s:
         """How often each has been started or resized."""
         return self._int(I_INCARNATION)
 
     @property
-    def seats(self) -> Ints:
+    def seats(self) -> Int32s:
         """Index into the table of placements; −1 when waiting."""
         return self._int(I_SEATS)
 
     @property
-    def partner(self) -> Ints:
+    def partner(self) -> Int32s:
         """Admission number of the job GPUs are shared with; −1 for none."""
         return self._int(I_PARTNER)
 
     @property
-    def starts(self) -> Ints:
+    def starts(self) -> Int32s:
         """How often each was started."""
         return self._int(I_STARTS)
 
     @property
-    def crashes(self) -> Ints:
+    def crashes(self) -> Int32s:
         """How often in a row each crashed through its own fault without getting further in between."""
         return self._int(I_CRASHES)
 
     @property
-    def batch_size(self) -> Ints:
+    def batch_size(self) -> Int32s:
         """The batch size each runs at, as last reported; 0 when unknown."""
         return self._int(I_BATCH)
 
     @property
-    def measured(self) -> Ints:
+    def measured(self) -> Int32s:
         """Head of each job's chain of measurements; −1 for none."""
         return self._int(I_MEASURED)
 
@@ -217,7 +217,7 @@ class Columns:
         """Seconds each has held GPUs until now."""
         return self._until_now(F_RUN, self.held > 0)
 
-    def _until_now(self, row: int, speed: Ints | NDArray[np.bool_]) -> Floats:
+    def _until_now(self, row: int, speed: Int32s | Flags) -> Floats:
         column: Floats = self._float(row) + speed * (self.now - self._float(F_SINCE))
         sealed(column)
         return column

@@ -13,8 +13,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags, Floats, Int8s, Int32s, Strings, UInt8s
 from shoal.core.errors import PolicyError
 from shoal.core.job import BatchSetting
 from shoal.core.topology import Placement
@@ -23,10 +23,8 @@ from shoal.core.units import JobId, Seconds
 if TYPE_CHECKING:
     from shoal.core.snapshot import Snapshot
 
-Ints: TypeAlias = NDArray[np.int32]
-Floats: TypeAlias = NDArray[np.float64]
 Number: TypeAlias = float | str
-NumberColumn: TypeAlias = Floats | Ints | NDArray[np.str_] | float | str
+NumberColumn: TypeAlias = Floats | Int32s | Strings | float | str
 
 
 _LITTLE = np.dtype("<i4")
@@ -216,12 +214,12 @@ class Verdicts(Mapping[JobId, Verdict]):
         self,
         snapshot: "Snapshot",
         *,
-        gpus: Ints,
-        codes: NDArray[np.uint8],
+        gpus: Int32s,
+        codes: UInt8s,
         numbers: Numbers | None = None,
-        kinds: NDArray[np.int8] | None = None,
-        partners: Ints | None = None,
-        consolidated: NDArray[np.bool_] | None = None,
+        kinds: Int8s | None = None,
+        partners: Int32s | None = None,
+        consolidated: Flags | None = None,
         batches: Mapping[int, BatchSetting] | None = None,
         placements: Mapping[int, Placement] | None = None,
         own: Mapping[int, Verdict] | None = None,
@@ -267,8 +265,8 @@ class Verdicts(Mapping[JobId, Verdict]):
     def _with_details(
         cls,
         snapshot: "Snapshot",
-        gpus: Ints,
-        codes: NDArray[np.uint8],
+        gpus: Int32s,
+        codes: UInt8s,
         own: Mapping[int, Verdict],
         special: list[tuple[int, Grant]],
     ) -> "Verdicts":

@@ -8,9 +8,7 @@ An event is *loud* when somebody may deserve another decision because of it; qui
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from shoal.core.arrays import UInt8s
 from shoal.core.bids import Rows
 from shoal.core.decision import ReasonCode
 from shoal.core.goodput import GoodputReport
@@ -215,7 +213,7 @@ class EventBatch:
     events: tuple[Event, ...]
     over: bool = False
 
-    def calls_for_decision(self, review_at: Seconds, told: NDArray[np.uint8]) -> bool:
+    def calls_for_decision(self, review_at: Seconds, told: UInt8s) -> bool:
         """Whether anybody may deserve another decision now; if not, this is only recorded and folded.
 
         ``told`` are the codes of the last verdicts: the end of a run matters where somebody was kept waiting for it.

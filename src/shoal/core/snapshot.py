@@ -10,11 +10,10 @@ from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags, Floats
 from shoal.core.bids import StandingBid
 from shoal.core.columns import Columns, sealed
-from shoal.core.decision import Floats
 from shoal.core.free_gpus import FrozenFreeGpus
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
@@ -300,11 +299,11 @@ class Snapshot:
         return JobViews(self)  # not kept: a snapshot that points to itself would outlive its cycle
 
     @cached_property
-    def possible(self) -> NDArray[np.bool_]:
+    def possible(self) -> Flags:
         """Which jobs could run on the whole cluster, as it is now, if they were alone."""
         columns, capacity = self.columns, self.cluster.capacity
         if len(capacity) == 1:
-            fits: NDArray[np.bool_] = (columns.gpus <= capacity[0]) & (columns.best_speed > 0)
+            fits: Flags = (columns.gpus <= capacity[0]) & (columns.best_speed > 0)
         else:
             fits = np.any((columns.gpus[:, None] <= np.asarray(capacity)) & (columns.speeds > 0), axis=1)
         sealed(fits)

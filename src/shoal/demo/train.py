@@ -11,11 +11,9 @@ import sys
 import time
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats
 from shoal.trainer.numpy_training import ArrayTraining
-
-Floats = NDArray[np.float64]
 
 _CLASSES, _FEATURES, _BATCH, _RATE = 10, 64, 128, 0.5
 _PRINT_EVERY = 20

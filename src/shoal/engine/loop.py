@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import UInt8s
 from shoal.core.commands import Command
 from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts, in_words
 from shoal.core.errors import PolicyError
@@ -87,7 +87,7 @@ class Loop:
     watch: Callable[[Snapshot, Judgement], None] | None = None
     review_at: Seconds = float("inf")
     judge: Callable[[Snapshot, Policy, Placer, MovePlanner], Judgement] = judge
-    told: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
+    told: UInt8s = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
     """Codes of the last verdicts."""
 
     def cycle(self) -> bool:

@@ -10,8 +10,8 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import UInt8s
 from shoal.core.errors import JournalError, ShoalError
 from shoal.core.events import EventBatch
 from shoal.core.interfaces import MovePlanner, Placer, Policy
@@ -43,7 +43,7 @@ class Scheduler:
     judge: Callable[[Snapshot, Policy, Placer, MovePlanner], Judgement] = judge
 
 
-_NOBODY: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+_NOBODY: UInt8s = np.empty(0, dtype=np.uint8)
 
 
 class ReplayDifference(ShoalError):
@@ -124,7 +124,7 @@ def _assume(state: State, written: Decided) -> None:
         raise JournalError(f"decision {state.cycle} cannot have been carried out: {error!r}") from error
 
 
-def _check(crew: Scheduler, written: Decided, watch: Callable[[Snapshot, Judgement], None] | None) -> NDArray[np.uint8]:
+def _check(crew: Scheduler, written: Decided, watch: Callable[[Snapshot, Judgement], None] | None) -> UInt8s:
     """Derive one decision again; the codes of its verdicts."""
     state = crew.state
     snapshot = state.freeze()

@@ -12,8 +12,8 @@ from typing import Any
 from weakref import ref
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats, Indices, Int32s
 from shoal.core.bids import StandingBid
 from shoal.core.columns import (
     F_ATTAINED,
@@ -39,7 +39,6 @@ from shoal.core.columns import (
     StaticColumns,
 )
 from shoal.core.commands import Command, Resize, Start, Stop
-from shoal.core.decision import Floats, Ints
 from shoal.core.errors import JournalError
 from shoal.core.events import (
     AppBid,
@@ -103,11 +102,11 @@ class State:
         self._learned = TrainingReports()
         self._bids: Mapping[int, StandingBid] = {}
         self._count = 0
-        self._live: NDArray[np.intp] = np.empty(_FIRST_CAPACITY, dtype=np.intp)
+        self._live: Indices = np.empty(_FIRST_CAPACITY, dtype=np.intp)
         self._live_count = 0
         self._static = _static_columns(_FIRST_CAPACITY)
         self._floats: Floats = np.zeros((F_SPEEDS + len(topology.kinds), _FIRST_CAPACITY))
-        self._ints: Ints = np.zeros((I_ROWS, _FIRST_CAPACITY), dtype=np.int32)
+        self._ints: Int32s = np.zeros((I_ROWS, _FIRST_CAPACITY), dtype=np.int32)
 
     @property
     def live(self) -> int:
@@ -489,7 +488,7 @@ def _static_columns(size: int) -> StaticColumns:
     def floats() -> Floats:
         return np.zeros(size)
 
-    def ints() -> Ints:
+    def ints() -> Int32s:
         return np.zeros(size, dtype=np.int32)
 
     return StaticColumns(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats
 from shoal.core.events import JobReleased
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState

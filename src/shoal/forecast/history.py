@@ -6,8 +6,9 @@ from math import inf
 
 import numpy as np
 
+from shoal.core.arrays import Floats
 from shoal.core.commands import Stop
-from shoal.core.decision import Floats, ReasonCode
+from shoal.core.decision import ReasonCode
 from shoal.core.events import EventBatch, JobCompleted, JobCrashed, JobStopped
 from shoal.core.units import Seconds
 from shoal.store.codec import Decided, Record

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
+from shoal.core.arrays import Floats
 from shoal.core.commands import Stop
-from shoal.core.decision import Floats
 from shoal.core.errors import InputError, JournalError, ShoalError
 from shoal.core.events import EventBatch, JobCompleted, JobCrashed
 from shoal.core.job import JobSpec

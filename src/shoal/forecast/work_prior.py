@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri_exp
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats, Indices
 from shoal.core.units import Seconds
 
 DECLARED_SPREAD = 0.3
@@ -45,9 +44,9 @@ class Known:
     run_times: Floats
 
     @property
-    def longer(self) -> NDArray[np.intp]:
+    def longer(self) -> Indices:
         """By job: how many completed jobs ran longer than it has so far."""
-        longer: NDArray[np.intp] = len(self.run_times) - np.searchsorted(self.run_times, self.run_seconds, side="right")
+        longer: Indices = len(self.run_times) - np.searchsorted(self.run_times, self.run_seconds, side="right")
         return longer
 
     def bases(self) -> list[Basis]:

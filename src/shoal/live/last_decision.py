@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags
 from shoal.core.decision import ReasonCode, Verdicts
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
@@ -25,7 +25,7 @@ class LastDecision:
     verdicts: Verdicts
     carry: object | None = None
     """What the policy remembers of it."""
-    news: NDArray[np.bool_] = field(init=False)
+    news: Flags = field(init=False)
 
     def __post_init__(self) -> None:
         self.news = np.ones(len(self.verdicts.gpus), dtype=bool)

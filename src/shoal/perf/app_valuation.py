@@ -16,12 +16,9 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats, Int64s
 from shoal.core.bids import Rows
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,12 +48,12 @@ class Work:
 class Use:
     """By number of GPUs: how many of them an app can use, and on how many its widest job would run."""
 
-    gpus: Ints
-    widest: Ints
+    gpus: Int64s
+    widest: Int64s
 
     @cached_property
-    def _whole(self) -> Ints:
-        whole: Ints = np.flatnonzero(self.gpus == np.arange(len(self.gpus)))
+    def _whole(self) -> Int64s:
+        whole: Int64s = np.flatnonzero(self.gpus == np.arange(len(self.gpus)))
         whole.flags.writeable = False
         return whole
 
@@ -64,7 +61,7 @@ class Use:
     def _all_sizes(self) -> tuple[int, ...]:
         return tuple(self.sizes().tolist())
 
-    def sizes(self, above: int = 0) -> Ints:
+    def sizes(self, above: int = 0) -> Int64s:
         """The numbers above this one that can be used to the last GPU."""
         return self._whole[int(np.searchsorted(self._whole, above, side="right")) :]
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Estimate, JobView, Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.perf.catalog import TIME_SLICED, Catalog, TypeKey
-from shoal.perf.matrix_completion import Floats, complete
+from shoal.perf.matrix_completion import complete
 from shoal.perf.model import ProfiledModel
 
 RANK, RIDGE = 2, 0.3
@@ -45,11 +45,11 @@ class Fingerprint:
     ``nearness`` holds positions in ``references``; equal distances keep the order of the references.
     """
 
-    references: NDArray[np.intp]
+    references: Indices
     kept: Floats
     left: Floats
     distance: Floats
-    nearness: NDArray[np.intp]
+    nearness: Indices
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Estimator:
 
     library: Floats
     known: Floats
-    families: NDArray[np.intp]
+    families: Indices
     _fingerprints: dict[tuple[int, bytes], Fingerprint] = field(default_factory=dict, repr=False, compare=False)
 
     def knowing(self, known: Floats) -> "Estimator":
@@ -112,7 +112,7 @@ class Estimator:
             found = self._fingerprints[key] = self._completed(references, row)
         return found
 
-    def _completed(self, references: NDArray[np.intp], row: Floats) -> Fingerprint:
+    def _completed(self, references: Indices, row: Floats) -> Fingerprint:
         count = len(references)
         among = self.library[np.ix_(references, references)]
         observed = np.vstack([np.hstack([among, among.T]), row])
@@ -125,7 +125,7 @@ class Estimator:
         return Fingerprint(references, filled[-1, :count], filled[-1, count:], distance, nearness)
 
 
-def profiling_plan(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
+def profiling_plan(count: int, fraction: float, seed: int) -> Flags:
     """Which pairs of types are tried: at most this fraction of them, and as many for every type (one, if that is 0).
 
     The rounds of a tournament in seeded order, so that a larger fraction tries all that a smaller one tries. A type

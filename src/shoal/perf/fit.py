@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats, Indices
 from shoal.core.errors import InputError
 from shoal.core.goodput import StepFit
 from shoal.core.topology import Locality
@@ -145,7 +144,7 @@ class Seen:
 
     passing: Floats
     sync: Floats
-    slots: NDArray[np.intp]
+    slots: Indices
     single: float | None
     pass_log: Floats
     step_log: Floats

@@ -16,15 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import AnyInts, Floats, Indices, Int64s
 from shoal.core.errors import InputError
 from shoal.core.goodput import StepFit
 from shoal.core.job import BatchLimits
-
-Counts = NDArray[np.integer]
-"""GPUs, samples or distances (``Locality`` as numbers), of any integer width."""
 
 _NOISIEST = 1e15
 """Beyond this noise scale every batch is as efficient as the first; keeps sums with a batch size exact and finite."""
@@ -52,8 +48,8 @@ class Tuned:
     """
 
     goodput: Floats
-    local: NDArray[np.int64]
-    accumulation: NDArray[np.int64]
+    local: Int64s
+    accumulation: Int64s
 
 
 def fixed(batch_size: int) -> BatchLimits:
@@ -61,7 +57,7 @@ def fixed(batch_size: int) -> BatchLimits:
     return BatchLimits(batch_size, batch_size, 1, batch_size)
 
 
-def efficiency(noise: Floats | float, initial: Counts | int, batch: Counts | int) -> Floats:
+def efficiency(noise: Floats | float, initial: AnyInts | int, batch: AnyInts | int) -> Floats:
     """What a sample at this batch size is worth beside one at the initial; in (0, 1] for batches from the initial up.
 
     ``noise`` is the gradient noise scale φ in samples, at least 0.
@@ -70,7 +66,7 @@ def efficiency(noise: Floats | float, initial: Counts | int, batch: Counts | int
     return np.asarray((scale + initial) / (scale + batch), np.float64)
 
 
-def sync_seconds(fit: StepFit, gpus: Counts | int, locality: Counts | int) -> Floats:
+def sync_seconds(fit: StepFit, gpus: AnyInts | int, locality: AnyInts | int) -> Floats:
     """Seconds of synchronisation that a step would take if none of it were hidden; none on one GPU."""
     pairs = np.array((fit.node, fit.network, fit.rack))[np.asarray(locality)]
     count = np.asarray(gpus)
@@ -78,7 +74,7 @@ def sync_seconds(fit: StepFit, gpus: Counts | int, locality: Counts | int) -> Fl
 
 
 def iteration_seconds(
-    fit: StepFit, local: Counts | int, accumulation: Counts | int, gpus: Counts | int, locality: Counts | int
+    fit: StepFit, local: AnyInts | int, accumulation: AnyInts | int, gpus: AnyInts | int, locality: AnyInts | int
 ) -> Floats:
     """Seconds of one optimizer step; without accumulation between the longer of pass and sync and their sum."""
     passing = np.asarray(fit.compute[0] + fit.compute[1] * np.asarray(local, np.float64))
@@ -93,7 +89,7 @@ def _overlapped(a: Floats, b: Floats, gamma: Floats) -> Floats:
     return np.asarray(longer * np.power(1.0 + np.power(share, gamma), 1.0 / gamma))
 
 
-def best(fit: StepFit, limits: BatchLimits, noise: float, gpus: Counts, locality: Counts) -> Tuned:
+def best(fit: StepFit, limits: BatchLimits, noise: float, gpus: AnyInts, locality: AnyInts) -> Tuned:
     """The best batch of one job on each allocation of so many GPUs that far apart, between its limits.
 
     The best of all whole m and s, as long as 64 numbers of passes are enough to tell, which they are unless a pass over
@@ -105,7 +101,7 @@ def best(fit: StepFit, limits: BatchLimits, noise: float, gpus: Counts, locality
 
 
 def best_of_many(
-    fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: Counts, locality: Counts
+    fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: AnyInts, locality: AnyInts
 ) -> Floats:
     """The goodput of ``best`` for many jobs over the same allocations: a row a job, a column an allocation."""
     return _tuned(fits, limits, noises, gpus, locality).goodput
@@ -126,7 +122,7 @@ class _Cells:
     least_local: Floats
     most_local: Floats
 
-    def take(self, at: NDArray[np.intp]) -> "_Cells":
+    def take(self, at: Indices) -> "_Cells":
         """Some of the cells."""
         return _Cells(*(getattr(self, name)[at] for name in self.__slots__))
 
@@ -143,7 +139,7 @@ class _Cells:
 
 
 def _tuned(
-    fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: Counts, locality: Counts
+    fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: AnyInts, locality: AnyInts
 ) -> Tuned:
     count, apart = np.broadcast_arrays(np.asarray(gpus, np.int64), np.asarray(locality, np.int64))
     cells = _cells(fits, limits, np.asarray(noises, np.float64), count, apart)
@@ -160,7 +156,7 @@ def _tuned(
 
 
 def _cells(
-    fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: Counts, apart: Counts
+    fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: AnyInts, apart: AnyInts
 ) -> _Cells:
     """All jobs on all allocations, job by job."""
     if not np.all(noises >= 0):

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from shoal.core.arrays import Floats
 
 _SETTLED = 1e-7
 """The fit has settled when no entry moves by more than this, relative to the spread of what was seen."""

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats
 from shoal.core.goodput import StepFit
 from shoal.core.topology import Locality
 from shoal.perf.fit import Observation, fitted

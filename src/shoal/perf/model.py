@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.snapshot import Estimate, JobView, Measurement
@@ -26,8 +26,6 @@ EXTRAPOLATED_SPREAD = 0.5
 
 UNKNOWN_SPREAD = 1.0
 """Claimed for a rate that rests on nothing."""
-
-Floats = NDArray[np.float64]
 
 
 class ProfiledModel:

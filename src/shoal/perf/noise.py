@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 
 NOISIEST = 1e9

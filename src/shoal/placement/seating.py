@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Indices
 from shoal.core.decision import Grant, Reason, ReasonCode, Refusal, Seating, Verdict, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
@@ -95,7 +95,7 @@ class _SeatingDraft:
         self.moving: set[int] = set(leaving)
         self.guests: dict[int, Guests] = {}
 
-    def seat_each(self, wanting: NDArray[np.intp]) -> Seating:
+    def seat_each(self, wanting: Indices) -> Seating:
         """Everyone sits alone."""
         columns, gpus = self.snapshot.columns, self.verdicts.gpus
         for i in self.leaving:
@@ -129,7 +129,7 @@ class _SeatingDraft:
 
     # ── sharing and pinning: the unit that is seated is a job alone, or two on the same GPUs ──────────────────
 
-    def seat_units(self, wanting: NDArray[np.intp], mates: Mapping[int, int]) -> Seating:
+    def seat_units(self, wanting: Indices, mates: Mapping[int, int]) -> Seating:
         """Units keep the seats of a member where no other unit does; all other seats of theirs come free first.
 
         So jobs pinned to each other's seats can swap; those pinned sit down before those who take what is left.
@@ -165,7 +165,7 @@ class _SeatingDraft:
             self._seat_unit((i,))
         return Seating(tuple(sorted(self.leaving)), self.seated, self.overruled)
 
-    def _units(self, wanting: NDArray[np.intp], mates: Mapping[int, int]) -> list[tuple[int, ...]]:
+    def _units(self, wanting: Indices, mates: Mapping[int, int]) -> list[tuple[int, ...]]:
         columns = self.snapshot.columns
         units: list[tuple[int, ...]] = []
         for i in wanting.tolist():

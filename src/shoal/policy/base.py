@@ -11,7 +11,8 @@ from math import floor, inf, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.decision import Floats, Ints, NumberColumn, Numbers, Reason, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s, UInt8s
+from shoal.core.decision import NumberColumn, Numbers, Reason, ReasonCode, Refusal, Verdict, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 
@@ -23,8 +24,8 @@ _OUTRANKED, _NO_ROOM = map(np.uint8, (ReasonCode.OUTRANKED, ReasonCode.NO_ROOM))
 class Served:
     """Who is served when jobs are taken in an order: GPUs by job, the kind by job, and who was the last one served."""
 
-    gpus: Ints
-    kinds: NDArray[np.int8] | None
+    gpus: Int32s
+    kinds: Int8s | None
     last: int
     """Position of the last job served in order; −1 when none was."""
     free: int
@@ -49,9 +50,7 @@ def all_fit(snapshot: Snapshot) -> Verdicts | None:
     return Verdicts(snapshot, gpus=columns.gpus, codes=codes, numbers={ReasonCode.FITS: (used, capacity[0])})
 
 
-def serve(
-    snapshot: Snapshot, order: NDArray[np.intp], *, strict: bool = False, preferences: Floats | None = None
-) -> Served:
+def serve(snapshot: Snapshot, order: Indices, *, strict: bool = False, preferences: Floats | None = None) -> Served:
     """Give each job in order its whole gang or nothing; with ``strict`` the first that does not fit ends it.
 
     On a cluster of several kinds each takes, of those with room, the one it prefers (``preferences``, by job and
@@ -96,10 +95,10 @@ def migration_preferences(snapshot: Snapshot, left: Floats) -> Floats:
     return preferences
 
 
-_NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+_NOBODY: Indices = np.empty(0, dtype=np.intp)
 
 
-def serve_ascending(snapshot: Snapshot, key: Floats | Ints, first: NDArray[np.intp] = _NOBODY) -> Served:
+def serve_ascending(snapshot: Snapshot, key: Floats | Int32s, first: Indices = _NOBODY) -> Served:
     """Serve ``first``, then everyone else in ascending key, ties in order of arrival; sorts no more than can matter."""
     demand, left = snapshot.columns.gpus, snapshot.cluster.total_gpus
     if len(first):
@@ -121,12 +120,12 @@ def serve_ascending(snapshot: Snapshot, key: Floats | Ints, first: NDArray[np.in
     return serve(snapshot, _line(first, rest, keys.argsort(kind="stable")))
 
 
-def _line(first: NDArray[np.intp], rest: NDArray[np.intp] | None, order: NDArray[np.intp]) -> NDArray[np.intp]:
+def _line(first: Indices, rest: Indices | None, order: Indices) -> Indices:
     """Positions in line: those who go first, then the rest in an order of theirs."""
     return order if rest is None else np.concatenate([first, rest[order]])
 
 
-def _serve_one_kind(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -> Served:
+def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool) -> Served:
     demand = snapshot.columns.gpus
     granted = np.zeros(len(demand), dtype=np.int32)
     free = snapshot.cluster.capacity[0]
@@ -150,7 +149,7 @@ def _serve_one_kind(snapshot: Snapshot, order: NDArray[np.intp], strict: bool) -
     return Served(granted, None, last, free, free)
 
 
-def _serve_kinds(snapshot: Snapshot, order: NDArray[np.intp], strict: bool, preferences: Floats) -> Served:
+def _serve_kinds(snapshot: Snapshot, order: Indices, strict: bool, preferences: Floats) -> Served:
     columns = snapshot.columns
     granted = np.zeros(len(columns), dtype=np.int32)
     kinds = np.full(len(columns), -1, dtype=np.int8)
@@ -182,9 +181,9 @@ def ranked_verdicts(
     snapshot: Snapshot,
     served: Served,
     name: str,
-    key: Floats | Ints,
+    key: Floats | Int32s,
     *,
-    leased: NDArray[np.bool_] | None = None,
+    leased: Flags | None = None,
     until: Floats | float = 0.0,
 ) -> Verdicts:
     """Verdicts for jobs served in ascending ``key``, after those under lease.
@@ -210,17 +209,17 @@ def ranked_verdicts(
 
 def explained(
     snapshot: Snapshot,
-    gpus: Ints,
-    codes: NDArray[np.uint8],
+    gpus: Int32s,
+    codes: UInt8s,
     numbers: Numbers,
-    kinds: NDArray[np.int8] | None = None,
+    kinds: Int8s | None = None,
 ) -> Verdicts:
     """Verdicts in which jobs that cannot run at all on this cluster are told that instead."""
     verdicts = Verdicts(snapshot, gpus=gpus, codes=codes, numbers=numbers, kinds=kinds)
     return verdicts.overruled(infeasible_refusals(snapshot, gpus))
 
 
-def infeasible_refusals(snapshot: Snapshot, gpus: Ints) -> Mapping[int, Verdict]:
+def infeasible_refusals(snapshot: Snapshot, gpus: Int32s) -> Mapping[int, Verdict]:
     """By position, of jobs that got nothing: a refusal for each that could not run on this cluster if it were alone."""
     if snapshot.all_possible:
         return {}

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Floats, NumberColumn, Reason, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.core.decision import NumberColumn, Reason, ReasonCode, Refusal, Verdict, Verdicts
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchLimits, JobSpec
 from shoal.core.lifecycle import JobState
@@ -24,7 +24,6 @@ from shoal.core.topology import Locality, Placement
 from shoal.perf.goodput import best_of_many
 from shoal.policy.base import infeasible_refusals
 from shoal.solve.allotment import Allotment, AllotmentOptions
-from shoal.solve.multiple_choice import Ints
 from shoal.solve.node_packing import Seats
 
 MOST_WHOLE_NODES = 16
@@ -42,15 +41,15 @@ class Prospects:
     """
 
     rates: Floats
-    gpus: Ints
-    kinds: Ints
+    gpus: Indices
+    kinds: Indices
     seats: Sequence[Seats | None]
     rooms: Sequence[Mapping[int, int]]
-    spread: NDArray[np.bool_]
+    spread: Flags
     """By option whether it is over several nodes; meaningless for ``STAY``."""
     fair: Floats
     fair_gpus: float
-    known: NDArray[np.bool_]
+    known: Flags
 
     def menu(self, worth: Floats) -> AllotmentOptions:
         """The same options at what each is worth; an option at rate 0 is none."""
@@ -113,7 +112,7 @@ def _report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
     return replace(own, fits=tuple(fits.items()), seen_gpus=max(own.seen_gpus, past.seen_gpus))
 
 
-def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> Ints:
+def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> Indices:
     """By job the most GPUs it may be given: what it can use, and no more than twice what was ever tried."""
     most = snapshot.columns.max_gpus.astype(np.intp)
     fewest = snapshot.columns.min_gpus
@@ -133,13 +132,13 @@ def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> In
 class _Block:
     """Options of one kind: sizes, how far apart each would sit, which job may have which, and at what rate."""
 
-    sizes: Ints
-    apart: Ints
-    allowed: NDArray[np.bool_]
+    sizes: Indices
+    apart: Indices
+    allowed: Flags
     rates: Floats
 
     @classmethod
-    def of(cls, snapshot: Snapshot, kind: int, most: Ints, every: bool) -> "_Block":
+    def of(cls, snapshot: Snapshot, kind: int, most: Indices, every: bool) -> "_Block":
         columns, cluster = snapshot.columns, snapshot.cluster
         capacity, node, name = cluster.capacity[kind], cluster.node_size[kind], cluster.kinds[kind]
         reach = min(capacity, int(most.max(initial=0)))
@@ -228,7 +227,7 @@ def _fill_others(snapshot: Snapshot, kind: int, block: _Block) -> None:
 
 def _stays(
     snapshot: Snapshot, blocks: Sequence[_Block], reports: Mapping[int, GoodputReport | None], aware: bool
-) -> tuple[Floats, Ints, Ints, Sequence[Seats | None]]:
+) -> tuple[Floats, Indices, Indices, Sequence[Seats | None]]:
     """By job: the rate on the seats it has, how many GPUs of which kind they are, and the seats; 0 without any."""
     columns, count = snapshot.columns, len(snapshot.columns)
     rates, gpus, kinds = np.zeros(count), np.ones(count, dtype=np.intp), np.zeros(count, dtype=np.intp)

@@ -38,9 +38,9 @@ from dataclasses import dataclass
 from math import exp, inf, isfinite, log, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats, Numbers, ReasonCode, Verdicts
+from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
+from shoal.core.decision import Decision, Numbers, ReasonCode, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.adaptation import RULES, forecast
@@ -64,8 +64,6 @@ _LEAST_CONTENTION = 1.4
 _TURNOVER = 2.0
 """At most how many times what is live counts as having come: beside a job that runs for months, thousands do."""
 
-Rows = NDArray[np.intp]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Outlook:
@@ -79,8 +77,8 @@ class _Outlook:
     pessimistic: Floats
     correction: Floats
     done: Floats
-    batch: NDArray[np.int32]
-    gang: NDArray[np.int32]
+    batch: Int32s
+    gang: Int32s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +115,7 @@ class _MarketCarry:
     horizon: Seconds
     learned: _Learned
     came: float
-    rows: Rows
+    rows: Indices
     came_before: Floats
     crowd: Floats
     outlook: _Outlook
@@ -132,7 +130,7 @@ _NOTHING = _MarketCarry(-inf, -inf, _Learned(), 0.0, np.empty(0, dtype=np.intp),
 class _Ranking:
     """By job: its class (0 due, 1 pressing, 2 neither), its place in the class, its fair finish, when it moves up."""
 
-    rank: NDArray[np.int8]
+    rank: Int8s
     key: Floats
     fair: Floats
     moves_up: Floats
@@ -189,9 +187,7 @@ class Market:
         carry = _MarketCarry(end, horizon, learned, came, columns.rows, came_before, crowd, outlook)
         return Decision(verdicts, end if waiting else inf, carry)
 
-    def _outlook(
-        self, snapshot: Snapshot, before: _Outlook, at: Rows, known: NDArray[np.bool_], inside: bool
-    ) -> _Outlook:
+    def _outlook(self, snapshot: Snapshot, before: _Outlook, at: Indices, known: Flags, inside: bool) -> _Outlook:
         """What every job has before it; made anew at the end of a round, for those of which something changed."""
         columns = snapshot.columns
         done, batch, gang = columns.done.copy(), columns.batch_size.copy(), columns.gpus.copy()
@@ -247,9 +243,7 @@ class Market:
         return _Ranking(rank, key, fair, moves_up)
 
 
-def _crowd(
-    snapshot: Snapshot, before: _MarketCarry, at: Rows, known: NDArray[np.bool_]
-) -> tuple[float, Floats, Floats]:
+def _crowd(snapshot: Snapshot, before: _MarketCarry, at: Indices, known: Flags) -> tuple[float, Floats, Floats]:
     """How much weight came so far, how much of it before each job, and the most that shared the cluster with each."""
     weight = snapshot.columns.weight
     came = before.came + float(weight[~known].sum())
@@ -283,7 +277,7 @@ def _mean_pace(snapshot: Snapshot) -> Floats:
     return np.where(pace > 0.0, pace, 1.0)
 
 
-def _matched(old: Rows, new: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+def _matched(old: Indices, new: Indices) -> tuple[Indices, Flags]:
     """Where each new row stood among the old ones, and whether it did."""
     if not len(old):
         return np.zeros(len(new), dtype=np.intp), np.zeros(len(new), dtype=bool)
@@ -296,7 +290,7 @@ def _told(
     served: Served,
     ranking: _Ranking,
     outlook: _Outlook,
-    kept: NDArray[np.bool_],
+    kept: Flags,
     horizon: Seconds,
     end: Seconds,
 ) -> Verdicts:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.report.history import Floats, History, Ints
+from shoal.core.arrays import Floats, Int64s
+from shoal.report.history import History
 from shoal.report.step_functions import Steps
 
 
@@ -24,7 +25,7 @@ class AppTable:
     """
 
     app: list[str]
-    jobs: Ints
+    jobs: Int64s
     submitted: Floats
     completed: Floats
     seconds: Floats
@@ -74,14 +75,14 @@ def _part_done(history: History) -> Floats:
     return part
 
 
-def _most_wanted(history: History, jobs: Ints) -> float:
+def _most_wanted(history: History, jobs: Int64s) -> float:
     """The most GPUs that the jobs of an app wanted at one time; at a moment, the end of one comes before another."""
     times = np.concatenate([history.ended[jobs], history.submitted[jobs]])
     change = np.concatenate([-history.gpus[jobs], history.gpus[jobs]])
     return float(np.cumsum(change[np.argsort(times, kind="stable")]).max())
 
 
-def searched_together(history: History) -> list[Ints]:
+def searched_together(history: History) -> list[Int64s]:
     """The jobs of each app that has more than one."""
     numbers: dict[str, list[int]] = {}
     for job, app in enumerate(history.apps):

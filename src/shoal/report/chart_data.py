@@ -5,8 +5,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from shoal.core.arrays import Floats, Int64s
 from shoal.report.files import StoredRun
-from shoal.report.history import Floats, History, Ints
+from shoal.report.history import History
 from shoal.report.metrics import DEFINITIONS
 from shoal.report.timeline import occupancy, timeline
 
@@ -92,7 +93,7 @@ def _held(history: History) -> Chart:
     return views or {"All": _stacked(history, ["GPUs held"], np.zeros(len(history.holds.job), dtype=np.int64))}
 
 
-def _labels(history: History, names: Sequence[str]) -> tuple[list[str], Ints]:
+def _labels(history: History, names: Sequence[str]) -> tuple[list[str], Int64s]:
     """The names of the jobs that held most, and one for the rest; for each job the index of its label."""
     distinct, where = np.unique(np.array(names, dtype=str), return_inverse=True)
     holds = history.holds
@@ -106,7 +107,7 @@ def _labels(history: History, names: Sequence[str]) -> tuple[list[str], Ints]:
     return labels, np.minimum(rank[where], _MOST_LABELS - 1)
 
 
-def _stacked(history: History, labels: Sequence[str], of_hold: Ints) -> Chart:
+def _stacked(history: History, labels: Sequence[str], of_hold: Int64s) -> Chart:
     edges = np.linspace(history.begin, max(history.end, history.begin + 1.0), _OCCUPANCY_POINTS + 1)
     held = occupancy(history, labels, of_hold, edges)
     return {
@@ -148,7 +149,7 @@ def _gantt(history: History) -> Chart:
     }
 
 
-def _stretches(history: History) -> tuple[Ints, Floats, Floats, Ints, Ints]:
+def _stretches(history: History) -> tuple[Int64s, Floats, Floats, Int64s, Int64s]:
     """Holds in order of job and time, those that follow without a gap and without a change joined into one."""
     holds = history.holds
     order = np.lexsort((holds.since, holds.job))

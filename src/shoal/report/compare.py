@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from shoal.core.arrays import Floats, Int64s
 from shoal.core.errors import InputError, nearest
 from shoal.report.files import StoredRun
-from shoal.report.history import Floats, Ints
 from shoal.report.metrics import JobTable, Summary, unfair
 
 CONFIDENCE = 0.95
@@ -241,8 +241,8 @@ def paired(a: JobTable, b: JobTable, per_job: Callable[[JobTable], Floats]) -> t
     """The values of the jobs, matched by id, for which both tables have one."""
     where = {name: i for i, name in enumerate(b.id)}
     rows = [(i, where[name]) for i, name in enumerate(a.id) if name in where]
-    left: Ints = np.array([i for i, _ in rows], dtype=np.int64)
-    right: Ints = np.array([j for _, j in rows], dtype=np.int64)
+    left: Int64s = np.array([i for i, _ in rows], dtype=np.int64)
+    right: Int64s = np.array([j for _, j in rows], dtype=np.int64)
     x, y = per_job(a)[left], per_job(b)[right]
     both = np.isfinite(x) & np.isfinite(y)
     return x[both], y[both]

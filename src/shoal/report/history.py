@@ -9,11 +9,11 @@ from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags, Floats, Int64s
 from shoal.core.commands import Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
@@ -39,9 +39,6 @@ from shoal.core.retry import MOST_CRASHES
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
 from shoal.core.units import JobId, Seconds, TenantId
 from shoal.store.codec import COMMAND_TAGS, DECIDED, EVENT_TAGS, HEADER, HEARD
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
 _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work", "tenant", "app"))
@@ -80,11 +77,11 @@ class JobType:
 class Holds:
     """Intervals in which a job held GPUs, in the order they began; ``done`` is its progress at the end, if told."""
 
-    job: Ints
+    job: Int64s
     since: Floats
     until: Floats
-    gpus: Ints
-    kind: Ints
+    gpus: Int64s
+    kind: Int64s
     done: Floats
 
     @property
@@ -98,11 +95,11 @@ class Holds:
 class Rates:
     """Measured speeds: within which hold, from when to when, how fast, and at which batch size (0 if none)."""
 
-    hold: Ints
+    hold: Int64s
     since: Floats
     until: Floats
     rate: Floats
-    batch_size: Ints
+    batch_size: Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +108,8 @@ class Overlaps:
 
     since: Floats
     until: Floats
-    gpus: Ints
-    kind: Ints
+    gpus: Int64s
+    kind: Int64s
 
 
 @dataclass(frozen=True)
@@ -133,12 +130,12 @@ class History:
     tenants: list[TenantId]
     apps: list[str | None]
     types: list[JobType]
-    type: Ints
-    gpus: Ints
+    type: Int64s
+    gpus: Int64s
     submitted: Floats
     deadline: Floats
     ended: Floats
-    outcome: Ints
+    outcome: Int64s
     work: Floats
     trajectories: dict[int, list[tuple[float, int]]]
     holds: Holds
@@ -155,9 +152,9 @@ class History:
         return gone
 
     @property
-    def completed(self) -> NDArray[np.bool_]:
+    def completed(self) -> Flags:
         """Which jobs did all their work."""
-        completed: NDArray[np.bool_] = self.outcome == JobState.COMPLETED
+        completed: Flags = self.outcome == JobState.COMPLETED
         return completed
 
 
@@ -417,5 +414,5 @@ def _floats(values: "array[float]") -> Floats:
     return np.frombuffer(values, dtype=np.float64) if values else np.zeros(0)
 
 
-def _ints(values: "array[int]") -> Ints:
+def _ints(values: "array[int]") -> Int64s:
     return np.frombuffer(values, dtype=np.int64) if values else np.zeros(0, dtype=np.int64)

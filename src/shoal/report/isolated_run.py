@@ -10,10 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from shoal.core.arrays import Floats, Int64s
 from shoal.core.topology import Locality
 from shoal.perf.catalog import Catalog
 from shoal.perf.model import ProfiledModel
-from shoal.report.history import Floats, History, Ints, JobType
+from shoal.report.history import History, JobType
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def _along(model: ProfiledModel, kind: JobType, changes: list[tuple[float, int]]
     return float(by_kind.min()), spread
 
 
-def single_gpu_rates(history: History, catalog: Catalog, types: Ints, sizes: Ints, kinds: Ints) -> Floats:
+def single_gpu_rates(history: History, catalog: Catalog, types: Int64s, sizes: Int64s, kinds: Int64s) -> Floats:
     """For each (job type, batch size, kind): the rate on one GPU of that kind, seated nowhere else.
 
     Batch size 0 means the declared one; kind −1 means the kind on which one GPU goes fastest. Where one GPU cannot run

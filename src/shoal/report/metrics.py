@@ -23,12 +23,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags, Floats, Int64s
 from shoal.core.errors import InputError
 from shoal.core.lifecycle import JobState
 from shoal.core.units import JobId, TenantId
 from shoal.perf.catalog import Catalog, catalog
 from shoal.report.apps import app_table, live_apps, searched_together
-from shoal.report.history import Floats, History, Ints
+from shoal.report.history import History
 from shoal.report.isolated_run import Alone, run_alone
 from shoal.report.processor_sharing import share_equally
 from shoal.report.step_functions import Steps
@@ -62,8 +63,8 @@ class JobTable:
     started: Floats
     completed: Floats
     jct: Floats
-    gpus: Ints
-    restarts: Ints
+    gpus: Int64s
+    restarts: Int64s
     gpu_seconds: Floats
     queueing: Floats
     exclusive: Floats
@@ -137,7 +138,7 @@ def job_table(history: History, known: Catalog | None = None) -> JobTable:
     )
 
 
-def _sums(jobs: Ints, values: Floats, count: int) -> Floats:
+def _sums(jobs: Int64s, values: Floats, count: int) -> Floats:
     return np.asarray(np.bincount(jobs, weights=values, minlength=count), dtype=np.float64)
 
 
@@ -160,7 +161,7 @@ def _in_isolation(history: History, length: Floats, gpus: int) -> Floats:
     return _shared_run(history, np.flatnonzero(~gone & np.isfinite(length)), length, gpus)
 
 
-def _shared_run(history: History, jobs: Ints, length: Floats, gpus: int) -> Floats:
+def _shared_run(history: History, jobs: Int64s, length: Floats, gpus: int) -> Floats:
     finish = np.full(len(history), np.nan)
     finish[jobs] = share_equally(history.submitted[jobs], length[jobs], history.gpus[jobs], gpus)
     return finish
@@ -252,7 +253,7 @@ def _busy(history: History, makespan: float) -> float:
     """GPU-seconds in use between the first submission and the last completion; a shared GPU is in use once."""
     begin, end = history.begin, history.begin + makespan
 
-    def clipped(since: Floats, until: Floats, gpus: Ints) -> float:
+    def clipped(since: Floats, until: Floats, gpus: Int64s) -> float:
         return float((np.maximum(np.minimum(until, end) - np.maximum(since, begin), 0.0) * gpus).sum())
 
     holds, overlaps = history.holds, history.overlaps
@@ -271,9 +272,9 @@ def _cost(history: History) -> float | None:
     return held - float(((overlaps.until - overlaps.since) * overlaps.gpus * prices[overlaps.kind]).sum())
 
 
-def unfair(rho: Floats, limit: float) -> NDArray[np.bool_]:
+def unfair(rho: Floats, limit: float) -> Flags:
     """Which jobs exceed a threshold; rounding does not make a job unfairly treated."""
-    exceeds: NDArray[np.bool_] = rho > limit * (1 + _ROUNDING)
+    exceeds: Flags = rho > limit * (1 + _ROUNDING)
     return exceeds
 
 

@@ -5,10 +5,10 @@ from math import inf
 
 import numpy as np
 
-from shoal.report.history import Floats, Ints
+from shoal.core.arrays import Floats, Int64s
 
 
-def share_equally(arrival: Floats, length: Floats, gang: Ints, gpus: int) -> Floats:
+def share_equally(arrival: Floats, length: Floats, gang: Int64s, gpus: int) -> Floats:
     """When each job finishes; ``length`` is its run time at full speed, and its speed min(1, gpus / (n · gang)).
 
     All jobs of one gang size go equally fast at any moment, so one clock of attained run time for each size is enough:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.report.history import Floats
+from shoal.core.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.core.arrays import Floats, Int64s
 from shoal.perf.catalog import Catalog, catalog
-from shoal.report.history import Floats, History, Ints
+from shoal.report.history import History
 from shoal.report.isolated_run import single_gpu_rates
 from shoal.report.step_functions import Steps
 
@@ -53,7 +54,7 @@ def timeline(history: History, known: Catalog | None = None, *, points: int = MO
     return Timeline(edges, *(averages(steps) for steps in columns))
 
 
-def occupancy(history: History, labels: Sequence[str], of_hold: Ints, edges: Floats) -> dict[str, Floats]:
+def occupancy(history: History, labels: Sequence[str], of_hold: Int64s, edges: Floats) -> dict[str, Floats]:
     """GPUs held over time by the holds of each label, averaged between edges; ``of_hold`` indexes ``labels``."""
     holds, found = history.holds, {}
     for index, label in enumerate(labels):
@@ -99,7 +100,7 @@ def _efficiency(history: History, known: Catalog) -> Steps:
 class _Waits:
     """Intervals in which a job was live without GPUs: how long it had waited before, and its progress then."""
 
-    job: Ints
+    job: Int64s
     since: Floats
     until: Floats
     before: Floats

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.solve.multiple_choice import Chosen, Floats, Ints, best_choices
+from shoal.core.arrays import Floats, Indices
+from shoal.solve.multiple_choice import Chosen, best_choices
 from shoal.solve.node_packing import Packer, Seats
 
 STAY = 0
@@ -29,8 +30,8 @@ class AllotmentOptions:
     """
 
     worth: Floats
-    units: Ints
-    pools: Ints
+    units: Indices
+    pools: Indices
     seats: Sequence[Seats | None]
     rooms: Sequence[Mapping[int, int]]
 
@@ -44,7 +45,7 @@ class AllotmentOptions:
 class Allotment:
     """By gang the column it got, −1 for none, and its seats; what that is worth, and a bound on what could be."""
 
-    picks: Ints
+    picks: Indices
     seats: Mapping[int, Seats]
     value: float
     bound: float
@@ -80,7 +81,7 @@ def allot(menu: AllotmentOptions) -> Allotment:
     return Allotment(best.picks, best.seats, best.value, max(bound or 0.0, best.value))
 
 
-def _rounded(menu: AllotmentOptions) -> Ints:
+def _rounded(menu: AllotmentOptions) -> Indices:
     """Units as they are, except that more than half a node counts as the node: such gangs leave holes few can use."""
     widest = np.array([max(room.values(), default=0) for room in menu.rooms], dtype=np.intp)[menu.pools]
     return np.where((2 * menu.units > widest) & (menu.units < widest), widest, menu.units)

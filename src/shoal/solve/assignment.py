@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-Floats = NDArray[np.float64]
+from shoal.core.arrays import Flags, Floats, Indices
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
     """For each row its column, −1 for a row that no finite cost could be found for; and the total cost of the rest."""
 
-    columns: NDArray[np.intp]
+    columns: Indices
     objective: float
 
 
@@ -40,7 +39,7 @@ def match(costs: Floats) -> Matching:
     return Matching(found, float(costs[rows[allowed], columns[allowed]].sum()))
 
 
-def _forbidding(costs: Floats, finite: NDArray[np.bool_]) -> float:
+def _forbidding(costs: Floats, finite: Flags) -> float:
     """A cost no set of allowed pairs could add up to."""
     return 1.0 + 2.0 * float(np.where(finite, np.abs(costs), 0.0).max(axis=1).sum())
 
@@ -84,7 +83,7 @@ class Queued:
     ``ready`` says, by kind, when each machine is done with its queue, in the order of when it was free before.
     """
 
-    kinds: NDArray[np.intp]
+    kinds: Indices
     starts: Floats
     total: float
     ready: tuple[Floats, ...]

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.solve.linear_program import Flags, Floats, Ints, LpSession, Program, Status, judged, relative_gap
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.linear_program import LpSession, Program, Status, judged, relative_gap
 from shoal.solve.prices.paths import BoundedPath, Path
 from shoal.solve.ratio_program import best_ratio
 from shoal.solve.time_share_lp import NOBODY, Activities, Floored, LimitRows, extended, floored
@@ -135,7 +136,7 @@ def most_throughput(places: Localities, weights: Floats, floors: Floats | None =
     return _told(activities, x, (float(gain @ x), bound), held, floors, solved=solved)
 
 
-def first_come(places: Localities, order: Ints) -> LocalShares:
+def first_come(places: Localities, order: Indices) -> LocalShares:
     """First in, first out, as `linear_objectives.fifo`: the largest Σ throughput / top speed · (M − place)."""
     ahead = np.empty(len(order))
     ahead[order] = len(order) - np.arange(len(order))

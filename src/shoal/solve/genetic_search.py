@@ -10,16 +10,13 @@ References: Qiao et al., OSDI 2021, §4.3 (population-based search).
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags, Floats, Indices, Int16s, Int32s
 from shoal.solve.allotment import STAY, Allotment, AllotmentOptions
-from shoal.solve.multiple_choice import Flags, Floats, Ints, best_choices
+from shoal.solve.multiple_choice import best_choices
 
 GENERATIONS = 100
 POPULATION = 100
-
-Seatings = NDArray[np.int16]
-"""By seating, gang and node: units there."""
 
 
 def evolve(
@@ -58,12 +55,12 @@ class _World:
     """The menu by gang, pool, units and whether on several nodes."""
 
     menu: AllotmentOptions
-    nodes: Ints
-    pools: Ints
-    capacity: Ints
-    columns: NDArray[np.int32]
+    nodes: Indices
+    pools: Indices
+    capacity: Indices
+    columns: Int32s
     """By gang, pool, units and spread: the column of the menu; −1 where there is none."""
-    now: Seatings
+    now: Int16s
     apart: bool
 
     @classmethod
@@ -81,13 +78,13 @@ class _World:
                 now[i, at[node]] = units
         return cls(menu, nodes, pools, capacity, columns, now, apart)
 
-    def changed(self, seatings: Seatings, chance: np.random.Generator) -> Seatings:
+    def changed(self, seatings: Int16s, chance: np.random.Generator) -> Int16s:
         """Each entry replaced with a chance of one in the number of nodes, half of them by nothing."""
         hit = chance.random(seatings.shape) < 1.0 / seatings.shape[2]
         new = (chance.random(seatings.shape) * 2.0 * (self.capacity + 1)).astype(np.int16)
         return np.where(hit, np.where(new > self.capacity, 0, new), seatings)
 
-    def fitting(self, seatings: Seatings, chance: np.random.Generator) -> Seatings:
+    def fitting(self, seatings: Int16s, chance: np.random.Generator) -> Int16s:
         """One pool for each gang, one spanning gang for each node, and no node overfull; who gives way is drawn."""
         by_pool = np.stack([seatings[:, :, self.pools == k].sum(axis=2) for k in range(len(self.menu.rooms))], axis=2)
         seatings = np.where(self.pools == by_pool.argmax(axis=2)[:, :, None], seatings, 0)
@@ -102,7 +99,7 @@ class _World:
         np.put_along_axis(fitted, order, line.astype(np.int16), axis=1)
         return fitted
 
-    def picks(self, seatings: Seatings) -> Ints:
+    def picks(self, seatings: Int16s) -> Indices:
         """By seating and gang the column that its row comes to, −1 for none."""
         taken = seatings > 0
         units, nodes = seatings.sum(axis=2, dtype=np.intp), taken.sum(axis=2)
@@ -111,14 +108,14 @@ class _World:
         stays = (seatings == self.now).all(axis=2) & (units > 0) & np.isfinite(self.menu.worth[:, STAY])
         return np.where(stays, STAY, found)
 
-    def fitness(self, seatings: Seatings) -> Floats:
+    def fitness(self, seatings: Int16s) -> Floats:
         """What each seating is worth."""
         picks = self.picks(seatings)
         worth = self.menu.worth[np.arange(picks.shape[1])[None, :], picks]
         fitness: Floats = np.where(picks >= 0, worth, 0.0).sum(axis=1)
         return fitness
 
-    def answer(self, seating: Seatings) -> Allotment:
+    def answer(self, seating: Int16s) -> Allotment:
         """A seating as an allotment, with the bound of the same menu."""
         picks = self.picks(seating[None])[0]
         seats = {

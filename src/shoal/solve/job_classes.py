@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.core.arrays import Floats, Indices
 from shoal.core.errors import InputError
 from shoal.solve.linear_objectives import refuse, table
-from shoal.solve.linear_program import Floats, Ints
 from shoal.solve.time_share_lp import NOBODY, Activities
 
 MOST_PAIRS = 6_000
@@ -36,11 +36,11 @@ class JobClasses:
     of one kind the mean of both numbers counts. Pairs not named cannot share. Jobs all unlike: one kind each.
     """
 
-    kinds: Ints
+    kinds: Indices
     speed: Floats
     gangs: Floats
     capacity: Floats
-    pairs: Ints
+    pairs: Indices
     pair_speed: Floats
 
     def __post_init__(self) -> None:
@@ -72,9 +72,9 @@ class Groups:
     """Equal jobs together: each job's group, each group's kind and jobs; ``restricted`` if pairs were left out."""
 
     crowd: JobClasses
-    of_job: Ints
-    kind: Ints
-    jobs: tuple[Ints, ...]
+    of_job: Indices
+    kind: Indices
+    jobs: tuple[Indices, ...]
     activities: Activities
     restricted: bool
 
@@ -87,7 +87,7 @@ class Spread:
     """
 
     alone: Floats
-    pairs: Ints
+    pairs: Indices
     together: Floats
     throughput: Floats
     time: Floats
@@ -107,7 +107,7 @@ def grouped(crowd: JobClasses, *keys: Floats) -> Groups:
     return Groups(crowd, of_job, kind, jobs, _activities(crowd, kind, counts, pairs), restricted)
 
 
-def _activities(crowd: JobClasses, kind: Ints, counts: Ints, pairs: Ints) -> Activities:
+def _activities(crowd: JobClasses, kind: Indices, counts: Indices, pairs: Indices) -> Activities:
     """Every group alone on every type it can use, then every pair (group, group, named pair) on every useful type."""
     speed, fits = crowd.speed[kind], crowd.gangs[kind][:, None] <= crowd.capacity
     group, single_type = np.nonzero((speed > 0) & fits)
@@ -127,7 +127,7 @@ def _activities(crowd: JobClasses, kind: Ints, counts: Ints, pairs: Ints) -> Act
     )
 
 
-def _speeds(crowd: JobClasses, kind: Ints, pairs: Ints) -> tuple[Floats, Floats]:
+def _speeds(crowd: JobClasses, kind: Indices, pairs: Indices) -> tuple[Floats, Floats]:
     """The speeds of the first and of the second of each pair (group, group, named pair)."""
     first, second, named = pairs.T
     given = crowd.pair_speed[named]
@@ -146,7 +146,7 @@ def _together(one: Floats, other: Floats, alone_one: Floats, alone_other: Floats
     return total
 
 
-def _group_pairs(crowd: JobClasses, kind: Ints, counts: Ints) -> tuple[Ints, bool]:
+def _group_pairs(crowd: JobClasses, kind: Indices, counts: Indices) -> tuple[Indices, bool]:
     """The pairs of groups as (group, group, named pair), and whether some were left out for their number."""
     # Groups are sorted by kind, so those of one kind are neighbours.
     groups_of = np.bincount(kind, minlength=len(crowd.gangs))
@@ -172,7 +172,7 @@ def _group_pairs(crowd: JobClasses, kind: Ints, counts: Ints) -> tuple[Ints, boo
     return found, many > MOST_PAIRS
 
 
-def _most_each(large: Ints, small: Ints) -> int:
+def _most_each(large: Indices, small: Indices) -> int:
     """How many groups of a kind each may meet so that the pairs come to at most `KEPT_PAIRS`; at least 1."""
     each = int(small.max(initial=1))
     while each > 1 and int((large * np.minimum(small, each)).sum()) > KEPT_PAIRS:
@@ -180,7 +180,7 @@ def _most_each(large: Ints, small: Ints) -> int:
     return max(each, 1)
 
 
-def _best_partners(crowd: JobClasses, kind: Ints, pairs: Ints) -> Ints:
+def _best_partners(crowd: JobClasses, kind: Indices, pairs: Indices) -> Indices:
     """The best pairs first, until both groups have their equal part of `KEPT_PAIRS`."""
     speed = crowd.speed[kind]
     fits = crowd.gangs[kind][:, None] <= crowd.capacity
@@ -220,7 +220,7 @@ def spread(groups: Groups, x: Floats) -> Spread:
     return Spread(alone, pairs, together, throughput, time, used)
 
 
-def _spread_pairs(groups: Groups, x: Floats) -> tuple[Ints, Floats, Floats, Floats]:
+def _spread_pairs(groups: Groups, x: Floats) -> tuple[Indices, Floats, Floats, Floats]:
     """Pairs of jobs, their time together by type, and the speed of each of the two."""
     activities = groups.activities
     types = len(activities.capacity)
@@ -242,14 +242,14 @@ def _spread_pairs(groups: Groups, x: Floats) -> tuple[Ints, Floats, Floats, Floa
     return np.concatenate(ends), amount[row] * np.concatenate(weights)[:, None], one[row], other[row]
 
 
-def _ring(count: int) -> tuple[Ints, Ints, Floats]:
+def _ring(count: int) -> tuple[Indices, Indices, Floats]:
     """Each with its neighbours, for the same part of the whole; two have only one another."""
     edges = count if count > 2 else 1
     i = np.arange(edges)
     return i, (i + 1) % count, np.full(edges, 1.0 / edges)
 
 
-def _lines(left: int, right: int) -> tuple[Ints, Ints, Floats]:
+def _lines(left: int, right: int) -> tuple[Indices, Indices, Floats]:
     """Two lines of one length, evenly divided, side by side: who lies beside whom, and for what part of the length."""
     cuts = np.union1d(np.arange(left + 1) * right, np.arange(right + 1) * left)
     begin = cuts[:-1]

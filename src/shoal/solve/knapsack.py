@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Floats
-
-Ints = NDArray[np.intp]
+from shoal.core.arrays import Floats, Indices
 
 MOST_STATES = 4096
 """States up to which packing is exact over several kinds."""
@@ -26,18 +23,18 @@ NONE = -1
 class KnapsackSolution:
     """By row the option taken, ``NONE`` for none; what all of them weigh; whether nothing can be heavier."""
 
-    taken: Ints
+    taken: Indices
     worth: float
     exact: bool
 
 
 def heaviest(
-    row: Ints,
-    kind: Ints,
-    width: Ints,
+    row: Indices,
+    kind: Indices,
+    width: Indices,
     worth: Floats,
     capacity: Sequence[int],
-    taken: Ints,
+    taken: Indices,
     most_states: int = MOST_STATES,
 ) -> KnapsackSolution:
     """The heaviest packing of options, option o being ``width[o]`` seats of ``kind[o]`` for ``row[o]``.
@@ -59,8 +56,8 @@ def heaviest(
 
 
 def _exactly(
-    row: Ints, kind: Ints, width: Ints, worth: Floats, capacity: Sequence[int], useful: Ints, rows: int
-) -> Ints:
+    row: Indices, kind: Indices, width: Indices, worth: Floats, capacity: Sequence[int], useful: Indices, rows: int
+) -> Indices:
     """Dynamic programming over what is left of every kind, row by row."""
     order = useful[np.argsort(row[useful], kind="stable")]
     starts = np.flatnonzero(np.diff(row[order], prepend=NONE))
@@ -88,7 +85,7 @@ def _exactly(
     return taken
 
 
-def _pack_one(row: Ints, width: Ints, worth: Floats, options: Ints, seats: int, taken: Ints) -> None:
+def _pack_one(row: Indices, width: Indices, worth: Floats, options: Indices, seats: int, taken: Indices) -> None:
     """Pack one kind anew; a row that has an option of another kind counts with what it gains. Writes to ``taken``."""
     held = taken[row[options]]
     elsewhere = (held >= 0) & (held != options)
@@ -101,7 +98,7 @@ def _pack_one(row: Ints, width: Ints, worth: Floats, options: Ints, seats: int, 
     taken[row[picked]] = picked
 
 
-def _spread(gain: Floats, options: Ints, count: int) -> Floats:
+def _spread(gain: Floats, options: Indices, count: int) -> Floats:
     by_option = np.zeros(count)
     by_option[options] = gain
     return by_option

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.errors import InputError
-from shoal.solve.linear_program import Flags, Floats, Ints, Status, judged, relative_gap
+from shoal.solve.linear_program import Status, judged, relative_gap
 from shoal.solve.time_share_lp import NOBODY, Activities, Floored, floored
 
 _TINY = 1e-300
@@ -52,7 +53,7 @@ def maximise_throughput(
     return _maximised(activities, weights, checked_floors(floors, len(speed)))
 
 
-def fifo(speed: Floats, gangs: Floats, capacity: Floats, order: Ints) -> TimeShares:
+def fifo(speed: Floats, gangs: Floats, capacity: Floats, order: Indices) -> TimeShares:
     """First in, first out: the largest Σ throughput / fastest throughput · (M − place), places from 0.
 
     ``order`` lists the jobs, the first to arrive first. The last place still counts 1, so no GPU idles that anyone
@@ -116,7 +117,7 @@ def table(field: str, values: Floats, dimensions: int) -> Floats:
     return array
 
 
-def refuse(field: str, array: Floats | Ints, wrong: Flags, hint: str) -> None:
+def refuse(field: str, array: Floats | Indices, wrong: Flags, hint: str) -> None:
     """Raise an `InputError` naming the first place where ``wrong`` holds, if any."""
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -177,7 +178,7 @@ def time_shares(
     )
 
 
-def _line_weights(activities: Activities, order: Ints) -> Floats:
+def _line_weights(activities: Activities, order: Indices) -> Floats:
     """M − place over the job's top speed; 1 for a job that can do nothing, which has no column to weigh."""
     count = len(activities.counts)
     order = np.asarray(order)

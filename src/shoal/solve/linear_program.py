@@ -12,11 +12,9 @@ from typing import Literal
 
 import numpy as np
 from highspy import Highs, HighsModelStatus, MatrixFormat, ObjSense
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Flags = NDArray[np.bool_]
+from shoal.core.arrays import Flags, Floats, Indices
+
 Status = Literal["optimal", "inaccurate", "unsolved"]
 
 ACCURATE = 1e-7
@@ -35,8 +33,8 @@ class Program:
     No place of A may be named twice, and every reach must be finite.
     """
 
-    rows: Ints
-    columns: Ints
+    rows: Indices
+    columns: Indices
     values: Floats
     lower: Floats
     upper: Floats
@@ -107,7 +105,7 @@ class LpSession:
         self._highs.run()
         return bool(self._highs.getModelStatus() == HighsModelStatus.kOptimal)
 
-    def limit(self, columns: Ints, reach: Floats) -> None:
+    def limit(self, columns: Indices, reach: Floats) -> None:
         """From now on these columns stay between 0 and ``reach``."""
         self._reach[columns] = reach
         self._highs.changeColsBounds(len(columns), columns.astype(np.int32), np.zeros(len(columns)), reach)
@@ -119,13 +117,13 @@ class LpSession:
             self._highs.changeRowBounds(row, at, at)
             self._lower[row] = self._upper[row] = at
 
-    def raise_floors(self, rows: Ints, floors: Floats) -> None:
+    def raise_floors(self, rows: Indices, floors: Floats) -> None:
         """Give these rows new lower limits."""
         self._lower[rows] = floors
         for row, floor in zip(rows.tolist(), floors.tolist(), strict=True):
             self._highs.changeRowBounds(row, floor, float(self._upper[row]))
 
-    def detach(self, rows: Ints, column: int) -> None:
+    def detach(self, rows: Indices, column: int) -> None:
         """Take ``column`` out of these rows."""
         self._values[(self._columns == column) & np.isin(self._rows, rows)] = 0.0
         for row in rows.tolist():

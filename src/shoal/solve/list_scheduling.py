@@ -4,16 +4,11 @@ A greedy rule, without a bound: what one may rely on is that nobody is dealt to 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int32]
-Pools = NDArray[np.int8]
+from shoal.core.arrays import Floats, Indices, Int8s, Int32s
 
 
-def dealt(
-    alone: Floats, width: Ints, capacity: Floats, order: NDArray[np.intp], pools: Pools, *, moving: float
-) -> Pools:
+def dealt(alone: Floats, width: Int32s, capacity: Floats, order: Indices, pools: Int8s, *, moving: float) -> Int8s:
     """Each task's pool, −1 for none.
 
     ``alone`` is tasks × pools: how long a task takes there by itself, infinite where it cannot be. A task is done when

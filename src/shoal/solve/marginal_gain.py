@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from shoal.core.arrays import Flags, Floats, Int64s
 
 
 @dataclass(frozen=True, slots=True)
 class Bought:
     """Units by bidder, the worth of each bidder's last one, and the best bid that went empty; 0 where there is none."""
 
-    counts: NDArray[np.int64]
+    counts: Int64s
     last: Floats
     refused: float
 
@@ -46,9 +45,9 @@ def best_units(bids: Sequence[Floats], budget: int) -> Bought:
     return Bought(counts, last, refused)
 
 
-def _highest(worth: Floats, count: int) -> NDArray[np.bool_]:
+def _highest(worth: Floats, count: int) -> Flags:
     """Which are the ``count`` highest; of equals at the edge, the first."""
-    taken: NDArray[np.bool_] = np.ones(len(worth), dtype=bool)
+    taken: Flags = np.ones(len(worth), dtype=bool)
     if count >= len(worth):
         return taken
     if count == 0:

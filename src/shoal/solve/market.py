@@ -14,12 +14,9 @@ References: Shockwave (NSDI '23) §4 and appendices C to E; Eisenberg and Gale (
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats, Indices
 from shoal.core.errors import InputError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
 
 _STEPS = 100
 """Newton steps at most; a count, so that answers are the same on every machine. Some 25 are usual."""
@@ -183,7 +180,7 @@ def _judged(allocation: Floats, prices: Floats, budgets: Floats, taste: _LinearT
     return Equilibrium(allocation, prices, utilities, proportional, welfare, bound, gap, residuals)
 
 
-def _solved(who: Ints, gains: Floats, uses: Floats, budgets: Floats) -> tuple[Floats, Floats]:
+def _solved(who: Indices, gains: Floats, uses: Floats, budgets: Floats) -> tuple[Floats, Floats]:
     """Amounts of every purchase and a price for every good: max Σ B log(gains · amounts), uses · amounts ≤ 1."""
     wanted = uses.any(axis=1)
     if not wanted.all():

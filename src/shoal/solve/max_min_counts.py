@@ -1,15 +1,14 @@
 """Max-min fair whole numbers: one unit at a time to whoever has the least, without counting them out one by one."""
 
 import numpy as np
-from numpy.typing import NDArray
+
+from shoal.core.arrays import Floats, Int32s
 
 _HALVINGS = 60
 """Enough to bring a level down to the last bit of a float; what is left then goes out in a round or two."""
 
 
-def fair_counts(
-    budget: int, low: NDArray[np.int32], high: NDArray[np.int32], weight: NDArray[np.float64], held: NDArray[np.int32]
-) -> NDArray[np.int32]:
+def fair_counts(budget: int, low: Int32s, high: Int32s, weight: Floats, held: Int32s) -> Int32s:
     """Counts from ``low`` to ``high`` after giving ``budget`` units, each to the least count ÷ weight below its high.
 
     Relied upon: nobody could have one more without somebody at a lower or equal level having one less; everything is
@@ -42,9 +41,7 @@ def fair_counts(
     return counts
 
 
-def _raised(
-    level: float, low: NDArray[np.int32], high: NDArray[np.int32], weight: NDArray[np.float64]
-) -> NDArray[np.int32]:
+def _raised(level: float, low: Int32s, high: Int32s, weight: Floats) -> Int32s:
     """Everyone below the level is given units until it is at it or above."""
-    raised: NDArray[np.int32] = np.clip(np.ceil(level * weight), low, high).astype(np.int32)
+    raised: Int32s = np.clip(np.ceil(level * weight), low, high).astype(np.int32)
     return raised

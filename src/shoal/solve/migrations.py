@@ -1,16 +1,13 @@
 """Moves to a better machine that stands free, taken one after the other."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int32]
-Kinds = NDArray[np.int8]
+from shoal.core.arrays import Floats, Int8s, Int32s
 
 
 def faster_kinds(
-    speeds: Floats, size: Ints, kinds: Kinds, free: Ints, work: Floats, *, gain: float, saves: float
-) -> Kinds:
+    speeds: Floats, size: Int32s, kinds: Int8s, free: Int32s, work: Floats, *, gain: float, saves: float
+) -> Int8s:
     """Each task's kind after moving those that gain by it to a kind with room, in order; −1 stays as it is.
 
     ``speeds`` is tasks × kinds, ``size`` what a task takes of its kind's ``free`` room and gives back where it was. A

@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
-Flags = NDArray[np.bool_]
+from shoal.core.arrays import Flags, Floats, Indices, Int16s
 
 _HALVINGS = 50
 _CYCLES = 3
@@ -31,7 +28,7 @@ _TIE = 1e-12
 class Chosen:
     """By row the column chosen, −1 for none; what that is worth, and what no choice can be worth more than."""
 
-    picks: Ints
+    picks: Indices
     value: float
     bound: float
     exact: bool
@@ -51,28 +48,28 @@ class ChoiceTable:
     """
 
     worth: Floats
-    units: Ints
-    pools: Ints
-    capacity: Ints
+    units: Indices
+    pools: Indices
+    capacity: Indices
 
     def priced(self, prices: Floats) -> Floats:
         """What each choice is worth after paying for its units."""
         net: Floats = self.worth - prices[self.pools] * self.units
         return net
 
-    def used(self, picks: Ints) -> Ints:
+    def used(self, picks: Indices) -> Indices:
         """Units taken by pool."""
         rows = np.flatnonzero(picks >= 0)
         pools, units = self.pools[rows, picks[rows]], self.units[rows, picks[rows]]
         return np.bincount(pools, weights=units, minlength=len(self.capacity)).astype(np.intp)
 
-    def value(self, picks: Ints) -> float:
+    def value(self, picks: Indices) -> float:
         """What the choices are worth together."""
         rows = np.flatnonzero(picks >= 0)
         return float(self.worth[rows, picks[rows]].sum())
 
 
-def best_choices(worth: Floats, units: Ints, pools: Ints, capacity: Sequence[int]) -> Chosen:
+def best_choices(worth: Floats, units: Indices, pools: Indices, capacity: Sequence[int]) -> Chosen:
     """The choices of most worth within the capacity of each pool; a choice worth nothing is not made."""
     room = np.asarray(capacity, dtype=np.intp)
     rows, columns = worth.shape
@@ -90,9 +87,9 @@ def best_choices(worth: Floats, units: Ints, pools: Ints, capacity: Sequence[int
     return _searched(options, prices, picks, bound)
 
 
-def _at_prices(options: ChoiceTable, prices: Floats) -> Ints:
+def _at_prices(options: ChoiceTable, prices: Floats) -> Indices:
     net = options.priced(prices)
-    picks: Ints = net.argmax(axis=1)
+    picks: Indices = net.argmax(axis=1)
     picks[net[np.arange(len(net)), picks] <= 0] = -1
     return picks
 
@@ -173,7 +170,7 @@ def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:
 # ── a good answer ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _repaired(options: ChoiceTable, picks: Ints) -> Ints:
+def _repaired(options: ChoiceTable, picks: Indices) -> Indices:
     """The choices with so many changed, those that lose least for a unit freed first, that every pool suffices."""
     picks = picks.copy()
     free = options.capacity - options.used(picks)
@@ -199,7 +196,7 @@ def _repaired(options: ChoiceTable, picks: Ints) -> Ints:
     return picks
 
 
-def _filled(options: ChoiceTable, picks: Ints) -> Ints:
+def _filled(options: ChoiceTable, picks: Indices) -> Indices:
     """The choices raised as long as there is room, each time where a unit brings most."""
     picks = picks.copy()
     free = options.capacity - options.used(picks)
@@ -234,7 +231,7 @@ def _filled(options: ChoiceTable, picks: Ints) -> Ints:
 # ── the exact search ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _searched(options: ChoiceTable, prices: Floats, picks: Ints, bound: float) -> Chosen:
+def _searched(options: ChoiceTable, prices: Floats, picks: Indices, bound: float) -> Chosen:
     """The best choices among those that a better answer than this one could hold; this one where they are too many."""
     value = options.value(picks)
     slack = bound - value
@@ -264,7 +261,7 @@ def _searched(options: ChoiceTable, prices: Floats, picks: Ints, bound: float) -
 class _PoolSearch:
     """Dynamic programming over what is left of each pool; rows that must take something take their least first."""
 
-    def __init__(self, options: ChoiceTable, core: Ints, kept: Flags, none: Flags, room: Ints) -> None:
+    def __init__(self, options: ChoiceTable, core: Indices, kept: Flags, none: Flags, room: Indices) -> None:
         self.options, self.core = options, core
         self.columns = [np.flatnonzero(kept[row]).tolist() for row in core.tolist()]
         self.none = none[core].tolist()
@@ -283,7 +280,7 @@ class _PoolSearch:
         states = float(np.prod(np.maximum(self.room + 1, 1), dtype=float))
         self.cost = states * sum(len(c) + 1 for c in self.columns) if (self.room >= 0).all() else np.inf
 
-    def run(self) -> Ints:
+    def run(self) -> Indices:
         """By row of the core the column chosen, −1 for none."""
         shape = tuple((self.room + 1).tolist())
         best = np.zeros(shape)
@@ -302,7 +299,7 @@ class _PoolSearch:
             best = reached
         return self._traced(choices)
 
-    def _traced(self, choices: NDArray[np.int16]) -> Ints:
+    def _traced(self, choices: Int16s) -> Indices:
         picks = np.full(len(self.core), -1, dtype=np.intp)
         state = self.room.copy()
         for j in range(len(self.core) - 1, -1, -1):

@@ -3,16 +3,15 @@
 from collections.abc import Container
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int32]
+from shoal.core.arrays import Indices, Int32s
 
 
 def random_pairs(
     chance: np.random.Generator,
-    hosts: NDArray[np.intp],
-    guests: NDArray[np.intp],
-    size: Ints,
+    hosts: Indices,
+    guests: Indices,
+    size: Int32s,
     *,
     most: int,
     barred: Container[tuple[int, int]],

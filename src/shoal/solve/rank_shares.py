@@ -12,10 +12,7 @@ Reference: Berg, Vesilo, Harchol-Balter, "heSRPT: Optimal scheduling of parallel
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
-import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
+from shoal.core.arrays import Floats
 
 EXPONENT = 0.5
 """The a of speed-ups like k^a: between what chatbots and image models do."""

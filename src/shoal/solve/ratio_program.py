@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 from shoal.solve.linear_objectives import TimeShares, alone, checked_floors, checked_weights, refuse, table, time_shares
-from shoal.solve.linear_program import Floats, LpSession, Vertex
+from shoal.solve.linear_program import LpSession, Vertex
 from shoal.solve.time_share_lp import Activities, Floored, floored
 
 _TIED = 1e-9

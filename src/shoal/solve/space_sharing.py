@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.job_classes import Groups, JobClasses, grouped, spread
 from shoal.solve.linear_objectives import checked_floors, checked_weights
-from shoal.solve.linear_program import Flags, Floats, Ints, LpSession, Program, Status, judged, relative_gap
+from shoal.solve.linear_program import LpSession, Program, Status, judged, relative_gap
 from shoal.solve.ratio_program import best_ratio, checked_prices
 from shoal.solve.time_share_lp import Activities, extended, floored
 
@@ -34,7 +35,7 @@ class SharedShares:
     """
 
     alone: Floats
-    pairs: Ints
+    pairs: Indices
     together: Floats
     throughput: Floats
     objective: float
@@ -215,7 +216,7 @@ def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _
     return _Levels(x, bound, gap, prices, solved=first is not None)
 
 
-def _level_session(activities: Activities, rising: Ints, scale: Floats, slope: Floats) -> tuple[LpSession, int]:
+def _level_session(activities: Activities, rising: Indices, scale: Floats, slope: Floats) -> tuple[LpSession, int]:
     """The common constraints, a row scale · throughput ≥ slope · level per rising group, the level as last column."""
     program = activities.program()
     first_row = len(program.lower)

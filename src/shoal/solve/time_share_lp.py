@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.solve.linear_program import Flags, Floats, Ints, LpSession, Program, Vertex
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.linear_program import LpSession, Program, Vertex
 
 NOBODY = -1
 _GIVEN_UP = 1e-9
@@ -26,8 +27,8 @@ _ALONE = 1e-9
 class LimitRows:
     """More than GPUs can be scarce: the amounts of the activities named in a row add up to at most its ``most``."""
 
-    row: Ints
-    activity: Ints
+    row: Indices
+    activity: Indices
     most: Floats
 
     def filled(self, x: Floats) -> Floats:
@@ -47,11 +48,11 @@ class Activities:
     """
 
     counts: Floats
-    first: Ints
-    second: Ints
+    first: Indices
+    second: Indices
     first_speed: Floats
     second_speed: Floats
-    types: Ints
+    types: Indices
     width: Floats
     capacity: Floats
     limits: LimitRows = _NO_LIMITS
@@ -61,7 +62,7 @@ class Activities:
         """How many activities there are."""
         return len(self.first)
 
-    def members(self) -> tuple[Ints, Ints, Floats]:
+    def members(self) -> tuple[Indices, Indices, Floats]:
         """Every (activity, group, speed) membership; an activity of two of one group is named once, with both."""
         alone = np.arange(self.size)
         twin = self.first == self.second
@@ -189,7 +190,7 @@ def floored(activities: Activities, floors: Floats | None = None) -> Floored:
     return Floored(session, len(some), kept, unattainable, start)
 
 
-def _elastic(activities: Activities, some: Ints, kept: Floats, top: Floats) -> Program:
+def _elastic(activities: Activities, some: Indices, kept: Floats, top: Floats) -> Program:
     """A row for each floor, in units of the job's top speed, with a column of slack."""
     program = activities.program()
     base = len(program.lower)

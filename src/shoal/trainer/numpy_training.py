@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats
 from shoal.trainer.checkpoint import Checkpoints
 from shoal.trainer.session import Session, Telling
-
-Floats = NDArray[np.float64]
 
 _LOG = logging.getLogger("shoal.trainer")
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Int64s
 from shoal.core.errors import InputError
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class Pass:
     without samples has one pass of weight 0, over a sample that counts elsewhere, so that it still takes part.
     """
 
-    indices: Indices
+    indices: Int64s
     weight: float
 
 
@@ -48,16 +46,16 @@ class Epochs:
         if self.size < 1:
             raise InputError("size", self.size, "an epoch needs at least one sample")
 
-    def order(self, epoch: int) -> Indices:
+    def order(self, epoch: int) -> Int64s:
         """The samples of an epoch in the order of use; read-only."""
         return _order(self.size, self.seed, epoch)
 
-    def step(self, at: Cursor, batch: int) -> Indices:
+    def step(self, at: Cursor, batch: int) -> Int64s:
         """The samples of the step that begins here, over all ranks; fewer than ``batch`` at the end of an epoch."""
         _check("batch", batch)
         return self.order(at.epoch)[at.position : at.position + batch]
 
-    def share(self, at: Cursor, batch: int, rank: int, world: int) -> Indices:
+    def share(self, at: Cursor, batch: int, rank: int, world: int) -> Int64s:
         """One rank's samples of a step: the ranks' shares differ by at most one and make up the step, in rank order.
 
         A rank may be left with none where fewer samples remain than there are ranks.
@@ -85,7 +83,7 @@ class Epochs:
 
 
 @lru_cache(maxsize=2)
-def _order(size: int, seed: int | None, epoch: int) -> Indices:
+def _order(size: int, seed: int | None, epoch: int) -> Int64s:
     natural = np.arange(size, dtype=np.int64)
     order = natural if seed is None else np.random.default_rng([seed, epoch]).permutation(natural)
     order.flags.writeable = False

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats, Ints, Numbers, ReasonCode
+from shoal.core.arrays import Floats, Indices, Int32s
+from shoal.core.decision import Decision, Numbers, ReasonCode
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.solve.assignment import least_total_completion
@@ -47,8 +47,8 @@ def run_seconds(snapshot: Snapshot) -> Floats:
 class _MatchedQueue:
     """Waiting jobs in the order they are to start, each with its kind and when it is expected to."""
 
-    order: NDArray[np.intp]
-    kinds: NDArray[np.intp]
+    order: Indices
+    kinds: Indices
     starts: Floats
 
 
@@ -106,8 +106,8 @@ class Allox:
         return Decision(explained(snapshot, gpus, codes, numbers, kinds))
 
     def _plan(
-        self, snapshot: Snapshot, line: NDArray[np.intp], seconds: Floats, ready: tuple[Floats, ...]
-    ) -> tuple[_MatchedQueue, NDArray[np.intp], tuple[Floats, ...]]:
+        self, snapshot: Snapshot, line: Indices, seconds: Floats, ready: tuple[Floats, ...]
+    ) -> tuple[_MatchedQueue, Indices, tuple[Floats, ...]]:
         """A plan for the first window of a line of jobs, shortest first; the rest; when GPUs are free after it."""
         if len(ready) == 1:
             return _MatchedQueue(line, np.zeros(len(line), dtype=np.intp), np.zeros(len(line))), line[:0], ready
@@ -119,7 +119,7 @@ class Allox:
         return _MatchedQueue(window[order], found.kinds[order], found.starts[order]), line[self.window :], found.ready
 
 
-def _ready(snapshot: Snapshot, seconds: Floats, running: Ints) -> tuple[Floats, ...]:
+def _ready(snapshot: Snapshot, seconds: Floats, running: Int32s) -> tuple[Floats, ...]:
     """By kind: when each GPU is free."""
     times = []
     for k, capacity in enumerate(snapshot.cluster.capacity):

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats, Ints, ReasonCode
+from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
+from shoal.core.decision import Decision, ReasonCode
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round, explained, round_end, serve
 
@@ -65,15 +65,15 @@ class _Filling:
     """A progressive filling in the making: who has got what, and what each tenant holds of each kind."""
 
     snapshot: Snapshot
-    gpus: Ints
-    kinds: NDArray[np.int8]
+    gpus: Int32s
+    kinds: Int8s
     free: list[int]
     used: list[list[float]]
     weight: Sequence[float]
     at_turn: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, snapshot: Snapshot, kept: NDArray[np.bool_]) -> "_Filling":
+    def of(cls, snapshot: Snapshot, kept: Flags) -> "_Filling":
         """Only those that keep their GPUs are seated."""
         columns, capacity, tenants = snapshot.columns, snapshot.cluster.capacity, len(snapshot.tenant_service)
         served = serve(snapshot, np.flatnonzero(kept))
@@ -86,7 +86,7 @@ class _Filling:
         np.maximum.at(weight, columns.tenant, columns.weight)
         return cls(snapshot, served.gpus, kinds, free, used.tolist(), weight.tolist())
 
-    def run(self, waiting: NDArray[np.intp]) -> None:
+    def run(self, waiting: Indices) -> None:
         """Seat waiting jobs until nothing more fits."""
         columns = self.snapshot.columns
         attained = np.bincount(columns.tenant, weights=columns.attained, minlength=len(self.used))

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from math import floor, inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats, Grant, Reason, ReasonCode, Verdict, Verdicts, in_words
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.core.decision import Decision, Grant, Reason, ReasonCode, Verdict, Verdicts, in_words
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import Served, ranked_verdicts, serve
@@ -64,7 +64,7 @@ class Gandiva:
         return Decision(verdicts, review_at if review_at > now else now + self.trial, TrialPairsCarry(turn, pairs, bad))
 
 
-def _order(attained: Floats, keeping: NDArray[np.bool_], line: NDArray[np.bool_]) -> NDArray[np.intp]:
+def _order(attained: Floats, keeping: Flags, line: Flags) -> Indices:
     order = np.lexsort((attained, ~keeping))
     return order[line[order]]
 

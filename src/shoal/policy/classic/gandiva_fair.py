@@ -16,9 +16,9 @@ References: Gandiva-Fair (EuroSys '20), gang-aware split stride; Waldspurger (19
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats
+from shoal.core.arrays import Floats, Indices
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import check_round, ranked_verdicts, round_end, serve
@@ -32,7 +32,7 @@ class _Passes:
     """When the round ends, and by admission number: pass, attained service at that pass, and tickets held since."""
 
     end: Seconds
-    rows: NDArray[np.intp]
+    rows: Indices
     value: Floats
     attained: Floats
     tickets: Floats

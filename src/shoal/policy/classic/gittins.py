@@ -19,7 +19,8 @@ from math import erfc, floor, isfinite, sqrt
 
 import numpy as np
 
-from shoal.core.decision import Decision, Floats
+from shoal.core.arrays import Floats
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import ranked_verdicts, serve
 

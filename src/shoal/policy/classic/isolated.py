@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats, Numbers, ReasonCode
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.core.decision import Decision, Numbers, ReasonCode
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import check_round, explained, round_end, serve
@@ -31,7 +31,7 @@ class _Ledger:
 
     end: Seconds
     at: Seconds
-    rows: NDArray[np.intp]
+    rows: Indices
     earned: Floats
     share: Floats
 
@@ -79,7 +79,7 @@ class Isolated:
     def _review(
         self,
         snapshot: Snapshot,
-        granted: NDArray[np.bool_],
+        granted: Flags,
         share: Floats,
         owed: Floats,
         end: Seconds,

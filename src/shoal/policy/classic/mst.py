@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats
+from shoal.core.arrays import Flags, Floats, Int32s
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import Served, check_round, ranked_verdicts, round_end, serve
 
@@ -74,7 +74,7 @@ class Mst:
         return density
 
 
-def _choose(snapshot: Snapshot, density: Floats, kept: NDArray[np.bool_]) -> Served:
+def _choose(snapshot: Snapshot, density: Floats, kept: Flags) -> Served:
     """Seat those that keep their GPUs, then pairs of job and kind by descending throughput per GPU."""
     columns = snapshot.columns
     held = serve(snapshot, np.flatnonzero(kept))
@@ -98,7 +98,7 @@ def _choose(snapshot: Snapshot, density: Floats, kept: NDArray[np.bool_]) -> Ser
     return Served(held.gpus, kinds, last, sum(free), max(free))
 
 
-def _exchange(demand: NDArray[np.int32], density: Floats, served: Served) -> None:
+def _exchange(demand: Int32s, density: Floats, served: Served) -> None:
     """Swap jobs of equal gangs between kinds, best pairs first, while each swap raises the sum. Changes the kinds."""
     kinds = served.kinds
     assert kinds is not None

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats, Ints, Numbers, ReasonCode
+from shoal.core.arrays import Flags, Floats, Indices, Int32s
+from shoal.core.decision import Decision, Numbers, ReasonCode
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.policy.classic.allox import run_seconds
@@ -73,7 +73,7 @@ class Ossp:
         verdicts = explained(snapshot, gpus, codes, numbers, np.where(gpus > 0, planned, -1).astype(np.int8))
         return Decision(verdicts, review_at if number.any() else inf, review_at)
 
-    def _exact(self, seconds: Floats, gpus: Ints, capacity: int, running: NDArray[np.bool_], due: bool) -> Floats:
+    def _exact(self, seconds: Floats, gpus: Int32s, capacity: int, running: Flags, due: bool) -> Floats:
         """When each starts in the best schedule found."""
         times, widths, under_way = seconds.tolist(), gpus.tolist(), np.flatnonzero(running).tolist()
         best = shortest_makespan(times, widths, capacity, under_way)
@@ -83,7 +83,7 @@ class Ossp:
                 best = anew
         return np.array(best.starts)
 
-    def _longest(self, seconds: Floats, gpus: Ints, capacity: int, running: NDArray[np.bool_], due: bool) -> Floats:
+    def _longest(self, seconds: Floats, gpus: Int32s, capacity: int, running: Flags, due: bool) -> Floats:
         """When each starts, longest first; for those that wait only roughly, by the work before them."""
         bound = lower_bound(seconds.tolist(), gpus.tolist(), capacity)
         # What runs counts as a round longer than it is: equals must not take turns, at a restart each.
@@ -98,7 +98,7 @@ class Ossp:
         return starts
 
 
-def _dealt(snapshot: Snapshot, seconds: Floats, running: NDArray[np.bool_]) -> NDArray[np.intp]:
+def _dealt(snapshot: Snapshot, seconds: Floats, running: Flags) -> Indices:
     """Each job's kind, −1 for those that cannot run on any."""
     columns, capacity = snapshot.columns, snapshot.cluster.capacity
     planned = np.where(running, columns.kind, -1).astype(np.intp)
@@ -115,7 +115,7 @@ def _dealt(snapshot: Snapshot, seconds: Floats, running: NDArray[np.bool_]) -> N
     return planned
 
 
-def _moved(snapshot: Snapshot, planned: NDArray[np.intp], gpus: Ints, running: NDArray[np.intp]) -> NDArray[np.intp]:
+def _moved(snapshot: Snapshot, planned: Indices, gpus: Int32s, running: Indices) -> Indices:
     """The same plan with running jobs, the longest first, on a faster kind that nobody else was given."""
     columns, granted = snapshot.columns, gpus > 0
     used = np.bincount(planned[granted], gpus[granted], len(snapshot.cluster.kinds))

@@ -18,9 +18,9 @@ from itertools import pairwise
 from math import ceil, floor, isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import ranked_verdicts, serve
@@ -30,7 +30,7 @@ from shoal.policy.base import ranked_verdicts, serve
 class _TiresiasCarry:
     """By admission number: service and run time at the last promotion, and since when each has waited."""
 
-    rows: NDArray[np.intp]
+    rows: Indices
     service: Floats
     run: Floats
     idle: Floats
@@ -92,7 +92,7 @@ class Tiresias:
         return _TiresiasCarry(columns.rows, service, run, idle), columns.attained - service, limit
 
 
-def _waiting(memory: _TiresiasCarry, snapshot: Snapshot, granted: NDArray[np.bool_]) -> _TiresiasCarry:
+def _waiting(memory: _TiresiasCarry, snapshot: Snapshot, granted: Flags) -> _TiresiasCarry:
     """The memory with waits brought up to date: one that goes on keeps its beginning."""
     runs = snapshot.columns.held > 0
     idle = np.where(runs, np.where(granted, np.inf, snapshot.now), memory.idle)

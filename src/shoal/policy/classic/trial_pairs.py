@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.core.decision import Ints
+from shoal.core.arrays import Int32s
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.solve.random_pairs import random_pairs
@@ -65,7 +65,7 @@ def judged(
 
 
 def trials(
-    snapshot: Snapshot, gpus: Ints, pairs: tuple[TrialPair, ...], bad: frozenset[tuple[int, int]], trial: Seconds
+    snapshot: Snapshot, gpus: Int32s, pairs: tuple[TrialPair, ...], bad: frozenset[tuple[int, int]], trial: Seconds
 ) -> tuple[TrialPair, ...]:
     """New pairs: somebody served alone, and somebody of the same gang who waits."""
     rows, position = snapshot.columns.rows, snapshot.position_of

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from math import ceil, floor, inf, isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats
+from shoal.core.arrays import Floats, Indices
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.elastic.max_min import admit
@@ -55,7 +55,7 @@ class AfsL:
 class _Counters:
     """By admission number: whole units of time each job had been executed for, when last somebody waited."""
 
-    rows: NDArray[np.intp]
+    rows: Indices
     units: Floats
 
 

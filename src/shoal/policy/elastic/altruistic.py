@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.decision import Decision, Floats, ReasonCode
+from shoal.core.arrays import Floats
+from shoal.core.decision import Decision, ReasonCode
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained, ranked_verdicts, serve_ascending
 from shoal.solve.marginal_gain import best_units

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from math import floor, inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats, Ints, Numbers, ReasonCode
+from shoal.core.arrays import Floats, Indices, Int8s, Int32s
+from shoal.core.decision import Decision, Numbers, ReasonCode
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.solve.first_fit import first_fit
@@ -34,13 +34,13 @@ class Admitted:
     ``curves`` holds, for each elastic job admitted, its rate by number of GPUs on its kind.
     """
 
-    low: Ints
-    kinds: NDArray[np.int8]
+    low: Int32s
+    kinds: Int8s
     free: tuple[int, ...]
     curves: Mapping[int, Floats]
 
 
-def admit(snapshot: Snapshot, order: NDArray[np.intp]) -> Admitted:
+def admit(snapshot: Snapshot, order: Indices) -> Admitted:
     """Give jobs in order the fewest GPUs each can run on; one for which too few are left is passed over."""
     columns, jobs, kind_names = snapshot.columns, snapshot.jobs, snapshot.cluster.kinds
     elastic = columns.min_gpus < columns.max_gpus
@@ -64,7 +64,7 @@ def _first_positive(curve: Floats, least: int) -> int:
     return least + int(counts[0]) if len(counts) else 0
 
 
-def _taken(snapshot: Snapshot, order: NDArray[np.intp], fewest: Ints) -> tuple[Ints, NDArray[np.int8], tuple[int, ...]]:
+def _taken(snapshot: Snapshot, order: Indices, fewest: Int32s) -> tuple[Int32s, Int8s, tuple[int, ...]]:
     columns, capacity = snapshot.columns, snapshot.cluster.capacity
     low = np.zeros(len(columns), dtype=np.int32)
     kinds = np.full(len(columns), -1, dtype=np.int8)
@@ -120,7 +120,7 @@ class MaxMin:
             review_at = snapshot.now + self.quantum
         return Decision(explained(snapshot, gpus, codes, numbers, admitted.kinds), review_at)
 
-    def _counts(self, snapshot: Snapshot, admitted: Admitted) -> Ints:
+    def _counts(self, snapshot: Snapshot, admitted: Admitted) -> Int32s:
         columns, gpus = snapshot.columns, admitted.low.copy()
         high = admitted.low.copy()
         for i, curve in admitted.curves.items():

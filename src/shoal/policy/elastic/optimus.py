@@ -17,7 +17,8 @@ from math import inf
 
 import numpy as np
 
-from shoal.core.decision import Decision, Floats, ReasonCode, Verdicts
+from shoal.core.arrays import Floats
+from shoal.core.decision import Decision, ReasonCode, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.policy.elastic.max_min import Admitted, admit

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.policy.elastic.max_min import Admitted

@@ -15,7 +15,8 @@ from math import isfinite
 
 import numpy as np
 
-from shoal.core.decision import Decision, Floats, Ints
+from shoal.core.arrays import Floats, Int32s
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round, round_end
 from shoal.policy.elastic.max_min import Admitted, admit
@@ -72,7 +73,7 @@ class Rank:
         verdicts = allotted(snapshot, found, menu, allot(menu), weighed_options.weights)
         return Decision(verdicts, round_end(snapshot.now, self.interval))
 
-    def _shares(self, snapshot: Snapshot, admitted: Admitted, places: list[int]) -> Ints:
+    def _shares(self, snapshot: Snapshot, admitted: Admitted, places: list[int]) -> Int32s:
         names, gpus = snapshot.cluster.kinds, np.zeros(len(admitted.low), dtype=np.int32)
         for k, capacity in enumerate(snapshot.cluster.capacity):
             here = np.flatnonzero(admitted.kinds == k).tolist()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.goodput_options import Prospects

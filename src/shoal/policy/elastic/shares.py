@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from shoal.core.decision import Floats, Ints, NumberColumn, ReasonCode, Verdicts
+from shoal.core.arrays import Floats, Int32s
+from shoal.core.decision import NumberColumn, ReasonCode, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.policy.elastic.max_min import Admitted
@@ -35,7 +36,7 @@ def gains_of(curve: Floats) -> Gains:
     return _gains(curve.tobytes())
 
 
-def fewest_and_lengths(snapshot: Snapshot) -> tuple[Ints, Floats]:
+def fewest_and_lengths(snapshot: Snapshot) -> tuple[Int32s, Floats]:
     """By job: the fewest GPUs it would run on, and the seconds it then has left; infinity when that is not known.
 
     Judged on the kind it holds, or else on the one it is fastest on.
@@ -59,7 +60,7 @@ def fewest_and_lengths(snapshot: Snapshot) -> tuple[Ints, Floats]:
     return fewest, lengths
 
 
-def divided(snapshot: Snapshot, admitted: Admitted, rule: Rule, *, packing: bool = False) -> Ints:
+def divided(snapshot: Snapshot, admitted: Admitted, rule: Rule, *, packing: bool = False) -> Int32s:
     """GPUs by job after the rule has divided what stage one left of each kind among its elastic jobs.
 
     With ``packing`` shares are then rounded to factors and multiples of the GPUs per machine, their total unchanged.
@@ -89,7 +90,7 @@ def _packed(
     return answer
 
 
-def told(snapshot: Snapshot, admitted: Admitted, gpus: Ints, name: str, key: Floats) -> Verdicts:
+def told(snapshot: Snapshot, admitted: Admitted, gpus: Int32s, name: str, key: Floats) -> Verdicts:
     """Verdicts for shares that grew from the fewest GPUs, given in ascending ``key`` (called ``name``)."""
     last, more = np.zeros(len(gpus)), np.zeros(len(gpus))
     codes = np.where(gpus > 0, _FITS, _NO_ROOM)
@@ -110,7 +111,7 @@ def told(snapshot: Snapshot, admitted: Admitted, gpus: Ints, name: str, key: Flo
     return explained(snapshot, gpus, codes, numbers, admitted.kinds)
 
 
-def _most_left(snapshot: Snapshot, admitted: Admitted, gpus: Ints) -> int:
+def _most_left(snapshot: Snapshot, admitted: Admitted, gpus: Int32s) -> int:
     """The most GPUs of any one kind that nobody got."""
     capacity = snapshot.cluster.capacity
     used = np.bincount(admitted.kinds[gpus > 0], weights=gpus[gpus > 0], minlength=len(capacity))

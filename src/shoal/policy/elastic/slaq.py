@@ -16,7 +16,8 @@ from math import inf
 
 import numpy as np
 
-from shoal.core.decision import Decision, Floats
+from shoal.core.arrays import Floats
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.elastic.max_min import admit
 from shoal.policy.elastic.optimus import ATTACHED, FASTENED, by_marginal_gain, next_review

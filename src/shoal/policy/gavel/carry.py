@@ -3,14 +3,11 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.gavel.rounds import NOBODY, WINDOW, Cells
-
-Ints = NDArray[np.intp]
 
 _MOST_BEHIND = 50.0
 """Rounds without a turn that are made up for, at most, when shares change; what is older is forgiven."""
@@ -29,7 +26,7 @@ class GavelCarry:
     each of the last ``WINDOW`` rounds began, the oldest first; a window that goes back to ``start`` has all of it.
     """
 
-    rows: Ints
+    rows: Indices
     capacity: tuple[int, ...]
     speeds: Floats
     cells: Cells
@@ -40,7 +37,7 @@ class GavelCarry:
     at: Seconds
     ran: Floats
     done: Floats
-    runs: Ints
+    runs: Indices
     isolated: Floats
     isolated_speed: Floats
     marks: tuple[tuple[Seconds, Floats], ...] = ()
@@ -65,7 +62,7 @@ class GavelCarry:
             for c in np.flatnonzero(cells.second >= 0)
         )
 
-    def places(self, snapshot: Snapshot) -> Ints:
+    def places(self, snapshot: Snapshot) -> Indices:
         """Where each live job stood in ``rows``; ``NOBODY`` if it is new."""
         if not len(self.rows):
             return np.full(len(snapshot.columns), NOBODY)
@@ -98,7 +95,7 @@ class GavelCarry:
         run_now[mine], done_now[mine] = columns.run_seconds[known], columns.done[known]
         return replace(self, at=now, received=received, ran=run_now, done=done_now, isolated=isolated)
 
-    def _ran_in(self, given: Ints, jobs: Ints, kind: NDArray[np.int32]) -> Ints:
+    def _ran_in(self, given: Indices, jobs: Indices, kind: Int32s) -> Indices:
         """The cells in which jobs really ran: not those they were given, where placement kept them on another kind."""
         cells = self.cells
         wrong = np.flatnonzero((given >= 0) & (kind >= 0) & (cells.kind[given] != kind)) if len(cells) else given[:0]
@@ -108,7 +105,7 @@ class GavelCarry:
             really[i] = own[0] if len(own) else NOBODY
         return really
 
-    def _where(self, snapshot: Snapshot, live: Ints, given: Ints) -> Ints:
+    def _where(self, snapshot: Snapshot, live: Indices, given: Indices) -> Indices:
         """The cells in which jobs ran by how they sat, on one node or several: it may not be what they were given."""
         cells, really = self.cells, given.copy()
         near = np.zeros(len(self.rows), dtype=bool)
@@ -141,7 +138,7 @@ class GavelCarry:
         marked = replace(self, marks=(*self.marks, (now, debt)))
         return replace(self, marks=marked.marks[max(marked._first(now, seconds) - 1, 0) :])
 
-    def again(self, now: Seconds, seconds: Seconds, jobs: int) -> Ints | None:
+    def again(self, now: Seconds, seconds: Seconds, jobs: int) -> Indices | None:
         """By job the cell it ran in ``WINDOW`` whole rounds ago, if that was a whole round of these shares."""
         if not self._first(now, seconds):
             return None
@@ -167,22 +164,22 @@ class Turn:
     """
 
     memory: GavelCarry
-    cell: Ints
-    kind: NDArray[np.int8]
-    partner: NDArray[np.int32]
-    kept: NDArray[np.bool_]
-    places: Ints
+    cell: Indices
+    kind: Int8s
+    partner: Int32s
+    kept: Flags
+    places: Indices
     debt: Floats
 
     @property
-    def near(self) -> NDArray[np.bool_]:
+    def near(self) -> Flags:
         """Who begins a round in which it is to be on one node."""
         marked = np.append(self.memory.cells.consolidated, False)  # no cell is the last one
-        near: NDArray[np.bool_] = marked[self.cell] & ~self.kept
+        near: Flags = marked[self.cell] & ~self.kept
         return near
 
 
-def carried_over(before: GavelCarry, debt: Floats, places: Ints, cells: Cells) -> Floats:
+def carried_over(before: GavelCarry, debt: Floats, places: Indices, cells: Cells) -> Floats:
     """What the new cells are owed: the debts of the same job on the same kind, on one node or several, and what cells
     that are no more were owed, shared out over the job's new cells by their shares. What ran ahead is forgotten but for
     a round."""
@@ -204,10 +201,10 @@ def carried_over(before: GavelCarry, debt: Floats, places: Ints, cells: Cells) -
     return carried
 
 
-def _keys(cells: Cells, places: Ints, width: int, jobs: int) -> Ints:
+def _keys(cells: Cells, places: Indices, width: int, jobs: int) -> Indices:
     """A number for each combination on a kind, by the jobs' old places; −1 where a job is new."""
     first = places[cells.first]
     second = np.where(cells.second >= 0, places[np.maximum(cells.second, 0)], jobs)
-    keys: Ints = ((first * (jobs + 1) + second) * width + cells.kind) * 2 + cells.consolidated
+    keys: Indices = ((first * (jobs + 1) + second) * width + cells.kind) * 2 + cells.consolidated
     keys[(first < 0) | (second < 0)] = -1
     return keys

@@ -1,14 +1,11 @@
 """How fast gangs go on one node and across nodes, as far as the performance model knows."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats, Indices
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.solve.consolidation import Localities
-
-Ints = NDArray[np.intp]
 
 
 def node_sizes(cluster: Topology) -> tuple[tuple[int, ...], ...]:
@@ -20,7 +17,7 @@ def node_sizes(cluster: Topology) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(of_kind) for of_kind in sizes)
 
 
-def localities(snapshot: Snapshot, rows: Ints, speeds: Floats, gangs: Floats) -> Localities:
+def localities(snapshot: Snapshot, rows: Indices, speeds: Floats, gangs: Floats) -> Localities:
     """Speeds on one node, as given, and across nodes: less by what the model says the distance costs.
 
     Across nodes means two nodes of one rack, where there are such; a gang larger than a node has its given speed there.

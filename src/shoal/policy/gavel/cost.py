@@ -12,7 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from shoal.core.decision import Decision, Floats
+from shoal.core.arrays import Floats
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
 from shoal.policy.gavel.pairs import crowd_of, shared

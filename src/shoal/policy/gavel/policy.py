@@ -8,8 +8,8 @@ rule would rather leave them idle. What a job is owed outlives new shares, so fr
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import round_end
@@ -96,7 +96,7 @@ def _fresh(rule: ShareRule, snapshot: Snapshot, before: GavelCarry | None) -> Tu
     return Turn(memory, cell, kind, partner, np.zeros(jobs, dtype=bool), np.arange(jobs), debt)
 
 
-def _on_one_node(snapshot: Snapshot, cells: Cells) -> NDArray[np.bool_]:
+def _on_one_node(snapshot: Snapshot, cells: Cells) -> Flags:
     """By cell: whether its job sits on one node now."""
     one = np.zeros(len(snapshot.columns), dtype=bool)
     for i in np.unique(cells.first[cells.consolidated]).tolist():

@@ -4,15 +4,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.snapshot import Snapshot
 from shoal.policy.gavel.consolidation import localities
 from shoal.solve.consolidation import Localities, LocalShares
 from shoal.solve.prices import Filling, equal_share_speed, isolated_speed
-
-Ints = NDArray[np.intp]
 
 HOUR = 3600.0
 
@@ -30,7 +27,7 @@ class ShareProblem:
     """
 
     snapshot: Snapshot
-    rows: Ints
+    rows: Indices
     isolated: Floats
     before: Floats | None = None
     aware: bool = True
@@ -111,7 +108,7 @@ class ShareProblem:
         return steps
 
 
-def spread(times: Floats, use: NDArray[np.bool_], gangs: Floats, capacity: Floats) -> Floats:
+def spread(times: Floats, use: Flags, gangs: Floats, capacity: Floats) -> Floats:
     """The same time for every combination where all kinds look alike: over those it can use, not left to chance."""
     total = times.sum(axis=1, keepdims=True)
     parts: Floats = np.where(use, capacity, 0.0)
@@ -136,7 +133,7 @@ def _mean_speed(speeds: Floats, capacity: Floats) -> Floats:
     return mean
 
 
-_NO_PAIRS: Ints = np.zeros((0, 2), dtype=np.intp)
+_NO_PAIRS: Indices = np.zeros((0, 2), dtype=np.intp)
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,7 @@ class Shares:
     """
 
     alone: Floats
-    pairs: Ints = field(default_factory=lambda: _NO_PAIRS)
+    pairs: Indices = field(default_factory=lambda: _NO_PAIRS)
     together: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     trouble: str = ""
     notes: dict[int, str] = field(default_factory=dict)

@@ -6,7 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from shoal.core.decision import Floats, NumberColumn, ReasonCode, Verdicts
+from shoal.core.arrays import Floats
+from shoal.core.decision import NumberColumn, ReasonCode, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.policy.gavel.carry import Turn

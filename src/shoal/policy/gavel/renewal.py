@@ -5,10 +5,10 @@ from typing import Protocol
 
 import numpy as np
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats, Indices
 from shoal.core.snapshot import Snapshot
 from shoal.policy.gavel.carry import GavelCarry, carried_over
-from shoal.policy.gavel.problem import Ints, ShareProblem, Shares
+from shoal.policy.gavel.problem import ShareProblem, Shares
 from shoal.policy.gavel.rounds import NOBODY, Cells, cells_of
 
 NOTHING = 1e-6
@@ -89,7 +89,7 @@ def with_new_shares(rule: ShareRule, snapshot: Snapshot, before: GavelCarry | No
     )
 
 
-def _shares_before(before: GavelCarry | None, places: Ints, able: Ints) -> Floats | None:
+def _shares_before(before: GavelCarry | None, places: Indices, able: Indices) -> Floats | None:
     """The time alone that was in force, for the jobs that can run; 0 for new ones."""
     if before is None or not len(before.cells):
         return None
@@ -99,7 +99,7 @@ def _shares_before(before: GavelCarry | None, places: Ints, able: Ints) -> Float
     return alone[places[able]]
 
 
-def _cells(snapshot: Snapshot, able: Ints, shares: Shares) -> Cells:
+def _cells(snapshot: Snapshot, able: Indices, shares: Shares) -> Cells:
     """The shares of the rows of a problem as cells of the snapshot's jobs."""
     alone = np.zeros((len(snapshot.columns), len(snapshot.cluster.kinds)))
     alone[able] = np.where(shares.alone > NOTHING, shares.alone, 0.0)
@@ -112,7 +112,7 @@ def _cells(snapshot: Snapshot, able: Ints, shares: Shares) -> Cells:
     return cells_of(alone, snapshot.columns.gpus, able[shares.pairs], together, near)
 
 
-def _surviving(before: GavelCarry, places: Ints, snapshot: Snapshot) -> Cells:
+def _surviving(before: GavelCarry, places: Indices, snapshot: Snapshot) -> Cells:
     """The old cells whose jobs are all still there and can still run there."""
     cells, columns = before.cells, snapshot.columns
     now_at = np.full(len(before.rows) + 1, NOBODY)  # the last entry is the nobody that a job alone has beside it

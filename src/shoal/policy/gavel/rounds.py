@@ -37,13 +37,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Flags, Floats, Indices, Int32s
 from shoal.solve.knapsack import heaviest
-
-Ints = NDArray[np.intp]
-Flags = NDArray[np.bool_]
 
 WINDOW = 60
 """Rounds in a row over which time received follows the shares."""
@@ -78,17 +74,17 @@ class Cells:
     ``consolidated`` marks time that is to be on one node.
     """
 
-    first: Ints
-    second: Ints
-    kind: Ints
-    gang: Ints
+    first: Indices
+    second: Indices
+    kind: Indices
+    gang: Indices
     share: Floats
     consolidated: Flags
 
     def __len__(self) -> int:
         return len(self.share)
 
-    def taken(self, at: Ints) -> "Cells":
+    def taken(self, at: Indices) -> "Cells":
         """Some of them."""
         first, second, kind, gang = self.first[at], self.second[at], self.kind[at], self.gang[at]
         return Cells(first, second, kind, gang, self.share[at], self.consolidated[at])
@@ -103,7 +99,7 @@ class Cells:
 
 
 def cells_of(
-    alone: Floats, gangs: NDArray[np.int32], pairs: Ints, together: Floats, consolidated: Floats | None = None
+    alone: Floats, gangs: Int32s, pairs: Indices, together: Floats, consolidated: Floats | None = None
 ) -> Cells:
     """The cells of shares given as job × kind for jobs alone, and pair × kind for pairs of positions.
 
@@ -131,14 +127,14 @@ def next_round(
     owed: Floats,
     lately: Floats,
     span: float,
-    capacity: Ints,
+    capacity: Indices,
     jobs: int,
     *,
     sits: Flags | None = None,
     idle: bool = False,
     nodes: Sequence[Sequence[int]] = (),
-    again: Ints | None = None,
-) -> Ints:
+    again: Indices | None = None,
+) -> Indices:
     """The cell each of the ``jobs`` runs in during a round of ``span`` (in rounds; 1 unless it is cut short).
 
     ``owed`` is by cell, in rounds, until now, and ``lately`` what of it came up in the last ``WINDOW`` − 1 rounds.
@@ -167,7 +163,7 @@ def next_round(
     return chosen
 
 
-def _short(cells: Cells, lately: Floats, span: float, chosen: Ints) -> float:
+def _short(cells: Cells, lately: Floats, span: float, chosen: Indices) -> float:
     """The most that a job of one GPU will be short of over the last ``WINDOW`` rounds at the end of this one."""
     single = (cells.gang == 1) & (cells.second < 0)
     short = lately + cells.share * span
@@ -176,7 +172,7 @@ def _short(cells: Cells, lately: Floats, span: float, chosen: Ints) -> float:
     return float(max(short[single].max(initial=0.0), alone.max(initial=0.0)))
 
 
-def _repack(cells: Cells, urgency: Floats, behind: Floats, order: Ints, capacity: Ints, chosen: Ints) -> None:
+def _repack(cells: Cells, urgency: Floats, behind: Floats, order: Indices, capacity: Indices, chosen: Indices) -> None:
     """Serve more of what is urgent than taking the highest first does, where gangs allow it; writes to ``chosen``."""
     worth = urgency + behind * (1.0 + urgency[urgency > 0].sum())
     served = np.maximum(worth[chosen[chosen >= 0]], 0.0).sum()
@@ -213,7 +209,9 @@ def _eighth_power(debt: Floats) -> Floats:
     return squared
 
 
-def _greedy(cells: Cells, order: Ints, capacity: Ints, chosen: Ints, nodes: Sequence[Sequence[int]]) -> list[int]:
+def _greedy(
+    cells: Cells, order: Indices, capacity: Indices, chosen: Indices, nodes: Sequence[Sequence[int]]
+) -> list[int]:
     """Highest first: whatever fits beside what is ``chosen`` and whose jobs are not running yet; the GPUs then free."""
     taken = chosen[chosen >= 0]
     used = np.bincount(cells.kind[taken], cells.gang[taken], len(capacity)).astype(np.intp)
@@ -245,7 +243,7 @@ def _seated(room: list[int], gang: int) -> bool:
     return tightest >= 0
 
 
-def _exchange(cells: Cells, urgency: Floats, chosen: Ints, free: list[int], movable: Flags, *, idle: bool) -> None:
+def _exchange(cells: Cells, urgency: Floats, chosen: Indices, free: list[int], movable: Flags, *, idle: bool) -> None:
     """Move single-GPU jobs between kinds, in and out, while that raises the urgency served; writes to ``chosen``."""
     picked = chosen[chosen >= 0]
     bound = np.zeros(len(chosen), dtype=bool)
@@ -268,7 +266,7 @@ def _exchange(cells: Cells, urgency: Floats, chosen: Ints, free: list[int], mova
     chosen[moved] = np.where(better[moved] >= 0, open_cells[better[moved]], NOBODY)
 
 
-def exchanged(row: Ints, kind: Ints, worth: Floats, taken: Ints, free: list[int]) -> Ints:
+def exchanged(row: Indices, kind: Indices, worth: Floats, taken: Indices, free: list[int]) -> Indices:
     """The assignment of the largest worth, reached from ``taken`` by moving rows: each row's option, or ``NOBODY``.
 
     Option o belongs to ``row[o]`` and needs one seat of ``kind[o]``; ``taken`` is by row, ``free`` the seats left by

@@ -18,14 +18,13 @@ from typing import Protocol
 
 import numpy as np
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats, Indices
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchLimits, JobSpec
 from shoal.core.topology import Locality
 from shoal.core.units import Seconds
 from shoal.perf.goodput import best
 from shoal.policy.goodput_options import adapts
-from shoal.solve.multiple_choice import Ints
 
 _SOON: Seconds = 1.0
 """A job that has only come is thought to stay at least so long."""
@@ -62,7 +61,7 @@ class ScalingCurve:
     on its way to more; ``age`` is how long ago it came.
     """
 
-    sizes: Ints
+    sizes: Indices
     rates: Floats
     at: int
     node_gpus: int
@@ -193,19 +192,19 @@ def wanted(
     return offer.kind, replace(need, rented=int(min(goal, within[-1])), growing=bool(goal > within[-1]))
 
 
-def _place(sizes: Ints, gpus: int) -> int:
+def _place(sizes: Indices, gpus: int) -> int:
     """Where the largest of ascending sizes within so many GPUs is, or the first."""
     return max(int(np.searchsorted(sizes, gpus, side="right")) - 1, 0)
 
 
-def _sizes(offer: NodeOffer, fewest: int, most: int) -> Ints:
+def _sizes(offer: NodeOffer, fewest: int, most: int) -> Indices:
     """Parts of a node, and whole nodes."""
     node = offer.node_gpus
     every = [*range(1, node), *(n * node for n in range(1, offer.nodes + 1))]
     return np.array(sorted({fewest, *(n for n in every if fewest <= n <= most)}), dtype=np.intp)
 
 
-def _rates(offer: NodeOffer, limits: BatchLimits, report: GoodputReport, sizes: Ints) -> Floats:
+def _rates(offer: NodeOffer, limits: BatchLimits, report: GoodputReport, sizes: Indices) -> Floats:
     """Goodput at the best batch for each size; 0 on a kind the report says nothing of."""
     fit = dict(report.fits).get(offer.kind)
     if fit is None:

@@ -19,7 +19,8 @@ from math import isfinite
 
 import numpy as np
 
-from shoal.core.decision import Decision, Floats, ReasonCode, Verdicts
+from shoal.core.arrays import Floats
+from shoal.core.decision import Decision, ReasonCode, Verdicts
 from shoal.core.job import ADAPTIVE
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds

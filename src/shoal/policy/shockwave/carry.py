@@ -3,14 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Floats, Ints
+from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
 from shoal.core.units import Seconds
-
-Rows = NDArray[np.intp]
-Flags = NDArray[np.bool_]
-Kinds = NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,11 +16,11 @@ class WindowPlan:
     """
 
     begins: Seconds
-    rows: Rows
+    rows: Indices
     runs: Flags
-    kinds: Kinds
-    rank: Rows
-    batches: Ints
+    kinds: Int8s
+    rank: Indices
+    batches: Int32s
     capacity: tuple[int, ...]
     gap: float
 
@@ -43,10 +38,10 @@ class Outlooks:
     requested gang; ``whole`` is all its work, done and to do; ``gained[n]`` what n more rounds would do of it.
     """
 
-    rows: Rows
+    rows: Indices
     done: Floats
-    batches: Ints
-    measured: Ints
+    batches: Int32s
+    measured: Int32s
     seconds: Floats
     optimistic: Floats
     whole: Floats
@@ -61,14 +56,14 @@ class ShockwaveCarry:
     """
 
     ends: Seconds
-    rows: Rows
-    crowd: Ints
+    rows: Indices
+    crowd: Int32s
     outlooks: Outlooks | None = None
     plan: WindowPlan | None = None
     coming: WindowPlan | None = None
 
 
-def places(rows: Rows, wanted: Rows) -> tuple[Rows, Flags]:
+def places(rows: Indices, wanted: Indices) -> tuple[Indices, Flags]:
     """Where each wanted number stands among sorted rows, and whether it does."""
     if not len(rows):
         return np.zeros(len(wanted), dtype=np.intp), np.zeros(len(wanted), dtype=bool)

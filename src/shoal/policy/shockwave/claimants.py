@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.decision import Floats, Ints
+from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
 from shoal.core.units import Seconds
-from shoal.policy.shockwave.carry import Flags, Kinds, Outlooks, Rows
+from shoal.policy.shockwave.carry import Outlooks
 from shoal.solve.list_scheduling import dealt
 from shoal.solve.window import Window
 
@@ -23,11 +23,11 @@ class Claimants:
     on the kind that suits it best.
     """
 
-    gpus: Ints
+    gpus: Int32s
     speeds: Floats
     budget: Floats
     rho: Floats
-    kinds: Kinds
+    kinds: Int8s
     ran: Floats
     known: Outlooks
 
@@ -41,13 +41,13 @@ class Draft:
     """
 
     runs: Flags
-    rank: Rows
-    kinds: Kinds
+    rank: Indices
+    kinds: Int8s
     windows: tuple[Window, ...]
     objective: float
 
 
-def dealt_out(claimants: Claimants, capacity: Sequence[int], order: Rows, moving: Seconds) -> tuple[Kinds, Floats]:
+def dealt_out(claimants: Claimants, capacity: Sequence[int], order: Indices, moving: Seconds) -> tuple[Int8s, Floats]:
     """Each job's kind, −1 for none, and its speed there beside its best: in this order, where it would be done first.
 
     Going from the kind it runs on to another costs ``moving`` seconds.

@@ -4,12 +4,12 @@ from math import isinf
 
 import numpy as np
 
+from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.columns import sealed
-from shoal.core.decision import Floats
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.adaptation import RegimeForecast, forecast
-from shoal.policy.shockwave.carry import Flags, Outlooks, Rows, places
+from shoal.policy.shockwave.carry import Outlooks, places
 
 
 def outlooks(
@@ -42,7 +42,7 @@ def outlooks(
     return Outlooks(columns.rows, done, keys[0], keys[1], left, optimistic, whole, gained)
 
 
-def _kept(snapshot: Snapshot, before: Outlooks, renew: bool) -> tuple[Rows, Flags]:
+def _kept(snapshot: Snapshot, before: Outlooks, renew: bool) -> tuple[Indices, Flags]:
     """Where outlooks that still hold stand in the memory, and whose they are. An impossible job's is not looked at."""
     columns = snapshot.columns
     at, known = places(before.rows, columns.rows)

@@ -40,13 +40,14 @@ from math import inf, isfinite
 
 import numpy as np
 
+from shoal.core.arrays import Floats, Int8s, Int32s
 from shoal.core.columns import sealed
-from shoal.core.decision import Decision, Floats, Ints
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.adaptation import RULES
 from shoal.policy.base import all_fit, any_on_slow_kind, check_round, round_end
-from shoal.policy.shockwave.carry import Kinds, Outlooks, ShockwaveCarry, WindowPlan, places
+from shoal.policy.shockwave.carry import Outlooks, ShockwaveCarry, WindowPlan, places
 from shoal.policy.shockwave.claimants import Claimants, Draft, dealt_out, fairness
 from shoal.policy.shockwave.outlook import outlooks
 from shoal.policy.shockwave.reasons import nobody, told
@@ -150,7 +151,7 @@ class Shockwave:
     def _last(self, force: WindowPlan, ends: Seconds) -> bool:
         return ends >= force.begins + (force.rounds - 0.5) * self.round
 
-    def _window(self, snapshot: Snapshot, known: Outlooks, crowd: Ints, begins: Seconds) -> WindowPlan:
+    def _window(self, snapshot: Snapshot, known: Outlooks, crowd: Int32s, begins: Seconds) -> WindowPlan:
         """The plan of a window that begins then."""
         columns, cluster = snapshot.columns, snapshot.cluster
         rho = _fairness(snapshot, known, crowd)
@@ -193,7 +194,7 @@ class Shockwave:
             objective += found.welfare - (price * found.level if isfinite(price) else 0.0)
         return Draft(runs, rank, kinds, tuple(windows), objective)
 
-    def _horizon(self, claimants: Claimants, capacity: Sequence[int], kinds: Kinds, pace: Floats) -> int:
+    def _horizon(self, claimants: Claimants, capacity: Sequence[int], kinds: Int8s, pace: Floats) -> int:
         """Rounds to plan: no more than the makespan of what is there, or its level would no longer press anyone."""
         able = kinds >= 0
         alone = claimants.known.optimistic[able] / pace[able]
@@ -213,10 +214,10 @@ class Shockwave:
         return split
 
 
-def _crowd(snapshot: Snapshot, before: ShockwaveCarry | None) -> Ints:
+def _crowd(snapshot: Snapshot, before: ShockwaveCarry | None) -> Int32s:
     """By job: the most jobs that were live at once since it came, as far as is remembered."""
     rows = snapshot.columns.rows
-    crowd: Ints = np.full(len(rows), int(snapshot.possible.sum()), dtype=np.int32)
+    crowd: Int32s = np.full(len(rows), int(snapshot.possible.sum()), dtype=np.int32)
     if before is not None:
         at, known = places(before.rows, rows)
         crowd[known] = np.maximum(crowd[known], before.crowd[at[known]])
@@ -224,7 +225,7 @@ def _crowd(snapshot: Snapshot, before: ShockwaveCarry | None) -> Ints:
     return crowd
 
 
-def _fairness(snapshot: Snapshot, known: Outlooks, crowd: Ints) -> Floats:
+def _fairness(snapshot: Snapshot, known: Outlooks, crowd: Int32s) -> Floats:
     """By job: the ρ it would end at, if it ran from now on at its fastest."""
     columns = snapshot.columns
     contention = crowd / max(snapshot.cluster.total_gpus, 1)

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from shoal.core.decision import Floats, Ints, Numbers, ReasonCode, Verdicts
+from shoal.core.arrays import Flags, Floats, Int8s, Int32s
+from shoal.core.decision import Numbers, ReasonCode, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import explained
-from shoal.policy.shockwave.carry import Flags, Kinds, WindowPlan, places
+from shoal.policy.shockwave.carry import WindowPlan, places
 
 _C = ReasonCode
 
@@ -16,8 +17,8 @@ def told(
     plan: WindowPlan,
     turn: int,
     length: Seconds,
-    gpus: Ints,
-    kinds: Kinds | None,
+    gpus: Int32s,
+    kinds: Int8s | None,
     rho: Floats,
     *,
     moving: bool,
@@ -59,7 +60,7 @@ def nobody(snapshot: Snapshot) -> Verdicts:
     return explained(snapshot, np.zeros(count, dtype=np.int32), np.full(count, np.uint8(_C.NO_KIND)), {})
 
 
-def _on_one_node(snapshot: Snapshot, gpus: Ints, kinds: Kinds | None, moving: bool) -> Flags:
+def _on_one_node(snapshot: Snapshot, gpus: Int32s, kinds: Int8s | None, moving: bool) -> Flags:
     """Gangs that a node of their kind can hold: those that sit down now and, if so asked, those that sit apart."""
     sizes = np.asarray(snapshot.cluster.node_size)
     room = sizes[kinds] if kinds is not None else sizes.max(initial=0)

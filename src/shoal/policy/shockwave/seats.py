@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from shoal.core.decision import Ints
+from shoal.core.arrays import Int8s, Int32s
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import first_of_all, serve
-from shoal.policy.shockwave.carry import Kinds, WindowPlan, places
+from shoal.policy.shockwave.carry import WindowPlan, places
 
 
-def seated(snapshot: Snapshot, plan: WindowPlan, turn: int, inside: bool) -> tuple[Ints, Kinds | None]:
+def seated(snapshot: Snapshot, plan: WindowPlan, turn: int, inside: bool) -> tuple[Int32s, Int8s | None]:
     """GPUs by job and, on a cluster of several kinds, their kind. Inside a round whoever runs goes on."""
     columns = snapshot.columns
     at, known = places(plan.rows, columns.rows)

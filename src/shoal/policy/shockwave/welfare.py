@@ -6,7 +6,7 @@ piecewise form whose first slope runs from a millionth to a fifth of the work.
 
 import numpy as np
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats
 
 SHAPES = ("linear", "slopes", "log")
 """Names of the forms of welfare."""

@@ -11,7 +11,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from shoal.perf.app_valuation import Floats, Ints, Use, Work, finish_seconds, phase_seconds, usable
+from shoal.core.arrays import Floats, Int64s
+from shoal.perf.app_valuation import Use, Work, finish_seconds, phase_seconds, usable
 from shoal.policy.themis.carry import Reckoning
 from shoal.policy.themis.locality import Slowdown
 from shoal.policy.themis.protocol import Bid, GpuOffer, Level, Row, Seats
@@ -75,7 +76,7 @@ class AppAgent:
         return float(seconds[-1]) + sum(_alone(phase, self.capacity) for phase in self.ahead)
 
     @cached_property
-    def sizes(self) -> Ints:
+    def sizes(self) -> Int64s:
         """The numbers of GPUs beyond those it keeps that it can use to the last, from 0."""
         return np.append(0, self.use.sizes(self.held) - self.held)
 
@@ -93,7 +94,7 @@ class AppAgent:
             return NOTHING * self.rho(self.least)
         return (self.elapsed + float(self.left[gpus])) / self.ideal
 
-    def rhos(self, gpus: Ints, slower: Floats) -> list[float]:
+    def rhos(self, gpus: Int64s, slower: Floats) -> list[float]:
         """Its finish-time fairness with each of these numbers of GPUs, so many times slower than well seated."""
         rhos: list[float] = ((self.elapsed + self.left[gpus] * slower) / self.ideal).tolist()
         return rhos
@@ -142,7 +143,7 @@ def _alone(phase: Sequence[Work], capacity: int) -> float:
     return float(phase_seconds(phase, usable(reaches, min(sum(most for _, most in reaches), capacity)))[-1])
 
 
-def divided(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints) -> Ints:
+def divided(gpus: int, reaches: Sequence[tuple[int, int]], running: Int64s) -> Int64s:
     """An app's GPUs by job, moving as few jobs as it can.
 
     ``reaches`` are the fewest and the most of each, ``running`` the GPUs each holds now. Who runs keeps what it has;
@@ -171,7 +172,7 @@ def divided(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints) -> Int
     return even if even.sum() > counts.sum() else counts
 
 
-def _evenly(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints) -> Ints:
+def _evenly(gpus: int, reaches: Sequence[tuple[int, int]], running: Int64s) -> Int64s:
     """Everyone's fewest, in order as far as they go, and the rest shared evenly among these."""
     low, high, left = np.zeros(len(reaches), dtype=np.int32), np.zeros(len(reaches), dtype=np.int32), gpus
     for i, (least, most) in enumerate(reaches):
@@ -181,13 +182,13 @@ def _evenly(gpus: int, reaches: Sequence[tuple[int, int]], running: Ints) -> Int
     return fair_counts(left, low, high, np.ones(len(low)), running.astype(np.int32)).astype(np.int64)
 
 
-def _levels(widest: Ints, block: int, rack: int) -> Ints:
+def _levels(widest: Int64s, block: int, rack: int) -> Int64s:
     """How far apart jobs so wide are where so many GPUs are on one machine and so many in one rack, at best."""
-    levels: Ints = (widest > 1).astype(np.int64) + (widest > max(block, 1)) + (widest > max(block, rack, 1))
+    levels: Int64s = (widest > 1).astype(np.int64) + (widest > max(block, 1)) + (widest > max(block, rack, 1))
     return levels
 
 
-def _slower(slowdown: Slowdown, levels: Ints, widest: Ints, node: int) -> Floats:
+def _slower(slowdown: Slowdown, levels: Int64s, widest: Int64s, node: int) -> Floats:
     """How many times slower jobs so wide go at these levels than expected: on one machine if one will do, in a rack."""
     by_level, expected = np.array(slowdown), _levels(widest, node, rack=int(widest.max(initial=0)))
     slower: Floats = by_level[levels] / by_level[expected]
@@ -200,7 +201,7 @@ class _Nearest:
     that makes in all, at which level at best, and how many times slower than well seated that is."""
 
     sizes: tuple[int, ...]
-    gpus: Ints
+    gpus: Int64s
     levels: tuple[Level, ...]
     slower: Floats
 
@@ -217,7 +218,7 @@ def _nearest(use: Use, held: int, node: int, slowdown: Slowdown, gpus: int, bloc
     return _Nearest((0, *more), counts, named, _slower(slowdown, levels, widest, node))
 
 
-def _doubling(sizes: Ints) -> list[int]:
+def _doubling(sizes: Int64s) -> list[int]:
     """Of the usable numbers the first at or above each power of two, and the last."""
     if len(sizes) < 2:
         return []

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from math import floor, inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Decision, Floats, Ints
+from shoal.core.arrays import Flags, Floats, Indices, Int32s
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import Served, check_round, ranked_verdicts, round_end
@@ -39,10 +39,10 @@ class _AppOrderCarry:
 
     turn: int = -1
     at: Seconds = 0.0
-    rows: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
-    app: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    rows: Indices = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    app: Int32s = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     attained: Floats = field(default_factory=lambda: np.empty(0))
-    held: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    held: Int32s = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     gone: Mapping[int, float] = field(default_factory=dict)
 
     def departed(self, snapshot: Snapshot) -> dict[int, float]:
@@ -110,7 +110,7 @@ def _ahead(snapshot: Snapshot, i: int, *, wide: bool) -> float:
     return total
 
 
-def _serve(snapshot: Snapshot, order: NDArray[np.intp], leased: NDArray[np.bool_]) -> Served:
+def _serve(snapshot: Snapshot, order: Indices, leased: Flags) -> Served:
     """Those under lease as they are, then in order everyone as many GPUs of one kind as make it faster."""
     columns, cluster = snapshot.columns, snapshot.cluster
     gpus = np.where(leased, columns.held, 0).astype(np.int32)

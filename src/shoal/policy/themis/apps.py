@@ -11,12 +11,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from shoal.core.arrays import Floats, Int64s
 from shoal.core.bids import StandingBid
 from shoal.core.job import JobSpec
 from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.topology import Locality
 from shoal.core.units import Seconds
-from shoal.perf.app_valuation import Floats, Ints, Use, Work, heard_seconds, ideal_seconds, phase_seconds, usable
+from shoal.perf.app_valuation import Use, Work, heard_seconds, ideal_seconds, phase_seconds, usable
 from shoal.policy.themis.agent import AppAgent
 from shoal.policy.themis.carry import AppHistory, AppValuation, Reach, Reaches, Reckoning, ThemisCarry
 from shoal.policy.themis.locality import Slowdown, learned, level_of
@@ -34,7 +35,7 @@ class Apps:
     before: ThemisCarry
 
     @cached_property
-    def members(self) -> dict[int, Ints]:
+    def members(self) -> dict[int, Int64s]:
         """By app the positions of its jobs, in order of admission."""
         app = self.snapshot.columns.app
         order = np.argsort(app, kind="stable")
@@ -129,7 +130,7 @@ class Apps:
         since = float((columns.rate[jobs] * self.unit[jobs]).sum()) * (self.snapshot.now - said.at)
         return said.at, self._rest(jobs) + since
 
-    def _rest(self, jobs: Ints) -> float:
+    def _rest(self, jobs: Int64s) -> float:
         """GPU-seconds left of these jobs, an app's, and of the phases after them."""
         later = sum(count * seconds for count, _, seconds in self._later(jobs))
         return _total(self._work_left, jobs) + later
@@ -202,7 +203,7 @@ class Apps:
 
         return min(range(len(self.snapshot.cluster.kinds)), key=cost)
 
-    def _gpu_seconds(self, jobs: Ints, kind: int) -> float:
+    def _gpu_seconds(self, jobs: Int64s, kind: int) -> float:
         """GPU-seconds left of jobs on a kind, of those that can have the gang they ask for there."""
         columns = self.snapshot.columns
         speed = columns.speeds[jobs, kind]
@@ -257,7 +258,7 @@ class Apps:
         works = tuple(self.work(i, kind) for i in jobs)
         return Reckoning(left, curves, use, works, phase_seconds(works, use))
 
-    def _later(self, jobs: Ints) -> list[tuple[int, int, float]]:
+    def _later(self, jobs: Int64s) -> list[tuple[int, int, float]]:
         """The phases its latest job says will follow: how many jobs, of how many GPUs, of how many GPU-seconds each."""
         i = int(jobs[-1])
         spec = self.snapshot.specs[i]
@@ -339,7 +340,7 @@ class Apps:
         rows: list[int] = self.snapshot.columns.rows.tolist()
         return rows
 
-    def _learned(self, slowdown: Slowdown, jobs: Ints) -> Slowdown:
+    def _learned(self, slowdown: Slowdown, jobs: Int64s) -> Slowdown:
         """What the app knows of distance after what was measured on its jobs so far."""
         running = [i for i in jobs.tolist() if self._held[i] > 1]
         seen = [told for i in running for told in self._measured(i)]
@@ -373,7 +374,7 @@ class Apps:
         return float(curve[min(seen.gpus, len(curve) - 1)]), at
 
 
-def _total(column: Floats, jobs: Ints) -> float:
+def _total(column: Floats, jobs: Int64s) -> float:
     """The sum over an app's jobs; most have one."""
     return float(column[jobs[0]] if len(jobs) == 1 else column[jobs].sum())
 

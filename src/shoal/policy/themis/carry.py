@@ -5,16 +5,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Ints
+from shoal.core.arrays import Flags, Floats, Indices, Int32s
 from shoal.core.job import JobSpec
 from shoal.core.snapshot import PerfModel
 from shoal.core.units import Seconds
-from shoal.perf.app_valuation import Floats, Use, Work
+from shoal.perf.app_valuation import Use, Work
 from shoal.policy.themis.locality import GUESSED, Slowdown
 
-Rows = NDArray[np.intp]
 Lease: TypeAlias = tuple[tuple[int, Seconds], ...]
 """GPUs and until when they are leased, the first to end first."""
 Leases: TypeAlias = Mapping[tuple[int, int], Lease]
@@ -127,9 +125,9 @@ class ThemisCarry:
     crowd: float = 0.0
     apps: Mapping[int, AppHistory] = field(default_factory=dict)
     leases: Leases = field(default_factory=dict)
-    rows: Rows = field(default_factory=lambda: np.empty(0, dtype=np.intp))
-    app: Rows = field(default_factory=lambda: np.empty(0, dtype=np.intp))
-    most: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    rows: Indices = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    app: Indices = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    most: Int32s = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     done: Floats = field(default_factory=lambda: np.empty(0))
     total: Floats = field(default_factory=lambda: np.empty(0))
     pace: Floats = field(default_factory=lambda: np.empty(0))
@@ -139,7 +137,7 @@ class ThemisCarry:
         """The integral of the number of live apps up to now."""
         return self.crowd + self.live * (now - self.at)
 
-    def unlike(self, rows: Rows, most: Ints) -> NDArray[np.bool_]:
+    def unlike(self, rows: Indices, most: Int32s) -> Flags:
         """Which of these jobs were not there, or could use fewer or more GPUs."""
         at = np.searchsorted(self.rows, rows)
         there = at < len(self.rows)
@@ -147,7 +145,7 @@ class ThemisCarry:
         there[there] = (self.rows[at] == rows[there]) & (self.most[at] == most[there])
         return ~there
 
-    def departed(self, rows: Rows, now: Seconds) -> dict[int, float]:
+    def departed(self, rows: Indices, now: Seconds) -> dict[int, float]:
         """By app the GPU-seconds done by its jobs that are no longer there."""
         gone = ~np.isin(self.rows, rows)
         done = np.minimum(self.done[gone] + self.pace[gone] * (now - self.at), self.total[gone])

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Floats, NumberColumn, ReasonCode, Verdicts
+from shoal.core.arrays import Floats, Int64s
+from shoal.core.decision import NumberColumn, ReasonCode, Verdicts
 from shoal.policy.base import explained
 from shoal.policy.themis.protocol import Award
 from shoal.policy.themis.round import Invitation, Round
@@ -45,7 +45,7 @@ def _given(award: Award, _: Invitation) -> ReasonCode:
     return _WON if award.gpus > award.extra else _HANDED if award.gpus else _LEASED
 
 
-def _by_job(turn: Round, kind: int, number: Callable[[Award, Invitation], float]) -> tuple[NDArray[np.int64], Floats]:
+def _by_job(turn: Round, kind: int, number: Callable[[Award, Invitation], float]) -> tuple[Int64s, Floats]:
     """The jobs that an auction was about, those it seated and those still waiting, and a number of each one's app."""
     awards = {app: award for (app, k), award in turn.awards.items() if k == kind}
     members, cut = [turn.apps.members[app] for app in awards], turn.cuts[kind]
@@ -86,7 +86,7 @@ class _AuctionNumbers(Mapping[ReasonCode, tuple[NumberColumn, ...]]):
     def __len__(self) -> int:
         return 6
 
-    def _column(self, number: Callable[[Award, Invitation], float]) -> NDArray[np.float64]:
+    def _column(self, number: Callable[[Award, Invitation], float]) -> Floats:
         """A number of the auction each job's app was in; 0 for one that was in none."""
         column = np.zeros(len(self.turn.gpus))
         for kind in self.turn.cuts:
@@ -94,7 +94,7 @@ class _AuctionNumbers(Mapping[ReasonCode, tuple[NumberColumn, ...]]):
             column[jobs] = numbers
         return column
 
-    def _rho(self) -> NDArray[np.float64]:
+    def _rho(self) -> Floats:
         """How each job's app fares, if it was asked."""
         column = np.zeros(len(self.turn.gpus))
         for app, rho in self.turn.rhos.items():

@@ -10,9 +10,8 @@ from math import inf
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.core.decision import Ints
+from shoal.core.arrays import Flags, Floats, Int8s, Int32s, Int64s
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
 from shoal.perf.app_valuation import Use
@@ -48,7 +47,7 @@ class Stand:
     jobs: list[int]
     use: Use
     kept: int
-    counts: NDArray[np.int64]
+    counts: Int64s
     awaited: int = 0
     spare: Seats = ()
 
@@ -62,9 +61,9 @@ class Round:
 
     apps: Apps
     lease: Seconds
-    gpus: Ints = field(init=False)
-    kinds: NDArray[np.int8] = field(init=False)
-    near: NDArray[np.bool_] = field(init=False)
+    gpus: Int32s = field(init=False)
+    kinds: Int8s = field(init=False)
+    near: Flags = field(init=False)
     pinned: dict[int, Placement] = field(default_factory=dict)
     leases: dict[tuple[int, int], Lease] = field(init=False)
     awards: dict[tuple[int, int], Award] = field(default_factory=dict)
@@ -125,7 +124,7 @@ class Round:
             if stand is not None:
                 self._divide(app, kind, stand)
 
-    def ends(self) -> NDArray[np.float64]:
+    def ends(self) -> Floats:
         """By position the end of the first lease of the app on the job's kind; inf for a job without GPUs."""
         ends = np.full(len(self.gpus), np.inf)
         for (app, kind), lease in self.leases.items():
@@ -234,13 +233,13 @@ class Round:
         current = self.current[i]
         return current not in (-1, kind) and (app, current) in self.leases
 
-    def _counts(self, kind: int, jobs: Sequence[int], gpus: int) -> NDArray[np.int64]:
+    def _counts(self, kind: int, jobs: Sequence[int], gpus: int) -> Int64s:
         columns = self.apps.snapshot.columns
         running = np.where(columns.kind[jobs] == kind, columns.held[jobs], 0)
         counts = divided(gpus, [self.apps.reach(i, kind) for i in jobs], running)
         return self._quickened(kind, jobs, counts)
 
-    def _quickened(self, kind: int, jobs: Sequence[int], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _quickened(self, kind: int, jobs: Sequence[int], counts: Int64s) -> Int64s:
         """The same without GPUs that slow their job down, which go to those of the others that they make faster."""
         quick, reach = counts.copy(), self.apps.reach
         for at, count in enumerate(counts.tolist()):
@@ -308,7 +307,7 @@ class Round:
         if lease:
             self.leases[app, kind] = lease
 
-    def _pin(self, stand: Stand, counts: NDArray[np.int64], seats: Seats) -> None:
+    def _pin(self, stand: Stand, counts: Int64s, seats: Seats) -> None:
         """Seats of the bundle for the GPUs that jobs are given beside those they keep.
 
         Where an app takes GPUs from one of its jobs for another, placement finds the seats.

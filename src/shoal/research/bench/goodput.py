@@ -8,8 +8,8 @@ from dataclasses import replace
 from time import process_time
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats
 from shoal.core.commands import Start
 from shoal.core.decision import Verdicts
 from shoal.core.events import JobSubmitted
@@ -61,7 +61,7 @@ def fit(count: int) -> dict[str, float]:
     return {"seconds": _best_of(3, lambda: fitted(seen[:-1], 256)), "again_seconds": again, "error": first.error}
 
 
-def _unlike(jobs: int, seed: int) -> tuple[list[StepFit], list[BatchLimits], NDArray[np.float64]]:
+def _unlike(jobs: int, seed: int) -> tuple[list[StepFit], list[BatchLimits], Floats]:
     """Step times, limits and noise scales of so many jobs of five models, no two alike."""
     chance = np.random.default_rng(seed)
     models = ((128, 4096, 32, 1024), (200, 12800, 20, 200), (12, 384, 4, 12), (20, 640, 5, 40), (8, 512, 4, 8))

@@ -13,14 +13,12 @@ from time import process_time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+
+from shoal.core.arrays import Flags, Floats, Indices
 
 if TYPE_CHECKING:
     from shoal.solve.job_classes import JobClasses
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.intp]
-Flags: TypeAlias = NDArray[np.bool_]
 
 PATIENCE = 20.0
 """CPU seconds after which no further level is asked of cvxpy."""
@@ -105,7 +103,7 @@ def beside(more: Mapping[str, float]) -> str:
     return f"{seconds}, {jobs:,} jobs only" if "cvxpy_fewer" in more else seconds
 
 
-def _entities(jobs: int) -> list[tuple[float, bool, Ints]]:
+def _entities(jobs: int) -> list[tuple[float, bool, Indices]]:
     """Twenty entities of about as many jobs each: weight, whether first come first served, and jobs."""
     groups = np.array_split(np.arange(jobs), 20)
     return [(1.0 + i % 3, bool(i % 2), group) for i, group in enumerate(groups)]

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 from shoal.policy.pollux.policy import Pollux
 from shoal.policy.registry import POLICIES, parse_policy
@@ -17,7 +18,7 @@ from shoal.policy.shockwave.policy import Shockwave
 from shoal.research.problem.adapted import adapted
 from shoal.research.problem.auctioned import auctioned
 from shoal.research.problem.decided import decide
-from shoal.research.problem.posed import Floats, Posed, pose
+from shoal.research.problem.posed import Posed, pose
 from shoal.research.problem.windowed import windowed
 from shoal.research.problem.written import WrittenProblem
 from shoal.solve import consolidation, linear_objectives, prices, ratio_program, space_sharing

@@ -1,18 +1,15 @@
 """A written-down problem as arrays: jobs, speeds and capacities; jobs that cannot run are refused, with the numbers."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats
 from shoal.core.errors import InputError, nearest
 from shoal.research.problem.written import WrittenJob, WrittenProblem, check
 from shoal.solve import prices
 from shoal.solve.consolidation import Localities
 from shoal.solve.job_classes import JobClasses
-
-Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.decision import Floats
+from shoal.core.arrays import Floats
 from shoal.core.topology import Locality, parse_cluster
 from shoal.perf.measured_profile import MeasuredProfile
 from shoal.perf.profile_files import read_profiles

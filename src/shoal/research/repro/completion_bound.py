@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.core.arrays import Floats, Indices
 from shoal.core.errors import InputError
 from shoal.solve.linear_objectives import refuse, table
-from shoal.solve.linear_program import Floats, Ints
 
 _EPS = 1e-9
 """Relative: a task that is due this little before it can be done is due when it is."""
@@ -156,7 +156,7 @@ def _cheapest(price: Floats, begin: Floats, end: Floats, earliest: float, second
     a second there in place of the dearest, of price u, which pays as long as u − q > 1: dearest first, so what that
     saves is a sum over the seconds in use, the best C of the interval is found at once, and the least of all is exact.
     """
-    last: Ints = np.flatnonzero(end * (1 + _EPS) >= earliest)
+    last: Indices = np.flatnonzero(end * (1 + _EPS) >= earliest)
     done = np.minimum(np.maximum(begin[last], earliest), end[last])
     order = np.argsort(price, kind="stable")
     free = np.where(np.arange(len(price)) < last[:, None], end - begin, 0.0)

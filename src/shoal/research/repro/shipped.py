@@ -20,7 +20,8 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from shoal.core.decision import Decision, Floats, ReasonCode
+from shoal.core.arrays import Floats
+from shoal.core.decision import Decision, ReasonCode
 from shoal.core.errors import InputError
 from shoal.core.interfaces import Policy
 from shoal.core.snapshot import Snapshot

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from shoal.core.arrays import Floats
 from shoal.core.commands import Start
-from shoal.core.decision import Floats
 from shoal.core.errors import InputError
 from shoal.core.events import BatchChanged, Event, JobStarted, JobSubmitted
 from shoal.core.interfaces import Policy

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from shoal.core.arrays import Int64s
 from shoal.trainer.elastic.group import Seat, connect_to
 from shoal.trainer.elastic.orders import FileOrders, Order, write_order
 from shoal.trainer.elastic.store import open_store
@@ -71,7 +71,7 @@ class Tally:
         self._inputs = torch.from_numpy(chance.standard_normal((task.samples, _FEATURES)).astype(np.float32))
         self._targets = torch.sin(self._inputs.sum(dim=1, keepdim=True))
 
-    def loss(self, indices: NDArray[np.int64]) -> Tensor:
+    def loss(self, indices: Int64s) -> Tensor:
         """The mean squared error; its gradient also counts the samples."""
         chosen = torch.from_numpy(indices)
         error = nn.functional.mse_loss(self.module(self._inputs[chosen]), self._targets[chosen])
@@ -123,7 +123,7 @@ def work(worker: int, founder: bool, port: int, folder: str, task: TrialTask) ->
     model = Tally(task, seed=0 if founder else worker)
     optimizer = model.optimizer(task)
 
-    def loss_on(indices: NDArray[np.int64]) -> Tensor:
+    def loss_on(indices: Int64s) -> Tensor:
         time.sleep(task.seconds_per_pass)
         return model.loss(indices)
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from shoal.solve.auction.outcome import AuctionOutcome, Floats, Ints, judged
+from shoal.core.arrays import Floats, Int64s
+from shoal.solve.auction.outcome import AuctionOutcome, judged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,7 +23,7 @@ class CountBid:
     Two bundles may take as many units and differ in worth (a placement class each): the better is meant.
     """
 
-    units: Ints
+    units: Int64s
     worth: Floats
 
     def __post_init__(self) -> None:
@@ -66,10 +67,10 @@ class _BidTable:
     """
 
     worth: Floats
-    owner: Ints
-    units: Ints
+    owner: Int64s
+    units: Int64s
     values: Floats
-    first: Ints
+    first: Int64s
 
     @classmethod
     def of(cls, bids: Sequence[CountBid], units: int) -> "_BidTable":
@@ -88,11 +89,11 @@ class _BidTable:
         widths = self.worth.shape[1] - np.argmax(self.worth[:, ::-1] > -np.inf, axis=1)
         return [row[:width] for row, width in zip(self.worth, widths.tolist(), strict=True)]
 
-    def bundles(self, taken: Ints, worth: Floats) -> Ints:
+    def bundles(self, taken: Int64s, worth: Floats) -> Int64s:
         """By bidder the first of its bundles with so many units and this worth."""
         meant = np.flatnonzero((self.units == taken[self.owner]) & (self.values == worth[self.owner]))
         _, at = np.unique(self.owner[meant], return_index=True)
-        chosen: Ints = meant[at] - self.first
+        chosen: Int64s = meant[at] - self.first
         return chosen
 
 
@@ -111,7 +112,7 @@ def _reached(scales: Sequence[Floats], units: int) -> Floats:
     return best
 
 
-def _taken(scales: Sequence[Floats], after: Floats, units: int) -> Ints:
+def _taken(scales: Sequence[Floats], after: Floats, units: int) -> Int64s:
     """What each bidder takes of the units, in order, given what those after it can reach with the rest."""
     taken, left = np.zeros(len(scales), dtype=np.int64), units
     for i, scale in enumerate(scales):

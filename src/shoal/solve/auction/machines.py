@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 import numpy as np
 from highspy import Highs, HighsModelStatus, MatrixFormat, ObjSense
-from numpy.typing import NDArray
 
-from shoal.solve.auction.outcome import AuctionOutcome, Floats, Ints, judged
+from shoal.core.arrays import Flags, Floats, Int64s
+from shoal.solve.auction.outcome import AuctionOutcome, judged
 from shoal.solve.linear_program import LpSession, Program
 
 Bundle: TypeAlias = tuple[tuple[int, int], ...]
@@ -69,7 +69,7 @@ def auction_machines(bids: Sequence[MachineBid], free: Sequence[int]) -> Auction
 class _Found:
     """Columns that go together, what they gain, the most that any could, and what the relaxation has."""
 
-    columns: Ints
+    columns: Int64s
     value: float
     bound: float
     relaxed: float
@@ -79,17 +79,17 @@ class _Found:
 class _Market:
     """Every bundle that gains its bidder something, as a column."""
 
-    bidder: Ints
-    option: Ints
+    bidder: Int64s
+    option: Int64s
     gain: Floats
-    rows: Ints
-    columns: Ints
+    rows: Int64s
+    columns: Int64s
     values: Floats
     upper: Floats
     session: LpSession
 
     @classmethod
-    def of(cls, bids: Sequence[MachineBid], free: Ints) -> "_Market":
+    def of(cls, bids: Sequence[MachineBid], free: Int64s) -> "_Market":
         kept = [
             (i, o, float(bid.worth[o] - bid.worth[0]), bundle)
             for i, bid in enumerate(bids)
@@ -107,7 +107,7 @@ class _Market:
         option = np.array([k[1] for k in kept], dtype=np.int64)
         return cls(bidder, option, np.array([k[2] for k in kept]), rows, columns, values, upper, session)
 
-    def best(self, absent: tuple[int, ...], core: float, floor: Ints | None = None) -> _Found:
+    def best(self, absent: tuple[int, ...], core: float, floor: Int64s | None = None) -> _Found:
         """The columns with the most gain without the bidders absent; ``floor`` are some that are known to go.
 
         Bundles up to ``core`` below their price are searched first.
@@ -132,11 +132,11 @@ class _Market:
     def _search(
         self,
         gain: Floats,
-        there: NDArray[np.bool_],
+        there: Flags,
         prices: Floats,
         bound: float,
         core: float,
-        known: Ints,
+        known: Int64s,
         value: float,
     ) -> _Found:
         """The integer program over the columns that could be part of anything better than what is known."""
@@ -152,12 +152,12 @@ class _Market:
                 return _Found(known, value, max(min(bound, proven), value), bound)
             reach = bound - value
 
-    def _fits(self, picked: Ints) -> bool:
+    def _fits(self, picked: Int64s) -> bool:
         part = np.isin(self.columns, picked)
         used = np.bincount(self.rows[part], self.values[part], minlength=len(self.upper))
         return bool((used <= self.upper).all())
 
-    def _integer(self, open_columns: Ints, gain: Floats) -> tuple[Ints | None, float]:
+    def _integer(self, open_columns: Int64s, gain: Floats) -> tuple[Int64s | None, float]:
         """The best of these columns by branch and bound, checked in whole numbers, and a bound on it."""
         place = np.full(len(gain), -1)
         place[open_columns] = np.arange(len(open_columns))

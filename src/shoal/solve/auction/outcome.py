@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from shoal.core.arrays import Floats, Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,7 +17,7 @@ class AuctionOutcome:
     unproven in the objective and in any of the optima without somebody, as a fraction of the product.
     """
 
-    chosen: Ints
+    chosen: Int64s
     kept: Floats
     objective: float
     bound: float
@@ -28,7 +26,7 @@ class AuctionOutcome:
     others_without: Floats
 
 
-def judged(chosen: Ints, worth: Floats, bound: float, without: Floats, unproven: Floats) -> AuctionOutcome:
+def judged(chosen: Int64s, worth: Floats, bound: float, without: Floats, unproven: Floats) -> AuctionOutcome:
     """The outcome of these choices, worth so much by bidder.
 
     ``without`` are the best values reached without each bidder, and ``unproven`` how much higher the bound on it is.

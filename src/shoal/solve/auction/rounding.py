@@ -6,12 +6,11 @@ shuts out who won less than it can use.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from shoal.core.arrays import Int64s
 
 
-def rounded(expected: float, usable: Ints, draw: float | None) -> int:
+def rounded(expected: float, usable: Int64s, draw: float | None) -> int:
     """One of the ``usable`` numbers of units (ascending from 0) next to ``expected``.
 
     With a ``draw`` from [0, 1) the upper one where the draw is below its part, so that a uniform draw has the right

@@ -11,11 +11,10 @@ References: Gavel (OSDI 2020) §4.1-4.3.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats, Indices
 from shoal.core.errors import InputError
 from shoal.solve.prices.filling import Filled, StageCertificate, fill
-from shoal.solve.prices.oracle import Floats, Ints
 from shoal.solve.prices.paths import FinishTime, Goals, Path, Proportional, ShareNode, Tree
 from shoal.solve.prices.recovery import least_churn, spread_idle, within_capacity
 
@@ -57,7 +56,7 @@ class Feasibility:
     X: Floats
     fraction: float
     prices: Floats | None
-    alone: Ints
+    alone: Indices
 
 
 def equal_share_speed(speeds: Floats, capacity: Floats) -> Floats:
@@ -240,7 +239,7 @@ def _told_apart(speeds: Floats) -> Floats:
 
 
 def _positive(what: str, values: Floats) -> None:
-    bad: NDArray[np.intp] = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+    bad: Indices = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
     if len(bad):
         raise InputError(what, float(values[bad[0]]), f"of row {bad[0]} must be above 0")
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.solve.prices.oracle import Floats, Ints, MarketRows
+from shoal.core.arrays import Floats, Indices
+from shoal.solve.prices.oracle import MarketRows
 from shoal.solve.prices.paths import Path
 from shoal.solve.prices.stage import STEP, RemainingSupply, Rest, StageSearch
 from shoal.solve.prices.ties import TiedMixes
@@ -32,7 +33,7 @@ class StageCertificate:
 
     tau: float
     prices: Floats
-    frozen: Ints
+    frozen: Indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +95,14 @@ class _Pool:
         self._menu = TiedMixes(np.zeros(0, dtype=np.intp), np.zeros((0, types)), np.zeros(0))
         self._tau, self._slack = 0.0, 0.0
         self._reached = np.zeros(rows)
-        self.active: Ints = np.arange(rows)
+        self.active: Indices = np.arange(rows)
 
     @property
     def rising(self) -> bool:
         """Whether anyone is left who could still rise on a type that is open."""
         return bool((self._open & (self._speeds[self.active] > 0).any(axis=0)).any())
 
-    def search(self) -> tuple[StageSearch, Ints]:
+    def search(self) -> tuple[StageSearch, Indices]:
         """The next stage, and the types it is about: the open ones, and those the menu could still trade."""
         self._slack += STEP
         self._open &= (self._speeds[self.active] > 0).any(axis=0)
@@ -127,7 +128,7 @@ class _Pool:
                 shares[self._menu.owner[way]] += x * self._menu.shares[way]
         return shares
 
-    def close(self, search: StageSearch, types: Ints, rest: Rest, *, final: bool) -> StageCertificate:
+    def close(self, search: StageSearch, types: Indices, rest: Rest, *, final: bool) -> StageCertificate:
         """Close the types that carry a price and freeze whoever has nothing faster left; in the end everyone."""
         p = np.zeros(len(self._open))
         p[types] = rest.prices / search.market.capacity
@@ -145,7 +146,7 @@ class _Pool:
         self._open, self._tau, self.active = still_open, rest.below, self.active[~stuck]
         return StageCertificate(rest.tau, p, frozen)
 
-    def _freeze(self, crowd: MarketRows, p: Floats, stuck: Ints, tolerance: float) -> None:
+    def _freeze(self, crowd: MarketRows, p: Floats, stuck: Indices, tolerance: float) -> None:
         """Rows with one cheapest way take it for good; the others keep what ties, as do those already on the menu."""
         if len(self._menu) and np.isfinite(tolerance):
             self._menu = self._menu.only(self._menu.within(p, tolerance))
@@ -155,7 +156,7 @@ class _Pool:
         self._held += self._menu.gangs[one] @ self._menu.shares[one]
         self._menu = self._menu.only(~ways)
 
-    def _ways(self, crowd: MarketRows, p: Floats, rows: Ints, tolerance: float) -> TiedMixes:
+    def _ways(self, crowd: MarketRows, p: Floats, rows: Indices, tolerance: float) -> TiedMixes:
         owner, ways = crowd.cheapest_face(p[self._open], rows, tolerance)
         shares = np.zeros((len(owner), len(p)))
         shares[:, self._open] = ways

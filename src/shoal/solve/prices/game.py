@@ -13,9 +13,8 @@ drifts and the answer is exact to rounding.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from shoal.core.arrays import Flags, Floats
 
 _TOLERANCE = 1e-13
 """Reduced costs above minus this are taken for zero, times the largest price where that is above one."""
@@ -41,7 +40,7 @@ class Game:
 
     __slots__ = ("_basis", "_columns", "_cost", "_count", "_first", "_rows", "_scored")
 
-    def __init__(self, scored: NDArray[np.bool_], reach: float) -> None:
+    def __init__(self, scored: Flags, reach: float) -> None:
         rows = len(scored)
         self._rows, self._scored = rows, scored
         self._first = 1 + 2 * rows

@@ -9,10 +9,8 @@ is written as one more type of speed 0 and price 0, so both are a *pair* (j, k) 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from shoal.core.arrays import Floats, Indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class MarketRows:
         costs += self._penalty
         return costs
 
-    def choose(self, prices: Floats) -> tuple[Ints, Floats]:
+    def choose(self, prices: Floats) -> tuple[Indices, Floats]:
         """Each row's cheapest pair, the first of equals, and its cost per GPU of the gang."""
         costs = self._cost_table(prices)
         least = costs.min(axis=0)
@@ -99,7 +97,7 @@ class MarketRows:
         pair, _ = self.choose(prices)
         return self.mixed(pair, self._all)
 
-    def mixed(self, pair: Ints, rows: Ints) -> Floats:
+    def mixed(self, pair: Indices, rows: Indices) -> Floats:
         """The time fractions of these rows on these pairs."""
         x = np.zeros((len(rows), len(self.speeds) + 1))
         at, line = self._at[pair, rows], np.arange(len(rows))
@@ -127,7 +125,7 @@ class MarketRows:
             speed = np.where(rise == slope, self.speeds, speed).max(axis=0)
             price = np.where(walking, intercepts[-1] + slopes[-1] * speed, price)
 
-    def cheapest_face(self, prices: Floats, rows: Ints, tolerance: float) -> tuple[Ints, Floats]:
+    def cheapest_face(self, prices: Floats, rows: Indices, tolerance: float) -> tuple[Indices, Floats]:
         """All ways of these rows that cost within ``tolerance`` of the least: owners in order, and time fractions."""
         costs = self._cost_table(prices)[:, rows]
         owner, pair = np.nonzero(((costs <= costs.min(axis=0) + tolerance) & (costs < np.inf)).T)

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from shoal.core.arrays import Flags, Floats, Indices
 
 
 class BoundedPath(Protocol):
@@ -137,11 +135,11 @@ class _Floor:
     """
 
     weights: Floats
-    sizes: Ints
+    sizes: Indices
     fair: int
-    is_row: NDArray[np.bool_]
-    rows: Ints
-    inner: Ints
+    is_row: Flags
+    rows: Indices
+    inner: Indices
 
     @classmethod
     def of(cls, parents: Sequence[ShareNode], weights: Floats) -> tuple["_Floor", list[ShareNode]]:

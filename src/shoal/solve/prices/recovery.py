@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shoal.solve.prices.oracle import Floats
+from shoal.core.arrays import Floats
 from shoal.solve.prices.ties import TiedMixes
 
 _DUST = 1e-12

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.prices.game import Game
-from shoal.solve.prices.oracle import Floats, Ints, MarketRows
+from shoal.solve.prices.oracle import MarketRows
 from shoal.solve.prices.paths import BoundedPath
 from shoal.solve.prices.ties import TiedMixes
 
@@ -42,7 +42,7 @@ class RemainingSupply:
     """
 
     capacity: Floats
-    open: NDArray[np.bool_]
+    open: Flags
     held: Floats
     menu: TiedMixes
 
@@ -157,7 +157,7 @@ class StageSearch:
     market: RemainingSupply
     climb: BoundedPath
     crowd: MarketRows
-    active: Ints
+    active: Indices
     floor: float
 
     def run(self) -> Rest:

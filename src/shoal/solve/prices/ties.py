@@ -5,10 +5,8 @@ where several tie it stays free among them, and later stages may still push it f
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from shoal.core.arrays import Flags, Floats, Indices
 
 
 class TiedMixes:
@@ -16,7 +14,7 @@ class TiedMixes:
 
     __slots__ = ("_group", "_starts", "gangs", "owner", "shares")
 
-    def __init__(self, owner: Ints, shares: Floats, gangs: Floats) -> None:
+    def __init__(self, owner: Indices, shares: Floats, gangs: Floats) -> None:
         self.owner, self.shares, self.gangs = owner, shares, gangs
         new = np.ones(len(owner), dtype=bool)
         new[1:] = owner[1:] != owner[:-1]
@@ -25,11 +23,11 @@ class TiedMixes:
     def __len__(self) -> int:
         return len(self.owner)
 
-    def over(self, types: Ints) -> "TiedMixes":
+    def over(self, types: Indices) -> "TiedMixes":
         """The same ways as seen by these types only."""
         return TiedMixes(self.owner, np.ascontiguousarray(self.shares[:, types]), self.gangs)
 
-    def only(self, kept: NDArray[np.bool_]) -> "TiedMixes":
+    def only(self, kept: Flags) -> "TiedMixes":
         """Some of the ways."""
         return TiedMixes(self.owner[kept], self.shares[kept], self.gangs[kept])
 
@@ -40,17 +38,17 @@ class TiedMixes:
         shares, gangs = np.concatenate([self.shares, other.shares]), np.concatenate([self.gangs, other.gangs])
         return TiedMixes(owner[order], shares[order], gangs[order])
 
-    def choose(self, prices: Floats) -> Ints:
+    def choose(self, prices: Floats) -> Indices:
         """Each owner's cheapest way, the first of equals."""
         cheapest = np.flatnonzero(self.within(prices, 0.0)) if len(self) else self._starts
         first = np.ones(len(cheapest), dtype=bool)
         first[1:] = self._group[cheapest[1:]] != self._group[cheapest[:-1]]
         return cheapest[first]
 
-    def within(self, prices: Floats, tolerance: float) -> NDArray[np.bool_]:
+    def within(self, prices: Floats, tolerance: float) -> Flags:
         """Which ways cost their owner no more than ``tolerance`` above its cheapest."""
         costs = self.shares @ prices
-        kept: NDArray[np.bool_] = costs <= np.minimum.reduceat(costs, self._starts)[self._group] + tolerance
+        kept: Flags = costs <= np.minimum.reduceat(costs, self._starts)[self._group] + tolerance
         return kept
 
     def usage(self, prices: Floats) -> Floats:
@@ -59,7 +57,7 @@ class TiedMixes:
         used: Floats = self.gangs[way] @ self.shares[way]
         return used
 
-    def decided(self, tolerance: float) -> tuple[NDArray[np.bool_], Ints]:
+    def decided(self, tolerance: float) -> tuple[Flags, Indices]:
         """Which ways belong to owners whose ways are all one, and one way of each of these owners."""
         if not len(self):
             return np.zeros(0, dtype=bool), self._starts

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from math import inf, isinf
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags, Indices, Int32s, Int64s
 from shoal.solve.window.branch_and_bound import in_whole_rounds
-from shoal.solve.window.classes import Seats, classes
+from shoal.solve.window.classes import classes
 from shoal.solve.window.layout import Layout, eased, improved, in_order, packed, ranked, topped_up
 from shoal.solve.window.patterns import Exchanges
 from shoal.solve.window.prices import priced
-from shoal.solve.window.round_counts import Claims, Flags, Ints, Ladder, RoundCounts, usable
+from shoal.solve.window.round_counts import Claims, Ladder, RoundCounts, usable
 from shoal.solve.window.seating import apart, seated
 
 __all__ = ["Claims", "Window", "plan"]
@@ -54,9 +54,9 @@ class Window:
     gap: float
 
     @property
-    def counts(self) -> Ints:
+    def counts(self) -> Int32s:
         """Rounds each gang runs."""
-        counts: Ints = self.runs.sum(axis=1, dtype=np.int32)
+        counts: Int32s = self.runs.sum(axis=1, dtype=np.int32)
         return counts
 
 
@@ -64,7 +64,7 @@ def plan(
     claims: Claims,
     capacity: int,
     price: float,
-    order: NDArray[np.intp] | None = None,
+    order: Indices | None = None,
     *,
     least: float | None = None,
     early: bool = False,
@@ -110,7 +110,7 @@ def _best_level(ladder: Ladder, price: float, least: float) -> tuple[float, Roun
     return found
 
 
-def _laid_out(ladder: Ladder, capacity: int, level: float, climb: RoundCounts, order: NDArray[np.intp]) -> Window:
+def _laid_out(ladder: Ladder, capacity: int, level: float, climb: RoundCounts, order: Indices) -> Window:
     """The best of several layouts, the quick ones first, until one is close to its bound."""
     claims = ladder.claims
     first = ranked(claims.widths, climb.counts, climb.counts, capacity, claims.rounds, order)
@@ -150,7 +150,7 @@ def _by_packing(ladder: Ladder, capacity: int, level: float, climb: RoundCounts,
     return best
 
 
-def _by_patterns(ladder: Ladder, capacity: int, level: float, best: Window, order: NDArray[np.intp]) -> Window:
+def _by_patterns(ladder: Ladder, capacity: int, level: float, best: Window, order: Indices) -> Window:
     """The better of ``best`` and what patterns of seats come to, at ``level`` and, if it is not reached, at its own."""
     for reached in sorted({level, best.level}):
         if best.level > reached or (best.level == reached and best.gap > CLOSE):
@@ -158,7 +158,7 @@ def _by_patterns(ladder: Ladder, capacity: int, level: float, best: Window, orde
     return best
 
 
-def _exchanged(ladder: Ladder, capacity: int, level: float, best: Window, order: NDArray[np.intp]) -> Window:
+def _exchanged(ladder: Ladder, capacity: int, level: float, best: Window, order: Indices) -> Window:
     claims, forced, climb = ladder.claims, ladder.claims.forced(level), ladder.climb(level)
     assert climb is not None  # the ladder chose this level, or a layout has reached it
     # Gangs that must be in every round are classes of their own: no pattern can do without them.
@@ -182,7 +182,7 @@ def _exchanged(ladder: Ladder, capacity: int, level: float, best: Window, order:
 
 
 def _seated(
-    ladder: Ladder, level: float, best: Window, bound: float, seats: Seats, widths: Seats, order: NDArray[np.intp]
+    ladder: Ladder, level: float, best: Window, bound: float, seats: Int64s, widths: Int64s, order: Indices
 ) -> Window:
     """The better of ``best`` and gangs on these seats, with a bound on every plan of that level."""
     claims = ladder.claims
@@ -220,7 +220,7 @@ def _without(
     claims: Claims,
     capacity: int,
     price: float,
-    order: NDArray[np.intp] | None,
+    order: Indices | None,
     wide: Flags,
     *,
     least: float | None,

@@ -10,9 +10,9 @@ References: Gilmore and Gomory (1961); Dantzig, Fulkerson and Johnson (1954) for
 import numpy as np
 from highspy import Highs, HighsVarType
 
-from shoal.solve.window.classes import Classes, Seats
+from shoal.core.arrays import Floats, Int64s
+from shoal.solve.window.classes import Classes
 from shoal.solve.window.prices import Priced
-from shoal.solve.window.round_counts import Floats
 
 _PATTERNS, _STEPS, _BEGUN, _NODES = 60, 600, 2000, 300
 """Patterns, steps, beginnings of patterns and places in the tree looked at at most; counts, so that a bound is the same
@@ -22,7 +22,7 @@ _SAFE = 1e-6
 """The part of what was to be gained by which a solver's bound is put up, whose own tolerances are smaller."""
 
 
-def in_whole_rounds(classes: Classes, priced: Priced, known: float) -> tuple[float, Seats] | None:
+def in_whole_rounds(classes: Classes, priced: Priced, known: float) -> tuple[float, Int64s] | None:
     """A bound on every plan worth more than ``known``, and the best seats found; None where that is too much."""
     # What rounding may cost is allowed for, or the plan that is known would itself be left out.
     slack = priced.bound - known + _SAFE * (priced.bound - classes.base)
@@ -45,7 +45,7 @@ def in_whole_rounds(classes: Classes, priced: Priced, known: float) -> tuple[flo
     return bound, np.repeat(patterns, whole, axis=0)
 
 
-def _program(classes: Classes, patterns: Seats, steps: list[tuple[int, Floats]], unit: float) -> Highs:
+def _program(classes: Classes, patterns: Int64s, steps: list[tuple[int, Floats]], unit: float) -> Highs:
     """How many rounds each pattern has, and which of the open steps are taken: no more than there are seats for."""
     highs = Highs()  # type: ignore[no-untyped-call]
     for option, setting in (("output_flag", False), ("threads", 1), ("mip_max_nodes", _NODES), ("mip_rel_gap", 0.0)):
@@ -75,7 +75,7 @@ def _open(steps: Floats, price: float, slack: float) -> tuple[int, Floats]:
     return first, steps[first : above + int(np.searchsorted(below, slack, side="right"))]
 
 
-def _near(classes: Classes, price: Floats, slack: float) -> Seats | None:
+def _near(classes: Classes, price: Floats, slack: float) -> Int64s | None:
     """The patterns with no room for another seat that cost less than the dearest by no more than ``slack``."""
     widths, most, prices = classes.widths.tolist(), classes.most.tolist(), price.tolist()
     ahead = _ahead(classes, price)

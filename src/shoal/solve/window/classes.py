@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.solve.window.round_counts import Floats, Ints, Ladder
-
-Seats = NDArray[np.int64]
+from shoal.core.arrays import Floats, Indices, Int32s, Int64s
+from shoal.solve.window.round_counts import Ladder
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +22,9 @@ class Classes:
     is forced.
     """
 
-    widths: Seats
-    most: Seats
-    forced: Seats
+    widths: Int64s
+    most: Int64s
+    forced: Int64s
     steps: tuple[Floats, ...]
     base: float
     capacity: int
@@ -41,18 +39,18 @@ class Classes:
     def _rising(self) -> tuple[Floats, ...]:
         return tuple(-steps for steps in self.steps)
 
-    def taken(self, price: Floats) -> Seats:
+    def taken(self, price: Floats) -> Int64s:
         """Seats each class would take at a price for a seat of each, by class in the last axis."""
         free = [np.searchsorted(steps, -price[..., s]) for s, steps in enumerate(self._rising)]
         return self.forced + np.stack(free, axis=-1)
 
-    def adds(self, taken: Seats) -> Floats:
+    def adds(self, taken: Int64s) -> Floats:
         """What so many seats, no fewer than are forced, add to each class beyond what is forced."""
         free = taken - self.forced
         return np.stack([sums[free[..., s]] for s, sums in enumerate(self.sums)], axis=-1)
 
 
-def classes(ladder: Ladder, of: NDArray[np.intp], forced: Ints, capacity: int) -> Classes:
+def classes(ladder: Ladder, of: Indices, forced: Int32s, capacity: int) -> Classes:
     """The gangs as classes: ``of`` says which each is in, numbered from 0; gangs of a class are of one width."""
     rounds, many = ladder.claims.rounds, int(of.max(initial=-1)) + 1
     widths = np.zeros(many, dtype=np.int64)

@@ -11,10 +11,10 @@ References: McNaughton (1959) for wrapping around; Shockwave (NSDI '23) §7 pref
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags, Floats, Indices, Int32s
 from shoal.solve.first_fit import first_fit
-from shoal.solve.window.round_counts import Claims, Flags, Floats, Ints
+from shoal.solve.window.round_counts import Claims
 
 _EARLY = 1.5
 """Gang widths a round is kept free for the knapsack, in multiples of the widest gang."""
@@ -30,13 +30,13 @@ class Layout:
     runs: Flags
 
     @property
-    def counts(self) -> Ints:
+    def counts(self) -> Int32s:
         """Rounds each gang runs."""
-        counts: Ints = self.runs.sum(axis=1, dtype=np.int32)
+        counts: Int32s = self.runs.sum(axis=1, dtype=np.int32)
         return counts
 
 
-def ranked(widths: Ints, counts: Ints, promised: Ints, capacity: int, rounds: int, order: NDArray[np.intp]) -> Layout:
+def ranked(widths: Int32s, counts: Int32s, promised: Int32s, capacity: int, rounds: int, order: Indices) -> Layout:
     """Round after round in ``order``, before it those with no round to lose of the ones they were promised.
 
     A count may come out short where gangs do not divide the cluster, or where more was wanted than promised.
@@ -57,7 +57,7 @@ def ranked(widths: Ints, counts: Ints, promised: Ints, capacity: int, rounds: in
     return Layout(runs)
 
 
-def topped_up(claims: Claims, layout: Layout, capacity: int, order: NDArray[np.intp]) -> Layout:
+def topped_up(claims: Claims, layout: Layout, capacity: int, order: Indices) -> Layout:
     """The same with the GPUs that are free given, in ``order``, to gangs to which another round is worth anything."""
     runs, counts = layout.runs.copy(), layout.counts
     rows = np.arange(len(counts))
@@ -71,7 +71,7 @@ def topped_up(claims: Claims, layout: Layout, capacity: int, order: NDArray[np.i
     return Layout(runs)
 
 
-def packed(claims: Claims, envelope: Floats, counts: Ints, forced: Ints, capacity: int) -> Layout:
+def packed(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, capacity: int) -> Layout:
     """The same counts with the widest laid out first, and what stays free filled for the most worth."""
     widths, rounds = claims.widths, claims.rounds
     runs = np.zeros((len(widths), rounds), dtype=bool)
@@ -87,7 +87,7 @@ def packed(claims: Claims, envelope: Floats, counts: Ints, forced: Ints, capacit
     return Layout(runs)
 
 
-def eased(claims: Claims, envelope: Floats, counts: Ints, forced: Ints, capacity: int) -> Ints:
+def eased(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, capacity: int) -> Int32s:
     """The counts less their least steps, until every round keeps some GPUs free for the knapsack to fill exactly."""
     spare = min(int(_EARLY * claims.widths.max(initial=1)), capacity) * claims.rounds
     room = capacity * claims.rounds - int(claims.widths @ counts)
@@ -100,7 +100,7 @@ def eased(claims: Claims, envelope: Floats, counts: Ints, forced: Ints, capacity
     return counts - np.bincount(who[order[gone]], minlength=len(counts)).astype(np.int32)
 
 
-def improved(claims: Claims, layout: Layout, forced: Ints, capacity: int) -> Layout:
+def improved(claims: Claims, layout: Layout, forced: Int32s, capacity: int) -> Layout:
     """Round by round, whoever is worth most in it as long as all other rounds stay as they are, until none changes."""
     runs = layout.runs.copy()
     rows = np.arange(len(runs))
@@ -130,7 +130,7 @@ def _filled(claims: Claims, envelope: Floats, runs: Flags, room: int, t: int) ->
     runs[able[_knapsack(claims.widths[able], adds, room)], t] = True
 
 
-def _knapsack(widths: Ints, values: Floats, room: int) -> NDArray[np.intp]:
+def _knapsack(widths: Int32s, values: Floats, room: int) -> Indices:
     """Which items are worth most together and fit; of equal widths only as many as fit are looked at."""
     best = np.zeros(room + 1)
     offered: list[tuple[int, int, Flags]] = []
@@ -150,7 +150,7 @@ def _knapsack(widths: Ints, values: Floats, room: int) -> NDArray[np.intp]:
     return np.array(chosen, dtype=np.intp)
 
 
-def in_order(layout: Layout, widths: Ints, order: NDArray[np.intp]) -> Layout:
+def in_order(layout: Layout, widths: Int32s, order: Indices) -> Layout:
     """The same rounds in another order: those of the first in ``order`` first, who share most with the one before."""
     pressure = np.empty(len(order))
     pressure[order] = np.linspace(1.0, 0.0, len(order), endpoint=False)

@@ -12,11 +12,10 @@ from functools import cached_property
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.solve.window.classes import Classes, Seats
+from shoal.core.arrays import Floats, Indices, Int64s
+from shoal.solve.window.classes import Classes
 from shoal.solve.window.prices import Priced
-from shoal.solve.window.round_counts import Floats
 
 _REACH, _MOVES = 8, 20_000
 """Seats of one class that an exchange adds or takes at most, and exchanges looked at in all."""
@@ -38,7 +37,7 @@ class Exchanges:
     classes: Classes
     priced: Priced
 
-    def best(self, now: Seats, close: float) -> Seats:
+    def best(self, now: Int64s, close: float) -> Int64s:
         """Seats by round and class, worth no less than ``now``; the search ends ``close`` to the bound."""
         least = self.priced.bound - self.classes.base - close
         found = self._improved(self._split(), least)
@@ -47,7 +46,7 @@ class Exchanges:
         other = self._improved(now, least)
         return max(found, other, key=lambda seats: float(self._worth(seats.sum(axis=0))))
 
-    def _split(self) -> Seats:
+    def _split(self) -> Int64s:
         """Every pattern as many rounds as its share, whole; those that lack most get the rest."""
         shares, rounds = self.priced.shares, self.classes.rounds
         whole = np.floor(shares + 1e-9).astype(np.int64)
@@ -55,7 +54,7 @@ class Exchanges:
         whole += np.bincount(np.resize(lacking, max(rounds - int(whole.sum()), 0)), minlength=len(whole))
         return np.repeat(self.priced.patterns, whole, axis=0)[:rounds]
 
-    def _improved(self, seats: Seats, least: float) -> Seats:
+    def _improved(self, seats: Int64s, least: float) -> Int64s:
         """Seats changed until no exchange gains, or they are worth ``least``."""
         seats, pool = seats.copy(), self._pool
         for _ in range(_STEPS):
@@ -68,7 +67,7 @@ class Exchanges:
         return seats
 
     @cached_property
-    def _pool(self) -> Seats:
+    def _pool(self) -> Int64s:
         """The patterns met on the way to prices, the dearest first."""
         return self.priced.patterns[np.argsort(-(self.priced.patterns @ self.priced.price), kind="stable")]
 
@@ -83,12 +82,12 @@ class Exchanges:
             rows.append(sums[np.clip(seats - owed, 0, len(sums) - 1)] - sure * np.maximum(owed - seats, 0))
         return np.array(rows)
 
-    def _worth(self, total: Seats) -> Floats:
+    def _worth(self, total: Int64s) -> Floats:
         worth: Floats = self._table[np.arange(total.shape[-1]), total].sum(axis=-1)
         return worth
 
     @cached_property
-    def _moves(self) -> tuple[NDArray[np.intp], Seats, Seats]:
+    def _moves(self) -> tuple[Indices, Int64s, Int64s]:
         """Exchanges of up to three classes: which, by how many seats each changes, and GPUs used more in all."""
         widths = self.classes.widths
         narrow = int(widths.min(initial=1))
@@ -105,7 +104,7 @@ class Exchanges:
         which, change, used = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return which, change, used
 
-    def _within(self, seats: Seats, gain: float) -> bool:
+    def _within(self, seats: Int64s, gain: float) -> bool:
         """Make the best exchanges of seats within one round, each for what it still gains after those before it."""
         which, change, used = self._moves
         total = seats.sum(axis=0)
@@ -126,14 +125,14 @@ class Exchanges:
                 return True
         return False
 
-    def _adds(self, total: Seats, moves: slice | int) -> Floats:
+    def _adds(self, total: Int64s, moves: slice | int) -> Floats:
         which, change, _ = self._moves
         now = total[which[moves]]
         table = self._table
         adds: Floats = (table[which[moves], np.maximum(now + change[moves], 0)] - table[which[moves], now]).sum(axis=-1)
         return adds
 
-    def _made(self, seats: Seats, total: Seats, free: Seats, move: int, gain: float) -> bool:
+    def _made(self, seats: Int64s, total: Int64s, free: Int64s, move: int, gain: float) -> bool:
         """Make one exchange in the first round that allows it, if it gains."""
         which, change, used = (part[move] for part in self._moves)
         if self._adds(total, move) <= gain:
@@ -148,7 +147,7 @@ class Exchanges:
         free[t] -= used
         return True
 
-    def _another(self, seats: Seats, pool: Seats, gain: float) -> bool:
+    def _another(self, seats: Int64s, pool: Int64s, gain: float) -> bool:
         """Give one round another pattern, the best there is, if that gains."""
         total = seats.sum(axis=0)
         worth = self._worth((total - seats)[:, None, :] + pool)
@@ -158,7 +157,7 @@ class Exchanges:
         seats[t] = pool[p]
         return True
 
-    def _pair(self, seats: Seats, pool: Seats, gain: float) -> bool:
+    def _pair(self, seats: Int64s, pool: Int64s, gain: float) -> bool:
         """Give two rounds other patterns at once, the best there are, if that gains."""
         _, first, many = np.unique(seats, axis=0, return_index=True, return_counts=True)
         last = len(seats) - 1 - np.unique(seats[::-1], axis=0, return_index=True)[1]

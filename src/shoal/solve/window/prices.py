@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from highspy import Highs
-from numpy.typing import NDArray
 
-from shoal.solve.window.classes import Classes, Seats
-from shoal.solve.window.round_counts import Floats
+from shoal.core.arrays import Flags, Floats, Int64s
+from shoal.solve.window.classes import Classes
 
 _CUTS, _FEWEST, _MOST = 400, 10, 60
 """Prices tried at most: the first divided by the number of classes, within the others. They are counts, so that a bound
@@ -34,7 +33,7 @@ class Priced:
 
     bound: float
     price: Floats
-    patterns: Seats
+    patterns: Int64s
     shares: Floats
 
 
@@ -80,7 +79,7 @@ class _Master:
         self._rows, self._row_of, self._told = 0, dict[tuple[int, ...], int](), set[tuple[int, int]]()
         self._tell(classes.taken(np.outer(_GUESSES, classes.widths * unit)))
 
-    def _tell(self, taken: Seats) -> None:
+    def _tell(self, taken: Int64s) -> None:
         """A class gains at least what so many seats add to it, less their price, whatever that is."""
         adds = self._classes.adds(taken) / self._unit
         of_each = np.broadcast_to(np.arange(self._many), taken.shape).ravel().tolist()
@@ -97,7 +96,7 @@ class _Master:
         self._highs.addRows(len(of), least, most, 2 * len(of), start, index, value)
         self._rows += len(of)
 
-    def cut(self, taken: Seats, seats: Seats) -> tuple[float, Floats]:
+    def cut(self, taken: Int64s, seats: Int64s) -> tuple[float, Floats]:
         """Add the seats taken, and the pattern, at the last prices; the least bound above the base, and where it is."""
         self._tell(taken)
         pattern = tuple(seats.tolist())
@@ -111,17 +110,17 @@ class _Master:
         floor = float(self._highs.getInfo().objective_function_value)
         return floor * self._unit, np.maximum(found[: self._many], 0.0) * self._unit
 
-    def mixture(self) -> tuple[Seats, Floats]:
+    def mixture(self) -> tuple[Int64s, Floats]:
         """The patterns met and how many rounds each would have."""
         dual = np.array(self._highs.getSolution().row_dual)
         return np.array(list(self._row_of), dtype=np.int64), np.maximum(dual[list(self._row_of.values())], 0.0)
 
 
-def _dearest(classes: Classes, price: Floats) -> tuple[float, Seats]:
+def _dearest(classes: Classes, price: Floats) -> tuple[float, Int64s]:
     """The pattern that costs most: its cost, and its seats."""
     capacity = classes.capacity
     best = np.zeros(capacity + 1)
-    blocks: list[tuple[int, int, NDArray[np.bool_]]] = []
+    blocks: list[tuple[int, int, Flags]] = []
     for s, (width, most) in enumerate(zip(classes.widths.tolist(), classes.most.tolist(), strict=True)):
         rest, size = most, 1
         while rest:

@@ -11,13 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shoal.core.arrays import Floats, Indices, Int32s
 from shoal.core.errors import InputError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int32]
-Flags = NDArray[np.bool_]
 
 _SLACK = 1e-9
 """Relative: worth, or rounds left, that differ by less are the same."""
@@ -30,7 +26,7 @@ class Claims:
     Worth is finite and never falls with n. ``left`` is what a gang has still to run, in and after the window.
     """
 
-    widths: Ints
+    widths: Int32s
     worth: Floats
     left: Floats
 
@@ -49,12 +45,12 @@ class Claims:
         """Rounds in the window."""
         return int(self.worth.shape[1]) - 1
 
-    def forced(self, level: float) -> Ints:
+    def forced(self, level: float) -> Int32s:
         """The fewest rounds each must run for no more than ``level`` to be left of it after the window."""
         scale = _SLACK * np.maximum(self.left, 1.0)
         return np.clip(np.ceil(self.left - level - scale), 0, self.rounds).astype(np.int32)
 
-    def level(self, counts: Ints) -> float:
+    def level(self, counts: Int32s) -> float:
         """Rounds left after the window of the gang that has most left."""
         return float(np.max(self.left - counts, initial=0.0))
 
@@ -79,7 +75,7 @@ def majorant(worth: Floats) -> Floats:
     return answer
 
 
-def usable(widths: Ints, capacity: int) -> int:
+def usable(widths: Int32s, capacity: int) -> int:
     """The most GPUs any set of these gangs can fill side by side."""
     reach, full = 1, 1 << capacity
     for width, many in zip(*np.unique(widths[widths <= capacity], return_counts=True), strict=True):
@@ -102,7 +98,7 @@ class RoundCounts:
     ``price`` is the worth per GPU of the step that is taken in part, 0 where all are taken.
     """
 
-    counts: Ints
+    counts: Int32s
     bound: float
     price: float
 
@@ -120,7 +116,7 @@ class Ladder:
         return majorant(self.claims.worth)
 
     @cached_property
-    def _rungs(self) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
+    def _rungs(self) -> tuple[Indices, Indices, Floats]:
         """By rung: whose step it is, which step and what it adds. Steps that add nothing are not."""
         steps = np.maximum(np.diff(self.envelope, axis=1), 0.0)
         per_gpu = steps / self.claims.widths[:, None]
@@ -129,7 +125,7 @@ class Ladder:
         who, which = who[order], which[order]
         return who, which, steps[who, which]
 
-    def steps(self, forced: Ints) -> tuple[NDArray[np.intp], Floats]:
+    def steps(self, forced: Int32s) -> tuple[Indices, Floats]:
         """Steps beyond those that are forced, the most worth per GPU first: whose each is and what it adds."""
         who, which, adds = self._rungs
         own = which >= forced[who]

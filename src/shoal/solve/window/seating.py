@@ -11,16 +11,13 @@ References: Gale (1957) and Ryser (1957); Fujishige (1980) and Groenevelt (1991)
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.solve.window.classes import Seats
+from shoal.core.arrays import Flags, Indices, Int32s, Int64s
 from shoal.solve.window.layout import Layout
-from shoal.solve.window.round_counts import Flags, Ints, Ladder
-
-Indices = NDArray[np.intp]
+from shoal.solve.window.round_counts import Ladder
 
 
-def seated(ladder: Ladder, seats: Seats, widths: Seats, forced: Ints, order: Indices) -> Layout:
+def seated(ladder: Ladder, seats: Int64s, widths: Int64s, forced: Int32s, order: Indices) -> Layout:
     """The layout of most concave worth on these seats, by round and class.
 
     ``widths`` are those of the columns of ``seats``; columns of one width are as one. Of gangs with as many rounds
@@ -37,7 +34,7 @@ def seated(ladder: Ladder, seats: Seats, widths: Seats, forced: Ints, order: Ind
     return Layout(runs)
 
 
-def apart(ladder: Ladder, seats: Seats, of: Indices, forced: Ints) -> Indices:
+def apart(ladder: Ladder, seats: Int64s, of: Indices, forced: Int32s) -> Indices:
     """Finer classes: in each, gangs that would have most rounds too many on these seats are apart from the others."""
     finer, many = of.copy(), seats.shape[1]
     for s, (mine, line) in enumerate(_lines(ladder, of, forced)):
@@ -49,7 +46,7 @@ def apart(ladder: Ladder, seats: Seats, of: Indices, forced: Ints) -> Indices:
     return finer
 
 
-def _lines(ladder: Ladder, of: Indices, forced: Ints) -> Iterator[tuple[Indices, Indices]]:
+def _lines(ladder: Ladder, of: Indices, forced: Int32s) -> Iterator[tuple[Indices, Indices]]:
     """Of each class its gangs, and whose step, by place among them, is the best, the next, …; the forced come first."""
     who = np.concatenate([np.repeat(np.arange(len(forced)), forced), ladder.steps(forced)[0]])
     of_step = of[who]
@@ -58,7 +55,7 @@ def _lines(ladder: Ladder, of: Indices, forced: Ints) -> Iterator[tuple[Indices,
         yield mine, np.searchsorted(mine, who[of_step == s])
 
 
-def _possible(line: Indices, many: int, room: Seats) -> NDArray[np.intp]:
+def _possible(line: Indices, many: int, room: Int64s) -> Indices:
     """Counts of most worth of so many gangs, whose steps stand in line, on so many seats in each round."""
     counts = np.zeros(many, dtype=np.intp)
     waiting = [(np.arange(many), line, room)]
@@ -75,14 +72,14 @@ def _possible(line: Indices, many: int, room: Seats) -> NDArray[np.intp]:
     return counts
 
 
-def _too_many(counts: NDArray[np.intp], room: Seats) -> int:
+def _too_many(counts: Indices, room: Int64s) -> int:
     """How many of the largest counts exceed the seats for so many gangs by most; 0 where none do."""
     most = np.minimum(room[:, None], np.arange(1, len(counts) + 1)).sum(axis=0)
     over = np.cumsum(-np.sort(-counts)) - most
     return int(over.argmax()) + 1 if over.max(initial=0) > 0 else 0
 
 
-def _largest_first(counts: NDArray[np.intp], room: Seats, rank: Indices) -> Flags:
+def _largest_first(counts: Indices, room: Int64s, rank: Indices) -> Flags:
     """Round after round, those with most rounds still to have."""
     runs = np.zeros((len(counts), len(room)), dtype=bool)
     left = counts.copy()

@@ -15,11 +15,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from shoal.core.arrays import Int64s
 from shoal.core.errors import InputError
 from shoal.trainer.elastic.checkpointing import ElasticSaving
 from shoal.trainer.elastic.group import GroupBroken, Seat, WorkerGroup
@@ -32,7 +31,7 @@ from shoal.trainer.samples import Cursor, Epochs
 from shoal.trainer.session import Session, Telling
 from shoal.trainer.torch.state import TorchState
 
-LossOn: TypeAlias = Callable[[NDArray[np.int64]], Tensor]
+LossOn: TypeAlias = Callable[[Int64s], Tensor]
 """The mean loss of the model on these samples."""
 
 SAVE_EVERY_SECONDS = 600.0
