@@ -19,9 +19,9 @@ from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.state import State
 from shoal.forecast.history import WorkHistory
-from shoal.forecast.work_prior import DECLARED_SPREAD, Basis, Known
 from shoal.perf.catalog import Catalog
 from shoal.perf.profile import LinearProfile
+from shoal.perf.work_prior import DECLARED_SPREAD, Basis, Known
 from shoal.sim.backend import SimBackend
 from shoal.sim.job_run import JobStart
 from shoal.sim.truth import RestartCost, Truth

@@ -29,8 +29,8 @@ from shoal.engine.loop import Loop
 from shoal.engine.replay import Scheduler, fold
 from shoal.forecast.fork import Fork
 from shoal.forecast.history import Memoir, WorkHistory
-from shoal.forecast.work_prior import DECLARED_SPREAD
 from shoal.live.admission import Admission
+from shoal.perf.work_prior import DECLARED_SPREAD
 from shoal.report.compare import t_interval
 from shoal.scenario.scenario import Scenario
 from shoal.sim.truth import RestartCost

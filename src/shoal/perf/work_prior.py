@@ -1,6 +1,7 @@
-"""What nobody knows of live jobs, drawn: how much work each really has. The same seed draws the same for the same job.
+"""The remaining work of jobs, where it is declared and where it is not.
 
-Each draw is conditional on what has been seen: a job that has run for an hour is not one of those that take minutes.
+Policies use `remaining_work`, one number for each job. Forecasts use `Known.draw`, a random total for each job that is
+conditional on how long the job has run; the same seed draws the same total for the same job.
 """
 
 from dataclasses import dataclass
@@ -18,8 +19,24 @@ DECLARED_SPREAD = 0.3
 FEWEST_RUN_TIMES = 5
 """Completed jobs that ran longer than this one has, below which the past says too little about it."""
 
-LEAST_EXPECTED: Seconds = 300.0
-"""A job of which nothing is known is expected to run on for at least this long."""
+PRIOR_SECONDS: Seconds = 3600.0
+"""Expected run time of a job that declares no work, until it has run longer than this."""
+
+_OVERDUE = 0.01
+"""Work assumed to be left of a job that has passed its declared work, as a fraction of the work done."""
+
+
+def remaining_work(work: Floats, done: Floats, speed: Floats, prior: Seconds = PRIOR_SECONDS) -> Floats:
+    """Expected remaining work of each job, in the unit of its work; always above 0.
+
+    ``work`` is the declared total (infinity where none is declared), ``done`` the progress and ``speed`` the work per
+    second on the job's best GPUs. A job without declared work is expected to run as long again as it has run, and for
+    ``prior`` seconds at least.
+    """
+    undeclared = np.maximum(done, speed * prior)
+    declared = np.maximum(work - done, _OVERDUE * np.maximum(done, work))
+    left: Floats = np.maximum(np.where(np.isinf(work), undeclared, declared), 1e-9)
+    return left
 
 
 class Basis(StrEnum):
@@ -60,7 +77,7 @@ class Known:
         chance = np.random.default_rng([seed, 3]).random(len(self.done))
         left = np.clip(1.0 - chance, 1e-12, 1.0 - 1e-12)  # the part of the cases still possible that take longer
         longer = self.longer
-        again = -np.log(left) * np.maximum(self.run_seconds, LEAST_EXPECTED)
+        again = -np.log(left) * np.maximum(self.run_seconds, PRIOR_SECONDS)
         if len(self.run_times):
             at = len(self.run_times) - 1 - (left * longer).astype(np.intp)
             past = self.run_times[np.minimum(at, len(self.run_times) - 1)] - self.run_seconds

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.forecast.work_prior import DECLARED_SPREAD, FEWEST_RUN_TIMES, LEAST_EXPECTED, Basis, Known
+from shoal.perf.work_prior import DECLARED_SPREAD, FEWEST_RUN_TIMES, PRIOR_SECONDS, Basis, Known
 
 AMOUNTS = st.floats(min_value=1e-3, max_value=1e9)
 
@@ -64,7 +64,7 @@ def test_undeclared_work_is_drawn_from_completed_jobs_that_ran_longer() -> None:
     assert set(facts.bases()) == {Basis.HISTORY}
 
 
-@pytest.mark.parametrize(("ran", "mean"), [(50_000.0, 50_000.0), (0.0, LEAST_EXPECTED)])
+@pytest.mark.parametrize(("ran", "mean"), [(50_000.0, 50_000.0), (0.0, PRIOR_SECONDS)])
 def test_with_too_little_of_a_past_a_job_runs_as_long_again(ran: float, mean: float) -> None:
     past = tuple(ran + seconds for seconds in range(1, FEWEST_RUN_TIMES))
     facts = known(*[(np.inf, 0.0, ran, 1.0)] * 20_000, past=past)
