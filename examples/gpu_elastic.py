@@ -18,13 +18,13 @@ def elastic(*, tiny: bool) -> dict[str, Any]:
     found = {}
     for kind in KINDS:
         work = workload(kind, tiny=tiny)
-        course = TrainingPlan(Epochs(work.large * (4 if tiny else 40), seed=3), 1, work.large, work.large // 2)
-        losses, plain_ms = _plainly(work, course)
-        elastic_losses, elastic_ms = _elastically(work, course)
+        plan = TrainingPlan(Epochs(work.large * (4 if tiny else 40), seed=3), 1, work.large, work.large // 2)
+        losses, plain_ms = _plainly(work, plan)
+        elastic_losses, elastic_ms = _elastically(work, plan)
         found[kind] = {
             "over": "nccl" if device().type == "cuda" else "gloo",
             "steps": len(elastic_losses),
-            "batch": course.batch,
+            "batch": plan.batch,
             "plain_ms": plain_ms,
             "elastic_ms": elastic_ms,
             "losses_apart": apart_by(losses, elastic_losses),
@@ -33,27 +33,27 @@ def elastic(*, tiny: bool) -> dict[str, Any]:
     return found
 
 
-def _plainly(work: Workload, course: TrainingPlan) -> tuple[list[float], float]:
+def _plainly(work: Workload, plan: TrainingPlan) -> tuple[list[float], float]:
     model, optimizer = work.training()
     losses, ends, at = [], [], Cursor()
-    while at.epoch < course.epochs:
+    while at.epoch < plan.epochs:
         optimizer.zero_grad()
         whole = torch.zeros((), device=device())
-        for part in course.samples.passes(at, course.batch, 0, 1, course.most_local):
+        for part in plan.samples.passes(at, plan.batch, 0, 1, plan.most_local):
             of_part = loss_of(model, work.data.__getitems__(part.indices.tolist())) * part.weight
             torch.autograd.backward(of_part)
             whole += of_part.detach()
         optimizer.step()
         losses.append(float(whole))
         ends.append(time.perf_counter())
-        at = course.samples.after(at, course.batch)
+        at = plan.samples.after(at, plan.batch)
     return losses, _between_ms(ends)
 
 
-def _elastically(work: Workload, course: TrainingPlan) -> tuple[list[float], float]:
+def _elastically(work: Workload, plan: TrainingPlan) -> tuple[list[float], float]:
     model, optimizer = work.training()
     losses, ends = [], []
-    loop = Elastic(model, optimizer, lambda chosen: loss_of(model, work.data.__getitems__(chosen.tolist())), course)
+    loop = Elastic(model, optimizer, lambda chosen: loss_of(model, work.data.__getitems__(chosen.tolist())), plan)
     for done in loop.steps():
         losses.append(done.loss)
         ends.append(time.perf_counter())

@@ -139,7 +139,7 @@ def _rates(chosen: list[Worker], seconds: float) -> list[float | None]:
     """Samples a second of each, at the same time; None of one that did too few steps to tell."""
     begin = time.monotonic() + _AHEAD_SECONDS + _WARM_UP_SECONDS
     for worker in chosen:
-        worker.tell(begin, begin + seconds)
+        worker.report(begin, begin + seconds)
     return [worker.hear()["samples_per_s"] for worker in chosen]
 
 

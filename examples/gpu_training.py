@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from shoal.perf.noise import NoiseEstimate, from_norms
 from shoal.trainer import Adaptation, Scripted, Session, Stopped, Training
-from shoal.trainer.rank_environment import Place
-from shoal.trainer.torch.agreement import Agreement
-from shoal.trainer.torch.checkpointing import Saving
+from shoal.trainer.environment import RankEnvironment
+from shoal.trainer.torch.checkpointing import RunCheckpoints
 from shoal.trainer.torch.gradients import Gradients
+from shoal.trainer.torch.rank_exchange import RankExchange
 from shoal.trainer.torch.state import TorchState
 
 _FOREVER = 1_000_000
@@ -36,7 +36,9 @@ def managed(folder: Path) -> Session:
     folder.mkdir(parents=True, exist_ok=True)
     lease = folder / "lease"
     lease.write_text(json.dumps({"until": time.monotonic() + _NEVER_SECONDS, "stopping": False}))
-    return Session(Place(job="measured", incarnation=1, folder=folder, progress=folder / "progress", lease=lease))
+    return Session(
+        RankEnvironment(job="measured", incarnation=1, folder=folder, progress=folder / "progress", lease=lease)
+    )
 
 
 # ── overhead ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -68,9 +70,11 @@ def _loops(work: Workload, batch: int, folder: Path) -> dict[str, Loop]:
     for name in ("plain", "plain again", "alone", "managed", "managed, looking"):
         model, optimizer = work.training()
         if name.startswith("plain"):
-            loops[name] = Loop(model, optimizer, endless(work.loader(batch)), lambda _: None, Session(Place()))
+            loops[name] = Loop(
+                model, optimizer, endless(work.loader(batch)), lambda _: None, Session(RankEnvironment())
+            )
             continue
-        session = Session(Place()) if name == "alone" else managed(folder / name)
+        session = Session(RankEnvironment()) if name == "alone" else managed(folder / name)
         adapt = looks if name.endswith("looking") else None
         run = Training(model, optimizer, session=session, adapt=adapt, save_every=_NEVER_SECONDS)
         loops[name] = Loop(model, optimizer, _fed(run, work, batch), run.loss, session)
@@ -150,7 +154,7 @@ def _saved(work: Workload, folder: Path) -> dict[str, Any]:
         for _ in range(3):
             step(model, optimizer, next(batches))
         settle()
-        saving = Saving(folder, "measured", TorchState(model, optimizer, {}), Agreement(), 0)
+        saving = RunCheckpoints(folder, "measured", TorchState(model, optimizer, {}), RankExchange(), 0)
         began = time.perf_counter()
         saving.save(number, {"seen": number, "done": float(number)}, {})
         staged.append(time.perf_counter() - began)
@@ -163,7 +167,7 @@ def _saved(work: Workload, folder: Path) -> dict[str, Any]:
         fresh, emptied = work.training(seed)
         settle()
         began = time.perf_counter()
-        saving = Saving(folder, "measured", TorchState(fresh, emptied, {}), Agreement(), 0)
+        saving = RunCheckpoints(folder, "measured", TorchState(fresh, emptied, {}), RankExchange(), 0)
         if saving.resume() is None:
             raise RuntimeError("the checkpoint was not taken; the log says why")
         settle()

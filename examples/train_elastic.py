@@ -37,9 +37,9 @@ def loss_on(samples: NDArray[np.int64]) -> Tensor:
     return error + counted - counted.detach()
 
 
-course = TrainingPlan(Epochs(SAMPLES), EPOCHS, batch=64, most_local=32)
+plan = TrainingPlan(Epochs(SAMPLES), EPOCHS, batch=64, most_local=32)
 optimizer = torch.optim.SGD([{"params": model[:3].parameters()}, {"params": [uses], "lr": 64.0}], lr=0.05)
-elastic = Elastic(model, optimizer, loss_on, course)
+elastic = Elastic(model, optimizer, loss_on, plan)
 for step in elastic.steps():
     if step.switch is not None and step.rank == 0:
         print(f"step {step.number}: {step.switch.before} workers became {step.switch.after}", flush=True)

@@ -19,8 +19,8 @@ def loss_on(samples: NDArray[np.int64]) -> Tensor:
     return nn.functional.mse_loss(model(inputs[samples]), targets[samples])
 
 
-course = TrainingPlan(Epochs(512), epochs=4, batch=64, most_local=32)
-elastic = Elastic(model, optimizer, loss_on, course)
+plan = TrainingPlan(Epochs(512), epochs=4, batch=64, most_local=32)
+elastic = Elastic(model, optimizer, loss_on, plan)
 for step in elastic.steps():
     if step.rank == 0 and step.number % 8 == 7:
         print(f"step {step.number + 1}: loss {step.loss:.3f}, {step.world} worker(s)")

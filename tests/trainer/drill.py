@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from shoal.core.job import BatchLimits
 from shoal.trainer import Adaptation, Training
-from shoal.trainer.torch import step_action
+from shoal.trainer.torch import step_coordinator
 
 SIZE, EPOCHS, BATCH = 101, 3, 12
 
@@ -71,7 +71,7 @@ def train(model: nn.Module, told: dict[str, Any], rank: int, home: Path) -> None
     loader = DataLoader(data, batch_size=told.get("local", BATCH // world), sampler=sampler)
     limits = BatchLimits(BATCH, 4 * BATCH, 2, BATCH)
     adapt = Adaptation(limits=limits, tune_every=0.0) if told.get("adapts") else None
-    step_action._EXCHANGE_SECONDS = told.get("exchange_seconds", 0.0)
+    step_coordinator._EXCHANGE_SECONDS = told.get("exchange_seconds", 0.0)
     run = Training(model, optimizer, scheduler, adapt=adapt)
     steps = 0
     with (home / f"log.{rank}").open("a") as log:

@@ -12,7 +12,7 @@ from shoal.core.job import BatchLimits, BatchSetting
 from shoal.perf.goodput import best, iteration_seconds
 from shoal.perf.noise import NoiseEstimate
 from shoal.trainer.learning_rate import RULES, BatchScaling, Legw, rule_of
-from shoal.trainer.schedules import Accordion, BatchSchedule, EpochSeen, Memory, NoiseDoubling, Scripted
+from shoal.trainer.schedules import Accordion, BatchSchedule, EpochSummary, NoiseDoubling, ScheduleState, Scripted
 from shoal.trainer.tuner import BatchTuner
 
 
@@ -45,10 +45,10 @@ def test_at_the_initial_batch_every_rule_leaves_the_rate_alone() -> None:
 
 def played(schedule: BatchSchedule, epochs: Sequence[tuple[float, float, float]], batch: int) -> list[int]:
     """The batch size after each epoch, of which noise scale, gradient norm and learning rate are given."""
-    memory: Memory = {}
+    memory: ScheduleState = {}
     chosen = []
     for number, seen in enumerate(epochs, start=1):
-        batch, memory = schedule.next(EpochSeen(number, batch, *seen), memory)
+        batch, memory = schedule.next(EpochSummary(number, batch, *seen), memory)
         chosen.append(batch)
     return chosen
 

@@ -22,13 +22,13 @@ from torch import nn  # noqa: E402
 
 from shoal.core.errors import InputError  # noqa: E402
 from shoal.research.trials.elastic_job import Tally, TrialJob, TrialTask, faults, job, train_fixed, try_sequence  # noqa: E402
-from shoal.trainer.elastic.group import Seat, connect_to  # noqa: E402
+from shoal.trainer.elastic.group import WorkerConfig, connect_to  # noqa: E402
 from shoal.trainer.elastic.membership import Stranded  # noqa: E402
 from shoal.trainer.elastic.orders import Order, orders_from  # noqa: E402
 from shoal.trainer.elastic.state import ReduceBuffer, pack, unpack  # noqa: E402
 from shoal.trainer.elastic.store import open_store  # noqa: E402
 from shoal.trainer.elastic.training import Elastic, ElasticStep, TrainingPlan  # noqa: E402
-from shoal.trainer.rank_environment import Place  # noqa: E402
+from shoal.trainer.environment import RankEnvironment  # noqa: E402
 from shoal.trainer.samples import Cursor  # noqa: E402
 from shoal.trainer.session import Session, Stopped  # noqa: E402
 
@@ -54,9 +54,9 @@ def store() -> Any:
 
 def _worker(store: Any, number: int, orders: Said, *, patience: float = 60.0, **more: Any) -> tuple[Elastic, Tally]:
     model = Tally(_ALONE, seed=number)
-    seat = Seat(number, partial(connect_to, "127.0.0.1", store.port), patience=patience)
-    course = _ALONE.course()
-    return Elastic(model.module, model.optimizer(_ALONE), model.loss, course, seat=seat, orders=orders, **more), model
+    seat = WorkerConfig(number, partial(connect_to, "127.0.0.1", store.port), patience=patience)
+    plan = _ALONE.plan()
+    return Elastic(model.module, model.optimizer(_ALONE), model.loss, plan, seat=seat, orders=orders, **more), model
 
 
 def _lines(done: TrialJob, worker: int) -> list[dict[str, Any]]:
@@ -194,7 +194,7 @@ def own_signals() -> Iterator[None]:
 def test_a_job_told_to_stop_saves_and_goes_on_from_there_with_another_number_of_workers(
     store: Any, tmp_path: Path
 ) -> None:
-    place = Place(job="a", folder=tmp_path, progress=tmp_path / "progress", lease=tmp_path / "lease")
+    place = RankEnvironment(job="a", folder=tmp_path, progress=tmp_path / "progress", lease=tmp_path / "lease")
     first, _ = _worker(store, 0, Said(Order(1, (0,))), session=Session(place))
     steps: list[ElasticStep] = []
 
@@ -231,9 +231,9 @@ def test_no_pass_is_larger_than_memory_allows(store: Any) -> None:
         sizes.append(len(indices))
         return model.loss(indices)
 
-    course = TrainingPlan(_ALONE.course().samples, epochs=1, batch=24, most_local=7)
-    seat = Seat(0, partial(connect_to, "127.0.0.1", store.port))
-    elastic = Elastic(model.module, model.optimizer(_ALONE), loss_on, course, seat=seat, orders=Said(Order(1, (0,))))
+    plan = TrainingPlan(_ALONE.plan().samples, epochs=1, batch=24, most_local=7)
+    seat = WorkerConfig(0, partial(connect_to, "127.0.0.1", store.port))
+    elastic = Elastic(model.module, model.optimizer(_ALONE), loss_on, plan, seat=seat, orders=Said(Order(1, (0,))))
     assert len(list(elastic.steps())) == 1
     assert sizes == [7, 6, 6, 6, 6]  # the first is the rehearsal
 
@@ -251,9 +251,9 @@ def test_without_an_agent_the_ranks_of_a_gang_train_together() -> None:
     def train(rank: int) -> None:
         model = models[rank]
         told = {**environ, "RANK": str(rank)}
-        seat, orders = Seat.from_environment(told), orders_from(told)
+        seat, orders = WorkerConfig.from_environment(told), orders_from(told)
         seat = replace(seat, patience=60.0)
-        elastic = Elastic(model.module, model.optimizer(_ALONE), model.loss, _ALONE.course(), seat=seat, orders=orders)
+        elastic = Elastic(model.module, model.optimizer(_ALONE), model.loss, _ALONE.plan(), seat=seat, orders=orders)
         losses[rank] = [step.loss for step in elastic.steps()]
 
     ranks = [threading.Thread(target=train, args=(rank,)) for rank in (0, 1)]
@@ -299,7 +299,7 @@ def test_running_statistics_are_shared_by_weight_and_put_back_when_a_step_fails(
     model(torch.tensor([[0.0, 4.0], [2.0, 4.0]])).sum().backward()
     assert model.running_mean is not None
     seen = model.running_mean.tolist()
-    whole = ledger.enter(torch.tensor(1.5), share=0.25, word=9, rank=1, world=2)
+    whole = ledger.enter(torch.tensor(1.5), share=0.25, ready=9, rank=1, world=2)
     assert whole[4:6].tolist() == pytest.approx([0.25 * mean for mean in seen])
     assert whole[-3:].tolist() == [1.5, 0.0, 9.0]
     ledger.undo()
@@ -311,7 +311,7 @@ def test_the_ledger_grows_with_the_number_of_ranks() -> None:
     ledger = ReduceBuffer(model)
     ledger.begin()
     model(torch.ones(1, 1)).sum().backward()
-    ledger.enter(torch.tensor(0.5), share=0.01, word=3, rank=99, world=100)
+    ledger.enter(torch.tensor(0.5), share=0.01, ready=3, rank=99, world=100)
     loss, words = ledger.settle(100)
     assert (loss, words[99], sum(words)) == (0.5, 3, 3)
     assert all(parameter.grad is not None and parameter.grad.item() == 1.0 for parameter in model.parameters())
@@ -330,12 +330,12 @@ def test_the_ledger_grows_with_the_number_of_ranks() -> None:
 )
 def test_a_variable_that_is_missing_or_wrong_is_named(environ: dict[str, str], named: str) -> None:
     with pytest.raises(InputError) as refused:
-        Seat.from_environment({"RANK": "0", **environ})
+        WorkerConfig.from_environment({"RANK": "0", **environ})
     assert refused.value.field == named
 
 
 def test_a_worker_finds_the_store_its_agent_names(store: Any) -> None:
-    seat = Seat.from_environment({"SHOAL_STORE": f"127.0.0.1:{store.port}", "SHOAL_WORKER": "4"})
+    seat = WorkerConfig.from_environment({"SHOAL_STORE": f"127.0.0.1:{store.port}", "SHOAL_WORKER": "4"})
     seat.connect().set("said", "heard")
     assert (seat.worker, store.get("said")) == (4, b"heard")
 

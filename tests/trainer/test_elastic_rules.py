@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.trainer.elastic.rules import NOTHING, Readiness, agreed, donors, reusable, worth_keeping
+from shoal.trainer.elastic.rules import NOTHING, Readiness, agreed_generation, donors, reusable, worth_keeping
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from shoal.trainer.elastic.rules import NOTHING, Readiness, agreed, donors, reus
     ],
 )
 def test_a_switch_needs_the_word_of_every_rank(ready: list[int], current: int, to: int | None) -> None:
-    assert agreed(ready, current) == to
+    assert agreed_generation(ready, current) == to
 
 
 @pytest.mark.parametrize(

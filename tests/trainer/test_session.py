@@ -14,8 +14,8 @@ import pytest
 from shoal.agent.workspace import Record, Workspace
 from shoal.core.errors import InputError
 from shoal.core.job import BatchLimits
-from shoal.trainer.rank_environment import Place, read_place
-from shoal.trainer.session import Session, Stopped, Telling
+from shoal.trainer.environment import RankEnvironment, read_rank_environment
+from shoal.trainer.session import Progress, Session, Stopped
 
 KEY = (3, 1)
 
@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def place(folder: Workspace, tmp_path: Path) -> Place:
-    return Place("job", 1, work=60.0, folder=tmp_path, progress=folder.progress(KEY), lease=folder.lease(KEY))
+def place(folder: Workspace, tmp_path: Path) -> RankEnvironment:
+    return RankEnvironment("job", 1, work=60.0, folder=tmp_path, progress=folder.progress(KEY), lease=folder.lease(KEY))
 
 
 @pytest.fixture(autouse=True)
@@ -47,12 +47,14 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_what_a_session_tells_reaches_the_agent_in_the_unit_of_the_jobs_work(folder: Workspace, place: Place) -> None:
+def test_what_a_session_tells_reaches_the_agent_in_the_unit_of_the_jobs_work(
+    folder: Workspace, place: RankEnvironment
+) -> None:
     session = Session(place)
     session.open()
-    session.tell(Telling(50, 200, saved=20, batch_size=32, loss=0.5))
+    session.report(Progress(50, 200, saved=20, batch_size=32, loss=0.5))
     until(lambda: folder.read_progress(KEY))
-    session.tell(Telling(100, 200, saved=20, batch_size=32, loss=float("nan")))
+    session.report(Progress(100, 200, saved=20, batch_size=32, loss=float("nan")))
     session.close()
     done, saved, said = folder.read_progress(KEY) or (0.0, None, None)
     assert (done, saved) == (30.0, 6.0)
@@ -61,7 +63,7 @@ def test_what_a_session_tells_reaches_the_agent_in_the_unit_of_the_jobs_work(fol
     assert said.rate is None or said.rate > 0
 
 
-def test_a_session_knows_of_a_stop_by_signal_or_by_its_lease(folder: Workspace, place: Place) -> None:
+def test_a_session_knows_of_a_stop_by_signal_or_by_its_lease(folder: Workspace, place: RankEnvironment) -> None:
     folder.write_lease(KEY, time.monotonic() + 100, stopping=False)
     session = Session(place)
     session.open()
@@ -79,7 +81,7 @@ def test_a_session_knows_of_a_stop_by_signal_or_by_its_lease(folder: Workspace, 
     assert left.value.code == 0
 
 
-def test_a_lease_in_its_last_quarter_is_reason_to_save_once(folder: Workspace, place: Place) -> None:
+def test_a_lease_in_its_last_quarter_is_reason_to_save_once(folder: Workspace, place: RankEnvironment) -> None:
     folder.write_lease(KEY, time.monotonic() + 1000, stopping=False)
     session = Session(place)
     session.open()
@@ -97,22 +99,22 @@ def test_a_lease_in_its_last_quarter_is_reason_to_save_once(folder: Workspace, p
 
 def test_training_goes_on_where_nothing_can_be_read_or_written(tmp_path: Path) -> None:
     nowhere = tmp_path / "gone"
-    session = Session(Place("job", 1, progress=nowhere / "progress", lease=nowhere / "lease"))
+    session = Session(RankEnvironment("job", 1, progress=nowhere / "progress", lease=nowhere / "lease"))
     session.open()
-    session.tell(Telling(1))
+    session.report(Progress(1))
     session.close()
     assert not session.warned
     assert not session.lapsing
 
 
 def test_without_shoal_a_session_does_nothing() -> None:
-    session = Session(read_place({}))
+    session = Session(read_rank_environment({}))
     before = signal.getsignal(signal.SIGTERM)
     session.open()
-    session.tell(Telling(1))
+    session.report(Progress(1))
     session.close()
     assert signal.getsignal(signal.SIGTERM) == before
-    assert not session.place.managed
+    assert not session.environment.managed
 
 
 def test_a_place_is_read_from_the_environment() -> None:
@@ -124,13 +126,13 @@ def test_a_place_is_read_from_the_environment() -> None:
         "RANK": "1",
         "WORLD_SIZE": "4",
     }
-    found = read_place(said)
+    found = read_rank_environment(said)
     assert (found.job, found.batch, found.work, found.rank, found.world) == ("a-b", 0, 12.5, 1, 4)
     assert found.limits == BatchLimits(32, 256, 4, 64)
-    assert read_place({**said, "SHOAL_BATCH": "128"}).batch == 128
+    assert read_rank_environment({**said, "SHOAL_BATCH": "128"}).batch == 128
     for name, value in (("SHOAL_LIMITS", "1 2 3"), ("RANK", "first"), ("SHOAL_BATCH", "many")):
         with pytest.raises(InputError, match=name):
-            read_place({**said, name: value})
+            read_rank_environment({**said, name: value})
 
 
 def test_importing_the_library_brings_in_no_framework() -> None:

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, Weighte
 from shoal.core.errors import InputError  # noqa: E402
 from shoal.core.job import BatchLimits  # noqa: E402
 from shoal.trainer import Adaptation, Scripted, Session, Stopped, Training  # noqa: E402
+from shoal.trainer.environment import RankEnvironment  # noqa: E402
 from shoal.trainer.learning_rate import linear  # noqa: E402
-from shoal.trainer.rank_environment import Place  # noqa: E402
 
 SIZE = 64
 
@@ -37,12 +37,14 @@ def dataset() -> Any:
 class Script:
     """An ordinary loop: a linear model, SGD, the mean squared error; what it saw is kept."""
 
-    def __init__(self, folder: Path | None, batch: int = 8, *, place: Place | None = None, **options: Any) -> None:
+    def __init__(
+        self, folder: Path | None, batch: int = 8, *, place: RankEnvironment | None = None, **options: Any
+    ) -> None:
         torch.manual_seed(0)
         self.model = nn.Linear(6, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.loader = DataLoader(dataset(), batch_size=batch, shuffle=True)
-        session = Session(place or Place())
+        session = Session(place or RankEnvironment())
         self.run = Training(self.model, self.optimizer, folder=folder, session=session, **options)
         self.lengths: list[int] = []
         self.losses: list[float] = []
@@ -68,8 +70,8 @@ class Script:
         return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
 
 
-def managed(folder: Path, **more: Any) -> Place:
-    return Place("job", 1, folder=folder, progress=folder / "progress", **more)
+def managed(folder: Path, **more: Any) -> RankEnvironment:
+    return RankEnvironment("job", 1, folder=folder, progress=folder / "progress", **more)
 
 
 def test_without_shoal_the_loop_is_the_scripts_own() -> None:

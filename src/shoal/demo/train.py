@@ -93,9 +93,9 @@ def main(steps: int, seconds_per_step: float) -> int:
         due = time.monotonic() + seconds_per_step
         gradient, loss = _gradient(weights, np.random.default_rng([step, ring.rank]), truth)
         # Warnings travel with the gradient: whoever has heard one, all leave after this same step.
-        heard = ring.sum(np.concatenate([gradient.ravel(), [loss], run.wishes()]))
+        heard = ring.sum(np.concatenate([gradient.ravel(), [loss], run.votes()]))
         weights -= _RATE * heard[:-3].reshape(weights.shape) / ring.world
-        run.heard(heard[-2], heard[-1], loss=heard[-3] / ring.world)
+        run.apply_votes(heard[-2], heard[-1], loss=heard[-3] / ring.world)
         if ring.rank == 0 and (step + 1) % _PRINT_EVERY == 0:
             print(f"step {step + 1}: loss {heard[-3] / ring.world:.4f}", flush=True)
         time.sleep(max(0.0, due - time.monotonic()))

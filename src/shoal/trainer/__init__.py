@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from shoal.trainer.schedules import Accordion as Accordion
     from shoal.trainer.schedules import NoiseDoubling as NoiseDoubling
     from shoal.trainer.schedules import Scripted as Scripted
+    from shoal.trainer.session import Progress as Progress
     from shoal.trainer.session import Session as Session
     from shoal.trainer.session import Stopped as Stopped
-    from shoal.trainer.session import Telling as Telling
     from shoal.trainer.torch.adaptation import Adaptation as Adaptation
     from shoal.trainer.torch.training import Training as Training
 
@@ -24,7 +24,7 @@ _HOMES = {
     "Scripted": "schedules",
     "Session": "session",
     "Stopped": "session",
-    "Telling": "session",
+    "Progress": "session",
     "Training": "torch.training",
 }
 

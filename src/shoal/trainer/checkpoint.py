@@ -1,8 +1,8 @@
-"""A job's checkpoints in its folder: whole or not there, checked when read, the last two kept.
+"""Checkpoint folders of a job: written atomically, checksummed, the last two kept.
 
-One is written beside its place, checksummed, and moved there in one step. Reading gives the newest that is whole and
-was made by this job for this model; others are set aside, never used and never mended. Knows nothing of what is in
-the files. One process writes the checkpoints of a folder at a time.
+Files are written to a hidden folder that is renamed once complete. Reading returns the newest complete checkpoint of
+this job and model; others are renamed aside and never read again. This module does not look into the files. Only one
+process writes the checkpoints of a folder at a time.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _ASIDE = ".refused"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One that is whole: where its files are, and the facts that were written down with them."""
+    """A complete checkpoint: its folder and the facts stored in its manifest."""
 
     path: Path
     facts: Mapping[str, Any]
@@ -34,22 +34,25 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Those of one job and one model below a folder. ``owner`` is the job, ``fits`` a mark of the model's shape: what
-    bears other marks is foreign."""
+    """The checkpoints of one job and model in ``folder``.
+
+    ``owner`` is the job's name and ``fits`` a fingerprint of the model's shape; a checkpoint with another owner or
+    fingerprint is not used.
+    """
 
     folder: Path
     owner: str
     fits: str
 
     def begin(self, progress: int) -> Path:
-        """An empty folder in which the files of a checkpoint are to be put."""
+        """Create and return an empty folder for the files of a checkpoint."""
         path = self._partial(progress)
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path
 
     def commit(self, progress: int, facts: Mapping[str, Any]) -> Checkpoint:
-        """All files are there: make it the newest checkpoint, and drop all but the last two."""
+        """Publish the checkpoint whose files are complete, and delete all but the newest two."""
         partial, path = self._partial(progress), self.folder / f"{progress:015d}"
         files = {}
         for file in sorted(partial.rglob("*")):
@@ -68,7 +71,7 @@ class Checkpoints:
         return Checkpoint(path, facts)
 
     def usable(self) -> Iterator[Checkpoint]:
-        """Those that may be resumed from, newest first; what is not whole or not this job's is set aside."""
+        """Yield complete checkpoints of this job and model, newest first; set others aside."""
         for path in self._newest_first():
             found = self._read(path)
             if isinstance(found, Checkpoint):
@@ -77,11 +80,11 @@ class Checkpoints:
                 self.refuse(path, found)
 
     def refuse(self, path: Path, why: str) -> None:
-        """Set one aside: nobody will read it again."""
+        """Rename a checkpoint so that it is not read again, and log why."""
         _LOG.warning("checkpoint %s is not used: %s", path, why)
         aside = path.with_name(path.name + _ASIDE)
         shutil.rmtree(aside, ignore_errors=True)
-        with suppress(OSError):  # another may have done it
+        with suppress(OSError):  # another rank may have renamed it already
             path.rename(aside)
 
     def _partial(self, progress: int) -> Path:
@@ -93,7 +96,7 @@ class Checkpoints:
         return sorted((path for path in self.folder.iterdir() if path.name.isdigit()), reverse=True)
 
     def _read(self, path: Path) -> Checkpoint | str:
-        """The checkpoint, or why it cannot be used."""
+        """The checkpoint, or the reason why it cannot be used."""
         try:
             manifest = json.loads((path / _MANIFEST).read_text())
             known = manifest["format"], manifest["owner"], manifest["fits"]
@@ -116,7 +119,7 @@ def _digest(path: Path) -> str:
 
 
 def _settle(path: Path) -> None:
-    """Have the disk hold it before anything is built on it."""
+    """Flush a file or folder to disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

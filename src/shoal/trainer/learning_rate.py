@@ -1,6 +1,6 @@
-"""By how much a learning rate tuned for one batch size is to be multiplied at another.
+"""Rules that scale a learning rate tuned at one batch size to another.
 
-Pure. Each rule gives 1 at the batch size the rate was tuned for.
+Pure; each rule returns 1 at the batch size the rate was tuned for.
 
 References: Johnson et al., ICML 2020 (AdaScale); Krizhevsky, 2014 (square root); Goyal et al., 2017 (linear); You et
 al., 2019 (LEGW: square root, with a warm-up whose epochs grow with the batch).
@@ -16,8 +16,7 @@ from shoal.core.errors import InputError, nearest
 
 @dataclass(frozen=True, slots=True)
 class BatchScaling:
-    """A training at another batch size than it was tuned for: both sizes, the noise scale φ in samples, and how many
-    epochs are done."""
+    """The tuned and the present batch size, the noise scale φ (all in samples), and the epochs trained so far."""
 
     initial: int
     batch: int
@@ -29,28 +28,28 @@ Rule: TypeAlias = Callable[[BatchScaling], float]
 
 
 def adascale(at: BatchScaling) -> float:
-    """The gain of a larger batch: from 1, where gradients agree anyway, to batch/initial, where they are all noise."""
+    """AdaScale's gain: 1 where gradients have no noise, up to batch / initial where they are all noise."""
     return (at.noise / at.initial + 1.0) / (at.noise / at.batch + 1.0)
 
 
 def square_root(at: BatchScaling) -> float:
-    """The square root of batch/initial; usual with Adam."""
+    """sqrt(batch / initial), customary with Adam."""
     return sqrt(at.batch / at.initial)
 
 
 def linear(at: BatchScaling) -> float:
-    """As batch/initial."""
+    """batch / initial."""
     return at.batch / at.initial
 
 
 @dataclass(frozen=True, slots=True)
 class Legw:
-    """The square root of batch/initial, reached linearly over ``warm_up`` epochs times batch/initial."""
+    """LEGW: sqrt(batch / initial), reached linearly over ``warm_up`` · batch / initial epochs."""
 
     warm_up: float = 1.0
 
     def __call__(self, at: BatchScaling) -> float:
-        """The factor after so many epochs; 1 throughout at the initial batch."""
+        """Factor after ``at.epochs`` epochs; 1 throughout at the initial batch size."""
         scale = at.batch / at.initial
         if scale == 1.0 or self.warm_up == 0:
             return sqrt(scale)
@@ -61,9 +60,9 @@ RULES: dict[str, Rule] = {"adascale": adascale, "sqrt": square_root, "linear": l
 
 
 def rule_of(given: str | Rule) -> Rule:
-    """The rule of this name, or the user's own."""
+    """The rule of this name, or ``given`` itself if it is a function."""
     if not isinstance(given, str):
         return given
     if given not in RULES:
-        raise InputError("learning_rate", given, nearest(given, RULES) + ", or give a function of a Scaling")
+        raise InputError("learning_rate", given, nearest(given, RULES) + ", or give a function of a BatchScaling")
     return RULES[given]

@@ -1,7 +1,7 @@
-"""A training loop over numpy arrays that Shoal may stop and move: for the demo, for tests, and without PyTorch.
+"""A stoppable training loop over numpy arrays, for the demo, tests and scripts without PyTorch.
 
-The script averages its gradients as it likes; two numbers of this travel with them, and their sums come back, so that
-all ranks save and leave at the same step.
+The script sums two numbers over its ranks beside its gradients (`votes`, `apply_votes`), so that all ranks save and
+leave at the same step.
 """
 
 import logging
@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.core.arrays import Floats
 from shoal.trainer.checkpoint import Checkpoints
-from shoal.trainer.session import Session, Telling
+from shoal.trainer.session import Progress, Session
 
 _LOG = logging.getLogger("shoal.trainer")
 
@@ -23,9 +23,9 @@ SAVE_EVERY_SECONDS = 600.0
 
 
 class ArrayTraining:
-    """``steps`` steps that change ``arrays`` in place, from the last checkpoint on if there is one.
+    """Training of ``steps`` steps that change ``arrays`` in place, resumed from the last checkpoint if there is one.
 
-    ``done`` is counted in steps.
+    Progress is counted in steps.
     """
 
     def __init__(
@@ -44,42 +44,42 @@ class ArrayTraining:
         self._leave = self._save = False
         self._loss: float | None = None
         self._session = session or Session()
-        folder = self._session.place.folder
+        folder = self._session.environment.folder
         shapes = ",".join(f"{name}{array.shape}" for name, array in sorted(arrays.items()))
-        owner = self._session.place.job or ""
+        owner = self._session.environment.job or ""
         self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", owner, shapes)
         self._resume()
 
     @property
     def rank(self) -> int:
-        """Which of the ranks this is."""
-        return self._session.place.rank
+        """This process's rank."""
+        return self._session.environment.rank
 
-    def wishes(self) -> tuple[float, float]:
-        """What this rank has to say in this step; the sums over all ranks are to be given to ``heard``."""
+    def votes(self) -> tuple[float, float]:
+        """This rank's votes for leaving and for saving; pass their sums over all ranks to `apply_votes`."""
         save = self.rank == 0 and (self._session.lapsing or time.monotonic() - self._saved_at > self._save_every)
         return float(self._session.warned), float(save)
 
-    def heard(self, leave: float, save: float, *, loss: float | None = None) -> None:
-        """What all ranks had to say in this step."""
+    def apply_votes(self, leave: float, save: float, *, loss: float | None = None) -> None:
+        """Take the summed votes of this step; positive sums make all ranks leave or save."""
         self._leave, self._save, self._loss = leave > 0, save > 0, loss
 
     def steps(self) -> Iterator[int]:
-        """The steps that are left."""
+        """Yield the remaining step numbers; saves and leaves between steps as voted."""
         self._session.open()
         while self.step < self._steps:
             yield self.step
             self.step += 1
             if self.rank == 0 and (self._leave or self._save):
                 self._write()
-            self._tell()
+            self._report()
             if self._leave and self.step < self._steps:
                 self._session.leave()
         self._session.close()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self.rank == 0:
-            self._session.tell(Telling(self.step, self._steps, self._saved, loss=self._loss))
+            self._session.report(Progress(self.step, self._steps, self._saved, loss=self._loss))
 
     def _write(self) -> None:
         if self._checkpoints is None:
@@ -97,7 +97,7 @@ class ArrayTraining:
         self._session.secured()
 
     def _resume(self) -> None:
-        """Every rank reads; none writes before all have, since they meet in their first step."""
+        """Load the newest checkpoint. Every rank reads it before any writes, since the first step joins all ranks."""
         found = next(self._checkpoints.usable(), None) if self._checkpoints is not None else None
         if found is not None:
             self._take(found.path, found.facts["step"])

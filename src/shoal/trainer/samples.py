@@ -1,7 +1,7 @@
-"""Which samples a rank trains on in a step, so that an epoch uses each sample once however often the world changes.
+"""Division of an epoch's samples into steps, ranks and passes, such that each sample is used once per epoch.
 
-Pure: an epoch's order follows from its number and the seed, and a step takes the next samples of that order. Where a
-step begins is counted in samples, so a step can be cut for any number of ranks, and the next for another.
+Pure functions. The order of an epoch depends only on its number and the seed; a step takes the next samples of that
+order. Positions are counted in samples, so consecutive steps may use different batch sizes and numbers of ranks.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from shoal.core.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far training is: samples of this epoch that were used already."""
+    """Position of training: the epoch and the samples of it already used."""
 
     epoch: int = 0
     position: int = 0
@@ -24,11 +24,11 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Samples a rank puts through the model at once.
+    """Samples that a rank passes through the model at once.
 
-    ``weight`` is what the mean loss over them counts: where ranks average their gradients and a rank sums those of its
-    passes, the weighted losses give the gradient of the mean over the whole step. A rank that a short step left
-    without samples has one pass of weight 0, over a sample that counts elsewhere, so that it still takes part.
+    ``weight`` multiplies the mean loss of the pass: if each rank sums the gradients of its passes and the ranks average
+    theirs, the result is the gradient of the mean loss over the whole step. A rank that gets no samples in a short last
+    step has one pass of weight 0, so that it still takes part in collectives.
     """
 
     indices: Int64s
@@ -37,7 +37,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """The samples of a data set, in an order of their own for each epoch; in their natural order without a seed."""
+    """A data set of ``size`` samples, shuffled anew for each epoch; in natural order if ``seed`` is None."""
 
     size: int
     seed: int | None = 0
@@ -47,25 +47,25 @@ class Epochs:
             raise InputError("size", self.size, "an epoch needs at least one sample")
 
     def order(self, epoch: int) -> Int64s:
-        """The samples of an epoch in the order of use; read-only."""
+        """Sample indices of an epoch in order of use; read-only, shape (size,)."""
         return _order(self.size, self.seed, epoch)
 
     def step(self, at: Cursor, batch: int) -> Int64s:
-        """The samples of the step that begins here, over all ranks; fewer than ``batch`` at the end of an epoch."""
+        """Sample indices of the step at ``at`` over all ranks; fewer than ``batch`` at the end of an epoch."""
         _check("batch", batch)
         return self.order(at.epoch)[at.position : at.position + batch]
 
     def share(self, at: Cursor, batch: int, rank: int, world: int) -> Int64s:
-        """One rank's samples of a step: the ranks' shares differ by at most one and make up the step, in rank order.
+        """Sample indices of one rank in a step; the ranks' shares are consecutive and differ by at most one sample.
 
-        A rank may be left with none where fewer samples remain than there are ranks.
+        A share is empty where fewer samples remain than there are ranks.
         """
         samples = self.step(at, batch)
         first, last = _cut(len(samples), rank, world)
         return samples[first:last]
 
     def passes(self, at: Cursor, batch: int, rank: int, world: int, most_local: int) -> Sequence[Pass]:
-        """One rank's share in passes of at most ``most_local`` samples, as many on every rank and of like length."""
+        """One rank's share in passes of at most ``most_local`` samples; every rank has the same number of passes."""
         samples = self.step(at, batch)
         made = []
         for begin, end, weight in _bounds(len(samples), rank, world, most_local):
@@ -73,7 +73,7 @@ class Epochs:
         return made
 
     def after(self, at: Cursor, batch: int) -> Cursor:
-        """Where the next step begins."""
+        """Position after a step of ``batch`` samples."""
         position = at.position + batch
         return Cursor(at.epoch, position) if position < self.size else Cursor(at.epoch + 1, 0)
 
@@ -92,7 +92,7 @@ def _order(size: int, seed: int | None, epoch: int) -> Int64s:
 
 @lru_cache(maxsize=64)
 def _bounds(length: int, rank: int, world: int, most_local: int) -> Sequence[tuple[int, int, float]]:
-    """Where a rank's passes of a step of so many samples begin and end, and what each counts."""
+    """Begin, end and weight of each pass of a rank in a step of ``length`` samples."""
     _check("most_local", most_local)
     largest = -(-length // world)
     count = -(-largest // most_local)

@@ -1,23 +1,25 @@
-"""Batch sizes that the owner's script changes by itself, epoch by epoch; the scheduler only observes them.
+"""Rules by which a training script changes its own batch size from epoch to epoch.
 
-Pure: a schedule is asked at the end of each epoch what the next is trained with, and keeps what it must remember in
-``memory``, which is saved with the run.
+Pure: at the end of each epoch a schedule returns the next batch size and its own state, which is saved in checkpoints.
 
 References: Agarwal et al., MLSys 2021 (Accordion); McCandlish et al., 2018 (gradient noise scale); Zheng et al., NSDI
-2023 (Shockwave), §2 (jobs that do this).
+2023 (Shockwave), §2.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-Memory = Mapping[str, float]
+ScheduleState = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class EpochSeen:
-    """An epoch that has ended: how many have, the batch size it ended with, the noise scale φ in samples, the mean norm
-    of its gradients and its learning rate. What was not measured is 0."""
+class EpochSummary:
+    """A finished epoch.
+
+    The number of finished epochs, its last batch size, noise scale φ (samples), mean gradient norm and learning rate.
+    Values that were not measured are 0.
+    """
 
     epochs: int
     batch: int
@@ -27,31 +29,31 @@ class EpochSeen:
 
 
 class BatchSchedule(Protocol):
-    """By which rule the batch size changes."""
+    """A rule for the batch size."""
 
-    def next(self, seen: EpochSeen, memory: Memory) -> tuple[int, Memory]:
-        """The total batch size from now on, and what to remember."""
+    def next(self, seen: EpochSummary, memory: ScheduleState) -> tuple[int, ScheduleState]:
+        """Batch size over all ranks from now on, and the rule's new state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """Batch sizes from given epochs on, in order: ``((0, 64), (10, 256))``."""
+    """Batch sizes by first epoch, in order: ``((0, 64), (10, 256))``."""
 
     changes: tuple[tuple[int, int], ...]
 
-    def next(self, seen: EpochSeen, memory: Memory) -> tuple[int, Memory]:
-        """The one that was reached last; before the first, what there is."""
+    def next(self, seen: EpochSummary, memory: ScheduleState) -> tuple[int, ScheduleState]:
+        """Batch size of the last entry reached; the present one before the first entry."""
         return next((batch for epoch, batch in reversed(self.changes) if epoch <= seen.epochs), seen.batch), memory
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseDoubling:
-    """GNS: doubles as long as twice the batch is still no larger than the noise scale, and never comes back."""
+    """GNS: doubles the batch while twice its size does not exceed the noise scale; never shrinks it."""
 
     most: int
 
-    def next(self, seen: EpochSeen, memory: Memory) -> tuple[int, Memory]:
-        """As many doublings as the noise scale allows."""
+    def next(self, seen: EpochSummary, memory: ScheduleState) -> tuple[int, ScheduleState]:
+        """The present batch size, doubled as often as the noise scale allows."""
         batch = seen.batch
         while 2 * batch <= min(seen.noise, self.most):
             batch *= 2
@@ -60,10 +62,10 @@ class NoiseDoubling:
 
 @dataclass(frozen=True, slots=True)
 class Accordion:
-    """The small batch in critical regimes, the large one otherwise.
+    """Accordion: the small batch in critical regimes, the large one otherwise.
 
-    Critical is an epoch whose gradients' norm differs from that of ``every`` epochs before by ``threshold`` of it or
-    more, and every epoch until there is such a one to compare with; a learning rate that fell makes the next critical.
+    An epoch is critical if its gradient norm differs from that of ``every`` epochs before by at least ``threshold`` of
+    the latter, if there is no earlier norm to compare with, or if the learning rate has just fallen.
     """
 
     small: int
@@ -71,8 +73,8 @@ class Accordion:
     threshold: float = 0.5
     every: int = 1
 
-    def next(self, seen: EpochSeen, memory: Memory) -> tuple[int, Memory]:
-        """Small or large for the next epochs; between two looks, as it was."""
+    def next(self, seen: EpochSummary, memory: ScheduleState) -> tuple[int, ScheduleState]:
+        """Small or large batch for the next epochs; unchanged between two comparisons."""
         decayed = seen.learning_rate < memory.get("learning_rate", 0.0)
         compared = int(memory.get("epochs", 0))
         if seen.epochs - compared < self.every and not decayed:

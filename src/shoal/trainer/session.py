@@ -1,8 +1,8 @@
-"""A rank's conversation with Shoal: how long it may go on, and what it tells of its training.
+"""Connection of one rank to Shoal: its lease, stop requests and progress reports.
 
-A step costs it a few assignments. Everything else happens in a background thread of rank 0, which nothing waits for and
-which outlives every error: where files cannot be read or written, training goes on and nobody hears of it. Without
-Shoal a session does nothing at all.
+A step costs a few assignments. A background thread of rank 0 reads the lease file and writes the progress file once a
+second; training never waits for it, and an error there is logged once and does not stop training. In a process that
+Shoal did not start, a session does nothing.
 
 References: Narayanan et al., OSDI 2020 (Gavel), §6: leases; Zheng et al., NSDI 2023 (Shockwave), §7.
 """
@@ -21,29 +21,35 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, SupportsFloat
 
-from shoal.trainer.rank_environment import Place, read_place
+from shoal.trainer.environment import RankEnvironment, read_rank_environment
 
 _LOG = logging.getLogger("shoal.trainer")
 
 _REPORT_SECONDS = 1.0
 _RATE_SECONDS = 10.0
-"""A speed is that of about so many last seconds."""
+"""Window of the reported rate, in seconds."""
 _LAST_PART = 0.25
-"""A lease that was not prolonged by its last quarter may not be any more: what was done is saved, in case."""
+"""Last fraction of a lease in which a job whose lease was not renewed saves a checkpoint."""
 
 
 class Stopped(SystemExit):
-    """Raised in every rank at the same step, once all is saved, when the job is to leave; ends the process well."""
+    """Raised in every rank after the same step when a stopped job has saved its state.
+
+    Ends the process with exit status 0.
+    """
 
     def __init__(self) -> None:
         super().__init__(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """What a rank tells of its training. ``done`` and ``saved`` count in the script's own unit, and so does ``total``,
-    all there is to do; ``batch_size`` is over all ranks; ``profile`` is a ``GoodputReport`` as plain values;
-    ``generation`` is the order of workers the last step was trained by, where they come and go."""
+class Progress:
+    """Progress of a job as its rank 0 reports it.
+
+    ``done``, ``saved`` and ``total`` (all work of the job) are in the script's own unit. ``batch_size`` is in samples
+    over all ranks, ``profile`` a ``GoodputReport`` as plain values, ``generation`` the worker order of the last step of
+    an elastic job.
+    """
 
     done: float
     total: float | None = None
@@ -56,77 +62,80 @@ class Telling:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Until when a job may go on, on the monotonic clock, and whether it has been told to leave."""
+    """End of the job's lease on the monotonic clock, in seconds, and whether the job was asked to stop."""
 
     until: float = math.inf
     stopping: bool = False
 
 
 class Session:
-    """One rank's; to be opened before training and closed after it, which also happens by itself at the end."""
+    """Session of one rank. Open it before training.
 
-    def __init__(self, place: Place | None = None) -> None:
-        self.place = read_place() if place is None else place
-        self._warned = False
+    It closes at the end of the process if the script does not close it.
+    """
+
+    def __init__(self, environment: RankEnvironment | None = None) -> None:
+        self.environment = read_rank_environment() if environment is None else environment
+        self._stop_requested = False
         self._lease = Lease()
         self._granted = 0.0
         self._secured = 0.0
-        self._said: Telling | None = None
-        self._written: tuple[Telling, float | None] | None = None
+        self._progress: Progress | None = None
+        self._written: tuple[Progress, float | None] | None = None
         self._rate = _Rate()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._opened = False
-        self._quiet = False
+        self._has_warned = False
 
     def open(self) -> None:
-        """Begin to heed warnings and to report; does nothing when it is open, or without Shoal."""
-        if self._opened or not self.place.managed:
+        """Start to watch for stop requests and to report; no effect if already open or not started by Shoal."""
+        if self._opened or not self.environment.managed:
             return
         self._opened = True
-        with suppress(ValueError):  # not the main thread: the lease tells of the warning as well
-            signal.signal(signal.SIGTERM, self._heed)
-        if self.place.rank == 0:
-            self._look()
+        with suppress(ValueError):  # not the main thread: the lease file has the stop request too
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+        if self.environment.rank == 0:
+            self._read_lease()
             self._thread = threading.Thread(target=self._work, name="shoal-session", daemon=True)
             self._thread.start()
             atexit.register(self.close)
 
     def close(self) -> None:
-        """Tell the last of it; waits no longer than writing a small file takes."""
+        """Write the last report and end the background thread; waits 2 s at most."""
         if self._thread is not None:
             self._ending.set()
             self._thread.join(timeout=2.0)
             self._thread = None
 
-    def tell(self, telling: Telling) -> None:
-        """From now on this is what is told."""
-        self._said = telling
+    def report(self, progress: Progress) -> None:
+        """Set the progress that the background thread writes next."""
+        self._progress = progress
 
     @property
     def warned(self) -> bool:
-        """Whether this rank knows that the job is to leave."""
-        return self._warned or self._lease.stopping
+        """Whether this rank has been asked to stop."""
+        return self._stop_requested or self._lease.stopping
 
     @property
     def lapsing(self) -> bool:
-        """Whether the lease is in its last part, nothing was heard of a new one, and nothing was saved for that."""
+        """Whether the lease is in its last part, was not renewed, and no checkpoint was saved since."""
         until, left = self._lease.until, self._lease.until - time.monotonic()
         return self._secured != until and left < _LAST_PART * (until - self._granted)
 
     def secured(self) -> None:
-        """What was done by now is saved."""
+        """Record that a checkpoint of the present state was saved."""
         self._secured = self._lease.until
 
     def leave(self) -> NoReturn:
-        """End this rank, as one that was told to stop."""
+        """End this rank after a stop request by raising ``Stopped``."""
         self.close()
-        # Clearing away an interpreter full of PyTorch takes a second or more, for which there may be no time.
+        # Without this the garbage collection of PyTorch's objects takes a second or more of the grace period.
         gc.freeze()
         raise Stopped
 
-    def _heed(self, *_: object) -> None:
-        self._warned = True
+    def _on_sigterm(self, *_: object) -> None:
+        self._stop_requested = True
 
     # ── in the background ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -135,17 +144,17 @@ class Session:
         while not last:
             last = self._ending.wait(_REPORT_SECONDS)
             try:
-                self._look()
+                self._read_lease()
                 self._write()
-            except Exception as error:  # whatever it is, training must not suffer for it
-                self._complain(error)
+            except Exception as error:  # no error here may stop training
+                self._warn_once(error)
 
-    def _look(self) -> None:
-        """Read the lease, if there is one to read."""
+    def _read_lease(self) -> None:
+        """Read the lease file, if there is one."""
         try:
-            text = self.place.lease.read_bytes() if self.place.lease else b""
-            said = json.loads(text)
-            lease = Lease(float(said["until"]), bool(said["stopping"]))
+            text = self.environment.lease.read_bytes() if self.environment.lease else b""
+            stored = json.loads(text)
+            lease = Lease(float(stored["until"]), bool(stored["stopping"]))
         except (OSError, ValueError, TypeError, KeyError):
             return
         if lease.until != self._lease.until:
@@ -153,64 +162,64 @@ class Session:
         self._lease = lease
 
     def _write(self) -> None:
-        said, path = self._said, self.place.progress
-        if said is None or path is None:
+        progress, path = self._progress, self.environment.progress
+        if progress is None or path is None:
             return
-        rate = self._rate.at(time.monotonic(), said)
-        if (said, rate) == self._written:
+        rate = self._rate.at(time.monotonic(), progress)
+        if (progress, rate) == self._written:
             return
-        unit = self._unit(said)
-        text = f"{unit * said.done!r}"
-        if said.saved is not None:
-            text += f" {unit * said.saved!r}"
-        if self.place.lease is not None:  # an agent that gives leases also reads reports
-            text += "\n" + json.dumps(_report(said, None if rate is None else unit * rate))
+        unit = self._unit(progress)
+        text = f"{unit * progress.done!r}"
+        if progress.saved is not None:
+            text += f" {unit * progress.saved!r}"
+        if self.environment.lease is not None:  # an agent that writes leases also reads the report line
+            text += "\n" + json.dumps(_report(progress, None if rate is None else unit * rate))
         new = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             new.write_text(text + "\n")
             new.replace(path)
         except OSError as error:
-            self._complain(error)
+            self._warn_once(error)
         else:
-            self._written = said, rate
+            self._written = progress, rate
 
-    def _unit(self, said: Telling) -> float:
-        """What the script's unit is in that of the job's declared work; 1 where either is not known."""
-        return 1.0 if self.place.work is None or not said.total else self.place.work / said.total
+    def _unit(self, progress: Progress) -> float:
+        """Factor from the script's unit to the unit of the job's declared work; 1 where either is unknown."""
+        return 1.0 if self.environment.work is None or not progress.total else self.environment.work / progress.total
 
-    def _complain(self, error: Exception) -> None:
-        if not self._quiet:
-            self._quiet = True
-            _LOG.warning("training goes on, but Shoal does not hear of it: %r", error)
+    def _warn_once(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _LOG.warning("training continues, but progress cannot be reported to Shoal: %r", error)
 
 
-def _report(said: Telling, rate: float | None) -> dict[str, Any]:
-    loss = math.nan if said.loss is None else float(said.loss)
+def _report(progress: Progress, rate: float | None) -> dict[str, Any]:
+    loss = math.nan if progress.loss is None else float(progress.loss)
     found = {
         "rate": rate,
-        "batch_size": said.batch_size,
+        "batch_size": progress.batch_size,
         "loss": loss if math.isfinite(loss) else None,
-        "profile": said.profile,
-        "generation": said.generation,
+        "profile": progress.profile,
+        "generation": progress.generation,
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
 class _Rate:
-    """How fast the job goes with the batch size it has now: over the last seconds, and from when that began."""
+    """Rate over the last seconds at the present batch size."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, float]] = []
         self._batch: int | None = None
         self._last: float | None = None
 
-    def at(self, now: float, said: Telling) -> float | None:
-        """Progress per second, in the script's unit; None until it can be told."""
-        if said.batch_size != self._batch:
-            # What is done by now was partly done with the old batch size: it is where the new count begins.
-            self._seen, self._batch, self._last = [], said.batch_size, None
-        if not self._seen or said.done > self._seen[-1][1]:
-            self._seen.append((now, said.done))
+    def at(self, now: float, progress: Progress) -> float | None:
+        """Progress per second in the script's unit; None until half a second was measured."""
+        if progress.batch_size != self._batch:
+            # Progress so far was partly made at the old batch size, so the window starts here.
+            self._seen, self._batch, self._last = [], progress.batch_size, None
+        if not self._seen or progress.done > self._seen[-1][1]:
+            self._seen.append((now, progress.done))
             while len(self._seen) > 2 and now - self._seen[1][0] > _RATE_SECONDS:
                 del self._seen[0]
             (began, before), (ended, after) = self._seen[0], self._seen[-1]

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.core.arrays import Int64s
-from shoal.trainer.elastic.group import Seat, connect_to
+from shoal.trainer.elastic.group import WorkerConfig, connect_to
 from shoal.trainer.elastic.orders import FileOrders, Order, write_order
 from shoal.trainer.elastic.store import open_store
 from shoal.trainer.elastic.training import Elastic, TrainingPlan
@@ -52,7 +52,7 @@ class TrialTask:
     hidden: int = 16
     fingerprints: bool = True
 
-    def course(self) -> TrainingPlan:
+    def plan(self) -> TrainingPlan:
         """As the trainer is told."""
         return TrainingPlan(Epochs(self.samples, seed=5), self.epochs, self.batch, self.most_local)
 
@@ -105,15 +105,15 @@ class Fixed:
 def train_fixed(task: TrialTask) -> Fixed:
     """Train in a plain loop."""
     model = Tally(task, seed=0)
-    optimizer, course, cursor = model.optimizer(task), task.course(), Cursor()
+    optimizer, plan, cursor = model.optimizer(task), task.plan(), Cursor()
     losses = []
-    while cursor.epoch < course.epochs:
+    while cursor.epoch < plan.epochs:
         optimizer.zero_grad()
-        loss = model.loss(course.samples.step(cursor, course.batch).copy())
+        loss = model.loss(plan.samples.step(cursor, plan.batch).copy())
         torch.autograd.backward(loss)
         optimizer.step()
         losses.append(float(loss.detach()))
-        cursor = course.samples.after(cursor, course.batch)
+        cursor = plan.samples.after(cursor, plan.batch)
     return Fixed(tuple(losses), tuple(model.uses.tolist()))
 
 
@@ -127,9 +127,9 @@ def work(worker: int, founder: bool, port: int, folder: str, task: TrialTask) ->
         time.sleep(task.seconds_per_pass)
         return model.loss(indices)
 
-    seat = Seat(worker, partial(connect_to, "127.0.0.1", port), patience=_PATIENCE_SECONDS / 2)
+    seat = WorkerConfig(worker, partial(connect_to, "127.0.0.1", port), patience=_PATIENCE_SECONDS / 2)
     elastic = Elastic(
-        model.module, optimizer, loss_on, task.course(), seat=seat, orders=FileOrders(Path(folder) / "orders")
+        model.module, optimizer, loss_on, task.plan(), seat=seat, orders=FileOrders(Path(folder) / "orders")
     )
     with (Path(folder) / f"{worker}.jsonl").open("w", buffering=1) as log:
         for step in elastic.steps():

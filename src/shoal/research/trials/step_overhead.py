@@ -21,7 +21,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from shoal.core.errors import ShoalError
 from shoal.core.job import BatchLimits
-from shoal.trainer.rank_environment import Place
+from shoal.trainer.environment import RankEnvironment
 from shoal.trainer.session import Session
 from shoal.trainer.torch.adaptation import Adaptation
 from shoal.trainer.torch.training import Training
@@ -92,7 +92,9 @@ def _batches(
     folder.mkdir(exist_ok=True)
     batch = _LOCAL * ranks
     limits = BatchLimits(batch, batch, 1, _LOCAL)
-    place = Place(way, 1, rank, ranks, folder=folder, progress=folder / "progress", lease=folder / "lease", batch=0)
+    place = RankEnvironment(
+        way, 1, rank, ranks, folder=folder, progress=folder / "progress", lease=folder / "lease", batch=0
+    )
     adapt = Adaptation(limits=limits) if way == "noise" else None
     run = Training(model, optimizer, adapt=adapt, session=Session(place))
     return (batch for _ in run.epochs(1) for batch in run.batches(loader))

@@ -1,7 +1,7 @@
-"""The checkpoints of a job whose workers come and go: whoever is rank 0 writes them, whoever starts the job reads them.
+"""Checkpoints of an elastic job: rank 0 writes them, the first workers of a new incarnation read them.
 
-All workers hold the same state after every step, so one writes for all and nobody waits for it, but when they are to
-leave. One that cannot be written is reported and training goes on with the last.
+All workers hold the same state after every step, so one writes for all; others wait only when the job is stopped. If a
+checkpoint cannot be written, the failure is logged and training continues.
 """
 
 import logging
@@ -11,37 +11,39 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoal.trainer.checkpoint import Checkpoints
-from shoal.trainer.rank_environment import Place
+from shoal.trainer.environment import RankEnvironment
 from shoal.trainer.torch.state import TorchState, write_beside
 
 _LOG = logging.getLogger("shoal.trainer")
 
 
-class ElasticSaving:
-    """One worker's view of the checkpoints in its job's folder; without a folder there are none."""
+class ElasticCheckpoints:
+    """Checkpoints of one worker's job; none if the job has no folder."""
 
-    def __init__(self, place: Place, state: TorchState, *, every: float) -> None:
-        folder = place.folder
-        self._checkpoints = None if folder is None else Checkpoints(folder / "checkpoints", place.job or "", state.mark)
+    def __init__(self, environment: RankEnvironment, state: TorchState, *, every: float) -> None:
+        folder = environment.folder
+        self._checkpoints = (
+            None if folder is None else Checkpoints(folder / "checkpoints", environment.job or "", state.mark)
+        )
         self._state = state
         self._every, self._at = every, time.monotonic()
         self._thread: threading.Thread | None = None
         self.saved = 0
-        """Samples seen in the newest checkpoint that this worker has written or read."""
+        """Samples in the newest checkpoint that this worker wrote or read."""
 
     @property
     def due(self) -> bool:
-        """Whether the last one was begun so long ago that it is time for another."""
+        """Whether the last checkpoint was started longer ago than the save interval."""
         return self._checkpoints is not None and time.monotonic() - self._at > self._every
 
     def resume(self) -> Mapping[str, Any] | None:
-        """Be in the state of the newest usable checkpoint; the facts written down with it, None without one."""
+        """Load the newest usable checkpoint; returns its facts, None if there is none."""
         if self._checkpoints is None:
             return None
         for found in self._checkpoints.usable():
             try:
                 self._state.load(found.path, None)
-            except Exception as error:  # whatever is wrong with it, an older one may do
+            except Exception as error:  # an older checkpoint may still be usable
                 self._checkpoints.refuse(found.path, f"it cannot be loaded: {error!r}")
                 continue
             self.saved = found.facts["seen"]
@@ -49,7 +51,7 @@ class ElasticSaving:
         return None
 
     def save(self, facts: Mapping[str, Any], *, wait: bool = False) -> None:
-        """Copy the state as it is now and have it written; with ``wait`` return when it is."""
+        """Copy the present state and write it in the background; with ``wait``, return when it is written."""
         if self._checkpoints is None:
             return
         if facts["seen"] != self.saved:
@@ -71,5 +73,5 @@ class ElasticSaving:
             write_beside(checkpoints.begin(facts["seen"]), what)
             checkpoints.commit(facts["seen"], facts)
             self.saved = facts["seen"]
-        except Exception as error:  # training goes on; the last checkpoint is still there
+        except Exception as error:  # training continues; the previous checkpoint remains
             _LOG.warning("the checkpoint at %s samples could not be written: %r", facts["seen"], error)

@@ -1,7 +1,7 @@
-"""Process groups that come and go beside a training loop: built in the background, kept for later, closed unnoticed.
+"""Process groups that are built in the background of training, kept for reuse, and closed in the background.
 
-A group is built only once all its members have said they are ready, and from then on every one of them builds it, so
-nobody waits for one who has changed its mind. Until then it can be called off at any moment, at no cost to anybody.
+A group is built only once all members have announced that they are ready; from then on every member builds it. Until
+then it can be cancelled at any time at no cost.
 
 References: Hwang et al., NSDI 2021, §4.3 (concurrent expansion, cancelling, a worker leaves only when all know).
 """
@@ -36,15 +36,15 @@ _BUILD, _CALLED_OFF = "build", "called off"
 
 
 class GroupBroken(ShoalError):
-    """A collective failed: a member has died, or did not answer in time. Nobody can use this group any more."""
+    """A collective failed because a member died or did not answer in time; the group can no longer be used."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """Which worker of its job this is, how it reaches the job's store, and the device it trains on.
+class WorkerConfig:
+    """A worker's number in its job, its connection to the job's store, and its device.
 
-    Workers on GPUs meet over NCCL, others over gloo. ``patience`` is how many seconds a worker waits for one that may
-    be alive before it gives up: in a collective, for a group to be built, for an order after a failure.
+    Workers on GPUs use NCCL, others gloo. ``patience`` is how many seconds a worker waits for another that may be
+    alive: in a collective, for a group to be built, for an order after a failure.
     """
 
     worker: int
@@ -53,10 +53,10 @@ class Seat:
     patience: float = _PATIENCE_SECONDS
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> "Seat":
-        """The seat an agent gave this worker; else a rank's in a gang of a fixed size; else that of a worker alone.
+    def from_environment(cls, environ: Mapping[str, str]) -> "WorkerConfig":
+        """Configuration from an agent's variables, else from those of a rank in a fixed gang, else of a single worker.
 
-        An error that names the variable where one is wrong.
+        Raises ``InputError`` naming a variable that is wrong.
         """
         device = _CPU
         if torch.cuda.is_available():
@@ -73,12 +73,12 @@ class Seat:
 
 
 def connect_to(host: str, port: int) -> Store:
-    """A connection of its own to the store that listens there."""
+    """A new connection to a store."""
     return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_PATIENCE_SECONDS))
 
 
 def _gang_store(environ: Mapping[str, str]) -> Callable[[], Store]:
-    """Where nobody keeps a store for the ranks the first of them does, as torch's own rendezvous has it."""
+    """Store hosted by the first rank, as in torch's own rendezvous."""
     host, port = environ.get("MASTER_ADDR", ""), whole_number(environ, "MASTER_PORT")
     if not host:
         raise InputError("MASTER_ADDR", None, "must name the host of the first rank")
@@ -91,30 +91,30 @@ def _gang_store(environ: Mapping[str, str]) -> Callable[[], Store]:
     return connect
 
 
-def room_of(store: Store, generation: int) -> Store:
+def generation_store(store: Store, generation: int) -> Store:
     """The part of a store that belongs to one generation."""
     return PrefixStore(f"generation/{generation}", store)
 
 
 class WorkerGroup:
-    """Some workers of a job, ranked in the order they are named, that can add up tensors and send them.
+    """A process group of some workers of a job, ranked in the order of ``members``.
 
-    ``built_for`` names the group itself: it is the generation it was built for, and it may serve later ones.
+    ``built_for`` is the generation it was built for, which identifies it; later generations may reuse it.
     """
 
-    def __init__(self, seat: Seat, order: Order, store: Store) -> None:
+    def __init__(self, seat: WorkerConfig, order: Order, store: Store) -> None:
         self.members = order.members
         self.built_for = order.generation
         self.rank = order.members.index(seat.worker)
         self._on_gpu = seat.device.type == "cuda"
         self._patience = seat.patience
         self._group: Any = _make(seat, PrefixStore("group", store), self.rank, self.world)
-        # The first collective of a group sets up what later ones find ready.
+        # The first collective sets up connections that later ones use.
         self.add_up(torch.zeros(1, device=seat.device))
 
     @property
     def world(self) -> int:
-        """How many workers it has."""
+        """Number of workers."""
         return len(self.members)
 
     def add_up(self, tensor: Tensor) -> None:
@@ -130,7 +130,7 @@ class WorkerGroup:
         self._finish(lambda: self._group.recv([tensor], rank, 0))
 
     def close(self) -> None:
-        """Give up its connections; members still in a collective find it broken. Takes tens of milliseconds."""
+        """Close all connections; members still in a collective see the group break. Takes tens of milliseconds."""
         group, self._group = self._group, None
         if group is not None and self._on_gpu:
             group.abort()
@@ -145,7 +145,7 @@ class WorkerGroup:
             raise GroupBroken(f"the group of generation {self.built_for}: {error}") from error
 
     def _watch(self, work: Any) -> None:
-        """Wait on the host: NCCL's own wait only orders the stream, and would never tell of a peer that died."""
+        """Wait on the host: NCCL's own wait only orders the stream and would not detect a dead peer."""
         deadline = time.monotonic() + self._patience
         while not work.is_completed():
             if time.monotonic() > deadline:
@@ -154,11 +154,11 @@ class WorkerGroup:
             time.sleep(_NCCL_LOOK_SECONDS)
 
 
-def _make(seat: Seat, store: Store, rank: int, world: int) -> Any:
+def _make(seat: WorkerConfig, store: Store, rank: int, world: int) -> Any:
     patience = timedelta(seconds=seat.patience)
     if seat.device.type == "cpu":
         return dist.ProcessGroupGloo(store, rank, world, patience)
-    # Which device is meant is a matter of each thread, and groups are built in another than the loop's.
+    # The current CUDA device is per thread, and groups are built outside the training thread.
     torch.cuda.set_device(seat.device)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = patience
@@ -167,17 +167,14 @@ def _make(seat: Seat, store: Store, rank: int, world: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A group that is ready to be used for an order, and whether any member is training elsewhere meanwhile."""
+    """A built group, and whether any member is training in another group meanwhile."""
 
     group: WorkerGroup
     stepping: bool
 
 
 class IdleThreads:
-    """Threads that do one thing at a time and then wait for the next, so that who has one done need not start one.
-
-    A task that hangs holds up nothing but itself.
-    """
+    """Reusable background threads; a task that hangs blocks only its own thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -186,17 +183,17 @@ class IdleThreads:
         self.do(lambda: None)
 
     def do(self, task: Callable[[], None]) -> None:
-        """Do it soon, in another thread."""
+        """Run a task in another thread."""
         self._tasks.put(task)
         with self._changed:
             if self._idle:
                 self._idle -= 1
                 return
             self._threads += 1
-        threading.Thread(target=self._serve, name="shoal-crew", daemon=True).start()
+        threading.Thread(target=self._serve, name="shoal-threads", daemon=True).start()
 
     def rest(self, seconds: float) -> None:
-        """Wait until everything is done, but no longer than this."""
+        """Wait until all tasks are done, ``seconds`` at most."""
         with self._changed:
             self._changed.wait_for(lambda: self._idle == self._threads, seconds)
 
@@ -209,40 +206,40 @@ class IdleThreads:
 
 
 class Builder:
-    """Builds, or finds among those kept, the group of an order, beside training and with a store connection of its own.
+    """Builds the group of an order, or reuses a kept one, in the background with a store connection of its own.
 
-    ``stepping`` is whether this worker trains in another group meanwhile.
+    ``stepping`` says whether this worker trains in another group meanwhile.
     """
 
     def __init__(
-        self, seat: Seat, order: Order, kept: WorkerGroup | None, crew: IdleThreads, *, stepping: bool
+        self, seat: WorkerConfig, order: Order, kept: WorkerGroup | None, threads: IdleThreads, *, stepping: bool
     ) -> None:
         self.order = order
         self.stepping = stepping
-        self._seat, self._kept, self._crew = seat, kept, crew
+        self._seat, self._kept, self._threads = seat, kept, threads
         self._withdrawn = threading.Event()
         self._lock = threading.Lock()
         self._unwanted = False
         self._built: Built | None = None
         self._ended = threading.Event()
-        crew.do(self._run)
+        threads.do(self._run)
 
     @property
     def built(self) -> Built | None:
-        """The group, once it is ready."""
+        """The group once it is built, else None."""
         return self._built
 
     @property
     def ended(self) -> bool:
-        """Whether it will come no further than it is."""
+        """Whether building has finished, successfully or not."""
         return self._ended.is_set()
 
     def withdraw(self) -> None:
-        """Build nothing, unless all members were ready and some are building already."""
+        """Cancel, unless all members are ready and some are building already."""
         self._withdrawn.set()
 
     def discard(self) -> None:
-        """Withdraw, and keep nothing that is built all the same."""
+        """Cancel, and close the group if it is built all the same."""
         self.withdraw()
         with self._lock:
             self._unwanted = True
@@ -254,7 +251,7 @@ class Builder:
         try:
             built = self._build()
         except (RuntimeError, GroupBroken) as error:
-            # The loop goes on in the group it has. A member that died while this one was built brings a newer order.
+            # Training continues in the present group; if a member died during the build, a newer order follows.
             _LOG.warning("generation %d was not built: %s", self.order.generation, str(error)[:_MOST_TOLD])
         with self._lock:
             if not self._unwanted:
@@ -263,14 +260,14 @@ class Builder:
         self._drop(built)
 
     def _build(self) -> Built | None:
-        store = room_of(self._seat.connect(), self.order.generation)
+        store = generation_store(self._seat.connect(), self.order.generation)
         mine = Readiness(self._kept.built_for if self._kept is not None else 0, self.stepping)
         store.set(f"ready/{self._seat.worker}", mine.to_text())
         names = [f"ready/{member}" for member in self.order.members]
         self._wait_for(store, names)
-        # Whoever is first decides for all: once it is to be built every member builds it, even one that withdrew.
-        wish = _CALLED_OFF if self._withdrawn.is_set() else _BUILD
-        if store.compare_set("fate", "", wish) != _BUILD.encode():
+        # The first member to get here decides for all: once set to build, every member builds, even one that withdrew.
+        choice = _CALLED_OFF if self._withdrawn.is_set() else _BUILD
+        if store.compare_set("fate", "", choice) != _BUILD.encode():
             return None
         members = [Readiness.from_text(store.get(name).decode()) for name in names]
         found = self._kept if reusable(members) else None
@@ -284,4 +281,4 @@ class Builder:
 
     def _drop(self, built: Built | None) -> None:
         if built is not None and built.group is not self._kept:
-            self._crew.do(built.group.close)
+            self._threads.do(built.group.close)

@@ -1,8 +1,8 @@
-"""A worker's part in its job: the group it trains in, the order it is preparing for, and how it gets from one to other.
+"""Membership of a worker in its job's groups: the group it trains in, the next order, and the switch between them.
 
-While it trains it says before each step for which generation it is ready (``word``) and hears after it what all have
-said (``follow``); where all are ready for the same one they switch. A worker that has no group, because it has just
-started or because its group broke, waits for the next (``regroup``). Nobody waits for ever.
+Before each step a training worker announces the generation it is ready for (`ready_generation`); after it, it sees what
+all announced (`follow`), and if all are ready for the same newer one they switch. A worker without a group, because it
+has just started or its group broke, waits for the next one (`regroup`). Every wait has a time limit.
 
 References: Hwang et al., NSDI 2021, §4.3.
 """
@@ -14,9 +14,17 @@ from contextlib import suppress
 from torch.distributed import Store
 
 from shoal.core.errors import ShoalError
-from shoal.trainer.elastic.group import Builder, Built, GroupBroken, IdleThreads, Seat, WorkerGroup, room_of
+from shoal.trainer.elastic.group import (
+    Builder,
+    Built,
+    GroupBroken,
+    IdleThreads,
+    WorkerConfig,
+    WorkerGroup,
+    generation_store,
+)
 from shoal.trainer.elastic.orders import Order, OrderSource
-from shoal.trainer.elastic.rules import STOP, agreed, worth_keeping
+from shoal.trainer.elastic.rules import STOP, agreed_generation, worth_keeping
 
 _LOOK_SECONDS = 0.002
 _LISTEN_SECONDS = 0.0005
@@ -27,22 +35,29 @@ _ENTERED, _DROPPED, _SETTLED = "entered", "dropped", "settled"
 
 
 class Stranded(ShoalError):
-    """A worker without a group was told of no other in time; its job starts again from the last checkpoint."""
+    """A worker without a group got no usable order in time; its job must restart from the last checkpoint."""
 
 
 class Membership:
-    """One worker among the others. ``synchronise`` brings all members of a group they enter to the same state, and
-    ``warned`` says whether this one was told to stop."""
+    """Membership of one worker.
+
+    ``synchronise`` brings all members of a newly entered group to the same state; ``warned`` says whether this worker
+    was asked to stop.
+    """
 
     def __init__(
-        self, seat: Seat, orders: OrderSource, synchronise: Callable[[WorkerGroup], None], warned: Callable[[], bool]
+        self,
+        seat: WorkerConfig,
+        orders: OrderSource,
+        synchronise: Callable[[WorkerGroup], None],
+        warned: Callable[[], bool],
     ) -> None:
         self.generation = 0
         self.member = True
         self._seat, self._orders, self._synchronise, self._warned = seat, orders, synchronise, warned
         self._store = seat.connect()
-        self._crew = IdleThreads()
-        self._told_begun = False
+        self._threads = IdleThreads()
+        self._marked_begun = False
         self._group: WorkerGroup | None = None
         self._kept: list[WorkerGroup] = []
         self._target: Order | None = None
@@ -54,10 +69,10 @@ class Membership:
         assert self._group is not None
         return self._group
 
-    def word(self) -> int:
-        """The generation this worker is ready for: the one it is in, or the newest ordered once that can be entered.
+    def ready_generation(self) -> int:
+        """The generation this worker is ready for: its own, or the newest ordered one once its group is built.
 
-        ``STOP`` where it was told to stop: then all are to leave after this step.
+        ``STOP`` if the worker was asked to stop: all workers then leave after this step.
         """
         if self._warned():
             return STOP
@@ -67,17 +82,17 @@ class Membership:
             self._aim(order)
         if self._target is None or (self._builder is not None and self._builder.built is None):
             return self.generation
-        # An order that keeps nobody who trains would throw the training away; it is not followed.
+        # An order without any training worker would lose the training state, so it is ignored.
         if not set(self._target.members) & set(self.group.members):
             return self.generation
         return max(self.generation, self._target.generation)
 
-    def follow(self, words: Sequence[int]) -> bool:
-        """Switch if all are ready for the same newer generation; whether the group is another now, or left.
+    def follow(self, ready: Sequence[int]) -> bool:
+        """Switch if all ranks are ready for the same newer generation; returns whether the group changed or was left.
 
-        GroupBroken where that failed: then regroup.
+        Raises ``GroupBroken`` if the switch failed; call `regroup` then.
         """
-        generation = agreed(words, self.generation)
+        generation = agreed_generation(ready, self.generation)
         if generation is None:
             return False
         target, builder = self._target, self._builder
@@ -94,9 +109,9 @@ class Membership:
         return True
 
     def regroup(self) -> None:
-        """Come into a group, or learn that this worker is not needed any more; Stranded where neither happens in time.
+        """Enter a group, or learn that this worker is no longer needed; raises ``Stranded`` if neither happens in time.
 
-        The group the worker was in, if any, is broken.
+        The worker's previous group, if any, is broken.
         """
         self._abandon_group()
         deadline, hold_until = time.monotonic() + self._seat.patience, 0.0
@@ -109,8 +124,8 @@ class Membership:
                     self._drop_target()
                     self._aim(order)
                     deadline, hold_until = now + self._seat.patience, 0.0
-            if self._warned() or _is_told(self._store, _OVER):
-                # One that trains in no group has nothing that could be saved for all.
+            if self._warned() or _is_set(self._store, _OVER):
+                # A worker without a group holds no state to save.
                 self.member = False
             elif self._target is not None and self._target.generation > self.generation:
                 self._try_target(self._target)
@@ -123,61 +138,61 @@ class Membership:
                 f"worker {self._seat.worker} has no group since generation {self.generation} and heard of no other in "
                 f"{self._seat.patience:g} s; end it, and start the job from its last checkpoint"
             )
-        # Once its group is built, those who enter it wait for this worker.
+        # Members that entered the group wait for this worker, so poll faster.
         is_built = self._builder is not None and self._builder.built is not None
         time.sleep(_LISTEN_SECONDS if is_built else _LOOK_SECONDS)
 
-    def tell_begun(self) -> None:
-        """A step has been trained."""
-        if not self._told_begun:
+    def mark_begun(self) -> None:
+        """Record in the store that a step was trained."""
+        if not self._marked_begun:
             self._store.set(_BEGUN, "")
-            self._told_begun = True
+            self._marked_begun = True
 
     def has_begun(self) -> bool:
-        """Whether anybody in this job has trained a step since it was started."""
-        return _is_told(self._store, _BEGUN)
+        """Whether any worker has trained a step since the job started."""
+        return _is_set(self._store, _BEGUN)
 
-    def tell_over(self) -> None:
-        """All has been trained: whoever was about to join need not."""
-        # In a gang the first rank keeps the store, and may be through already.
+    def mark_finished(self) -> None:
+        """Record in the store that training is complete, for workers about to join."""
+        # In a fixed gang the first rank hosts the store and may have ended already.
         with suppress(RuntimeError):
             self._store.set(_OVER, "")
 
     def close(self) -> None:
-        """Give up everything. A group that the others are building is built with them first, and then dropped; where
-        this worker was told to stop the others were too, and none will be built."""
+        """Close all groups. A group that others are building is completed first, unless the job is stopped."""
         if self._builder is not None:
-            # Where the job is stopped its store may be gone already.
+            # The store of a stopped job may be gone already.
             with suppress(RuntimeError):
                 self._drop_target()
         for group in (*self._kept, *([self._group] if self._group is not None else [])):
-            self._crew.do(group.close)
+            self._threads.do(group.close)
         self._kept, self._group = [], None
-        self._crew.rest(_HOLD_SECONDS if self._warned() else _LINGER_SECONDS)
+        self._threads.rest(_HOLD_SECONDS if self._warned() else _LINGER_SECONDS)
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _aim(self, order: Order) -> None:
-        """Prepare for an order: beside training, if this worker is in a group."""
+        """Prepare for an order, in the background if this worker is in a group."""
         self._target, self._builder = order, None
         stays = self._group is not None and self._group.members == order.members
         if self._seat.worker in order.members and not stays:
             kept = next((group for group in reversed(self._kept) if group.members == order.members), None)
             stepping = self._group is not None
-            self._builder = Builder(self._seat, order, kept, self._crew, stepping=stepping)
+            self._builder = Builder(self._seat, order, kept, self._threads, stepping=stepping)
 
     def _drop_target(self) -> None:
-        """A newer order has come: whoever waits for this worker to enter the older one's group hears that it won't."""
+        """Discard the present target, and record it in the store for members that wait for this worker."""
         if self._builder is not None:
             self._builder.discard()
-            room_of(self._store, self._builder.order.generation).set(_DROPPED, "")
+            generation_store(self._store, self._builder.order.generation).set(_DROPPED, "")
             self._builder = None
 
     def _can_withdraw(self) -> bool:
-        """Have nothing more built for the target, if it can be helped; whether nobody counts on this worker for it.
+        """Cancel the target's group if possible; returns whether no member waits for this worker.
 
-        On one who trains elsewhere nobody counts: without its word nobody switches. One who does not has no word. It
-        is let go while the group is not built, and after that when one who trains has dropped it.
+        Members do not wait for a worker that trains elsewhere, since no switch happens without its announcement. A
+        worker that does not train is free while the group is not built, and afterwards when a training member has
+        dropped it.
         """
         builder = self._builder
         if builder is None or builder.stepping:
@@ -185,7 +200,7 @@ class Membership:
         builder.withdraw()
         if builder.built is None:
             return builder.ended
-        return _is_told(room_of(self._store, builder.order.generation), _DROPPED)
+        return _is_set(generation_store(self._store, builder.order.generation), _DROPPED)
 
     # ── groups ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -209,45 +224,48 @@ class Membership:
         self._abandon_group()
 
     def _may_enter(self, builder: Builder, built: Built) -> bool:
-        """One who trains enters when all agree; the rest follow. Where nobody trains any more nobody is waited for."""
+        """Whether this worker may enter now.
+
+        A training worker enters when all agree, others follow the first that entered.
+        """
         if builder.stepping or not built.stepping:
             return True
-        return _is_told(room_of(self._store, builder.order.generation), _ENTERED)
+        return _is_set(generation_store(self._store, builder.order.generation), _ENTERED)
 
     def _enter(self, group: WorkerGroup) -> None:
-        room = room_of(self._store, self.generation)
-        room.set(_ENTERED, "")
+        store = generation_store(self._store, self.generation)
+        store.set(_ENTERED, "")
         old, self._group, self._builder = self._group, group, None
         try:
             self._synchronise(group)
         finally:
-            # Not before: until the others are here too they may be in the old group's last collective.
+            # Only now: until all have entered, some may be in the old group's last collective.
             self._sort_out(old)
-        room.set(_SETTLED, "")
+        store.set(_SETTLED, "")
 
     def _sort_out(self, old: WorkerGroup | None) -> None:
-        """Keep the groups that may be of use again, and close the rest."""
+        """Keep the groups that may be used again and close the others."""
         groups = [group for group in (*self._kept, *([old] if old is not None else [])) if group is not self._group]
         useful = worth_keeping([group.members for group in groups], self.group.members)
         self._kept = [groups[position] for position in useful]
         for position, group in enumerate(groups):
             if position not in useful:
-                self._crew.do(group.close)
+                self._threads.do(group.close)
 
     def _abandon_group(self) -> None:
-        """Close a broken group at once: members that still wait in it learn of it by that."""
+        """Close a broken group at once, so that members still waiting in it see the failure."""
         if self._group is not None:
-            self._crew.do(self._group.close)
+            self._threads.do(self._group.close)
             self._group = None
 
     def _leave(self) -> None:
-        """Leave, when the others are in their next group: they may still be in the last collective of this one."""
+        """Leave once the others are in their next group: they may still be in the last collective of this one."""
         self.member = False
-        room = room_of(self._store, self.generation)
+        store = generation_store(self._store, self.generation)
         deadline = time.monotonic() + _LINGER_SECONDS
-        while not _is_told(room, _SETTLED) and not _is_told(self._store, _OVER) and time.monotonic() < deadline:
+        while not _is_set(store, _SETTLED) and not _is_set(self._store, _OVER) and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
 
 
-def _is_told(store: Store, what: str) -> bool:
+def _is_set(store: Store, what: str) -> bool:
     return bool(store.check([what]))

@@ -1,8 +1,7 @@
-"""Who is to train: orders with a number, of which the latest counts, and the places they are read from.
+"""Worker orders: numbered lists of the workers of an elastic job, and the places they are read from.
 
-An order names the workers of a job from then on. Whoever gives orders counts them up, gives each worker a number of its
-own for the life of the job, and never names a worker again that an order has left out: it may be gone. Nothing here
-needs torch, and asking for the latest order never waits.
+Each order replaces the previous one. Order numbers increase; a worker's number is unique in its job; a worker that an
+order left out is never named again. This module needs no torch, and reading the latest order never blocks.
 """
 
 import json
@@ -19,7 +18,7 @@ from shoal.core.errors import InputError
 _LOG = logging.getLogger("shoal.trainer")
 
 MOST_GENERATIONS = 2**24
-"""Order numbers travel beside gradients in single precision, which counts so far without a gap."""
+"""Largest order number: numbers travel beside gradients in single precision, which is exact up to here."""
 
 ORDERS_VARIABLE = "SHOAL_ORDERS"
 _KEY = "orders"
@@ -28,7 +27,7 @@ _LOOK_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The workers of a job from a generation on; a worker's rank is its place among them."""
+    """The workers of a job from a generation on; a worker's rank is its index among ``members``."""
 
     generation: int
     members: tuple[int, ...]
@@ -42,36 +41,36 @@ class Order:
             raise InputError("members", self.members, "name each worker once, by a number from 0")
 
     def to_json(self) -> str:
-        """As it stands in an orders file."""
+        """JSON form, as in an orders file."""
         return json.dumps({"generation": self.generation, "members": self.members})
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> "Order":
-        """Read back what ``to_json`` wrote; an error that names what is wrong where it is something else."""
+        """Parse the JSON form; raises ``InputError`` naming ``where`` and what is wrong."""
         try:
-            told = json.loads(text)
+            order = json.loads(text)
         except ValueError as error:
             raise InputError(
                 "order", text[:80], f"is not JSON ({error}); write one order, whole", where=where
             ) from None
-        if not isinstance(told, dict) or set(told) != {"generation", "members"}:
-            raise InputError("order", told, 'must be {"generation": NUMBER, "members": [NUMBER, …]}', where=where)
-        members = told["members"]
-        if not isinstance(members, list) or not all(type(number) is int for number in [told["generation"], *members]):
-            raise InputError("order", told, "generation and members are whole numbers", where=where)
-        return cls(told["generation"], tuple(members))
+        if not isinstance(order, dict) or set(order) != {"generation", "members"}:
+            raise InputError("order", order, 'must be {"generation": NUMBER, "members": [NUMBER, …]}', where=where)
+        members = order["members"]
+        if not isinstance(members, list) or not all(type(number) is int for number in [order["generation"], *members]):
+            raise InputError("order", order, "generation and members are whole numbers", where=where)
+        return cls(order["generation"], tuple(members))
 
 
 class OrderSource(Protocol):
-    """Where a worker reads what its job was told."""
+    """A source of worker orders."""
 
     def latest(self) -> Order | None:
-        """The newest order so far; None before the first."""
+        """The newest order; None before the first."""
         ...
 
 
 class FileOrders:
-    """Orders in a file that whoever gives them replaces as a whole: what a node's agent tells a job."""
+    """Orders in a file that the node's agent replaces as a whole."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -79,8 +78,11 @@ class FileOrders:
         self._latest: Order | None = None
 
     def latest(self) -> Order | None:
-        """The newest order so far. A file that holds no order is an error at first; later the last one stays."""
-        # Always read: a file replaced twice within a tick of the file system's clock can look as it did before.
+        """The newest order. An unreadable file raises ``InputError`` at first.
+
+        Later the last good order stays in force.
+        """
+        # Always read: a file replaced twice within a tick of the file system's clock keeps its modification time.
         try:
             text = self._path.read_bytes()
         except FileNotFoundError:
@@ -92,42 +94,42 @@ class FileOrders:
 
     def _newer(self, text: bytes) -> Order | None:
         try:
-            told = Order.from_json(text, str(self._path))
+            order = Order.from_json(text, str(self._path))
         except InputError as error:
             if self._latest is None:
                 raise
-            _LOG.warning("an order that cannot be read is not followed: %s", error)
+            _LOG.warning("an unreadable order is ignored: %s", error)
             return self._latest
-        return told if self._latest is None or told.generation > self._latest.generation else self._latest
+        return order if self._latest is None or order.generation > self._latest.generation else self._latest
 
 
 def write_order(path: Path, order: Order) -> None:
-    """Replace an orders file; a reader sees the old order or the new one, never a part."""
+    """Replace an orders file atomically."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(order.to_json())
     beside.replace(path)
 
 
 class Store(Protocol):
-    """What orders need of a store that workers share, such as torch's."""
+    """The methods of a shared key-value store, such as torch's, that orders need."""
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all of these are there."""
+        """Whether all keys exist."""
         ...
 
     def get(self, key: str) -> bytes:
-        """The value of one that is there."""
+        """Value of an existing key."""
         ...
 
     def set(self, key: str, value: str) -> None:
-        """Put or replace a value."""
+        """Set a value."""
         ...
 
 
 class StoreOrders:
-    """Orders in the job's own store: for whoever drives a job without an agent.
+    """Orders in the job's key-value store, for jobs without an agent.
 
-    A thread with a connection of its own looks for them, so that a training step never asks over the network.
+    A thread with its own connection polls the store, so that a training step makes no network request.
     """
 
     def __init__(self, connect: Callable[[], Store]) -> None:
@@ -137,11 +139,11 @@ class StoreOrders:
         self._thread.start()
 
     def latest(self) -> Order | None:
-        """The newest order so far."""
+        """The newest order."""
         return self._latest
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._ended.set()
         self._thread.join()
 
@@ -149,29 +151,29 @@ class StoreOrders:
         store = connect()
         while not self._ended.wait(_LOOK_SECONDS):
             if store.check([_KEY]):
-                told = Order.from_json(store.get(_KEY), "the job's store")
-                if self._latest is None or told.generation > self._latest.generation:
-                    self._latest = told
+                order = Order.from_json(store.get(_KEY), "the job's store")
+                if self._latest is None or order.generation > self._latest.generation:
+                    self._latest = order
 
 
 def give_order(store: Store, order: Order) -> None:
-    """Tell everybody who reads ``StoreOrders`` of this store."""
+    """Publish an order to all readers of this store's `StoreOrders`."""
     store.set(_KEY, order.to_json())
 
 
 @dataclass(frozen=True, slots=True)
 class FixedOrders:
-    """One order, for ever: a gang that is never resized."""
+    """A single order for a gang that is never resized."""
 
     order: Order
 
     def latest(self) -> Order:
-        """That order."""
+        """The order."""
         return self.order
 
 
 def orders_from(environ: Mapping[str, str]) -> OrderSource:
-    """The orders that a node's agent writes for this job; where there is none, that the ranks stay as they are."""
+    """The source of this job's orders: the agent's file, or a fixed order of all ranks without an agent."""
     path = environ.get(ORDERS_VARIABLE)
     if path:
         return FileOrders(Path(path))
@@ -179,11 +181,11 @@ def orders_from(environ: Mapping[str, str]) -> OrderSource:
 
 
 def whole_number(environ: Mapping[str, str], variable: str, otherwise: int | None = None) -> int:
-    """A variable that must hold a whole number from 0; it may be missing where there is a value for that."""
+    """Value of a variable that must be a whole number from 0; ``otherwise`` if it is missing."""
     value = environ.get(variable)
     if value is None and otherwise is not None:
         return otherwise
     if value is None or not value.isdecimal():
-        hint = "must be a whole number from 0; whoever starts a worker sets it"
+        hint = "must be a whole number from 0; the process that starts a worker sets it"
         raise InputError(variable, value, hint)
     return int(value)

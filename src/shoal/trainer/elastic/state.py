@@ -1,4 +1,4 @@
-"""Training state as bytes: what a worker that joins is given, and one buffer for everything a step adds up over ranks.
+"""Training state as bytes for joining workers, and one buffer for everything a step sums over ranks.
 
 References: Hwang et al., NSDI 2021, §4.3 (new GPUs receive the latest parameters from one of the existing workers).
 """
@@ -7,7 +7,7 @@ import io
 import pickle
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,20 +16,8 @@ _ALIGN_BYTES = 16
 _FEW_RANKS = 64
 
 
-class Stateful(Protocol):
-    """Anything with a state to hand over: models, optimizers, schedules of the learning rate."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """All there is to know."""
-        ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Become what another was."""
-        ...
-
-
 def pack(state: object) -> tuple[Tensor, Tensor]:
-    """A state as two byte tensors: its shape, and the contents of all its tensors in one piece."""
+    """Pack a state into two byte tensors: the pickled structure and the contents of all tensors."""
     contents: list[Tensor] = []
     offset = 0
 
@@ -52,23 +40,22 @@ def pack(state: object) -> tuple[Tensor, Tensor]:
 
 
 def unpack(shape: Tensor, contents: Tensor) -> Any:
-    """The state that was packed. Its tensors are views of ``contents``."""
+    """Unpack a state; its tensors are views of ``contents``."""
 
-    class Filled(pickle.Unpickler):
+    class Restored(pickle.Unpickler):
         def persistent_load(self, pid: Any) -> Tensor:
             begin, length, dtype, size = pid
             return contents[begin : begin + length].view(dtype).reshape(size)
 
-    return Filled(io.BytesIO(shape.cpu().numpy().tobytes())).load()
+    return Restored(io.BytesIO(shape.cpu().numpy().tobytes())).load()
 
 
 class ReduceBuffer:
-    """One buffer for all that a step adds up over the ranks: gradients, running statistics, the loss, and a word of
-    each rank.
+    """One buffer for everything a step sums over ranks: gradients, running statistics, loss, and one number per rank.
 
-    Gradients are summed in single precision or better. A parameter that got no gradient counts as one of zero. Running
-    statistics (floating-point buffers) are averaged by the share of the step each rank had; whole-number buffers stay
-    each rank's own between switches.
+    Gradients are summed in single precision or better; a parameter without a gradient counts as zero. Running
+    statistics (floating-point buffers) are averaged, weighted by each rank's share of the step. Integer buffers are not
+    shared between switches.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -78,7 +65,7 @@ class ReduceBuffer:
         values: list[Tensor] = [*self._parameters, *self._statistics]
         dtype = torch.float64 if any(value.dtype == torch.float64 for value in values) else torch.float32
         self._numbers = sum(value.numel() for value in values)
-        self._room = torch.zeros(self._numbers + 1 + _FEW_RANKS, dtype=dtype, device=values[0].device)
+        self._storage = torch.zeros(self._numbers + 1 + _FEW_RANKS, dtype=dtype, device=values[0].device)
         self._views = self._cut(values)
 
     def begin(self) -> None:
@@ -89,12 +76,15 @@ class ReduceBuffer:
             kept.copy_(buffer)
 
     def undo(self) -> None:
-        """The step did not count: running statistics as they were."""
+        """Restore the running statistics after a failed step."""
         for kept, buffer in zip(self._before, self._statistics, strict=True):
             buffer.copy_(kept)
 
-    def enter(self, loss: Tensor, share: float, word: int, rank: int, world: int) -> Tensor:
-        """This rank's part, to be summed: gradients and loss as they are, statistics by its share, and its word."""
+    def enter(self, loss: Tensor, share: float, ready: int, rank: int, world: int) -> Tensor:
+        """Fill the buffer with this rank's part.
+
+        Gradients, loss, statistics times its share, and its announced generation.
+        """
         whole = self._whole(world)
         gradients, statistics = self._split()
         for view, parameter in zip(gradients, self._parameters, strict=True):
@@ -106,11 +96,11 @@ class ReduceBuffer:
             view.copy_(buffer).mul_(share)
         whole[self._numbers] = loss
         whole[self._numbers + 1 :] = 0
-        whole[self._numbers + 1 + rank] = word
+        whole[self._numbers + 1 + rank] = ready
         return whole
 
     def settle(self, world: int) -> tuple[float, list[int]]:
-        """After the sum: gradients and statistics are everybody's; the loss, and what each rank said."""
+        """Read the summed buffer into gradients and statistics; returns the loss and the announced generations."""
         gradients, statistics = self._split()
         for view, parameter in zip(gradients, self._parameters, strict=True):
             if parameter.grad is None:
@@ -118,26 +108,28 @@ class ReduceBuffer:
             parameter.grad.copy_(view)
         for view, buffer in zip(statistics, self._statistics, strict=True):
             buffer.copy_(view)
-        loss, *words = self._whole(world)[self._numbers :].tolist()
-        return loss, [int(word) for word in words]
+        loss, *ready = self._whole(world)[self._numbers :].tolist()
+        return loss, [int(ready) for ready in ready]
 
     def _whole(self, world: int) -> Tensor:
         length = self._numbers + 1 + world
-        if len(self._room) < length:
-            self._room = self._room.new_zeros(length)
+        if len(self._storage) < length:
+            self._storage = self._storage.new_zeros(length)
             self._views = self._cut([*self._parameters, *self._statistics])
-        return self._room[:length]
+        return self._storage[:length]
 
     def _split(self) -> tuple[list[Tensor], list[Tensor]]:
         return self._views[: len(self._parameters)], self._views[len(self._parameters) :]
 
     def _cut(self, values: Sequence[Tensor]) -> list[Tensor]:
         ends = list(accumulate(value.numel() for value in values))
-        return [self._room[end - value.numel() : end].view_as(value) for end, value in zip(ends, values, strict=True)]
+        return [
+            self._storage[end - value.numel() : end].view_as(value) for end, value in zip(ends, values, strict=True)
+        ]
 
 
 def hand_over(packed: tuple[Tensor, Tensor], send: Callable[[Tensor], None]) -> None:
-    """Send a packed state, in three messages: two lengths, the shape, the contents."""
+    """Send a packed state in three messages: two lengths, the structure, the contents."""
     shape, contents = packed
     send(torch.tensor([len(shape), len(contents)]).to(contents.device))
     send(shape.to(contents.device))
@@ -145,7 +137,7 @@ def hand_over(packed: tuple[Tensor, Tensor], send: Callable[[Tensor], None]) -> 
 
 
 def take_over(receive: Callable[[Tensor], None], device: torch.device) -> Any:
-    """Receive a state that was handed over."""
+    """Receive a state sent by `hand_over`."""
     lengths = torch.zeros(2, dtype=torch.int64, device=device)
     receive(lengths)
     shape, contents = (torch.empty(int(length), dtype=torch.uint8, device=device) for length in lengths)

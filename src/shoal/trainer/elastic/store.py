@@ -1,7 +1,7 @@
-"""The store of a job whose workers come and go, in a process of its own: it outlives every worker.
+"""Key-value store of an elastic job, in a process of its own that outlives every worker.
 
-``python -m shoal.trainer.elastic.store [PORT]`` listens on the port, any free one where none or 0 is given, prints the
-port on a line, and serves until it is told to end (SIGTERM, SIGINT) or its standard input is closed.
+``python -m shoal.trainer.elastic.store [PORT]`` listens on the port (0 or none: any free one), prints the port on a
+line, and serves until SIGTERM, SIGINT or the end of its standard input.
 """
 
 import signal
@@ -14,7 +14,7 @@ from shoal.core.errors import InputError
 
 
 def main(arguments: list[str]) -> int:
-    """Serve; the exit code: 0, or 2 with one line on stderr for what is wrong."""
+    """Serve; returns the exit code: 0, or 2 after printing one line of error."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def open_store(port: str) -> TCPStore:
-    """A store that listens on a port of this machine; 0 for any that is free."""
+    """A store listening on a loopback port; 0 picks a free one."""
     if not port.isdecimal() or int(port) > 65535:
         raise InputError("port", port, "must be a whole number from 0 to 65535")
     try:

@@ -1,9 +1,9 @@
-"""Data-parallel training whose workers come and go between steps: nobody restarts, no sample is lost or used twice.
+"""Data-parallel training whose workers join and leave between steps, without a restart.
 
-The global batch stays as it is whatever the number of workers; each takes its share of a step, in as many passes as
-its memory asks for. So the losses are those of a run on any fixed number of workers, but for rounding. After every
-switch all workers hold the same state. A step that fails because a worker died is done again by those left. Under Shoal
-a worker that is rank 0 tells how far training is and saves it; told to stop, all leave after the same step.
+The global batch size is constant for any number of workers: each takes its share of a step, in as many passes as its
+memory requires, so the losses equal those of a run with a fixed number of workers up to rounding. After each switch all
+workers hold the same state. A step that fails because a worker died is repeated by the remaining ones. Under Shoal,
+rank 0 reports and saves progress; when the job is stopped, all workers leave after the same step.
 
 References: Hwang et al., Elastic Resource Sharing for Distributed Deep Learning (AFS and CoDDL), NSDI 2021, §4.2, §4.3.
 """
@@ -20,28 +20,27 @@ from torch import Tensor, nn
 
 from shoal.core.arrays import Int64s
 from shoal.core.errors import InputError
-from shoal.trainer.elastic.checkpointing import ElasticSaving
-from shoal.trainer.elastic.group import GroupBroken, Seat, WorkerGroup
+from shoal.trainer.elastic.checkpointing import ElasticCheckpoints
+from shoal.trainer.elastic.group import GroupBroken, WorkerConfig, WorkerGroup
 from shoal.trainer.elastic.membership import Membership, Stranded
 from shoal.trainer.elastic.orders import OrderSource, orders_from
-from shoal.trainer.elastic.rules import NOTHING, donors, stopping
-from shoal.trainer.elastic.state import ReduceBuffer, Stateful, hand_over, pack, take_over
-from shoal.trainer.rank_environment import read_place
+from shoal.trainer.elastic.rules import NOTHING, donors, stop_requested
+from shoal.trainer.elastic.state import ReduceBuffer, hand_over, pack, take_over
+from shoal.trainer.environment import read_rank_environment
 from shoal.trainer.samples import Cursor, Epochs
-from shoal.trainer.session import Session, Telling
-from shoal.trainer.torch.state import TorchState
+from shoal.trainer.session import Progress, Session
+from shoal.trainer.torch.state import Stateful, TorchState
 
 LossOn: TypeAlias = Callable[[Int64s], Tensor]
-"""The mean loss of the model on these samples."""
+"""Returns the model's mean loss on the samples of these indices."""
 
 SAVE_EVERY_SECONDS = 600.0
-"""How much training is lost at most where nobody is left who has it."""
+"""Most training that is lost when no worker survives, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What is to be trained on: samples, epochs, samples per step over all workers, and the most one worker's memory
-    holds at once."""
+    """What to train: samples, epochs, batch size over all workers, and the most samples of one worker's pass."""
 
     samples: Epochs
     epochs: int
@@ -56,7 +55,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A change of group as a worker that trained on saw it: for so many seconds it did nothing else."""
+    """A change of group as seen by a worker that kept training; ``seconds`` is how long it was blocked."""
 
     generation: int
     before: int
@@ -66,9 +65,9 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class ElasticStep:
-    """A step that counted: which one, from 0; where it began; the loss over the whole batch; who took part in it.
+    """A finished step: its number from 0, where it began, the mean loss over the batch, and the group that ran it.
 
-    ``switch`` is the change of group just before it, if there was one.
+    ``switch`` is the change of group just before it, if any.
     """
 
     number: int
@@ -81,12 +80,12 @@ class ElasticStep:
 
 
 class Elastic:
-    """One worker's training.
+    """Training of one worker.
 
-    ``also`` are further things with a state that all workers must share, such as a schedule of the learning rate.
-    ``began`` and ``steps_done`` say what the model holds already, where the script has loaded it from a checkpoint of
-    its own; else, under Shoal, it goes on from the job's last. One is written every ``save_every`` seconds, and when
-    the job is told to stop.
+    ``also`` holds further stateful objects that all workers share, such as a learning-rate schedule. ``began`` and
+    ``steps_done`` say what the model already holds if the script has loaded a checkpoint of its own; otherwise, under
+    Shoal, training resumes from the job's last checkpoint. A checkpoint is written every ``save_every`` seconds and
+    when the job is stopped.
     """
 
     def __init__(
@@ -94,9 +93,9 @@ class Elastic:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         loss_on: LossOn,
-        course: TrainingPlan,
+        plan: TrainingPlan,
         *,
-        seat: Seat | None = None,
+        seat: WorkerConfig | None = None,
         orders: OrderSource | None = None,
         also: Sequence[Stateful] = (),
         began: Cursor | None = None,
@@ -104,21 +103,23 @@ class Elastic:
         save_every: float = SAVE_EVERY_SECONDS,
         session: Session | None = None,
     ) -> None:
-        self._optimizer, self._loss_on, self._course = optimizer, loss_on, course
+        self._optimizer, self._loss_on, self._plan = optimizer, loss_on, plan
         self._stateful: tuple[Stateful, ...] = (model, optimizer, *also)
         self._device = next(model.parameters()).device
         self._cursor = Cursor() if began is None else began
         self._number = steps_done
         self._fresh = began is None
         self._joined = False
-        self._ledger = ReduceBuffer(model)
+        self._buffer = ReduceBuffer(model)
         self._switch: Switch | None = None
-        # Any worker may come to be rank 0, which reports: each has all that takes.
-        self._session = session or Session(replace(read_place(), rank=0))
+        # Any worker may become rank 0, which reports, so each has a session that can.
+        self._session = session or Session(replace(read_rank_environment(), rank=0))
         more = {str(place): each for place, each in enumerate(also)}
-        self._saving = ElasticSaving(self._session.place, TorchState(model, optimizer, more), every=save_every)
+        self._checkpoints = ElasticCheckpoints(
+            self._session.environment, TorchState(model, optimizer, more), every=save_every
+        )
         self._membership = Membership(
-            seat or Seat.from_environment(os.environ),
+            seat or WorkerConfig.from_environment(os.environ),
             orders or orders_from(os.environ),
             self._synchronise,
             lambda: self._session.warned,
@@ -126,13 +127,13 @@ class Elastic:
 
     @property
     def complete(self) -> bool:
-        """Whether all epochs are trained; a worker that was let go before that ends without being."""
-        return self._cursor.epoch >= self._course.epochs
+        """Whether all epochs are trained; False in a worker that left earlier."""
+        return self._cursor.epoch >= self._plan.epochs
 
     def steps(self) -> Iterator[ElasticStep]:
-        """Train; each step as it is done. Ends when all is trained, or when this worker is not needed any more.
+        """Train, yielding each finished step; ends when training is complete or this worker is no longer needed.
 
-        ``Stopped``, a ``SystemExit``, is raised in every worker after the same step where the job is told to stop.
+        Raises ``Stopped``, a ``SystemExit``, in every worker after the same step when the job is stopped.
         """
         try:
             self._session.open()
@@ -144,12 +145,12 @@ class Elastic:
                 if done is None:
                     self._membership.regroup()
                     continue
-                step, words = done
+                step, ready = done
                 self._switch = None
                 yield step
-                self._report(step, words)
+                self._report(step, ready)
                 if not self.complete:
-                    self._follow(words)
+                    self._follow(ready)
             if self._session.warned and not self.complete:
                 self._session.leave()
             self._finish()
@@ -160,66 +161,66 @@ class Elastic:
     # ── a step ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _train(self) -> tuple[ElasticStep, list[int]] | None:
-        """One step, and what each rank said in it; None where it failed and has to be done again."""
+        """Run one step; returns it with each rank's announced generation, None if it failed and must be repeated."""
         group, began = self._membership.group, self._cursor
-        course = self._course
-        passes = course.samples.passes(began, course.batch, group.rank, group.world, course.most_local)
-        self._ledger.begin()
+        plan = self._plan
+        passes = plan.samples.passes(began, plan.batch, group.rank, group.world, plan.most_local)
+        self._buffer.begin()
         loss = torch.zeros((), device=self._device)
         for part in passes:
-            # A copy, for torch takes no array it may not write to.
+            # A copy: torch accepts only writable arrays.
             of_part = self._loss_on(part.indices.copy()) * (part.weight / group.world)
             torch.autograd.backward(of_part)
             loss += of_part.detach()
         share = sum(part.weight for part in passes) / group.world
-        whole = self._ledger.enter(loss, share, self._membership.word(), group.rank, group.world)
+        whole = self._buffer.enter(loss, share, self._membership.ready_generation(), group.rank, group.world)
         if not _holds(partial(group.add_up, whole)):
-            self._ledger.undo()
+            self._buffer.undo()
             return None
-        mean, words = self._ledger.settle(group.world)
+        mean, ready = self._buffer.settle(group.world)
         self._optimizer.step()
-        self._cursor = course.samples.after(began, course.batch)
+        self._cursor = plan.samples.after(began, plan.batch)
         step = ElasticStep(
             self._number, began, mean, group.rank, group.world, self._membership.generation, self._switch
         )
-        self._membership.tell_begun()
+        self._membership.mark_begun()
         self._number += 1
-        return step, words
+        return step, ready
 
     def _rehearse(self) -> None:
-        """Do what the first step does and forget it, so that the others need not wait for what it sets up."""
-        course = self._course
-        samples = course.samples.share(Cursor(), min(course.batch, course.most_local), 0, 1)
-        self._ledger.begin()
+        """Run and discard a step, so that the other workers need not wait for one-time set-up."""
+        plan = self._plan
+        samples = plan.samples.share(Cursor(), min(plan.batch, plan.most_local), 0, 1)
+        self._buffer.begin()
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
             torch.autograd.backward(self._loss_on(samples.copy()) * 0.0)
-        self._ledger.undo()
+        self._buffer.undo()
 
-    # ── what Shoal is told and tells ──────────────────────────────────────────────────────────────────────────────
+    # ── reports and checkpoints ──────────────────────────────────────────────────────────────────────────────────
 
     def _resume(self) -> None:
-        """Go on from the job's last checkpoint; but once somebody has trained, its state is the one to have."""
+        """Load the job's last checkpoint unless a worker has trained since the job started."""
         if not self._fresh or self._membership.has_begun():
             return
-        facts = self._saving.resume()
+        facts = self._checkpoints.resume()
         if facts is not None:
             self._cursor, self._number = Cursor(facts["epoch"], facts["position"]), facts["steps"]
             self._fresh = False
 
-    def _report(self, step: ElasticStep, words: list[int]) -> None:
-        """After a step, and what the script does after it: save if that is due, and leave if all are to."""
-        leave = stopping(words) and not self.complete
+    def _report(self, step: ElasticStep, ready: list[int]) -> None:
+        """Report a step; save if a checkpoint is due; leave if the job is stopped."""
+        leave = stop_requested(ready) and not self.complete
         if step.rank == 0:
-            if leave or self._saving.due or self._session.lapsing:
-                self._saving.save(self._facts(), wait=leave)
+            if leave or self._checkpoints.due or self._session.lapsing:
+                self._checkpoints.save(self._facts(), wait=leave)
                 self._session.secured()
-            samples, course = self._course.samples, self._course
-            self._session.tell(
-                Telling(
+            samples, plan = self._plan.samples, self._plan
+            self._session.report(
+                Progress(
                     samples.seen(self._cursor),
-                    float(course.epochs * samples.size),
-                    self._saving.saved,
-                    batch_size=course.batch,
+                    float(plan.epochs * samples.size),
+                    self._checkpoints.saved,
+                    batch_size=plan.batch,
                     loss=step.loss,
                     generation=step.generation,
                 )
@@ -228,17 +229,17 @@ class Elastic:
             self._session.leave()
 
     def _facts(self) -> dict[str, int]:
-        return {**asdict(self._cursor), "steps": self._number, "seen": self._course.samples.seen(self._cursor)}
+        return {**asdict(self._cursor), "steps": self._number, "seen": self._plan.samples.seen(self._cursor)}
 
     # ── switching ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _follow(self, words: list[int]) -> None:
+    def _follow(self, ready: list[int]) -> None:
         before, begin = self._membership.group.world, time.perf_counter()
         changed = False
 
         def follow() -> None:
             nonlocal changed
-            changed = self._membership.follow(words)
+            changed = self._membership.follow(ready)
 
         if not _holds(follow):
             self._membership.regroup()
@@ -247,7 +248,7 @@ class Elastic:
             self._switch = Switch(self._membership.generation, before, self._membership.group.world, seconds)
 
     def _synchronise(self, group: WorkerGroup) -> None:
-        """Everybody in the group comes to the state of who holds most."""
+        """Bring every worker of the group to the state of a worker with the most steps."""
         held = torch.zeros(group.world, dtype=torch.float64, device=self._device)
         held[group.rank] = self._worth()
         group.add_up(held)
@@ -268,7 +269,7 @@ class Elastic:
         self._joined = True
 
     def _worth(self) -> int:
-        """The steps this worker holds. What one started with counts only as long as nobody has trained."""
+        """Steps this worker holds; a loaded checkpoint counts only until some worker has trained."""
         if self._joined:
             return self._number
         return NOTHING if self._fresh or self._membership.has_begun() else self._number
@@ -286,16 +287,16 @@ class Elastic:
         self._cursor, self._number = Cursor(**state["cursor"]), state["number"]
 
     def _finish(self) -> None:
-        """End together: who comes through this knows that everybody holds the last step."""
+        """Finish together: a worker that passes this collective knows that all workers hold the last step."""
         while self._membership.member and self.complete:
             if _holds(partial(self._membership.group.add_up, torch.zeros(1, device=self._device))):
-                self._membership.tell_over()
+                self._membership.mark_finished()
                 return
             self._membership.regroup()
 
 
 def _holds(collective: Callable[[], None]) -> bool:
-    """Do it; whether the group held. What a failed one kept alive is let go here, connections among it."""
+    """Run a collective; False if the group broke. References held by the failed one are released here."""
     try:
         collective()
     except GroupBroken:

@@ -1,11 +1,11 @@
-"""Lightning's Trainer under Shoal: one callback and one argument.
+"""Callback for Lightning's Trainer: one callback and one argument.
 
     shoal = ShoalCallback()
     trainer = Trainer(…, callbacks=[shoal])
     trainer.fit(model, loader, ckpt_path=shoal.newest())
 
-What is saved, and how it is resumed, is Lightning's own; this says when, in all ranks at the same step, puts a file
-in its place once it is whole, and keeps the last two. Without Shoal it does nothing.
+Lightning itself saves and resumes; the callback decides when, in all ranks at the same step, renames each file once it
+is complete, and keeps the last two. Without Shoal it does nothing.
 """
 
 from pathlib import Path
@@ -13,56 +13,56 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from shoal.trainer.session import Session, Telling
-from shoal.trainer.torch.step_action import Due, Watch
+from shoal.trainer.session import Progress, Session
+from shoal.trainer.torch.step_coordinator import StepAction, StepCoordinator
 
 SAVE_EVERY_SECONDS = 600.0
 _KEPT = 2
 
 
 class ShoalCallback(Callback):  # type: ignore[misc]
-    """One run's, in this rank."""
+    """Callback of one run in this rank."""
 
     def __init__(self, *, save_every: float = SAVE_EVERY_SECONDS, session: Session | None = None) -> None:
         self._session = session or Session()
         self._save_every = save_every
-        self._watch: Watch | None = None
+        self._coordinator: StepCoordinator | None = None
         self._step = self._saved = 0
-        place = self._session.place
-        self._folder = None if place.folder is None else place.folder / "checkpoints"
+        environment = self._session.environment
+        self._folder = None if environment.folder is None else environment.folder / "checkpoints"
 
     def newest(self) -> str | None:
-        """The newest checkpoint, to be resumed from; None without one, or without Shoal."""
+        """Path of the newest checkpoint; None without one or without Shoal."""
         found = self._whole()
         return str(found[-1]) if found else None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Training begins, or goes on from a checkpoint."""
+        """Open the session."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._session.open()
-            self._watch = Watch(self._session, save_every=self._save_every)
+            self._coordinator = StepCoordinator(self._session, save_every=self._save_every)
             self._step = self._saved = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """A batch is done, and the optimizer may have stepped."""
-        if self._watch is None or trainer.global_step == self._step:
+        """After an optimizer step: save or leave if all ranks agreed to, and report progress."""
+        if self._coordinator is None or trainer.global_step == self._step:
             return
         self._step = trainer.global_step
-        due = self._watch.step()
-        if due is not Due.NOTHING:
+        action = self._coordinator.step()
+        if action is not StepAction.NOTHING:
             self._save(trainer)
-            self._watch.saved()
-        if self._session.place.rank == 0:
+            self._coordinator.saved()
+        if self._session.environment.rank == 0:
             total = trainer.estimated_stepping_batches
             loss = outputs["loss"] if isinstance(outputs, dict) else None
-            self._session.tell(Telling(self._step, float(total), self._saved, loss=loss))
-        if due is Due.LEAVE:
+            self._session.report(Progress(self._step, float(total), self._saved, loss=loss))
+        if action is StepAction.LEAVE:
             self._session.leave()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Training is over."""
-        if self._watch is not None:
+        """Close the session."""
+        if self._coordinator is not None:
             self._session.close()
 
     def _save(self, trainer: Any) -> None:
@@ -70,7 +70,7 @@ class ShoalCallback(Callback):  # type: ignore[misc]
         path = self._folder / f"{self._step:012d}.ckpt"
         partial = path.with_suffix(".partial")
         trainer.save_checkpoint(partial)
-        if self._session.place.rank == 0:
+        if self._session.environment.rank == 0:
             partial.rename(path)
             for old in self._whole()[:-_KEPT]:
                 old.unlink()

@@ -1,9 +1,9 @@
-"""Gradient accumulation in a loop that does not know of it.
+"""Gradient accumulation for a training loop that is not written for it.
 
-A loop that clears gradients, computes a loss, goes backward and steps does so once a pass. While passes are added up
-the optimizer and the schedulers let such calls go by, and ranks do not synchronise. What a pass counts is set on the
-way back, where gradients enter the model, so that the sum over passes and the mean over ranks are the gradient of the
-mean loss over the whole step, whatever the lengths of the passes.
+The loop calls zero_grad, backward and step once per pass. Until the last pass of a step the optimizer's and the
+schedulers' calls have no effect and ranks do not synchronise gradients. Each pass's gradients are scaled by the pass's
+weight as they enter the model, so that the sum over passes and the mean over ranks are the gradient of the mean loss
+over the whole step, whatever the lengths of the passes.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 from shoal.trainer.samples import Pass
 
 
-class Gate:
-    """Stands before an optimizer, its schedulers and the model's way back; open outside of steps."""
+class AccumulationGate:
+    """Wraps an optimizer, its schedulers and the model's backward pass; outside of steps it changes nothing."""
 
     def __init__(self, model: Any, optimizer: Any, schedulers: Iterable[Any]) -> None:
         self._model = model
@@ -27,18 +27,18 @@ class Gate:
         self._stepped = False
         self._optimizer = optimizer
         self.rate_factor = 1.0
-        """What the optimizer's learning rates are multiplied with, for as long as a step takes."""
+        """Factor applied to the optimizer's learning rates during a step."""
         self.before_step: Callable[[], None] = lambda: None
         optimizer.zero_grad = self._clearing(optimizer.zero_grad)
         optimizer.step = self._stepping(optimizer.step)
         for scheduler in schedulers:
-            # A scheduler's state is all that hangs on it, so this goes on its class.
+            # An attribute would become part of the scheduler's state, so the method is replaced on a subclass.
             own = type(scheduler)
             scheduler.__class__ = type(own.__name__, (own,), {"step": self._scheduling(own.step)})
         self._weighing: Any = None
 
     def enter(self, part: Pass, number: int, count: int) -> None:
-        """The next forward and backward are pass ``number`` of ``count``."""
+        """Announce that the next forward and backward are pass ``number`` of ``count``."""
         if count == 1 and part.weight == self._weight == 1.0:
             return
         self._weigh(part.weight)
@@ -49,7 +49,7 @@ class Gate:
         self._first, self._last = first, last
 
     def leave(self) -> None:
-        """The step is over: until the next, calls go through."""
+        """End the step: until the next one, calls have their usual effect."""
         self._stepped = False
         if self._weight != 1.0:
             self._weigh(1.0)
@@ -59,7 +59,7 @@ class Gate:
 
     def _clearing(self, clear: Callable[..., Any]) -> Callable[..., Any]:
         def zero_grad(*args: Any, **kwargs: Any) -> Any:
-            # Before the first pass it clears the last step's gradients, after the step its own; else what is needed.
+            # Clear before the first pass and after the optimizer's step; between passes the sum must stay.
             if self._last if self._stepped else self._first:
                 return clear(*args, **kwargs)
             return None
@@ -84,7 +84,7 @@ class Gate:
                 for group, rate in zip(groups, rates, strict=True):
                     group["lr"] = rate
 
-        # A scheduler looks for these on the method it finds, to warn of a wrong order of calls.
+        # Schedulers read attributes of this method to detect a wrong order of calls.
         gated.__dict__.update(getattr(step, "__dict__", {}))
         return gated
 
@@ -95,7 +95,7 @@ class Gate:
         return gated
 
     def _weigh(self, weight: float) -> None:
-        """From now on this is what a pass counts. A module is called faster without a hook, so most have none."""
+        """Set the weight of the next passes. A module is faster without a hook, so a weight of 1 removes it."""
         self._weight = weight
         if weight != 1.0 and self._weighing is None:
             self._weighing = self._model.register_forward_hook(self._weighed)

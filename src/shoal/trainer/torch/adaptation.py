@@ -14,9 +14,9 @@ from typing import Any
 from shoal.core.job import BatchLimits, BatchSetting
 from shoal.perf.goodput import efficiency, fixed
 from shoal.perf.noise import from_norms
+from shoal.trainer.environment import RankEnvironment
 from shoal.trainer.learning_rate import BatchScaling, Rule, rule_of
-from shoal.trainer.rank_environment import Place
-from shoal.trainer.schedules import BatchSchedule, EpochSeen, Memory
+from shoal.trainer.schedules import BatchSchedule, EpochSummary, ScheduleState
 from shoal.trainer.torch.gradients import Gradients
 from shoal.trainer.tuner import BatchTuner
 
@@ -51,17 +51,17 @@ _WARM_UP_STEPS = 3
 """Steps after a start or a change whose times do not count: caches are cold, buffers are made."""
 
 
-class Adapting:
+class BatchAdaptation:
     """One run's adaptation, in this rank."""
 
-    def __init__(self, model: Any, optimizer: Any, how: Adaptation, place: Place) -> None:
+    def __init__(self, model: Any, optimizer: Any, how: Adaptation, place: RankEnvironment) -> None:
         self._how = how
         self._rule = rule_of(how.learning_rate)
         self._optimizer = optimizer
-        self._place = place
+        self._environment = place
         self._gradients = Gradients(model, optimizer, place.world)
         self._tuned_at = time.monotonic()
-        self._memory: Memory = {}
+        self._memory: ScheduleState = {}
         self._norms: list[float] = []
         self._look = self._looking = self._even = False
         self._trained = self._usual = 0.0
@@ -80,7 +80,7 @@ class Adapting:
     @property
     def choosing(self) -> bool:
         """Whether this chooses the batch, and not the script or the scheduler."""
-        allowed = not self._place.managed or self._place.batch == 0
+        allowed = not self._environment.managed or self._environment.batch == 0
         return self._how.schedule is None and self._limits is not None and allowed
 
     def start(self, batch: int, state: Mapping[str, Any] | None) -> BatchLimits:
@@ -119,7 +119,7 @@ class Adapting:
         """A step has ended, whose passes took so long."""
         if self._looking:
             self._norms.append(sqrt(self._gradients.mean_square))
-        if self._place.rank != 0:
+        if self._environment.rank != 0:
             return
         # A script may do something else between two steps, which is no training to look at gradients in.
         took = min(sum(seconds), _PAUSE * self._usual) if self._usual else sum(seconds)
@@ -132,9 +132,9 @@ class Adapting:
 
     def figures(self, now: BatchSetting) -> tuple[float, ...]:
         """What this rank adds to the ranks' figures at an exchange."""
-        if self._place.rank != 0:
+        if self._environment.rank != 0:
             return self._gradients.local_square, 0.0, 0.0, 0.0, 0.0, 0.0
-        seen = (self._gradients.mean_square, now.size) if self._looking and self._place.world > 1 else None
+        seen = (self._gradients.mean_square, now.size) if self._looking and self._environment.world > 1 else None
         self._looked = self._looked[-1], seen
         wish, wished_local = BatchSetting(0), 0
         if self.choosing and time.monotonic() - self._tuned_at >= self._how.tune_every:
@@ -151,7 +151,7 @@ class Adapting:
         self._look = look > 0 or self._gradients.copied
         if self._looked[0] is not None:
             mean_square, size = self._looked[0]
-            world = self._place.world
+            world = self._environment.world
             self._tuner.heard(from_norms(local_squares / world, mean_square, size // world, world), size)
         return BatchSetting(int(batch), int(accumulation)), int(local)
 
@@ -186,7 +186,7 @@ class Adapting:
         if self._how.schedule is None:
             return batch
         rate = float(self._optimizer.param_groups[0]["lr"])
-        seen = EpochSeen(epochs, batch, self._tuner.noise.samples, norm, rate)
+        seen = EpochSummary(epochs, batch, self._tuner.noise.samples, norm, rate)
         chosen, self._memory = self._how.schedule.next(seen, self._memory)
         return chosen
 

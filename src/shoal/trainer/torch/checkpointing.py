@@ -1,6 +1,6 @@
-"""When a PyTorch run is saved and how it is taken up again: all ranks at the same step, training held up only to copy.
+"""Saving and resuming of a PyTorch run: all ranks at the same step; training waits only while state is copied.
 
-A checkpoint counts from when it is whole. One that cannot be written is reported and training goes on with the last.
+A checkpoint counts once it is complete. If one cannot be written, the failure is logged and training continues.
 """
 
 import logging
@@ -13,34 +13,34 @@ from typing import Any
 import torch.distributed as dist
 
 from shoal.trainer.checkpoint import Checkpoints
-from shoal.trainer.torch.agreement import Agreement
+from shoal.trainer.torch.rank_exchange import RankExchange
 from shoal.trainer.torch.state import TorchState, random_state, set_random_state, write_beside
 
 _LOG = logging.getLogger("shoal.trainer")
 
 
-class Saving:
-    """The checkpoints of one run; every method is called by all ranks at the same step."""
+class RunCheckpoints:
+    """Checkpoints of one run; all ranks call every method at the same step."""
 
-    def __init__(self, folder: Path, owner: str, state: TorchState, agreement: Agreement, rank: int) -> None:
+    def __init__(self, folder: Path, owner: str, state: TorchState, exchange: RankExchange, rank: int) -> None:
         self._checkpoints = Checkpoints(folder, owner, state.mark)
         self._state = state
-        self._agreement = agreement
+        self._exchange = exchange
         self._rank = rank
         self._group: Any = None
         self._thread: threading.Thread | None = None
         self._begun: int | None = None
         self.saved: float | None = None
-        """Progress in the newest checkpoint that is whole; known to rank 0."""
+        """Progress in the newest complete checkpoint; known in rank 0 only."""
         self.at = time.monotonic()
-        """When one was last begun."""
+        """Monotonic time at which the last checkpoint was started."""
 
     def save(self, progress: int, facts: Mapping[str, Any], beside: Mapping[str, Any], *, wait: bool = False) -> None:
-        """Copy the state as it is now and have it written; with ``wait`` return when it is."""
+        """Copy the present state and write it in the background; with ``wait``, return when it is written."""
         if progress != self._begun:
             self.settle()
             self._begun, self.at = progress, time.monotonic()
-            randoms = self._agreement.gather(random_state())
+            randoms = self._exchange.gather(random_state())
             what = {"state": self._state.copy(), "random": randoms, **beside}
             folder = self._begin(progress)
             shards = self._begin_shards(folder) if self._state.sharded else None
@@ -52,21 +52,24 @@ class Saving:
             self.settle()
 
     def settle(self) -> None:
-        """Wait until what was begun is written."""
+        """Wait until the checkpoint under way is written."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def resume(self) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-        """Be in the state of the newest usable checkpoint: its facts and what lay beside it; None without one."""
+        """Load the newest usable checkpoint.
+
+        Returns its facts and the data stored beside the state, None if there is none.
+        """
         usable = self._checkpoints.usable() if self._rank == 0 else iter(())
         while True:
             found = next(usable, None)
-            path, facts = self._agreement.choose((found.path, found.facts) if found else (None, None))
+            path, facts = self._exchange.broadcast((found.path, found.facts) if found else (None, None))
             if path is None:
                 return None
             beside, problem = self._load(path, facts)
-            problems = [said for said in self._agreement.gather(problem) if said]
+            problems = [each for each in self._exchange.gather(problem) if each]
             if not problems:
                 self.saved, self._begun = facts["done"], facts["seen"]
                 return facts, beside
@@ -74,16 +77,16 @@ class Saving:
                 self._checkpoints.refuse(path, problems[0])
 
     def _load(self, path: Path, facts: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-        """What lay beside the state, and why that could not be taken, if it could not."""
+        """The data stored beside the state, and the error if it could not be loaded."""
         try:
-            beside = self._state.load(path, self._agreement.group)
+            beside = self._state.load(path, self._exchange.group)
             set_random_state(beside["random"], self._rank, int(facts["seen"]))
-        except Exception as error:  # whatever is wrong with it, an older one may do
+        except Exception as error:  # an older checkpoint may still be usable
             return {}, f"it cannot be loaded: {error!r}"
         return beside, ""
 
     def _begin(self, progress: int) -> Path | None:
-        """Where rank 0 puts the files; None in the others, and where there is no room."""
+        """Folder for rank 0's files; None in other ranks and where it cannot be created."""
         if self._rank != 0:
             return None
         try:
@@ -94,9 +97,9 @@ class Saving:
 
     def _begin_shards(self, folder: Path | None) -> Any:
         if self._group is None and dist.is_initialized():
-            # Writing goes on beside training, and must not mix with what ranks say to each other meanwhile.
+            # Writing overlaps training and must not mix with the ranks' other collectives.
             self._group = dist.new_group(backend="gloo")
-        chosen = self._agreement.choose(folder)
+        chosen = self._exchange.broadcast(folder)
         return None if chosen is None else self._state.save_shards(chosen, self._group)
 
     def _write(
@@ -109,5 +112,5 @@ class Saving:
                 write_beside(folder, what)
                 self._checkpoints.commit(progress, facts)
                 self.saved = facts["done"]
-        except Exception as error:  # training goes on; the last checkpoint is still there
+        except Exception as error:  # training continues; the previous checkpoint remains
             _LOG.warning("the checkpoint at %s samples could not be written: %r", progress, error)

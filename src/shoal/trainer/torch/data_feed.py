@@ -1,7 +1,7 @@
-"""The user's data loader, made to serve any part of an epoch to any number of ranks.
+"""A user's data loader, changed to serve any part of an epoch to any number of ranks.
 
-What is loaded and how is the user's: data set, collation, workers. In which order, and who gets what, is decided by
-``samples``, so that an epoch uses each sample once however often the job was moved, resized or changed its batch size.
+Data set, collation and loader workers are the user's. The order of samples and their division among ranks come from
+``samples``, so that an epoch uses each sample once, however often the job is moved, resized or changes its batch size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from shoal.core.errors import InputError
 from shoal.trainer.samples import Cursor, Epochs, Pass
 
 _AHEAD = 64
-"""How many steps are planned at once."""
+"""Number of steps planned at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSplit:
-    """How steps are cut: samples a step over all ranks, which rank this is of how many, the most a pass may hold."""
+    """Division of steps: batch size over all ranks, this rank, the number of ranks, and the most samples of a pass."""
 
     batch: int
     rank: int
@@ -32,7 +32,7 @@ class StepSplit:
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """One step of this rank: its passes, how many samples all ranks use in it, and where the next one begins."""
+    """One step of this rank: its passes, the samples used by all ranks, and the position after it."""
 
     passes: Sequence[Pass]
     samples: int
@@ -40,17 +40,17 @@ class RankStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
-    """A data loader's samples, in the order its sampler stands for; ``short`` is whether a last short step is taken."""
+class DataFeed:
+    """A data loader with the sample order its sampler stands for; ``short`` says whether a short last step is used."""
 
     loader: Any
     epochs: Epochs
     short: bool
 
     def begin(self, at: Cursor, cut: StepSplit) -> tuple[Iterator[RankStep], Iterator[Any]]:
-        """The steps from here to the end of the epoch, and what the loader makes of their passes, one after another."""
+        """Iterators over the steps from ``at`` to the end of the epoch and over the data of their passes."""
         planned = self._steps(at, cut)
-        # Some at a time: what is done between two steps finds its code and its data out of the caches, each time anew.
+        # Planning several steps at once keeps the planning code and data in the CPU caches.
         ahead = chain.from_iterable(iter(lambda: list(islice(planned, _AHEAD)), []))
         steps, loaded = tee(ahead)
         return steps, self._data(at.epoch, loaded)
@@ -67,7 +67,7 @@ class Feed:
 
     def _data(self, epoch: int, steps: Iterator[RankStep]) -> Iterator[Any]:
         loader = self.loader
-        # Of its own, so that beginning in the middle of an epoch draws nothing from the script's random numbers.
+        # A generator of its own, so that resuming within an epoch draws nothing from the script's random numbers.
         chance = torch.Generator().manual_seed(epoch)
         busy = {"prefetch_factor": loader.prefetch_factor} if loader.num_workers else {}
         return iter(
@@ -88,7 +88,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class _PassIndices:
-    """The indices of each pass, as a data loader wants them."""
+    """Batch sampler that yields the indices of each pass."""
 
     steps: Iterator[RankStep]
 
@@ -96,8 +96,8 @@ class _PassIndices:
         return (part.indices.tolist() for step in self.steps for part in step.passes)
 
 
-def feed_of(loader: Any) -> Feed:
-    """The same samples as this loader's, to be cut at will; a loader whose order cannot be kept is bad input."""
+def make_feed(loader: Any) -> DataFeed:
+    """The feed of a loader; raises ``InputError`` for a loader whose order cannot be reproduced after a restart."""
     if not isinstance(loader, DataLoader):
         hint = "give batches() the torch.utils.data.DataLoader itself: it is cut for this rank there"
         raise InputError("loader", type(loader).__name__, hint)
@@ -116,4 +116,4 @@ def feed_of(loader: Any) -> Feed:
     else:
         hint = "its order cannot be kept over restarts; use shuffle=, or a DistributedSampler"
         raise InputError("loader.sampler", type(sampler).__name__, hint)
-    return Feed(loader, Epochs(len(loader.dataset), seed), short=not loader.drop_last)
+    return DataFeed(loader, Epochs(len(loader.dataset), seed), short=not loader.drop_last)

@@ -1,8 +1,9 @@
-"""How far gradients of ranks, or of two steps in a row, lie apart: squared norms of gradients that are there anyway.
+"""Squared gradient norms, from which the gradient noise scale is estimated.
 
-Looked at in some steps only, as often as the time for it allows: at a rank's own gradients while they wait to be
-averaged, and once more at the average. With one rank two steps in a row are compared, which takes a copy of the first
-one's. Behind Adam and its kin gradients are seen as the optimizer sees them, over the root of their second moment.
+Measured in some steps only, as often as the time budget allows: once on a rank's own gradients before they are
+averaged and once on the average. With one rank, two consecutive steps are compared, which needs a copy of the first
+one's gradients. With Adam and its variants, gradients are divided by the root of their second moment, as the optimizer
+does.
 """
 
 import time
@@ -19,7 +20,7 @@ from shoal.perf.noise import NoiseEstimate, from_norms
 
 
 class Gradients:
-    """Those of one model in this rank, ``world`` ranks in all."""
+    """Gradient measurements of one model in this rank; ``world`` is the number of ranks."""
 
     def __init__(self, model: Any, optimizer: Any, world: int) -> None:
         self._optimizer = optimizer
@@ -30,12 +31,12 @@ class Gradients:
         self._before: list[torch.Tensor] = []
         self._before_square = 0.0
         self.spent = 0.0
-        """Seconds of looking so far."""
+        """Seconds spent on measurements so far."""
         self._ready_at = self._reduced_at = 0.0
         self.local_square = 0.0
-        """Of this rank's own gradient in the step that was looked at."""
+        """Squared norm of this rank's own gradient in the measured step."""
         self.mean_square = 0.0
-        """Of the average over ranks."""
+        """Squared norm of the gradient averaged over ranks."""
         self._pair: tuple[float, float] | None = None
         if world > 1:
             if not isinstance(model, DistributedDataParallel):
@@ -45,7 +46,10 @@ class Gradients:
             model.register_comm_hook(None, self._reduce)
 
     def begin(self, *, look: bool) -> None:
-        """A step begins; whether its gradients are to be looked at. A step after one that was copied always is."""
+        """Start a step; ``look`` asks to measure it.
+
+        The step after a copied one completes the comparison if it is measured too.
+        """
         self._comparing, self._copied = look and self._copied, False
         self._looking = look and not self._comparing
         self.local_square = 0.0
@@ -53,11 +57,11 @@ class Gradients:
 
     @property
     def copied(self) -> bool:
-        """Whether the last step's gradients wait to be compared with the next one's."""
+        """Whether the last step's gradients were copied for comparison with the next step's."""
         return self._copied
 
     def before_step(self) -> None:
-        """Gradients are averaged and the optimizer is about to use them."""
+        """Measure, if this step is to be measured; called when gradients are averaged and not yet used."""
         if self._looking or self._comparing:
             self.spent += _seconds(self._look, self._parameters[0].device)
 
@@ -71,14 +75,14 @@ class Gradients:
             squares = self._before_square + self.mean_square
             self._pair = squares / 2, (squares + 2 * _product(self._before, seen)) / 4
             return
-        # Behind SGD they are the gradients themselves, which the next step overwrites.
+        # With SGD these are the gradients themselves, which the next step overwrites.
         if not self._before:
             self._before = [torch.empty_like(tensor) for tensor in seen]
         torch._foreach_copy_(self._before, seen)
         self._before_square, self._copied = self.mean_square, True
 
     def compared(self, batch: int) -> NoiseEstimate | None:
-        """What two steps in a row of one rank gave, once."""
+        """The noise estimate of two consecutive steps of a single rank, once; else None."""
         if self._pair is None:
             return None
         pair, self._pair = self._pair, None
@@ -86,7 +90,7 @@ class Gradients:
 
     @property
     def exposed(self) -> float:
-        """Seconds of the last step in which nothing was left to compute and ranks were not done averaging."""
+        """Seconds of the last step in which backward had finished and averaging had not."""
         return max(0.0, self._reduced_at - self._ready_at) if self._reduced_at and self._ready_at else 0.0
 
     def _reduce(self, _state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -95,7 +99,7 @@ class Gradients:
         if bucket.is_last():
             self._ready_at = time.perf_counter()
         mean = bucket.buffer().div_(self._world)
-        # The group's own method: what torch.distributed puts around it costs each short step as much as a look does.
+        # The group's own method: the wrapper of torch.distributed costs a short step as much as a measurement.
         return self._group.allreduce([mean]).get_future().then(self._reduced)
 
     def _look_at(self, bucket: dist.GradBucket) -> None:
@@ -106,7 +110,7 @@ class Gradients:
         return future.value()[0]
 
     def _seen(self, gradients: Sequence[Any], parameters: Sequence[Any]) -> list[torch.Tensor]:
-        """Gradients as the optimizer will see them."""
+        """Gradients divided by the root of their second moment, where the optimizer keeps one."""
         group = self._optimizer.param_groups[0]
         states = [self._optimizer.state.get(parameter, {}) for parameter in parameters]
         if "betas" not in group or not all("exp_avg_sq" in state and "step" in state for state in states):
@@ -119,8 +123,10 @@ class Gradients:
 
 
 def _seconds(look: Callable[[], None], device: torch.device) -> float:
-    """How long a look takes. A GPU's clock counts where there is one: the host's would also count, and so blame the
-    look for, what the GPU had still to do before it."""
+    """Seconds that a measurement takes. On a GPU, CUDA events are used.
+
+    The host's clock would include queued earlier work.
+    """
     if device.type != "cuda":
         began = time.perf_counter()
         look()

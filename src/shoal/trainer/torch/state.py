@@ -1,7 +1,7 @@
-"""All that a PyTorch run consists of, taken out and put back: model, optimizer, schedulers, random numbers.
+"""State of a PyTorch run, copied out and loaded back: model, optimizer, schedulers, random number generators.
 
-Replicated state is copied at once and written by rank 0 in its own time. Sharded state (FSDP2) is written by all ranks
-through ``torch.distributed.checkpoint``, which also cuts it anew for another number of them.
+Replicated state is copied at once and written by rank 0 in the background. Sharded state (FSDP2) is written by all
+ranks through ``torch.distributed.checkpoint``, which also reshards it for another number of ranks.
 """
 
 import random
@@ -22,18 +22,18 @@ _SHARDS = "shards"
 
 
 class Stateful(Protocol):
-    """What can say its state and take one back, as schedulers, scalers and the like do."""
+    """An object with a state dictionary: models, optimizers, learning-rate schedulers, gradient scalers."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All of its state."""
+        """The complete state."""
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
-        """Be in this state."""
+        """Load a state."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchState:
-    """The parts of a run whose state is kept; ``more`` are schedulers and whatever else goes on from step to step."""
+    """The parts of a run that a checkpoint stores; ``more`` holds schedulers and other stateful objects by name."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -41,8 +41,8 @@ class TorchState:
 
     @property
     def sharded(self) -> bool:
-        """Whether each rank holds a part of the parameters only."""
-        if "torch.distributed.tensor" not in sys.modules:  # to import it takes a second of every start
+        """Whether each rank holds only a shard of the parameters."""
+        if "torch.distributed.tensor" not in sys.modules:  # importing it takes a second
             return False
         from torch.distributed.tensor import DTensor
 
@@ -50,7 +50,7 @@ class TorchState:
 
     @property
     def mark(self) -> str:
-        """What says of a checkpoint that it is of this model: the names and shapes of all that it holds."""
+        """Fingerprint of the model and optimizer type: names and shapes of all tensors."""
         shapes = [(name, tuple(tensor.shape)) for name, tensor in self._plain.state_dict().items()]
         return f"{type(self.optimizer).__name__}-{zlib.crc32(repr(shapes).encode()):08x}"
 
@@ -61,14 +61,14 @@ class TorchState:
         return plain
 
     def copy(self) -> dict[str, Any]:
-        """All state that is the same in every rank, as it is now, in memory of its own."""
+        """A copy of all state that is equal in every rank, on the CPU."""
         state = {"more": {name: _copied(part.state_dict()) for name, part in self.more.items()}}
         if not self.sharded:
             state |= {"model": _copied(self._plain.state_dict()), "optimizer": _copied(self.optimizer.state_dict())}
         return state
 
     def save_shards(self, folder: Path, group: Any) -> Any:
-        """Begin to write sharded state, all ranks together; a future, once it has been copied."""
+        """Start to write sharded state, called by all ranks; returns a future when the state has been copied."""
         import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -77,7 +77,7 @@ class TorchState:
         return dcp.async_save(state, checkpoint_id=str(folder / _SHARDS), process_group=group)
 
     def load(self, folder: Path, group: Any) -> dict[str, Any]:
-        """Be in the state that was saved here; gives what was written beside it."""
+        """Load the state saved in ``folder``; returns the data stored beside it."""
         beside: dict[str, Any] = torch.load(folder / _FILE, map_location="cpu", weights_only=True)
         state = beside["state"]
         if self.sharded:
@@ -97,7 +97,7 @@ class TorchState:
 
 
 def write_beside(folder: Path, what: Mapping[str, Any]) -> None:
-    """Write the file of a checkpoint that rank 0 alone writes."""
+    """Write the checkpoint file that only rank 0 writes."""
     torch.save(dict(what), folder / _FILE)
 
 
@@ -112,7 +112,7 @@ def _copied(value: Any) -> Any:
 
 
 def random_state() -> dict[str, Any]:
-    """This process's random numbers to come: Python's, numpy's if it is in use, PyTorch's on all devices."""
+    """State of this process's random number generators: Python's, numpy's if imported, PyTorch's on all devices."""
     state: dict[str, Any] = {"python": _flat(random.getstate()), "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
         drawn: Any = np.random.get_state(legacy=True)
@@ -124,7 +124,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(states: Sequence[Mapping[str, Any]], rank: int, spice: int) -> None:
-    """Draw on where this rank's numbers ended; a rank that was not there then draws numbers of its own."""
+    """Restore the generators of this rank; a rank beyond those saved is seeded from ``spice`` and its number."""
     if rank >= len(states):
         torch.manual_seed(hash((spice, rank)))
         random.seed(hash((spice, rank)))

@@ -1,4 +1,4 @@
-"""Where a rank finds itself, read from its environment; without Shoal, a job of its own that nobody manages."""
+"""Rank, job and file paths of this process, read from its environment variables."""
 
 import os
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from shoal.core.job import BatchLimits
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankEnvironment:
     """One rank of one incarnation of a job.
 
-    ``job`` is None where Shoal did not start it. ``progress`` is the file the job writes, ``lease`` the one its agent
-    writes. ``work`` is how much there is to do, in whatever unit it was declared. ``batch`` is the batch size the job
-    was granted over all ranks, 0 where it may choose between ``limits`` itself, None where nothing was said.
+    ``job`` is None in a process that Shoal did not start. The job writes the file ``progress``; its agent writes the
+    file ``lease``. ``work`` is the job's declared work in its own unit. ``batch`` is the granted batch size over all
+    ranks, 0 where the job may choose one within ``limits``, None where none was granted.
     """
 
     job: str | None = None
@@ -34,14 +34,14 @@ class Place:
 
     @property
     def managed(self) -> bool:
-        """Whether Shoal started it."""
+        """Whether Shoal started this process."""
         return self.job is not None
 
 
-def read_place(environ: Mapping[str, str] | None = None) -> Place:
-    """The place this environment describes; a variable that says nonsense is an ``InputError`` that names it."""
+def read_rank_environment(environ: Mapping[str, str] | None = None) -> RankEnvironment:
+    """The rank that these variables describe; raises ``InputError`` naming a variable that cannot be read."""
     given = os.environ if environ is None else environ
-    rank = Place(
+    rank = RankEnvironment(
         rank=_integer(given, "RANK", 0),
         world=_integer(given, "WORLD_SIZE", 1),
         local_rank=_integer(given, "LOCAL_RANK", 0),
