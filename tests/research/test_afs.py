@@ -22,13 +22,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_figure_has_a_row_for_each_ratio_and_nothing_kept_is_run_again(folder: Path, tmp_path: Path) -> None:
     kept, told = tmp_path / "kept.jsonl", list[str]()
     wanted = variants(FIGURES.values())
-    results = measured(folder, wanted, traces=(4, 9), seeds=(0,), kept=Kept(kept), tell=told.append)
+    results = measured(folder, wanted, traces=(4, 9), seeds=(0,), kept=Kept(kept), announce=told.append)
     assert len(kept.read_text().splitlines()) == len(told) == 2 * len(wanted)
     for figure in FIGURES.values():
         made = figure_table(figure, results, (4, 9), (0,))
         assert [row[0].count(" / ") for row in made.cells()] == [1] * len(figure.ratios)
         assert made.notes() == [f"paper: {figure.paper}"]
-    again = measured(folder, wanted, traces=(4, 9), seeds=(0,), kept=Kept(kept), tell=told.append)
+    again = measured(folder, wanted, traces=(4, 9), seeds=(0,), kept=Kept(kept), announce=told.append)
     assert again == results
     assert len(told) == 2 * len(wanted), "what is kept is not run again"
 

@@ -29,7 +29,7 @@ def test_a_table_has_a_row_for_each_policy_and_one_of_the_public_figures(tmp_pat
         PolluxVariant("pollux"),
         *(PolluxVariant("rank", work) for work in ("", "hidden", "misjudged", "left misjudged")),
     )
-    setting = Setting(DATA, kept=Kept(tmp_path / "kept.jsonl"), tell=told.append)
+    setting = Setting(DATA, kept=Kept(tmp_path / "kept.jsonl"), announce=told.append)
     experiment = replace(EXPERIMENTS[0], variants=few)
     (made,) = experiment_tables(setting, experiment, (1,), JOBS)
     assert [row[0] for row in made.cells()] == [*map(str, few), "pollux, public"]

@@ -16,7 +16,7 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 def _made(setting: Setting) -> Sequence[Table]:
-    setting.tell("one run")
+    setting.announce("one run")
     count = setting.kept.get({"n": 1}, lambda: 1.5)
     columns = [Column("policy"), Column("share", ".0%")]
     return [table("a table", columns, [["fifo", count], ["srtf", None]], "2 for all", "quick" if setting.quick else "")]

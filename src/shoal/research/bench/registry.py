@@ -1,6 +1,6 @@
-"""The speed table: each bench runs in a process of its own and is measured in CPU seconds and peak memory.
+"""The speed table: each bench runs in its own process and is measured in CPU seconds and peak memory.
 
-Those of a live cluster are in seconds by the clock: what somebody waits for.
+Benches of a live cluster and of the trainer are in wall-clock seconds.
 """
 
 import json
@@ -33,10 +33,13 @@ from shoal.workload.schema import Job
 
 PHILLY = Path("traces/philly_pollux_82247.csv.gz")
 
+_TRAINER_NEEDS = ("torch", "shoal.research.trials")
+"""The wheel does not ship the trial rigs: these benches run from a checkout."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A figure to measure: what it is, what it may cost, and how to get it."""
+    """A bench: what it measures, its budgets, the data file and the modules it needs."""
 
     name: str
     what: str
@@ -44,12 +47,12 @@ class Bench:
     measure: Callable[[Path], dict[str, float]]
     budget_mb: float | None = None
     data: Path | None = None
-    library: str | None = None
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a bench came to; ``seconds`` is None where its data or a library it needs is not to be had."""
+    """Result of a bench; ``seconds`` is None where its data or a module it needs is missing."""
 
     name: str
     what: str
@@ -61,7 +64,7 @@ class Result:
 
     @property
     def met(self) -> bool | None:
-        """Whether it kept to its budget."""
+        """Whether the result is within its budgets; None without a result."""
         if self.seconds is None or self.peak_mb is None:
             return None
         return self.seconds <= self.budget_seconds and (self.budget_mb is None or self.peak_mb <= self.budget_mb)
@@ -69,10 +72,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """A first policy as a newcomer would write it: a loop over the jobs and a plain dict, first come, first served."""
+    """A policy as a newcomer writes it: a loop over the jobs and a plain dict, first come, first served."""
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Whatever fits, in order of arrival; running jobs first."""
+        """Grant what fits: running jobs first, then in order of arrival."""
         free = snapshot.cluster.total_gpus
         verdicts: dict[str, Verdict] = {}
         for job in sorted(snapshot.jobs.values(), key=lambda job: job.held == 0):
@@ -99,7 +102,7 @@ def _philly(cluster: str, policy: str) -> Callable[[Path], dict[str, float]]:
 
 
 def _live_cycles(policy: str) -> tuple[float, float]:
-    """CPU seconds to freeze, decide, seat and plan: when thousands start at once, and the median when one arrives."""
+    """CPU seconds of one cycle: when thousands of jobs start at once, and the median when one arrives."""
     chance = np.random.default_rng(7)
     sizes = chance.choice([1, 1, 1, 2, 4, 8], 10_200).tolist()
     work = chance.uniform(1e5, 1e6, 10_200).tolist()
@@ -238,14 +241,14 @@ def _trace(jobs: int, cluster: str, speeds: str) -> Callable[[Path], dict[str, f
 
 def _live() -> list[Bench]:
     """A control plane and agents as processes, asked over HTTP."""
-    alone = "300 submissions one by one, each durable before the next (150/s); by the clock"
-    batched = "10,000 submissions in batches of 1,000, durable (1,000/s); by the clock"
-    cancelled = "a cancelled job that heeds no warning is gone so long after its grace, the worst of 5; by the clock"
-    again = "a control plane killed with 10,000 live jobs answers again; by the clock"
+    alone = "300 submissions one by one, each durable before the next (150/s); wall clock"
+    batched = "10,000 submissions in batches of 1,000, durable (1,000/s); wall clock"
+    cancelled = "from the end of its grace until a cancelled job that ignores signals is gone, worst of 5; wall clock"
+    again = "a control plane killed with 10,000 live jobs answers again; wall clock"
     return [
         Bench("live-submit-each", alone, 2.0, lambda _: live.submissions(300, 1)),
         Bench("live-submit-batch", batched, 10.0, lambda _: live.submissions(10_000, 1000)),
-        Bench("live-start", "from submission to a job's first line, median of 11; by the clock", 0.5, _started),
+        Bench("live-start", "from submission to a job's first line, median of 11; wall clock", 0.5, _started),
         Bench("live-restart", again, 5.0, lambda _: live.restart(10_000)),
         Bench("live-idle", "an idle agent, CPU seconds a second, and its memory", 0.01, _idle, 60.0),
         Bench("live-cancel", cancelled, 0.2, lambda _: live.cancel()),
@@ -254,17 +257,17 @@ def _live() -> list[Bench]:
 
 def _trainer() -> list[Bench]:
     """Workers that join and leave a job that trains."""
-    larger = "two workers pause while two more join them, 2 MB of state, median of 30; by the clock"
-    smaller = "two workers pause while two others leave, median of 30; by the clock"
-    called_off = "a step gets longer by this while expansions are ordered and called off; by the clock"
-    session = "a step of 10 ms on four ranks gets longer by this under Shoal; by the clock"
-    noise = "the same where the noise scale is measured too, beside a step without Shoal; by the clock"
+    larger = "two workers pause while two more join them, 2 MB of state, median of 30; wall clock"
+    smaller = "two workers pause while two others leave, median of 30; wall clock"
+    called_off = "a step gets longer by this while expansions are ordered and called off; wall clock"
+    session = "a step of 10 ms on four ranks gets longer by this under Shoal; wall clock"
+    noise = "the same where the noise scale is measured too, beside a step without Shoal; wall clock"
     return [
-        Bench("trainer-expand", larger, 0.01, lambda _: trainer.expand(), library="torch"),
-        Bench("trainer-shrink", smaller, 0.003, lambda _: trainer.shrink(), library="torch"),
-        Bench("trainer-cancel", called_off, 0.0005, lambda _: trainer.cancel(), library="torch"),
-        Bench("trainer-session", session, 0.0001, lambda _: trainer.longer("session"), library="torch"),
-        Bench("trainer-noise", noise, 0.0003, lambda _: trainer.longer("noise"), library="torch"),
+        Bench("trainer-expand", larger, 0.01, lambda _: trainer.expand(), needs=_TRAINER_NEEDS),
+        Bench("trainer-shrink", smaller, 0.003, lambda _: trainer.shrink(), needs=_TRAINER_NEEDS),
+        Bench("trainer-cancel", called_off, 0.0005, lambda _: trainer.cancel(), needs=_TRAINER_NEEDS),
+        Bench("trainer-session", session, 0.0001, lambda _: trainer.longer("session"), needs=_TRAINER_NEEDS),
+        Bench("trainer-noise", noise, 0.0003, lambda _: trainer.longer("noise"), needs=_TRAINER_NEEDS),
     ]
 
 
@@ -314,7 +317,7 @@ BENCHES = {bench.name: bench for bench in _all()}
 
 
 def chosen(names: Sequence[str]) -> list[Bench]:
-    """The benches whose names are given, or begin with what is given; all of them for none."""
+    """The benches with these names or name prefixes; all benches if none is given."""
     if not names:
         return list(BENCHES.values())
     found: dict[str, Bench] = {}
@@ -326,15 +329,15 @@ def chosen(names: Sequence[str]) -> list[Bench]:
     return list(found.values())
 
 
-def measure(bench: Bench, data: Path) -> Result:
-    """Run one bench in a process of its own."""
+def measure(bench: Bench, data: Path | None) -> Result:
+    """Run one bench in a new process; ``data`` is the folder of public traces."""
     blank = Result(bench.name, bench.what, None, bench.budget_seconds, None, bench.budget_mb, {})
-    if bench.data is not None and not (data / bench.data).exists():
+    if bench.data is not None and not (data is not None and (data / bench.data).exists()):
         return blank
-    if bench.library is not None and find_spec(bench.library) is None:
+    if not all(find_spec(module) for module in bench.needs):
         return blank
     done = subprocess.run(
-        [sys.executable, "-m", "shoal.research.bench.registry", bench.name, str(data)],
+        [sys.executable, "-m", "shoal.research.bench.registry", bench.name, str(data or "")],
         check=True,
         capture_output=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},

@@ -13,13 +13,11 @@ from shoal.cli.output import json_option, print_json, print_table, warn
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    default=Path("../shared/data"),
     envvar="SHOAL_DATA",
-    show_default=True,
-    help="The folder of public traces; benches whose trace is not there are left out.",
+    help='Folder of public traces (or $SHOAL_DATA); benches that need a missing trace print "no data".',
 )
 @json_option
-def bench(names: tuple[str, ...], data: Path, as_json: bool) -> None:
+def bench(names: tuple[str, ...], data: Path | None, as_json: bool) -> None:
     """Measure the speed table of docs/benchmarks.md: CPU seconds on one core, each bench in its own process."""
     from shoal.research.bench.registry import chosen, measure
     from shoal.research.bench.solve import beside

@@ -1,4 +1,4 @@
-"""``shoal repro``: the papers' tables and figures, theirs beside ours."""
+"""``shoal repro``: the papers' tables and figures beside ours."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from shoal.cli.output import json_option, print_json, print_table, warn
 
 @click.group()
 def repro() -> None:
-    """Make a paper's tables and figures again: theirs, ours, the difference."""
+    """Reproduce the papers' tables and figures: theirs, ours, the difference."""
 
 
 @repro.command("list")
@@ -28,21 +28,21 @@ def list_all(as_json: bool) -> None:
 
 @repro.command()
 @click.argument("names", nargs=-1, required=True)
-@click.option("--quick", is_flag=True, help="A piece of the experiment, for a first look.")
+@click.option("--quick", is_flag=True, help="Run a small part of the experiment, about a minute.")
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    default=Path("../shared/data"),
     envvar="SHOAL_DATA",
-    show_default=True,
-    help="The folder of public traces.",
+    help="Folder of public traces (or $SHOAL_DATA).",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Keep every run's result here and find it again."
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Store results in this file; a later call reuses them.",
 )
 @json_option
-def run(names: tuple[str, ...], quick: bool, data: Path, out: Path | None, as_json: bool) -> None:
-    """Run some of them by NAME; `afs-*` stands for all that begin so."""
+def run(names: tuple[str, ...], quick: bool, data: Path | None, out: Path | None, as_json: bool) -> None:
+    """Run reproductions by NAME; `afs-*` selects all names that begin with `afs-`."""
     from shoal.research.repro.registry import chosen
     from shoal.research.repro.setting import Kept, Setting
 

@@ -170,9 +170,9 @@ def measured(
     seeds: Sequence[int] = SEEDS,
     jobs: int | None = None,
     kept: Kept | None = None,
-    tell: Callable[[str], None] | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> Results:
-    """All of these on all traces and seeds, but for what is ``kept``; ``tell`` hears of each before it is run."""
+    """All of these on all traces and seeds, but for what is ``kept``; ``announce`` hears of each before it is run."""
     results: dict[tuple[int, int, AfsVariant], AfsResult] = {}
     kept = kept or Kept()
     for number in traces:
@@ -180,8 +180,8 @@ def measured(
             for variant in wanted:
 
                 def make(number: int = number, seed: int = seed, variant: AfsVariant = variant) -> dict[str, object]:
-                    if tell is not None:
-                        tell(f"trace {number}, seed {seed}, {variant}")
+                    if announce is not None:
+                        announce(f"trace {number}, seed {seed}, {variant}")
                     return asdict(measure(folder, number, seed, variant, jobs))
 
                 key = {"afs": number, "seed": seed, "policy": variant.policy, "jobs": variant.jobs, "limit": jobs}
@@ -217,7 +217,7 @@ def _run(figure: PaperFigure, setting: Setting) -> list[Table]:
     traces, seeds = (QUICK_TRACES, SEEDS[:1]) if setting.quick else (TRACES, SEEDS)
     wanted = variants([figure])
     folder = setting.data / FOLDER
-    results = measured(folder, wanted, traces=traces, seeds=seeds, kept=setting.kept, tell=setting.tell)
+    results = measured(folder, wanted, traces=traces, seeds=seeds, kept=setting.kept, announce=setting.announce)
     return [figure_table(figure, results, traces, seeds)]
 
 

@@ -118,7 +118,7 @@ def tables(setting: Setting) -> list[Table]:
     for renting in chosen:
 
         def make(renting: Renting = renting) -> dict[str, Any]:
-            setting.tell(f"imagenet, {renting.name}")
+            setting.announce(f"imagenet, {renting.name}")
             return measure(traces, renting)
 
         key = {"pollux-9": renting.cloud, "nodes": renting.nodes}
@@ -143,7 +143,7 @@ def _others(setting: Setting, traces: str) -> Table:
         for renting in OTHERWISE:
 
             def make(renting: Renting = renting, model: str = model) -> dict[str, Any]:
-                setting.tell(f"{model}, {renting.name}")
+                setting.announce(f"{model}, {renting.name}")
                 return measure(traces, renting, model)
 
             results.append(setting.kept.get({"pollux-9": renting.cloud, "model": model}, make))

@@ -82,7 +82,7 @@ def compared(trial: FidelityCase, home: Path, setting: Setting) -> Compared:
     speeds = home / _SPEEDS
     speeds.write_text(json.dumps(declared()))
     scenario = Scenario(parse_cluster(CLUSTER), trial.spec(), throughputs=str(speeds))
-    play(home, scenario, [(task.at, trial.submission(task, environment())) for task in QUEUE], setting.tell)
+    play(home, scenario, [(task.at, trial.submission(task, environment())) for task in QUEUE], setting.announce)
     took = measured(home)
     live = read_history(JournalFile(home / JOURNAL).raw())
     simulated = simulate(trial, scenario, took)
@@ -242,7 +242,7 @@ def _run(setting: Setting) -> list[Table]:
         for trial in TRIALS:
 
             def make(trial: FidelityCase = trial, number: int = number) -> dict[str, object]:
-                setting.tell(f"{trial.spec()}, run {number + 1} of {repeats}")
+                setting.announce(f"{trial.spec()}, run {number + 1} of {repeats}")
                 with _home(setting, f"{trial.policy}-{number + 1}") as home:
                     return asdict(compared(trial, home, setting))
 

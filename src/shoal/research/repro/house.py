@@ -37,7 +37,7 @@ def least_mean_jct(data: Path, trace: str, seed: int, makespan: float, rho: floa
 
 def _measured(setting: Setting, trace: str, policy: str, seed: int) -> Mapping[str, float]:
     key = {"paper": "shockwave", "what": "compared", "trace": trace, "policy": policy, "case": seed}
-    setting.tell(f"trace {trace}, policy {policy}, order {seed}")
+    setting.announce(f"trace {trace}, policy {policy}, order {seed}")
     _, name, gpus = TRACES[trace]
     make = partial(_run, setting.data, trace, policy, name, gpus, seed)
     found: Mapping[str, float] = setting.kept.get(key, make)
@@ -51,7 +51,7 @@ def _run(data: Path, trace: str, policy: str, name: str, gpus: int, seed: int) -
 def _bound(setting: Setting, trace: str, seed: int, makespan: float, rho: float = inf) -> float:
     limit = None if rho == inf else rho
     key = {"paper": "house", "what": "least JCT", "trace": trace, "case": seed, "makespan": makespan, "rho": limit}
-    setting.tell(f"trace {trace}, order {seed}: least mean JCT by {makespan:,.0f} s, worst ρ {rho:.2f}")
+    setting.announce(f"trace {trace}, order {seed}: least mean JCT by {makespan:,.0f} s, worst ρ {rho:.2f}")
     found: float = setting.kept.get(key, lambda: least_mean_jct(setting.data, trace, seed, makespan, rho))
     return found
 

@@ -167,7 +167,7 @@ def tables(setting: Setting) -> list[Table]:
         for seed in seeds:
 
             def make(policy: str = policy, seed: int = seed) -> dict[str, Any]:
-                setting.tell(f"{trials} trials, seed {seed}, {policy}")
+                setting.announce(f"{trials} trials, seed {seed}, {policy}")
                 return asdict(measure(setting.data, policy, seed, trials))
 
             runs.append(setting.kept.get({"pollux-3": policy, "seed": seed, "trials": trials}, make))

@@ -317,7 +317,7 @@ def measured(
                 def make(
                     folder: str = folder, number: int = number, variant: PolluxVariant = variant
                 ) -> dict[str, object]:
-                    setting.tell(f"{folder} {number}, {variant}")
+                    setting.announce(f"{folder} {number}, {variant}")
                     return asdict(measure(setting.data, experiment, folder, number, variant, jobs))
 
                 key = kept_as(experiment, folder, number, variant, jobs)

@@ -1,4 +1,4 @@
-"""What every reproduction is given: where the public data lie, how thorough to be, and what was measured before."""
+"""Settings of a reproduction: the folder of public data, its extent, and stored results of earlier runs."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,9 +11,9 @@ from shoal.core.errors import InputError
 
 @dataclass(slots=True)
 class Kept:
-    """Results kept in a file, one line of JSON each, so that what was measured once is not measured again.
+    """Results stored in a file, one JSON line each, so that no run is repeated; in memory without a file.
 
-    Without a file they are kept as long as this lives. A key is whatever a run depends on, as plain JSON.
+    A key holds everything a run depends on, as plain JSON.
     """
 
     file: Path | None = None
@@ -31,7 +31,7 @@ class Kept:
                 raise InputError("out", str(self.file), hint) from error
 
     def get(self, key: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """The kept result of this key; made now, and kept, where there is none."""
+        """The stored result of this key; computed by ``make`` and stored if there is none."""
         found = self._known.get(_key(key))
         if found is None:
             found = self._known[_key(key)] = make()
@@ -47,12 +47,19 @@ def _key(key: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """``data`` is the folder of public traces; ``quick`` asks for a piece of the experiment that takes a minute or so.
+    """``folder`` holds the public traces; ``quick`` asks for a part of the experiment that takes about a minute.
 
-    ``tell`` hears of every run before it is made.
+    ``announce`` is called with a line of text before each run.
     """
 
-    data: Path
+    folder: Path | None
     quick: bool = False
     kept: Kept = field(default_factory=Kept)
-    tell: Callable[[str], None] = lambda _: None
+    announce: Callable[[str], None] = lambda _: None
+
+    @property
+    def data(self) -> Path:
+        """The folder of public traces; raises ``InputError`` if none was given."""
+        if self.folder is None:
+            raise InputError("data", None, "name the folder of public traces with --data DIR or $SHOAL_DATA")
+        return self.folder

@@ -199,7 +199,7 @@ def _beside(setting: Setting) -> list[Table]:
         theirs = shipped(setting.data, name)
         rows.append([f"{baseline}, shipped", theirs["makespan"], None, theirs["avg_jct"], None, None])
         for number, choice in enumerate(choices):
-            setting.tell(f"{baseline}: {choice.words}")
+            setting.announce(f"{baseline}: {choice.words}")
             key = {"paper": "shockwave", "what": "shipped", "baseline": baseline, "choice": number}
             measured = setting.kept.get(key, partial(choice.measured, setting.data, theirs))
             rows.append([choice.words, *measured])

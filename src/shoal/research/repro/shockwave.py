@@ -146,7 +146,7 @@ def _row(setting: Setting, key: Mapping[str, Any], cases: Sequence[Callable[[], 
     found = []
     for number, make in enumerate(cases):
         whole = {"paper": "shockwave", **key, "case": number}
-        setting.tell(", ".join(f"{name} {value}" for name, value in whole.items()))
+        setting.announce(", ".join(f"{name} {value}" for name, value in whole.items()))
         found.append(setting.kept.get(whole, lambda make=make: measure(setting.data, make())))  # type: ignore[misc]
     worst = [max(f[name] for f in found) for name in ("rho", "rho_averaged")]
     mean = {name: fmean(f[name] for f in found) for name in ("makespan", "jct", "unfair", "restarts")}

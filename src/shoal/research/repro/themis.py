@@ -402,13 +402,13 @@ def _figure(
     setting: Setting,
 ) -> Sequence[Table]:
     seeds, trials = _scale(setting)
-    made = drawn(measured(needed(seeds), trials, setting.tell, setting.kept), seeds)
+    made = drawn(measured(needed(seeds), trials, setting.announce, setting.kept), seeds)
     return made if isinstance(made, tuple) else (made,)
 
 
 def _lies(setting: Setting) -> list[Table]:
     seeds, _ = _scale(setting)
-    return [by_lie(contest, told_lies(contest, seeds, setting.tell, setting.kept)) for contest in contests()]
+    return [by_lie(contest, told_lies(contest, seeds, setting.announce, setting.kept)) for contest in contests()]
 
 
 _PAPER = "Themis (NSDI '20)"
