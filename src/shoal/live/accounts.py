@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
-from shoal.core.commands import Command, Resize, Stop
+from shoal.core.commands import Command, Decided, Resize, Stop
 from shoal.core.events import (
     BatchChanged,
     Event,
@@ -26,7 +26,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
-from shoal.store.codec import Decided, Record
+from shoal.store.codec import Record
 
 _NOTHING = Launch("job", ())
 _Ran: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed

@@ -361,7 +361,7 @@ class RunRegistry:
             if report_filter.is_news(known, report) and (grown or now - job.profiled_at >= EVERY):
                 job.profile, job.profiled_at = report, now
                 self._tell_pace(gang, now, said.rate, done)
-                self.events.append(JobProfiled(now, gang.job, gang.incarnation, said.rate, done, report, loud=grown))
+                self.events.append(JobProfiled(now, gang.job, gang.incarnation, said.rate, done, report, urgent=grown))
         elif said.batch_size is not None and said.batch_size != job.batch_size and gang.batch != ADAPTIVE:
             before, job.batch_size = job.batch_size, said.batch_size
             if before is not None:
