@@ -1,7 +1,6 @@
 """The whole ring: whatever a policy wants within its contract, nothing is lost, doubled or told otherwise on replay."""
 
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from shoal.core.commands import Decided, Start, Stop
 from shoal.core.decision import Decision, Grant, Refusal, Verdict
-from shoal.core.errors import PolicyError
 from shoal.core.events import EventBatch, JobCompleted, JobStopped
 from shoal.core.interfaces import Policy
 from shoal.core.lifecycle import JobState
@@ -172,34 +170,3 @@ def test_a_run_by_hand() -> None:
         (42.0, Start, 0),
     ]
     assert [at for at, _ in run.story("a")] == [0.0, 10.0, 12.0, 30.0, 42.0]
-
-
-BROKEN: dict[str, tuple[Verdict | None, float, str]] = {
-    "forgets a job": (None, inf, "no verdict for live job 'a'"),
-    "grants a kind that is not there": (Grant(1, kind="tpu"), inf, "'tpu'"),
-    "shares with a stranger": (Grant(1, shared_with="nobody"), inf, "'nobody'"),
-    "reviews at once": (Grant(1), 0.0, "not after"),
-    "reviews in the past": (Grant(1), -5.0, "not after"),
-    "reviews at no time": (Grant(1), float("nan"), "not after"),
-}
-
-
-@pytest.mark.parametrize(("verdict", "review_at", "said"), BROKEN.values(), ids=BROKEN.keys())
-def test_a_policy_that_breaks_its_contract_is_told_how(verdict: Verdict | None, review_at: float, said: str) -> None:
-    @dataclass(frozen=True)
-    class Broken:
-        def decide(self, snapshot: Snapshot) -> Decision:
-            return Decision({} if verdict is None else dict.fromkeys(snapshot.ids, verdict), review_at)
-
-    with pytest.raises(PolicyError, match=said):
-        simulate(Broken(), [job("a")])
-
-
-def test_a_verdict_for_a_job_that_is_not_there_is_refused() -> None:
-    @dataclass(frozen=True)
-    class Generous:
-        def decide(self, snapshot: Snapshot) -> Decision:
-            return Decision({**dict.fromkeys(snapshot.ids, Refusal()), "ghost": Grant(1)})
-
-    with pytest.raises(PolicyError, match="'ghost', which is not a live job"):
-        simulate(Generous(), [job("a")])

@@ -5,7 +5,7 @@ The tree is small on purpose::
     ShoalError
     ├── InputError      something a person wrote is wrong: exit code 2
     ├── JournalError    a journal is not what it claims to be: exit code 2
-    └── PolicyError     a policy broke its contract: exit code 1
+    └── PolicyError     a policy broke its contract: exit code 2
 """
 
 import difflib
@@ -44,7 +44,9 @@ class JournalError(ShoalError):
 
 
 class PolicyError(ShoalError):
-    """A policy broke its contract: a verdict missing, a job unknown, more granted than there is."""
+    """A policy failed or broke its contract, as by a missing verdict or an unknown job; the text names the policy."""
+
+    exit_code = 2
 
 
 _MOST_LISTED = 50
