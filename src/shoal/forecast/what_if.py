@@ -29,7 +29,7 @@ from shoal.core.units import JobId, Seconds, TenantId
 from shoal.engine.loop import Loop
 from shoal.engine.replay import Scheduler, fold
 from shoal.forecast.fork import Fork
-from shoal.forecast.history import Memoir, WorkHistory
+from shoal.forecast.history import NextReview
 from shoal.live.admission import Admission
 from shoal.perf.work_prior import DECLARED_SPREAD
 from shoal.report.compare import t_interval
@@ -71,14 +71,13 @@ class Present:
 
     scenario: Scenario
     crew: Scheduler
-    past: WorkHistory
     review_at: Seconds
     records: int
 
     def fork(self, arrivals: Sequence[JobSpec] = ()) -> Fork:
         """This moment as the middle of a simulation, in which these jobs are yet to come."""
         cost = RestartCost.parse(self.scenario.restart_cost)
-        return Fork.of(self.crew.state, self.past, self.scenario.speeds(), cost, arrivals)
+        return Fork.of(self.crew.state, self.scenario.speeds(), cost, arrivals)
 
 
 def read_present(source: Source, now: Seconds, *, added: Sequence[Node] = (), most: int | None = None) -> Present:
@@ -86,12 +85,12 @@ def read_present(source: Source, now: Seconds, *, added: Sequence[Node] = (), mo
     settings = _last_settings(source, most)
     scenario = Scenario.of_settings(settings)
     scenario = replace(scenario, cluster=Topology((*scenario.cluster.nodes, *added), scenario.cluster.types))
-    memoir = Memoir()
+    review = NextReview()
     crew = scenario.make_crew()
-    state = fold(memoir.read(islice(_records(source), most)), crew.state)
+    state = fold(review.read(islice(_records(source), most)), crew.state)
     if now > state.now:
         state.apply_events(now, ())
-    return Present(scenario, crew, memoir.past(), max(memoir.review_at, state.now), memoir.records)
+    return Present(scenario, crew, max(review.at, state.now), review.records)
 
 
 def _records(source: Source) -> Iterator[Record]:
