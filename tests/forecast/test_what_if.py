@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.core.commands import Decided
 from shoal.core.errors import InputError, JournalError
 from shoal.core.events import EventBatch, JobCompleted
 from shoal.core.job import JobSpec
 from shoal.engine.loop import Loop
 from shoal.engine.moves import StopStartPlanner
 from shoal.forecast.fork import Fork
-from shoal.forecast.history import WorkHistory
 from shoal.forecast.what_if import AS_IT_IS, Branch, forecast, read_present, what_if
 from shoal.scenario.scenario import PLACERS, Scenario, make_backend
 from shoal.scenario.specs import read_cluster
 from shoal.sim.truth import RestartCost
-from shoal.store.codec import Decided, Header, Record
+from shoal.store.codec import Header, Record
 from shoal.store.journal import JournalFile, MemoryJournal, SqliteJournal
 from shoal.testing.builders import job
 from shoal.wire.messages import Submission, WhatIf
@@ -115,8 +115,7 @@ def test_what_gavel_remembers_is_forked_with_a_state_and_forgotten_with_a_journa
     for _ in range(middle + 1):
         loop.cycle()
     arrivals = tale.specs[len(loop.state.register.specs) :]
-    nothing = WorkHistory({}, np.zeros(0))
-    fork = Fork.of(loop.state, nothing, scenario.speeds(), RestartCost.parse(scenario.restart_cost), arrivals)
+    fork = Fork.of(loop.state, scenario.speeds(), RestartCost.parse(scenario.restart_cost), arrivals)
     journal = MemoryJournal()
     Branch(AS_IT_IS, scenario, scenario.make_crew(), fork, loop.review_at).loop(journal, seed=0, spread=0.0).run()
     rest, after = tuple(journal.read()), tale.records[tale.ends[middle] :]
@@ -135,7 +134,7 @@ def test_forking_changes_nothing_in_the_state_that_is_forked() -> None:
     while loop.cycle():
         if len(journal.records) % 100 == 0:
             forks += 1
-            fork = Fork.of(loop.state, WorkHistory({}, np.zeros(0)), scenario.speeds(), RestartCost())
+            fork = Fork.of(loop.state, scenario.speeds(), RestartCost())
             Branch(AS_IT_IS, scenario, scenario.make_crew(), fork, loop.review_at).loop(MemoryJournal(), seed=1).run()
     assert forks > 3
     assert tuple(journal.read()) == tell(scenario, *rows).records[1:]

@@ -1,1 +1,1 @@
-"""The nouns of the ring and its one state machine; nothing here knows of a policy, a clock or a file."""
+"""The values of the ring, its protocols and its one state machine; no policy, no clock and no I/O."""

@@ -1,7 +1,7 @@
-"""What an app and a cluster that auctions GPUs say to each other: how the app stands, and what GPUs are worth to it.
+"""Values exchanged between an app and a cluster that auctions GPUs: the app's standing, and its valuation of GPUs.
 
-Values only. ``check_rows`` is the rule by which an app may speak for itself: more GPUs are worth something to it, and
-no more than in proportion. So a lie about GPUs is worth no more than one about work.
+``check_rows`` is the rule a valuation must meet: more GPUs shorten the app's time, at most in proportion. So a false
+valuation of GPUs gains an app no more than a false declaration of work.
 
 References: Themis (NSDI '20) §4.2.
 """
@@ -14,15 +14,15 @@ from shoal.core.errors import InputError
 from shoal.core.units import JobNumber, Seconds
 
 Rows: TypeAlias = tuple[tuple[int, Seconds], ...]
-"""A valuation: GPUs held for good, ascending, and the seconds until the app would be done with them, falling."""
+"""A valuation: numbers of GPUs held until the end, ascending, and the seconds the app would then take, falling."""
 
 _ROUNDING = 1e-9
-"""What a quotient may lose on its way through a wire."""
+"""Relative rounding error allowed in a valuation that was sent as text."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandingBid:
-    """What an app said at a time GPUs are worth to it, with the jobs it had then."""
+    """The valuation an app declared at a time, with the jobs it had then."""
 
     at: Seconds
     jobs: tuple[JobNumber, ...]
@@ -31,9 +31,9 @@ class StandingBid:
 
 @dataclass(frozen=True, slots=True)
 class OnOffer:
-    """What of a kind will be auctioned next, and when, at the latest: None where nothing is leased.
+    """GPUs of one kind in the next auction, which is held by ``until``; None if none of them is leased.
 
-    ``machines`` are how many GPUs a machine has, and how many such machines are up.
+    ``machines`` are pairs (GPUs per machine, machines of that size that are up).
     """
 
     kind: str
@@ -44,10 +44,10 @@ class OnOffer:
 
 @dataclass(frozen=True, slots=True)
 class JobLeft:
-    """What is left of a job as the cluster sees it: the ``part`` of its work, and the seconds that takes.
+    """What is left of a job, as the cluster sees it: ``part`` is the fraction of its work.
 
-    ``seconds`` are by number of GPUs, from the fewest to the most it can use of the app's kind; none where it can use
-    none.
+    ``seconds`` is the time left by number of GPUs, from ``least`` to the most the job can use of the app's kind; empty
+    if it cannot use that kind.
     """
 
     job: JobNumber
@@ -58,11 +58,11 @@ class JobLeft:
 
 @dataclass(frozen=True, slots=True)
 class AppStanding:
-    """How an app stands before the next auction.
+    """An app's standing before the next auction.
 
-    ``rho`` is its finish-time fairness as the arbiter sees it. ``kind`` is the one that suits its jobs best, on which
-    it values GPUs, ``most`` how many of them it could hold at once. ``said`` is whether what it last said of itself
-    counts now.
+    ``rho`` is its finish-time fairness as the arbiter sees it. ``kind`` is the kind that suits its jobs best, which its
+    valuation is about, and ``most`` the number of those GPUs it could hold at once. ``said`` is whether the app's last
+    valuation is in force.
     """
 
     rho: float
@@ -74,7 +74,7 @@ class AppStanding:
 
 
 def check_rows(rows: Sequence[tuple[int, Seconds]], most: int) -> Rows:
-    """The rows as a valuation, or an ``InputError`` that names the first that cannot be one."""
+    """Return the rows as a valuation, or raise an ``InputError`` that names the first row at fault."""
     before: tuple[int, Seconds] | None = None
     for number, (gpus, seconds) in enumerate(rows):
         where = f"rows[{number}]"

@@ -1,11 +1,12 @@
-"""The live jobs as arrays: what never changes about them, what does, and what follows from both.
+"""The live jobs as arrays: what their owners declared, what has changed since, and what follows from both.
 
-Every array refuses to be written. A column is gathered, or computed, when it is first read.
+Every array is read-only. A column is gathered, or computed, when it is first read.
 """
 
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
 from shoal.core.units import Seconds
 
+_A = TypeVar("_A", bound=NDArray[Any])
+
 
 @dataclass(slots=True)
 class StaticColumns:
-    """What a person declared of a job, by admission number; only ever appended to."""
+    """What owners declared of their jobs, by admission number; only ever appended to."""
 
     submitted: Floats
     gpus: Int32s
@@ -29,238 +32,185 @@ class StaticColumns:
     app: Int32s
 
 
-F_ATTAINED, F_RUN, F_DONE, F_SINCE, F_PROGRESS_SINCE, F_RATE, F_CRASH_DONE, F_SPEEDS = range(8)
-"""Rows of the block of changing floats; the speeds by kind follow."""
+class FloatRow:
+    """Rows of the state's block of floats that change; from ``SPEEDS`` on there is a row for each kind."""
 
-I_STATE, I_HELD, I_KIND, I_INCARNATION, I_SEATS, I_PARTNER, I_STARTS, I_CRASHES, I_BATCH, I_MEASURED, I_ROWS = range(11)
-"""Rows of the block of changing integers."""
+    ATTAINED, RUN, DONE, SINCE, PROGRESS_SINCE, RATE, SPEEDS = range(7)
 
 
-def sealed(array: NDArray[np.generic]) -> None:
-    """Make an array read-only."""
+class IntRow:
+    """Rows of the state's block of integers that change; ``COUNT`` is their number."""
+
+    STATE, HELD, KIND, INCARNATION, SEATS, PARTNER, STARTS, CRASHES, BATCH, MEASURED, COUNT = range(11)
+
+
+def sealed(array: _A) -> _A:
+    """Make an array read-only and return it."""
     array.flags.writeable = False
+    return array
+
+
+class _LiveRows(Generic[_A]):
+    """Rows of a block of the state for the live jobs only, each gathered when it is first read."""
+
+    __slots__ = ("_block", "_columns", "_live")
+
+    def __init__(self, block: _A, live: Indices) -> None:
+        self._block: _A | None = block
+        self._live = live
+        self._columns: list[_A | None] = [None] * len(block)
+
+    def __getitem__(self, row: int) -> _A:
+        column = self._columns[row]
+        if column is None:
+            assert self._block is not None
+            column = self._columns[row] = sealed(self._block[row].take(self._live))
+        return column
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def secure(self) -> None:
+        """Gather every row, after which the block may change."""
+        for row in range(len(self)):
+            self[row]
+        self._block = None
+
+
+class _Declared(Generic[_A]):
+    """A static column, gathered for the live jobs when it is first read."""
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, columns: "Columns", owner: type | None = None) -> _A:
+        column: _A = sealed(getattr(columns._static, self._name)[columns.rows])
+        columns.__dict__[self._name] = column  # from now on found there
+        return column
+
+
+class _Int:
+    """A row of the integers that change."""
+
+    def __init__(self, row: int, doc: str) -> None:
+        self._row = row
+        self.__doc__ = doc
+
+    def __get__(self, columns: "Columns", owner: type | None = None) -> Int32s:
+        return columns._ints[self._row]
 
 
 class Columns:
-    """The live jobs as arrays, in order of admission. A column is gathered, or computed, when it is first read.
+    """The live jobs as arrays, in order of admission.
 
-    Until then it is read off the state's own blocks; the state calls ``secure`` before it changes them if anyone
-    still holds these columns, so a snapshot shows its moment for as long as it is kept.
+    Columns are gathered from the state's own blocks. The state calls ``secure`` before it changes these if anyone
+    still holds the columns, so a snapshot shows its moment for as long as it is kept.
     """
 
     def __init__(self, now: Seconds, rows: Indices, static: StaticColumns, floats: Floats, ints: Int32s) -> None:
-        sealed(rows)
         self.now = now
-        self.rows = rows
+        self.rows = sealed(rows)
         """Admission numbers, ascending."""
         self._static = static
-        self._float_block: Floats | None = floats
-        self._int_block: Int32s | None = ints
-        self._float_rows: list[Floats | None] = [None] * len(floats)
-        self._int_rows: list[Int32s | None] = [None] * len(ints)
+        self._floats = _LiveRows(floats, rows)
+        self._ints = _LiveRows(ints, rows)
 
     def secure(self) -> None:
-        """Gather what nobody has read yet; afterwards the state's blocks may change."""
-        for row in range(len(self._float_rows)):
-            self._float(row)
-        for row in range(len(self._int_rows)):
-            self._int(row)
-        self._float_block = self._int_block = None
-
-    def _float(self, row: int) -> Floats:
-        column = self._float_rows[row]
-        if column is None:
-            assert self._float_block is not None
-            column = self._float_block[row].take(self.rows)
-            sealed(column)
-            self._float_rows[row] = column
-        return column
-
-    def _int(self, row: int) -> Int32s:
-        column = self._int_rows[row]
-        if column is None:
-            assert self._int_block is not None
-            column = self._int_block[row].take(self.rows)
-            sealed(column)
-            self._int_rows[row] = column
-        return column
+        """Gather what has not been read yet, after which the state's blocks may change."""
+        self._floats.secure()
+        self._ints.secure()
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def declaring(self, work: Floats) -> "Columns":
-        """The same jobs at the same moment, had they declared so much work in all."""
-        other, work = copy(self), work.copy()
-        sealed(work)
-        for follows in ("remaining", "remaining_seconds"):
-            other.__dict__.pop(follows, None)
-        other.__dict__["work"] = work
+    def with_work(self, work: Floats) -> "Columns":
+        """Return the same columns as if the jobs had declared this total work."""
+        other = copy(self)
+        for derived in ("remaining", "remaining_seconds"):
+            other.__dict__.pop(derived, None)
+        other.__dict__["work"] = sealed(work.copy())
         return other
 
-    def _gather(self, column: NDArray[np.generic]) -> NDArray[np.generic]:
-        gathered = column[self.rows]
-        sealed(gathered)
-        return gathered
+    submitted = _Declared[Floats]("Time of submission, seconds.")
+    gpus = _Declared[Int32s]("GPUs of the requested gang.")
+    min_gpus = _Declared[Int32s]("Fewest GPUs the job can run on.")
+    max_gpus = _Declared[Int32s]("Most GPUs the job can use.")
+    weight = _Declared[Floats]("The job's weight.")
+    work = _Declared[Floats]("Declared total work, in the job's own unit; infinity if not declared.")
+    deadline = _Declared[Floats]("Time by which the job should be done; infinity if not declared.")
+    tenant = _Declared[Int32s]("Index of the job's tenant.")
+    app = _Declared[Int32s]("Index of the job's app; a job outside any app has an index of its own.")
 
-    @cached_property
-    def submitted(self) -> Floats:
-        """When each was submitted."""
-        return self._gather(self._static.submitted)  # type: ignore[return-value]
-
-    @cached_property
-    def gpus(self) -> Int32s:
-        """The gang each asked for."""
-        return self._gather(self._static.gpus)  # type: ignore[return-value]
-
-    @cached_property
-    def min_gpus(self) -> Int32s:
-        """The fewest GPUs each can run on."""
-        return self._gather(self._static.min_gpus)  # type: ignore[return-value]
-
-    @cached_property
-    def max_gpus(self) -> Int32s:
-        """The most GPUs each can use."""
-        return self._gather(self._static.max_gpus)  # type: ignore[return-value]
-
-    @cached_property
-    def weight(self) -> Floats:
-        """Each job's weight."""
-        return self._gather(self._static.weight)  # type: ignore[return-value]
-
-    @cached_property
-    def work(self) -> Floats:
-        """Declared total work, in the job's own unit; infinity when not declared."""
-        return self._gather(self._static.work)  # type: ignore[return-value]
-
-    @cached_property
-    def deadline(self) -> Floats:
-        """When each wants to be done; infinity when it does not say."""
-        return self._gather(self._static.deadline)  # type: ignore[return-value]
-
-    @cached_property
-    def tenant(self) -> Int32s:
-        """Index of each job's tenant."""
-        return self._gather(self._static.tenant)  # type: ignore[return-value]
-
-    @cached_property
-    def app(self) -> Int32s:
-        """Index of each job's app; jobs outside any app have one of their own."""
-        return self._gather(self._static.app)  # type: ignore[return-value]
-
-    @property
-    def state(self) -> Int32s:
-        """Each job's ``JobState``."""
-        return self._int(I_STATE)
-
-    @property
-    def held(self) -> Int32s:
-        """GPUs held now; 0 when waiting."""
-        return self._int(I_HELD)
-
-    @property
-    def kind(self) -> Int32s:
-        """Index of the kind held now; −1 when waiting."""
-        return self._int(I_KIND)
-
-    @property
-    def incarnation(self) -> Int32s:
-        """How often each has been started or resized."""
-        return self._int(I_INCARNATION)
-
-    @property
-    def seats(self) -> Int32s:
-        """Index into the table of placements; −1 when waiting."""
-        return self._int(I_SEATS)
-
-    @property
-    def partner(self) -> Int32s:
-        """Admission number of the job GPUs are shared with; −1 for none."""
-        return self._int(I_PARTNER)
-
-    @property
-    def starts(self) -> Int32s:
-        """How often each was started."""
-        return self._int(I_STARTS)
-
-    @property
-    def crashes(self) -> Int32s:
-        """How often in a row each crashed through its own fault without getting further in between."""
-        return self._int(I_CRASHES)
-
-    @property
-    def batch_size(self) -> Int32s:
-        """The batch size each runs at, as last reported; 0 when unknown."""
-        return self._int(I_BATCH)
-
-    @property
-    def measured(self) -> Int32s:
-        """Head of each job's chain of measurements; −1 for none."""
-        return self._int(I_MEASURED)
+    state = _Int(IntRow.STATE, "The job's ``JobState``.")
+    held = _Int(IntRow.HELD, "GPUs held now; 0 while waiting.")
+    kind = _Int(IntRow.KIND, "Index of the kind held now; −1 while waiting.")
+    incarnation = _Int(IntRow.INCARNATION, "Number of times the job was started or resized.")
+    seats = _Int(IntRow.SEATS, "Index into the table of placements; −1 while waiting.")
+    partner = _Int(IntRow.PARTNER, "Admission number of the job GPUs are shared with; −1 for none.")
+    starts = _Int(IntRow.STARTS, "Number of times the job was started.")
+    crashes = _Int(IntRow.CRASHES, "Crashes in a row that the job is to blame for (see ``core.retry``).")
+    batch_size = _Int(IntRow.BATCH, "Batch size as last reported, samples; 0 if unknown.")
+    measured = _Int(IntRow.MEASURED, "Head of the job's chain of measurements; −1 for none.")
 
     @property
     def since(self) -> Floats:
-        """When each got the GPUs it holds; meaningless for a waiting job."""
-        return self._float(F_SINCE)
+        """Time at which the job got the GPUs it holds; meaningless for a waiting job."""
+        return self._floats[FloatRow.SINCE]
 
     @property
     def rate(self) -> Floats:
         """Measured progress per second; 0 unless running."""
-        return self._float(F_RATE)
+        return self._floats[FloatRow.RATE]
 
     @cached_property
     def attained(self) -> Floats:
-        """GPU-seconds each has held until now."""
-        return self._until_now(F_ATTAINED, self.held)
+        """GPU-seconds held until now."""
+        return self._until_now(FloatRow.ATTAINED, self.held)
 
     @cached_property
     def run_seconds(self) -> Floats:
-        """Seconds each has held GPUs until now."""
-        return self._until_now(F_RUN, self.held > 0)
+        """Seconds with GPUs until now."""
+        return self._until_now(FloatRow.RUN, self.held > 0)
 
-    def _until_now(self, row: int, speed: Int32s | Flags) -> Floats:
-        column: Floats = self._float(row) + speed * (self.now - self._float(F_SINCE))
-        sealed(column)
-        return column
+    def _until_now(self, row: int, per_second: Int32s | Flags) -> Floats:
+        column: Floats = self._floats[row] + per_second * (self.now - self.since)
+        return sealed(column)
 
     @cached_property
     def done(self) -> Floats:
-        """Progress until now, in the job's own unit, going on at the last measured rate."""
-        done: Floats = self._float(F_DONE) + self.rate * (self.now - self._float(F_PROGRESS_SINCE))
-        sealed(done)
-        return done
+        """Progress until now, in the job's own unit, extrapolated at the last measured rate."""
+        done: Floats = self._floats[FloatRow.DONE] + self.rate * (self.now - self._floats[FloatRow.PROGRESS_SINCE])
+        return sealed(done)
 
     @cached_property
     def speeds(self) -> Floats:
-        """By job and kind: estimated rate of the requested gang; 0 where the job cannot run."""
-        kinds = range(F_SPEEDS, len(self._float_rows))
-        table: Floats = np.stack([self._float(k) for k in kinds], axis=1) if kinds else np.zeros((len(self), 0))
-        sealed(table)
-        return table
+        """Jobs × kinds: estimated rate of the requested gang; 0 where the job cannot run."""
+        kinds = range(FloatRow.SPEEDS, len(self._floats))
+        return sealed(np.stack([self._floats[k] for k in kinds], axis=1) if kinds else np.zeros((len(self), 0)))
 
     @cached_property
     def best_speed(self) -> Floats:
-        """The estimated rate of the requested gang on the kind that suits the job best; 0 if none does."""
-        if len(self._float_rows) == F_SPEEDS + 1:
-            return self._float(F_SPEEDS)
+        """Estimated rate of the requested gang on the job's best kind; 0 if it can run on none."""
+        if len(self._floats) == FloatRow.SPEEDS + 1:
+            return self._floats[FloatRow.SPEEDS]
         best: Floats = self.speeds.max(axis=1, initial=0.0)
-        sealed(best)
-        return best
+        return sealed(best)
 
     @cached_property
     def remaining(self) -> Floats:
-        """Declared work not yet done, never negative; infinity when not declared."""
+        """Declared work not yet done, never negative; infinity if not declared."""
         left: Floats = np.maximum(self.work - self.done, 0.0)
-        sealed(left)
-        return left
+        return sealed(left)
 
     @cached_property
     def remaining_seconds(self) -> Floats:
-        """Estimated run time left with the requested gang on the best kind; infinity when unknown or impossible."""
+        """Estimated run time left with the requested gang on the best kind; infinity if unknown or impossible."""
         speed = self.best_speed
-        if speed.all():
-            left: Floats = self.remaining / speed
-        else:
-            left = np.full(len(self), np.inf)
-            np.divide(self.remaining, speed, out=left, where=speed > 0)
-        sealed(left)
-        return left
+        if speed.all():  # several times as fast as a division with a mask
+            return sealed(self.remaining / speed)
+        left = np.full(len(self), np.inf)
+        np.divide(self.remaining, speed, out=left, where=speed > 0)
+        return sealed(left)

@@ -1,11 +1,9 @@
-"""Errors a person can act on: each names the field, the value and the way out.
+"""Errors a person can act on: each names the field, the value and the way out::
 
-The tree is small on purpose::
-
-    ShoalError
-    ├── InputError      something a person wrote is wrong: exit code 2
-    ├── JournalError    a journal is not what it claims to be: exit code 2
-    └── PolicyError     a policy broke its contract: exit code 1
+ShoalError
+├── InputError      something a person wrote is wrong: exit code 2
+├── JournalError    a journal is not what it claims to be: exit code 2
+└── PolicyError     a policy broke its contract: exit code 2
 """
 
 import difflib
@@ -14,13 +12,13 @@ from functools import partial
 
 
 class ShoalError(Exception):
-    """Anything Shoal says no to; its text is one line, meant for a person."""
+    """The base of all errors that Shoal raises for people to read; its text is one line."""
 
     exit_code = 1
 
 
 class InputError(ShoalError):
-    """Bad input: names the field, the value, and what would be accepted."""
+    """Bad input: the text names the field, the value and what would be accepted."""
 
     exit_code = 2
 
@@ -33,25 +31,27 @@ class InputError(ShoalError):
         super().__init__(f"{place}{field}: {value!r}: {hint}")
 
     def __reduce__(self) -> tuple[Callable[..., "InputError"], tuple[str, object, str]]:
-        # A worker process sends its errors home pickled; by default only the whole text would travel, as the field.
+        # Worker processes send errors pickled; the default would pass only the whole text, as the field.
         return partial(type(self), where=self.where), (self.field, self.value, self.hint)
 
 
 class JournalError(ShoalError):
-    """A journal cannot be read, or says something that cannot have happened."""
+    """A journal cannot be read, or holds something that cannot have happened."""
 
     exit_code = 2
 
 
 class PolicyError(ShoalError):
-    """A policy broke its contract: a verdict missing, a job unknown, more granted than there is."""
+    """A policy failed or broke its contract, as by a missing verdict or an unknown job; the text names the policy."""
+
+    exit_code = 2
 
 
 _MOST_LISTED = 50
 
 
 def nearest(name: str, names: Iterable[str], *, most: int = 3) -> str:
-    """A hint that lists the valid names closest to a misspelt one, or if none is close all of them, unless too many."""
+    """Return a hint: the valid names closest to a misspelt one or, if none is close, all (the first of very many)."""
     known = sorted(names)
     close = difflib.get_close_matches(name, known, n=most, cutoff=0.5)
     if close:

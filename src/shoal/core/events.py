@@ -1,8 +1,8 @@
-"""What the ring hears: things that happened, in the past tense.
+"""Events from the backend to the ring: what happened, in the past tense.
 
 ``job`` is the admission number; an event about an incarnation that is no longer the current one is ignored.
-``done`` is the job's progress then, in the unit of its declared work; ``rate`` is progress per second.
-An event is *loud* when somebody may deserve another decision because of it; quiet ones ride along with the next.
+``done`` is the job's progress at ``at``, in the unit of its declared work; ``rate`` is progress per second.
+An *urgent* event calls for a decision at once; the others are seen by the next decision.
 """
 
 from dataclasses import dataclass
@@ -18,44 +18,44 @@ from shoal.core.units import JobNumber, Seconds
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A person submitted a job; its admission number is the count of those submitted before.
+    """A job was submitted; its admission number is the number of jobs submitted before it.
 
-    ``launch`` says what to execute; a simulated job executes nothing.
+    ``launch`` says what to execute; None for a simulated job.
     """
 
     at: Seconds
     spec: JobSpec
     launch: Launch | None = None
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """Every rank is up and training from ``done``, at the measured ``rate``."""
+    """Every rank is up, and the job trains from ``done`` on at the measured ``rate``."""
 
     at: Seconds
     job: JobNumber
     incarnation: int
     rate: float
     done: float
-    loud: ClassVar[bool] = False
+    urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobMeasured:
-    """The job's speed was measured anew and differs from what was known."""
+    """The job's speed was measured again and differs from the last measurement."""
 
     at: Seconds
     job: JobNumber
     incarnation: int
     rate: float
     done: float
-    loud: ClassVar[bool] = False
+    urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class BatchChanged:
-    """The job's owner, by script or by hand, changed its batch size; its speed changed with it."""
+    """The job's own script changed its batch size, and with it its speed."""
 
     at: Seconds
     job: JobNumber
@@ -63,15 +63,14 @@ class BatchChanged:
     rate: float
     done: float
     batch_size: int
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class JobProfiled:
-    """The job's agent, which chooses its batch size, knows more of the job's goodput than before: this is all of it.
+    """The agent that chooses the job's batch size has a new goodput report, which replaces the one before.
 
-    It is loud where a policy may do more with the job than it could before, as when the job has trained on more GPUs
-    than ever.
+    It is urgent if the job has trained on more GPUs than ever, since a policy may then grant it more.
     """
 
     at: Seconds
@@ -80,36 +79,36 @@ class JobProfiled:
     rate: float
     done: float
     report: GoodputReport
-    loud: bool = False
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobStopped:
-    """Every rank has ended as it was told to; progress up to ``done`` is saved."""
+    """Every rank ended after a ``Stop``; progress up to ``done`` is saved."""
 
     at: Seconds
     job: JobNumber
     incarnation: int
     done: float
-    loud: ClassVar[bool] = False
+    urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobCompleted:
-    """The job did all its work."""
+    """The job has done all its work."""
 
     at: Seconds
     job: JobNumber
     incarnation: int
     done: float
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class JobCrashed:
-    """The gang died; it can resume from ``done``. ``blamed`` is false when a node took it down.
+    """The gang died; it can resume from ``done``. ``blamed`` is false if the job is not at fault, as when a node died.
 
-    With ``retry_in`` above 0 it is held back, and offered to no policy, until ``JobReleased``.
+    With ``retry_in`` above 0 the job is held back, and no policy sees it, until ``JobReleased``.
     """
 
     at: Seconds
@@ -119,60 +118,57 @@ class JobCrashed:
     blamed: bool
     cause: str
     retry_in: Seconds = 0.0
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class JobReleased:
-    """A job that was held back after a crash may be tried again."""
+    """A job that was held back after a crash may start again."""
 
     at: Seconds
     job: JobNumber
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class JobReshaped:
-    """A person asked for another gang for the job; it moves when a policy next seats it."""
+    """The job's owner changed the gang it asks for; it moves when a policy next grants it GPUs."""
 
     at: Seconds
     job: JobNumber
     gpus: int
     min_gpus: int
     max_gpus: int
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """A person withdrew the job."""
+    """The job was cancelled."""
 
     at: Seconds
     job: JobNumber
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class AppBid:
-    """An app said what GPUs are worth to it, for the jobs it had then: it counts until its jobs are others.
-
-    Nobody deserves another decision for it: it is for the next auction.
-    """
+    """An app declared its valuation of GPUs for the next auction; it holds until the app's set of jobs changes."""
 
     at: Seconds
     app: str
     jobs: tuple[JobNumber, ...]
     rows: Rows
-    loud: ClassVar[bool] = False
+    urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """A node stopped answering; the jobs on it are reported crashed by events of their own."""
+    """A node stopped answering; each job on it has a ``JobCrashed`` of its own."""
 
     at: Seconds
     node: int
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +177,10 @@ class NodeReturned:
 
     at: Seconds
     node: int
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
+# The order of the union is that of the journal's tags: add new events at its end.
 Event: TypeAlias = (
     JobSubmitted
     | JobStarted
@@ -201,24 +198,25 @@ Event: TypeAlias = (
     | AppBid
 )
 
+RunEvent: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed
+"""Events about one incarnation of a job."""
+
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """What one wait brought: the time it ended, what happened until then in order, and whether nothing more can.
-
-    ``over`` is said by a backend whose world has come to rest; a live cluster never says it.
-    """
+    """The events of one wait, in order, up to ``now``; ``over`` if nothing more can happen (only in simulation)."""
 
     now: Seconds
     events: tuple[Event, ...]
     over: bool = False
 
-    def calls_for_decision(self, review_at: Seconds, told: UInt8s) -> bool:
-        """Whether anybody may deserve another decision now; if not, this is only recorded and folded.
+    def calls_for_decision(self, review_at: Seconds, verdict_codes: UInt8s) -> bool:
+        """Whether a decision is due; if not, the batch is only recorded and folded.
 
-        ``told`` are the codes of the last verdicts: the end of a run matters where somebody was kept waiting for it.
+        It is at ``review_at``, after an urgent event, and after a run stopped that another job waits for:
+        ``verdict_codes`` are the reason codes of the last decision.
         """
-        if self.now >= review_at or any(event.loud for event in self.events):
+        if self.now >= review_at or any(event.urgent for event in self.events):
             return True
         stopped = any(type(event) is JobStopped for event in self.events)
-        return stopped and bool((told == ReasonCode.STOPPING).any())
+        return stopped and bool((verdict_codes == ReasonCode.STOPPING).any())

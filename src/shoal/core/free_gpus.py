@@ -1,7 +1,7 @@
-"""Free GPUs, counted node by node, in a form that is cheap to freeze and to search.
+"""Free GPUs by node, in a form that is cheap to freeze and to search.
 
-Nodes of a kind are grouped by how many GPUs they have free, as bit sets held in Python integers: finding the tightest
-node that still fits, or whole free nodes, is a few integer operations however large the cluster is.
+Nodes of a kind are grouped by their number of free GPUs, as bit sets held in Python integers: finding the tightest
+node that fits, or entirely free nodes, takes a few integer operations on a cluster of any size.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,10 @@ from shoal.core.topology import Placement, Topology
 
 @dataclass(frozen=True, slots=True)
 class FrozenFreeGpus:
-    """The free GPUs at one moment. ``sets[kind][f]`` is the bit set of nodes of that kind with exactly f GPUs free."""
+    """The free GPUs at one moment: ``free`` by kind, ``node_free`` by node.
+
+    ``sets[kind][f]`` is the bit set of nodes of that kind with exactly f free GPUs. ``closed`` nodes are in no set.
+    """
 
     free: tuple[int, ...]
     node_free: bytes
@@ -20,19 +23,22 @@ class FrozenFreeGpus:
     closed: frozenset[int] = frozenset()
 
     def thaw(self) -> "FreeGpus":
-        """A working copy to plan on."""
+        """Return a copy that can be changed."""
         sets, closed = [list(s) for s in self.sets], dict.fromkeys(self.closed, 0)
         return FreeGpus(list(self.free), bytearray(self.node_free), sets, self.node_kind, closed)
 
     def largest_block(self, kind: int) -> int:
-        """The most GPUs free on any one node of this kind."""
+        """Return the most free GPUs on any one node of this kind."""
         sets = self.sets[kind]
         return next((f for f in range(len(sets) - 1, 0, -1) if sets[f]), 0)
 
 
 @dataclass(slots=True)
 class FreeGpus:
-    """The same, being changed: by the state as jobs come and go, by a placer while it plans."""
+    """Free GPUs that change: the state's, or a placer's while it plans. Fields as in ``FrozenFreeGpus``.
+
+    ``closed`` maps a closed node to the GPUs that become free when it opens.
+    """
 
     free: list[int]
     node_free: bytearray
@@ -42,17 +48,17 @@ class FreeGpus:
 
     @classmethod
     def of(cls, topology: Topology) -> "FreeGpus":
-        """All the GPUs of a cluster, free; nodes that are down are closed."""
+        """Return all GPUs of a cluster as free; nodes that are down are closed."""
         sets = [[0] * (size + 1) for size in topology.node_size]
         for i, node in enumerate(topology.nodes):
             sets[topology.node_kind[i]][node.gpus] |= 1 << i
-        room = cls(list(topology.installed), bytearray(n.gpus for n in topology.nodes), sets, topology.node_kind, {})
+        free = cls(list(topology.installed), bytearray(n.gpus for n in topology.nodes), sets, topology.node_kind, {})
         for node_index in topology.down:
-            room.close(node_index)
-        return room
+            free.close(node_index)
+        return free
 
     def freeze(self) -> FrozenFreeGpus:
-        """An immutable copy."""
+        """Return an immutable copy."""
         sets, closed = tuple(map(tuple, self.sets)), frozenset(self.closed)
         return FrozenFreeGpus(tuple(self.free), bytes(self.node_free), sets, self.node_kind, closed)
 
@@ -67,23 +73,22 @@ class FreeGpus:
         self.free[kind] += by
 
     def take(self, placement: Placement) -> None:
-        """Occupy these seats; on a closed node nothing is free, so only a plan that gave them back may retake them."""
-        for node, count in placement.seats:
-            if node in self.closed:
-                self.closed[node] -= count
-            else:
-                self._shift(node, -count)
+        """Occupy these seats. On a closed node only a placer does so, with seats it gave back before."""
+        self._move(placement, -1)
 
     def give(self, placement: Placement) -> None:
-        """Free these seats; on a closed node they come free when it opens."""
+        """Free these seats; on a closed node they become free when it opens."""
+        self._move(placement, 1)
+
+    def _move(self, placement: Placement, sign: int) -> None:
         for node, count in placement.seats:
             if node in self.closed:
-                self.closed[node] += count
+                self.closed[node] += sign * count
             else:
-                self._shift(node, count)
+                self._shift(node, sign * count)
 
     def close(self, node: int) -> None:
-        """Take a node out of use: nothing can be seated there."""
+        """Take a node out of use: no job can be seated there."""
         if node in self.closed:
             return
         kind, free = self.node_kind[node], self.node_free[node]

@@ -1,4 +1,4 @@
-"""What a person asks for: the job's specification, as declared. What is true of it is the backend's secret."""
+"""A job's specification, as its owner declared it. Only a simulated backend knows a job's true work and speed."""
 
 from dataclasses import dataclass
 
@@ -7,21 +7,21 @@ from shoal.core.units import JobId, Seconds, TenantId
 
 @dataclass(frozen=True, slots=True)
 class BatchSetting:
-    """A batch size in samples over all GPUs, and how many accumulation steps it is reached in."""
+    """A batch size in samples over all GPUs, and the number of gradient accumulation steps."""
 
     size: int
     accumulation: int = 0
 
 
 ADAPTIVE = BatchSetting(0)
-"""Granted instead of a batch size: the job's agent chooses one, within the job's limits, and may change it."""
+"""Granted instead of a batch size: the job's agent chooses the size, within the job's limits, and may change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Between what an owner lets the batch size of a job be adapted, in samples.
+    """The limits within which a job's batch size may be adapted, in samples.
 
-    ``initial`` is the total batch the job's learning rate was tuned for, and at which a sample counts as one effective
+    ``initial`` is the total batch the job's learning rate was tuned for, at which a sample counts as one effective
     sample; ``most`` is the largest total batch; a GPU takes from ``least_local`` to ``most_local`` samples in one pass.
     """
 
@@ -33,11 +33,12 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to execute for a job, once per rank and without a shell; no policy sees it.
+    """What to execute for a job, once per rank and without a shell; policies do not see it.
 
-    ``ranks`` is ``gpu`` for a process on each GPU or ``node`` for one on each node. A process that is warned has
-    ``grace`` seconds to save and leave. Two submissions with the same ``key`` are one. With ``in_place`` its processes
-    are workers that may come and go while the others train on; without, it is resized by stopping and starting it.
+    ``ranks`` is ``gpu`` for a process on each GPU or ``node`` for one on each node. After a warning a process has
+    ``grace`` seconds to save and exit. Two submissions with the same ``key`` count as one. With ``in_place`` the
+    processes are workers that may be added and removed while the others keep training; otherwise a resize stops and
+    starts the job.
     """
 
     name: str
@@ -54,13 +55,13 @@ class Launch:
 class JobSpec:
     """A submitted job, as its owner declared it.
 
-    ``work`` is the declared total in effective samples when ``model`` is named, and otherwise in seconds of run time
-    on the requested gang; None when the owner does not know. A job is a gang of ``gpus`` GPUs; it is elastic when
-    ``min_gpus < max_gpus``. ``speed`` is how fast it claims to be beside its model's profile, and ``batch_schedule``
-    the batch sizes it says it will change to at which progress: an oracle declares both truthfully. ``ahead`` is what
-    its app means to run after it, phase by phase: how many jobs, of how many GPUs each, with how much work each.
-    ``limits`` lets its batch size be adapted while it runs; without them it trains at ``batch_size``. ``adaptation``
-    is by which rule its owner's own script changes the batch size, ``accordion`` or ``gns``; None when it does not.
+    ``work`` is the declared total in effective samples if ``model`` is named, and otherwise in seconds of run time on
+    the requested gang; None if the owner does not know. A job is a gang of ``gpus`` GPUs; it is elastic if
+    ``min_gpus < max_gpus``. ``speed`` is its declared speed relative to its model's profile, and ``batch_schedule`` the
+    declared (progress, batch size) changes; with oracle knowledge both are true. ``ahead`` is what its app will run
+    after it, phase by phase: (jobs, GPUs of each, work of each). ``limits`` allow its batch size to be adapted while it
+    runs; without them it trains at ``batch_size``. ``adaptation`` is the rule by which the owner's own script changes
+    the batch size, ``accordion`` or ``gns``; None if it does not.
     """
 
     id: JobId

@@ -1,14 +1,13 @@
-"""The life of a job as a table: from each state, what may happen and where it leads.
+"""The life cycle of a job as a table of transitions.
 
-Everything that changes a job's state looks the change up here, so a transition that is not in the table cannot
-happen; the diagram in the documentation is drawn from the same table.
+The state changes a job's ``JobState`` only by this table; the diagram in the documentation is drawn from it.
 """
 
 from enum import IntEnum, StrEnum
 
 
 class JobState(IntEnum):
-    """Where a job is in its life; the first five are live."""
+    """A job's state; the first five are live."""
 
     PENDING = 0
     STARTING = 1
@@ -21,12 +20,12 @@ class JobState(IntEnum):
 
     @property
     def live(self) -> bool:
-        """Whether the job still wants GPUs. It is then owed a verdict, unless it is held back after a crash."""
+        """Whether the job still wants GPUs. It then gets a verdict, unless it is ``HELD`` back after a crash."""
         return self <= JobState.HELD
 
 
 class Trigger(StrEnum):
-    """What moves a job: commands (imperative) that the ring gave, events (past tense) that it heard."""
+    """What changes a job's state: commands (imperative) and events (past tense)."""
 
     START = "start"
     STOP = "stop"
@@ -44,6 +43,7 @@ class Trigger(StrEnum):
 
 _S = JobState
 _T = Trigger
+_ON_SEATS = (_S.STARTING, _S.RUNNING, _S.STOPPING)
 
 TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.PENDING, _T.START): _S.STARTING,
@@ -54,17 +54,17 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.STARTING, _T.STOP): _S.STOPPING,
     (_S.RUNNING, _T.STOP): _S.STOPPING,
     (_S.STOPPING, _T.STOPPED): _S.PENDING,
-    **{(s, _T.COMPLETED): _S.COMPLETED for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
-    **{(s, _T.CRASHED): _S.PENDING for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
-    **{(s, _T.HELD_BACK): _S.HELD for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
+    **{(s, _T.COMPLETED): _S.COMPLETED for s in _ON_SEATS},
+    **{(s, _T.CRASHED): _S.PENDING for s in _ON_SEATS},
+    **{(s, _T.HELD_BACK): _S.HELD for s in _ON_SEATS},
     (_S.HELD, _T.RELEASED): _S.PENDING,
-    **{(s, _T.GAVE_UP): _S.FAILED for s in (_S.STARTING, _S.RUNNING, _S.STOPPING)},
-    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, _S.STARTING, _S.RUNNING, _S.STOPPING, _S.HELD)},
+    **{(s, _T.GAVE_UP): _S.FAILED for s in _ON_SEATS},
+    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, *_ON_SEATS, _S.HELD)},
 }
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram."""
+    """Return the table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2", "    [*] --> PENDING: submitted"]
     lines += [f"    {a.name} --> {b.name}: {trigger.value}" for (a, trigger), b in TRANSITIONS.items()]
     lines += [f"    {state.name} --> [*]" for state in JobState if not state.live]

@@ -1,13 +1,13 @@
-"""The frozen picture a policy decides on: live jobs only, service settled to ``now``, nothing of the hidden truth.
+"""The snapshot a policy decides on: live jobs only, with service and progress up to ``now``, and no hidden truth.
 
-The same jobs come twice: ``columns`` for policies that think in arrays, ``jobs`` for those that think job by job.
-Both are read-only; every array refuses to be written.
+The same jobs are there twice: ``columns`` for policies that work on arrays, ``jobs`` for those that work job by job.
+Both are read-only.
 """
 
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -16,15 +16,20 @@ from shoal.core.bids import StandingBid
 from shoal.core.columns import Columns, sealed
 from shoal.core.free_gpus import FrozenFreeGpus
 from shoal.core.goodput import GoodputReport
-from shoal.core.job import BatchSetting, JobSpec
+from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.core.units import JobId, Seconds, TenantId
 
+if TYPE_CHECKING:
+    from shoal.core.interfaces import PerfModel
+
+_T = TypeVar("_T", int, float)
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A guess at a rate: its value, what it rests on, and its spread as a fraction of the value."""
+    """A predicted rate: its value, what it is based on, and its standard deviation as a fraction of the value."""
 
     value: float
     basis: str
@@ -33,7 +38,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A rate that was seen: on how many GPUs of which kind, how far apart, at which batch size."""
+    """A measured rate, with the kind's index, the number of GPUs, their distance and the batch size."""
 
     kind: int
     gpus: int
@@ -44,7 +49,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a tenant holds and has had."""
+    """A tenant's live jobs, the GPUs they hold, and all GPU-seconds it has attained."""
 
     live_jobs: int
     held_gpus: int
@@ -52,149 +57,92 @@ class Usage:
     weight: float = 1.0
 
 
-class PerfModel(Protocol):
-    """How fast a job would go, as far as anyone may know. Rates are progress per second, in the job's own unit."""
+class _Value(Generic[_T]):
+    """One job's value in the column of the same name."""
 
-    def rate(self, job: "JobView", placement: Placement, batch: BatchSetting | None = None) -> Estimate:
-        """The rate on exactly these seats."""
-        ...
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
 
-    def speeds(self, spec: JobSpec, batch_size: int | None = None) -> Floats:
-        """By kind: the rate of the requested gang, seated well, at this or its declared batch size; 0: cannot run."""
-        ...
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
 
-    def curve(self, job: "JobView", kind: str) -> Floats:
-        """By number of GPUs from 0 to the job's most: the rate on that kind, seated well.
-
-        It depends on nothing but the job's specification, its batch size and what was measured on it.
-        """
-        ...
-
-    def colocated(self, a: "JobView", b: "JobView") -> tuple[float, float]:
-        """What fraction of their rates two jobs keep when they share GPUs."""
-        ...
-
-    def goodput(self, job: "JobView") -> GoodputReport | None:
-        """What is known of how the job's goodput depends on GPUs and batch size; None where nothing is."""
-        ...
-
-
-@runtime_checkable
-class LearnsOfPairs(Protocol):
-    """A model that guesses what two jobs keep beside each other, and is told when it guessed wrong."""
-
-    def parted(self, a: JobSpec, a_batch: int | None, b: JobSpec, b_batch: int | None) -> PerfModel:
-        """The same model, knowing that two such jobs at these batch sizes do not fit on the same GPUs."""
-        ...
+    def __get__(self, view: "JobView", owner: type | None = None) -> _T:
+        value: _T = getattr(view._snapshot.columns, self._name).item(view.position)
+        return value
 
 
 class JobView:
-    """One live job: its specification and what has been observed of it; a window onto the columns."""
+    """One live job: its specification and what has been observed of it, read from the snapshot's columns."""
 
-    __slots__ = ("_at", "_snapshot", "spec")
+    __slots__ = ("_snapshot", "position", "spec")
 
-    def __init__(self, snapshot: "Snapshot", at: int, spec: JobSpec) -> None:
+    def __init__(self, snapshot: "Snapshot", position: int, spec: JobSpec) -> None:
         self._snapshot = snapshot
-        self._at = at
+        self.position = position
+        """Its index in the snapshot's columns."""
         self.spec = spec
+
+    held = _Value[int]("GPUs held now; 0 while waiting.")
+    incarnation = _Value[int]("Number of times it was started or resized.")
+    attained = _Value[float]("GPU-seconds held until now.")
+    run_seconds = _Value[float]("Seconds with GPUs until now.")
+    done = _Value[float]("Progress until now, in its own unit.")
+    remaining = _Value[float]("Declared work not yet done; infinity if not declared.")
+    remaining_seconds = _Value[float]("Estimated run time left with the requested gang on its best kind.")
+    rate = _Value[float]("Measured progress per second; 0 unless running.")
 
     @property
     def id(self) -> JobId:
-        """The name its owner gave it."""
+        """Its name."""
         return self.spec.id
 
     @property
     def gpus(self) -> int:
-        """The gang it asked for."""
+        """GPUs of the requested gang."""
         return self.spec.gpus
 
     @property
-    def position(self) -> int:
-        """Where it stands in the snapshot's columns."""
-        return self._at
-
-    @property
     def state(self) -> JobState:
-        """Where it is in its life."""
-        return JobState(int(self._snapshot.columns.state[self._at]))
-
-    @property
-    def held(self) -> int:
-        """GPUs it holds now."""
-        return int(self._snapshot.columns.held[self._at])
+        """Its state in the life cycle."""
+        return JobState(self._snapshot.columns.state.item(self.position))
 
     @property
     def kind(self) -> str | None:
         """The kind of the GPUs it holds."""
-        index = int(self._snapshot.columns.kind[self._at])
+        index = self._snapshot.columns.kind.item(self.position)
         return self._snapshot.cluster.kinds[index] if index >= 0 else None
 
     @property
     def placement(self) -> Placement | None:
         """The seats it holds."""
-        return self._snapshot.placement(self._at)
-
-    @property
-    def incarnation(self) -> int:
-        """How often it has been started or resized."""
-        return int(self._snapshot.columns.incarnation[self._at])
-
-    @property
-    def attained(self) -> float:
-        """GPU-seconds held until now."""
-        return float(self._snapshot.columns.attained[self._at])
-
-    @property
-    def run_seconds(self) -> float:
-        """Seconds it has held GPUs until now."""
-        return float(self._snapshot.columns.run_seconds[self._at])
-
-    @property
-    def done(self) -> float:
-        """Progress until now, in its own unit."""
-        return float(self._snapshot.columns.done[self._at])
-
-    @property
-    def remaining(self) -> float:
-        """Declared work not yet done; infinity when not declared."""
-        return float(self._snapshot.columns.remaining[self._at])
-
-    @property
-    def remaining_seconds(self) -> float:
-        """Estimated run time left with the requested gang on its best kind."""
-        return float(self._snapshot.columns.remaining_seconds[self._at])
-
-    @property
-    def rate(self) -> float:
-        """Measured progress per second; 0 unless running."""
-        return float(self._snapshot.columns.rate[self._at])
+        return self._snapshot.placement(self.position)
 
     @property
     def batch_size(self) -> int | None:
-        """The batch size it runs at: as last reported, else as declared."""
-        return int(self._snapshot.columns.batch_size[self._at]) or self.spec.batch_size
+        """Its batch size, as last reported or else as declared."""
+        return self._snapshot.columns.batch_size.item(self.position) or self.spec.batch_size
 
     @property
     def measured(self) -> tuple[Measurement, ...]:
         """Every distinct rate measured on it, latest first."""
-        return self._snapshot.measurements(self._at)
+        return self._snapshot.measurements(self.position)
 
     @property
     def report(self) -> GoodputReport | None:
-        """What its agent last reported of its goodput; None before the first report."""
-        return self._snapshot.report(self._at)
+        """The last goodput report of its agent; None before the first."""
+        return self._snapshot.report(self.position)
 
     @property
     def regimes(self) -> tuple[tuple[float, int], ...]:
-        """(progress, batch size) of every batch size its owner's script was seen to train at, in order.
+        """(progress, batch size) of every batch size its owner's script trained at, in order.
 
-        The first is as declared; nothing where none was declared and none was seen.
+        The first is the declared one; empty if none was declared and none observed.
         """
-        return self._snapshot.regimes(self._at)
+        return self._snapshot.regimes(self.position)
 
 
 class JobViews(Mapping[JobId, JobView]):
-    """The live jobs by name; views are made when asked for."""
+    """The live jobs by name; views are made on demand."""
 
     __slots__ = ("_snapshot",)
 
@@ -202,8 +150,7 @@ class JobViews(Mapping[JobId, JobView]):
         self._snapshot = snapshot
 
     def __getitem__(self, job: JobId) -> JobView:
-        at = self._snapshot.position(job)
-        return JobView(self._snapshot, at, self._snapshot.specs[at])
+        return self.at(self._snapshot.position(job))
 
     def __iter__(self) -> Iterator[JobId]:
         return iter(self._snapshot.ids)
@@ -212,20 +159,20 @@ class JobViews(Mapping[JobId, JobView]):
         return len(self._snapshot.columns)
 
     def values(self) -> "_AllViews":
-        """All of them in order of admission, made in bulk: a policy may well look at each."""
+        """Return all views in order of admission, made in bulk."""
         return _AllViews(self)
 
     def items(self) -> "_AllItems":
-        """Names and views in order of admission, made in bulk."""
+        """Return names and views in order of admission, made in bulk."""
         return _AllItems(self)
 
     def at(self, position: int) -> JobView:
-        """The job at a position of the columns."""
+        """Return the job at a position of the columns."""
         return JobView(self._snapshot, position, self._snapshot.specs[position])
 
 
 class _AllViews(ValuesView[JobView]):
-    """The views in order, without looking each one up by name."""
+    """All views, without looking each one up by name."""
 
     _mapping: JobViews
 
@@ -235,7 +182,7 @@ class _AllViews(ValuesView[JobView]):
 
 
 class _AllItems(ItemsView[JobId, JobView]):
-    """Names and views in order, without looking each one up by name."""
+    """All names and views, without looking each one up by name."""
 
     _mapping: JobViews
 
@@ -245,7 +192,7 @@ class _AllItems(ItemsView[JobId, JobView]):
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Append-only tables shared by the state and all its snapshots: what an index in a column points to."""
+    """Append-only tables, shared by the state and all its snapshots, that the indices in columns refer to."""
 
     ids: list[JobId]
     specs: list[JobSpec]
@@ -257,29 +204,29 @@ class Register:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything a policy may know at one moment. Two equal snapshots must get equal decisions."""
+    """Everything a policy may know at one moment. Equal snapshots must get equal decisions."""
 
     cycle: int
     now: Seconds
     seed: int
     cluster: Topology
-    perf: PerfModel
+    perf: "PerfModel"
     columns: Columns
-    room: FrozenFreeGpus
+    free_gpus: FrozenFreeGpus
     register: Register
     tenant_service: Floats
     sharing: bool = False
     """Whether any two jobs share GPUs now."""
     carry: object | None = None
     reports: Mapping[int, GoodputReport] = field(default_factory=dict)
-    """By admission number of a live job: what its agent last reported of its goodput."""
-    remembered: Mapping[str, GoodputReport] = field(default_factory=dict)
-    """By declared model: what all jobs of it ever reported, taken together. For each kind the fit that has seen the
-    most GPUs, the latest of equals; the latest noise scale; the most GPUs any of them trained on."""
-    changes: Mapping[int, tuple[tuple[float, int], ...]] = field(default_factory=dict)
-    """By admission number of a live job whose owner's script changed its batch size: from which progress to what."""
+    """By admission number of a live job: the last goodput report of its agent."""
+    model_reports: Mapping[str, GoodputReport] = field(default_factory=dict)
+    """By declared model: the reports of all its jobs, joined. For each kind the fit that has seen the most GPUs, the
+    latest of equals; the latest noise scale; the most GPUs any of the jobs trained on."""
+    batch_changes: Mapping[int, tuple[tuple[float, int], ...]] = field(default_factory=dict)
+    """By admission number of a live job whose own script changed its batch size: (progress, new size) in order."""
     bids: Mapping[int, StandingBid] = field(default_factory=dict)
-    """By number of an app: what it last said of itself. It may have been with other jobs than it has now."""
+    """By number of an app: its last valuation of GPUs, possibly made with other jobs than it has now."""
 
     @cached_property
     def ids(self) -> Sequence[JobId]:
@@ -296,46 +243,43 @@ class Snapshot:
     @property
     def jobs(self) -> JobViews:
         """The live jobs by name, in order of admission."""
-        return JobViews(self)  # not kept: a snapshot that points to itself would outlive its cycle
+        return JobViews(self)  # not cached: a reference cycle would keep the snapshot alive
 
     @cached_property
     def possible(self) -> Flags:
-        """Which jobs could run on the whole cluster, as it is now, if they were alone."""
+        """By job: whether it could run on the present cluster if it were alone."""
         columns, capacity = self.columns, self.cluster.capacity
         if len(capacity) == 1:
             fits: Flags = (columns.gpus <= capacity[0]) & (columns.best_speed > 0)
         else:
             fits = np.any((columns.gpus[:, None] <= np.asarray(capacity)) & (columns.speeds > 0), axis=1)
-        sealed(fits)
-        return fits
+        return sealed(fits)
 
     @cached_property
     def all_possible(self) -> bool:
-        """Whether every job could run on the whole cluster, if it were alone."""
+        """Whether every job could run on the present cluster if it were alone."""
         return bool(self.possible.all())
 
     def position(self, job: JobId) -> int:
-        """Where a live job stands in the columns."""
-        number = self.register.numbers[job]
-        rows = self.columns.rows
-        at = int(np.searchsorted(rows, number))
-        if at == len(rows) or rows[at] != number:
+        """Return the position of a live job in the columns; ``KeyError`` if it is not live."""
+        at = self.position_of(self.register.numbers[job])
+        if at < 0:
             raise KeyError(job)
         return at
 
     def position_of(self, number: int) -> int:
-        """Where the job of this admission number stands, or −1 if it is no longer live."""
+        """Return the position of the job with this admission number, or −1 if it is not live."""
         rows = self.columns.rows
         at = int(np.searchsorted(rows, number))
         return at if at < len(rows) and rows[at] == number else -1
 
     def placement(self, at: int) -> Placement | None:
-        """The seats held by the job at a position."""
+        """Return the seats held by the job at a position."""
         index = int(self.columns.seats[at])
         return self.register.placements[index] if index >= 0 else None
 
     def measurements(self, at: int) -> tuple[Measurement, ...]:
-        """Every distinct rate measured on the job at a position, latest first."""
+        """Return every distinct rate measured on the job at a position, latest first."""
         found: list[Measurement] = []
         link = int(self.columns.measured[at])
         while link >= 0:
@@ -344,19 +288,19 @@ class Snapshot:
         return tuple(found)
 
     def report(self, at: int) -> GoodputReport | None:
-        """What the agent of the job at a position last reported."""
+        """Return the last goodput report on the job at a position."""
         return self.reports.get(int(self.columns.rows[at])) if self.reports else None
 
     def regimes(self, at: int) -> tuple[tuple[float, int], ...]:
-        """(progress, batch size) of every batch size the job at a position was seen to train at, in order."""
-        declared, changes = self.specs[at].batch_size, self.changes.get(int(self.columns.rows[at]), ())
+        """Return (progress, batch size) of every batch size the job at a position trained at, in order."""
+        declared, changes = self.specs[at].batch_size, self.batch_changes.get(int(self.columns.rows[at]), ())
         if declared is None or (changes and changes[0][0] <= 0.0):
             return changes
         return ((0.0, declared), *changes)
 
     @cached_property
     def tenants(self) -> Mapping[TenantId, Usage]:
-        """What each tenant that ever submitted holds, and has had, settled to now."""
+        """By tenant that ever submitted a job: what it holds, and has attained until now."""
         c, count = self.columns, len(self.tenant_service)
         live = np.bincount(c.tenant, minlength=count)
         held = np.bincount(c.tenant, weights=c.held, minlength=count)

@@ -1,7 +1,7 @@
-"""The cluster as the ring sees it: nodes in racks, accelerators of several kinds with prices, and seats on them.
+"""The cluster: nodes in racks, kinds of accelerator with prices, and seats on the nodes.
 
-A ``Topology`` is a value. Losing a node gives a new ``Topology`` in which that node is down; its index, and so every
-placement that names it, stays valid.
+A ``Topology`` is a value. A node that is lost is marked down in a new ``Topology``; node indices, and with them
+placements, stay valid.
 """
 
 import re
@@ -13,14 +13,14 @@ from functools import cached_property
 from shoal.core.errors import InputError
 
 MOST_GPUS_PER_NODE = 255
-"""Free GPUs are counted one byte a node."""
+"""Free GPUs are counted in one byte per node."""
 
 MOST_NODES = 1_000_000
-"""Of one group; a slip of the finger must not fill the memory."""
+"""Most nodes of one group, so that a typing error cannot fill the memory."""
 
 
 class Locality(IntEnum):
-    """How far apart the GPUs of one job sit; the nearest is the fastest."""
+    """The distance between the GPUs of one job, the fastest first."""
 
     SAME_NODE = 0
     CROSS_NODE = 1
@@ -29,7 +29,7 @@ class Locality(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorType:
-    """A kind of accelerator; the price is in dollars per GPU-hour, None where nobody said."""
+    """A kind of accelerator; its price is in dollars per GPU-hour, or None if not given."""
 
     name: str
     price_per_hour: float | None = None
@@ -47,24 +47,24 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The seats of one job: how many GPUs on which nodes, by ascending node index; all of one kind."""
+    """The seats of one job: (node index, GPUs) by ascending index, all of one kind."""
 
     seats: tuple[tuple[int, int], ...]
 
     @property
     def gpus(self) -> int:
-        """The number of GPUs in all."""
+        """The total number of GPUs."""
         return sum(count for _, count in self.seats)
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The indices of the nodes sat on."""
+        """The indices of the nodes."""
         return tuple(node for node, _ in self.seats)
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Nodes in a fixed order, the kinds of accelerator they carry, and which of them are down."""
+    """Nodes in a fixed order, their kinds of accelerator, and the nodes that are down."""
 
     nodes: tuple[Node, ...]
     types: tuple[AcceleratorType, ...] = ()
@@ -83,17 +83,17 @@ class Topology:
 
     @cached_property
     def kind_index(self) -> Mapping[str, int]:
-        """From a kind's name to its place in ``kinds``."""
+        """By name of a kind, its index in ``kinds``."""
         return {name: k for k, name in enumerate(self.kinds)}
 
     @cached_property
     def node_index(self) -> Mapping[str, int]:
-        """From a node's name to its index."""
+        """By name of a node, its index."""
         return {node.name: i for i, node in enumerate(self.nodes)}
 
     @cached_property
     def node_kind(self) -> tuple[int, ...]:
-        """For each node the index of its kind."""
+        """By node, the index of its kind."""
         return tuple(self.kind_index[node.kind] for node in self.nodes)
 
     @cached_property
@@ -112,38 +112,38 @@ class Topology:
 
     @cached_property
     def installed(self) -> tuple[int, ...]:
-        """GPUs by kind, counting nodes that are down: what the cluster has when whole."""
+        """GPUs by kind, including those of nodes that are down."""
         return replace(self, down=frozenset()).capacity if self.down else self.capacity
 
     @cached_property
     def node_size(self) -> tuple[int, ...]:
-        """The most GPUs one node carries, by kind."""
+        """The most GPUs of one node, by kind."""
         sizes = [0] * len(self.types)
         for k, node in zip(self.node_kind, self.nodes, strict=True):
             sizes[k] = max(sizes[k], node.gpus)
         return tuple(sizes)
 
     def without(self, node: int) -> "Topology":
-        """The same cluster with one more node down."""
+        """Return the cluster with this node down."""
         return replace(self, down=self.down | {node})
 
     def with_back(self, node: int) -> "Topology":
-        """The same cluster with one node up again."""
+        """Return the cluster with this node up."""
         return replace(self, down=self.down - {node})
 
     def locality(self, placement: Placement) -> Locality:
-        """How far apart these seats are."""
+        """Return the distance between these seats."""
         if len(placement.seats) == 1:
             return Locality.SAME_NODE
         racks = {self.nodes[node].rack for node, _ in placement.seats}
         return Locality.CROSS_NODE if len(racks) == 1 else Locality.CROSS_RACK
 
     def kind_of(self, placement: Placement) -> int:
-        """The index of the kind these seats are of."""
+        """Return the index of the kind of these seats."""
         return self.node_kind[placement.seats[0][0]]
 
     def describe(self) -> str:
-        """The compact specification, for example ``v100:9x4,p100:9x4``; equal runs of nodes are counted."""
+        """Return the compact specification, for example ``v100:9x4,p100:9x4``: a group for each run of equal nodes."""
         groups: list[tuple[str, int, int]] = []
         for node in self.nodes:
             if groups and (groups[-1][0], groups[-1][2]) == (node.kind, node.gpus):
@@ -178,6 +178,6 @@ def parse_cluster(spec: str, *, nodes_per_rack: int = 16, prices: Mapping[str, f
 
 
 def topology_of(nodes: Sequence[Node], prices: Mapping[str, float]) -> Topology:
-    """A topology of these nodes; kinds in order of first appearance, prices where given."""
+    """Return a topology of these nodes, with kinds in order of first appearance and prices by kind where given."""
     kinds = tuple(dict.fromkeys(node.kind for node in nodes))
     return Topology(tuple(nodes), tuple(AcceleratorType(kind, prices.get(kind)) for kind in kinds))

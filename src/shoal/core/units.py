@@ -1,4 +1,4 @@
-"""Names for the plain numbers that travel through the ring."""
+"""Names for the plain numbers and texts used throughout the ring."""
 
 from typing import TypeAlias
 
@@ -6,10 +6,10 @@ Seconds: TypeAlias = float
 """Seconds since the start of the run (simulation) or since the epoch (a live cluster)."""
 
 JobId: TypeAlias = str
-"""The name a person gave a job; unique within a journal."""
+"""A job's name, given by its owner; unique within a journal."""
 
 JobNumber: TypeAlias = int
-"""A job's admission number: 0 for the first one submitted. Inside the ring jobs are numbers; names live at the edge."""
+"""A job's admission number: 0 for the first one submitted. Events and commands name jobs by it."""
 
 TenantId: TypeAlias = str
 """The account a job is charged to."""

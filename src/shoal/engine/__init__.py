@@ -1,1 +1,1 @@
-"""The loop and its seams: state as a fold over the journal, the eight-step cycle, replay."""
+"""The control loop, the state it folds events into, and replay."""

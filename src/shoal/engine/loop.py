@@ -1,6 +1,6 @@
-"""The one control loop, for virtual and for real time.
+"""The control loop, the same for simulated and for real time.
 
-backend ──events──▶ journal ──fold──▶ state ──freeze──▶ snapshot ──▶ policy ──▶ placement ──▶ mechanism ──▶ backend
+backend ──events──▶ journal ──fold──▶ state ──freeze──▶ snapshot ──▶ policy ──▶ placer ──▶ move planner ──▶ backend
 """
 
 from collections.abc import Callable
@@ -9,114 +9,121 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.core.arrays import UInt8s
-from shoal.core.commands import Command
+from shoal.core.commands import Command, Decided
 from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts, in_words
-from shoal.core.errors import PolicyError
-from shoal.core.interfaces import Backend, MovePlanner, Placer, Policy
-from shoal.core.snapshot import Snapshot
-from shoal.core.units import JobId, Seconds
+from shoal.core.interfaces import Backend, Journal, MovePlanner, Placer, Policy
+from shoal.core.snapshot import JobView, Snapshot
+from shoal.core.units import Seconds
+from shoal.engine.policy_answer import ask
 from shoal.engine.state import State
-from shoal.store.codec import Decided
-from shoal.store.journal import Journal
+
+_KEPT_SECONDS: Seconds = 60.0
+"""Time from a decision in which the policy failed to the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The pure middle of a cycle: what was decided, what placement made of it, what is to be done."""
+    """The result of steps 4 to 6: the policy's decision, the verdicts after placement, and the commands."""
 
     decision: Decision
     verdicts: Verdicts
     commands: tuple[Command, ...]
 
     def record(self) -> Decided:
-        """What the journal keeps of it."""
+        """Return what the journal keeps of it."""
         return Decided(self.verdicts.digest(), self.decision.review_at, self.commands)
 
 
-def judge(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: MovePlanner) -> Judgement:
-    """Steps 4 to 6: decide, seat, plan. A pure function; replay calls it again and must get the same."""
-    decision = policy.decide(snapshot)
-    if not decision.review_at > snapshot.now:
-        raise PolicyError(f"a review at t = {decision.review_at} is not after t = {snapshot.now}, when it was decided")
-    asked = Verdicts.of(snapshot, decision.verdicts)
+def judge(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: MovePlanner) -> Judgement:
+    """Decide, place and plan the moves. A pure function: replay calls it again and must get an equal result.
+
+    An answer of the policy that breaks its contract raises ``PolicyError``.
+    """
+    decision, asked = ask(policy, snapshot)
     seating = placer.place(snapshot, asked)
     verdicts = asked.overruled(seating.overruled)
-    return Judgement(decision, verdicts, mechanism.plan(snapshot, verdicts, seating))
+    return Judgement(decision, verdicts, move_planner.plan(snapshot, verdicts, seating))
 
 
-def steadily(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: MovePlanner) -> Judgement:
-    """The same, for a cluster that must go on: where a policy fails, everyone stays as they are and is told why."""
+def judge_or_keep(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: MovePlanner) -> Judgement:
+    """Judge, but if the policy fails, keep every job where it is and give the failure as the reason.
+
+    For a live cluster, which must not stop because of a faulty policy.
+    """
     try:
-        return judge(snapshot, policy, placer, mechanism)
+        return judge(snapshot, policy, placer, move_planner)
     except Exception as error:
-        return judge(snapshot, _StandStill(f"the policy failed ({type(error).__name__}: {error})"), placer, mechanism)
+        cause = error.__cause__ or error
+        keep = _KeepPlacements(f"the policy failed ({type(cause).__name__}: {cause})")
+        return judge(snapshot, keep, placer, move_planner)
 
 
 @dataclass(frozen=True, slots=True)
-class _StandStill:
-    """Nobody is moved, for a minute."""
+class _KeepPlacements:
+    """A policy that changes nothing; ``why`` is part of every job's reason."""
 
     why: str
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Everyone as they are."""
-        keeps, waits = in_words(f"keeps its GPUs: {self.why}"), in_words(f"waits: {self.why}")
-        verdicts: dict[JobId, Verdict] = {}
-        for job, view in snapshot.jobs.items():
-            partner = snapshot.position_of(int(snapshot.columns.partner[view.position]))
-            shared = snapshot.ids[partner] if partner >= 0 else None
-            seats = view.placement
-            verdicts[job] = (
-                Refusal(waits)
-                if seats is None
-                else Grant(view.held, kind=view.kind, shared_with=shared, placement=seats, reason=keeps)
-            )
-        return Decision(verdicts, snapshot.now + 60.0, snapshot.carry)
+        verdicts = {job: self._verdict(snapshot, view) for job, view in snapshot.jobs.items()}
+        return Decision(verdicts, snapshot.now + _KEPT_SECONDS, snapshot.carry)
+
+    def _verdict(self, snapshot: Snapshot, view: JobView) -> Verdict:
+        seats = view.placement
+        if seats is None:
+            return Refusal(in_words(f"waits: {self.why}"))
+        partner = snapshot.position_of(int(snapshot.columns.partner[view.position]))
+        shared = snapshot.ids[partner] if partner >= 0 else None
+        reason = in_words(f"keeps its GPUs: {self.why}")
+        return Grant(view.held, kind=view.kind, shared_with=shared, placement=seats, reason=reason)
 
 
 @dataclass(slots=True)
 class Loop:
-    """The eight steps, and what they are made of."""
+    """The eight steps of a cycle, and the parts they use.
+
+    ``watch`` is called with every snapshot and judgement. The next decision is due at ``review_at``, or earlier if an
+    urgent event arrives. ``verdict_codes`` are the reason codes of the last decision, by position in its snapshot.
+    """
 
     backend: Backend
     state: State
     policy: Policy
     placer: Placer
-    mechanism: MovePlanner
+    move_planner: MovePlanner
     journal: Journal
     watch: Callable[[Snapshot, Judgement], None] | None = None
     review_at: Seconds = float("inf")
     judge: Callable[[Snapshot, Policy, Placer, MovePlanner], Judgement] = judge
-    told: UInt8s = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
-    """Codes of the last verdicts."""
+    verdict_codes: UInt8s = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
 
     def cycle(self) -> bool:
-        """One turn of the ring; false when the backend's world has come to rest."""
-        heard = self.backend.wait(self.review_at)  # 1. hear events
-        if heard.over:
+        """Run one cycle; return false if the backend reports that nothing more can happen."""
+        batch = self.backend.wait(self.review_at)  # 1. wait for events
+        if batch.over:
             return False
-        self.journal.heard(heard)  # 2. record and fold them
-        self.state.hear(heard.now, heard.events)
-        if not heard.calls_for_decision(self.review_at, self.told):
+        self.journal.record_events(batch)  # 2. record and fold them
+        self.state.apply_events(batch.now, batch.events)
+        if not batch.calls_for_decision(self.review_at, self.verdict_codes):
             return True
-        decided, carry = self._decide()  # 3. freeze a snapshot  4. decide  5. seat  6. plan the moves
-        self.journal.decided(decided)  # 7. record
-        self.state.assume(decided.commands)  # 8. assume, then send
-        self.state.settle(carry)
+        decided, carry = self._decide()  # 3. freeze a snapshot  4. decide  5. place  6. plan the moves
+        self.journal.record_decision(decided)  # 7. record
+        self.state.apply_commands(decided.commands)  # 8. fold the commands, then send them
+        self.state.end_cycle(carry)
         self.backend.send(decided.commands)
         self.review_at = decided.review_at
         return True
 
     def _decide(self) -> tuple[Decided, object | None]:
-        """Steps 3 to 6. The snapshot ends with this call unless somebody keeps it, which spares copying it whole."""
+        """Run steps 3 to 6. The snapshot is dropped on return, so that the state need not copy its columns."""
         snapshot = self.state.freeze()
-        judgement = self.judge(snapshot, self.policy, self.placer, self.mechanism)
+        judgement = self.judge(snapshot, self.policy, self.placer, self.move_planner)
         if self.watch is not None:
             self.watch(snapshot, judgement)
-        self.told = judgement.verdicts.codes
+        self.verdict_codes = judgement.verdicts.codes
         return judgement.record(), judgement.decision.carry
 
     def run(self) -> None:
-        """Turn until the backend's world has come to rest."""
+        """Run cycles until the backend reports that nothing more can happen."""
         while self.cycle():
             pass

@@ -1,4 +1,4 @@
-"""Moves by stop and start: the plainest mechanism, right for jobs that checkpoint and resume."""
+"""Commands for a new seating, for jobs that checkpoint and resume."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from shoal.core.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class StopStartPlanner:
-    """Stops first, then resizes, then starts, each in order of admission, so seats are free before they are taken."""
+    """Plans stops first, then resizes, then starts, each in order of admission."""
 
     def plan(self, snapshot: Snapshot, verdicts: Verdicts, seating: Seating) -> tuple[Command, ...]:
-        """The commands; nothing for jobs that stay as they are."""
+        """Return the commands; none for jobs that stay as they are."""
         if not seating.leaving and not seating.seated:
             return ()
         columns = snapshot.columns
@@ -23,7 +23,7 @@ class StopStartPlanner:
             order = Resize if held[i] else Start
             partner = int(verdicts.partners[i]) if verdicts.partners is not None else -1
             if partner >= 0 and not verdicts.gpus[partner]:
-                partner = -1  # placement had to refuse the partner
+                partner = -1  # placement refused the partner
             command = order(
                 int(rows[i]),
                 int(incarnation[i]) + 1,

@@ -1,6 +1,6 @@
-"""Replay: feed a journal's events to a fresh state, decide everything again, and stop at the first difference.
+"""Replay: fold a journal into a fresh state, make every decision again, and stop at the first difference.
 
-``fold`` is the half of it that recovery needs: the same state, without deciding anything again.
+``fold`` alone gives the state, without deciding anything again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.arrays import UInt8s
+from shoal.core.commands import Decided
 from shoal.core.errors import JournalError, ShoalError
 from shoal.core.events import EventBatch
 from shoal.core.interfaces import MovePlanner, Placer, Policy
@@ -19,12 +20,12 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.loop import Judgement, judge
 from shoal.engine.state import State
-from shoal.store.codec import Decided, Header, Record
+from shoal.store.codec import Header, Record
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How much of a journal was derived again without a difference."""
+    """The numbers of decisions, events and commands replayed without a difference, and the time of the last."""
 
     decisions: int
     events: int
@@ -34,20 +35,17 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """Those who decided, and the state they decided on: an empty one, to be filled from the journal."""
+    """A state with the policy, placer and move planner that decide on it; for replay the state is empty at first."""
 
     state: State
     policy: Policy
     placer: Placer
-    mechanism: MovePlanner
+    move_planner: MovePlanner
     judge: Callable[[Snapshot, Policy, Placer, MovePlanner], Judgement] = judge
 
 
-_NOBODY: UInt8s = np.empty(0, dtype=np.uint8)
-
-
 class ReplayDifference(ShoalError):
-    """A decision came out otherwise than the journal says, the one made ``at`` this time."""
+    """A decision, made ``at`` this time, that differs from the one in the journal."""
 
     def __init__(self, message: str, at: Seconds) -> None:
         super().__init__(message)
@@ -55,80 +53,80 @@ class ReplayDifference(ShoalError):
 
 
 def fold(records: Iterable[Record], state: State) -> State:
-    """The state after these records, with nothing decided again; what policies remembered is forgotten."""
+    """Return the state after these records, without deciding anything again; its ``carry`` is None."""
     for record in records:
         if isinstance(record, EventBatch):
-            _hear(state, record)
+            _apply_events(state, record)
         elif isinstance(record, Decided):
-            _assume(state, record)
-            state.settle(None)
+            _apply_commands(state, record)
+            state.end_cycle(None)
     return state
 
 
 def replay(
     read: Callable[[], Iterator[Record]],
-    crew_of: Callable[[Mapping[str, Any]], Scheduler],
+    scheduler_of: Callable[[Mapping[str, Any]], Scheduler],
     progress: Callable[[int], None] | None = None,
     watch: Callable[[Snapshot, Judgement], None] | None = None,
 ) -> Replayed:
-    """Derive every decision of a journal again; the first that differs raises ``ReplayDifference``.
+    """Make every decision of a journal again; the first that differs raises ``ReplayDifference``.
 
-    ``watch`` is shown each of them, with the moment it was made in.
-
-    A journal that was taken up again has a header for each time; from there on a new crew decides, on the cluster and
-    by the policy that header names, and remembers nothing from before.
+    ``progress`` is called with the number of decisions after every thousand, ``watch`` with every snapshot and
+    judgement. A journal that was resumed has a header for each time; from there on a new scheduler decides, with the
+    cluster and policy of that header and without ``carry``.
     """
     decisions = events = commands = 0
-    crew: Scheduler | None = None
-    review_at, waiting, told = inf, False, _NOBODY
+    scheduler: Scheduler | None = None
+    review_at, due = inf, False
+    verdict_codes: UInt8s = np.empty(0, dtype=np.uint8)
     for number, record in enumerate(read()):
         if isinstance(record, Header):
-            review_at, waiting = (inf if crew is None else -inf), False
-            crew = crew_of(record.settings)
-            fold(islice(read(), number), crew.state)
-        elif crew is None:
+            review_at, due = (inf if scheduler is None else -inf), False
+            scheduler = scheduler_of(record.settings)
+            fold(islice(read(), number), scheduler.state)
+        elif scheduler is None:
             raise JournalError("a journal must begin with its header")
         elif isinstance(record, EventBatch):
-            if waiting:
+            if due:
                 raise JournalError(f"events up to t = {record.now} s follow on others that no decision was made on")
-            _hear(crew.state, record)
-            waiting = record.calls_for_decision(review_at, told)
+            _apply_events(scheduler.state, record)
+            due = record.calls_for_decision(review_at, verdict_codes)
             events += len(record.events)
         else:
-            if not waiting:
+            if not due:
                 raise JournalError(f"decision {decisions} has no events before it")
-            waiting, review_at = False, record.review_at
-            told = _check(crew, record, watch)
+            due, review_at = False, record.review_at
+            verdict_codes = _check(scheduler, record, watch)
             decisions += 1
             commands += len(record.commands)
             if progress is not None and not decisions % 1000:
                 progress(decisions)
-    return Replayed(decisions, events, commands, crew.state.now if crew else 0.0)
+    return Replayed(decisions, events, commands, scheduler.state.now if scheduler else 0.0)
 
 
-def _hear(state: State, heard: EventBatch) -> None:
+def _apply_events(state: State, batch: EventBatch) -> None:
     try:
-        backwards = not heard.now >= state.now
-        state.hear(heard.now, heard.events)
+        backwards = not batch.now >= state.now
+        state.apply_events(batch.now, batch.events)
     except (LookupError, TypeError, ValueError) as error:
-        # A checksum says that a record is as it was written, not that its numbers name jobs and nodes there are.
-        raise JournalError(f"the events up to t = {heard.now} s cannot have happened: {error!r}") from error
+        # A checksum shows that a record is as it was written, not that its numbers name existing jobs and nodes.
+        raise JournalError(f"the events up to t = {batch.now} s cannot have happened: {error!r}") from error
     if backwards:
-        raise JournalError(f"time runs back, to t = {heard.now} s")
+        raise JournalError(f"time runs back, to t = {batch.now} s")
 
 
-def _assume(state: State, written: Decided) -> None:
+def _apply_commands(state: State, written: Decided) -> None:
     try:
-        state.assume(written.commands)
+        state.apply_commands(written.commands)
     except (LookupError, TypeError, ValueError) as error:
         raise JournalError(f"decision {state.cycle} cannot have been carried out: {error!r}") from error
 
 
-def _check(crew: Scheduler, written: Decided, watch: Callable[[Snapshot, Judgement], None] | None) -> UInt8s:
-    """Derive one decision again; the codes of its verdicts."""
-    state = crew.state
+def _check(scheduler: Scheduler, written: Decided, watch: Callable[[Snapshot, Judgement], None] | None) -> UInt8s:
+    """Make one decision again; return the reason codes of its verdicts."""
+    state = scheduler.state
     snapshot = state.freeze()
-    judgement = crew.judge(snapshot, crew.policy, crew.placer, crew.mechanism)
+    judgement = scheduler.judge(snapshot, scheduler.policy, scheduler.placer, scheduler.move_planner)
     derived = judgement.record()
     if derived != written:
         what = "verdicts" if derived.digest != written.digest else "time of the next review"
@@ -142,6 +140,6 @@ def _check(crew: Scheduler, written: Decided, watch: Callable[[Snapshot, Judgeme
         raise ReplayDifference(f"{when}, differs in its {what}", state.now)
     if watch is not None:
         watch(snapshot, judgement)
-    state.assume(written.commands)
-    state.settle(judgement.decision.carry)
+    state.apply_commands(written.commands)
+    state.end_cycle(judgement.decision.carry)
     return judgement.verdicts.codes

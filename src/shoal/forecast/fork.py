@@ -18,7 +18,6 @@ from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.state import State
-from shoal.forecast.history import WorkHistory
 from shoal.perf.catalog import Catalog
 from shoal.perf.profile import LinearProfile
 from shoal.perf.work_prior import DECLARED_SPREAD, Basis, Known
@@ -54,14 +53,13 @@ class Fork:
     def of(
         cls,
         state: State,
-        past: WorkHistory,
         catalog: Catalog,
         restart_cost: RestartCost,
         arrivals: Sequence[JobSpec] = (),
     ) -> "Fork":
         """A fork of a state as it is; what becomes of that state later does not change it."""
         present, everyone = _copied(state), _copied(state)
-        everyone.hear(state.now, [JobReleased(state.now, job) for job in past.releases])
+        everyone.apply_events(state.now, [JobReleased(state.now, job) for job in state.releases])
         picture = everyone.freeze()
         free = set(present.freeze().columns.rows.tolist())
         specs = (*state.register.specs, *arrivals)
@@ -70,7 +68,7 @@ class Fork:
         live = (*rows, *range(before, len(specs)))
         standings, jobs, speeds = [_ENDED] * before, [_NO_MORE] * len(specs), [1.0] * len(specs)
         for at, number in enumerate(rows):
-            standings[number] = _standing(picture, at, None if number in free else past.releases[number])
+            standings[number] = _standing(picture, at, None if number in free else state.releases[number])
         for number in live:
             jobs[number] = _job(specs[number], catalog)
         truth = Truth(jobs, state.topology, catalog, speeds)
@@ -80,7 +78,7 @@ class Fork:
                 jobs[number] = replace(jobs[number], model=None)
                 speed = _speed(picture, at, truth)
             speeds[number] = specs[number].speed if speed is None else speed
-        known = _known(picture, arrivals, past.run_times)
+        known = _known(picture, arrivals, state.run_times)
         return cls(present, catalog, restart_cost, live, specs, tuple(standings), tuple(jobs), tuple(speeds), known)
 
     @property

@@ -19,23 +19,24 @@ import msgspec
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.commands import Stop
+from shoal.core.commands import Decided, Stop
 from shoal.core.errors import InputError, JournalError, ShoalError
 from shoal.core.events import EventBatch, JobCompleted, JobCrashed
+from shoal.core.interfaces import Journal
 from shoal.core.job import JobSpec
 from shoal.core.topology import Node, Topology, parse_cluster
 from shoal.core.units import JobId, Seconds, TenantId
 from shoal.engine.loop import Loop
 from shoal.engine.replay import Scheduler, fold
 from shoal.forecast.fork import Fork
-from shoal.forecast.history import Memoir, WorkHistory
+from shoal.forecast.history import NextReview
 from shoal.live.admission import Admission
 from shoal.perf.work_prior import DECLARED_SPREAD
 from shoal.report.compare import t_interval
 from shoal.scenario.scenario import Scenario
 from shoal.sim.truth import RestartCost
-from shoal.store.codec import HEADER, Decided, Header, Record
-from shoal.store.journal import Journal, JournalFile
+from shoal.store.codec import HEADER, Header, Record
+from shoal.store.journal import JournalFile
 from shoal.wire.messages import StartForecast, Submission, WhatIf
 
 Source: TypeAlias = Path | Sequence[Record]
@@ -70,14 +71,13 @@ class Present:
 
     scenario: Scenario
     crew: Scheduler
-    past: WorkHistory
     review_at: Seconds
     records: int
 
     def fork(self, arrivals: Sequence[JobSpec] = ()) -> Fork:
         """This moment as the middle of a simulation, in which these jobs are yet to come."""
         cost = RestartCost.parse(self.scenario.restart_cost)
-        return Fork.of(self.crew.state, self.past, self.scenario.speeds(), cost, arrivals)
+        return Fork.of(self.crew.state, self.scenario.speeds(), cost, arrivals)
 
 
 def read_present(source: Source, now: Seconds, *, added: Sequence[Node] = (), most: int | None = None) -> Present:
@@ -85,12 +85,12 @@ def read_present(source: Source, now: Seconds, *, added: Sequence[Node] = (), mo
     settings = _last_settings(source, most)
     scenario = Scenario.of_settings(settings)
     scenario = replace(scenario, cluster=Topology((*scenario.cluster.nodes, *added), scenario.cluster.types))
-    memoir = Memoir()
+    review = NextReview()
     crew = scenario.make_crew()
-    state = fold(memoir.read(islice(_records(source), most)), crew.state)
+    state = fold(review.read(islice(_records(source), most)), crew.state)
     if now > state.now:
-        state.hear(now, ())
-    return Present(scenario, crew, memoir.past(), max(memoir.review_at, state.now), memoir.records)
+        state.apply_events(now, ())
+    return Present(scenario, crew, max(review.at, state.now), review.records)
 
 
 def _records(source: Source) -> Iterator[Record]:
@@ -131,7 +131,7 @@ class Branch:
     def loop(self, journal: Journal, seed: int, spread: float = DECLARED_SPREAD) -> Loop:
         """The ring, ready to turn on from here in a world of its own."""
         crew, world, state = self.crew, self.fork.world(seed, spread), self.fork.state()
-        decide = (crew.policy, crew.placer, crew.mechanism)
+        decide = (crew.policy, crew.placer, crew.move_planner)
         return Loop(world, state, *decide, journal, review_at=self.review_at, judge=crew.judge)
 
 
@@ -157,7 +157,7 @@ class BranchOutcome:
         self.waited = dict.fromkeys(self.fork.live, 0.0)
         self._idle_since = {job: max(self.fork.specs[job].submitted, now) for job in waiting}
 
-    def heard(self, heard: EventBatch) -> None:
+    def record_events(self, heard: EventBatch) -> None:
         """Note who ended."""
         self._now = heard.now
         for event in heard.events:
@@ -166,7 +166,7 @@ class BranchOutcome:
             elif isinstance(event, JobCompleted):
                 self.ends[event.job] = event.at - self.fork.now
 
-    def decided(self, decided: Decided) -> None:
+    def record_decision(self, decided: Decided) -> None:
         """Note who got GPUs and who lost them."""
         for command in decided.commands:
             if isinstance(command, Stop):

@@ -14,12 +14,13 @@ from time import monotonic, perf_counter
 
 import numpy as np
 
+from shoal.core.commands import Decided
 from shoal.core.errors import InputError
 from shoal.core.events import EventBatch
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import JobId, TenantId
-from shoal.engine.loop import Judgement, Loop, steadily
+from shoal.engine.loop import Judgement, Loop, judge_or_keep
 from shoal.engine.replay import Scheduler
 from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
@@ -27,7 +28,6 @@ from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
 from shoal.live.last_decision import LastDecision
 from shoal.live.views import ClusterViews
-from shoal.store.codec import Decided
 from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.wire.messages import (
     PROTOCOL,
@@ -122,8 +122,8 @@ class ControlPlane:
         crew = self.crew
         review_at = float("-inf") if self.resumed else float("inf")
         self._loop = Loop(
-            self.machines, crew.state, crew.policy, crew.placer, crew.mechanism, self._recorder,
-            watch=self._watch, review_at=review_at, judge=steadily,
+            self.machines, crew.state, crew.policy, crew.placer, crew.move_planner, self._recorder,
+            watch=self._watch, review_at=review_at, judge=judge_or_keep,
         )  # fmt: skip
         self.machines.changed = self._changed
         self._thread = threading.Thread(target=self._turn, name="ring", daemon=True)
@@ -165,7 +165,9 @@ class ControlPlane:
         if before is not None:
             board.remember(before)
         for i in np.flatnonzero(board.news).tolist():
-            self.journal.told(snapshot.now, int(snapshot.columns.rows[i]), judgement.verdicts.reason(i).sentence())
+            self.journal.record_verdict(
+                snapshot.now, int(snapshot.columns.rows[i]), judgement.verdicts.reason(i).sentence()
+            )
         self._board = board
 
     # ── what people ask for ───────────────────────────────────────────────────────────────────────────────────
@@ -392,17 +394,17 @@ class _Recorder:
         self.commit_seconds.clear()
         return drained
 
-    def heard(self, heard: EventBatch) -> None:
+    def record_events(self, heard: EventBatch) -> None:
         """Record what one wait brought."""
-        self.plane.journal.heard(heard)
+        self.plane.journal.record_events(heard)
         with self.plane._lock:
             self.plane.ledger.hear(heard.events)
         self._now, self._began = heard.now, perf_counter()
 
-    def decided(self, decided: Decided) -> None:
+    def record_decision(self, decided: Decided) -> None:
         """Record what was decided on it, and make both durable."""
         self.decision_seconds.append(perf_counter() - self._began)
-        self.plane.journal.decided(decided)
+        self.plane.journal.record_decision(decided)
         with self.plane._lock:
             self.plane.ledger.assume(self._now, decided.commands)
         self.settle()

@@ -1,1 +1,1 @@
-"""Where jobs sit: from counts to seats, moving nobody whose grant did not change."""
+"""Placers: granted GPU counts to seats on nodes."""

@@ -1,4 +1,4 @@
-"""Placement that only counts: GPUs wherever they are free, in order of node; distance is nobody's concern."""
+"""Placement without regard to distance: the first free GPUs in order of node."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ from shoal.placement.seating import seat_changes
 
 @dataclass(frozen=True, slots=True)
 class AnyPlacer:
-    """Never refuses a grant for which enough GPUs of one kind are free."""
+    """Seats every grant for which enough GPUs of one kind are free."""
 
     def place(self, snapshot: Snapshot, verdicts: Verdicts) -> Seating:
-        """Seats for the jobs whose grant changed."""
+        """Return seats for the jobs whose grant changed."""
         return seat_changes(snapshot, verdicts, find)
 
 
 def find(cluster: Topology, free: FreeGpus, kind: int, want: int, before: Placement | None) -> Placement | None:
-    """The first free GPUs in order of node."""
+    """Return the first free GPUs in order of node."""
     if free.free[kind] < want:
         return None
     open_nodes = 0

@@ -1,8 +1,8 @@
 """Network packing: every job on the fewest machines, no two jobs on one machine's network, moves as a last resort.
 
-Made for shares that are a factor or a multiple of the GPUs per machine (``solve.regulation``): those can always be
-seated so. Who runs keeps at least one of its GPUs wherever that can be, then as many as can be; a job that would have
-to give up all of them moves only when its seats are needed. Other gangs sit on the fewest machines there are.
+Made for shares that are a factor or a multiple of the GPUs per machine (``solve.regulation``), which can always be
+seated so. A running job keeps at least one of its GPUs where possible, then as many as possible; it gives up all of
+them only if they are needed for others. Other gangs get the fewest machines.
 
 Reference: AFS (NSDI '21) §4.4 and Appendix E.
 """
@@ -25,12 +25,12 @@ from shoal.placement.seating import few_nodes, seat_changes
 
 @dataclass(frozen=True, slots=True)
 class NetworkPlacer:
-    """Seats everyone anew, each where it was as far as can be."""
+    """Seats all jobs again at every change, each where it was if possible."""
 
     def place(self, snapshot: Snapshot, verdicts: Verdicts) -> Seating:
-        """Seats for the jobs whose grant changed, and for those who must make room for them.
+        """Return seats for the jobs whose grant changed, and for those that must move for them.
 
-        Grants that share GPUs, name their seats or leave the kind open are seated as packed placement does.
+        If any grant shares GPUs, names its seats, asks for one node or leaves the kind open, placement is packed.
         """
         columns, gpus = snapshot.columns, verdicts.gpus
         kinds = _kinds(snapshot, verdicts)
@@ -39,28 +39,26 @@ class NetworkPlacer:
         changed = (gpus != columns.held) | ((gpus > 0) & (columns.held > 0) & (kinds != columns.kind))
         if not changed.any():
             return Seating()
-        plan = _NetworkDraft(snapshot, snapshot.room.thaw())
-        overruled: dict[int, Verdict] = {}
-        for i in np.flatnonzero((gpus > 0) & (columns.state == JobState.STOPPING)).tolist():
-            overruled[i] = Refusal(Reason(ReasonCode.STOPPING))
-        wanting = [i for i in np.flatnonzero(gpus > 0).tolist() if i not in overruled]
-        plan.clear(np.flatnonzero((columns.held > 0) & (columns.state != JobState.STOPPING)).tolist(), wanting)
+        stopping = columns.state == JobState.STOPPING
+        overruled: dict[int, Verdict] = {
+            i: Refusal(Reason(ReasonCode.STOPPING)) for i in np.flatnonzero((gpus > 0) & stopping).tolist()
+        }
+        wanting = np.flatnonzero((gpus > 0) & ~stopping).tolist()
+        holding = np.flatnonzero((columns.held > 0) & ~stopping).tolist()
+        plan = _NetworkDraft(snapshot, snapshot.free_gpus.thaw())
+        plan.clear(holding, wanting)
         # The widest first: what is left of a machine is then always a multiple of the next share.
         for i in sorted(wanting, key=lambda i: (-int(gpus[i]), columns.held[i] == 0, i)):
             if not plan.seat(i, int(kinds[i]), int(gpus[i])):
-                room = plan.free.freeze()
-                block = room.largest_block(int(kinds[i]))
-                numbers = (int(gpus[i]), room.free[kinds[i]], block)
+                free = plan.free.freeze()
+                numbers = (int(gpus[i]), free.free[kinds[i]], free.largest_block(int(kinds[i])))
                 overruled[i] = Refusal(Reason(ReasonCode.FRAGMENTED, numbers))
-        stays = {i for i in wanting if i not in overruled}
-        leaving = [i for i in np.flatnonzero(columns.held > 0).tolist() if i not in stays]
-        leaving = [i for i in leaving if columns.state[i] != JobState.STOPPING]
         moved = {i: seats for i, seats in plan.seated.items() if seats != snapshot.placement(i)}
-        return Seating(tuple(leaving), moved, overruled)
+        return Seating(tuple(i for i in holding if i not in plan.seated), moved, overruled)
 
 
 def _kinds(snapshot: Snapshot, verdicts: Verdicts) -> NDArray[np.int_] | None:
-    """The kind each is to sit on; None where the grants say more, or less, than a number of one kind."""
+    """Return each job's kind, or None if any grant asks for more, or says less, than a number of GPUs of one kind."""
     shares = verdicts.partners is not None and bool((verdicts.partners >= 0).any())
     near = verdicts.consolidated is not None and bool(verdicts.consolidated.any())
     if shares or near or verdicts.placements or snapshot.sharing:
@@ -74,16 +72,16 @@ def _kinds(snapshot: Snapshot, verdicts: Verdicts) -> NDArray[np.int_] | None:
 
 @dataclass(slots=True)
 class _NetworkDraft:
-    """One seating in the making: free room, and who of those not yet seated was where."""
+    """A seating in progress: the free GPUs, and where the jobs that are not yet seated were."""
 
     snapshot: Snapshot
     free: FreeGpus
     seated: dict[int, Placement] = field(default_factory=dict)
     claims: dict[int, dict[int, int]] = field(default_factory=dict)
-    """By node: GPUs held there, by each job that is to run on."""
+    """By node, for each job that is not yet seated again: the GPUs it held there."""
 
     def clear(self, holding: Iterable[int], wanting: Iterable[int]) -> None:
-        """Take everyone up from their seats, and remember where those sat who will sit again."""
+        """Free the seats of all jobs, and note where those in ``wanting`` were."""
         again = set(wanting)
         for i in holding:
             seats = self.snapshot.placement(i)
@@ -94,7 +92,7 @@ class _NetworkDraft:
                 self.claims.setdefault(node, {})[i] = count
 
     def seat(self, i: int, kind: int, want: int) -> bool:
-        """Seat a job on the fewest machines; whether it could be."""
+        """Seat a job on the fewest machines; return whether that was possible."""
         machine = machine_gpus(self.snapshot.cluster, kind)
         if want % machine == 0:
             found = self._whole(i, kind, machine, want // machine)
@@ -113,7 +111,7 @@ class _NetworkDraft:
         return True
 
     def _whole(self, i: int, kind: int, machine: int, count: int) -> Placement | None:
-        """So many free machines: its own first where nobody else was, then those where the fewest were."""
+        """Return ``count`` free machines: the job's own where no other was, then those with the fewest other jobs."""
         nodes = [n for n in self._open(kind, machine) if self.free.node_free[n] == machine]
         if len(nodes) < count:
             return None
@@ -125,7 +123,7 @@ class _NetworkDraft:
         return Placement(tuple((n, machine) for n in sorted(sorted(nodes, key=reluctance)[:count])))
 
     def _part(self, i: int, kind: int, want: int) -> Placement | None:
-        """A machine with the room: its own if it can, else the tightest where nobody has to move for it."""
+        """Return seats on one machine: its own if possible, else the tightest where no job must move for it."""
         free = self.free.node_free
 
         def reluctance(n: int) -> tuple[int, int, int, int]:
@@ -136,15 +134,15 @@ class _NetworkDraft:
         return None if node is None else Placement(((node, want),))
 
     def _open(self, kind: int, want: int) -> list[int]:
-        """Nodes of a kind with so many GPUs free."""
+        """Return the nodes of a kind with at least ``want`` free GPUs."""
         cluster, free = self.snapshot.cluster, self.free.node_free
         return [n for n, k in enumerate(cluster.node_kind) if k == kind and free[n] >= want]
 
     def _mine(self, node: int, i: int, most: int) -> int:
-        """GPUs the job held on a node, as far as so many count."""
+        """Return the GPUs the job held on a node, at most ``most``."""
         return min(self.claims.get(node, {}).get(i, 0), most)
 
 
 def machine_gpus(cluster: Topology, kind: int) -> int:
-    """The GPUs per machine of a kind; where machines differ, the largest number that divides them all."""
+    """Return the GPUs per machine of a kind; if machines differ, their greatest common divisor."""
     return gcd(*(node.gpus for node, k in zip(cluster.nodes, cluster.node_kind, strict=True) if k == kind))

@@ -1,4 +1,4 @@
-"""Packed placement: few nodes, sticky to where the job ran, wide jobs first."""
+"""Packed placement: as few nodes as possible; a resized job keeps its seats where that costs no node."""
 
 from dataclasses import dataclass
 
@@ -6,20 +6,20 @@ from shoal.core.decision import Seating, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
-from shoal.placement.seating import few_nodes, merged, seat_changes
+from shoal.placement.seating import few_nodes, seat_changes
 
 
 @dataclass(frozen=True, slots=True)
 class PackedPlacer:
-    """Seats on as few nodes as the free room allows."""
+    """Seats each job on as few nodes as the free GPUs allow."""
 
     def place(self, snapshot: Snapshot, verdicts: Verdicts) -> Seating:
-        """Seats for the jobs whose grant changed."""
+        """Return seats for the jobs whose grant changed."""
         return seat_changes(snapshot, verdicts, find)
 
 
 def find(cluster: Topology, free: FreeGpus, kind: int, want: int, before: Placement | None) -> Placement | None:
-    """The tightest fit on the fewest nodes; a job that grows or shrinks keeps seats it has where that costs no node."""
+    """Return the tightest fit on the fewest nodes, with seats held ``before`` where that takes no more nodes."""
     best = few_nodes(free, kind, want)
     if best is None or before is None or cluster.kind_of(before) != kind:
         return best
@@ -34,7 +34,7 @@ def find(cluster: Topology, free: FreeGpus, kind: int, want: int, before: Placem
 
 
 def keep_some(free: FreeGpus, before: Placement, want: int) -> Placement:
-    """As many of the old seats as wanted, and more on the same nodes, those with most room first."""
+    """Return up to ``want`` seats on the nodes held before, those with the most free GPUs first."""
     seats: list[tuple[int, int]] = []
     for node, _ in sorted(before.seats, key=lambda seat: (-free.node_free[seat[0]], seat[0])):
         take = min(want, free.node_free[node])
@@ -47,4 +47,4 @@ def keep_some(free: FreeGpus, before: Placement, want: int) -> Placement:
 def _completed(free: FreeGpus, kind: int, kept: Placement, rest: int) -> Placement | None:
     elsewhere = ~sum(1 << node for node in kept.nodes)
     more = few_nodes(free, kind, rest, elsewhere)
-    return merged(kept, more) if more is not None else None
+    return Placement(tuple(sorted(kept.seats + more.seats))) if more is not None else None

@@ -1,4 +1,4 @@
-"""Rack-aware placement: packed, and within one rack whenever one has the room."""
+"""Rack-aware placement: packed, and within one rack whenever one has enough free GPUs."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,23 +13,24 @@ from shoal.placement.seating import few_nodes, seat_changes
 
 @dataclass(frozen=True, slots=True)
 class RackPlacer:
-    """One node if it fits, else the fewest nodes of one rack, else the fewest nodes anywhere."""
+    """Seats each job on one node if it fits, else on the fewest nodes of one rack, else on the fewest nodes."""
 
     def place(self, snapshot: Snapshot, verdicts: Verdicts) -> Seating:
-        """Seats for the jobs whose grant changed."""
+        """Return seats for the jobs whose grant changed."""
         return seat_changes(snapshot, verdicts, find)
 
 
 @lru_cache(maxsize=8)
-def _racks(nodes: tuple[str, ...]) -> tuple[int, ...]:
+def _racks(node_racks: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the bit set of nodes of each rack."""
     sets: dict[str, int] = {}
-    for i, rack in enumerate(nodes):
+    for i, rack in enumerate(node_racks):
         sets[rack] = sets.get(rack, 0) | 1 << i
     return tuple(sets.values())
 
 
 def find(cluster: Topology, free: FreeGpus, kind: int, want: int, before: Placement | None) -> Placement | None:
-    """The fewest nodes of the rack that fits most tightly, or what packed placement finds across racks."""
+    """Return the fewest nodes of one rack, of the rack with the fewest free GPUs among equals; else packed seats."""
     anywhere = packed.find(cluster, free, kind, want, before)
     if anywhere is None or len(anywhere.seats) == 1:
         return anywhere

@@ -1,13 +1,12 @@
-"""What every placer shares: keep who need not move, free who leaves, then seat the rest, widest first.
+"""The part that placers share: keep jobs that need not move, free the seats of those that leave, seat the rest.
 
-Planning happens on a copy of the free room with the leaving jobs' seats already in it, so nothing is stopped before
-it is known what will sit there. A running job whose new size cannot be seated keeps the seats it has. A grant that asks
-for one node is seated before the others and moves there from several. If no node has the room, the fewest jobs that did
-not ask for theirs move out of one; where that would not do either it sits as any other.
+Planning uses a copy of the free GPUs that includes the seats of leaving jobs. The widest jobs are seated first. A
+running job whose new size cannot be seated keeps its seats. A grant that asks for one node (``consolidated``) is seated
+before the others, also if that moves it from several nodes to one. If no node has enough free GPUs, the fewest jobs
+that did not ask for one node are moved off a node; if that is not enough either, the job is seated like any other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -20,15 +19,16 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 
 Finder: TypeAlias = Callable[[Topology, FreeGpus, int, int, Placement | None], Placement | None]
-"""Finds seats: (cluster, free room, kind, GPUs, seats held before or None) → seats, or None if there are none."""
+"""Finds seats: (cluster, free GPUs, kind, GPUs wanted, seats held before or None) → seats, or None."""
 
+Occupants: TypeAlias = dict[int, list[tuple[int, int]]]
+"""By node: (GPUs there, position of the job)."""
 
-Guests: TypeAlias = dict[int, list[tuple[int, int]]]
-"""By node: (GPUs there, job)."""
+_STOPPING = int(JobState.STOPPING)
 
 
 def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seating:
-    """Seats for the jobs whose grant differs from what they hold."""
+    """Return seats for the jobs whose grant differs from what they hold."""
     columns, gpus = snapshot.columns, verdicts.gpus
     held = columns.held
     changed = gpus != held
@@ -42,7 +42,6 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
     named = verdicts.partners is not None and bool(((verdicts.partners >= 0) & (gpus > 0)).any())
     mates = _mates(verdicts)
     shared = named or snapshot.sharing
-    near = verdicts.consolidated is not None
     if verdicts.consolidated is not None:
         for i in np.flatnonzero(verdicts.consolidated & (gpus > 0) & (held > 0) & ~changed).tolist():
             changed[i] = _scattered(snapshot.placement(i))
@@ -52,12 +51,11 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
         changed |= ((gpus > 0) | (held > 0)) & (wanted != columns.partner)
     if not changed.any():
         return Seating()
-    granted = gpus > 0
-    wanting = (changed & granted).nonzero()[0]
-    leaving = (changed & ~granted).nonzero()[0].tolist()
+    wanting = (changed & (gpus > 0)).nonzero()[0]
+    leaving = (changed & (gpus <= 0)).nonzero()[0].tolist()
     plan = _SeatingDraft(snapshot, verdicts, find, leaving)
-    # Jobs that change kinds may take each other's seats, so all of them must come free before anyone sits down.
-    together = shared or moves or near or bool(verdicts.placements)
+    # Jobs that change kinds may take each other's seats, so all of these are freed before any is taken.
+    together = shared or moves or verdicts.consolidated is not None or bool(verdicts.placements)
     return plan.seat_units(wanting, mates) if together else plan.seat_each(wanting)
 
 
@@ -66,7 +64,7 @@ def _scattered(placement: Placement | None) -> bool:
 
 
 def _mates(verdicts: Verdicts) -> dict[int, int]:
-    """Who is to share with whom, both ways; of two who name the same third, the first in order of admission."""
+    """Return each job's partner, both ways; of two that name the same third, the first in order of admission."""
     mates: dict[int, int] = {}
     if verdicts.partners is None:
         return mates
@@ -77,26 +75,23 @@ def _mates(verdicts: Verdicts) -> dict[int, int]:
     return mates
 
 
-_STOPPING = int(JobState.STOPPING)
-
-
 class _SeatingDraft:
-    """One seating in the making."""
+    """A seating in progress. ``displaced`` jobs were moved off a node that another asked for."""
 
     def __init__(self, snapshot: Snapshot, verdicts: Verdicts, find: Finder, leaving: Sequence[int]) -> None:
         self.snapshot = snapshot
         self.verdicts = verdicts
         self.find = find
-        self.free = snapshot.room.thaw()
+        self.free = snapshot.free_gpus.thaw()
         self.leaving = list(leaving)
         self.seated: dict[int, Placement] = {}
         self.overruled: dict[int, Verdict] = {}
         self.displaced: list[int] = []
         self.moving: set[int] = set(leaving)
-        self.guests: dict[int, Guests] = {}
+        self.occupants: dict[int, Occupants] = {}
 
     def seat_each(self, wanting: Indices) -> Seating:
-        """Everyone sits alone."""
+        """Seat every job by itself."""
         columns, gpus = self.snapshot.columns, self.verdicts.gpus
         for i in self.leaving:
             placement = self.snapshot.placement(i)
@@ -104,7 +99,7 @@ class _SeatingDraft:
                 self.free.give(placement)
         state = columns.state
         sizes = zip(gpus[wanting].tolist(), columns.held[wanting].tolist(), wanting.tolist(), strict=True)
-        # Shrinking jobs go first, since they only give; then the widest, since they are the hardest to seat.
+        # Shrinking jobs go first, since they free seats; then the widest, since they are the hardest to seat.
         for _, _, i in sorted((want >= held, -want, i) for want, held, i in sizes):
             if state[i] == _STOPPING:
                 self.overruled[i] = Refusal(Reason(ReasonCode.STOPPING))
@@ -123,27 +118,30 @@ class _SeatingDraft:
         elif before is not None:
             self.free.take(before)
             if found is None:
-                self.overruled[i] = Grant(before.gpus, reason=self._short(i, ReasonCode.KEPT_SEATS))
+                self._keep(i, before)
         else:
-            self.overruled[i] = Refusal(self._short(i, ReasonCode.FRAGMENTED))
+            self.overruled[i] = Refusal(self._shortage(i, ReasonCode.FRAGMENTED))
 
-    # ── sharing and pinning: the unit that is seated is a job alone, or two on the same GPUs ──────────────────
+    def _keep(self, i: int, seats: Placement) -> None:
+        self.overruled[i] = Grant(seats.gpus, reason=self._shortage(i, ReasonCode.KEPT_SEATS))
+
+    # ── sharing and pinning: a unit is one job, or two on the same GPUs ────────────────────────────────────────
 
     def seat_units(self, wanting: Indices, mates: Mapping[int, int]) -> Seating:
-        """Units keep the seats of a member where no other unit does; all other seats of theirs come free first.
+        """Seat units. Each keeps the seats of a member unless another unit does; all other seats are freed first.
 
-        So jobs pinned to each other's seats can swap; those pinned sit down before those who take what is left.
-        Equal seats are not the same GPUs (two jobs can each hold one on a node), so who sits where is told by the
-        group that holds them: a job, or it and the one it shares with.
+        So jobs pinned to each other's seats can swap; pinned jobs are seated before the others. Equal seats need not be
+        the same GPUs (two jobs can each hold one on a node), so seats are told apart by the group that holds them: a
+        job, or it and its partner.
         """
         self.moving.update(wanting.tolist())
         units = self._units(wanting, mates)
         claims: dict[int, tuple[int, ...]] = {}
-        homeless = []
+        unseated = []
         for unit in units:
             group = next((g for m in unit if (g := self._keeps(m)) is not None and g not in claims), None)
             if group is None:
-                homeless.append(unit)
+                unseated.append(unit)
             else:
                 claims[group] = unit
         moving = [i for unit in units for i in unit] + self.leaving
@@ -156,10 +154,10 @@ class _SeatingDraft:
             seats = self.snapshot.placement(host)
             self.seated |= {m: seats for m in unit if self._group(m) != group and seats is not None}
         pins = self.verdicts.placements
-        homeless.sort(
+        unseated.sort(
             key=lambda unit: (unit[0] not in pins, not self._near(unit[0]), -int(self.verdicts.gpus[unit[0]]), unit)
         )
-        for unit in homeless:
+        for unit in unseated:
             self._seat_unit(unit)
         for i in self.displaced:
             self._seat_unit((i,))
@@ -173,7 +171,7 @@ class _SeatingDraft:
             if columns.state[i] == _STOPPING:
                 self.overruled[i] = Refusal(Reason(ReasonCode.STOPPING))
             elif mate < 0 and self.verdicts.partners is not None and self.verdicts.partners[i] >= 0:
-                # The policy counted on GPUs it has not given: alone the job might take another's.
+                # The policy meant GPUs that the job would share; alone it might take another job's.
                 self._refuse(i, Reason(ReasonCode.PARTNER_UNSEATED, (self.snapshot.ids[self.verdicts.partners[i]],)))
             elif mate < 0 or columns.state[mate] == _STOPPING:
                 units.append((i,))
@@ -182,21 +180,20 @@ class _SeatingDraft:
         return units
 
     def _group(self, i: int) -> int:
-        """The lowest admission number among those who sit on this job's seats."""
+        """Return the lowest admission number among the jobs on this job's seats."""
         row, partner = int(self.snapshot.columns.rows[i]), int(self.snapshot.columns.partner[i])
         return min(row, partner) if partner >= 0 else row
 
     def _keeps(self, i: int) -> int | None:
-        """The group whose seats a running job may stay on, if they are what it was granted."""
+        """Return the group whose seats a running job keeps, or None if they are not what it was granted."""
         before = self.snapshot.placement(i)
         if before is None or before.gpus != self.verdicts.gpus[i] or (self._near(i) and _scattered(before)):
             return None
-        kind = int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
-        fits = kind < 0 or kind == self.snapshot.columns.kind[i]
+        fits = self._kind(i) in (-1, self.snapshot.columns.kind[i])
         return self._group(i) if fits and self.verdicts.placements.get(i, before) == before else None
 
     def _seat_unit(self, unit: tuple[int, ...]) -> None:
-        """New seats for a unit; who cannot have them keeps its own if they are still free, and waits otherwise."""
+        """Find new seats for a unit; if there are none, a job alone keeps its own if still free, and others wait."""
         before = self.snapshot.placement(unit[0])
         found = self._found(unit[0], before)
         if found is not None:
@@ -206,11 +203,11 @@ class _SeatingDraft:
             return
         if before is not None and len(unit) == 1 and self.snapshot.columns.partner[unit[0]] < 0 and self._open(before):
             self.free.take(before)
-            self.overruled[unit[0]] = Grant(before.gpus, reason=self._short(unit[0], ReasonCode.KEPT_SEATS))
+            self._keep(unit[0], before)
             return
-        self._refuse(unit[0], self._short(unit[0], ReasonCode.FRAGMENTED))
-        for guest in unit[1:]:
-            self._refuse(guest, Reason(ReasonCode.PARTNER_UNSEATED, (self.snapshot.ids[unit[0]],)))
+        self._refuse(unit[0], self._shortage(unit[0], ReasonCode.FRAGMENTED))
+        for partner in unit[1:]:
+            self._refuse(partner, Reason(ReasonCode.PARTNER_UNSEATED, (self.snapshot.ids[unit[0]],)))
 
     def _refuse(self, i: int, reason: Reason) -> None:
         self.overruled[i] = Refusal(reason)
@@ -223,7 +220,7 @@ class _SeatingDraft:
         pinned = self.verdicts.placements.get(i)
         if pinned is not None:
             return pinned if self._open(pinned) else None
-        kind = int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
+        kind = self._kind(i)
         if kind >= 0:
             return self._on(i, kind, before)
         if len(self.snapshot.cluster.kinds) == 1:
@@ -237,11 +234,14 @@ class _SeatingDraft:
         found = self._on_one_node(i, kind, before) if self._near(i) else None
         return found or self.find(self.snapshot.cluster, self.free, kind, int(self.verdicts.gpus[i]), before)
 
+    def _kind(self, i: int) -> int:
+        return int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
+
     def _near(self, i: int) -> bool:
         return self.verdicts.consolidated is not None and bool(self.verdicts.consolidated[i])
 
     def _on_one_node(self, i: int, kind: int, before: Placement | None) -> Placement | None:
-        """The node a job asks for, where one has the room or can be given it; else the seats it has, if still free."""
+        """Return seats on one node, from which other jobs may be displaced; else the job's own seats if still free."""
         want = int(self.verdicts.gpus[i])
         node = tightest(self.free.sets[kind], want)
         node = self._cleared(kind, want) if node is None else node
@@ -251,14 +251,14 @@ class _SeatingDraft:
         return before if before is not None and stays and self._open(before) else None
 
     def _cleared(self, kind: int, want: int) -> int | None:
-        """The node on which the fewest must move for so much room; they are asked to, and sit down after the others."""
+        """Return the node where the fewest jobs must move for ``want`` GPUs, and displace them; else None."""
         if self.free.free[kind] < want:
             return None
-        if kind not in self.guests:
-            self.guests[kind] = self._staying(kind)
+        if kind not in self.occupants:
+            self.occupants[kind] = self._staying(kind)
         best: tuple[int, int, list[int]] | None = None
-        for node, guests in self.guests[kind].items():
-            moved = _fewest(guests, want - self.free.node_free[node])
+        for node, occupants in self.occupants[kind].items():
+            moved = _fewest(occupants, want - self.free.node_free[node])
             if moved is not None and (best is None or (len(moved), node) < best[:2]):
                 best = len(moved), node, moved
         if best is None:
@@ -268,41 +268,39 @@ class _SeatingDraft:
             if seats is not None:
                 self.free.give(seats)
                 for node, count in seats.seats:
-                    self.guests[kind][node].remove((count, i))
+                    self.occupants[kind][node].remove((count, i))
         self.displaced += best[2]
         return best[1]
 
-    def _staying(self, kind: int) -> Guests:
-        """Those who stay where they are, alone, and did not ask for it."""
+    def _staying(self, kind: int) -> Occupants:
+        """Return the jobs that may be displaced: alone on their seats, not moving, and not placed by request."""
         columns = self.snapshot.columns
-        guests: Guests = {}
+        occupants: Occupants = {}
         alone = (columns.kind == kind) & (columns.partner < 0) & (columns.state != _STOPPING)
         for i in np.flatnonzero(alone).tolist():
             seats = self.snapshot.placement(i)
             if seats is not None and not (i in self.moving or i in self.verdicts.placements or self._near(i)):
                 for node, count in seats.seats:
-                    guests.setdefault(node, []).append((count, i))
-        return guests
+                    occupants.setdefault(node, []).append((count, i))
+        return occupants
 
     def _open(self, placement: Placement) -> bool:
         return all(self.free.node_free[node] >= count for node, count in placement.seats)
 
-    def _short(self, i: int, code: ReasonCode) -> Reason:
-        room, want = self.free.freeze(), int(self.verdicts.gpus[i])
-        kind = int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
+    def _shortage(self, i: int, code: ReasonCode) -> Reason:
+        frozen, kind = self.free.freeze(), self._kind(i)
         usable = np.flatnonzero(self.snapshot.columns.speeds[i] > 0).tolist()
         kinds = usable if kind < 0 else [kind]
         if not kinds:
             return Reason(ReasonCode.NO_KIND, (", ".join(self.snapshot.cluster.kinds),))
-        free, block = sum(room.free[k] for k in kinds), max(room.largest_block(k) for k in kinds)
-        held = int(self.snapshot.columns.held[i])
-        numbers = (held, want, free, block) if code is ReasonCode.KEPT_SEATS else (want, free, block)
-        return Reason(code, numbers)
+        free, block = sum(frozen.free[k] for k in kinds), max(frozen.largest_block(k) for k in kinds)
+        held = (int(self.snapshot.columns.held[i]),) if code is ReasonCode.KEPT_SEATS else ()
+        return Reason(code, (*held, int(self.verdicts.gpus[i]), free, block))
 
 
-def _fewest(guests: Sequence[tuple[int, int]], gpus: int) -> list[int] | None:
-    """Of (GPUs, job) the fewest jobs that have so many GPUs together, the last of them no wider than need be."""
-    left, moved = sorted(guests), list[int]()
+def _fewest(occupants: Sequence[tuple[int, int]], gpus: int) -> list[int] | None:
+    """Return the fewest jobs that hold ``gpus`` GPUs together, the last as narrow as possible; None if too few."""
+    left, moved = sorted(occupants), list[int]()
     while gpus > 0 and left:
         at = next((at for at, (count, _) in enumerate(left) if count >= gpus), len(left) - 1)
         count, i = left.pop(at)
@@ -312,7 +310,7 @@ def _fewest(guests: Sequence[tuple[int, int]], gpus: int) -> list[int] | None:
 
 
 def tightest(sets: Sequence[int], want: int, among: int = -1) -> int | None:
-    """The lowest-numbered node among the tightest that have ``want`` GPUs free; ``among`` masks the nodes allowed."""
+    """Return the first of the nodes with the fewest free GPUs, at least ``want``; ``among`` masks allowed nodes."""
     for free in range(want, len(sets)):
         nodes = sets[free] & among
         if nodes:
@@ -321,7 +319,7 @@ def tightest(sets: Sequence[int], want: int, among: int = -1) -> int | None:
 
 
 def few_nodes(free: FreeGpus, kind: int, want: int, among: int = -1) -> Placement | None:
-    """Seats on as few nodes as the free room allows: fullest-free nodes first, the rest on the tightest that fits."""
+    """Return seats on the fewest nodes: those with the most free GPUs first, the rest on the tightest that fits."""
     sets = free.sets[kind]
     seats: list[tuple[int, int]] = []
     used = 0
@@ -339,11 +337,3 @@ def few_nodes(free: FreeGpus, kind: int, want: int, among: int = -1) -> Placemen
         seats.append((node, take))
         want -= take
     return Placement(tuple(sorted(seats)))
-
-
-def merged(a: Placement, b: Placement) -> Placement:
-    """The seats of both."""
-    counts = dict(a.seats)
-    for node, count in b.seats:
-        counts[node] = counts.get(node, 0) + count
-    return replace(a, seats=tuple(sorted(counts.items())))

@@ -1,1 +1,1 @@
-"""What is remembered: the journal, in memory or in SQLite, and its encoding."""
+"""Journals, in memory and in SQLite files, and their encoding."""

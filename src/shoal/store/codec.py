@@ -1,168 +1,114 @@
-"""The journal's encoding: each record a MessagePack array led by a tag, the same bytes on every machine.
+"""The journal's encoding: each record is a MessagePack array led by a tag, the same bytes on every machine.
 
-Field order is the dataclass's own; adding a field is a new ``VERSION``.
+A dataclass is the array of its fields in order, a placement just its seats. Adding a field or changing the order needs
+a new ``VERSION``; new events go to the end of ``core.events.Event``, whose order gives the tags.
 """
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from operator import attrgetter
-from typing import Any, TypeAlias
+from types import NoneType, UnionType
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.commands import Decided, Resize, Start, Stop
 from shoal.core.errors import JournalError
-from shoal.core.events import (
-    AppBid,
-    BatchChanged,
-    Event,
-    EventBatch,
-    JobCancelled,
-    JobCompleted,
-    JobCrashed,
-    JobMeasured,
-    JobProfiled,
-    JobReleased,
-    JobReshaped,
-    JobStarted,
-    JobStopped,
-    JobSubmitted,
-    NodeLost,
-    NodeReturned,
-)
-from shoal.core.goodput import GoodputReport, StepFit
-from shoal.core.job import BatchLimits, BatchSetting, JobSpec, Launch
+from shoal.core.events import Event, EventBatch
 from shoal.core.topology import Placement
-from shoal.core.units import Seconds
 
 VERSION = 4
 
-HEADER, HEARD, DECIDED = 0, 1, 2
-"""What leads a raw record."""
+HEADER, EVENTS, DECISION = 0, 1, 2
+"""The tags that lead a record."""
 
-_EVENTS: tuple[type, ...] = (
-    JobSubmitted,
-    JobStarted,
-    JobMeasured,
-    BatchChanged,
-    JobStopped,
-    JobCompleted,
-    JobCrashed,
-    JobCancelled,
-    NodeLost,
-    NodeReturned,
-    JobReleased,
-    JobReshaped,
-    JobProfiled,
-    AppBid,
-)
-_COMMANDS: tuple[type, ...] = (Start, Stop, Resize)
+EVENT_TAGS: Mapping[type, int] = {cls: tag for tag, cls in enumerate(get_args(Event))}
+"""By type of event, the tag that leads it in a record; its fields follow."""
 
-EVENT_TAGS: Mapping[type, int] = {cls: tag for tag, cls in enumerate(_EVENTS)}
-"""What leads an event in a raw record; its fields follow in the dataclass's order."""
-
-COMMAND_TAGS: Mapping[type, int] = {cls: tag for tag, cls in enumerate(_COMMANDS)}
-"""What leads a command in a raw record; its fields follow in the dataclass's order, a placement as its seats."""
+COMMAND_TAGS: Mapping[type, int] = {Start: 0, Stop: 1, Resize: 2}
+"""By type of command, the tag that leads it in a record; its fields follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the run is made of, enough to decide everything again. The first record; a control plane that is started
-    again on its journal writes another, from which on its settings hold and no policy remembers anything."""
+    """The settings of a run, enough to decide everything again: the first record of a journal.
+
+    A control plane that resumes a journal writes another header: from there on its settings are in force and policies
+    start without ``carry``.
+    """
 
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The end of a cycle: a digest of the verdicts, when to ask again, and the commands given."""
-
-    digest: int
-    review_at: Seconds
-    commands: tuple[Command, ...]
-
-
 Record: TypeAlias = Header | EventBatch | Decided
 
-_LENGTHS = {HEADER: 3, HEARD: 3, DECIDED: 4}
-_BY_EVENT_TAG = dict(enumerate(_EVENTS))
-_BY_BEGIN_TAG: Mapping[int, type[Start] | type[Resize]] = {0: Start, 2: Resize}
+_LENGTHS = {HEADER: 3, EVENTS: 3, DECISION: 4}
 _BROKEN = (msgspec.DecodeError, TypeError, ValueError, IndexError, KeyError, RecursionError)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Any])
 
 
-def _flatten(cls: type) -> Callable[[Any], tuple[Any, ...]]:
-    return attrgetter(*(f.name for f in fields(cls)))
+# ── objects to arrays ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_spec_fields = _flatten(JobSpec)
-_limit_fields = _flatten(BatchLimits)
-_LIMITS = [f.name for f in fields(JobSpec)].index("limits")
-_fit_fields = _flatten(StepFit)
-_launch_fields = _flatten(Launch)
-_event_fields = {cls: (tag, _flatten(cls)) for tag, cls in enumerate(_EVENTS)}
+def _has_dataclass(hint: Any) -> bool:
+    return is_dataclass(hint) or any(map(_has_dataclass, get_args(hint)))
 
 
-def _pack_event(event: Event) -> tuple[Any, ...]:
-    if type(event) is JobSubmitted:
-        return (0, event.at, _pack_spec(event.spec), event.launch and _launch_fields(event.launch))
-    tag, values = _event_fields[type(event)]
-    if type(event) is JobProfiled:
-        *plain, _, loud = values(event)
-        return (tag, *plain, _pack_report(event.report), loud)
-    return (tag, *values(event))
+@cache
+def _plan(cls: Any) -> tuple[Callable[[Any], Any], list[int]] | None:
+    """Return how to get a dataclass's fields, and which of them hold dataclasses; None for other types."""
+    if cls is Placement:
+        return attrgetter("seats"), []
+    if not is_dataclass(cls):
+        return None
+    names, hints = [f.name for f in fields(cls)], get_type_hints(cls)
+    return attrgetter(*names), [i for i, name in enumerate(names) if _has_dataclass(hints[name])]
 
 
-def _pack_spec(spec: JobSpec) -> tuple[Any, ...]:
-    values = _spec_fields(spec)
-    if spec.limits is None:
-        return values
-    return (*values[:_LIMITS], _limit_fields(spec.limits), *values[_LIMITS + 1 :])
-
-
-def _pack_report(report: GoodputReport) -> tuple[Any, ...]:
-    fits = [(kind, _fit_fields(fit)) for kind, fit in report.fits]
-    batch = (report.batch.size, report.batch.accumulation)
-    return (fits, report.noise, report.noise_batch, report.seen_gpus, batch, report.remembered)
-
-
-def _pack_command(command: Command) -> tuple[Any, ...]:
-    if type(command) is Stop:
-        return (1, command.job, command.incarnation)
-    assert not isinstance(command, Stop)
-    batch = command.batch and (command.batch.size, command.batch.accumulation)
-    tag = 0 if type(command) is Start else 2
-    return (tag, command.job, command.incarnation, command.placement.seats, batch, command.partner)
+def _pack(value: Any) -> Any:
+    """Return a dataclass, or a tuple of them, as an array; any other value as it is."""
+    cls: Any = type(value)
+    plan = _plan(cls)
+    if plan is None:
+        return tuple(map(_pack, value)) if type(value) is tuple else value
+    get, nested = plan
+    values = get(value)
+    if nested:
+        values = list(values)
+        for i in nested:
+            values[i] = _pack(values[i])
+    return values
 
 
 def pack_header(settings: dict[str, Any]) -> bytes:
-    """The first record of a journal."""
+    """Return the first record of a journal."""
     return _encoder.encode((HEADER, VERSION, settings))
 
 
-def pack_heard(heard: EventBatch) -> bytes:
-    """A batch of events as a record."""
-    return _encoder.encode((HEARD, heard.now, [_pack_event(e) for e in heard.events]))
+def pack_events(batch: EventBatch) -> bytes:
+    """Return a batch of events as a record."""
+    return _encoder.encode((EVENTS, batch.now, [(EVENT_TAGS[type(e)], *_pack(e)) for e in batch.events]))
 
 
-def pack_decided(decided: Decided) -> bytes:
-    """A decision as a record."""
-    commands = [_pack_command(c) for c in decided.commands]
-    return _encoder.encode((DECIDED, decided.digest, decided.review_at, commands))
+def pack_decision(decided: Decided) -> bytes:
+    """Return a decision as a record."""
+    commands = [(COMMAND_TAGS[type(c)], *_pack(c)) for c in decided.commands]
+    return _encoder.encode((DECISION, decided.digest, decided.review_at, commands))
 
 
 def checksum(body: bytes) -> int:
-    """What is stored beside a record so that damage shows."""
+    """Return the checksum that is stored beside a record to detect damage."""
     return zlib.crc32(body)
 
 
 def unpack_raw(body: bytes) -> list[Any]:
-    """A record as the bare array it is stored as: ten times cheaper than objects, for reading long journals.
+    """Return a record as the bare array it is stored as: ten times as fast as objects, for reading long journals.
 
-    ``[HEADER, version, settings]``, ``[HEARD, now, events]`` or ``[DECIDED, digest, review_at, commands]``; only the
+    ``[HEADER, version, settings]``, ``[EVENTS, now, events]`` or ``[DECISION, digest, review_at, commands]``; only the
     outermost array is checked.
     """
     try:
@@ -180,61 +126,54 @@ def _refused(error: Exception) -> JournalError:
     return JournalError(f"not a record of a Shoal journal: {error}")
 
 
+# ── arrays to objects ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _reader(hint: Any) -> Callable[[Any], Any] | None:
+    """Return a function that makes a value of this type from its array; None where the stored value will do."""
+    if is_dataclass(hint):
+        return _dataclass_reader(hint)
+    parts = get_args(hint)
+    if get_origin(hint) is UnionType:
+        (inner,) = (_reader(part) for part in parts if part is not NoneType)
+        return inner and (lambda raw: None if raw is None else inner(raw))
+    if get_origin(hint) is not tuple:
+        return None
+    readers = [_reader(part) for part in parts if part is not Ellipsis]
+    if Ellipsis in parts:
+        (each,) = readers
+        return tuple if each is None else lambda raw: tuple(map(each, raw))
+    return lambda raw: tuple(value if read is None else read(value) for read, value in zip(readers, raw, strict=True))
+
+
+def _dataclass_reader(cls: Any) -> Callable[[Any], Any]:
+    hints = get_type_hints(cls)
+    readers = [_reader(hints[f.name]) for f in fields(cls)]
+    special = [(i, read) for i, read in enumerate(readers) if read is not None]
+
+    def read(raw: list[Any]) -> Any:
+        values = [raw] if cls is Placement else list(raw)
+        if len(values) != len(readers):
+            raise ValueError(f"{cls.__name__} has {len(readers)} fields, not {len(values)}")
+        for i, read in special:
+            values[i] = read(values[i])
+        return cls(*values)
+
+    return read
+
+
+_EVENT_READERS = {tag: _dataclass_reader(cls) for cls, tag in EVENT_TAGS.items()}
+_COMMAND_READERS = {tag: _dataclass_reader(cls) for cls, tag in COMMAND_TAGS.items()}
+
+
 def unpack(body: bytes) -> Record:
-    """A record from its bytes; anything that is not one is a ``JournalError``."""
+    """Return a record from its bytes; anything else raises ``JournalError``."""
     raw = unpack_raw(body)
     try:
-        if raw[0] == HEARD:
-            return EventBatch(raw[1], tuple(_unpack_event(e) for e in raw[2]))
-        if raw[0] == DECIDED:
-            return Decided(raw[1], raw[2], tuple(_unpack_command(c) for c in raw[3]))
+        if raw[0] == EVENTS:
+            return EventBatch(raw[1], tuple(_EVENT_READERS[e[0]](e[1:]) for e in raw[2]))
+        if raw[0] == DECISION:
+            return Decided(raw[1], raw[2], tuple(_COMMAND_READERS[c[0]](c[1:]) for c in raw[3]))
         return Header({**raw[2]})
     except _BROKEN as error:
         raise _refused(error) from error
-
-
-def _unpack_event(raw: list[Any]) -> Event:
-    cls = _BY_EVENT_TAG[raw[0]]
-    if cls is JobSubmitted:
-        return JobSubmitted(raw[1], _unpack_spec(raw[2]), raw[3] and _unpack_launch(raw[3]))
-    if cls is JobProfiled:
-        at, job, incarnation, rate, done, report, loud = raw[1:]
-        return JobProfiled(at, job, incarnation, rate, done, _unpack_report(report), loud)
-    if cls is AppBid:
-        at, app, jobs, rows = raw[1:]
-        return AppBid(at, app, tuple(jobs), tuple((gpus, seconds) for gpus, seconds in rows))
-    event: Event = cls(*raw[1:])
-    return event
-
-
-def _unpack_spec(raw: list[Any]) -> JobSpec:
-    spec = dict(zip((f.name for f in fields(JobSpec)), raw, strict=True))
-    spec["kinds"] = spec["kinds"] and tuple(spec["kinds"])
-    spec["batch_schedule"] = tuple((at, size) for at, size in spec["batch_schedule"])
-    spec["ahead"] = tuple((jobs, gpus, work) for jobs, gpus, work in spec["ahead"])
-    spec["limits"] = spec["limits"] and BatchLimits(*spec["limits"])
-    return JobSpec(**spec)
-
-
-def _unpack_report(raw: list[Any]) -> GoodputReport:
-    fits, noise, noise_batch, seen_gpus, batch, remembered = raw
-    known = tuple((kind, _unpack_fit(fit)) for kind, fit in fits)
-    return GoodputReport(known, noise, noise_batch, seen_gpus, BatchSetting(*batch), remembered)
-
-
-def _unpack_fit(raw: list[Any]) -> StepFit:
-    compute, node, network, rack, *rest = raw
-    return StepFit(tuple(compute), tuple(node), tuple(network), tuple(rack), *rest)
-
-
-def _unpack_launch(raw: list[Any]) -> Launch:
-    name, command, env, *rest = raw
-    return Launch(name, tuple(command), tuple((key, value) for key, value in env), *rest)
-
-
-def _unpack_command(raw: list[Any]) -> Command:
-    if raw[0] == 1:
-        return Stop(raw[1], raw[2])
-    cls = _BY_BEGIN_TAG[raw[0]]
-    seats = tuple((node, count) for node, count in raw[3])
-    return cls(raw[1], raw[2], Placement(seats), BatchSetting(*raw[4]) if raw[4] else None, raw[5])

@@ -1,1 +1,1 @@
-"""For tests of policies, ours and yours: builders, hypothesis strategies, and the suite every policy passes."""
+"""A test kit for policies: builders, hypothesis strategies, and the conformance suite that every policy passes."""

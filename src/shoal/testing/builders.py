@@ -1,7 +1,7 @@
-"""Small worlds for tests: a job in a line, a whole simulation in another, or one snapshot without any simulation.
+"""Builders for tests: a job, a simulation or a snapshot in one call each.
 
-Everything goes through the public doors of the ring (events and commands folded by ``State``, cycles turned by
-``Loop``), so what a test sees is what a policy sees in earnest.
+They use the ring itself (``State`` folds the events and commands, ``Loop`` runs the cycles), so a test sees what a
+policy sees.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ from itertools import count
 from math import inf
 from typing import Any, Literal, TypeAlias
 
-from shoal.core.commands import Command, Start, Stop
+from shoal.core.commands import Command, Decided, Start, Stop
 from shoal.core.events import Event, EventBatch, JobCompleted, JobStarted, JobStopped, JobSubmitted, NodeLost
-from shoal.core.interfaces import Placer, Policy
+from shoal.core.interfaces import PerfModel, Placer, Policy
 from shoal.core.job import JobSpec
-from shoal.core.snapshot import PerfModel, Snapshot
+from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology, parse_cluster
 from shoal.core.units import JobId, Seconds
 from shoal.engine.loop import Judgement, Loop
@@ -31,7 +31,6 @@ from shoal.placement.rack import RackPlacer
 from shoal.sim.backend import SimBackend
 from shoal.sim.faults import NO_FAULTS, Faults
 from shoal.sim.truth import RestartCost, Truth
-from shoal.store.codec import Decided
 from shoal.store.journal import MemoryJournal
 from shoal.workload.schema import Job
 
@@ -48,44 +47,44 @@ _NAMES = count(1)
 
 
 def job(id: JobId | None = None, submitted: Seconds = 0.0, gpus: int = 1, seconds: float = 100.0, **more: Any) -> Job:
-    """A job that takes this long on its GPUs; without a name it gets one that no other job has.
+    """Return a job that takes ``seconds`` on its GPUs; without an ``id`` it gets a unique one.
 
-    ``more`` are further fields of ``Job``; with a ``model``, give ``work`` in samples in place of ``seconds``.
+    ``more`` are further fields of ``Job``; with a ``model``, give ``work`` in samples instead of ``seconds``.
     """
     more.setdefault("work", float(seconds))
     return Job(id=id or f"unnamed-{next(_NAMES)}", submitted=float(submitted), gpus=gpus, **more)
 
 
 def topology(cluster: str | Topology) -> Topology:
-    """A cluster from its specification, or as it is."""
+    """Return the cluster of a specification; a ``Topology`` as it is."""
     return parse_cluster(cluster) if isinstance(cluster, str) else cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """One turn of the ring: what the policy saw, and what became of it."""
+    """One cycle of the ring: the snapshot, and the judgement on it."""
 
     snapshot: Snapshot
     judgement: Judgement
 
     @property
     def now(self) -> Seconds:
-        """When it was."""
+        """The time of the snapshot."""
         return self.snapshot.now
 
     def granted(self) -> dict[JobId, int]:
-        """GPUs by job after placement, of those that got any."""
+        """Return the GPUs after placement by job that got any."""
         gpus = self.judgement.verdicts.gpus.tolist()
         return {name: n for name, n in zip(self.snapshot.ids, gpus, strict=True) if n}
 
     def sentence(self, job: JobId) -> str:
-        """What the job was told."""
+        """Return the job's reason as a sentence."""
         return self.judgement.verdicts[job].reason.sentence()
 
 
 @dataclass(frozen=True)
 class SimulationLog:
-    """A simulation that is over: everything that was heard, decided and ordered in it."""
+    """A simulation that has ended: its cycles, journal and last state."""
 
     jobs: tuple[Job, ...]
     cycles: tuple[Cycle, ...]
@@ -94,12 +93,12 @@ class SimulationLog:
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """Everything that happened, in order."""
+        """All events, in order."""
         return tuple(e for record in self.journal.read() if isinstance(record, EventBatch) for e in record.events)
 
     @cached_property
     def commands(self) -> tuple[tuple[Seconds, Command], ...]:
-        """Every command with the time it was given."""
+        """All commands with the times they were given."""
         given: list[tuple[Seconds, Command]] = []
         now = 0.0
         for record in self.journal.read():
@@ -111,7 +110,7 @@ class SimulationLog:
 
     @cached_property
     def started(self) -> dict[JobId, Seconds]:
-        """When each job that ever got GPUs first got them."""
+        """By job that ever got GPUs, the time it first got them."""
         firsts: dict[JobId, Seconds] = {}
         for at, command in self.commands:
             if isinstance(command, Start):
@@ -120,12 +119,12 @@ class SimulationLog:
 
     @cached_property
     def completed(self) -> dict[JobId, Seconds]:
-        """When each job that completed did so."""
+        """By completed job, the time it completed."""
         return {self.jobs[e.job].id: e.at for e in self.events if isinstance(e, JobCompleted)}
 
     @cached_property
     def starts(self) -> dict[JobId, int]:
-        """How often each job was started."""
+        """By job, the number of starts."""
         counts = dict.fromkeys((j.id for j in self.jobs), 0)
         for _, command in self.commands:
             if isinstance(command, Start):
@@ -133,14 +132,14 @@ class SimulationLog:
         return counts
 
     def story(self, job: JobId) -> list[tuple[Seconds, str]]:
-        """What the job was told and when, repetitions left out."""
-        told: list[tuple[Seconds, str]] = []
+        """Return (time, sentence) of the job's reasons, without repetitions."""
+        found: list[tuple[Seconds, str]] = []
         for cycle in self.cycles:
             if job in cycle.snapshot.jobs:
                 sentence = cycle.sentence(job)
-                if not told or told[-1][1] != sentence:
-                    told.append((cycle.now, sentence))
-        return told
+                if not found or found[-1][1] != sentence:
+                    found.append((cycle.now, sentence))
+        return found
 
 
 def simulate(
@@ -158,9 +157,9 @@ def simulate(
     until: Seconds = inf,
     watch: Callable[[Cycle], None] | None = None,
 ) -> SimulationLog:
-    """Run a policy on a workload until the world comes to rest, or past ``until``.
+    """Run a policy on a workload until nothing more can happen, or past the time ``until``.
 
-    The same arguments give the same bytes of journal. ``watch`` sees each cycle when it is over.
+    Equal arguments give equal journals, byte for byte. ``watch`` is called with each cycle.
     """
     rows, world = tuple(sorted(jobs, key=lambda j: j.submitted)), topology(cluster)
     truth = Truth.of(rows, world, catalog(), noise=noise, seed=seed)
@@ -203,18 +202,18 @@ def snapshot(
     carry: object | None = None,
     knowledge: Knowledge = "profiled",
 ) -> Snapshot:
-    """What a policy would see at ``now`` (by default the last submission), without simulating how it came about.
+    """Return what a policy would see at ``now`` (by default the last submission), without a simulation.
 
-    ``held`` gives the jobs that run their GPUs, as seats or as a number for packed seats on their fastest kind.
-    ``ran`` is for how long each job has held GPUs so far: for a running job up to now (since it was submitted, where
-    not said), for a waiting one at some time before, on the gang it asked for. ``sharing`` maps a job to the running
-    job on whose seats it sits as well. Nodes in ``down``, which must be empty, are lost now. Past runs may overlap.
+    ``held`` are the seats of running jobs; a number means packed seats on the job's fastest kind. ``ran`` is the time
+    each job has held GPUs: for a running job until now (by default since its submission), for a waiting one earlier, on
+    its requested gang; past runs may overlap. ``sharing`` maps a job to the running job whose seats it shares. Nodes in
+    ``down``, which must be empty, are lost now.
     """
     rows, world = tuple(sorted(jobs, key=lambda j: j.submitted)), topology(cluster)
     moment = max((j.submitted for j in rows), default=0.0) if now is None else now
     state = State(world, _perf(world, knowledge), seed)
     scene = _Scene(rows, state, Truth.of(rows, world, catalog()), moment)
-    state.hear(moment, [JobSubmitted(row.submitted, _declared(row, knowledge, 1.0)) for row in rows])
+    state.apply_events(moment, [JobSubmitted(row.submitted, _declared(row, knowledge, 1.0)) for row in rows])
     holding, past, guests = held or {}, ran or {}, sharing or {}
     for number, row in enumerate(rows):
         if row.id in past and row.id not in holding and row.id not in guests:
@@ -223,13 +222,13 @@ def snapshot(
         scene.runs(state.register.numbers[name], seats, past.get(name))
     for name, host in guests.items():
         scene.shares(state.register.numbers[name], state.register.numbers[host], past.get(name))
-    state.hear(moment, [NodeLost(moment, node) for node in down])
+    state.apply_events(moment, [NodeLost(moment, node) for node in down])
     return replace(state.freeze(), carry=carry)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """A snapshot in the making. Each job's past is folded by itself, on a clock that is set back for it."""
+    """A snapshot in progress. The past of each job is folded by itself, with the time set back for it."""
 
     jobs: tuple[Job, ...]
     state: State
@@ -239,9 +238,9 @@ class _Scene:
     def ran_once(self, number: int, seconds: Seconds) -> None:
         begin, end = self.now - seconds, self.now
         rate = self._start(number, self._seats(number, self.jobs[number].gpus), begin, None)
-        self.state.hear(end, ())
-        self.state.assume([Stop(number, 1)])
-        self.state.hear(end, [JobStopped(end, number, 1, rate * seconds)])
+        self.state.apply_events(end, ())
+        self.state.apply_commands([Stop(number, 1)])
+        self.state.apply_events(end, [JobStopped(end, number, 1, rate * seconds)])
 
     def runs(self, number: int, seats: int | Placement, seconds: Seconds | None) -> None:
         placement = seats if isinstance(seats, Placement) else self._seats(number, seats)
@@ -258,16 +257,16 @@ class _Scene:
 
     def _start(self, number: int, seats: Placement, at: Seconds, partner: int | None) -> float:
         rate = self.truth.rate(number, seats, self.jobs[number].batch_size, partner)
-        self.state.hear(at, ())
-        self.state.assume([Start(number, 1, seats, partner=partner)])
-        self.state.hear(self.now, [JobStarted(at, number, 1, rate, 0.0)])
+        self.state.apply_events(at, ())
+        self.state.apply_commands([Start(number, 1, seats, partner=partner)])
+        self.state.apply_events(self.now, [JobStarted(at, number, 1, rate, 0.0)])
         return rate
 
     def _seats(self, number: int, gpus: int) -> Placement:
         world = self.state.topology
         speeds = self.state.perf.speeds(self.state.register.specs[number])
         for kind in sorted(range(len(world.kinds)), key=lambda k: -speeds[k]):
-            found = packed.find(world, self.state.room, kind, gpus, None)
+            found = packed.find(world, self.state.free_gpus, kind, gpus, None)
             if found is not None:
                 return found
         raise ValueError(f"no {gpus} GPUs of one kind are free for {self.jobs[number].id!r}; say who sits where")

@@ -1,7 +1,8 @@
-"""What every policy must keep, as checks that anyone can run on theirs.
+"""The contract of a policy, as checks that anyone can run on their own.
 
-``check_policy(make_policy)`` runs them all; each is a function in ``CHECKS`` that takes a maker of the policy and
-raises ``AssertionError`` with the job, the moment and the numbers. The worlds are small and the same every time::
+``check_policy(make_policy)`` runs all of them; each is a function in ``CHECKS`` that takes a function that makes the
+policy and raises ``AssertionError`` with the job, the time and the numbers. The worlds are small and the same every
+time::
 
     from shoal.testing.conformance import check_policy
 
@@ -19,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.core.columns import Columns
-from shoal.core.decision import Decision, Grant, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.decision import Decision, Grant, ReasonCode, Refusal, Verdicts
 from shoal.core.interfaces import Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
@@ -34,49 +35,45 @@ MOST_CYCLES = 20_000
 """Far more decisions than any sensible policy needs in the worlds of this suite."""
 
 _PROBED = 6
-"""Cycles per run on which the policy is asked again: the first, the last and some in between would tell."""
+"""Cycles per run on which the policy is asked again."""
 
 
 def check_policy(make_policy: PolicyMaker) -> None:
-    """Run every check; the first broken promise is raised."""
+    """Run every check; the first broken promise raises ``AssertionError``."""
     for check in CHECKS.values():
         check(make_policy)
 
 
-def _require(kept: bool, promise: str) -> None:
+def _require(kept: bool, promise: str, moment: Snapshot | None = None) -> None:
     if not kept:
-        raise AssertionError(promise)
+        raise AssertionError(promise if moment is None else f"at t = {moment.now:g} {promise}")
 
 
 # ── one decision ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def check_decision(policy: Policy, moment: Snapshot) -> Decision:
-    """One decision is total, whole, within capacity, explained and pure, with and without what was carried."""
+    """Check that one decision is complete, within capacity, explained and pure, with and without ``carry``."""
     before = _fingerprint(moment)
     decision = policy.decide(moment)
     check_answer(moment, decision)
     again = policy.decide(moment)
-    where = f"at t = {moment.now:g}"
-    _require(_fingerprint(moment) == before, f"{where} the policy wrote to the snapshot")
+    _require(_fingerprint(moment) == before, "the policy wrote to the snapshot", moment)
     digests = [Verdicts.of(moment, d.verdicts).digest() for d in (decision, again)]
-    _require(digests[0] == digests[1], f"{where} the same snapshot got two different decisions")
-    _require(decision.review_at == again.review_at, f"{where} the same snapshot got two different times of review")
-    _require(same(decision.carry, again.carry), f"{where} the same snapshot got two different carries")
-    forgetful = replace(moment, carry=None)
-    check_answer(forgetful, policy.decide(forgetful))
+    _require(digests[0] == digests[1], "the same snapshot got two different decisions", moment)
+    _require(decision.review_at == again.review_at, "the same snapshot got two different times of review", moment)
+    _require(same(decision.carry, again.carry), "the same snapshot got two different carries", moment)
+    fresh = replace(moment, carry=None)
+    check_answer(fresh, policy.decide(fresh))
     return decision
 
 
 def check_answer(moment: Snapshot, decision: Decision) -> None:
-    """A verdict for every live job, gangs whole, no kind over capacity, reasons that can be said, a review to come."""
-    where = f"at t = {moment.now:g}"
-    _require(
-        not isnan(decision.review_at) and decision.review_at > moment.now,
-        f"{where} the review at {decision.review_at:g} is not later",
-    )
+    """Check for a verdict for every live job, whole gangs, kinds within capacity, usable reasons, a later review."""
+    later = not isnan(decision.review_at) and decision.review_at > moment.now
+    _require(later, f"the review at {decision.review_at:g} is not later", moment)
     names = set(decision.verdicts)
-    _require(names == set(moment.ids), f"{where} verdicts for {sorted(names)}, live are {sorted(moment.ids)}")
+    _require(names == set(moment.ids), f"verdicts for {sorted(names)}, live are {sorted(moment.ids)}", moment)
     verdicts = Verdicts.of(moment, decision.verdicts)
     check_gangs(moment, verdicts)
     check_kinds(moment, verdicts)
@@ -84,23 +81,22 @@ def check_answer(moment: Snapshot, decision: Decision) -> None:
 
 
 def check_gangs(moment: Snapshot, verdicts: Verdicts) -> None:
-    """Every grant is nothing or between the fewest and the most GPUs the job can use; shared GPUs are shared by two."""
+    """Check that a grant is 0 or between the job's fewest and most GPUs, and that sharing is mutual."""
     for i, spec in enumerate(moment.specs):
         gpus = int(verdicts.gpus[i])
-        _require(
-            gpus == 0 or spec.min_gpus <= gpus <= spec.max_gpus,
-            f"at t = {moment.now:g} {spec.id} got {gpus} GPUs; it runs on {spec.min_gpus} to {spec.max_gpus}",
-        )
+        whole = gpus == 0 or spec.min_gpus <= gpus <= spec.max_gpus
+        _require(whole, f"{spec.id} got {gpus} GPUs; it runs on {spec.min_gpus} to {spec.max_gpus}", moment)
         partner = int(verdicts.partners[i]) if verdicts.partners is not None and gpus else -1
         if partner >= 0 and verdicts.partners is not None:
             mutual = verdicts.partners[partner] == i and verdicts.gpus[partner] == gpus
             other = moment.ids[partner]
-            _require(mutual, f"at t = {moment.now:g} {spec.id} shares with {other}, but not {other} with it")
+            _require(mutual, f"{spec.id} shares with {other}, but not {other} with it", moment)
 
 
 def check_kinds(moment: Snapshot, verdicts: Verdicts) -> None:
-    """No more is granted of a kind, or in all, than is up; what two jobs share counts once."""
-    used = [0] * len(moment.cluster.kinds)
+    """Check that grants of each kind, and in total, are within what is up; GPUs that two jobs share count once."""
+    cluster = moment.cluster
+    used = [0] * len(cluster.kinds)
     anywhere = 0
     for i, gpus in enumerate(verdicts.gpus.tolist()):
         partner = int(verdicts.partners[i]) if verdicts.partners is not None else -1
@@ -109,44 +105,35 @@ def check_kinds(moment: Snapshot, verdicts: Verdicts) -> None:
         kind = int(verdicts.kinds[i]) if verdicts.kinds is not None else -1
         if kind >= 0:
             used[kind] += gpus
-            _require(
-                moment.columns.speeds[i, kind] > 0 or moment.specs[i].elastic,
-                f"at t = {moment.now:g} {moment.ids[i]} got {moment.cluster.kinds[kind]}, on which it cannot run",
-            )
+            runs = bool(moment.columns.speeds[i, kind] > 0) or moment.specs[i].elastic
+            _require(runs, f"{moment.ids[i]} got {cluster.kinds[kind]}, on which it cannot run", moment)
         else:
             anywhere += gpus
-    for name, granted, there in zip(moment.cluster.kinds, used, moment.cluster.capacity, strict=True):
-        _require(granted <= there, f"at t = {moment.now:g} {granted} GPUs of {name} granted, {there} are up")
+    for name, granted, there in zip(cluster.kinds, used, cluster.capacity, strict=True):
+        _require(granted <= there, f"{granted} GPUs of {name} granted, {there} are up", moment)
     total = sum(used) + anywhere
-    _require(
-        total <= moment.cluster.total_gpus,
-        f"at t = {moment.now:g} {total} GPUs granted, {moment.cluster.total_gpus} are up",
-    )
+    _require(total <= cluster.total_gpus, f"{total} GPUs granted, {cluster.total_gpus} are up", moment)
 
 
 def check_reasons(moment: Snapshot, verdicts: Verdicts) -> None:
-    """Every reason can be said, and a grant's reason is not a refusal's."""
+    """Check that every reason makes a sentence, and that grants and refusals have reasons of their own sort."""
     for i, name in enumerate(moment.ids):
         verdict = verdicts.at(i)
-        sentence = _said(verdict, f"at t = {moment.now:g} {name}")
-        _require(bool(sentence.strip()), f"at t = {moment.now:g} {name} was told nothing")
-        _require("nan" not in sentence.split(), f"at t = {moment.now:g} {name} was told {sentence!r}")
-        refuses = ReasonCode.OUTRANKED <= verdict.reason.code < ReasonCode.IN_WORDS
+        try:
+            sentence = verdict.reason.sentence()
+        except (IndexError, KeyError, ValueError, TypeError) as error:
+            raise AssertionError(
+                f"at t = {moment.now:g} {name}: its reason {verdict.reason} cannot be said: {error}"
+            ) from error
+        _require(bool(sentence.strip()), f"{name} was told nothing", moment)
+        _require("nan" not in sentence.split(), f"{name} was told {sentence!r}", moment)
         if verdict.reason.code is not ReasonCode.IN_WORDS:
-            _require(
-                refuses == isinstance(verdict, Refusal), f"at t = {moment.now:g} {name}: {verdict} is told {sentence!r}"
-            )
-
-
-def _said(verdict: Verdict, whose: str) -> str:
-    try:
-        return verdict.reason.sentence()
-    except (IndexError, KeyError, ValueError, TypeError) as error:
-        raise AssertionError(f"{whose}: its reason {verdict.reason} cannot be said: {error}") from error
+            refuses = ReasonCode.OUTRANKED <= verdict.reason.code < ReasonCode.IN_WORDS
+            _require(refuses == isinstance(verdict, Refusal), f"{name}: {verdict} is told {sentence!r}", moment)
 
 
 def check_seats(moment: Snapshot) -> None:
-    """No node seats more than it has, none that is down seats anyone, and the free room is the rest."""
+    """Check that seats taken and free GPUs add up on every node, and are none where it is down."""
     taken = [0] * len(moment.cluster.nodes)
     for i in range(len(moment.columns)):
         placement = moment.placement(i)
@@ -155,14 +142,13 @@ def check_seats(moment: Snapshot) -> None:
             continue
         for node, gpus in placement.seats:
             taken[node] += gpus
-    for there, sits, free in zip(moment.cluster.nodes, taken, moment.room.node_free, strict=True):
-        up = moment.cluster.node_index[there.name] not in moment.cluster.down
-        promise = f"at t = {moment.now:g} {sits} GPUs of {there.name} are taken and {free} free of {there.gpus * up}"
-        _require(sits + free == there.gpus * up, promise)
+    for there, held, free in zip(moment.cluster.nodes, taken, moment.free_gpus.node_free, strict=True):
+        up = there.gpus * (moment.cluster.node_index[there.name] not in moment.cluster.down)
+        _require(held + free == up, f"{held} GPUs of {there.name} are taken and {free} free of {up}", moment)
 
 
 def same(a: object, b: object) -> bool:
-    """Whether two carries are equal, arrays and all."""
+    """Return whether two values of ``carry`` are equal, with the arrays in them."""
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -177,7 +163,7 @@ def same(a: object, b: object) -> bool:
 
 
 def arrays(moment: Snapshot) -> dict[str, np.ndarray[Any, Any]]:
-    """Every array a policy can reach through a snapshot, by name."""
+    """Return every array a policy can reach through a snapshot, by name."""
     names = [n for n in dir(Columns) if not n.startswith("_")]
     found = {name: getattr(moment.columns, name) for name in names}
     return {**{n: v for n, v in found.items() if isinstance(v, np.ndarray)}, "tenant_service": moment.tenant_service}
@@ -188,7 +174,7 @@ def _fingerprint(moment: Snapshot) -> tuple[object, ...]:
     for name, array in reachable.items():
         _require(not array.flags.writeable, f"the snapshot's column {name} can be written")
     columns = tuple((name, array.tobytes()) for name, array in reachable.items())
-    return (columns, moment.room, moment.cluster, moment.now, moment.seed, moment.cycle, _copied(moment.carry))
+    return (columns, moment.free_gpus, moment.cluster, moment.now, moment.seed, moment.cycle, _copied(moment.carry))
 
 
 def _copied(carry: object) -> object:
@@ -207,7 +193,7 @@ def _copied(carry: object) -> object:
 
 
 def checked_run(make_policy: PolicyMaker, jobs: Iterable[Job], cluster: str | Topology, **more: Any) -> SimulationLog:
-    """A simulation in which every cycle is checked, and some decisions are asked for again."""
+    """Simulate, check every cycle, and ask the policy for some decisions again."""
     policy = make_policy()
 
     def watch(cycle: Cycle) -> None:
@@ -233,7 +219,7 @@ def _all_complete(run: SimulationLog, awaited: Iterable[Job]) -> None:
 
 
 def check_any_world(make_policy: PolicyMaker, examples: int = 40) -> None:
-    """In any small world, with faults, every promise holds at every moment and every job completes."""
+    """In any small world, with faults, every promise holds at all times and every job completes."""
 
     @settings(
         max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
@@ -256,14 +242,14 @@ def check_any_world(make_policy: PolicyMaker, examples: int = 40) -> None:
 
 
 def check_empty_queue(make_policy: PolicyMaker) -> None:
-    """With nobody there, nothing is decided and nothing breaks."""
+    """Without live jobs there are no verdicts and no errors."""
     for cluster in ("gpu:2x4", "v100:1x4,k80:2x2"):
         decision = check_decision(make_policy(), snapshot([], cluster))
         _require(len(decision.verdicts) == 0, "verdicts were given though no job is live")
 
 
 def check_empty_cluster(make_policy: PolicyMaker) -> None:
-    """With every node down everyone is refused; when the nodes are back everyone runs."""
+    """With every node down every job is refused; when the nodes are back every job runs."""
     rows = [job("one", 0, 1, 50), job("four", 5, 4, 100), job("stretches", 5, 2, 80, min_gpus=1, max_gpus=8)]
     for cluster, nodes in (("gpu:2x4", 2), ("v100:1x4,k80:2x2", 3)):
         decision = check_decision(make_policy(), snapshot(rows, cluster, down=range(nodes)))
@@ -274,7 +260,7 @@ def check_empty_cluster(make_policy: PolicyMaker) -> None:
 
 
 def check_too_large(make_policy: PolicyMaker) -> None:
-    """A job larger than the cluster is told so in numbers, and others run as if it were not there."""
+    """A job larger than the cluster gets a reason with the numbers, and does not delay others."""
     big = job("big", 0, 9, 100)
     others = [job("a", 0, 4, 100), job("b", 1, 8, 50), job("c", 2, 1, 70)]
     run = checked_run(make_policy, [big, *others], "gpu:2x4", until=50_000.0)
@@ -294,14 +280,14 @@ def check_no_starvation(make_policy: PolicyMaker) -> None:
 
 
 def check_lost_node(make_policy: PolicyMaker) -> None:
-    """A node lost in mid-run and returned: nobody sits on it meanwhile, and everybody completes."""
+    """After a node is lost and returned, no job was on it meanwhile, and every job completes."""
     rows = [job(f"j{i}", 10.0 * i, 1 + i % 4, 150, tenant=f"t{i % 2}") for i in range(8)]
     faults = Faults(script=(NodeFault(60.0, 0, 300.0), NodeFault(200.0, 1, 30.0)), checkpoint_every=20.0)
     _all_complete(checked_run(make_policy, rows, "gpu:2x4", faults=faults), rows)
 
 
 def check_crash(make_policy: PolicyMaker) -> None:
-    """A job that crashes is given GPUs again; one that cannot stop crashing is set aside, and others still run."""
+    """A job that crashed gets GPUs again; one that keeps crashing fails, and others still run."""
     rows = [job("falls", 0, 2, 300), job("stands", 0, 4, 300)]
     once = checked_run(make_policy, rows, "gpu:2x4", faults=Faults(script=(JobFault(50.0, 0),)))
     _all_complete(once, rows)
@@ -324,7 +310,7 @@ def check_replay(make_policy: PolicyMaker) -> None:
 
 
 def check_long_wait(make_policy: PolicyMaker) -> None:
-    """A snapshot of another policy's making, late in a run and full of past, is decided as well as any."""
+    """A snapshot from another policy's run, late and with much history, gets a valid decision."""
     rows = [job(f"j{i}", 5.0 * i, 1 + i % 5, 5000, weight=1.0 + i % 2) for i in range(12)]
     past = {f"j{i}": 100.0 * i for i in range(3, 9)}
     moment = snapshot(rows, "gpu:3x4", held={"j0": 1, "j1": 2, "j3": 4}, ran=past, now=1e6)

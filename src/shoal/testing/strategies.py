@@ -1,7 +1,7 @@
-"""Hypothesis strategies for small clusters and workloads, shaped to reach the corners: ties, full nodes, wide gangs.
+"""Hypothesis strategies for small clusters and workloads that favour edge cases: ties, full nodes, wide gangs.
 
-Times and sizes are small whole numbers more often than not, so that things happen at the same moment and gangs fit
-exactly; every workload drawn for a cluster can run there unless it is asked otherwise.
+Times and sizes are mostly small whole numbers, so that events coincide and gangs fit exactly. Every workload drawn for
+a cluster can run there.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from shoal.testing.builders import job, simulate
 from shoal.workload.schema import Job
 
 KINDS = ("v100", "p100", "k80")
-"""Kinds for which the catalogue has measurements, so that jobs may name models."""
+"""Kinds for which the catalogue has measurements, so that jobs can name models."""
 
 
 @st.composite
@@ -38,13 +38,13 @@ def clusters(draw: st.DrawFn, most_kinds: int = 3, most_nodes: int = 6, most_gpu
 
 
 def widest(cluster: Topology) -> int:
-    """The widest gang that could ever sit on one kind of a cluster."""
+    """Return the widest gang that fits on one kind of a cluster."""
     return max(cluster.installed)
 
 
 @st.composite
 def jobs(draw: st.DrawFn, cluster: Topology, id: str, *, latest: int = 1000) -> Job:
-    """A job that can run on this cluster: rigid or elastic, of one of a few tenants, sometimes of a known model."""
+    """A job that can run on this cluster: rigid or elastic, of one of three tenants, sometimes of a known model."""
     most = widest(cluster)
     gpus = draw(st.sampled_from([n for n in (1, 2, 4, 8, 3) if n <= most] + [most]))
     seconds = float(draw(st.one_of(st.sampled_from([1, 10, 60, 600]), st.integers(1, 3000))))
@@ -70,7 +70,7 @@ def jobs(draw: st.DrawFn, cluster: Topology, id: str, *, latest: int = 1000) -> 
 
 
 def _kinds(cluster: Topology, model: str, gpus: int) -> tuple[str, ...]:
-    """The kinds of this cluster that a model has figures for, if one of them has the GPUs."""
+    """Return the kinds of this cluster that a model has figures for, or none if no such kind has enough GPUs."""
     profile = catalog().profile(model)
     known = tuple(k for k in cluster.kinds if profile.rate(k, gpus, Locality.CROSS_RACK) > 0)
     return known if any(cluster.installed[cluster.kind_index[k]] >= gpus for k in known) else ()
@@ -86,7 +86,7 @@ def _models(cluster: Topology, gpus: int) -> list[str]:
 
 
 def _training(row: Job, cluster: Topology, model: str, scripted: bool) -> Job:
-    """The same job as a training of a model on the kinds it runs on; with a script it changes its batch half-way."""
+    """Return the job as a training of a model; ``scripted`` changes its batch size half-way."""
     fields = {name: getattr(row, name) for name in Job.__struct_fields__}
     kinds = _kinds(cluster, model, row.gpus)
     work = row.work * _slowest(model, kinds, row.gpus)
@@ -108,7 +108,7 @@ def workloads(draw: st.DrawFn, cluster: Topology, *, least: int = 1, most: int =
 
 @st.composite
 def faults(draw: st.DrawFn, cluster: Topology, rows: Sequence[Job]) -> Faults:
-    """A few scripted faults: nodes that come back, stragglers, jobs that crash seldom enough to be tried again."""
+    """Up to three scripted faults: nodes that return, stragglers, crashes of jobs that are then tried again."""
     at, node = st.integers(0, 1500).map(float), st.integers(0, len(cluster.nodes) - 1)
     lost = st.builds(NodeFault, at, node, st.sampled_from([1.0, 60.0, 500.0]))
     slow = st.builds(Straggler, at, node, st.sampled_from([0.25, 0.5]), st.sampled_from([10.0, 300.0]))
@@ -126,7 +126,7 @@ def worlds(draw: st.DrawFn, *, most_kinds: int = 3, most_jobs: int = 10) -> tupl
 
 @st.composite
 def snapshots(draw: st.DrawFn, *, most_kinds: int = 3, most_jobs: int = 10) -> Snapshot:
-    """A moment in the middle of a run under some simple policy: jobs waiting, running, stopped, some finished."""
+    """A snapshot from the middle of a run under a simple policy: jobs wait, run, stop, and some have ended."""
     cluster, rows = draw(worlds(most_kinds=most_kinds, most_jobs=most_jobs))
     policies: list[Policy] = [Fifo(), Srtf(), Las(quantum=60.0)]
     policy = draw(st.sampled_from(policies))

@@ -1,0 +1,97 @@
+"""Asking a policy and checking its answer: a fault is a ``PolicyError`` of one line that names policy and job."""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from shoal.core.decision import Decision, Grant, Reason, Refusal, Verdicts
+from shoal.core.errors import PolicyError, ShoalError
+from shoal.core.interfaces import Policy
+from shoal.core.snapshot import Snapshot
+from shoal.core.topology import Placement
+from shoal.core.units import JobId
+
+
+def ask(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
+    """Return the policy's decision and its verdicts as columns, or raise ``PolicyError``."""
+    own = _unwrapped(policy)
+    name = f"policy {own.__name__}"
+    try:
+        decision = policy.decide(snapshot)
+        return decision, _checked(decision, snapshot)
+    except PolicyError as error:
+        raise PolicyError(f"{name}: {error}") from error
+    except ShoalError:
+        raise
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+        raise PolicyError(f"{name} failed at t = {snapshot.now:,.6g} s: {fault}{_line(own, error)}") from error
+
+
+def _unwrapped(policy: Policy) -> type[Policy]:
+    """Return the policy's class; a wrapper, such as one that measures times, has the policy as its ``policy``."""
+    while (inner := getattr(policy, "policy", None)) is not None and hasattr(inner, "decide"):
+        policy = inner
+    return type(policy)
+
+
+def _line(own: type[Policy], error: Exception) -> str:
+    """Return the last line of the policy's own file that the error passed through, or nothing if there is none."""
+    code = getattr(own.decide, "__code__", None)
+    found, frame = "", error.__traceback__
+    while frame is not None:
+        if code is not None and frame.tb_frame.f_code.co_filename == code.co_filename:
+            found = f" ({PurePath(code.co_filename).name}, line {frame.tb_lineno})"
+        frame = frame.tb_next
+    return found
+
+
+def _checked(decision: Any, snapshot: Snapshot) -> Verdicts:
+    if not isinstance(decision, Decision):
+        raise PolicyError(f"decide returned {_shown(decision)}; it must return a Decision")
+    at = decision.review_at
+    if type(at) not in (float, int):
+        raise PolicyError(f"review_at is {_shown(at)}; it must be a plain number of seconds, such as float(…)")
+    if not at > snapshot.now:
+        raise PolicyError(f"a review at t = {at} is not after t = {snapshot.now}, when it was decided")
+    if not isinstance(decision.verdicts, Mapping):
+        raise PolicyError(f"the verdicts are {_shown(decision.verdicts)}; they must be a mapping by job")
+    if not isinstance(decision.verdicts, Verdicts):
+        for job, verdict in decision.verdicts.items():
+            _check_verdict(job, verdict, snapshot)
+    verdicts = Verdicts.of(snapshot, decision.verdicts)
+    if verdicts.gpus.min(initial=0) < 0:
+        worst = int(verdicts.gpus.argmin())
+        raise PolicyError(f"job {snapshot.ids[worst]!r} is granted {verdicts.gpus[worst]} GPUs")
+    return verdicts
+
+
+def _check_verdict(job: JobId, verdict: Any, snapshot: Snapshot) -> None:
+    if not isinstance(verdict, Grant | Refusal):
+        raise PolicyError(f"the verdict for job {job!r} is {_shown(verdict)}; it must be a Grant or a Refusal")
+    if not isinstance(verdict.reason, Reason):
+        raise PolicyError(f"the reason for job {job!r} is {_shown(verdict.reason)}; it must be a Reason")
+    if isinstance(verdict, Refusal):
+        return
+    gpus, seats = verdict.gpus, verdict.placement
+    if not isinstance(gpus, int | np.integer):
+        raise PolicyError(f"job {job!r} is granted {_shown(gpus)} GPUs; it must be a whole number")
+    if verdict.shared_with == job:
+        raise PolicyError(f"job {job!r} is granted GPUs shared with itself")
+    if seats is not None and not _exists(seats, gpus, snapshot):
+        raise PolicyError(f"job {job!r} is granted {gpus} GPUs on seats {_shown(seats)}, which cannot be")
+
+
+def _exists(seats: Any, gpus: int | np.integer[Any], snapshot: Snapshot) -> bool:
+    nodes = snapshot.cluster.nodes
+    return isinstance(seats, Placement) and seats.gpus == gpus and all(0 <= n < len(nodes) for n in seats.nodes)
+
+
+def _shown(value: object) -> str:
+    """Return a value and its type on one short line; None by itself."""
+    if value is None:
+        return "None"
+    text = " ".join(repr(value).split())
+    return f"{text[:60]}{'…' * (len(text) > 60)} (a {type(value).__name__})"
