@@ -19,6 +19,7 @@ from shoal.policy.base import check_round
 from shoal.policy.gavel.pairs import crowd_of, shared
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, seated
+from shoal.policy.gavel.reasons import REASONS
 from shoal.policy.gavel.sums import solved
 from shoal.solve.consolidation import most_for_the_money
 from shoal.solve.ratio_program import cheapest
@@ -32,6 +33,7 @@ SET_ASIDE = 0.1
 class GavelCost:
     """Each job where it is cheapest, however long that takes."""
 
+    reasons = REASONS
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0
@@ -57,6 +59,7 @@ class GavelCostSlo:
     more; if those left cannot all be met, the least throughput is given up. Either is said in the job's reason.
     """
 
+    reasons = REASONS
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0

@@ -50,7 +50,7 @@ from shoal.policy.base import all_fit, any_on_slow_kind, check_round, round_end
 from shoal.policy.shockwave.carry import Outlooks, ShockwaveCarry, WindowPlan, places
 from shoal.policy.shockwave.claimants import Claimants, Draft, dealt_out, fairness
 from shoal.policy.shockwave.outlook import outlooks
-from shoal.policy.shockwave.reasons import nobody, told
+from shoal.policy.shockwave.reasons import REASONS, nobody, told
 from shoal.policy.shockwave.seats import seated
 from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
 from shoal.solve.window import Claims, plan
@@ -74,6 +74,7 @@ _CHOICES = {
 class Shockwave:
     """Plans of ``rounds`` rounds of ``round`` seconds, for welfare weighted by ρ to the power ``k``."""
 
+    reasons = REASONS
     k: float = 3.0
     lam: float = 10.0
     rounds: int = 20

@@ -38,7 +38,7 @@ from shoal.policy.themis.agent import AppAgent
 from shoal.policy.themis.apps import Apps
 from shoal.policy.themis.arbiter import Arbiter
 from shoal.policy.themis.carry import ThemisCarry
-from shoal.policy.themis.reasons import told
+from shoal.policy.themis.reasons import REASONS, told
 from shoal.policy.themis.round import Round
 from shoal.policy.themis.standing import standing_of
 
@@ -47,6 +47,7 @@ from shoal.policy.themis.standing import standing_of
 class Themis:
     """Round-by-round partial allocation auctions."""
 
+    reasons = REASONS
     f: float = 0.8
     lease: float = 600.0
     rounding: str = "random"
