@@ -21,11 +21,12 @@ from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, seated
 from shoal.policy.gavel.reasons import REASONS
 from shoal.policy.gavel.sums import solved
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import most_for_the_money
 from shoal.solve.ratio_program import cheapest
 from shoal.solve.space_sharing import shared_cheapest
 
-SET_ASIDE = 0.1
+SET_ASIDE = TUNING.set_aside
 """Of the time until a deadline, for restarts; besides two rounds, for turns that come late."""
 
 
@@ -34,6 +35,7 @@ class GavelCost:
     """Each job where it is cheapest, however long that takes."""
 
     reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0
@@ -60,6 +62,7 @@ class GavelCostSlo:
     """
 
     reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0

@@ -13,6 +13,7 @@ from shoal.policy.gavel.pairs import crowd_of, shared
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated
 from shoal.policy.gavel.reasons import REASONS
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import water_filled
 from shoal.solve.prices import finish_time_fairness, makespan, max_min, paths
 from shoal.solve.space_sharing import shared_makespan, shared_max_min
@@ -26,6 +27,7 @@ class GavelMaxMin:
     """
 
     reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     water_filling: bool = True
     space_sharing: bool = False
@@ -57,6 +59,7 @@ class GavelMakespan:
     """All done as soon as possible: the largest work left / throughput is least. Weights do not count."""
 
     reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0
@@ -87,6 +90,7 @@ class GavelFinishTime:
     """
 
     reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     round: float = 360.0
     fills: ClassVar[bool] = True

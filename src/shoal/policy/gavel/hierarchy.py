@@ -18,6 +18,7 @@ from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated
 from shoal.policy.gavel.reasons import REASONS
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import water_filled
 from shoal.solve.prices import ShareNode, hierarchical, paths
 
@@ -32,6 +33,7 @@ class GavelHierarchical:
     """
 
     reasons = REASONS
+    tuning = TUNING
     weights: str = ""
     fifo: str = ""
     aware: bool = True
