@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 from shoal.core.errors import InputError, nearest
 from shoal.core.interfaces import Policy
 from shoal.core.reasons import ReasonTemplate
+from shoal.core.spec_text import make, split_name
 
 USUAL_KNOWLEDGE = "profiled"
 """What nearly all policies are told of speed: the declared tables."""
@@ -226,40 +227,10 @@ def parse_policy(spec: str) -> Policy:
     """
     file, dot_py, after = spec.partition(".py:")
     if dot_py:
-        class_name, _, rest = after.partition(":")
+        class_name, _, options = after.partition(":")
         name, factory = f"{file}.py:{class_name}", _class_in(f"{file}.py", class_name)
     else:
-        name, _, rest = spec.partition(":")
-        if name not in POLICIES:
-            raise InputError("policy", name, nearest(name, POLICIES))
+        name, options = split_name("policy", spec, POLICIES)
         factory = POLICIES[name].factory()
-    known = options_of(factory)
-    chosen: dict[str, Any] = {}
-    for pair in filter(None, rest.split(",")):
-        key, equals, text = pair.partition("=")
-        if key not in known:
-            hint = nearest(key, known) if known else f"{name} takes no options"
-            raise InputError(f"policy {name}, option", key, hint)
-        if not equals:
-            raise InputError(f"policy {name}, option {key}", pair, "write key=value")
-        if key in chosen:
-            raise InputError(f"policy {name}, option {key}", text, "is given twice")
-        chosen[key] = _convert(f"policy {name}, option {key}", text, known[key][0])
-    try:
-        return factory(**chosen)
-    except ValueError as error:
-        raise InputError(f"policy {name}", rest, str(error)) from error
-
-
-def _convert(field: str, text: str, kind: type) -> object:
-    if kind is bool:
-        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
-            return text.lower() in ("true", "yes", "1")
-        raise InputError(field, text, "must be true or false")
-    try:
-        if kind in (int, float, str):
-            return kind(text)
-        return tuple(float(part) for part in text.split("/"))
-    except ValueError:
-        wanted = {int: "a whole number", float: "a number"}.get(kind, "numbers separated by /")
-        raise InputError(field, text, f"must be {wanted}") from None
+    types = {key: kind for key, (kind, _) in options_of(factory).items()}
+    return make(f"policy {name}", factory, options, types)
