@@ -196,7 +196,7 @@ def _catalogue() -> str:
 
 
 def _reasons() -> str:
-    rows = [(f"`{reason.name}`", re.sub(r"{(\d):[^}]*}", r"{\1}", reason.text)) for reason in GENERIC]
+    rows = [(f"`{reason.name}`", reason.outline) for reason in GENERIC]
     return _table(("reason", "sentence"), *rows)
 
 

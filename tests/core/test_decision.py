@@ -67,6 +67,10 @@ def test_codes_chosen_by_a_mask_make_a_column_of_codes() -> None:
     assert chosen.tolist() == [255, 1]
 
 
+def test_an_outline_says_what_each_number_is() -> None:
+    assert NO_ROOM.outline == "waits: needs [GPUs it needs] GPUs; [GPUs left] left when its turn comes"
+
+
 @pytest.mark.parametrize(
     ("text", "refuses"), [("waits: why", True), ("cannot run: why", True), ("runs: why", False), ("keeps", False)]
 )

@@ -16,6 +16,7 @@ Number: TypeAlias = float | str
 FIRST_OWN_CODE = 64
 """The lowest code for templates of policies that are not part of Shoal."""
 
+_FIELD = re.compile(r"{(\d+)[^}]*}")
 _ONE = re.compile(r"(?<![\d,.])1 GPUs\b")
 
 
@@ -41,6 +42,11 @@ class ReasonTemplate:
         if fields != {str(i) for i in range(len(self.numbers))}:
             raise ValueError(f"reason {self.name}: its text has the fields {sorted(fields)}, not one for each number")
         object.__setattr__(self, "code", np.uint8(self.code))
+
+    @property
+    def outline(self) -> str:
+        """The text with what each number is in place of the number, in brackets."""
+        return _FIELD.sub(lambda found: f"[{self.numbers[int(found[1])]}]", self.text)
 
     @property
     def refuses(self) -> bool:

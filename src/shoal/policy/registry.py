@@ -5,12 +5,13 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from shoal.core.errors import InputError, nearest
 from shoal.core.interfaces import Policy
-from shoal.core.reasons import ReasonTemplate
+from shoal.core.reasons import FIRST_OWN_CODE, GENERIC, ReasonTemplate
 from shoal.core.spec_text import make, split_name
 
 USUAL_KNOWLEDGE = "profiled"
@@ -217,7 +218,31 @@ def _class_in(file: str, class_name: str) -> Callable[..., Policy]:
         raise InputError(
             "policy", f"{file}:{class_name}", f"no class with a decide method; {nearest(class_name, classes)}"
         )
+    _check_reasons(f"{file}:{class_name}", reasons_of(classes[class_name]))
     return classes[class_name]
+
+
+def _check_reasons(name: str, reasons: tuple[ReasonTemplate, ...]) -> None:
+    """Refuse templates of a user's policy whose codes another template has."""
+    taken: dict[int, ReasonTemplate] = {}
+    if any(template.code < FIRST_OWN_CODE for template in reasons):
+        built_in = (reasons_of(entry.factory()) for entry in POLICIES.values())
+        taken = {template.code: template for template in chain(GENERIC, *built_in)}
+    for template in reasons:
+        other = taken.setdefault(template.code, template)
+        if other is not template:
+            hint = f"{other.name} has this code; take another from {FIRST_OWN_CODE} to 255"
+            raise InputError(f"policy {name}, reason {template.name}, code", int(template.code), hint)
+
+
+def find_policy(spec: str) -> tuple[str, Callable[..., Policy], str]:
+    """The name, the class and the text of the options in ``name:key=value,…`` or ``file.py:Class:key=value,…``."""
+    file, dot_py, after = spec.partition(".py:")
+    if dot_py:
+        class_name, _, options = after.partition(":")
+        return f"{file}.py:{class_name}", _class_in(f"{file}.py", class_name), options
+    name, options = split_name("policy", spec, POLICIES)
+    return name, POLICIES[name].factory(), options
 
 
 def parse_policy(spec: str) -> Policy:
@@ -225,12 +250,6 @@ def parse_policy(spec: str) -> Policy:
 
     Unknown names and keys are errors with a suggestion.
     """
-    file, dot_py, after = spec.partition(".py:")
-    if dot_py:
-        class_name, _, options = after.partition(":")
-        name, factory = f"{file}.py:{class_name}", _class_in(f"{file}.py", class_name)
-    else:
-        name, options = split_name("policy", spec, POLICIES)
-        factory = POLICIES[name].factory()
+    name, factory, options = find_policy(spec)
     types = {key: kind for key, (kind, _) in options_of(factory).items()}
     return make(f"policy {name}", factory, options, types)
