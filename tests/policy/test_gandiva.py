@@ -68,7 +68,7 @@ def test_a_bad_pair_is_undone_and_not_tried_again() -> None:
     assert run.completed == {"a": pytest.approx(330), "b": pytest.approx(600)}
     carried = run.cycles[2].snapshot.carry
     assert isinstance(carried, TrialPairsCarry)
-    assert carried.bad == {(0, 1)}
+    assert carried.barred == {(0, 1)}
     longer = simulate(
         Gandiva(space_sharing=True), [job("a", 0, 1, 3000), job("b", 0, 1, 3000)], "gpu:1x1", watch=check_pairs
     )

@@ -1,8 +1,8 @@
-"""Altruistic shortest first: gangs as they were asked for, then what is left over to those who run.
+"""Altruistic shortest first: gangs as requested, then the GPUs left over to the jobs served.
 
 Jobs are served their whole gangs in ascending remaining time (SRTF-E) or remaining service (SRSF-E). GPUs that are
-left then go one by one to the running elastic job whose speed-up, counted in what one GPU makes of it, they raise most:
-the most throughput the cluster can get out of what the shortest did not need. Nobody gets fewer than it asked for.
+left then go one by one to the elastic job served whose speed-up over one GPU they raise most: the most throughput that
+the cluster can get out of them. No job gets fewer than it requested.
 
 References: AFS (NSDI '21) §5.5, after "Altruistic scheduling in multi-resource clusters" (OSDI '16).
 """
@@ -21,23 +21,23 @@ from shoal.solve.marginal_gain import best_units
 
 @dataclass(frozen=True, slots=True)
 class SrtfE:
-    """Shortest remaining time first, leftovers to the running."""
+    """Shortest remaining time first, leftover GPUs to the jobs served."""
 
     reasons = (STRETCHED,)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job."""
+        """Serve jobs in ascending remaining time, then give out what is left."""
         return _with_leftovers(snapshot, "remaining time in seconds", snapshot.columns.remaining_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class SrsfE:
-    """Shortest remaining service first, leftovers to the running."""
+    """Shortest remaining service first, leftover GPUs to the jobs served."""
 
     reasons = (STRETCHED,)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job."""
+        """Serve jobs in ascending remaining GPU-seconds, then give out what is left."""
         columns = snapshot.columns
         return _with_leftovers(snapshot, "remaining GPU-seconds", columns.remaining_seconds * columns.gpus)
 
@@ -66,6 +66,6 @@ def _with_leftovers(snapshot: Snapshot, name: str, key: Floats) -> Decision:
 
 
 def _bids(curve: Floats, gang: int) -> Floats:
-    """What each further GPU adds to a job's speed-up."""
+    """The gain in speed-up of each further GPU."""
     bids: Floats = np.diff(curve[gang:]) / max(float(curve[1]), float(curve[gang]) / gang, 1e-300)
     return bids
