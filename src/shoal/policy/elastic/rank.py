@@ -22,7 +22,7 @@ from shoal.policy.base import check_round, round_end
 from shoal.policy.elastic.admission import Admitted, admit
 from shoal.policy.elastic.rank_goodput import TUNING, weigh
 from shoal.policy.elastic.shares import explain, fewest_and_lengths
-from shoal.policy.goodput_options import ALLOTTED, WORTH_LESS, adapts, allotted, prospects
+from shoal.policy.goodput_options import ALLOTTED, WORTH_LESS, adapts, allotted, goodput_options
 from shoal.policy.shared_reasons import STRETCHED
 from shoal.solve.allotment import allot
 from shoal.solve.rank_shares import AHEAD, EXPONENT, by_weighted_speedup, rank_weight
@@ -71,10 +71,10 @@ class Rank:
         return Decision(explain(snapshot, admitted, gpus, "remaining work in one-GPU seconds", work))
 
     def _by_goodput(self, snapshot: Snapshot) -> Decision:
-        found = prospects(snapshot, memory=self.memory, aware=True)
+        found = goodput_options(snapshot, memory=self.memory, aware=True)
         weighed = weigh(snapshot, found, self.restart, self.power)
-        menu = found.menu(weighed.worth)
-        verdicts = allotted(snapshot, found, menu, allot(menu), weighed.weights)
+        options = found.valued(weighed.worth)
+        verdicts = allotted(snapshot, found, options, allot(options), weighed.weights)
         return Decision(verdicts, round_end(snapshot.now, self.interval))
 
     def _shares(self, snapshot: Snapshot, admitted: Admitted, places: list[int]) -> Int32s:

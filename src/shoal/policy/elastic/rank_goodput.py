@@ -19,7 +19,7 @@ import numpy as np
 from shoal.core.arrays import Floats
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-from shoal.policy.goodput_options import Prospects
+from shoal.policy.goodput_options import OPTIONS, GoodputOptions, OptionsTuning
 from shoal.policy.tuning import constant
 from shoal.solve.allotment import STAY
 from shoal.solve.rank_shares import rank_weights
@@ -42,6 +42,7 @@ class RankTuning:
     late_on_kinds: float = constant(1.0, "the same on several kinds")
     market_power: float = constant(0.7, "power of the speed in an option's worth on several kinds")
     market_length: float = constant(0.25, "power of the length by which worth falls on several kinds")
+    options: OptionsTuning = OPTIONS
 
 
 TUNING = RankTuning()
@@ -55,7 +56,7 @@ class Weighed:
     worth: Floats
 
 
-def weigh(snapshot: Snapshot, found: Prospects, restart: Seconds, power: float) -> Weighed:
+def weigh(snapshot: Snapshot, found: GoodputOptions, restart: Seconds, power: float) -> Weighed:
     """Weights and worth by the rule for what is known: by levels, by market over kinds, or by rank."""
     work = _remaining(snapshot)
     left = _left(found, work)
@@ -76,7 +77,7 @@ def _remaining(snapshot: Snapshot) -> Floats:
     return np.maximum(work - columns.done, TUNING.overrun * work)
 
 
-def _left(found: Prospects, work: Floats) -> Floats:
+def _left(found: GoodputOptions, work: Floats) -> Floats:
     """Seconds left on a fair share; infinity where the work is not declared."""
     seconds = np.divide(work, found.fair, out=np.zeros(len(work)), where=found.fair > 0)
     guessed = ~found.known & np.isfinite(work)
@@ -84,7 +85,7 @@ def _left(found: Prospects, work: Floats) -> Floats:
 
 
 def _by_rank(
-    snapshot: Snapshot, found: Prospects, work: Floats, left: Floats, restart: Seconds, power: float
+    snapshot: Snapshot, found: GoodputOptions, work: Floats, left: Floats, restart: Seconds, power: float
 ) -> Weighed:
     weights = rank_weights(_ranks(-left), TUNING.rank_exponent, 0.0) * _ageing(snapshot, found, work, left, TUNING.late)
     speedups = found.speedups
@@ -94,7 +95,7 @@ def _by_rank(
     return Weighed(weights, weights[:, None] * moved**power)
 
 
-def _by_market(snapshot: Snapshot, found: Prospects, work: Floats, left: Floats, restart: Seconds) -> Weighed:
+def _by_market(snapshot: Snapshot, found: GoodputOptions, work: Floats, left: Floats, restart: Seconds) -> Weighed:
     weights = _ageing(snapshot, found, work, left, TUNING.late_on_kinds)
     seconds = np.maximum(_seconds(found, work), 1.0)
     soonest = seconds.min(axis=1, initial=np.inf, where=found.rates > 0)
@@ -105,7 +106,7 @@ def _by_market(snapshot: Snapshot, found: Prospects, work: Floats, left: Floats,
     return Weighed(weights, (weights * soonest**-TUNING.market_length)[:, None] * worth)
 
 
-def _by_levels(snapshot: Snapshot, found: Prospects, left: Floats) -> Weighed:
+def _by_levels(snapshot: Snapshot, found: GoodputOptions, left: Floats) -> Weighed:
     """By levels of attained service; a job of known length is on the level of that length."""
     columns = snapshot.columns
     service = np.where(np.isfinite(left), left * found.fair_gpus, columns.attained)
@@ -124,7 +125,7 @@ def _ranks(key: Floats) -> Floats:
     return places
 
 
-def _seconds(found: Prospects, work: Floats) -> Floats:
+def _seconds(found: GoodputOptions, work: Floats) -> Floats:
     """Seconds left by job and option; ``unprofiled_left`` on a fair share for a job that was never measured."""
     there = np.where(found.known, work, TUNING.unprofiled_left * found.fair)
     seconds = np.full(found.rates.shape, np.inf)
@@ -132,7 +133,7 @@ def _seconds(found: Prospects, work: Floats) -> Floats:
     return seconds
 
 
-def _ageing(snapshot: Snapshot, found: Prospects, work: Floats, left: Floats, late: float) -> Floats:
+def _ageing(snapshot: Snapshot, found: GoodputOptions, work: Floats, left: Floats, late: float) -> Floats:
     """Factor on the weight of a job expected to take more than ``late`` times its duration on a fair share."""
     columns = snapshot.columns
     alone = np.divide(columns.done + work, found.fair, out=np.full(len(left), np.inf), where=found.fair > 0)
