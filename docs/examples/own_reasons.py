@@ -12,8 +12,8 @@ from shoal.workload.files import read_workload
 TOO_WIDE = ReasonTemplate(
     64,
     "TOO_WIDE",
-    "waits: needs {0:,.0f} GPUs; jobs of more than {1:,.0f} start on an empty cluster ({2:,.0f} running)",
-    ("GPUs it needs", "GPUs of a narrow job", "running jobs"),
+    "waits: needs {GPUs it needs:,.0f} GPUs; jobs of more than {GPUs of a narrow job:,.0f} start on an empty "
+    "cluster ({running jobs:,.0f} running)",
 )
 
 

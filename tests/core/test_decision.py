@@ -34,9 +34,9 @@ def three() -> Snapshot:
 
 @pytest.mark.parametrize("template", GENERIC, ids=lambda template: template.name)
 def test_a_sentence_is_said_with_its_numbers_in_it(template: ReasonTemplate) -> None:
-    places = {int(name): spec for _, name, spec, _ in string.Formatter().parse(template.text) if name}
-    assert sorted(places) == list(range(len(template.numbers)))
-    numbers = tuple(1000.0 + 7 * i if places[i] else f"word-{i}" for i in sorted(places))
+    formats = [form for _, name, form, _ in string.Formatter().parse(template.text) if name]
+    assert len(formats) == len(template.numbers)
+    numbers = tuple(1000.0 + 7 * i if form else f"word-{i}" for i, form in enumerate(formats))
     said = Reason(template, numbers).sentence()
     assert "{" not in said
     for number in numbers:
@@ -55,10 +55,22 @@ def test_a_code_that_does_not_fit_into_a_column_is_refused(code: int) -> None:
         ReasonTemplate(code, "LATE", "waits")
 
 
-@pytest.mark.parametrize("text", ["waits", "waits: {0} {1}", "waits: {1}", "waits: {}", "waits: {name}"])
-def test_a_template_has_a_field_for_each_of_its_numbers(text: str) -> None:
-    with pytest.raises(ValueError, match="LATE: its text has the fields"):
-        ReasonTemplate(64, "LATE", text, ("seconds",))
+@pytest.mark.parametrize("text", ["waits: {0} {1}", "waits: {}", "waits: {seconds} {:,.0f}"])
+def test_each_field_of_a_template_says_what_its_number_is(text: str) -> None:
+    with pytest.raises(ValueError, match="LATE: each field of its text must say what the number is: 'waits"):
+        ReasonTemplate(64, "LATE", text)
+
+
+def test_a_field_that_occurs_twice_is_one_number() -> None:
+    late = ReasonTemplate(64, "LATE", "waits: {job} for {seconds waited:,.0f} s, {job} again")
+    assert late.numbers == ("job", "seconds waited")
+    assert Reason(late, ("a", 1000)).sentence() == "waits: a for 1,000 s, a again"
+
+
+@pytest.mark.parametrize("numbers", [(), (1.0,), (1.0, 2.0, 3.0)])
+def test_a_reason_has_as_many_numbers_as_its_template(numbers: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"zip\(\)"):
+        Reason(NO_ROOM, numbers).sentence()
 
 
 def test_codes_chosen_by_a_mask_make_a_column_of_codes() -> None:

@@ -138,7 +138,7 @@ def test_a_grant_for_which_no_seats_are_left_is_refused_with_the_numbers() -> No
     for placer in PLACERS.values():
         seating = seat(placer, moment, {"a": Grant(1), "b": Grant(2), "c": Grant(6)})
         refusal = seating.overruled[2]
-        assert refusal == Refusal(Reason(FRAGMENTED, (6, 5, 3)))
+        assert refusal == Refusal(Reason(FRAGMENTED, (5, 3, 6)))
         assert refusal.reason.sentence() == "waits: fragmented, 5 GPUs free, largest block 3; needs 6"
 
 
@@ -146,7 +146,7 @@ def test_a_grant_of_a_kind_that_is_full_is_refused_with_the_numbers_of_that_kind
     rows = [job("a", gpus=3), job("b", gpus=2)]
     moment = snapshot(rows, "v100:1x4,k80:1x8", held={"a": Placement(((0, 3),))})
     seating = seat(PackedPlacer(), moment, {"a": Grant(3), "b": Grant(2, kind="v100")})
-    assert seating.overruled == {1: Refusal(Reason(FRAGMENTED, (2, 1, 1)))}
+    assert seating.overruled == {1: Refusal(Reason(FRAGMENTED, (1, 1, 2)))}
 
 
 def test_a_running_job_that_cannot_grow_keeps_its_seats_and_is_told_why() -> None:

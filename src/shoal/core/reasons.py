@@ -16,37 +16,39 @@ Number: TypeAlias = float | str
 FIRST_OWN_CODE = 64
 """The lowest code for templates of policies that are not part of Shoal."""
 
-_FIELD = re.compile(r"{(\d+)[^}]*}")
+_FIELD = re.compile(r"{([^}:]+)[^}]*}")
 _ONE = re.compile(r"(?<![\d,.])1 GPUs\b")
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonTemplate:
-    """A sentence with numbered fields, e.g. ``"waits: needs {0:,.0f} GPUs; {1:,.0f} are free"``.
+    """A sentence with fields named after their numbers: ``"waits: needs {GPUs it needs:,.0f} GPUs"``.
 
     ``code`` identifies the template in columns of verdicts and in their digests, so a template keeps its code from
     version to version. Codes below `FIRST_OWN_CODE` are Shoal's own; a user's policy takes codes from there to 255.
-    ``numbers`` says what each field is. The sentence of a refusal begins with "waits" or "cannot".
+    The sentence of a refusal begins with "waits" or "cannot".
     """
 
     code: int
     """Stored as numpy's ``uint8``, so that ``np.where(mask, A.code, B.code)`` is a column of codes."""
     name: str
     text: str = field(compare=False)
-    numbers: tuple[str, ...] = field(default=(), compare=False)
+    numbers: tuple[str, ...] = field(init=False, compare=False)
+    """What each number is, in the order in which a `Reason` has them: that of the text."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.code <= 255:
             raise ValueError(f"reason {self.name}: its code must be from 0 to 255, not {self.code}")
-        fields = {name for _, name, _, _ in string.Formatter().parse(self.text) if name is not None}
-        if fields != {str(i) for i in range(len(self.numbers))}:
-            raise ValueError(f"reason {self.name}: its text has the fields {sorted(fields)}, not one for each number")
+        names = [name for _, name, _, _ in string.Formatter().parse(self.text) if name is not None]
+        if any(not name or name.isdecimal() for name in names):
+            raise ValueError(f"reason {self.name}: each field of its text must say what the number is: {self.text!r}")
         object.__setattr__(self, "code", np.uint8(self.code))
+        object.__setattr__(self, "numbers", tuple(dict.fromkeys(names)))
 
     @property
     def outline(self) -> str:
-        """The text with what each number is in place of the number, in brackets."""
-        return _FIELD.sub(lambda found: f"[{self.numbers[int(found[1])]}]", self.text)
+        """The text with the name of each number in brackets in place of the number."""
+        return _FIELD.sub(r"[\1]", self.text)
 
     @property
     def refuses(self) -> bool:
@@ -63,7 +65,8 @@ class Reason:
 
     def sentence(self) -> str:
         """The template's text with the numbers in it."""
-        return _ONE.sub("1 GPU", self.template.text.format(*self.numbers))
+        named = dict(zip(self.template.numbers, self.numbers, strict=True))
+        return _ONE.sub("1 GPU", self.template.text.format_map(named))
 
 
 _T = ReasonTemplate
@@ -71,70 +74,44 @@ _T = ReasonTemplate
 IN_TURN = _T(
     0,
     "IN_TURN",
-    "runs: its {0} is {1:,.6g}, within the {2:,.6g} up to which jobs are served",
-    ("what jobs are ordered by", "the job's value", "the value of the last job served"),
+    "runs: its {what jobs are ordered by} is {its value:,.6g}, within the {value of the last job served:,.6g} up to"
+    " which jobs are served",
 )
-FITS = _T(1, "FITS", "runs: it fits, {0:,.0f} of {1:,.0f} GPUs are in use", ("GPUs in use", "GPUs of the cluster"))
-LEASED = _T(3, "LEASED", "keeps its GPUs: its lease runs until t = {0:,.6g} s", ("end of the lease in seconds",))
+FITS = _T(1, "FITS", "runs: it fits, {GPUs in use:,.0f} of {GPUs of the cluster:,.0f} GPUs are in use")
+LEASED = _T(3, "LEASED", "keeps its GPUs: its lease runs until t = {end of the lease in seconds:,.6g} s")
 KEPT_SEATS = _T(
     8,
     "KEPT_SEATS",
-    "keeps its {0:,.0f} GPUs: {1:,.0f} could not be seated ({2:,.0f} free, largest block {3:,.0f})",
-    ("GPUs held", "GPUs granted", "free GPUs", "most free GPUs on one node"),
+    "keeps its {GPUs held:,.0f} GPUs: {GPUs granted:,.0f} could not be seated ({free GPUs:,.0f} free, largest block"
+    " {most free GPUs on one node:,.0f})",
 )
 OUTRANKED = _T(
     20,
     "OUTRANKED",
-    "waits: its {0} is {1:,.6g}; jobs up to {2:,.6g} take the GPUs",
-    ("what jobs are ordered by", "the job's value", "the value of the last job served"),
+    "waits: its {what jobs are ordered by} is {its value:,.6g}; jobs up to {value of the last job served:,.6g} take"
+    " the GPUs",
 )
-NO_ROOM = _T(
-    22,
-    "NO_ROOM",
-    "waits: needs {0:,.0f} GPUs; {1:,.0f} left when its turn comes",
-    ("GPUs it needs", "GPUs left"),
-)
+NO_ROOM = _T(22, "NO_ROOM", "waits: needs {GPUs it needs:,.0f} GPUs; {GPUs left:,.0f} left when its turn comes")
 TOO_LARGE = _T(
     23,
     "TOO_LARGE",
-    "cannot run: needs {0:,.0f} GPUs of one kind; the most this cluster has is {1:,.0f}",
-    ("GPUs it needs", "most GPUs of a kind it can use"),
+    "cannot run: needs {GPUs it needs:,.0f} GPUs of one kind; the most this cluster has is "
+    "{most GPUs of a usable kind:,.0f}",
 )
-NO_KIND = _T(
-    24,
-    "NO_KIND",
-    "cannot run: none of the cluster's GPU types ({0}) is one it can use",
-    ("the cluster's kinds",),
-)
+NO_KIND = _T(24, "NO_KIND", "cannot run: none of the cluster's GPU types ({the cluster's kinds}) is one it can use")
 FRAGMENTED = _T(
     25,
     "FRAGMENTED",
-    "waits: fragmented, {1:,.0f} GPUs free, largest block {2:,.0f}; needs {0:,.0f}",
-    ("GPUs granted", "free GPUs", "most free GPUs on one node"),
+    "waits: fragmented, {free GPUs:,.0f} GPUs free, largest block {most free GPUs on one node:,.0f}; needs "
+    "{GPUs granted:,.0f}",
 )
 STOPPING = _T(28, "STOPPING", "waits: its last run is still being stopped")
-PARTNER_UNSEATED = _T(
-    29,
-    "PARTNER_UNSEATED",
-    "waits: the job it was to share GPUs with ({0}) has no seat",
-    ("the other job",),
-)
-IN_WORDS = _T(40, "IN_WORDS", "{0}", ("the whole sentence",))
+PARTNER_UNSEATED = _T(29, "PARTNER_UNSEATED", "waits: the job it was to share GPUs with ({the other job}) has no seat")
+IN_WORDS = _T(40, "IN_WORDS", "{the whole sentence}")
 
-GENERIC = (
-    IN_TURN,
-    FITS,
-    LEASED,
-    KEPT_SEATS,
-    OUTRANKED,
-    NO_ROOM,
-    TOO_LARGE,
-    NO_KIND,
-    FRAGMENTED,
-    STOPPING,
-    PARTNER_UNSEATED,
-    IN_WORDS,
-)
+_GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
+_REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED)
+GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS)
 """The templates of this module, in order of their codes."""
 
 

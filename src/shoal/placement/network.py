@@ -51,7 +51,7 @@ class NetworkPlacer:
             if not plan.seat(i, int(kinds[i]), int(gpus[i])):
                 room = plan.free.freeze()
                 block = room.largest_block(int(kinds[i]))
-                numbers = (int(gpus[i]), room.free[kinds[i]], block)
+                numbers = (room.free[kinds[i]], block, int(gpus[i]))
                 overruled[i] = Refusal(Reason(FRAGMENTED, numbers))
         stays = {i for i in wanting if i not in overruled}
         leaving = [i for i in np.flatnonzero(columns.held > 0).tolist() if i not in stays]

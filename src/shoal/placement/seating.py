@@ -297,7 +297,7 @@ class _SeatingDraft:
             return Reason(NO_KIND, (", ".join(self.snapshot.cluster.kinds),))
         free, block = sum(room.free[k] for k in kinds), max(room.largest_block(k) for k in kinds)
         held = int(self.snapshot.columns.held[i])
-        numbers = (held, want, free, block) if template is KEPT_SEATS else (want, free, block)
+        numbers = (held, want, free, block) if template is KEPT_SEATS else (free, block, want)
         return Reason(template, numbers)
 
 

@@ -31,22 +31,15 @@ from shoal.solve.node_packing import Seats
 ALLOTTED = ReasonTemplate(
     14,
     "ALLOTTED",
-    "runs on {0:,.0f} GPUs: {1:,.4g} times the goodput of its fair share, {2:,.4g} GPUs; its weight is {3:,.4g}",
-    ("GPUs granted", "goodput over that of a fair share", "GPUs of a fair share", "weight"),
+    "runs on {GPUs granted:,.0f} GPUs: {goodput over that of a fair share:,.4g} times the goodput of its fair "
+    "share, {GPUs of a fair share:,.4g} GPUs; its weight is {weight:,.4g}",
 )
 WORTH_LESS = ReasonTemplate(
     34,
     "WORTH_LESS",
-    "waits: {0:,.0f} GPUs would give it {1:,.4g} times the goodput of its fair share, worth {2:,.4g} at "
-    "weight {3:,.4g}; the {4:,.0f} jobs that have {5:,.0f} GPUs are worth more in all",
-    (
-        "GPUs of its best option",
-        "goodput there over that of a fair share",
-        "worth of that option",
-        "weight",
-        "jobs served",
-        "GPUs of those",
-    ),
+    "waits: {GPUs of its best option:,.0f} GPUs would give it {goodput there over that of a fair share:,.4g} times "
+    "the goodput of its fair share, worth {worth of that option:,.4g} at weight {weight:,.4g}; the "
+    "{jobs served:,.0f} jobs that have {GPUs of those:,.0f} GPUs are worth more in all",
 )
 
 

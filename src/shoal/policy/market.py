@@ -64,27 +64,27 @@ from shoal.policy.tuning import constant
 DUE = ReasonTemplate(
     18,
     "DUE",
-    "runs first: to be fair it is to be done by t = {0:,.6g} s, and it takes {1:,.6g} s more at best",
-    ("fair finish in seconds", "least predicted seconds left"),
+    "runs first: to be fair it is to be done by t = {fair finish in seconds:,.6g} s, and it takes "
+    "{least predicted seconds left:,.6g} s more at best",
 )
 PRESSING = ReasonTemplate(
     19,
     "PRESSING",
-    "runs: it takes {0:,.6g} s more, and if it waited not all could be done by t = {1:,.6g} s",
-    ("predicted seconds left", "common horizon in seconds"),
+    "runs: it takes {predicted seconds left:,.6g} s more, and if it waited not all could be done by t = "
+    "{common horizon in seconds:,.6g} s",
 )
 SMALLEST = ReasonTemplate(
     15,
     "SMALLEST",
-    "runs: the {0:,.6g} GPU-seconds it still takes are among the least; its fair finish is t = {1:,.6g} s",
-    ("predicted GPU-seconds left", "fair finish in seconds"),
+    "runs: the {predicted GPU-seconds left:,.6g} GPU-seconds it still takes are among the least; its fair finish is"
+    " t = {fair finish in seconds:,.6g} s",
 )
 HAS_TIME = ReasonTemplate(
     38,
     "HAS_TIME",
-    "waits: smaller jobs go first; it takes {0:,.6g} s more and moves up at t = {1:,.6g} s at the latest, "
-    "its fair finish being t = {2:,.6g} s",
-    ("predicted seconds left", "latest time it moves up in seconds", "fair finish in seconds"),
+    "waits: smaller jobs go first; it takes {predicted seconds left:,.6g} s more and moves up at t = "
+    "{latest time it moves up in seconds:,.6g} s at the latest, its fair finish being t = "
+    "{fair finish in seconds:,.6g} s",
 )
 
 

@@ -100,7 +100,7 @@ class Allox:
         numbers: Numbers = {
             MATCHED: (names[kinds], takes),
             NO_ROOM: (columns.gpus, max(free, default=0)),
-            LATER_ON_BETTER: (names[planned], number, starts),
+            LATER_ON_BETTER: (number, names[planned], starts),
         }
         return Decision(explained(snapshot, gpus, codes, numbers, kinds))
 

@@ -15,14 +15,13 @@ from shoal.policy.base import all_fit, explained, serve
 PASSED_AHEAD = ReasonTemplate(
     2,
     "PASSED_AHEAD",
-    "runs ahead of its turn: it fits in {0:,.0f} GPUs that the head of the line cannot use",
-    ("GPUs granted",),
+    "runs ahead of its turn: it fits in {GPUs granted:,.0f} GPUs that the head of the line cannot use",
 )
 BEHIND_HEAD = ReasonTemplate(
     21,
     "BEHIND_HEAD",
-    "waits its turn: {0} is first and needs {1:,.0f} GPUs, with {2:,.0f} free",
-    ("job at the head of the line", "GPUs that job needs", "free GPUs"),
+    "waits its turn: {job at the head of the line} is first and needs {GPUs that job needs:,.0f} GPUs, with "
+    "{free GPUs:,.0f} free",
 )
 
 

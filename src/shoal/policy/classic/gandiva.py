@@ -28,8 +28,8 @@ from shoal.solve.migrations import faster_kinds
 PACKED = ReasonTemplate(
     7,
     "PACKED",
-    "shares GPUs with {0}: together they make {1:,.4g} times the progress",
-    ("the other job", "progress of both over that of one alone"),
+    "shares GPUs with {the other job}: together they make {progress of both over that of one alone:,.4g} times the "
+    "progress",
 )
 
 

@@ -31,8 +31,7 @@ from shoal.policy.shared_reasons import FAIR_SHARE
 SHARE_TOO_SMALL = ReasonTemplate(
     26,
     "SHARE_TOO_SMALL",
-    "waits: its share is {0:,.4g} GPUs, it needs {1:,.0f}",
-    ("GPUs of its share", "GPUs it needs"),
+    "waits: its share is {GPUs of its share:,.4g} GPUs, it needs {GPUs it needs:,.0f}",
 )
 
 

@@ -77,7 +77,7 @@ class Ossp:
         codes = np.where(gpus > 0, MATCHED.code, LATER_ON_BETTER.code)
         numbers: Numbers = {
             MATCHED: (names[planned], seconds),
-            LATER_ON_BETTER: (names[planned], number, starts),
+            LATER_ON_BETTER: (number, names[planned], starts),
         }
         verdicts = explained(snapshot, gpus, codes, numbers, np.where(gpus > 0, planned, -1).astype(np.int8))
         return Decision(verdicts, review_at if number.any() else inf, review_at)

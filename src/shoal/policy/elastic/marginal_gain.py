@@ -21,8 +21,8 @@ from shoal.solve.marginal_gain import best_units
 MARGINAL_GAIN = ReasonTemplate(
     5,
     "MARGINAL_GAIN",
-    "runs on {0:,.0f} GPUs: its last one was worth {1:,.4g}, the next bidder's {2:,.4g}",
-    ("GPUs granted", "gain of its last GPU", "largest gain refused"),
+    "runs on {GPUs granted:,.0f} GPUs: its last one was worth {gain of its last GPU:,.4g}, the next bidder's "
+    "{largest gain refused:,.4g}",
 )
 
 

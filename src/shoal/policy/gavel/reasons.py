@@ -17,32 +17,20 @@ from shoal.policy.shared_reasons import ROUND_NEW
 ROUND_TURN = ReasonTemplate(
     9,
     "ROUND_TURN",
-    "runs this round on {0}: its share is {1:,.0f}% there and {2:,.0f}% in all, it has had {3:,.0f}%{4}",
-    (
-        "kind",
-        "share of time on the kind in percent",
-        "share on all kinds in percent",
-        "time received in percent",
-        "note",
-    ),
+    "runs this round on {kind}: its share is {share of time on the kind in percent:,.0f}% there and "
+    "{share on all kinds in percent:,.0f}% in all, it has had {time received in percent:,.0f}%{note}",
 )
 ROUND_FILLS = ReasonTemplate(
     10,
     "ROUND_FILLS",
-    "runs this round on {0}, left over by others: its share is {1:,.0f}%, it has had {2:,.0f}%{3}",
-    ("kind", "share of time on all kinds in percent", "time received in percent", "note"),
+    "runs this round on {kind}, left over by others: its share is {share of time on all kinds in percent:,.0f}%, it"
+    " has had {time received in percent:,.0f}%{note}",
 )
 ROUND_WAITS = ReasonTemplate(
     30,
     "ROUND_WAITS",
-    "waits: its share is {0:,.0f}%, mostly on {1}; it has had {2:,.0f}% and is owed {3:,.1f} rounds{4}",
-    (
-        "share of time on all kinds in percent",
-        "kind of its largest share",
-        "time received in percent",
-        "rounds owed",
-        "note",
-    ),
+    "waits: its share is {share of time on all kinds in percent:,.0f}%, mostly on {kind of its largest share}; it "
+    "has had {time received in percent:,.0f}% and is owed {rounds owed:,.1f} rounds{note}",
 )
 
 REASONS = (ROUND_TURN, ROUND_FILLS, ROUND_WAITS, ROUND_NEW)

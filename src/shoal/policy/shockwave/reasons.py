@@ -14,28 +14,26 @@ from shoal.policy.shockwave.carry import WindowPlan, places
 WINDOW_RUNS = ReasonTemplate(
     16,
     "WINDOW_RUNS",
-    "runs this round: planned for {0:,.0f} of the window's {1:,.0f} rounds left, to end at ρ {2:,.4g}",
-    ("rounds planned for it", "rounds left of the window", "predicted ρ"),
+    "runs this round: planned for {rounds planned for it:,.0f} of the window's {rounds left of the window:,.0f} "
+    "rounds left, to end at ρ {predicted ρ:,.4g}",
 )
 WINDOW_FILLS = ReasonTemplate(
     17,
     "WINDOW_FILLS",
-    "runs this round on GPUs left free by the plan, which gives it {0:,.0f} of the window's {1:,.0f} "
-    "rounds left; to end at ρ {2:,.4g}",
-    ("rounds planned for it", "rounds left of the window", "predicted ρ"),
+    "runs this round on GPUs left free by the plan, which gives it {rounds planned for it:,.0f} of the window's "
+    "{rounds left of the window:,.0f} rounds left; to end at ρ {predicted ρ:,.4g}",
 )
 WINDOW_WAITS = ReasonTemplate(
     36,
     "WINDOW_WAITS",
-    "waits: planned for {0:,.0f} of the window's {1:,.0f} rounds left, from t = {2:,.6g} s on, to end at ρ {3:,.4g}",
-    ("rounds planned for it", "rounds left of the window", "start of the first of them in seconds", "predicted ρ"),
+    "waits: planned for {rounds planned for it:,.0f} of the window's {rounds left of the window:,.0f} rounds left, "
+    "from t = {start of the first of them in seconds:,.6g} s on, to end at ρ {predicted ρ:,.4g}",
 )
 WINDOW_OUT = ReasonTemplate(
     37,
     "WINDOW_OUT",
-    "waits: planned for none of the window's {0:,.0f} rounds left, to end at ρ {1:,.4g} at best; who "
-    "runs has up to {2:,.4g}",
-    ("rounds left of the window", "predicted ρ", "highest ρ among running jobs"),
+    "waits: planned for none of the window's {rounds left of the window:,.0f} rounds left, to end at ρ "
+    "{predicted ρ:,.4g} at best; who runs has up to {highest ρ among running jobs:,.4g}",
 )
 REASONS = (WINDOW_RUNS, WINDOW_FILLS, WINDOW_WAITS, WINDOW_OUT, ROUND_NEW)
 

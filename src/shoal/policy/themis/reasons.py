@@ -15,37 +15,29 @@ from shoal.policy.themis.round import Invitation, Round
 AUCTION_WON = ReasonTemplate(
     12,
     "AUCTION_WON",
-    "runs on {0:,.0f} GPUs: its app, at ρ {1:,.4g}, won {2:,.0f} at auction, paid {3:,.0f}% of them "
-    "and kept {4:,.0f}, with {5:,.0f} left over by others; leased until t = {6:,.6g} s",
-    (
-        "GPUs granted",
-        "the app's ρ",
-        "GPUs the app won",
-        "hidden payment in percent",
-        "GPUs the app kept",
-        "leftover GPUs the app got",
-        "end of the lease in seconds",
-    ),
+    "runs on {GPUs granted:,.0f} GPUs: its app, at ρ {the app's ρ:,.4g}, won {GPUs the app won:,.0f} at auction, "
+    "paid {hidden payment in percent:,.0f}% of them and kept {GPUs the app kept:,.0f}, with "
+    "{leftover GPUs the app got:,.0f} left over by others; leased until t = {end of the lease in seconds:,.6g} s",
 )
 AUCTION_HANDED = ReasonTemplate(
     13,
     "AUCTION_HANDED",
-    "runs on {0:,.0f} GPUs: its app, at ρ {1:,.4g}, was handed {2:,.0f} of the {3:,.0f} auctioned "
-    "that nobody kept; leased until t = {4:,.6g} s",
-    ("GPUs granted", "the app's ρ", "leftover GPUs the app got", "GPUs auctioned", "end of the lease in seconds"),
+    "runs on {GPUs granted:,.0f} GPUs: its app, at ρ {the app's ρ:,.4g}, was handed "
+    "{leftover GPUs the app got:,.0f} of the {GPUs auctioned:,.0f} auctioned that nobody kept; leased until t = "
+    "{end of the lease in seconds:,.6g} s",
 )
 AUCTION_LOST = ReasonTemplate(
     32,
     "AUCTION_LOST",
-    "waits: its app, at ρ {0:,.4g}, bid for up to {1:,.0f} GPUs and has {2:,.0f} for other jobs, having paid {3:,.0f}%",
-    ("the app's ρ", "GPUs auctioned", "GPUs the app got", "hidden payment in percent"),
+    "waits: its app, at ρ {the app's ρ:,.4g}, bid for up to {GPUs auctioned:,.0f} GPUs and has "
+    "{GPUs the app got:,.0f} for other jobs, having paid {hidden payment in percent:,.0f}%",
 )
 AUCTION_UNINVITED = ReasonTemplate(
     33,
     "AUCTION_UNINVITED",
-    "waits: its app, at ρ {3:,.4g}, is not among the {0:,.0f} that bid for {2:,.0f} GPUs, at ρ "
-    "{1:,.4g} and above; it was handed {4:,.0f} for other jobs",
-    ("apps that bid", "lowest ρ of those", "GPUs auctioned", "the app's ρ", "leftover GPUs the app got"),
+    "waits: its app, at ρ {the app's ρ:,.4g}, is not among the {apps that bid:,.0f} that bid for "
+    "{GPUs auctioned:,.0f} GPUs, at ρ {lowest ρ of those:,.4g} and above; it was handed "
+    "{leftover GPUs the app got:,.0f} for other jobs",
 )
 
 REASONS = (AUCTION_WON, AUCTION_HANDED, AUCTION_LOST, AUCTION_UNINVITED)
@@ -112,7 +104,7 @@ class _AuctionNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
             return self._rho(), column(lambda _, cut: cut.gpus), column(lambda a, _: a.gpus), paid
         if template is _UNINVITED:
             bidders, least = column(lambda _, cut: cut.bidders), column(lambda _, cut: cut.rho)
-            return bidders, least, column(lambda _, cut: cut.gpus), self._rho(), column(lambda a, _: a.gpus)
+            return self._rho(), bidders, column(lambda _, cut: cut.gpus), least, column(lambda a, _: a.gpus)
         if template is _LEASED:
             return (turn.ends(),)
         if template is _NO_ROOM:
