@@ -151,15 +151,19 @@ CLUSTERS = (
 
 _SCRIPT = "script: [{%s}]"
 FAULTS = (
-    Case("an unknown rate of faults", simulate("--faults", "node_mtb=5"), ("field: 'node_mtb'", "node_mtbf")),
-    Case("a rate without a value", simulate("--faults", "node_mtbf"), ("faults.node_mtbf: ''", "above 0")),
+    Case("an unknown rate of faults", simulate("--faults", "node_mtb=5"), ("faults, option: 'node_mtb'", "node_mtbf")),
+    Case(
+        "a rate without a value",
+        simulate("--faults", "node_mtbf"),
+        ("faults, option node_mtbf: 'node_mtbf'", "key=value"),
+    ),
     Case("a rate in words", simulate("--faults", "node_mtbf=x"), ("faults.node_mtbf: 'x'", "above 0")),
     Case("a rate of zero", simulate("--faults", "gpu_mtbf=0"), ("faults.gpu_mtbf: '0'", "above 0")),
     Case("an unknown way to rent", simulate("--cloud", "goodputs"), ("cloud: 'goodputs'", "goodput")),
     Case("rented for a policy that hears nothing", simulate("--cloud", "goodput"), ("policy fifo", "pollux or rank")),
     Case("hurrying company", simulate("--faults", "interference_speed=2"), ("interference_speed: '2'", "at most 1")),
     Case("a straggler that hurries", simulate("--faults", "straggler_speed=3"), ("straggler_speed: '3'", "at most 1")),
-    Case("a script outside a file", simulate("--faults", "script=1"), ("faults.script: '1'", "list of faults")),
+    Case("a script outside a file", simulate("--faults", "script=1"), ("faults, option: 'script'", "unknown")),
     Case("a missing file of faults", simulate("--faults", "f.yaml"), ("faults: 'f.yaml'", "No such file")),
     faults("an empty file of faults", "", "faults: 'f.yaml'", "a YAML mapping"),
     faults("an unknown field of faults", "scrip: []", "f.yaml", "'scrip'", "script"),

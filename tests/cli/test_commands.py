@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from shoal.policy.registry import POLICIES, parse_policy
+from shoal.policy.registry import POLICIES, find_policy, options_of, parse_policy, reasons_of
+from shoal.policy.tuning import constants_of
 from shoal.workload.files import read_workload
 from shoal.workload.generators.registry import GENERATORS
 from shoal.workload.schema import Job
@@ -129,6 +130,27 @@ def test_a_listed_policy_takes_its_options_as_they_are_listed(shoal: Shoal, name
     code, out, _ = shoal("policies")
     assert code == 0
     assert any(line.split()[0] == name for line in out.splitlines())
+
+
+OWN_REASONS = f"{Path(__file__).parents[2]}/docs/examples/own_reasons.py:WideAlone"
+
+
+@pytest.mark.parametrize("name", [*POLICIES, OWN_REASONS])
+def test_a_policy_shows_its_options_constants_and_reasons(shoal: Shoal, name: str) -> None:
+    _, policy, _ = find_policy(name)
+    shown = given(shoal, "policies", name)
+    assert shown["options"] == json.loads(
+        json.dumps({key: default for key, (_, default) in options_of(policy).items()})
+    )
+    assert shown["constants"] == {key: constant._asdict() for key, constant in constants_of(policy).items()}
+    assert [reason["name"] for reason in shown["reasons"]] == [reason.name for reason in reasons_of(policy)]
+    code, out, _ = shoal("policies", name)
+    assert code == 0
+    assert out.startswith(f"{name}: {shown['summary']}\n{shown['paper']}\n")
+    for key, constant in shown["constants"].items():
+        assert f"\n  {key} = {constant['value']:g}: {constant['meaning']}\n" in out
+    for reason in reasons_of(policy):
+        assert f"\n  {reason.name}: {reason.outline}\n" in out
 
 
 def test_generate_lists_every_generator(shoal: Shoal) -> None:

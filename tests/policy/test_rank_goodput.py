@@ -11,8 +11,8 @@ from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchSetting
 from shoal.core.snapshot import Snapshot
 from shoal.policy.elastic.rank import Rank
-from shoal.policy.elastic.rank_goodput import weighed
-from shoal.policy.goodput_options import prospects
+from shoal.policy.elastic.rank_goodput import weigh
+from shoal.policy.goodput_options import goodput_options
 from shoal.solve.rank_shares import rank_weight, rank_weights
 from shoal.testing.builders import job, snapshot
 from shoal.workload.schema import Job
@@ -80,15 +80,15 @@ def test_what_a_restart_costs_keeps_jobs_where_they_are() -> None:
 def test_without_declared_work_levels_of_attained_service_decide() -> None:
     jobs = [adaptive(name, 1e9, declares_work=False) for name in ("served", "new", "newer")]
     seen = moment(jobs, reported(), held={"served": 1}, ran={"served": 40_000.0}, now=50_000.0)
-    found = prospects(seen, memory=True, aware=True)
-    weights = weighed(seen, found, 30.0, 1.0).weights
+    found = goodput_options(seen, memory=True, aware=True)
+    weights = weigh(seen, found, 30.0, 1.0).weights
     assert weights[0] < weights[2] < weights[1], "the least served first, then the first to come"
 
 
 def test_a_job_that_waits_too_long_weighs_more() -> None:
     jobs = [adaptive("old", 1e7), *(adaptive(f"j{n}", 1e6, 90_000.0) for n in range(3))]
     early, late = (moment(jobs, reported(), now=now) for now in (90_000.0, 990_000.0))
-    weights = [weighed(seen, prospects(seen, memory=True, aware=True), 30.0, 1.0).weights for seen in (early, late)]
+    weights = [weigh(seen, goodput_options(seen, memory=True, aware=True), 30.0, 1.0).weights for seen in (early, late)]
     assert weights[1][0] > 5 * weights[0][0]
 
 
@@ -98,10 +98,10 @@ def test_a_job_past_its_declared_work_is_taken_to_have_twice_as_much() -> None:
     declared = {"over": done / 1.2, "nearly": done / 1.005, "long": 3.0 * done}
     jobs = [adaptive(name, 1e9, declared_work=work) for name, work in declared.items()]
     seen = moment(jobs, reported(), held=held, now=1000.0)
-    found = prospects(seen, memory=True, aware=True)
-    weighed_options = weighed(seen, found, 30.0, 1.0)
-    assert weighed_options.weights.argsort().tolist() == [2, 0, 1], "twice what is done, two thirds of it, next to none"
-    assert (weighed_options.worth[:, 1:][found.rates[:, 1:] > 0] > 0).all(), "nobody is worth nothing"
+    found = goodput_options(seen, memory=True, aware=True)
+    weighed = weigh(seen, found, 30.0, 1.0)
+    assert weighed.weights.argsort().tolist() == [2, 0, 1], "twice what is done, two thirds of it, next to none"
+    assert (weighed.worth[:, 1:][found.rates[:, 1:] > 0] > 0).all(), "nobody is worth nothing"
 
 
 def test_on_several_kinds_each_job_goes_where_its_end_comes_sooner() -> None:

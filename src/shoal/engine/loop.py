@@ -10,8 +10,9 @@ import numpy as np
 
 from shoal.core.arrays import UInt8s
 from shoal.core.commands import Command, Decided
-from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts, in_words
+from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.interfaces import Backend, Journal, MovePlanner, Placer, Policy
+from shoal.core.reasons import in_words
 from shoal.core.snapshot import JobView, Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.policy_answer import ask

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.decision import Decision, Grant, Reason, Refusal, Verdicts
+from shoal.core.decision import Decision, Grant, Refusal, Verdicts
 from shoal.core.errors import PolicyError, ShoalError
 from shoal.core.interfaces import Policy
+from shoal.core.reasons import Reason
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.core.units import JobId

@@ -7,12 +7,12 @@ from math import inf
 import numpy as np
 
 from shoal.core.commands import Decided
-from shoal.core.decision import ReasonCode
 from shoal.core.events import EventBatch
+from shoal.core.reasons import STOPPING
 from shoal.core.units import Seconds
 from shoal.store.codec import Record
 
-_STOPPING = np.array([ReasonCode.STOPPING], dtype=np.uint8)
+_STOPPING = np.array([STOPPING.code], dtype=np.uint8)
 """A journal does not hold the last verdicts, so a job may have been waiting for a run to stop."""
 
 

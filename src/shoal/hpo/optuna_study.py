@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shoal.core.errors import InputError
-from shoal.hpo.registry import read_options
+from shoal.core.spec_text import read_options
 from shoal.hpo.search import Kill, Order, SearchPhase, Train, Trial
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class OptunaSearcher:
         except ModuleNotFoundError:
             hint = "needs the extra hpo: pip install 'shoal[hpo]'"
             raise InputError("scheduler", "optuna", hint) from None
-        chosen = read_options("optuna", options, {"at_once": int, "looks": int})
+        chosen = read_options("search optuna", options, {"at_once": int, "looks": int})
         for name, value in chosen.items():
             if value < 1:
                 raise InputError(f"search optuna, option {name}", value, "must be at least 1")

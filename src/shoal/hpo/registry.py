@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
-from shoal.core.errors import InputError, nearest
+from shoal.core.spec_text import make, split_name
 from shoal.hpo.curve_stopping import CurveStopping, SingleJob
 from shoal.hpo.halving import Hyperband, SuccessiveHalving
 from shoal.hpo.search import Searcher
@@ -17,28 +17,6 @@ SEARCHERS: Mapping[str, Callable[..., Searcher]] = MappingProxyType(
 
 def parse_search(spec: str) -> Searcher:
     """A searcher from its specification, e.g. ``halving:eta=3``."""
-    name, _, rest = spec.partition(":")
-    if name not in SEARCHERS:
-        raise InputError("search", name, nearest(name, SEARCHERS))
-    kinds = {key: hint for key, hint in get_type_hints(SEARCHERS[name]).items() if hint in (int, float)}
-    chosen = read_options(name, rest, kinds)
-    try:
-        return SEARCHERS[name](**chosen)
-    except ValueError as error:
-        raise InputError(f"search {name}", rest, str(error)) from error
-
-
-def read_options(name: str, text: str, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """The options ``key=value,…`` of a searcher that takes options of these types."""
-    chosen: dict[str, Any] = {}
-    for pair in filter(None, text.split(",")):
-        key, _, value = pair.partition("=")
-        if key not in kinds:
-            hint = nearest(key, kinds) if kinds else f"{name} takes no options"
-            raise InputError(f"search {name}, option", key, hint)
-        try:
-            chosen[key] = kinds[key](value)
-        except ValueError:
-            wanted = "a whole number" if kinds[key] is int else "a number"
-            raise InputError(f"search {name}, option {key}", value, f"must be {wanted}") from None
-    return chosen
+    name, options = split_name("search", spec, SEARCHERS)
+    types = {key: hint for key, hint in get_type_hints(SEARCHERS[name]).items() if hint in (int, float)}
+    return make(f"search {name}", SEARCHERS[name], options, types)

@@ -14,9 +14,10 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.decision import Reason, ReasonCode, Refusal, Seating, Verdict, Verdicts
+from shoal.core.decision import Refusal, Seating, Verdict, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
+from shoal.core.reasons import FRAGMENTED, STOPPING, Reason
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.placement import packed
@@ -41,7 +42,7 @@ class NetworkPlacer:
             return Seating()
         stopping = columns.state == JobState.STOPPING
         overruled: dict[int, Verdict] = {
-            i: Refusal(Reason(ReasonCode.STOPPING)) for i in np.flatnonzero((gpus > 0) & stopping).tolist()
+            i: Refusal(Reason(STOPPING)) for i in np.flatnonzero((gpus > 0) & stopping).tolist()
         }
         wanting = np.flatnonzero((gpus > 0) & ~stopping).tolist()
         holding = np.flatnonzero((columns.held > 0) & ~stopping).tolist()
@@ -51,8 +52,8 @@ class NetworkPlacer:
         for i in sorted(wanting, key=lambda i: (-int(gpus[i]), columns.held[i] == 0, i)):
             if not plan.seat(i, int(kinds[i]), int(gpus[i])):
                 free = plan.free.freeze()
-                numbers = (int(gpus[i]), free.free[kinds[i]], free.largest_block(int(kinds[i])))
-                overruled[i] = Refusal(Reason(ReasonCode.FRAGMENTED, numbers))
+                numbers = (free.free[kinds[i]], free.largest_block(int(kinds[i])), int(gpus[i]))
+                overruled[i] = Refusal(Reason(FRAGMENTED, numbers))
         moved = {i: seats for i, seats in plan.seated.items() if seats != snapshot.placement(i)}
         return Seating(tuple(i for i in holding if i not in plan.seated), moved, overruled)
 

@@ -12,9 +12,10 @@ from typing import TypeAlias
 import numpy as np
 
 from shoal.core.arrays import Indices
-from shoal.core.decision import Grant, Reason, ReasonCode, Refusal, Seating, Verdict, Verdicts
+from shoal.core.decision import Grant, Refusal, Seating, Verdict, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
+from shoal.core.reasons import FRAGMENTED, KEPT_SEATS, NO_KIND, PARTNER_UNSEATED, STOPPING, Reason, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 
@@ -102,7 +103,7 @@ class _SeatingDraft:
         # Shrinking jobs go first, since they free seats; then the widest, since they are the hardest to seat.
         for _, _, i in sorted((want >= held, -want, i) for want, held, i in sizes):
             if state[i] == _STOPPING:
-                self.overruled[i] = Refusal(Reason(ReasonCode.STOPPING))
+                self.overruled[i] = Refusal(Reason(STOPPING))
             else:
                 self._seat(i)
         return Seating(tuple(self.leaving), self.seated, self.overruled)
@@ -120,10 +121,10 @@ class _SeatingDraft:
             if found is None:
                 self._keep(i, before)
         else:
-            self.overruled[i] = Refusal(self._shortage(i, ReasonCode.FRAGMENTED))
+            self.overruled[i] = Refusal(self._shortage(i, FRAGMENTED))
 
     def _keep(self, i: int, seats: Placement) -> None:
-        self.overruled[i] = Grant(seats.gpus, reason=self._shortage(i, ReasonCode.KEPT_SEATS))
+        self.overruled[i] = Grant(seats.gpus, reason=self._shortage(i, KEPT_SEATS))
 
     # ── sharing and pinning: a unit is one job, or two on the same GPUs ────────────────────────────────────────
 
@@ -169,10 +170,10 @@ class _SeatingDraft:
         for i in wanting.tolist():
             mate = mates.get(i, -1)
             if columns.state[i] == _STOPPING:
-                self.overruled[i] = Refusal(Reason(ReasonCode.STOPPING))
+                self.overruled[i] = Refusal(Reason(STOPPING))
             elif mate < 0 and self.verdicts.partners is not None and self.verdicts.partners[i] >= 0:
                 # The policy meant GPUs that the job would share; alone it might take another job's.
-                self._refuse(i, Reason(ReasonCode.PARTNER_UNSEATED, (self.snapshot.ids[self.verdicts.partners[i]],)))
+                self._refuse(i, Reason(PARTNER_UNSEATED, (self.snapshot.ids[self.verdicts.partners[i]],)))
             elif mate < 0 or columns.state[mate] == _STOPPING:
                 units.append((i,))
             elif i < mate:
@@ -205,9 +206,9 @@ class _SeatingDraft:
             self.free.take(before)
             self._keep(unit[0], before)
             return
-        self._refuse(unit[0], self._shortage(unit[0], ReasonCode.FRAGMENTED))
+        self._refuse(unit[0], self._shortage(unit[0], FRAGMENTED))
         for partner in unit[1:]:
-            self._refuse(partner, Reason(ReasonCode.PARTNER_UNSEATED, (self.snapshot.ids[unit[0]],)))
+            self._refuse(partner, Reason(PARTNER_UNSEATED, (self.snapshot.ids[unit[0]],)))
 
     def _refuse(self, i: int, reason: Reason) -> None:
         self.overruled[i] = Refusal(reason)
@@ -287,15 +288,15 @@ class _SeatingDraft:
     def _open(self, placement: Placement) -> bool:
         return all(self.free.node_free[node] >= count for node, count in placement.seats)
 
-    def _shortage(self, i: int, code: ReasonCode) -> Reason:
+    def _shortage(self, i: int, template: ReasonTemplate) -> Reason:
         frozen, kind = self.free.freeze(), self._kind(i)
         usable = np.flatnonzero(self.snapshot.columns.speeds[i] > 0).tolist()
         kinds = usable if kind < 0 else [kind]
         if not kinds:
-            return Reason(ReasonCode.NO_KIND, (", ".join(self.snapshot.cluster.kinds),))
+            return Reason(NO_KIND, (", ".join(self.snapshot.cluster.kinds),))
         free, block = sum(frozen.free[k] for k in kinds), max(frozen.largest_block(k) for k in kinds)
-        held = (int(self.snapshot.columns.held[i]),) if code is ReasonCode.KEPT_SEATS else ()
-        return Reason(code, (*held, int(self.verdicts.gpus[i]), free, block))
+        held, want = int(self.snapshot.columns.held[i]), int(self.verdicts.gpus[i])
+        return Reason(template, (held, want, free, block) if template is KEPT_SEATS else (free, block, want))
 
 
 def _fewest(occupants: Sequence[tuple[int, int]], gpus: int) -> list[int] | None:

@@ -1,28 +1,40 @@
-"""What policies are written with: serving jobs in an order, and saying why.
+"""What policies are built from: serving jobs in an order, verdicts with reasons, and times of review.
 
-A policy is any object with ``decide(snapshot) -> Decision``. Those in this room are frozen dataclasses whose fields
-are their options; ``registry`` turns ``name:key=value`` into one.
+A policy is any object with ``decide(snapshot) -> Decision``. The built-in ones are frozen dataclasses whose fields are
+their options; ``registry`` makes one from ``name:key=value``.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import floor, inf, isfinite
+from math import ceil, floor, inf, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s, UInt8s
-from shoal.core.decision import NumberColumn, Numbers, Reason, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.decision import NumberColumn, Numbers, Refusal, Verdict, Verdicts
+from shoal.core.reasons import FITS, IN_TURN, LEASED, NO_KIND, NO_ROOM, OUTRANKED, TOO_LARGE, Reason, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
+from shoal.policy.tuning import constant
 
-_FITS, _IN_TURN, _LEASED = map(np.uint8, (ReasonCode.FITS, ReasonCode.IN_TURN, ReasonCode.LEASED))
-_OUTRANKED, _NO_ROOM = map(np.uint8, (ReasonCode.OUTRANKED, ReasonCode.NO_ROOM))
+
+@dataclass(frozen=True, slots=True)
+class MigrationTuning:
+    """When a running job is moved to a faster kind of GPU: a restart must pay."""
+
+    gain: float = constant(1.1, "factor by which a job must end sooner on another kind to be moved there")
+    saves: float = constant(60.0, "seconds by which it must end sooner besides")
+
+
+MIGRATION = MigrationTuning()
+
+_NONE: Indices = np.empty(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Who is served when jobs are taken in an order: GPUs by job, the kind by job, and who was the last one served."""
+    """The result of serving jobs in an order: GPUs and kind by job (kinds are None on a cluster of one kind)."""
 
     gpus: Int32s
     kinds: Int8s | None
@@ -35,10 +47,10 @@ class Served:
 
 
 def all_fit(snapshot: Snapshot) -> Verdicts | None:
-    """Verdicts that grant everyone its gang, when there is room for all; None when there is not.
+    """Verdicts that grant every job its gang, if all gangs fit on a cluster of one kind; otherwise None.
 
-    Most moments of most clusters are like this, and then no order of service matters. On a cluster of several kinds
-    it does: who gets the better one.
+    Most decisions are like this, and then the order of service does not matter. With several kinds it does: it says
+    which job gets the faster one.
     """
     columns, capacity = snapshot.columns, snapshot.cluster.capacity
     if len(capacity) != 1:
@@ -46,16 +58,15 @@ def all_fit(snapshot: Snapshot) -> Verdicts | None:
     used = int(np.add.reduce(columns.gpus))
     if used > capacity[0] or not columns.best_speed.all():
         return None
-    codes = np.full(len(columns), _FITS)
-    return Verdicts(snapshot, gpus=columns.gpus, codes=codes, numbers={ReasonCode.FITS: (used, capacity[0])})
+    codes = np.full(len(columns), FITS.code)
+    return Verdicts(snapshot, gpus=columns.gpus, codes=codes, numbers={FITS: (used, capacity[0])})
 
 
 def serve(snapshot: Snapshot, order: Indices, *, strict: bool = False, preferences: Floats | None = None) -> Served:
-    """Give each job in order its whole gang or nothing; with ``strict`` the first that does not fit ends it.
+    """Give each job in order its whole gang or nothing; with ``strict`` stop at the first that does not fit.
 
-    On a cluster of several kinds each takes, of those with room, the one it prefers (``preferences``, by job and
-    kind). By default a running job stays on the kind it has, and any other takes the kind it is fastest on; which kind
-    suits whom is left to heterogeneity-aware policies.
+    On a cluster of several kinds each job takes, of the kinds with enough free GPUs, the one it prefers most
+    (``preferences``, jobs × kinds). By default a running job stays on its kind and any other takes its fastest.
     """
     if len(snapshot.cluster.kinds) == 1:
         return _serve_one_kind(snapshot, order, strict)
@@ -65,21 +76,17 @@ def serve(snapshot: Snapshot, order: Indices, *, strict: bool = False, preferenc
 
 
 def first_of_all(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats:
-    """Wishes for these kinds (−1: none in particular), and after them for the faster ones."""
+    """Preferences (jobs × kinds) for the kind given by job (−1: none), then for the faster ones."""
     preferences = snapshot.columns.speeds.copy()
     named = np.flatnonzero(kinds >= 0)
     preferences[named, kinds[named]] = inf
     return preferences
 
 
-_GAIN, _SAVES = 1.1, 60.0
-"""How many times, and by how many seconds, less a job must have to go elsewhere for it to be moved there."""
-
-
 def migration_preferences(snapshot: Snapshot, left: Floats) -> Floats:
-    """Wishes of running jobs for kinds on which they gain, before the one they have; ``left`` is seconds at their best.
+    """Preferences (jobs × kinds) in which kinds that pay for a move (`MIGRATION`) rank above a running job's own.
 
-    They must gain more than a restart may cost.
+    ``left``: seconds to go on the job's best kind.
     """
     columns = snapshot.columns
     preferences, runs = columns.speeds.copy(), np.flatnonzero(columns.kind >= 0)
@@ -87,19 +94,16 @@ def migration_preferences(snapshot: Snapshot, left: Floats) -> Floats:
     work, present = (left * columns.best_speed)[runs], speeds[np.arange(len(runs)), here]
     now = np.divide(work, present, out=np.full(len(runs), inf), where=present > 0)
     then = np.divide(work[:, None], speeds, out=np.full(speeds.shape, inf), where=speeds > 0)
-    pays = _GAIN * then + _SAVES <= now[:, None]
-    # Above the kind it has come those that pay, below it the others, by speed each.
+    pays = MIGRATION.gain * then + MIGRATION.saves <= now[:, None]
+    # Kinds that pay rank above the present kind, the others below it; by speed among themselves.
     most = 2.0 * columns.best_speed[runs]
     preferences[runs] = np.where(pays, speeds + most[:, None], speeds)
     preferences[runs, here] = most
     return preferences
 
 
-_NOBODY: Indices = np.empty(0, dtype=np.intp)
-
-
-def serve_ascending(snapshot: Snapshot, key: Floats | Int32s, first: Indices = _NOBODY) -> Served:
-    """Serve ``first``, then everyone else in ascending key, ties in order of arrival; sorts no more than can matter."""
+def serve_ascending(snapshot: Snapshot, key: Floats | Int32s, first: Indices = _NONE) -> Served:
+    """Serve ``first``, then all other jobs in ascending key, ties in order of arrival; sorts only what can matter."""
     demand, left = snapshot.columns.gpus, snapshot.cluster.total_gpus
     if len(first):
         left -= int(demand[first].sum())
@@ -111,7 +115,7 @@ def serve_ascending(snapshot: Snapshot, key: Floats | Int32s, first: Indices = _
         rest, keys = None, key
     if left <= 0 or not len(keys):
         return serve(snapshot, first)
-    # Each job served takes a GPU or more, so the first `left` in line nearly always settle it.
+    # Each job served takes a GPU or more, so the first `left` in order nearly always settle it.
     if len(keys) > 4 * left:
         near = (keys <= np.partition(keys, left)[left]).nonzero()[0]
         served = serve(snapshot, _line(first, rest, near[keys[near].argsort(kind="stable")]))
@@ -121,7 +125,6 @@ def serve_ascending(snapshot: Snapshot, key: Floats | Int32s, first: Indices = _
 
 
 def _line(first: Indices, rest: Indices | None, order: Indices) -> Indices:
-    """Positions in line: those who go first, then the rest in an order of theirs."""
     return order if rest is None else np.concatenate([first, rest[order]])
 
 
@@ -130,12 +133,12 @@ def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool) -> Served:
     granted = np.zeros(len(demand), dtype=np.int32)
     free = snapshot.cluster.capacity[0]
     last = -1
-    # A job that cannot run here would take its turn, and its GPUs, for ever.
+    # A job that cannot run here would hold its place, and its GPUs, for ever.
     line = order if snapshot.all_possible else order[snapshot.possible[order]]
-    # Each turn takes the longest run that fits. The job that stops it needs more than is left, so everything as wide
-    # is out for good: there are at most as many turns as there are distinct gang sizes.
+    # Each turn serves the longest prefix that fits. The job that ends it needs more than is left, so every gang as wide
+    # is out: there are at most as many turns as there are distinct gang sizes.
     while len(line) and free:
-        total = demand[line[:free]].cumsum()  # nobody takes less than one GPU, so no more than `free` can be served
+        total = demand[line[:free]].cumsum()  # a gang has at least one GPU, so no more than `free` jobs can be served
         count = int(total.searchsorted(free, side="right"))
         if count:
             taken = line[:count]
@@ -171,10 +174,13 @@ def _serve_kinds(snapshot: Snapshot, order: Indices, strict: bool, preferences: 
 
 
 def any_on_slow_kind(snapshot: Snapshot) -> bool:
-    """Whether a job runs on a kind that is not its fastest, and may go to a better one when a round is over."""
+    """Whether some job runs on a kind that is not its fastest: the end of a round may move it to a faster one."""
     columns = snapshot.columns
     runs = np.flatnonzero(columns.held > 0)
     return bool((columns.speeds[runs, columns.kind[runs]] < columns.best_speed[runs]).any())
+
+
+# ── verdicts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def ranked_verdicts(
@@ -186,24 +192,24 @@ def ranked_verdicts(
     leased: Flags | None = None,
     until: Floats | float = 0.0,
 ) -> Verdicts:
-    """Verdicts for jobs served in ascending ``key``, after those under lease.
+    """Verdicts for jobs served in ascending ``key`` (called ``name``), after the ``leased`` ones.
 
-    Everyone is told its own key and the last one served; who was passed over for want of room, its gang and the room;
-    who is under lease, until when.
+    IN_TURN and OUTRANKED give a job's own key and the last one served, NO_ROOM its gang and the GPUs left, LEASED the
+    end of its lease, ``until``.
     """
     granted = served.gpus > 0
     in_turn = served.last >= 0 and (leased is None or not leased[served.last])
     cut = float(key[served.last]) if in_turn else inf
-    codes = np.where(granted, _IN_TURN, np.where(key > cut, _OUTRANKED, _NO_ROOM))
-    story: tuple[NumberColumn, ...] = (name, key, cut)
-    numbers: dict[ReasonCode, tuple[NumberColumn, ...]] = {
-        ReasonCode.IN_TURN: story,
-        ReasonCode.OUTRANKED: story,
-        ReasonCode.NO_ROOM: (snapshot.columns.gpus, served.most_free),
+    codes = np.where(granted, IN_TURN.code, np.where(key > cut, OUTRANKED.code, NO_ROOM.code))
+    ranked: tuple[NumberColumn, ...] = (name, key, cut)
+    numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {
+        IN_TURN: ranked,
+        OUTRANKED: ranked,
+        NO_ROOM: (snapshot.columns.gpus, served.most_free),
     }
     if leased is not None:
-        codes[leased & granted] = _LEASED
-        numbers[ReasonCode.LEASED] = (until,)
+        codes[leased & granted] = LEASED.code
+        numbers[LEASED] = (until,)
     return explained(snapshot, served.gpus, codes, numbers, served.kinds)
 
 
@@ -214,26 +220,30 @@ def explained(
     numbers: Numbers,
     kinds: Int8s | None = None,
 ) -> Verdicts:
-    """Verdicts in which jobs that cannot run at all on this cluster are told that instead."""
+    """Verdicts in which a job that cannot run on this cluster at all has TOO_LARGE or NO_KIND as its reason."""
     verdicts = Verdicts(snapshot, gpus=gpus, codes=codes, numbers=numbers, kinds=kinds)
     return verdicts.overruled(infeasible_refusals(snapshot, gpus))
 
 
 def infeasible_refusals(snapshot: Snapshot, gpus: Int32s) -> Mapping[int, Verdict]:
-    """By position, of jobs that got nothing: a refusal for each that could not run on this cluster if it were alone."""
+    """By position, a refusal for each job that was granted nothing and could not run here even alone."""
     if snapshot.all_possible:
         return {}
     cluster, columns = snapshot.cluster, snapshot.columns
-    own: dict[int, Verdict] = {}
+    refusals: dict[int, Verdict] = {}
     for i in np.flatnonzero((gpus == 0) & ~snapshot.possible).tolist():
+        needs = int(columns.gpus[i])
         if columns.best_speed[i] > 0:
             usable = max(c for c, s in zip(cluster.capacity, columns.speeds[i], strict=True) if s > 0)
-            own[i] = Refusal(Reason(ReasonCode.TOO_LARGE, (int(columns.gpus[i]), usable)))
-        elif int(columns.gpus[i]) > max(cluster.installed, default=0):
-            own[i] = Refusal(Reason(ReasonCode.TOO_LARGE, (int(columns.gpus[i]), max(cluster.capacity, default=0))))
+            refusals[i] = Refusal(Reason(TOO_LARGE, (needs, usable)))
+        elif needs > max(cluster.installed, default=0):
+            refusals[i] = Refusal(Reason(TOO_LARGE, (needs, max(cluster.capacity, default=0))))
         else:
-            own[i] = Refusal(Reason(ReasonCode.NO_KIND, (", ".join(cluster.kinds),)))
-    return own
+            refusals[i] = Refusal(Reason(NO_KIND, (", ".join(cluster.kinds),)))
+    return refusals
+
+
+# ── times of review ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def round_end(now: Seconds, seconds: Seconds) -> Seconds:
@@ -242,7 +252,34 @@ def round_end(now: Seconds, seconds: Seconds) -> Seconds:
     return end if end > now else end + seconds
 
 
-def check_round(seconds: Seconds) -> None:
-    """Refuse a round no cluster could keep to."""
+def current_round(snapshot: Snapshot, seconds: Seconds) -> tuple[Seconds, Flags]:
+    """The end of the round, for a policy that carries it, and by job whether it keeps its GPUs until then.
+
+    Where the carried round is over, or none is carried, a new one begins and no job keeps anything.
+    """
+    end, held = snapshot.carry, snapshot.columns.held
+    if isinstance(end, float) and snapshot.now < end:
+        return end, held > 0
+    return round_end(snapshot.now, seconds), np.zeros(len(held), dtype=bool)
+
+
+def next_review(snapshot: Snapshot, interval: Seconds) -> tuple[bool, Seconds]:
+    """Whether the review that the policy carries is due (or none is carried), and the time of the next one."""
+    due = snapshot.carry
+    if isinstance(due, float) and snapshot.now < due <= snapshot.now + interval:
+        return False, due
+    return True, snapshot.now + interval
+
+
+def next_second(moment: Seconds, now: Seconds) -> Seconds:
+    """The first whole second at or after ``moment`` and after ``now``; infinity stays infinity.
+
+    A review exactly where two priorities cross can come a rounding error early and repeat without end.
+    """
+    return max(float(ceil(moment)), floor(now) + 1.0) if isfinite(moment) else moment
+
+
+def check_round(seconds: Seconds, name: str = "round") -> None:
+    """Refuse a length of time that is not finite or is below one second."""
     if not (isfinite(seconds) and seconds >= 1):
-        raise ValueError(f"round must be a finite number of seconds, at least 1, not {seconds}")
+        raise ValueError(f"{name} must be a finite number of seconds, at least 1, not {seconds}")

@@ -1,9 +1,9 @@
-"""What jobs could be given and how well each would train on it: the menu that goodput policies decide on.
+"""The allocations that each job could have, and its rate on each: what goodput policies choose from.
 
-One formulation for all jobs. One whose batch size may be adapted goes by the goodput its agent reports, at the best
-batch for each allocation, and may have at most twice the GPUs it has ever had; one that is only elastic by its curve;
-one of fixed size by its speed. Allocations are single nodes, in part or whole, and several whole nodes, of one kind;
-a gang that is none of these may still have what it asked for. The seats a job has now are an option of their own.
+One formulation for all jobs. A job whose batch size may be adapted has the goodput that its agent reports, at the best
+batch for each allocation, and at most twice the GPUs it has ever had; a job that is only elastic has the rates of its
+curve; a job of fixed size has its speed. Allocations are single nodes, in part or whole, and several whole nodes, of
+one kind; a gang that is none of these may still have what it requested. The seats that a job holds are one more option.
 
 References: Qiao et al., OSDI 2021, §3 and §4.2; Jayaram Subramanya et al., SOSP 2023 (kinds).
 """
@@ -15,29 +15,50 @@ from math import ceil, inf
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
-from shoal.core.decision import NumberColumn, Reason, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.decision import Numbers, Refusal, Verdict, Verdicts
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchLimits, JobSpec
 from shoal.core.lifecycle import JobState
+from shoal.core.reasons import STOPPING, Reason, ReasonTemplate
 from shoal.core.snapshot import JobView, Snapshot
 from shoal.core.topology import Locality, Placement
 from shoal.perf.goodput import best_of_many
 from shoal.policy.base import infeasible_refusals
+from shoal.policy.tuning import constant
 from shoal.solve.allotment import Allotment, AllotmentOptions
 from shoal.solve.node_packing import Seats
 
-MOST_WHOLE_NODES = 16
-"""Up to here every number of whole nodes is an allocation of its own; beyond, about every third of a doubling."""
-
-_ALLOTTED, _WORTH_LESS = np.uint8(ReasonCode.ALLOTTED), np.uint8(ReasonCode.WORTH_LESS)
+ALLOTTED = ReasonTemplate(
+    14,
+    "ALLOTTED",
+    "runs on {GPUs granted:,.0f} GPUs: {goodput over that of a fair share:,.4g} times the goodput of its fair "
+    "share, {GPUs of a fair share:,.4g} GPUs; its weight is {weight:,.4g}",
+)
+WORTH_LESS = ReasonTemplate(
+    34,
+    "WORTH_LESS",
+    "waits: {GPUs of its best option:,.0f} GPUs would give it {goodput there over that of a fair share:,.4g} times "
+    "the goodput of its fair share, worth {worth of that option:,.4g} at weight {weight:,.4g}; the "
+    "{jobs served:,.0f} jobs that have {GPUs of those:,.0f} GPUs are worth more in all",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Prospects:
-    """By job and option: the rate it would make progress at (0: no option), GPUs and kind; by job what it could claim.
+class OptionsTuning:
+    """Constants of the options."""
 
-    Option ``STAY`` is the seats it has. ``fair`` is the rate on a share of ``fair_gpus``; ``known`` says for which jobs
-    the rates are rates, and not only a guess at how they would scale.
+    most_whole_nodes: int = constant(16, "whole nodes up to which every number is an option; beyond, every 4/3")
+
+
+OPTIONS = OptionsTuning()
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputOptions:
+    """By job and option: the rate of progress (0: no option), GPUs and kind.
+
+    Option ``STAY`` is the seats that the job holds (``seats``, by job). ``rooms`` is by kind: GPUs by node. ``fair`` is
+    a job's rate on a share of ``fair_gpus``; ``known`` is False for a job whose rates are only a guess at its scaling.
     """
 
     rates: Floats
@@ -46,32 +67,32 @@ class Prospects:
     seats: Sequence[Seats | None]
     rooms: Sequence[Mapping[int, int]]
     spread: Flags
-    """By option whether it is over several nodes; meaningless for ``STAY``."""
+    """By option: whether it spans several nodes; meaningless for ``STAY``."""
     fair: Floats
     fair_gpus: float
     known: Flags
 
-    def menu(self, worth: Floats) -> AllotmentOptions:
-        """The same options at what each is worth; an option at rate 0 is none."""
+    def valued(self, worth: Floats) -> AllotmentOptions:
+        """The same options with a worth for each, by job and option; an option of rate 0 is none."""
         return AllotmentOptions(np.where(self.rates > 0, worth, -np.inf), self.gpus, self.kinds, self.seats, self.rooms)
 
     @property
     def speedups(self) -> Floats:
-        """Rates in fair shares; 0 where there is no option."""
+        """Rates over that of a fair share; 0 where there is no option."""
         return self.rates / np.where(self.fair > 0, self.fair, 1.0)[:, None]
 
 
 def adapts(spec: JobSpec) -> bool:
-    """Whether a policy may have the job's batch size adapted: there are limits, and its owner's script does not."""
+    """Whether the job's batch size may be adapted: it declares limits, and its own script does not adapt it."""
     return spec.limits is not None and spec.adaptation is None
 
 
-def prospects(snapshot: Snapshot, *, memory: bool, aware: bool, every: bool = False) -> Prospects:
-    """What every live job could have now.
+def goodput_options(snapshot: Snapshot, *, memory: bool, aware: bool, every: bool = False) -> GoodputOptions:
+    """The options of every live job.
 
-    With ``memory`` a job of a declared model starts from what jobs of it have reported before. Unless ``aware`` all
-    kinds are taken to be as fast as the one the job is on, or was measured on most. With ``every`` any number of GPUs
-    on one node and on several is an option, and not only those that pack well.
+    With ``memory`` a job of a declared model starts from what earlier jobs of it reported. Unless ``aware`` all kinds
+    count as fast as the one the job is on, or was measured on most. With ``every`` any number of GPUs on one node and
+    on several is an option, and not only those that pack well.
     """
     specs, kinds = snapshot.specs, snapshot.cluster.kinds
     reports = {i: _report(snapshot, i, memory) for i, spec in enumerate(specs) if adapts(spec)}
@@ -91,14 +112,14 @@ def prospects(snapshot: Snapshot, *, memory: bool, aware: bool, every: bool = Fa
     fair = _fair(snapshot, blocks, share)
     known = np.array([i not in reports or reports[i] is not None for i in range(len(specs))], dtype=bool)
     spread = np.concatenate([[False], *(b.apart > int(Locality.SAME_NODE) for b in blocks)])
-    return Prospects(rates, sizes, of_kind, seats, _rooms(snapshot), spread, fair, float(share), known)
+    return GoodputOptions(rates, sizes, of_kind, seats, _rooms(snapshot), spread, fair, float(share), known)
 
 
 # ── what is known ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
-    """What the job's agent reports, completed by what its model is remembered by."""
+    """The report of the job's agent, completed by what the state has kept of its model."""
     job = snapshot.jobs.at(i)
     own = snapshot.perf.goodput(job)
     model = job.spec.model
@@ -113,7 +134,7 @@ def _report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
 
 
 def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> Indices:
-    """By job the most GPUs it may be given: what it can use, and no more than twice what was ever tried."""
+    """By job: the most GPUs it may get, which it can use and which are at most twice what it was ever tried on."""
     most = snapshot.columns.max_gpus.astype(np.intp)
     fewest = snapshot.columns.min_gpus
     for i, report in reports.items():
@@ -130,7 +151,7 @@ def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> In
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Options of one kind: sizes, how far apart each would sit, which job may have which, and at what rate."""
+    """Options of one kind: sizes and localities by option, which job may have which, and its rate there."""
 
     sizes: Indices
     apart: Indices
@@ -158,18 +179,18 @@ class _Block:
 
 
 def _sizes(node: int, capacity: int) -> list[int]:
-    """Parts of a node, a node, and whole nodes."""
+    """Numbers of GPUs: parts of a node, a node, and several whole nodes."""
     if not node:
         return []
     nodes = capacity // node
-    whole = list(range(2, min(nodes, MOST_WHOLE_NODES) + 1))
-    while whole and MOST_WHOLE_NODES <= whole[-1] <= nodes * 3 // 4:
+    whole = list(range(2, min(nodes, OPTIONS.most_whole_nodes) + 1))
+    while whole and OPTIONS.most_whole_nodes <= whole[-1] <= nodes * 3 // 4:
         whole.append(whole[-1] * 4 // 3)
     return [*range(1, min(node, capacity) + 1), *(n * node for n in whole)]
 
 
 def _farthest(snapshot: Snapshot, kind: int) -> Locality:
-    """How far apart several nodes of a kind may be. Nobody promises that they share a rack."""
+    """The locality of several nodes of a kind; they share a rack only if all nodes of the kind do."""
     name = snapshot.cluster.kinds[kind]
     racks = {node.rack for node in snapshot.cluster.nodes if node.kind == name}
     return Locality.CROSS_RACK if len(racks) > 1 else Locality.CROSS_NODE
@@ -178,7 +199,7 @@ def _farthest(snapshot: Snapshot, kind: int) -> Locality:
 def _fill_adaptive(
     snapshot: Snapshot, kind: int, block: _Block, reports: Mapping[int, GoodputReport | None], aware: bool
 ) -> None:
-    """Goodput at the best batch; a job of which nothing is known is taken to scale perfectly."""
+    """Goodput at the best batch; a job of which nothing is known is assumed to scale perfectly."""
     at: list[int] = []
     fits: list[StepFit] = []
     limits: list[BatchLimits] = []
@@ -198,7 +219,7 @@ def _fill_adaptive(
 
 
 def _fit(snapshot: Snapshot, i: int, kind: int, report: GoodputReport, aware: bool) -> StepFit:
-    """The fit for a kind; where there is none, or kinds are not told apart, that of the kind it knows best."""
+    """The fit for a kind; without one, or unless ``aware``, that of the kind with the most GPUs measured."""
     fits, names = dict(report.fits), snapshot.cluster.kinds
     if aware and names[kind] in fits:
         return fits[names[kind]]
@@ -209,7 +230,7 @@ def _fit(snapshot: Snapshot, i: int, kind: int, report: GoodputReport, aware: bo
 
 
 def _fill_others(snapshot: Snapshot, kind: int, block: _Block) -> None:
-    """Rates of jobs whose batch size is theirs: by curve where they are elastic, by their speed where not."""
+    """Rates of jobs of fixed batch size: by curve if they are elastic, otherwise by speed."""
     columns, name = snapshot.columns, snapshot.cluster.kinds[kind]
     for i, spec in enumerate(snapshot.specs):
         if adapts(spec):
@@ -228,7 +249,7 @@ def _fill_others(snapshot: Snapshot, kind: int, block: _Block) -> None:
 def _stays(
     snapshot: Snapshot, blocks: Sequence[_Block], reports: Mapping[int, GoodputReport | None], aware: bool
 ) -> tuple[Floats, Indices, Indices, Sequence[Seats | None]]:
-    """By job: the rate on the seats it has, how many GPUs of which kind they are, and the seats; 0 without any."""
+    """By job: the rate on the seats it holds (0 without any), their number of GPUs, their kind, and the seats."""
     columns, count = snapshot.columns, len(snapshot.columns)
     rates, gpus, kinds = np.zeros(count), np.ones(count, dtype=np.intp), np.zeros(count, dtype=np.intp)
     seats: list[Seats | None] = [None] * count
@@ -249,7 +270,7 @@ def _stays(
 def _rate_there(
     snapshot: Snapshot, job: JobView, placement: Placement, block: _Block, report: GoodputReport | None, aware: bool
 ) -> float:
-    """The rate on seats a job has: the same figure as for a like allocation, wherever there is one."""
+    """The rate on the seats a job holds: that of an equal option where there is one."""
     gpus, apart = placement.gpus, int(snapshot.cluster.locality(placement))
     like = np.flatnonzero((block.sizes == gpus) & (block.apart >= apart) & (block.rates[job.position] > 0))
     if len(like):
@@ -275,9 +296,9 @@ def _rooms(snapshot: Snapshot) -> Sequence[Mapping[int, int]]:
 
 
 def _fair(snapshot: Snapshot, blocks: Sequence[_Block], share: int) -> Floats:
-    """The best rate within a fair share, averaged over the kinds a job can use by how many GPUs there are of each.
+    """The best rate within a fair share, averaged over the kinds that a job can use, weighted by their GPUs.
 
-    A gang that cannot run on so few has its rate in proportion, as if it took turns.
+    A gang that needs more than the share has its rate in proportion, as if it took turns.
     """
     fewest = snapshot.columns.min_gpus.astype(float)
     total, weight = np.zeros(len(fewest)), np.zeros(len(fewest))
@@ -289,24 +310,24 @@ def _fair(snapshot: Snapshot, blocks: Sequence[_Block], share: int) -> Floats:
     return np.divide(total, weight, out=np.zeros(len(fewest)), where=weight > 0)
 
 
-# ── saying it ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── verdicts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def allotted(
-    snapshot: Snapshot, found: Prospects, menu: AllotmentOptions, allotment: Allotment, weights: Floats
+    snapshot: Snapshot, found: GoodputOptions, options: AllotmentOptions, allotment: Allotment, weights: Floats
 ) -> Verdicts:
-    """Verdicts for an allotment: seats for everyone served, and for everyone else what would have been its best."""
+    """Verdicts for an allotment: seats for each job served; the reason of a refusal gives the job's best option."""
     rows, picks = np.arange(len(weights)), allotment.picks
     served = picks >= 0
     gpus = np.where(served, found.gpus[rows, picks], 0).astype(np.int32)
-    density = np.where(np.isfinite(menu.worth), menu.worth / menu.units, -inf)
+    density = np.where(np.isfinite(options.worth), options.worth / options.units, -inf)
     favourite = density.argmax(axis=1) if density.shape[1] else np.zeros(len(weights), dtype=np.intp)
-    numbers: dict[ReasonCode, tuple[NumberColumn, ...]] = {
-        ReasonCode.ALLOTTED: (gpus, found.speedups[rows, picks], found.fair_gpus, weights),
-        ReasonCode.WORTH_LESS: (
+    numbers: Numbers = {
+        ALLOTTED: (gpus, found.speedups[rows, picks], found.fair_gpus, weights),
+        WORTH_LESS: (
             found.gpus[rows, favourite].astype(np.int32),
             found.speedups[rows, favourite],
-            np.maximum(menu.worth[rows, favourite], 0.0),
+            np.maximum(options.worth[rows, favourite], 0.0),
             weights,
             int(served.sum()),
             int(gpus.sum()),
@@ -316,13 +337,13 @@ def allotted(
     verdicts = Verdicts(
         snapshot,
         gpus=gpus,
-        codes=np.where(served, _ALLOTTED, _WORTH_LESS),
+        codes=np.where(served, ALLOTTED.code, WORTH_LESS.code),
         numbers=numbers,
         kinds=np.where(served, found.kinds[rows, picks], -1).astype(np.int8),
         batches={i: ADAPTIVE for i in chosen if adapts(snapshot.specs[i])},
         placements={i: Placement(allotment.seats[i]) for i in chosen},
     )
-    own: dict[int, Verdict] = dict(infeasible_refusals(snapshot, gpus))
+    refusals: dict[int, Verdict] = dict(infeasible_refusals(snapshot, gpus))
     for i in np.flatnonzero(snapshot.columns.state == int(JobState.STOPPING)).tolist():
-        own[i] = Refusal(Reason(ReasonCode.STOPPING))
-    return verdicts.overruled(own)
+        refusals[i] = Refusal(Reason(STOPPING))
+    return verdicts.overruled(refusals)

@@ -1,31 +1,32 @@
-"""The house policy: everybody done by its fair finish, all of them done by a common horizon, the smallest first.
+"""The default policy ``shoal``: each job done by its fair finish, all by a common horizon, the smallest first.
 
 No window and no solver: one sort each round. Each job has a predicted remaining run time R, an optimistic one r and a
-pessimistic one R⁺, with all of it at the fastest and at the slowest rate in sight (``perf.adaptation``). Whoever runs
-keeps its GPUs until the round ends, and until then only newcomers are judged; then jobs are served in this order,
-passing over gangs that do not fit:
+pessimistic one R⁺, at the fastest and at the slowest rate that it may have (``perf.adaptation``). A running job keeps
+its GPUs until the round ends; until then only new jobs are ranked. Then jobs are served in this order, passing over
+gangs that do not fit:
 
-1. **due**: waiting longer would miss its fair finish a + α·c·(s + r), a being its arrival, s the seconds it ran and c
-   the contention: the weight that came since the oldest live job did, at most twice what is live, per GPU and unit of
-   its own weight; the most that this was since it came, and at least 1.4. Worst ratio ρ = (now − a + r) / (c·(s + r))
-   first. When the due ask for more GPUs than there are, no order can keep all their finishes, and nobody is due.
+1. **due**: waiting longer would miss the fair finish a + α·c·(s + r), where a is the job's arrival, s the seconds it
+   ran and c the contention: the weight that arrived since the oldest live job did, at most twice the live weight, per
+   GPU and unit of the job's own weight; the largest value of this since the job arrived, and at least 1.4. Highest
+   ρ = (now − a + r) / (c·(s + r)) first. When the due jobs need more GPUs than there are, no order can meet all their
+   finishes, and no job is due.
 2. **pressing**: R⁺, begun ``margin`` rounds from now, would end after the horizon. Longest R first.
-3. everybody else, fewest GPU-seconds gang·R for its weight and its ρ first (Smith's rule: who is behind weighs more).
+3. all other jobs, fewest GPU-seconds gang·R for their weight and their ρ first (Smith's rule; the later, the heavier).
 
-The **horizon** is the soonest that all live jobs can be done: now plus max(Σ gang·R / GPUs, max R). What is not needed
-to keep it is free to serve response times.
+The **horizon** is the soonest time by which all live jobs can be done: now plus max(Σ gang·R / GPUs, max R). Capacity
+that it does not need serves response times.
 
-**Who runs goes on.** Near a limit jobs would be stopped and started in turns, a restart each time: a fair finish moves
-away while its job runs, r being optimistic, and who was pressing is so no longer after a round. So whoever runs is
-due and pressing three rounds sooner, and of what it has left seven tenths count.
+**Running jobs go on.** Near a limit jobs would be stopped and started in turns, at the cost of a restart each time: a
+fair finish moves away while its job runs, since r is optimistic, and a pressing job no longer presses after a round.
+So a running job is due and pressing three rounds sooner, and seven tenths of its remaining GPU time count.
 
-**Rates that were never measured.** By how much the model's rates are off is learned from the jobs that were: their
-mean corrects the others, and their spread σ widens R⁺ of an unmeasured job by e^(4σ), more than the slowest of a
-thousand jobs is off. So where rates are misjudged long jobs run early for a round, which measures them, and where they
-are not, nothing is lost.
+**Rates that were never measured.** The error of the model's rates is learned from measured jobs: its mean corrects the
+others, and its standard deviation σ widens R⁺ of an unmeasured job by e^(4σ), more than the error of the slowest of a
+thousand jobs. So where rates are wrong long jobs run early for a round, which measures them, and where they are right
+nothing is lost.
 
-Jobs run on the gang they ask for. On several kinds of GPU times are those of the kind that suits a job best, the
-horizon and c count a slow GPU for what jobs get out of it, and everybody in turn takes the fastest kind that has room,
+Jobs run on the gang they request. On several kinds of GPU times are those on the job's fastest kind, the horizon and c
+count a slow GPU by the mean speed of jobs on it, and each job in turn takes the fastest kind with enough free GPUs,
 running jobs where a move pays.
 
 What is proved of this, what was measured and where it is weak: docs/house-policy.md.
@@ -40,36 +41,75 @@ from math import exp, inf, isfinite, log, sqrt
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
-from shoal.core.decision import Decision, Numbers, ReasonCode, Verdicts
+from shoal.core.columns import sealed
+from shoal.core.decision import Decision, Numbers, Verdicts
+from shoal.core.reasons import LEASED, NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.adaptation import RULES, forecast
-from shoal.policy.base import Served, any_on_slow_kind, check_round, explained, migration_preferences, round_end, serve
+from shoal.policy.base import (
+    MIGRATION,
+    MigrationTuning,
+    Served,
+    any_on_slow_kind,
+    check_round,
+    explained,
+    migration_preferences,
+    round_end,
+    serve,
+)
+from shoal.policy.carried_rows import match_rows
+from shoal.policy.tuning import constant
 
-_PRIOR_ERROR, _PRIOR_JOBS = 0.1, 2.0
-"""How far off rates are taken to be before any was measured, and as how many measured jobs that counts."""
+DUE = ReasonTemplate(
+    18,
+    "DUE",
+    "runs first: to be fair it is to be done by t = {fair finish in seconds:,.6g} s, and it takes "
+    "{least predicted seconds left:,.6g} s more at best",
+)
+PRESSING = ReasonTemplate(
+    19,
+    "PRESSING",
+    "runs: it takes {predicted seconds left:,.6g} s more, and if it waited not all could be done by t = "
+    "{common horizon in seconds:,.6g} s",
+)
+SMALLEST = ReasonTemplate(
+    15,
+    "SMALLEST",
+    "runs: the {predicted GPU-seconds left:,.6g} GPU-seconds it still takes are among the least; its fair finish is"
+    " t = {fair finish in seconds:,.6g} s",
+)
+HAS_TIME = ReasonTemplate(
+    38,
+    "HAS_TIME",
+    "waits: smaller jobs go first; it takes {predicted seconds left:,.6g} s more and moves up at t = "
+    "{latest time it moves up in seconds:,.6g} s at the latest, its fair finish being t = "
+    "{fair finish in seconds:,.6g} s",
+)
 
-_DEVIATIONS = 4.0
-"""How many standard deviations longer than predicted an unmeasured job may be: one late job ends the whole late."""
 
-_GRACE_ROUNDS = 3.0
-"""How much sooner a job is due, or pressing, that runs than one that waits."""
+@dataclass(frozen=True, slots=True)
+class MarketTuning:
+    """Constants of the policy."""
 
-_NEARER = 0.7
-"""As what part of the GPU time it has left that of a job that runs counts, among those neither due nor pressing."""
+    prior_error: float = constant(0.1, "standard deviation of log rate errors assumed before any is measured")
+    prior_jobs: float = constant(2.0, "measured jobs that this assumption counts as")
+    deviations: float = constant(4.0, "standard deviations by which an unmeasured job may run longer than predicted")
+    grace_rounds: float = constant(3.0, "rounds by which a running job is due or pressing sooner than a waiting one")
+    nearer: float = constant(0.7, "factor on the remaining GPU time of a running job that is neither")
+    least_contention: float = constant(1.4, "contention of a job that arrived on an empty cluster")
+    turnover: float = constant(2.0, "most weight that counts as arrived, in multiples of the live weight")
+    migration: MigrationTuning = MIGRATION
 
-_LEAST_CONTENTION = 1.4
-"""The contention of whoever came to an empty cluster: else it were due at once, and so would be everybody."""
 
-_TURNOVER = 2.0
-"""At most how many times what is live counts as having come: beside a job that runs for months, thousands do."""
+_TUNING = MarketTuning()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Outlook:
-    """By job: predicted and extreme seconds left (0 where it cannot run), and its correction's logarithm, or NaN.
+    """By job: predicted, optimistic and pessimistic seconds left (0 where it cannot run), log correction or NaN.
 
-    ``done``, ``batch`` and ``gang`` are what it was made for: while they stay, so does it.
+    ``done``, ``batch`` and ``gang`` are the values it was computed for; while they stay, it stays valid.
     """
 
     predicted: Floats
@@ -83,40 +123,40 @@ class _Outlook:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Learned:
-    """Of jobs that ended: how many were measured, the sum of their logarithmic corrections, and that of the squares."""
+    """Of ended jobs that were measured: their number, the sum of log corrections, and the sum of their squares."""
 
     count: int = 0
     total: float = 0.0
     squares: float = 0.0
 
     def with_jobs(self, corrections: Floats) -> "_Learned":
-        """The same with more of them."""
+        """The same with these jobs' log corrections (NaN: not measured) added."""
         known = corrections[~np.isnan(corrections)]
         return _Learned(
             self.count + len(known), self.total + float(known.sum()), self.squares + float((known * known).sum())
         )
 
     def bias_and_error(self) -> tuple[float, float]:
-        """The mean and the standard deviation to expect of the next."""
-        weight = self.count + _PRIOR_JOBS
+        """Expected mean and standard deviation of the next job's log correction."""
+        weight = self.count + _TUNING.prior_jobs
         bias = self.total / weight
-        variance = (_PRIOR_JOBS * _PRIOR_ERROR**2 + self.squares) / weight - bias * bias
+        variance = (_TUNING.prior_jobs * _TUNING.prior_error**2 + self.squares) / weight - bias * bias
         return bias, sqrt(max(variance, 0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _MarketCarry:
-    """What is carried: the end of the round, the horizon, what was learned, and how much weight came so far.
+    """The end of the round, the horizon, what was learned of rates, and the weight that arrived so far.
 
-    By job: how much had come before it did, the most weight that shared the cluster since, and the outlook.
+    By job: the weight that had arrived before it, the most weight that shared the cluster since, and the outlook.
     """
 
     end: Seconds
     horizon: Seconds
     learned: _Learned
-    came: float
+    arrived: float
     rows: Indices
-    came_before: Floats
+    arrived_before: Floats
     crowd: Floats
     outlook: _Outlook
 
@@ -128,7 +168,7 @@ _NOTHING = _MarketCarry(-inf, -inf, _Learned(), 0.0, np.empty(0, dtype=np.intp),
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ranking:
-    """By job: its class (0 due, 1 pressing, 2 neither), its place in the class, its fair finish, when it moves up."""
+    """By job: its class (0 due, 1 pressing, 2 neither), sort key within it, fair finish, and time it moves up."""
 
     rank: Int8s
     key: Floats
@@ -138,12 +178,14 @@ class _Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """The house policy.
+    """Fair finishes first, then a common horizon, then the smallest jobs.
 
-    ``alpha`` is the fair stretch, ``margin`` how many rounds before it is too late a job is pressing, ``rule`` how
-    regimes are predicted, and ``noise`` an injected error of predictions.
+    ``alpha`` is the factor α on fair finishes, ``margin`` the rounds before its latest start at which a job is
+    pressing, ``rule`` how regimes are predicted, and ``noise`` an injected relative error of predictions.
     """
 
+    reasons = (DUE, PRESSING, SMALLEST, HAS_TIME)
+    tuning = _TUNING
     round: float = 120.0
     alpha: float = 0.98
     margin: float = 3.0
@@ -162,16 +204,16 @@ class Market:
             raise ValueError("noise must be from 0 to below 1")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, reviewed at the end of the round if anybody waits."""
+        """Verdicts in the order above, reviewed at the end of the round if a job waits or may move to a faster kind."""
         columns, now = snapshot.columns, snapshot.now
         before = snapshot.carry if isinstance(snapshot.carry, _MarketCarry) else _NOTHING
         inside = now < before.end
-        at, known = _matched(before.rows, columns.rows)
+        at, known = match_rows(before.rows, columns.rows)
         outlook = self._outlook(snapshot, before.outlook, at, known, inside)
         gone = np.ones(len(before.rows), dtype=bool)
         gone[at[known]] = False
         learned = before.learned.with_jobs(before.outlook.correction[gone])
-        came, came_before, crowd = _crowd(snapshot, before, at, known)
+        arrived, arrived_before, crowd = _crowd(snapshot, before, at, known)
         horizon = before.horizon if inside else _horizon(snapshot, outlook)
         ranking = self._ranking(snapshot, outlook, learned.with_jobs(outlook.correction), crowd, horizon)
         kept = columns.held > 0 if inside else np.zeros(len(columns), dtype=bool)
@@ -182,13 +224,13 @@ class Market:
         )
         end = before.end if inside else round_end(now, self.round)
         waiting = bool((snapshot.possible & (served.gpus == 0)).any()) or (inside and any_on_slow_kind(snapshot))
-        # A lease that nobody waits for ends unnoticed: it is not spoken of.
-        verdicts = _told(snapshot, served, ranking, outlook, kept & waiting, horizon, end)
-        carry = _MarketCarry(end, horizon, learned, came, columns.rows, came_before, crowd, outlook)
+        # With no job waiting no review is scheduled at lease end, so LEASED is not reported.
+        verdicts = _explain(snapshot, served, ranking, outlook, kept & waiting, horizon, end)
+        carry = _MarketCarry(end, horizon, learned, arrived, columns.rows, arrived_before, crowd, outlook)
         return Decision(verdicts, end if waiting else inf, carry)
 
     def _outlook(self, snapshot: Snapshot, before: _Outlook, at: Indices, known: Flags, inside: bool) -> _Outlook:
-        """What every job has before it; made anew at the end of a round, for those of which something changed."""
+        """Every job's outlook; within a round only new jobs' is computed, at its end that of jobs that changed."""
         columns = snapshot.columns
         done, batch, gang = columns.done.copy(), columns.batch_size.copy(), columns.gpus.copy()
         predicted, optimistic, pessimistic = (np.zeros(len(done)) for _ in range(3))
@@ -211,7 +253,7 @@ class Market:
                 correction[i] = log(ahead.correction)
         columns_made = (predicted, optimistic, pessimistic, correction, done, batch, gang)
         for column in columns_made:
-            column.flags.writeable = False
+            sealed(column)
         return _Outlook(*columns_made)
 
     def _ranking(
@@ -221,54 +263,54 @@ class Market:
         bias, error = learned.bias_and_error()
         unmeasured = np.isnan(outlook.correction)
         likely = np.where(unmeasured, exp(-bias), 1.0)
-        widened = np.where(unmeasured, exp(_DEVIATIONS * error - bias), 1.0)
+        widened = np.where(unmeasured, exp(_TUNING.deviations * error - bias), 1.0)
         predicted, optimistic = outlook.predicted * likely, outlook.optimistic * likely
         gpus = max(sum(snapshot.cluster.capacity), 1)
-        contention = np.maximum(crowd / (columns.weight * gpus), _LEAST_CONTENTION)
+        contention = np.maximum(crowd / (columns.weight * gpus), _TUNING.least_contention)
         fair_seconds = contention * (columns.run_seconds + optimistic) / _mean_pace(snapshot)
         fair = columns.submitted + self.alpha * fair_seconds
         latest = horizon - outlook.pessimistic * widened - self.margin * self.round
         moves_up = np.minimum(fair - optimistic, latest)
         runs = columns.held > 0
-        grace = np.where(runs, _GRACE_ROUNDS * self.round, 0.0)
+        grace = np.where(runs, _TUNING.grace_rounds * self.round, 0.0)
         due = (fair - optimistic - grace <= now) & snapshot.possible
         if int(columns.gpus[due].sum()) > sum(snapshot.cluster.capacity):
             due[:] = False
         pressing = (latest - grace <= now) & ~due
         rank = np.where(due, 0, np.where(pressing, 1, 2)).astype(np.int8)
         ratio = (now - columns.submitted + optimistic) / np.maximum(fair_seconds, 1e-9)
-        size = columns.gpus * predicted * np.where(runs, _NEARER, 1.0)
+        size = columns.gpus * predicted * np.where(runs, _TUNING.nearer, 1.0)
         worth = columns.weight * np.maximum(ratio, 1e-9)
         key = np.where(due, -ratio, np.where(pressing, -predicted, size / worth))
         return _Ranking(rank, key, fair, moves_up)
 
 
 def _crowd(snapshot: Snapshot, before: _MarketCarry, at: Indices, known: Flags) -> tuple[float, Floats, Floats]:
-    """How much weight came so far, how much of it before each job, and the most that shared the cluster with each."""
+    """The weight that arrived so far; by job, that before it, and the most weight that shared the cluster with it."""
     weight = snapshot.columns.weight
-    came = before.came + float(weight[~known].sum())
-    came_before = np.full(len(weight), before.came)
-    came_before[known] = before.came_before[at[known]]
-    sharing = min(came - float(came_before.min(initial=came)), _TURNOVER * float(weight.sum()))
+    arrived = before.arrived + float(weight[~known].sum())
+    arrived_before = np.full(len(weight), before.arrived)
+    arrived_before[known] = before.arrived_before[at[known]]
+    sharing = min(arrived - float(arrived_before.min(initial=arrived)), _TUNING.turnover * float(weight.sum()))
     crowd = np.full(len(weight), sharing)
     crowd[known] = np.maximum(sharing, before.crowd[at[known]])
-    for column in (came_before, crowd):
-        column.flags.writeable = False
-    return came, came_before, crowd
+    sealed(arrived_before)
+    sealed(crowd)
+    return arrived, arrived_before, crowd
 
 
 def _horizon(snapshot: Snapshot, outlook: _Outlook) -> Seconds:
-    """The soonest that all which can run can be done; a slow kind of GPU counts for as much as jobs get out of it."""
+    """The soonest time by which all jobs that can run can be done; a slow kind counts by jobs' mean pace on it."""
     columns, capacity = snapshot.columns, np.asarray(snapshot.cluster.capacity, dtype=np.float64)
     area = columns.gpus * outlook.predicted
-    total, room = float(columns.gpus @ outlook.predicted), float(capacity.sum())
+    total, gpus = float(columns.gpus @ outlook.predicted), float(capacity.sum())
     if len(capacity) > 1 and total > 0.0:
-        room *= float(area @ _mean_pace(snapshot)) / total
-    return snapshot.now + max(total / max(room, 1.0), float(outlook.predicted.max(initial=0.0)))
+        gpus *= float(area @ _mean_pace(snapshot)) / total
+    return snapshot.now + max(total / max(gpus, 1.0), float(outlook.predicted.max(initial=0.0)))
 
 
 def _mean_pace(snapshot: Snapshot) -> Floats:
-    """By job: its mean speed on the cluster's GPUs beside that on the kind that suits it best; on one kind 1."""
+    """By job: its mean speed on the cluster's GPUs over that on its fastest kind; 1 on a cluster of one kind."""
     columns, capacity = snapshot.columns, np.asarray(snapshot.cluster.capacity, dtype=np.float64)
     if len(capacity) == 1:
         return np.ones(len(columns))
@@ -277,15 +319,7 @@ def _mean_pace(snapshot: Snapshot) -> Floats:
     return np.where(pace > 0.0, pace, 1.0)
 
 
-def _matched(old: Indices, new: Indices) -> tuple[Indices, Flags]:
-    """Where each new row stood among the old ones, and whether it did."""
-    if not len(old):
-        return np.zeros(len(new), dtype=np.intp), np.zeros(len(new), dtype=bool)
-    at = np.minimum(np.searchsorted(old, new), len(old) - 1)
-    return at, old[at] == new
-
-
-def _told(
+def _explain(
     snapshot: Snapshot,
     served: Served,
     ranking: _Ranking,
@@ -295,15 +329,15 @@ def _told(
     end: Seconds,
 ) -> Verdicts:
     runs = served.gpus > 0
-    by_rank = np.array([ReasonCode.DUE, ReasonCode.PRESSING, ReasonCode.SMALLEST], dtype=np.uint8)[ranking.rank]
-    waits = np.where(ranking.rank < 2, np.uint8(ReasonCode.NO_ROOM), np.uint8(ReasonCode.HAS_TIME))
-    codes = np.where(runs, np.where(kept, np.uint8(ReasonCode.LEASED), by_rank), waits)
+    by_rank = np.array([DUE.code, PRESSING.code, SMALLEST.code])[ranking.rank]
+    waits = np.where(ranking.rank < 2, NO_ROOM.code, HAS_TIME.code)
+    codes = np.where(runs, np.where(kept, LEASED.code, by_rank), waits)
     numbers: Numbers = {
-        ReasonCode.DUE: (ranking.fair, outlook.optimistic),
-        ReasonCode.PRESSING: (outlook.predicted, horizon),
-        ReasonCode.SMALLEST: (snapshot.columns.gpus * outlook.predicted, ranking.fair),
-        ReasonCode.LEASED: (end,),
-        ReasonCode.NO_ROOM: (snapshot.columns.gpus, served.most_free),
-        ReasonCode.HAS_TIME: (outlook.predicted, np.maximum(ranking.moves_up, end), ranking.fair),
+        DUE: (ranking.fair, outlook.optimistic),
+        PRESSING: (outlook.predicted, horizon),
+        SMALLEST: (snapshot.columns.gpus * outlook.predicted, ranking.fair),
+        LEASED: (end,),
+        NO_ROOM: (snapshot.columns.gpus, served.most_free),
+        HAS_TIME: (outlook.predicted, np.maximum(ranking.moves_up, end), ranking.fair),
     }
     return explained(snapshot, served.gpus, codes, numbers, served.kinds)

@@ -5,11 +5,14 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from shoal.core.errors import InputError, nearest
 from shoal.core.interfaces import Policy
+from shoal.core.reasons import FIRST_OWN_CODE, GENERIC, ReasonTemplate
+from shoal.core.spec_text import make, split_name
 
 USUAL_KNOWLEDGE = "profiled"
 """What nearly all policies are told of speed: the declared tables."""
@@ -191,6 +194,12 @@ def options_of(policy: Any) -> Mapping[str, tuple[type, Any]]:
     return {f.name: (hints[f.name], f.default) for f in fields(policy) if f.default is not MISSING}
 
 
+def reasons_of(policy: Any) -> tuple[ReasonTemplate, ...]:
+    """The reason templates that a policy's class declares; generic ones (``core.reasons``) need no declaration."""
+    reasons: tuple[ReasonTemplate, ...] = getattr(policy, "reasons", ())
+    return reasons
+
+
 def _class_in(file: str, class_name: str) -> Callable[..., Policy]:
     """A policy's class from a file of the user's own."""
     spec = importlib.util.spec_from_file_location(f"shoal_policy_{Path(file).stem}", file)
@@ -209,7 +218,31 @@ def _class_in(file: str, class_name: str) -> Callable[..., Policy]:
         raise InputError(
             "policy", f"{file}:{class_name}", f"no class with a decide method; {nearest(class_name, classes)}"
         )
+    _check_reasons(f"{file}:{class_name}", reasons_of(classes[class_name]))
     return classes[class_name]
+
+
+def _check_reasons(name: str, reasons: tuple[ReasonTemplate, ...]) -> None:
+    """Refuse templates of a user's policy whose codes another template has."""
+    taken: dict[int, ReasonTemplate] = {}
+    if any(template.code < FIRST_OWN_CODE for template in reasons):
+        built_in = (reasons_of(entry.factory()) for entry in POLICIES.values())
+        taken = {template.code: template for template in chain(GENERIC, *built_in)}
+    for template in reasons:
+        other = taken.setdefault(template.code, template)
+        if other is not template:
+            hint = f"{other.name} has this code; take another from {FIRST_OWN_CODE} to 255"
+            raise InputError(f"policy {name}, reason {template.name}, code", int(template.code), hint)
+
+
+def find_policy(spec: str) -> tuple[str, Callable[..., Policy], str]:
+    """The name, the class and the text of the options in ``name:key=value,…`` or ``file.py:Class:key=value,…``."""
+    file, dot_py, after = spec.partition(".py:")
+    if dot_py:
+        class_name, _, options = after.partition(":")
+        return f"{file}.py:{class_name}", _class_in(f"{file}.py", class_name), options
+    name, options = split_name("policy", spec, POLICIES)
+    return name, POLICIES[name].factory(), options
 
 
 def parse_policy(spec: str) -> Policy:
@@ -217,42 +250,6 @@ def parse_policy(spec: str) -> Policy:
 
     Unknown names and keys are errors with a suggestion.
     """
-    file, dot_py, after = spec.partition(".py:")
-    if dot_py:
-        class_name, _, rest = after.partition(":")
-        name, factory = f"{file}.py:{class_name}", _class_in(f"{file}.py", class_name)
-    else:
-        name, _, rest = spec.partition(":")
-        if name not in POLICIES:
-            raise InputError("policy", name, nearest(name, POLICIES))
-        factory = POLICIES[name].factory()
-    known = options_of(factory)
-    chosen: dict[str, Any] = {}
-    for pair in filter(None, rest.split(",")):
-        key, equals, text = pair.partition("=")
-        if key not in known:
-            hint = nearest(key, known) if known else f"{name} takes no options"
-            raise InputError(f"policy {name}, option", key, hint)
-        if not equals:
-            raise InputError(f"policy {name}, option {key}", pair, "write key=value")
-        if key in chosen:
-            raise InputError(f"policy {name}, option {key}", text, "is given twice")
-        chosen[key] = _convert(f"policy {name}, option {key}", text, known[key][0])
-    try:
-        return factory(**chosen)
-    except ValueError as error:
-        raise InputError(f"policy {name}", rest, str(error)) from error
-
-
-def _convert(field: str, text: str, kind: type) -> object:
-    if kind is bool:
-        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
-            return text.lower() in ("true", "yes", "1")
-        raise InputError(field, text, "must be true or false")
-    try:
-        if kind in (int, float, str):
-            return kind(text)
-        return tuple(float(part) for part in text.split("/"))
-    except ValueError:
-        wanted = {int: "a whole number", float: "a number"}.get(kind, "numbers separated by /")
-        raise InputError(field, text, f"must be {wanted}") from None
+    name, factory, options = find_policy(spec)
+    types = {key: kind for key, (kind, _) in options_of(factory).items()}
+    return make(f"policy {name}", factory, options, types)

@@ -35,6 +35,7 @@ from shoal.placement.network import NetworkPlacer
 from shoal.placement.packed import PackedPlacer
 from shoal.placement.rack import RackPlacer
 from shoal.policy.registry import knowledge_of, parse_policy
+from shoal.policy.tuning import constants_of
 from shoal.report.history import read_history
 from shoal.report.job_story import Story, WaitingReason, stories
 from shoal.report.metrics import JobTable, Summary, job_table, summarize
@@ -116,12 +117,13 @@ class Scenario:
         adapting = any(job.limits and not job.adaptation for job in jobs)
         return replace(self, knowledge=knowledge_of(self.policy, adapting=adapting))
 
-    def settings(self, workload: str) -> dict[str, Any]:
-        """What the journal's header says of the run."""
+    def settings(self, workload: str, policy: Policy | None = None) -> dict[str, Any]:
+        """What the journal's header says of the run; ``policy`` where it is not the one that the scenario names."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "cluster"}
         return {
             **plain,
             "knowledge": self.told,
+            "constants": {name: c.value for name, c in constants_of(policy or parse_policy(self.policy)).items()},
             "profiles": list(self.profiles),
             "version": __version__,
             "workload": workload,
@@ -233,7 +235,7 @@ def run(
     _check_measured(scenario, workload.jobs, known)
     stopwatch = _Stopwatch(policy or scenario.make_policy())
     backend = make_backend(scenario, workload.jobs, known)
-    settings = scenario.settings(workload.name)
+    settings = scenario.settings(workload.name, policy)
     journal = MemoryJournal.begin(settings) if journal_path is None else SqliteJournal.begin(journal_path, settings)
     placer = PLACERS[scenario.placement]()
     loop = Loop(backend, scenario.make_state(known), stopwatch, placer, StopStartPlanner(), journal)
@@ -393,7 +395,7 @@ def stories_of(path: Path) -> tuple[list[Story], str]:
         verdicts, rows = judgement.verdicts, snapshot.columns.rows
         for i in np.flatnonzero(verdicts.gpus == 0).tolist():
             reason = verdicts.reason(i)
-            told.append(WaitingReason(snapshot.now, int(rows[i]), int(reason.code), reason.sentence()))
+            told.append(WaitingReason(snapshot.now, int(rows[i]), int(reason.template.code), reason.sentence()))
 
     try:
         replay_file(path, watch=watch)

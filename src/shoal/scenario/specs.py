@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import InputError, nearest
+from shoal.core.spec_text import split_options
 from shoal.core.topology import MOST_GPUS_PER_NODE, MOST_NODES, Node, Topology, parse_cluster, topology_of
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 
@@ -119,9 +120,7 @@ def read_faults(spec: str | None, topology: Topology, job_ids: Mapping[str, int]
     if path.suffix in (".yaml", ".yml"):
         given = _yaml(path, "faults")
     else:
-        for pair in filter(None, spec.split(",")):
-            key, _, text = pair.partition("=")
-            given[key] = text
+        given.update(split_options("faults", spec, _RATES))
     script = given.pop("script", [])
     _only(given, _RATES | {"script"}, f"faults {spec}")
     rates = {key: _positive(f"faults.{key}", value, spec) for key, value in given.items()}

@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from shoal.core.commands import Command
-from shoal.core.errors import InputError, nearest
+from shoal.core.errors import InputError
 from shoal.core.events import (
     Event,
     EventBatch,
@@ -27,6 +27,7 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
 )
+from shoal.core.spec_text import read_options, split_name
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds
 from shoal.policy.pollux.autoscaling import GoodputRule, Need, NodeOffer, RentRule, ThroughputRule, ValueRule, wanted
@@ -71,11 +72,9 @@ class CloudTerms:
     @classmethod
     def parse(cls, spec: str) -> "CloudTerms":
         """From ``goodput``, ``throughput`` or ``value`` and options, e.g. ``goodput:above=0.7,to=0.5,boot=60``."""
-        name, _, rest = spec.partition(":")
-        if name not in _RULES:
-            raise InputError("cloud", name, nearest(name, _RULES))
+        name, rest = split_name("cloud", spec, _RULES)
         kinds = {**get_type_hints(_RULES[name]), **dict.fromkeys(_COMMON, float)}
-        chosen = _options(name, rest, kinds)
+        chosen = read_options(f"cloud {name}", rest, kinds)
         common = {key: chosen.pop(key) for key in _COMMON if key in chosen}
         for key, value in common.items():
             if not 0.0 <= value < inf:
@@ -84,19 +83,6 @@ class CloudTerms:
             return cls(_RULES[name](**chosen), **common)
         except ValueError as error:
             raise InputError(f"cloud {name}", rest, str(error)) from error
-
-
-def _options(name: str, text: str, kinds: Mapping[str, type]) -> dict[str, Any]:
-    chosen: dict[str, Any] = {}
-    for pair in filter(None, text.split(",")):
-        key, _, value = pair.partition("=")
-        if key not in kinds:
-            raise InputError(f"cloud {name}, option", key, nearest(key, kinds))
-        try:
-            chosen[key] = kinds[key](value)
-        except ValueError:
-            raise InputError(f"cloud {name}, option {key}", value, "must be a number") from None
-    return chosen
 
 
 @dataclass(frozen=True, slots=True)

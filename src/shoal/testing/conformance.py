@@ -20,8 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.core.columns import Columns
-from shoal.core.decision import Decision, Grant, ReasonCode, Refusal, Verdicts
+from shoal.core.decision import Decision, Grant, Refusal, Verdicts
 from shoal.core.interfaces import Policy
+from shoal.core.reasons import IN_WORDS
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.sim.faults import Faults, JobFault, NodeFault
@@ -127,9 +128,9 @@ def check_reasons(moment: Snapshot, verdicts: Verdicts) -> None:
             ) from error
         _require(bool(sentence.strip()), f"{name} was told nothing", moment)
         _require("nan" not in sentence.split(), f"{name} was told {sentence!r}", moment)
-        if verdict.reason.code is not ReasonCode.IN_WORDS:
-            refuses = ReasonCode.OUTRANKED <= verdict.reason.code < ReasonCode.IN_WORDS
-            _require(refuses == isinstance(verdict, Refusal), f"{name}: {verdict} is told {sentence!r}", moment)
+        template = verdict.reason.template
+        if template != IN_WORDS:
+            _require(template.refuses == isinstance(verdict, Refusal), f"{name}: {verdict} says {sentence!r}", moment)
 
 
 def check_seats(moment: Snapshot) -> None:

@@ -1,14 +1,15 @@
-"""AlloX: jobs matched to kinds of GPU and places in their queues so that the completion times add up to the least.
+"""AlloX: jobs are matched to kinds of GPU and places in their queues so that the sum of completion times is least.
 
 Whenever GPUs are free, the waiting jobs are matched (``solve.assignment``): a job k-th from the end of a GPU's queue
-adds k times its length there, and every job waits until that GPU's present job is done. Those matched to the front of
-a free GPU's queue start; a job may well wait for a better kind while a worse one is free. Running jobs are left alone.
+adds k times its length there, and every job waits until that GPU's present job is done. Jobs matched to the front of
+a free GPU's queue start; a job may wait for a better kind while a worse one is free. Running jobs keep their GPUs.
 
 Exact for jobs of one GPU. A gang of g counts, in the usual generalisation, as one GPU's worth of g times its length,
 and starts when g GPUs of its kind are free. On a single kind the optimum is shortest first, so nothing is matched.
-``alpha`` is AlloX's fairness knob: only this fraction of the waiting jobs takes part, those with the least attained
-service for their weight and then the longest wait; others get GPUs only when all of these have theirs. The matching
-takes the ``window`` shortest at a time. A job that declares no work is taken to be half done, or to take an hour.
+``alpha`` is AlloX's fairness parameter: only this fraction of the waiting jobs takes part, those with the least
+attained service for their weight and then the longest wait; the others get GPUs only when all of these have theirs. The
+matching takes the ``window`` shortest at a time. A job that declares no work is expected to run as long again as it
+has run, and an hour at least.
 
 References: AlloX (EuroSys '20); Gavel (OSDI '20) §7.3 and Shockwave (NSDI '23) §8.2 use it as a baseline.
 """
@@ -19,33 +20,29 @@ from math import ceil
 import numpy as np
 
 from shoal.core.arrays import Floats, Indices, Int32s
-from shoal.core.decision import Decision, Numbers, ReasonCode
+from shoal.core.decision import Decision, Numbers
+from shoal.core.reasons import NO_ROOM
 from shoal.core.snapshot import Snapshot
+from shoal.perf.work_prior import PRIOR_SECONDS
 from shoal.policy.base import explained
+from shoal.policy.run_seconds import run_seconds
+from shoal.policy.shared_reasons import LATER_ON_BETTER, MATCHED
+from shoal.policy.tuning import constant
 from shoal.solve.assignment import least_total_completion
 from shoal.solve.first_fit import first_fit
 
-PRIOR_SECONDS = 3600.0
-"""How long a job of unknown length is taken to run."""
 
-_SPARE_PLACES = 3
-"""Places in a GPU's queue beyond an even split: room to queue behind one that is free much sooner."""
+@dataclass(frozen=True, slots=True)
+class AlloxTuning:
+    """Constants of AlloX."""
 
-
-def run_seconds(snapshot: Snapshot) -> Floats:
-    """By job and kind: the estimated run time left with the requested gang; infinite where it cannot run."""
-    columns = snapshot.columns
-    unknown = np.maximum(columns.done, columns.best_speed * PRIOR_SECONDS)
-    left = np.where(np.isinf(columns.work), unknown, np.maximum(columns.remaining, 1e-9))
-    able = (columns.speeds > 0) & (columns.gpus[:, None] <= np.asarray(snapshot.cluster.capacity))
-    seconds: Floats = np.full(columns.speeds.shape, np.inf)
-    np.divide(left[:, None], columns.speeds, out=seconds, where=able)
-    return seconds
+    spare_places: int = constant(3, "places in a GPU's queue beyond an even split of the jobs over the GPUs")
+    prior_seconds: float = constant(PRIOR_SECONDS, "least expected run time of a job that declares no work")
 
 
 @dataclass(frozen=True, slots=True)
 class _MatchedQueue:
-    """Waiting jobs in the order they are to start, each with its kind and when it is expected to."""
+    """Waiting jobs in the order in which they are to start, with the kind and the expected start of each."""
 
     order: Indices
     kinds: Indices
@@ -56,6 +53,8 @@ class _MatchedQueue:
 class Allox:
     """Least total completion time by matching."""
 
+    reasons = (MATCHED, LATER_ON_BETTER)
+    tuning = AlloxTuning()
     alpha: float = 1.0
     window: int = 128
 
@@ -66,7 +65,7 @@ class Allox:
             raise ValueError("window must be at least 1 job")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job; only arrivals, completions and changes of the cluster change it."""
+        """Verdicts that only arrivals, completions and changes of the cluster can change."""
         columns, names = snapshot.columns, np.asarray(snapshot.cluster.kinds)
         seconds = run_seconds(snapshot)
         gpus = np.where(columns.held == columns.gpus, columns.gpus, 0).astype(np.int32)
@@ -81,7 +80,7 @@ class Allox:
         for group in (invited, line[len(invited) :]):
             rest = group[np.argsort((seconds[group] * columns.gpus[group][:, None]).min(axis=1), kind="stable")]
             started = True
-            while started and any(free) and len(rest):  # where a whole window would rather wait, so would longer jobs
+            while started and any(free) and len(rest):  # if none of a window starts, no longer job would either
                 plan, rest, ready = self._plan(snapshot, rest, seconds, ready)
                 starts[plan.order], planned[plan.order] = plan.starts, plan.kinds
                 for k in range(len(free)):
@@ -95,32 +94,32 @@ class Allox:
                 started = bool(gpus[plan.order].any())
             if not gpus[group].all():
                 break
-        codes = np.where(gpus > 0, np.uint8(ReasonCode.MATCHED), np.uint8(ReasonCode.NO_ROOM))
-        codes[(gpus == 0) & (starts > 0.0)] = ReasonCode.LATER_ON_BETTER
+        codes = np.where(gpus > 0, MATCHED.code, NO_ROOM.code)
+        codes[(gpus == 0) & (starts > 0.0)] = LATER_ON_BETTER.code
         takes = np.where(planned >= 0, seconds[np.arange(len(columns)), planned], 0.0)
         numbers: Numbers = {
-            ReasonCode.MATCHED: (names[kinds], takes),
-            ReasonCode.NO_ROOM: (columns.gpus, max(free, default=0)),
-            ReasonCode.LATER_ON_BETTER: (names[planned], number, starts),
+            MATCHED: (names[kinds], takes),
+            NO_ROOM: (columns.gpus, max(free, default=0)),
+            LATER_ON_BETTER: (number, names[planned], starts),
         }
         return Decision(explained(snapshot, gpus, codes, numbers, kinds))
 
     def _plan(
         self, snapshot: Snapshot, line: Indices, seconds: Floats, ready: tuple[Floats, ...]
     ) -> tuple[_MatchedQueue, Indices, tuple[Floats, ...]]:
-        """A plan for the first window of a line of jobs, shortest first; the rest; when GPUs are free after it."""
+        """A plan for the first window of a line of jobs, the rest of the line, and when GPUs are free after it."""
         if len(ready) == 1:
             return _MatchedQueue(line, np.zeros(len(line), dtype=np.intp), np.zeros(len(line))), line[:0], ready
         window = line[: self.window]
         service = seconds[window] * snapshot.columns.gpus[window][:, None]
-        found = least_total_completion(service, ready, spare=_SPARE_PLACES)
+        found = least_total_completion(service, ready, spare=self.tuning.spare_places)
         order = np.lexsort((service.min(axis=1), found.starts))
         order = order[found.kinds[order] >= 0]
         return _MatchedQueue(window[order], found.kinds[order], found.starts[order]), line[self.window :], found.ready
 
 
 def _ready(snapshot: Snapshot, seconds: Floats, running: Int32s) -> tuple[Floats, ...]:
-    """By kind: when each GPU is free."""
+    """By kind: the seconds until each GPU is free."""
     times = []
     for k, capacity in enumerate(snapshot.cluster.capacity):
         here = np.flatnonzero((running > 0) & (snapshot.columns.kind == k))

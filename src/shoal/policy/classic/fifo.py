@@ -1,52 +1,57 @@
-"""First in, first out: strict order of arrival, and the head of the line blocks until it fits.
+"""First in, first out: strict order of arrival; the head of the line blocks the rest until it fits.
 
-With ``backfill`` later jobs may pass a head that does not fit. Nobody is ever preempted.
+With ``backfill`` later jobs may pass a head that does not fit. No job is ever preempted.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.decision import Decision, Numbers, ReasonCode
+from shoal.core.decision import Decision, NumberColumn
+from shoal.core.reasons import FITS, NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import all_fit, explained, serve
 
-_FITS, _BEHIND_HEAD = np.uint8(ReasonCode.FITS), np.uint8(ReasonCode.BEHIND_HEAD)
+PASSED_AHEAD = ReasonTemplate(
+    2,
+    "PASSED_AHEAD",
+    "runs ahead of its turn: it fits in {GPUs granted:,.0f} GPUs that the head of the line cannot use",
+)
+BEHIND_HEAD = ReasonTemplate(
+    21,
+    "BEHIND_HEAD",
+    "waits its turn: {job at the head of the line} is first and needs {GPUs that job needs:,.0f} GPUs, with "
+    "{free GPUs:,.0f} free",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
     """Serves running jobs, then waiting ones in order of arrival."""
 
+    reasons = (PASSED_AHEAD, BEHIND_HEAD)
     backfill: bool = False
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job; only arrivals and completions change it."""
-        if (easy := all_fit(snapshot)) is not None:
-            return Decision(easy)
+        """Verdicts that only arrivals, completions and changes of the cluster can change."""
+        if (fitting := all_fit(snapshot)) is not None:
+            return Decision(fitting)
         columns, total = snapshot.columns, snapshot.cluster.total_gpus
         waiting = columns.held == 0
-        # A job that the cluster cannot hold must not block everyone behind it.
+        # A job that the cluster cannot hold must not block those behind it.
         line = (waiting & snapshot.possible).nonzero()[0]
         served = serve(snapshot, np.concatenate([(~waiting).nonzero()[0], line]), strict=not self.backfill)
         granted = served.gpus > 0
         refused = line[~granted[line]]
-        codes = np.where(granted, _FITS, _BEHIND_HEAD)
-        numbers: Numbers = {ReasonCode.FITS: (total - served.free, total)}
-        if not len(refused):
-            return Decision(explained(snapshot, served.gpus, codes, numbers, served.kinds))
-        head = int(refused[0])
-        codes[head:][granted[head:]] = ReasonCode.PASSED_AHEAD
-        codes[granted & ~waiting] = ReasonCode.FITS
-        codes[head] = ReasonCode.NO_ROOM
-        story: Numbers = {
-            **numbers,
-            ReasonCode.PASSED_AHEAD: (columns.gpus,),
-            ReasonCode.NO_ROOM: (columns.gpus, served.free),
-            ReasonCode.BEHIND_HEAD: (
-                snapshot.register.ids[int(columns.rows[head])],
-                float(columns.gpus[head]),
-                float(served.free),
-            ),
-        }
-        return Decision(explained(snapshot, served.gpus, codes, story, served.kinds))
+        codes = np.where(granted, FITS.code, BEHIND_HEAD.code)
+        numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {FITS: (total - served.free, total)}
+        if len(refused):
+            head = int(refused[0])
+            codes[head:][granted[head:]] = PASSED_AHEAD.code
+            codes[granted & ~waiting] = FITS.code
+            codes[head] = NO_ROOM.code
+            name = snapshot.register.ids[int(columns.rows[head])]
+            numbers[PASSED_AHEAD] = (columns.gpus,)
+            numbers[NO_ROOM] = (columns.gpus, served.free)
+            numbers[BEHIND_HEAD] = (name, float(columns.gpus[head]), float(served.free))
+        return Decision(explained(snapshot, served.gpus, codes, numbers, served.kinds))

@@ -1,11 +1,11 @@
 """Gandiva: time slices, packing by trial and error, and migration by profile.
 
-- *Time slicing*: when not everyone fits, those served change at the end of each quantum, all at one moment; least
+- *Time slicing*: when not all jobs fit, the jobs served change at the end of each quantum, all at the same time; least
   attained service for its weight goes first, which is how Gavel models Gandiva's round robin.
 - *Packing* (``space_sharing``): once a quantum, while jobs wait, some of those served are joined on their GPUs by a
-  random waiting job of the same gang. After ``trial`` seconds a pair is judged by what was measured: each one's rate
-  over its rate alone, added up. Above 1 they stay together, in later turns as well; otherwise the one that joined
-  leaves, and the pair is not tried again. When nobody would have to wait, pairs part.
+  random waiting job of the same gang. After ``trial`` seconds a pair is judged by its measured rates: the sum of each
+  one's rate over its rate alone. Above 1 they stay together, in later turns as well; otherwise the one that joined
+  leaves, and the pair is not tried again. When no job would have to wait, pairs part.
 - *Migration*: a job moves to a kind of GPU that is free and faster by a tenth, if that saves more than a minute.
 
 References: Gandiva (OSDI '18); Gavel (OSDI '20) §7.3 for the model of it.
@@ -17,32 +17,49 @@ from math import floor, inf
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
-from shoal.core.decision import Decision, Grant, Reason, ReasonCode, Verdict, Verdicts, in_words
+from shoal.core.decision import Decision, Grant, Verdict, Verdicts
+from shoal.core.reasons import Reason, ReasonTemplate, in_words
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-from shoal.policy.base import Served, ranked_verdicts, serve
-from shoal.policy.classic.trial_pairs import TrialPair, TrialPairsCarry, judged, trials
+from shoal.policy.base import MIGRATION, MigrationTuning, Served, check_round, ranked_verdicts, serve
+from shoal.policy.classic.trial_pairs import PACKING, PackingTuning, TrialPair, TrialPairsCarry, judged, trials
 from shoal.solve.migrations import faster_kinds
+
+PACKED = ReasonTemplate(
+    7,
+    "PACKED",
+    "shares GPUs with {the other job}: together they make {progress of both over that of one alone:,.4g} times the "
+    "progress",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GandivaTuning:
+    """Constants of packing and migration."""
+
+    packing: PackingTuning = PACKING
+    migration: MigrationTuning = MIGRATION
 
 
 @dataclass(frozen=True, slots=True)
 class Gandiva:
     """Slices of ``quantum`` seconds; pairs are judged after ``trial`` seconds."""
 
+    reasons = (PACKED,)
+    tuning = GandivaTuning()
     quantum: float = 600.0
     space_sharing: bool = False
     trial: float = 60.0
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.quantum < inf:
-            raise ValueError("quantum must be a finite number of seconds, at least 1")
+        check_round(self.quantum, "quantum")
         if not 1.0 <= self.trial <= self.quantum:
             raise ValueError("trial must be at least 1 second and no longer than the quantum")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, reviewed when a trial ends, or with the quantum while somebody waits."""
+        """Verdicts for this quantum, reviewed when a trial ends, or with the quantum while a job waits."""
         columns, now = snapshot.columns, snapshot.now
-        memory = snapshot.carry if isinstance(snapshot.carry, TrialPairsCarry) else TrialPairsCarry()
+        before = snapshot.carry if isinstance(snapshot.carry, TrialPairsCarry) else TrialPairsCarry()
         turn = floor(now / self.quantum)
         attained: Floats = columns.attained / columns.weight
         keeping = (columns.held > 0) & (np.floor(columns.since / self.quantum) == turn)
@@ -50,18 +67,19 @@ class Gandiva:
         served = serve(snapshot, _order(attained, keeping, line))
         waits = bool((served.gpus[line] == 0).any())
         pairs: tuple[TrialPair, ...] = ()
-        bad = memory.bad
+        barred = before.barred
         if waits and self.space_sharing:
-            pairs, bad = judged(snapshot, memory, self.trial)
-            keeping[[snapshot.position_of(guest) for _, guest in bad - memory.bad]] = False
+            pairs, barred = judged(snapshot, before, self.trial)
+            keeping[[snapshot.position_of(guest) for _, guest in barred - before.barred]] = False
             line[[snapshot.position_of(p.guest) for p in pairs]] = False
             served = serve(snapshot, _order(attained, keeping, line))
-            if turn != memory.turn:
-                pairs += trials(snapshot, served.gpus, pairs, bad, self.trial)
+            if turn != before.turn:
+                pairs += trials(snapshot, served.gpus, pairs, barred, self.trial)
         served = _migrated(snapshot, served, [p.host for p in pairs])
-        verdicts, ends = _told(snapshot, served, attained, pairs)
+        verdicts, ends = _explain(snapshot, served, attained, pairs)
         review_at = min([(turn + 1) * self.quantum if waits else inf, *(end for end in ends if end > now)])
-        return Decision(verdicts, review_at if review_at > now else now + self.trial, TrialPairsCarry(turn, pairs, bad))
+        carry = TrialPairsCarry(turn, pairs, barred)
+        return Decision(verdicts, review_at if review_at > now else now + self.trial, carry)
 
 
 def _order(attained: Floats, keeping: Flags, line: Flags) -> Indices:
@@ -70,7 +88,7 @@ def _order(attained: Floats, keeping: Flags, line: Flags) -> Indices:
 
 
 def _migrated(snapshot: Snapshot, served: Served, hosts: list[int]) -> Served:
-    """The same jobs served, some of those that run alone on a faster kind that nobody else was given."""
+    """The same jobs served, some of those that run alone moved to a faster kind with free GPUs."""
     columns, granted = snapshot.columns, served.gpus > 0
     if served.kinds is None or not served.free:
         return served
@@ -78,14 +96,16 @@ def _migrated(snapshot: Snapshot, served: Served, hosts: list[int]) -> Served:
     movable = granted & (columns.held > 0) & ~np.isin(columns.rows, hosts)
     free = (np.asarray(snapshot.cluster.capacity) - used).astype(np.int32)
     now = np.where(movable, served.kinds, -1).astype(np.int8)
-    best = faster_kinds(columns.speeds, served.gpus, now, free, columns.remaining, gain=1.1, saves=60.0)
+    best = faster_kinds(
+        columns.speeds, served.gpus, now, free, columns.remaining, gain=MIGRATION.gain, saves=MIGRATION.saves
+    )
     return replace(served, kinds=np.where(movable, best, served.kinds))
 
 
-def _told(
+def _explain(
     snapshot: Snapshot, served: Served, attained: Floats, pairs: tuple[TrialPair, ...]
 ) -> tuple[Verdicts, list[Seconds]]:
-    """Verdicts with the guests seated beside their hosts, and when the pairs seated are to be judged."""
+    """Verdicts in which guests share their hosts' GPUs, and the times at which these pairs are judged."""
     gpus, partners = served.gpus.copy(), np.full(len(served.gpus), -1, dtype=np.int32)
     kinds = np.zeros(len(gpus), dtype=np.int8) if served.kinds is None else served.kinds.copy()
     own: dict[int, Verdict] = {}
@@ -98,12 +118,12 @@ def _told(
         ends.append(p.judged_at)
         for me, other in ((i, snapshot.ids[j]), (j, snapshot.ids[i])):
             trial = in_words(f"shares GPUs with {other} on trial until t = {p.judged_at:,.6g} s")
-            reason = Reason(ReasonCode.PACKED, (other, p.worth)) if p.worth else trial
+            reason = Reason(PACKED, (other, p.worth)) if p.worth else trial
             own[me] = Grant(int(gpus[i]), snapshot.cluster.kinds[kinds[i]], other, reason=reason)
-    told = ranked_verdicts(snapshot, replace(served, gpus=gpus), "attained service in GPU-seconds", attained)
+    alone = ranked_verdicts(snapshot, replace(served, gpus=gpus), "attained service in GPU-seconds", attained)
     if not pairs:
-        return told, ends
-    own |= {i: told.at(i) for i in np.flatnonzero(~snapshot.possible).tolist()}
+        return alone, ends
+    own |= {i: alone.at(i) for i in np.flatnonzero(~snapshot.possible).tolist()}
     kinds[gpus == 0] = -1
-    shared = Verdicts(snapshot, gpus=gpus, codes=told.codes, numbers=told.numbers, kinds=kinds, partners=partners)
+    shared = Verdicts(snapshot, gpus=gpus, codes=alone.codes, numbers=alone.numbers, kinds=kinds, partners=partners)
     return shared.overruled(own), ends

@@ -1,35 +1,38 @@
 """Gandiva-Fair: stride scheduling with tickets, gang by gang and round by round.
 
 Every job has a pass that grows by the GPU-seconds it receives over its tickets; each round the least pass goes first.
-A gang that does not fit is passed over and keeps its pass while the others' grow, so its turn comes with the whole
-cluster free before it: wide jobs do not starve. Rounds end at the same moment for all, since leases that end one by one
-would never free enough GPUs at once. A newcomer starts at the least pass of those already there, neither owed a past
-nor behind. GPUs left free within a round go to whoever waits and fits.
+A gang that does not fit is passed over and keeps its pass while the others' grow, until it is first with the whole
+cluster before it: wide jobs do not starve. All rounds end at the same time, since leases that end one by one would
+never free enough GPUs at once. A new job starts at the least pass of the live jobs, so it is neither ahead nor behind.
+GPUs that come free within a round go to waiting jobs that fit.
 
-``tickets_per`` says who is equal: ``tenant`` as in Gandiva-Fair (a tenant's tickets are the largest weight among its
-jobs, split among them by weight), ``job`` (a job's weight), or ``gpu`` (weight times gang, which Shockwave §8 compares
-against: wide jobs then get proportionally more). Trading between kinds of GPU is not done here.
+``tickets_per`` says what has equal tickets: ``tenant`` as in Gandiva-Fair (a tenant's tickets are the largest weight
+among its jobs, split among them by weight), ``job`` (a job's weight), or ``gpu`` (weight times gang, with which
+Shockwave §8 compares: wide jobs then get proportionally more). GPU kinds are not traded.
 
 References: Gandiva-Fair (EuroSys '20), gang-aware split stride; Waldspurger (1995), stride scheduling.
 """
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from shoal.core.arrays import Floats, Indices
+from shoal.core.columns import sealed
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import check_round, ranked_verdicts, round_end, serve
+from shoal.policy.carried_rows import match_rows
 
 TICKETS = ("tenant", "job", "gpu")
-"""Who may be equal."""
+"""Values of ``tickets_per``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Passes:
-    """When the round ends, and by admission number: pass, attained service at that pass, and tickets held since."""
+    """The end of the round, and by job its pass, its attained service at that pass and its tickets since then."""
 
     end: Seconds
     rows: Indices
@@ -40,7 +43,7 @@ class _Passes:
 
 @dataclass(frozen=True, slots=True)
 class GandivaFair:
-    """Serves jobs by ascending pass, anew each round."""
+    """Serves jobs by ascending pass, afresh each round."""
 
     tickets_per: str = "tenant"
     round: float = 360.0
@@ -51,7 +54,7 @@ class GandivaFair:
             raise ValueError(f"tickets_per must be one of {', '.join(TICKETS)}, not {self.tickets_per!r}")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, reviewed at the end of the round if anybody waits. Carries the passes."""
+        """Verdicts for the jobs in that order, reviewed at the end of the round if a job waits. Carries the passes."""
         columns, now = snapshot.columns, snapshot.now
         before = snapshot.carry if isinstance(snapshot.carry, _Passes) else None
         tickets = self._tickets(snapshot)
@@ -61,12 +64,12 @@ class GandivaFair:
         end = before.end if before is not None and inside else round_end(now, self.round)
         served = serve(snapshot, np.lexsort((value, ~kept)))
         waiting = bool((snapshot.possible & ~(served.gpus > 0)).any())
-        told = "pass in GPU-seconds per ticket"
-        verdicts = ranked_verdicts(snapshot, served, told, value, leased=kept, until=end)
-        for array in (value, tickets):
-            array.flags.writeable = False
+        name = "pass in GPU-seconds per ticket"
+        verdicts = ranked_verdicts(snapshot, served, name, value, leased=kept, until=end)
+        sealed(value)
+        sealed(tickets)
         carry = _Passes(end, columns.rows, value, columns.attained, tickets)
-        return Decision(verdicts, end if waiting else float("inf"), carry)
+        return Decision(verdicts, end if waiting else inf, carry)
 
     def _tickets(self, snapshot: Snapshot) -> Floats:
         columns = snapshot.columns
@@ -85,12 +88,11 @@ class GandivaFair:
 
 
 def _advanced(snapshot: Snapshot, before: _Passes | None, tickets: Floats) -> Floats:
-    """Every job's pass now. Without a memory, as if it had always had today's tickets."""
+    """Each job's pass now; with nothing carried, as if it had always had its present tickets."""
     columns = snapshot.columns
     if before is None or not len(before.rows):
         return columns.attained / tickets
-    at = np.minimum(np.searchsorted(before.rows, columns.rows), len(before.rows) - 1)
-    known = before.rows[at] == columns.rows
+    at, known = match_rows(before.rows, columns.rows)
     value: Floats = before.value[at] + (columns.attained - before.attained[at]) / before.tickets[at]
     least = value[known & snapshot.possible].min(initial=np.inf)
     value[~known] = least if np.isfinite(least) else 0.0

@@ -1,14 +1,14 @@
-"""OSSP: the live jobs finished as early as possible all together; nothing is promised to any one of them.
+"""OSSP: the least makespan of the live jobs; no single job is promised anything.
 
-Up to ``exact`` jobs a kind are scheduled by search (``solve.makespan``), which says how far from a lower bound it
-ended; those that its schedule starts now run. Beyond that the longest job that fits goes first, and a job is stopped
-only for one that has no time to lose: one whose remaining time, begun a round later, would end after the bound on
-the makespan. Stops happen at the ends of rounds; the search, too, goes on with what runs unless stopping it would end
-the schedule earlier by more than a restart could cost.
+Up to ``exact`` jobs of a kind are scheduled by search (``solve.makespan``), which says how far from a lower bound it
+ended; the jobs that its schedule starts now run. With more jobs the longest that fits goes first, and a running job is
+stopped only for an urgent one: one that, begun a round later, would end after the bound on the makespan. Stops happen
+at the ends of rounds; the search, too, keeps running jobs unless stopping them would end the schedule earlier by more
+than a restart could cost.
 
-On a cluster of several kinds waiting jobs are dealt out, longest first, to the kind that would be done with its load
+On a cluster of several kinds waiting jobs are assigned, longest first, to the kind that would be done with its load
 first; running ones stay, or move to a kind that is free and faster by a tenth if that saves more than a minute. A job
-that declares no work is taken to be half done, or to take an hour.
+that declares no work is expected to run as long again as it has run, and an hour at least.
 
 References: Shockwave (NSDI '23) §8.2 calls the makespan baseline OSSP (open-shop scheduling).
 """
@@ -19,39 +19,48 @@ from math import inf
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
-from shoal.core.decision import Decision, Numbers, ReasonCode
+from shoal.core.decision import Decision, Numbers
 from shoal.core.snapshot import Snapshot
-from shoal.policy.base import explained
-from shoal.policy.classic.allox import run_seconds
-from shoal.policy.elastic.optimus import next_review
+from shoal.perf.work_prior import PRIOR_SECONDS
+from shoal.policy.base import MIGRATION, MigrationTuning, check_round, explained, next_review
+from shoal.policy.run_seconds import run_seconds
+from shoal.policy.shared_reasons import LATER_ON_BETTER, MATCHED
+from shoal.policy.tuning import constant
 from shoal.solve.first_fit import first_fit
 from shoal.solve.makespan import lower_bound, shortest_makespan
 from shoal.solve.migrations import faster_kinds
 
-_STOPPING_COSTS = 60.0
-"""Seconds by which a schedule that stops somebody must be shorter than the best one found that does not."""
+
+@dataclass(frozen=True, slots=True)
+class OsspTuning:
+    """Constants of OSSP."""
+
+    stopping_costs: float = constant(60.0, "seconds by which a schedule that stops a job must be shorter")
+    prior_seconds: float = constant(PRIOR_SECONDS, "least expected run time of a job that declares no work")
+    migration: MigrationTuning = MIGRATION
 
 
 @dataclass(frozen=True, slots=True)
 class Ossp:
     """Least makespan, by rounds of ``round`` seconds."""
 
+    reasons = (MATCHED, LATER_ON_BETTER)
+    tuning = OsspTuning()
     round: float = 120.0
     exact: int = 12
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.round < inf:
-            raise ValueError("round must be a finite number of seconds, at least 1")
+        check_round(self.round)
         if not 0 <= self.exact <= 16:
             raise ValueError("exact must be a number of jobs from 0 to 16: the search grows too large beyond")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, reviewed each round while somebody waits."""
+        """Verdicts of the schedule, reviewed each round while a job waits."""
         columns, names = snapshot.columns, np.asarray(snapshot.cluster.kinds)
         due, review_at = next_review(snapshot, self.round)
         every = run_seconds(snapshot)
         running = (columns.held > 0) & (columns.held == columns.gpus)
-        planned = _dealt(snapshot, every, running)
+        planned = _assigned(snapshot, every, running)
         gpus, starts = np.zeros(len(columns), dtype=np.int32), np.zeros(len(columns))
         number = np.zeros(len(columns), dtype=np.int32)
         seconds = np.where(planned >= 0, every[np.arange(len(columns)), planned], 0.0)
@@ -65,31 +74,32 @@ class Ossp:
             number[later[np.argsort(starts[later], kind="stable")]] = np.arange(1, len(later) + 1)
         if due and len(names) > 1:
             planned = _moved(snapshot, planned, gpus, np.flatnonzero(running & (gpus > 0)))
-        codes = np.where(gpus > 0, np.uint8(ReasonCode.MATCHED), np.uint8(ReasonCode.LATER_ON_BETTER))
+        codes = np.where(gpus > 0, MATCHED.code, LATER_ON_BETTER.code)
         numbers: Numbers = {
-            ReasonCode.MATCHED: (names[planned], seconds),
-            ReasonCode.LATER_ON_BETTER: (names[planned], number, starts),
+            MATCHED: (names[planned], seconds),
+            LATER_ON_BETTER: (number, names[planned], starts),
         }
         verdicts = explained(snapshot, gpus, codes, numbers, np.where(gpus > 0, planned, -1).astype(np.int8))
         return Decision(verdicts, review_at if number.any() else inf, review_at)
 
     def _exact(self, seconds: Floats, gpus: Int32s, capacity: int, running: Flags, due: bool) -> Floats:
-        """When each starts in the best schedule found."""
+        """Start times in the best schedule found."""
         times, widths, under_way = seconds.tolist(), gpus.tolist(), np.flatnonzero(running).tolist()
         best = shortest_makespan(times, widths, capacity, under_way)
-        if due and under_way and best.makespan - _STOPPING_COSTS > lower_bound(times, widths, capacity):
-            anew = shortest_makespan(times, widths, capacity)
-            if anew.makespan < best.makespan - _STOPPING_COSTS:
-                best = anew
+        target = best.makespan - self.tuning.stopping_costs
+        if due and under_way and target > lower_bound(times, widths, capacity):
+            afresh = shortest_makespan(times, widths, capacity)
+            if afresh.makespan < target:
+                best = afresh
         return np.array(best.starts)
 
     def _longest(self, seconds: Floats, gpus: Int32s, capacity: int, running: Flags, due: bool) -> Floats:
-        """When each starts, longest first; for those that wait only roughly, by the work before them."""
+        """Start times with the longest first; those of waiting jobs are rough, by the work ahead of them."""
         bound = lower_bound(seconds.tolist(), gpus.tolist(), capacity)
-        # What runs counts as a round longer than it is: equals must not take turns, at a restart each.
+        # A running job counts as a round longer, so that equal jobs do not alternate at the cost of restarts.
         needs = seconds + self.round * running
-        pressing = due & (needs >= bound - self.round)
-        order = np.lexsort((-needs, ~running & ~pressing, ~pressing))
+        urgent = due & (needs >= bound - self.round)
+        order = np.lexsort((-needs, ~running & ~urgent, ~urgent))
         starts: Floats = np.zeros(len(seconds))
         fits = first_fit(gpus[order], capacity)
         waiting = order[~fits]
@@ -98,8 +108,8 @@ class Ossp:
         return starts
 
 
-def _dealt(snapshot: Snapshot, seconds: Floats, running: Flags) -> Indices:
-    """Each job's kind, −1 for those that cannot run on any."""
+def _assigned(snapshot: Snapshot, seconds: Floats, running: Flags) -> Indices:
+    """Each job's kind; −1 for a job that cannot run on any."""
     columns, capacity = snapshot.columns, snapshot.cluster.capacity
     planned = np.where(running, columns.kind, -1).astype(np.intp)
     waiting = np.flatnonzero(~running & snapshot.possible)
@@ -116,12 +126,13 @@ def _dealt(snapshot: Snapshot, seconds: Floats, running: Flags) -> Indices:
 
 
 def _moved(snapshot: Snapshot, planned: Indices, gpus: Int32s, running: Indices) -> Indices:
-    """The same plan with running jobs, the longest first, on a faster kind that nobody else was given."""
+    """The same plan with running jobs, the longest first, moved to a faster kind with free GPUs."""
     columns, granted = snapshot.columns, gpus > 0
     used = np.bincount(planned[granted], gpus[granted], len(snapshot.cluster.kinds))
     free = (np.asarray(snapshot.cluster.capacity) - used).astype(np.int32)
     who = running[np.argsort(-columns.remaining_seconds[running], kind="stable")]
     here = planned[who].astype(np.int8)
     moved = planned.copy()
-    moved[who] = faster_kinds(columns.speeds[who], gpus[who], here, free, columns.remaining[who], gain=1.1, saves=60.0)
+    limits = {"gain": MIGRATION.gain, "saves": MIGRATION.saves}
+    moved[who] = faster_kinds(columns.speeds[who], gpus[who], here, free, columns.remaining[who], **limits)
     return moved

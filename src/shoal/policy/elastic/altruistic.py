@@ -1,8 +1,8 @@
-"""Altruistic shortest first: gangs as they were asked for, then what is left over to those who run.
+"""Altruistic shortest first: gangs as requested, then the GPUs left over to the jobs served.
 
 Jobs are served their whole gangs in ascending remaining time (SRTF-E) or remaining service (SRSF-E). GPUs that are
-left then go one by one to the running elastic job whose speed-up, counted in what one GPU makes of it, they raise most:
-the most throughput the cluster can get out of what the shortest did not need. Nobody gets fewer than it asked for.
+left then go one by one to the elastic job served whose speed-up over one GPU they raise most: the most throughput that
+the cluster can get out of them. No job gets fewer than it requested.
 
 References: AFS (NSDI '21) §5.5, after "Altruistic scheduling in multi-resource clusters" (OSDI '16).
 """
@@ -12,27 +12,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.decision import Decision, ReasonCode
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained, ranked_verdicts, serve_ascending
+from shoal.policy.shared_reasons import STRETCHED
 from shoal.solve.marginal_gain import best_units
 
 
 @dataclass(frozen=True, slots=True)
 class SrtfE:
-    """Shortest remaining time first, leftovers to the running."""
+    """Shortest remaining time first, leftover GPUs to the jobs served."""
+
+    reasons = (STRETCHED,)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job."""
+        """Serve jobs in ascending remaining time, then give out what is left."""
         return _with_leftovers(snapshot, "remaining time in seconds", snapshot.columns.remaining_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class SrsfE:
-    """Shortest remaining service first, leftovers to the running."""
+    """Shortest remaining service first, leftover GPUs to the jobs served."""
+
+    reasons = (STRETCHED,)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job."""
+        """Serve jobs in ascending remaining GPU-seconds, then give out what is left."""
         columns = snapshot.columns
         return _with_leftovers(snapshot, "remaining GPU-seconds", columns.remaining_seconds * columns.gpus)
 
@@ -54,13 +59,13 @@ def _with_leftovers(snapshot: Snapshot, name: str, key: Floats) -> Decision:
             if extra:
                 gpus[i] += extra
                 with_it, beyond = curve[gpus[i]], curve[gpus[i] + 1 : gpus[i] + 2].sum()
-                codes[i], last[i] = ReasonCode.STRETCHED, 100.0 * (with_it / curve[gpus[i] - 1] - 1.0)
+                codes[i], last[i] = STRETCHED.code, 100.0 * (with_it / curve[gpus[i] - 1] - 1.0)
                 more[i] = 100.0 * max(beyond / with_it - 1.0, 0.0)
-    numbers = {**verdicts.numbers, ReasonCode.STRETCHED: (gpus, last, more)}
+    numbers = {**verdicts.numbers, STRETCHED: (gpus, last, more)}
     return Decision(explained(snapshot, gpus, codes, numbers, served.kinds))
 
 
 def _bids(curve: Floats, gang: int) -> Floats:
-    """What each further GPU adds to a job's speed-up."""
+    """The gain in speed-up of each further GPU."""
     bids: Floats = np.diff(curve[gang:]) / max(float(curve[1]), float(curve[gang]) / gang, 1e-300)
     return bids

@@ -1,10 +1,9 @@
 """Overestimate first, re-adjust later: how the throughput of elastic jobs becomes known while they train.
 
-Where nothing is known of a job beforehand it is taken to scale linearly, and is given at most an equal part of the
-GPUs. Once it runs, its share is shrunk to each smaller allocatable one in turn, long enough to measure it; what is not
-in use meanwhile stays reserved for it. Between measured shares its throughput is interpolated, beyond the largest it is
-linear again, and the division is made anew with what was learnt. All of this follows from the measurements in the
-snapshot; nothing else is remembered.
+A job of which nothing is known is assumed to scale linearly, and gets at most an equal part of the GPUs. Once it runs,
+its share shrinks to each smaller allocatable one in turn, long enough to measure it; the GPUs it does not use meanwhile
+stay reserved for it. Between measured shares its throughput is interpolated, beyond the largest it is linear again, and
+GPUs are divided afresh by the new curve. All of this follows from the measurements in the snapshot; nothing is carried.
 
 Reference: AFS (NSDI '21) §4.5.
 """
@@ -17,18 +16,18 @@ import numpy as np
 from shoal.core.arrays import Floats
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
-from shoal.policy.elastic.max_min import Admitted
+from shoal.policy.elastic.admission import Admitted
 from shoal.solve.network_packing import packing_units
 
 _OWN = frozenset(("measured", "extrapolated", "unknown"))
-"""What a model's estimates rest on when it knows only what was measured on the job itself."""
+"""Bases of estimates of a speed model that knows only the job's own measurements."""
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
-    """Jobs with curves as far as they are known, and the smaller shares that some are to be measured on now.
+class LearnedCurves:
+    """Admitted jobs with their measured curves, and by job the smaller share on which it is to be measured now.
 
-    ``open`` says whether measuring goes on: somebody is on trial, or has yet to be measured at all.
+    ``open``: whether measuring goes on, because a job is on trial or was never measured.
     """
 
     admitted: Admitted
@@ -36,10 +35,10 @@ class Learnt:
     open: bool
 
 
-def learnt(snapshot: Snapshot, admitted: Admitted) -> Learnt:
-    """What measurements say of the curves; as it is where the model of speed knows them beforehand."""
-    if not admitted.curves or not _learns(snapshot, admitted):
-        return Learnt(admitted, {}, open=False)
+def learned_curves(snapshot: Snapshot, admitted: Admitted) -> LearnedCurves:
+    """Curves from measurements; the admitted jobs unchanged where the speed model knows the curves beforehand."""
+    if not admitted.curves or not _only_measures(snapshot, admitted):
+        return LearnedCurves(admitted, {}, open=False)
     curves, trials, unmeasured = dict[int, Floats](), dict[int, int](), False
     jobs_of_kind = np.bincount(admitted.kinds[admitted.kinds >= 0], minlength=len(snapshot.cluster.kinds))
     for i, guess in admitted.curves.items():
@@ -54,18 +53,18 @@ def learnt(snapshot: Snapshot, admitted: Admitted) -> Learnt:
         unseen = [unit for unit in units if unit >= low and unit not in seen]
         if unseen:
             curves[i], trials[i] = _flat_from(curves[i], most), unseen[-1]
-    return Learnt(replace(admitted, curves=curves), trials, open=unmeasured or bool(trials))
+    return LearnedCurves(replace(admitted, curves=curves), trials, open=unmeasured or bool(trials))
 
 
-def _learns(snapshot: Snapshot, admitted: Admitted) -> bool:
-    """Whether the model of speed has nothing but what was measured."""
+def _only_measures(snapshot: Snapshot, admitted: Admitted) -> bool:
+    """Whether the speed model knows nothing but measurements."""
     i = next(iter(admitted.curves))
     node = snapshot.cluster.node_kind.index(int(admitted.kinds[i]))
     return snapshot.perf.rate(snapshot.jobs.at(i), Placement(((node, 1),))).basis in _OWN
 
 
 def _seen(snapshot: Snapshot, i: int, kind: int) -> dict[int, float]:
-    """By number of GPUs of a kind the rate last measured at the batch size the job has now."""
+    """By number of GPUs of a kind: the rate last measured at the job's present batch size."""
     size = snapshot.jobs.at(i).batch_size or 0
     found: dict[int, float] = {}
     for m in snapshot.measurements(i):
@@ -75,7 +74,7 @@ def _seen(snapshot: Snapshot, i: int, kind: int) -> dict[int, float]:
 
 
 def _through(seen: Mapping[int, float], length: int) -> Floats:
-    """The curve through what was seen: straight in between, and beyond the largest in proportion to the GPUs."""
+    """The curve through measured rates: linear between them, and beyond the largest in proportion to the GPUs."""
     counts = sorted(seen)
     k = np.arange(length)
     curve: Floats = np.interp(k, [0, *counts], [0.0, *(seen[n] for n in counts)])
@@ -85,7 +84,7 @@ def _through(seen: Mapping[int, float], length: int) -> Floats:
 
 
 def _flat_from(curve: Floats, most: int) -> Floats:
-    """The same curve for someone who is to have no more than so many GPUs."""
+    """The curve without any gain beyond ``most`` GPUs."""
     flat = curve.copy()
     flat[most + 1 :] = flat[min(most, len(flat) - 1)]
     return flat

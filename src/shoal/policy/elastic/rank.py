@@ -1,13 +1,13 @@
-"""Rank: GPUs by weighted speed-up, the weight rising with a job's place among those there.
+"""Rank: GPUs by weighted speed-up; the weight rises with a job's rank among the live jobs.
 
-Ours. Where a live job may adapt its batch size, everyone is allotted GPUs and seats by goodput (``rank_goodput``), at
+Ours. Where a live job may adapt its batch size, all jobs are allotted GPUs and seats by goodput (``rank_goodput``), at
 every arrival and departure and every ``interval`` seconds. Otherwise it is for elastic jobs of known length: they are
 ranked by remaining one-GPU work, the largest first; the weight of rank i is √(2i + 9), from heSRPT's shares for
-speed-ups like √k. The shortest, as many as can have GPUs at all, are candidates, and each GPU goes to the highest
-weight × further speed-up. There is no first stage: a short job may have its second GPU before a long one has its first.
+speed-ups like √k. The shortest jobs, as many as can have GPUs at all, are candidates, and each GPU goes to the highest
+weight × further speed-up. There is no first stage: a short job may get its second GPU before a long one gets its first.
 Where speed-ups are linear this is shortest first.
 
-References: heSRPT (Berg et al., 2019) for the weights; the division is this house's.
+References: heSRPT (Berg et al., 2019) for the weights; the division is our own.
 """
 
 from dataclasses import dataclass
@@ -19,22 +19,26 @@ from shoal.core.arrays import Floats, Int32s
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round, round_end
-from shoal.policy.elastic.max_min import Admitted, admit
-from shoal.policy.elastic.rank_goodput import weighed
-from shoal.policy.elastic.shares import fewest_and_lengths, told
-from shoal.policy.goodput_options import adapts, allotted, prospects
+from shoal.policy.elastic.admission import Admitted, admit
+from shoal.policy.elastic.rank_goodput import TUNING, weigh
+from shoal.policy.elastic.shares import explain, fewest_and_lengths
+from shoal.policy.goodput_options import ALLOTTED, WORTH_LESS, adapts, allotted, goodput_options
+from shoal.policy.shared_reasons import STRETCHED
 from shoal.solve.allotment import allot
 from shoal.solve.rank_shares import AHEAD, EXPONENT, by_weighted_speedup, rank_weight
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Weighted speed-up; ``exponent`` is that of usual speed-ups, ``ahead`` the ranks left to larger jobs.
+    """Weighted speed-up; ``exponent`` is that of usual speed-ups, ``ahead`` the ranks left free for larger jobs.
 
-    The other options are read where a job adapts: ``power`` of the speed-up, below 1 where the makespan matters,
-    ``restart`` what a change of seats costs, ``memory`` whether a model is remembered by what its jobs reported.
+    The other options count where a job adapts its batch size: ``power`` of the speed-up, below 1 where the makespan
+    matters, ``restart`` the cost of a change of seats in seconds, ``memory`` whether a job starts from what earlier
+    jobs of its model reported.
     """
 
+    reasons = (STRETCHED, ALLOTTED, WORTH_LESS)
+    tuning = TUNING
     exponent: float = EXPONENT
     ahead: float = AHEAD
     power: float = 1.0
@@ -54,7 +58,7 @@ class Rank:
             raise ValueError("restart must be a finite number of seconds, at least 0")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job; the next comes with the next arrival or departure."""
+        """Shares by rank; by goodput, and reviewed every interval, where a job may adapt its batch size."""
         if any(map(adapts, snapshot.specs)):
             return self._by_goodput(snapshot)
         fewest, lengths = fewest_and_lengths(snapshot)
@@ -64,13 +68,13 @@ class Rank:
         places[order] = np.arange(len(order), 0, -1)
         admitted = admit(snapshot, order)
         gpus = self._shares(snapshot, admitted, places.tolist())
-        return Decision(told(snapshot, admitted, gpus, "remaining work in one-GPU seconds", work))
+        return Decision(explain(snapshot, admitted, gpus, "remaining work in one-GPU seconds", work))
 
     def _by_goodput(self, snapshot: Snapshot) -> Decision:
-        found = prospects(snapshot, memory=self.memory, aware=True)
-        weighed_options = weighed(snapshot, found, self.restart, self.power)
-        menu = found.menu(weighed_options.worth)
-        verdicts = allotted(snapshot, found, menu, allot(menu), weighed_options.weights)
+        found = goodput_options(snapshot, memory=self.memory, aware=True)
+        weighed = weigh(snapshot, found, self.restart, self.power)
+        options = found.valued(weighed.worth)
+        verdicts = allotted(snapshot, found, options, allot(options), weighed.weights)
         return Decision(verdicts, round_end(snapshot.now, self.interval))
 
     def _shares(self, snapshot: Snapshot, admitted: Admitted, places: list[int]) -> Int32s:
@@ -94,6 +98,6 @@ def _curve(snapshot: Snapshot, admitted: Admitted, i: int, kind: str) -> Floats:
 
 
 def _speedup(curve: Floats, fewest: int) -> list[float]:
-    """The curve counted in what one GPU makes, by the average of the fewest a job runs on."""
+    """The curve over the rate of one GPU, taken as the average of the fewest GPUs that the job runs on."""
     speedup: list[float] = (curve * (fewest / max(float(curve[fewest]), 1e-300))).tolist()
     return speedup

@@ -1,13 +1,15 @@
-"""Rank on goodput: the shorter a job is among those there, the more its speed-up over a fair share counts.
+"""Rank on goodput: the shorter a job is among the live jobs, the more its speed-up over a fair share counts.
 
-Ours. Jobs are ranked by the time they have left on a fair share, and rank i weighs what heSRPT's shares come to for
-speed-ups like k^q. An option is worth weight × speed-up, less what a restart costs over the time the allocation is
-likely to last. Where not every job declares its work, they are ranked by levels of attained service instead: four times
-the service is a level, so that jobs do not pass each other all the time. On a cluster of several kinds an option is
-worth what it brings the job's end forward, the market over kinds, since there time left depends on the kind.
+Ours. Jobs are ranked by the time they have left on a fair share, and rank i has the weight of heSRPT's shares for
+speed-ups like k^q. An option is worth weight × speed-up, less the cost of a restart over the time that the allocation
+is likely to last. Where not every job declares its work, jobs are ranked by levels of attained service instead: a level
+is four times the service of the one before, so that jobs seldom overtake each other. On a cluster of several kinds an
+option is worth the time by which it brings the job's end forward (the market over kinds), since there the time left
+depends on the kind. A job past its declared work by ``overrun`` is taken to have declared half of it, and so on; before
+that it has no less than ``overrun`` of it left, since progress is not known more precisely.
 
 References: heSRPT (Berg et al., 2019) for the weights; Pollux (OSDI '21) and Sia (SOSP '23) for goodput by kind; the
-rest is this house's.
+rest is our own.
 """
 
 from dataclasses import dataclass
@@ -17,47 +19,45 @@ import numpy as np
 from shoal.core.arrays import Floats
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-from shoal.policy.goodput_options import Prospects
+from shoal.policy.goodput_options import OPTIONS, GoodputOptions, OptionsTuning
+from shoal.policy.tuning import constant
 from shoal.solve.allotment import STAY
 from shoal.solve.rank_shares import rank_weights
 
-SHORTEST_LEFT: Seconds = 30.0
-"""Jobs with less left than this rank alike: estimates of so little are noise."""
 
-OVERRUN = 0.02
-"""A job this much past its declared work, as a fraction of it, declared too little: its work is taken to be twice that,
-and so on. Before that it is taken to have no less left than this, since progress is known only so well."""
+@dataclass(frozen=True, slots=True)
+class RankTuning:
+    """Constants of rank on goodput."""
 
-UNPROFILED_LEFT: Seconds = 300.0
-"""What a job of which nothing was measured is taken to have left."""
+    shortest_left: float = constant(30.0, "seconds left below which jobs rank alike: such estimates are noise")
+    overrun: float = constant(0.02, "part of its declared work past which a job's work is taken to be twice as much")
+    unprofiled_left: float = constant(300.0, "seconds left of a job of which nothing was measured")
+    lasting: float = constant(300.0, "seconds for which an allocation is expected to last at most")
+    rank_exponent: float = constant(0.7, "exponent of speed-ups in the weights of jobs of known length")
+    level_exponent: float = constant(0.5, "the same where some length is unknown: weights differ less")
+    level_power: float = constant(0.5, "power of the speed-up in an option's worth where some length is unknown")
+    level_restart: float = constant(0.9, "factor on an option's worth for a restart where some length is unknown")
+    first_level: float = constant(600.0, "GPU-seconds of service up to which a job is on the lowest level")
+    late: float = constant(2.0, "times its duration on a fair share after which a job's weight rises")
+    late_on_kinds: float = constant(1.0, "the same on several kinds")
+    market_power: float = constant(0.7, "power of the speed in an option's worth on several kinds")
+    market_length: float = constant(0.25, "power of the length by which worth falls on several kinds")
+    options: OptionsTuning = OPTIONS
 
-LASTING: Seconds = 300.0
-"""An allocation is not counted on for longer: others come and go."""
 
-RANK_EXPONENT = 0.7
-LEVEL_EXPONENT, LEVEL_POWER, LEVEL_RESTART = 0.5, 0.5, 0.9
-"""For jobs of unknown length: weights that differ less, worth that saturates, and what a restart leaves of it."""
-
-FIRST_LEVEL = 600.0
-"""GPU-seconds of service up to which jobs are on the lowest level."""
-
-LATE, LATE_ON_KINDS = 2.0, 1.0
-"""How many times longer than on a fair share all along a job may be expected to take before it weighs more for it."""
-
-MARKET_POWER, MARKET_LENGTH = 0.7, 0.25
-"""On several kinds: how worth saturates in speed, and how it falls with length."""
+TUNING = RankTuning()
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """By job its weight, and by job and option what it is worth."""
+    """Weights by job, and worth by job and option."""
 
     weights: Floats
     worth: Floats
 
 
-def weighed(snapshot: Snapshot, found: Prospects, restart: Seconds, power: float) -> Weighed:
-    """Every option at its worth, by the rule that fits what is known."""
+def weigh(snapshot: Snapshot, found: GoodputOptions, restart: Seconds, power: float) -> Weighed:
+    """Weights and worth by the rule for what is known: by levels, by market over kinds, or by rank."""
     work = _remaining(snapshot)
     left = _left(found, work)
     if not np.isfinite(left).all():
@@ -68,73 +68,75 @@ def weighed(snapshot: Snapshot, found: Prospects, restart: Seconds, power: float
 
 
 def _remaining(snapshot: Snapshot) -> Floats:
-    """Work left, in the job's own unit; infinity where it is not declared."""
+    """Remaining work in each job's own unit; infinity where it is not declared."""
     columns = snapshot.columns
-    passed = np.divide(columns.done, (1.0 + OVERRUN) * columns.work, out=np.zeros(len(columns)), where=columns.work > 0)
+    passed = np.divide(
+        columns.done, (1.0 + TUNING.overrun) * columns.work, out=np.zeros(len(columns)), where=columns.work > 0
+    )
     work = columns.work * 2.0 ** np.ceil(np.log2(np.maximum(passed, 1.0)))
-    return np.maximum(work - columns.done, OVERRUN * work)
+    return np.maximum(work - columns.done, TUNING.overrun * work)
 
 
-def _left(found: Prospects, work: Floats) -> Floats:
+def _left(found: GoodputOptions, work: Floats) -> Floats:
     """Seconds left on a fair share; infinity where the work is not declared."""
     seconds = np.divide(work, found.fair, out=np.zeros(len(work)), where=found.fair > 0)
     guessed = ~found.known & np.isfinite(work)
-    return np.where(guessed, UNPROFILED_LEFT, np.maximum(seconds, SHORTEST_LEFT))
+    return np.where(guessed, TUNING.unprofiled_left, np.maximum(seconds, TUNING.shortest_left))
 
 
 def _by_rank(
-    snapshot: Snapshot, found: Prospects, work: Floats, left: Floats, restart: Seconds, power: float
+    snapshot: Snapshot, found: GoodputOptions, work: Floats, left: Floats, restart: Seconds, power: float
 ) -> Weighed:
-    weights = rank_weights(_places(-left), RANK_EXPONENT, 0.0) * _ageing(snapshot, found, work, left, LATE)
+    weights = rank_weights(_ranks(-left), TUNING.rank_exponent, 0.0) * _ageing(snapshot, found, work, left, TUNING.late)
     speedups = found.speedups
-    lasting = np.minimum(_seconds(found, work), LASTING)
+    lasting = np.minimum(_seconds(found, work), TUNING.lasting)
     moved = speedups * lasting / (lasting + restart)
     moved[:, STAY] = speedups[:, STAY]
     return Weighed(weights, weights[:, None] * moved**power)
 
 
-def _by_market(snapshot: Snapshot, found: Prospects, work: Floats, left: Floats, restart: Seconds) -> Weighed:
-    weights = _ageing(snapshot, found, work, left, LATE_ON_KINDS)
+def _by_market(snapshot: Snapshot, found: GoodputOptions, work: Floats, left: Floats, restart: Seconds) -> Weighed:
+    weights = _ageing(snapshot, found, work, left, TUNING.late_on_kinds)
     seconds = np.maximum(_seconds(found, work), 1.0)
     soonest = seconds.min(axis=1, initial=np.inf, where=found.rates > 0)
     soonest = np.where(np.isfinite(soonest), soonest, 1.0)
-    kept = 1.0 - restart / np.minimum(seconds + restart, max(LASTING, 2.0 * restart))
+    kept = 1.0 - restart / np.minimum(seconds + restart, max(TUNING.lasting, 2.0 * restart))
     kept[:, STAY] = 1.0
-    worth = (soonest[:, None] / seconds * kept) ** MARKET_POWER
-    return Weighed(weights, (weights * soonest**-MARKET_LENGTH)[:, None] * worth)
+    worth = (soonest[:, None] / seconds * kept) ** TUNING.market_power
+    return Weighed(weights, (weights * soonest**-TUNING.market_length)[:, None] * worth)
 
 
-def _by_levels(snapshot: Snapshot, found: Prospects, left: Floats) -> Weighed:
-    """By attained service; a job whose length is known stands on the level of that length."""
+def _by_levels(snapshot: Snapshot, found: GoodputOptions, left: Floats) -> Weighed:
+    """By levels of attained service; a job of known length is on the level of that length."""
     columns = snapshot.columns
     service = np.where(np.isfinite(left), left * found.fair_gpus, columns.attained)
-    level = np.floor(np.log2(np.maximum(service, FIRST_LEVEL) / FIRST_LEVEL) / 2.0)
-    weights = rank_weights(_places(-level), LEVEL_EXPONENT, 0.0)
-    worth = (found.speedups * LEVEL_RESTART) ** LEVEL_POWER
-    worth[:, STAY] = found.speedups[:, STAY] ** LEVEL_POWER
+    level = np.floor(np.log2(np.maximum(service, TUNING.first_level) / TUNING.first_level) / 2.0)
+    weights = rank_weights(_ranks(-level), TUNING.level_exponent, 0.0)
+    worth = (found.speedups * TUNING.level_restart) ** TUNING.level_power
+    worth[:, STAY] = found.speedups[:, STAY] ** TUNING.level_power
     return Weighed(weights, weights[:, None] * worth)
 
 
-def _places(key: Floats) -> Floats:
-    """Places from 1 for the least key; of equals the last to come is first."""
+def _ranks(key: Floats) -> Floats:
+    """Ranks from 1 for the least key; of equal jobs the last to arrive is first."""
     order = np.lexsort((-np.arange(len(key)), key))
     places = np.empty(len(key))
     places[order] = np.arange(1, len(key) + 1)
     return places
 
 
-def _seconds(found: Prospects, work: Floats) -> Floats:
-    """By job and option: seconds left there; what an unprofiled job has left is what every such job has."""
-    there = np.where(found.known, work, UNPROFILED_LEFT * found.fair)
+def _seconds(found: GoodputOptions, work: Floats) -> Floats:
+    """Seconds left by job and option; ``unprofiled_left`` on a fair share for a job that was never measured."""
+    there = np.where(found.known, work, TUNING.unprofiled_left * found.fair)
     seconds = np.full(found.rates.shape, np.inf)
     np.divide(np.broadcast_to(there[:, None], found.rates.shape), found.rates, out=seconds, where=found.rates > 0)
     return seconds
 
 
-def _ageing(snapshot: Snapshot, found: Prospects, work: Floats, left: Floats, late: float) -> Floats:
-    """A factor on the weight of jobs that will take more than ``late`` times what a fair share all along would have."""
+def _ageing(snapshot: Snapshot, found: GoodputOptions, work: Floats, left: Floats, late: float) -> Floats:
+    """Factor on the weight of a job expected to take more than ``late`` times its duration on a fair share."""
     columns = snapshot.columns
     alone = np.divide(columns.done + work, found.fair, out=np.full(len(left), np.inf), where=found.fair > 0)
-    alone = np.where(found.known, np.maximum(alone, SHORTEST_LEFT), UNPROFILED_LEFT)
+    alone = np.where(found.known, np.maximum(alone, TUNING.shortest_left), TUNING.unprofiled_left)
     ratio = (snapshot.now - columns.submitted + left) / alone
     return np.maximum(ratio / late, 1.0)

@@ -1,7 +1,7 @@
-"""What elastic policies of this house share: how long jobs would take on few GPUs, and saying what a share rests on.
+"""The second stage of elastic policies: dividing the free GPUs by a rule, and the verdicts for the shares.
 
-Stage one is ``admit``: the fewest GPUs to each in some order. What is left is then divided by ``divided``, kind by kind
-and among elastic jobs only, by whatever rule the policy has.
+Stage one is ``admission.admit``: the fewest GPUs to each job in some order. ``divided`` then divides the free GPUs,
+kind by kind and among elastic jobs only, by the policy's rule.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,18 +12,17 @@ from typing import TypeAlias
 import numpy as np
 
 from shoal.core.arrays import Floats, Int32s
-from shoal.core.decision import NumberColumn, ReasonCode, Verdicts
+from shoal.core.decision import Numbers, Verdicts
+from shoal.core.reasons import FITS, NO_ROOM, OUTRANKED
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
-from shoal.policy.elastic.max_min import Admitted
+from shoal.policy.elastic.admission import Admitted
+from shoal.policy.shared_reasons import STRETCHED
 from shoal.solve.afs_shares import Gains
 from shoal.solve.network_packing import packing_units, regulated
 
 Rule: TypeAlias = Callable[[Sequence[int], Sequence[Gains], Sequence[int], int], Sequence[int]]
-"""Divides GPUs: (positions, what each gains by how many, what each has, GPUs left) → what each then has."""
-
-_STRETCHED, _FITS = np.uint8(ReasonCode.STRETCHED), np.uint8(ReasonCode.FITS)
-_OUTRANKED, _NO_ROOM = np.uint8(ReasonCode.OUTRANKED), np.uint8(ReasonCode.NO_ROOM)
+"""Divides GPUs: (positions, gains by number of GPUs, GPUs of each job, free GPUs) → GPUs of each job after it."""
 
 
 @lru_cache(maxsize=4096)
@@ -32,14 +31,14 @@ def _gains(curve: bytes) -> Gains:
 
 
 def gains_of(curve: Floats) -> Gains:
-    """What one more GPU gains along a curve; remembered, since many jobs train the same model."""
+    """The gain of one more GPU along a curve; cached, since many jobs train the same model."""
     return _gains(curve.tobytes())
 
 
 def fewest_and_lengths(snapshot: Snapshot) -> tuple[Int32s, Floats]:
-    """By job: the fewest GPUs it would run on, and the seconds it then has left; infinity when that is not known.
+    """By job: the fewest GPUs it can run on, and the seconds it has left on them (infinity when not known).
 
-    Judged on the kind it holds, or else on the one it is fastest on.
+    Both are those on the kind it holds, or else on its fastest kind.
     """
     columns, jobs, names = snapshot.columns, snapshot.jobs, snapshot.cluster.kinds
     fewest, lengths = columns.min_gpus.copy(), columns.remaining_seconds.copy()
@@ -61,7 +60,7 @@ def fewest_and_lengths(snapshot: Snapshot) -> tuple[Int32s, Floats]:
 
 
 def divided(snapshot: Snapshot, admitted: Admitted, rule: Rule, *, packing: bool = False) -> Int32s:
-    """GPUs by job after the rule has divided what stage one left of each kind among its elastic jobs.
+    """GPUs by job after the rule has divided the free GPUs of each kind among its elastic jobs.
 
     With ``packing`` shares are then rounded to factors and multiples of the GPUs per machine, their total unchanged.
     """
@@ -79,7 +78,7 @@ def divided(snapshot: Snapshot, admitted: Admitted, rule: Rule, *, packing: bool
 def _packed(
     snapshot: Snapshot, kind: int, gains: Sequence[Gains], low: Sequence[int], shares: Sequence[int]
 ) -> Sequence[int]:
-    """The shares regulated; a job that the rounding would bring below its fewest GPUs keeps its share as it is."""
+    """The rounded shares; a job that rounding would bring below its fewest GPUs keeps its share."""
     machine = gcd(*(node.gpus for node in snapshot.cluster.nodes if node.kind == snapshot.cluster.kinds[kind]))
     units = packing_units(machine, max(shares))
     able = [at for at, share in enumerate(shares) if max((u for u in units if u <= share), default=0) >= low[at]]
@@ -90,29 +89,29 @@ def _packed(
     return answer
 
 
-def told(snapshot: Snapshot, admitted: Admitted, gpus: Int32s, name: str, key: Floats) -> Verdicts:
-    """Verdicts for shares that grew from the fewest GPUs, given in ascending ``key`` (called ``name``)."""
+def explain(snapshot: Snapshot, admitted: Admitted, gpus: Int32s, name: str, key: Floats) -> Verdicts:
+    """Verdicts for shares that grew from each job's fewest GPUs, given in ascending ``key`` (called ``name``)."""
     last, more = np.zeros(len(gpus)), np.zeros(len(gpus))
-    codes = np.where(gpus > 0, _FITS, _NO_ROOM)
+    codes = np.where(gpus > 0, FITS.code, NO_ROOM.code)
     for i, curve in admitted.curves.items():
         k = int(gpus[i])
         if k > admitted.low[i]:
             sooner = gains_of(curve).sooner
-            codes[i], last[i], more[i] = _STRETCHED, 100.0 * sooner[k - 1], 100.0 * max(sooner[k], 0.0)
+            codes[i], last[i], more[i] = STRETCHED.code, 100.0 * sooner[k - 1], 100.0 * max(sooner[k], 0.0)
     served = key[gpus > 0]
     cut = float(served.max()) if len(served) else np.inf
-    codes[(gpus == 0) & (key > cut)] = _OUTRANKED
-    numbers: dict[ReasonCode, tuple[NumberColumn, ...]] = {
-        ReasonCode.STRETCHED: (gpus, last, more),
-        ReasonCode.FITS: (int(gpus.sum()), snapshot.cluster.total_gpus),
-        ReasonCode.OUTRANKED: (name, key, cut),
-        ReasonCode.NO_ROOM: (snapshot.columns.min_gpus, _most_left(snapshot, admitted, gpus)),
+    codes[(gpus == 0) & (key > cut)] = OUTRANKED.code
+    numbers: Numbers = {
+        STRETCHED: (gpus, last, more),
+        FITS: (int(gpus.sum()), snapshot.cluster.total_gpus),
+        OUTRANKED: (name, key, cut),
+        NO_ROOM: (snapshot.columns.min_gpus, _most_left(snapshot, admitted, gpus)),
     }
     return explained(snapshot, gpus, codes, numbers, admitted.kinds)
 
 
 def _most_left(snapshot: Snapshot, admitted: Admitted, gpus: Int32s) -> int:
-    """The most GPUs of any one kind that nobody got."""
+    """The most GPUs of any one kind that no job got."""
     capacity = snapshot.cluster.capacity
     used = np.bincount(admitted.kinds[gpus > 0], weights=gpus[gpus > 0], minlength=len(capacity))
     return max((there - int(taken) for there, taken in zip(capacity, used, strict=True)), default=0)

@@ -19,12 +19,14 @@ from shoal.policy.base import check_round
 from shoal.policy.gavel.pairs import crowd_of, shared
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, seated
+from shoal.policy.gavel.reasons import REASONS
 from shoal.policy.gavel.sums import solved
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import most_for_the_money
 from shoal.solve.ratio_program import cheapest
 from shoal.solve.space_sharing import shared_cheapest
 
-SET_ASIDE = 0.1
+SET_ASIDE = TUNING.set_aside
 """Of the time until a deadline, for restarts; besides two rounds, for turns that come late."""
 
 
@@ -32,6 +34,8 @@ SET_ASIDE = 0.1
 class GavelCost:
     """Each job where it is cheapest, however long that takes."""
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0
@@ -57,6 +61,8 @@ class GavelCostSlo:
     more; if those left cannot all be met, the least throughput is given up. Either is said in the job's reason.
     """
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0

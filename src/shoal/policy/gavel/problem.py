@@ -8,12 +8,13 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.snapshot import Snapshot
 from shoal.policy.gavel.consolidation import localities
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import Localities, LocalShares
 from shoal.solve.prices import Filling, equal_share_speed, isolated_speed
 
 HOUR = 3600.0
 
-GOOD = 1e-6
+GOOD = TUNING.accepted_gap
 """Gap and residual, relative, up to which an answer is put in force."""
 
 

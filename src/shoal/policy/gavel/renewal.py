@@ -10,8 +10,9 @@ from shoal.core.snapshot import Snapshot
 from shoal.policy.gavel.carry import GavelCarry, carried_over
 from shoal.policy.gavel.problem import ShareProblem, Shares
 from shoal.policy.gavel.rounds import NOBODY, Cells, cells_of
+from shoal.policy.gavel.tuning import TUNING
 
-NOTHING = 1e-6
+NOTHING = TUNING.least_share
 """A smaller share of time is none: it would take a million rounds to be worth one."""
 
 

@@ -14,6 +14,8 @@ from shoal.policy.base import check_round
 from shoal.policy.gavel.pairs import crowd_of, shared
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, seated, shares_of
+from shoal.policy.gavel.reasons import REASONS
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import first_come, most_throughput, shortest_first
 from shoal.solve.linear_objectives import TimeShares, fifo, maximise_throughput, shortest_job_first
 from shoal.solve.space_sharing import shared_throughput
@@ -23,6 +25,8 @@ from shoal.solve.space_sharing import shared_throughput
 class GavelFifo:
     """First in, first out, each on its fastest kind as far as that goes; weights do not count."""
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0
@@ -51,6 +55,8 @@ class GavelFifo:
 class GavelShortest:
     """Shortest job first: the one that could be done first gets its fastest kind, the others follow by length."""
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     round: float = 360.0
     fills: ClassVar[bool] = True
@@ -77,6 +83,8 @@ class GavelThroughput:
     Progress is in each job's own unit, so throughput is counted in GPUs of the kind that is fastest for the job.
     """
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0

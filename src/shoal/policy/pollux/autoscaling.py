@@ -1,10 +1,9 @@
 """How many GPUs a job is worth renting: by its goodput, by its throughput alone, or by what waiting for it is worth.
 
-Pure functions of what jobs' agents report and of what a cloud offers at what price. What one may rely on: an answer is
-never above what is on offer, and more than was rented for the job before only up to what it can use and to twice the
-GPUs it was ever tried on, since nothing measured stands behind a forecast beyond. On one kind it is never less than
-before: nodes go back when jobs end. A job whose batch size is its owner's is rented what it asks for, one that has not
-reported yet the fewest it can begin with.
+Pure functions of the reports of jobs' agents and of a cloud's offers and prices. An answer is never above what is on
+offer; it exceeds what was rented for the job before only up to what it can use and to twice the GPUs it was ever tried
+on, since no measurement supports a forecast beyond that. On one kind it is never less than before: nodes are given
+back when jobs end. A job of fixed batch size is rented what it requests, one that has not reported yet its fewest GPUs.
 
 References: Qiao et al., "Pollux", OSDI 2021, §5.4.1 (by goodput); Or et al., "Resource Elasticity in Distributed Deep
 Learning", MLSys 2020 (by throughput); Everett, "Generalized Lagrange Multiplier Method", Operations Research 1963 (by
@@ -27,12 +26,12 @@ from shoal.perf.goodput import best
 from shoal.policy.goodput_options import adapts
 
 _SOON: Seconds = 1.0
-"""A job that has only come is thought to stay at least so long."""
+"""Least expected remaining time of a job that has just arrived, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """Nodes of one kind that can be rented; the price is in dollars per GPU-hour, None where nobody said."""
+    """Nodes of one kind that can be rented; the price is in dollars per GPU-hour, None if unknown."""
 
     kind: str
     node_gpus: int
@@ -42,9 +41,9 @@ class NodeOffer:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A live job: its specification, what its agent last reported, and the GPUs rented for it so far.
+    """A live job: its specification, its agent's last report, and the GPUs rented for it so far.
 
-    ``growing`` says that it was worth more than could be rented in one step.
+    ``growing``: the rule wanted more than could be rented in one step.
     """
 
     spec: JobSpec
@@ -55,10 +54,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class ScalingCurve:
-    """How fast a job would go on ascending ``sizes`` in GPUs, all ``rates`` above 0, and place ``at`` where it is.
+    """A job's ``rates``, all above 0, by ascending ``sizes`` in GPUs; ``at`` is the index of its present size.
 
-    A node has ``node_gpus`` and is paid for ``boot`` seconds before it can be used. ``growing`` says that the job was
-    on its way to more; ``age`` is how long ago it came.
+    A node has ``node_gpus`` and is paid for ``boot`` seconds before it can be used. ``growing``: the rule wanted more
+    than the last step allowed. ``age``: seconds since the job arrived.
     """
 
     sizes: Indices
@@ -71,15 +70,15 @@ class ScalingCurve:
 
     @property
     def node(self) -> int:
-        """The place of one node, or of the most that fit into it."""
-        return _place(self.sizes, self.node_gpus)
+        """The index of one node, or of the largest size within it."""
+        return _index(self.sizes, self.node_gpus)
 
 
 class RentRule(Protocol):
     """How many GPUs to rent for a job."""
 
     def step(self, job: ScalingCurve) -> int:
-        """The place in its sizes to go to from where it is, never back."""
+        """The index of the size to rent, at least that of the present one."""
         ...
 
 
@@ -87,8 +86,8 @@ class RentRule(Protocol):
 class GoodputRule:
     """Rent more once GPUs do more than ``above`` of what they ideally would, until they do about ``to`` of it.
 
-    Ideally all do as much as those of a single ``node``, since nothing smaller can be rented; or, with ``ideal=gpu``
-    as in the paper's formula, as one that has nobody to wait for.
+    Ideally each does as much as those of a single ``node``, since nothing smaller can be rented; or, with ``ideal=gpu``
+    as in the paper's formula, as a GPU on its own.
     """
 
     above: float = 2.0 / 3.0
@@ -102,7 +101,7 @@ class GoodputRule:
             raise ValueError("ideal must be node or gpu")
 
     def step(self, job: ScalingCurve) -> int:
-        """To the size whose goodput is nearest to ``to`` of the ideal; the largest of equals."""
+        """The index of the size whose goodput is nearest to ``to`` of the ideal; the largest of equals."""
         each = job.rates / job.sizes
         share = each / each[job.node if self.ideal == "node" else 0]
         if not (job.growing or share[job.at] > self.above):
@@ -112,9 +111,9 @@ class GoodputRule:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputRule:
-    """Rent more while each further GPU adds at least ``gain`` of what a GPU of those there are does.
+    """Rent more while each further GPU adds at least ``gain`` of the throughput of a present one.
 
-    Meant for agents that know of throughput only; 0.1 is the default of the authors' code.
+    Meant for agents that know only throughput; 0.1 is the default of the authors' code.
     """
 
     gain: float = 0.1
@@ -124,7 +123,7 @@ class ThroughputRule:
             raise ValueError("gain must be from 0 to 1")
 
     def step(self, job: ScalingCurve) -> int:
-        """On until the first size that gains too little over the one before."""
+        """The index before that of the first size that gains too little."""
         sizes, rates = job.sizes, job.rates
         gains = np.diff(rates) / np.diff(sizes) / (rates[:-1] / sizes[:-1])
         stop = np.flatnonzero(gains[job.at :] < self.gain)
@@ -133,16 +132,16 @@ class ThroughputRule:
 
 @dataclass(frozen=True, slots=True)
 class ValueRule:
-    """Rent what makes rent and waiting together least, if an hour of waiting is worth ``hour`` node-hours.
+    """Rent what minimises the sum of rent and waiting, an hour of waiting being worth ``hour`` node-hours.
 
-    A useful sample on n nodes costs (n + v)/goodput(n), v being ``hour``. Which n that is least for at one moment says
-    nothing of any other, so a training costs least, rent and waiting together, if it is least at every moment: nothing
-    need be known of what is to come. If the training then takes T hours, none that takes no longer rents for less, or
-    it would cost less together, too. That is Everett's theorem, and says that the rule wastes nothing as far as goodput
-    is told right and changes are free.
+    A useful sample on n nodes costs (n + v)/goodput(n), v being ``hour``. The n that minimises it at one moment does
+    not depend on any other moment, so a training costs least, rent and waiting together, if n does so at every moment:
+    the future need not be known. If the training then takes T hours, none that takes no longer rents for less, or it
+    would cost less in sum, too. That is Everett's theorem: the rule wastes nothing as far as goodput is reported
+    correctly and changes are free.
 
     They are not: a job that changes waits ``restart`` seconds on all its nodes, and new nodes are paid for while they
-    boot. A job is thought to go on for as long as it has been there, as in Pollux, and a change must pay within that.
+    boot. A job is expected to run for as long again as its age, as in Pollux, and a change must pay within that time.
     """
 
     hour: float = 5.5
@@ -155,7 +154,7 @@ class ValueRule:
             raise ValueError("restart must be a finite number of seconds, at least 0")
 
     def step(self, job: ScalingCurve) -> int:
-        """To where a useful sample costs least, rent and waiting together; the fewest of equals."""
+        """The index of the size on which a useful sample costs least, rent and waiting together."""
         sizes, rates = job.sizes[job.at :], job.rates[job.at :]
         burden = sizes + self.hour * job.node_gpus
         if not job.growing:
@@ -167,10 +166,10 @@ class ValueRule:
 def wanted(
     rule: RentRule, need: Need, offers: Sequence[NodeOffer], age: Seconds = inf, boot: Seconds = 0.0
 ) -> tuple[str, Need] | None:
-    """The kind of GPUs to rent for a job that came so long ago, and the job with how many; nodes boot for ``boot``.
+    """The kind to rent for a job that arrived ``age`` seconds ago, and the job with its new number of GPUs.
 
-    None where nothing on offer would do. The kind is the one on which a node does most for its price, and before that
-    is known the first on offer.
+    None if no offer suffices. The kind is the one with the most goodput of a node for its price; the first on offer
+    before that is known. ``boot``: seconds that a node takes to boot.
     """
     spec, report, limits = need.spec, need.report, need.spec.limits
     fewest = spec.min_gpus if adapts(spec) else spec.gpus
@@ -182,30 +181,30 @@ def wanted(
     offer = max(enough, key=lambda o: _worth(o, limits, report))
     sizes = _sizes(offer, fewest, spec.max_gpus)
     rates = _rates(offer, limits, report, sizes)
-    usable = int(np.argmin(np.append(rates > 0, False)))  # the batch limits leave no more GPUs a sample each
+    usable = int(np.argmin(np.append(rates > 0, False)))  # beyond, the batch limits leave some GPU without a sample
     if not usable:
         return offer.kind, replace(need, rented=max(fewest, need.rented))
     sizes, rates = sizes[:usable], rates[:usable]
-    at = _place(sizes, need.rented)
+    at = _index(sizes, need.rented)
     goal = sizes[rule.step(ScalingCurve(sizes, rates, at, offer.node_gpus, need.growing, age, boot))]
     within = sizes[sizes <= max(2 * report.seen_gpus, need.rented, fewest)]
     return offer.kind, replace(need, rented=int(min(goal, within[-1])), growing=bool(goal > within[-1]))
 
 
-def _place(sizes: Indices, gpus: int) -> int:
-    """Where the largest of ascending sizes within so many GPUs is, or the first."""
+def _index(sizes: Indices, gpus: int) -> int:
+    """The index of the largest of ascending sizes that is at most ``gpus``, or 0."""
     return max(int(np.searchsorted(sizes, gpus, side="right")) - 1, 0)
 
 
 def _sizes(offer: NodeOffer, fewest: int, most: int) -> Indices:
-    """Parts of a node, and whole nodes."""
+    """Numbers of GPUs from ``fewest`` to ``most``: parts of a node, and whole nodes."""
     node = offer.node_gpus
     every = [*range(1, node), *(n * node for n in range(1, offer.nodes + 1))]
     return np.array(sorted({fewest, *(n for n in every if fewest <= n <= most)}), dtype=np.intp)
 
 
 def _rates(offer: NodeOffer, limits: BatchLimits, report: GoodputReport, sizes: Indices) -> Floats:
-    """Goodput at the best batch for each size; 0 on a kind the report says nothing of."""
+    """Goodput at the best batch for each size; 0 on a kind that the report does not have."""
     fit = dict(report.fits).get(offer.kind)
     if fit is None:
         return np.zeros(len(sizes))
@@ -214,7 +213,7 @@ def _rates(offer: NodeOffer, limits: BatchLimits, report: GoodputReport, sizes: 
 
 
 def _worth(offer: NodeOffer, limits: BatchLimits, report: GoodputReport) -> float:
-    """Goodput of a node for what it costs."""
+    """Goodput of a node per unit of its price."""
     price = 1.0 if offer.price_per_hour is None else max(offer.price_per_hour, 1e-9)
     node = np.array([offer.node_gpus], dtype=np.intp)
     return float(_rates(offer, limits, report, node)[0]) / (price * offer.node_gpus)

@@ -1,15 +1,15 @@
 """Pollux: GPUs and nodes for every job so that the power mean of their speed-ups over a fair share is highest.
 
 A job's speed-up is its goodput on an allocation over that on a fair share; a change of allocation scales it by
-(T − Rδ)/(T + δ), T the job's age, R its re-allocations so far and δ what one costs. At most one job that spans nodes
+(T − Rδ)/(T + δ), T the job's age, R its re-allocations so far and δ the cost of one. At most one job that spans nodes
 sits on a node, and a job gets at most twice the GPUs it has ever had. A job that gets nothing counts with a speed-up of
-``FLOOR``: the power mean of p < 0 would otherwise be 0 as soon as one job waits, and say nothing of the others.
-Allocations are made anew whenever a job comes, ends or can use more than before, and ``interval`` seconds after the
-last time. That is ours: with ``when=interval``, the paper's, they are made every ``interval`` seconds, and in between
-nobody moves, newcomers wait and freed GPUs idle.
+``floor``: the power mean of p < 0 would otherwise be 0 as soon as one job waits, whatever the others get. GPUs are
+allotted afresh whenever a job arrives, ends or can use more than before, and ``interval`` seconds after the last
+allotment. That is ours: with ``when=interval``, the paper's, it happens every ``interval`` seconds, and in between no
+job moves, new jobs wait and freed GPUs idle.
 
 The search is near-exact with a bound on what it may have missed (``solve.allotment``); ``search=genetic`` is the
-population-based search of the paper. With ``types=off`` all GPUs are taken to be of one kind, as the paper's are.
+population-based search of the paper. With ``types=off`` all GPUs count as of one kind, as in the paper.
 
 References: Qiao et al., "Pollux", OSDI 2021, §4.2; Jayaram Subramanya et al., "Sia", SOSP 2023, for kinds.
 """
@@ -20,28 +20,47 @@ from math import isfinite
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.decision import Decision, ReasonCode, Verdicts
+from shoal.core.decision import Decision, Verdicts
 from shoal.core.job import ADAPTIVE
+from shoal.core.reasons import LEASED
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import check_round, infeasible_refusals, round_end
-from shoal.policy.goodput_options import Prospects, adapts, allotted, prospects
+from shoal.policy.goodput_options import (
+    ALLOTTED,
+    OPTIONS,
+    WORTH_LESS,
+    GoodputOptions,
+    OptionsTuning,
+    adapts,
+    allotted,
+    goodput_options,
+)
+from shoal.policy.shared_reasons import ALLOTTED_LATER
+from shoal.policy.tuning import constant
 from shoal.solve.allotment import STAY, Allotment, AllotmentOptions, allot
 from shoal.solve.genetic_search import evolve
 
-FLOOR = 0.05
-"""The speed-up an unserved job counts with, a twentieth of a fair share; a served one counts with a little more."""
 
-STEEPEST = 1e6
-"""The most an unserved job's term may be of a fair share's: with a steep p the floor rises so that it is no more."""
+@dataclass(frozen=True, slots=True)
+class PolluxTuning:
+    """Constants of Pollux."""
 
-_LEASED, _LATER = np.uint8(ReasonCode.LEASED), np.uint8(ReasonCode.ALLOTTED_LATER)
+    floor: float = constant(
+        0.05, "speed-up that a job without GPUs counts with; a served job counts with a little more"
+    )
+    steepest: float = constant(
+        1e6, "most that the term of a job without GPUs is over a fair share's; p raises the floor"
+    )
+    options: OptionsTuning = OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
 class Pollux:
-    """The highest power mean of speed-ups; ``p`` is the fairness knob, lower being fairer."""
+    """The highest power mean of speed-ups; the lower ``p``, the fairer."""
 
+    reasons = (ALLOTTED, WORTH_LESS, ALLOTTED_LATER)
+    tuning = PolluxTuning()
     p: float = -1.0
     interval: float = 60.0
     when: str = "events"
@@ -53,7 +72,7 @@ class Pollux:
     def __post_init__(self) -> None:
         if not isfinite(self.p):
             raise ValueError("p must be a finite number; -1 is the paper's, 1 the plain mean")
-        check_round(self.interval)
+        check_round(self.interval, "interval")
         if self.when not in ("events", "interval"):
             raise ValueError("when must be events or interval")
         if not (isfinite(self.restart) and self.restart >= 0.0):
@@ -64,47 +83,48 @@ class Pollux:
             raise ValueError("search must be exact or genetic")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job; everyone's is thought over after ``interval`` seconds at the latest."""
+        """Verdicts of an allotment, or of the last one until the next is due; reviewed within ``interval`` seconds."""
         due = self.settled_until(snapshot)
         if due is not None:
-            return Decision(_as_they_are(snapshot, due), due, due)
-        found, menu, allotment = self.allotment(snapshot)
-        verdicts = allotted(snapshot, found, menu, allotment, np.ones(len(found.fair)))
+            return Decision(_unchanged(snapshot, due), due, due)
+        found, options, allotment = self.allotment(snapshot)
+        verdicts = allotted(snapshot, found, options, allotment, np.ones(len(found.fair)))
         if self.when == "events":
             return Decision(verdicts, snapshot.now + self.interval)
         due = round_end(snapshot.now, self.interval)
         return Decision(verdicts, due, due)
 
     def settled_until(self, snapshot: Snapshot) -> Seconds | None:
-        """When GPUs are next allotted anew; None if that is now."""
+        """The time of the next allotment; None if it is due now."""
         due = snapshot.carry
         if self.when == "events" or not isinstance(due, float) or snapshot.now >= due or snapshot.sharing:
             return None
         return due
 
-    def allotment(self, snapshot: Snapshot) -> tuple[Prospects, AllotmentOptions, Allotment]:
-        """Who is to get what, out of what, with the bound on how much better it could be."""
+    def allotment(self, snapshot: Snapshot) -> tuple[GoodputOptions, AllotmentOptions, Allotment]:
+        """The options, the same with their worth, and the choice among them with a bound on the best one."""
         genetic = self.search == "genetic"
-        found = prospects(snapshot, memory=self.memory, aware=self.types == "aware", every=genetic)
-        menu = found.menu(self._worth(snapshot, found))
+        found = goodput_options(snapshot, memory=self.memory, aware=self.types == "aware", every=genetic)
+        options = found.valued(self._worth(snapshot, found))
         if not genetic:
-            return found, menu, allot(menu)
-        return found, menu, evolve(menu, found.spread, snapshot.seed + snapshot.cycle)
+            return found, options, allot(options)
+        return found, options, evolve(options, found.spread, snapshot.seed + snapshot.cycle)
 
     @property
     def _floor(self) -> float:
-        return max(FLOOR, STEEPEST ** (1.0 / self.p)) if self.p < 0 else FLOOR
+        floor = self.tuning.floor
+        return max(floor, self.tuning.steepest ** (1.0 / self.p)) if self.p < 0 else floor
 
     def power_mean(self, value: float, count: int) -> float:
-        """The power mean of so many jobs' speed-ups, when what they got is worth this together."""
+        """The power mean of ``count`` jobs' speed-ups, the sum of the worth of what they got being ``value``."""
         if not count:
             return 0.0
         if self.p == 0:
             return float(self._floor * np.exp(value / count))
         return float((self._floor**self.p + np.sign(self.p) * value / count) ** (1.0 / self.p))
 
-    def _worth(self, snapshot: Snapshot, found: Prospects) -> Floats:
-        """What each option adds to the sum under the power mean over having nothing; never below 0."""
+    def _worth(self, snapshot: Snapshot, found: GoodputOptions) -> Floats:
+        """By job and option: what it adds to the sum under the power mean, compared with no GPUs; at least 0."""
         speedups = found.speedups * _reallocation(snapshot, self.restart)[:, None]
         speedups[:, STAY] = found.speedups[:, STAY]
         floor = self._floor
@@ -116,7 +136,7 @@ class Pollux:
 
 
 def _reallocation(snapshot: Snapshot, restart: Seconds) -> Floats:
-    """By job the factor on its speed-up if its seats change; 1 for a job that has none."""
+    """By job: the factor on its speed-up if its seats change; 1 for a job that has none."""
     columns = snapshot.columns
     age = np.maximum(snapshot.now - columns.submitted, 0.0)
     moves = np.maximum(columns.incarnation - 1, 0)
@@ -124,15 +144,15 @@ def _reallocation(snapshot: Snapshot, restart: Seconds) -> Floats:
     return np.where(columns.held > 0, factor, 1.0)
 
 
-def _as_they_are(snapshot: Snapshot, due: Seconds) -> Verdicts:
-    """Everyone keeps what it has until the next allocation."""
+def _unchanged(snapshot: Snapshot, due: Seconds) -> Verdicts:
+    """Verdicts under which each job keeps what it has until the next allotment."""
     columns = snapshot.columns
     running = columns.held > 0
     verdicts = Verdicts(
         snapshot,
         gpus=columns.held,
-        codes=np.where(running, _LEASED, _LATER),
-        numbers={ReasonCode.LEASED: (due,), ReasonCode.ALLOTTED_LATER: (due,)},
+        codes=np.where(running, LEASED.code, ALLOTTED_LATER.code),
+        numbers={LEASED: (due,), ALLOTTED_LATER: (due,)},
         batches={i: ADAPTIVE for i in np.flatnonzero(running).tolist() if adapts(snapshot.specs[i])},
     )
     return verdicts.overruled(infeasible_refusals(snapshot, columns.held))

@@ -1,0 +1,120 @@
+"""Reasons of verdicts: a template of a sentence, and the numbers that fill it in.
+
+This module has the templates that any policy or placer may use. A policy declares further ones in its own module and
+lists them in its class attribute ``reasons``.
+"""
+
+import re
+import string
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+Number: TypeAlias = float | str
+
+FIRST_OWN_CODE = 64
+"""The lowest code for templates of policies that are not part of Shoal."""
+
+_FIELD = re.compile(r"{([^}:]+)[^}]*}")
+_ONE = re.compile(r"(?<![\d,.])1 GPUs\b")
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonTemplate:
+    """A sentence with fields named after their numbers: ``"waits: needs {GPUs it needs:,.0f} GPUs"``.
+
+    ``code`` identifies the template in columns of verdicts and in their digests, so a template keeps its code from
+    version to version. Codes below `FIRST_OWN_CODE` are Shoal's own; a user's policy takes codes from there to 255.
+    The sentence of a refusal begins with "waits" or "cannot".
+    """
+
+    code: int
+    """Stored as numpy's ``uint8``, so that ``np.where(mask, A.code, B.code)`` is a column of codes."""
+    name: str
+    text: str = field(compare=False)
+    numbers: tuple[str, ...] = field(init=False, compare=False)
+    """What each number is, in the order in which a `Reason` has them: that of the text."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.code <= 255:
+            raise ValueError(f"reason {self.name}: its code must be from 0 to 255, not {self.code}")
+        names = [name for _, name, _, _ in string.Formatter().parse(self.text) if name is not None]
+        if any(not name or name.isdecimal() for name in names):
+            raise ValueError(f"reason {self.name}: each field of its text must say what the number is: {self.text!r}")
+        object.__setattr__(self, "code", np.uint8(self.code))
+        object.__setattr__(self, "numbers", tuple(dict.fromkeys(names)))
+
+    @property
+    def outline(self) -> str:
+        """The text with the name of each number in brackets in place of the number."""
+        return _FIELD.sub(r"[\1]", self.text)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the sentence is that of a refusal."""
+        return self.text.startswith(("waits", "cannot"))
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A template and the numbers of one job; the sentence is formatted on demand."""
+
+    template: ReasonTemplate
+    numbers: tuple[Number, ...] = ()
+
+    def sentence(self) -> str:
+        """The template's text with the numbers in it."""
+        named = dict(zip(self.template.numbers, self.numbers, strict=True))
+        return _ONE.sub("1 GPU", self.template.text.format_map(named))
+
+
+_T = ReasonTemplate
+
+IN_TURN = _T(
+    0,
+    "IN_TURN",
+    "runs: its {what jobs are ordered by} is {its value:,.6g}, within the {value of the last job served:,.6g} up to"
+    " which jobs are served",
+)
+FITS = _T(1, "FITS", "runs: it fits, {GPUs in use:,.0f} of {GPUs of the cluster:,.0f} GPUs are in use")
+LEASED = _T(3, "LEASED", "keeps its GPUs: its lease runs until t = {end of the lease in seconds:,.6g} s")
+KEPT_SEATS = _T(
+    8,
+    "KEPT_SEATS",
+    "keeps its {GPUs held:,.0f} GPUs: {GPUs granted:,.0f} could not be seated ({free GPUs:,.0f} free, largest block"
+    " {most free GPUs on one node:,.0f})",
+)
+OUTRANKED = _T(
+    20,
+    "OUTRANKED",
+    "waits: its {what jobs are ordered by} is {its value:,.6g}; jobs up to {value of the last job served:,.6g} take"
+    " the GPUs",
+)
+NO_ROOM = _T(22, "NO_ROOM", "waits: needs {GPUs it needs:,.0f} GPUs; {GPUs left:,.0f} left when its turn comes")
+TOO_LARGE = _T(
+    23,
+    "TOO_LARGE",
+    "cannot run: needs {GPUs it needs:,.0f} GPUs of one kind; the most this cluster has is "
+    "{most GPUs of a usable kind:,.0f}",
+)
+NO_KIND = _T(24, "NO_KIND", "cannot run: none of the cluster's GPU types ({the cluster's kinds}) is one it can use")
+FRAGMENTED = _T(
+    25,
+    "FRAGMENTED",
+    "waits: fragmented, {free GPUs:,.0f} GPUs free, largest block {most free GPUs on one node:,.0f}; needs "
+    "{GPUs granted:,.0f}",
+)
+STOPPING = _T(28, "STOPPING", "waits: its last run is still being stopped")
+PARTNER_UNSEATED = _T(29, "PARTNER_UNSEATED", "waits: the job it was to share GPUs with ({the other job}) has no seat")
+IN_WORDS = _T(40, "IN_WORDS", "{the whole sentence}")
+
+_GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
+_REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED)
+GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS)
+"""The templates of this module, in order of their codes."""
+
+
+def in_words(text: str) -> Reason:
+    """A reason given as a whole sentence, for which no template is declared."""
+    return Reason(IN_WORDS, (text,))

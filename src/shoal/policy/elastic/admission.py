@@ -1,0 +1,79 @@
+"""The first stage of elastic policies: which jobs run at all, each on the fewest GPUs it can run on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.arrays import Floats, Indices, Int8s, Int32s
+from shoal.core.snapshot import Snapshot
+from shoal.solve.first_fit import first_fit
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The jobs that run: by job its fewest GPUs (0: none) and kind (−1: none); by kind the GPUs then free.
+
+    ``curves`` holds, for each elastic job admitted, its rate by number of GPUs on its kind.
+    """
+
+    low: Int32s
+    kinds: Int8s
+    free: tuple[int, ...]
+    curves: Mapping[int, Floats]
+
+
+def admit(snapshot: Snapshot, order: Indices) -> Admitted:
+    """Give each job in order the fewest GPUs it can run on; a job for which too few are left is passed over.
+
+    On a cluster of several kinds a running job stays on its kind, a rigid one takes the fastest kind with enough free
+    GPUs, and an elastic one the kind where its rate times its likely share is highest.
+    """
+    columns, jobs, kind_names = snapshot.columns, snapshot.jobs, snapshot.cluster.kinds
+    elastic = columns.min_gpus < columns.max_gpus
+    fewest = np.where(columns.speeds > 0, columns.min_gpus[:, None], np.int32(0))
+    # Speeds are those of the requested gang: an elastic job that is too wide as requested may run on fewer GPUs.
+    for i, k in np.argwhere(elastic[:, None] & (columns.speeds <= 0)).tolist():
+        fewest[i, k] = _first_positive(snapshot.perf.curve(jobs.at(i), kind_names[k]), int(columns.min_gpus[i]))
+    while True:
+        low, kinds, free = _taken(snapshot, order, fewest)
+        chosen = np.flatnonzero(elastic & (low > 0)).tolist()
+        curves = {i: snapshot.perf.curve(jobs.at(i), kind_names[kinds[i]]) for i in chosen}
+        idle = [i for i, curve in curves.items() if not curve[low[i]] > 0]
+        if not idle:
+            return Admitted(low, kinds, free, curves)
+        for i in idle:
+            fewest[i, kinds[i]] = _first_positive(curves[i], int(low[i]))
+
+
+def _first_positive(curve: Floats, least: int) -> int:
+    counts = np.flatnonzero(curve[least:] > 0)
+    return least + int(counts[0]) if len(counts) else 0
+
+
+def _taken(snapshot: Snapshot, order: Indices, fewest: Int32s) -> tuple[Int32s, Int8s, tuple[int, ...]]:
+    columns, capacity = snapshot.columns, snapshot.cluster.capacity
+    low = np.zeros(len(columns), dtype=np.int32)
+    kinds = np.full(len(columns), -1, dtype=np.int8)
+    if len(capacity) == 1:
+        line = order[fewest[order, 0] > 0]
+        chosen = line[first_fit(fewest[line, 0], capacity[0])]
+        low[chosen], kinds[chosen] = fewest[chosen, 0], 0
+        return low, kinds, (capacity[0] - int(low.sum()),)
+    free, speeds, current = list(capacity), columns.speeds.tolist(), columns.kind.tolist()
+    elastic, wanted = (columns.min_gpus < columns.max_gpus).tolist(), fewest.tolist()
+    for i in order.tolist():
+        room = [k for k, want in enumerate(wanted[i]) if 0 < want <= free[k]]
+        if not room:
+            continue
+        k = current[i]
+        if k not in room:
+            share = [
+                c / (c - f + w) if elastic[i] and w else 1.0 for c, f, w in zip(capacity, free, wanted[i], strict=True)
+            ]
+            k = max(room, key=lambda k: (speeds[i][k] * share[k], share[k], -k))
+        low[i], kinds[i] = wanted[i][k], k
+        free[k] -= wanted[i][k]
+        if not any(free):
+            break
+    return low, kinds, tuple(free)

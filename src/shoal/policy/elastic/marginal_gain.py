@@ -1,0 +1,73 @@
+"""GPUs one by one to the job that gains most by one more: what Optimus and SLAQ share.
+
+Between reviews no job gives up a GPU to a higher bid. At a review, too, a GPU that a job holds counts a little more,
+since moving it costs two restarts.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.arrays import Floats
+from shoal.core.decision import Verdicts
+from shoal.core.reasons import FITS, NO_ROOM, ReasonTemplate
+from shoal.core.snapshot import Snapshot
+from shoal.policy.base import explained
+from shoal.policy.elastic.admission import Admitted
+from shoal.policy.tuning import constant
+from shoal.solve.marginal_gain import best_units
+
+MARGINAL_GAIN = ReasonTemplate(
+    5,
+    "MARGINAL_GAIN",
+    "runs on {GPUs granted:,.0f} GPUs: its last one was worth {gain of its last GPU:,.4g}, the next bidder's "
+    "{largest gain refused:,.4g}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingTuning:
+    """Factors on the gain of a GPU that a job holds already."""
+
+    at_review: float = constant(1.1, "factor on a held GPU's gain at a review: about a restart's cost in an interval")
+    between: float = constant(1e6, "the same between reviews; no other bid is so much higher")
+
+    def factor(self, review: bool) -> float:
+        """The factor at a review, or between two."""
+        return self.at_review if review else self.between
+
+
+HOLDING = HoldingTuning()
+
+
+def by_marginal_gain(
+    snapshot: Snapshot, admitted: Admitted, worth: Callable[[int, Floats], Floats], holding: float
+) -> Verdicts:
+    """Verdicts after giving the free GPUs, one by one, to the elastic job whose ``worth`` rises most by one more.
+
+    ``worth(i, rates)`` is the worth of each of these rates to job i; it must not fall where the rate rises.
+    ``holding`` is the factor on the gain of GPUs that a job holds already.
+    """
+    columns, gpus = snapshot.columns, admitted.low.copy()
+    last, refused = np.zeros(len(columns)), np.zeros(len(columns))
+    for k, free in enumerate(admitted.free):
+        bidders = [i for i in admitted.curves if admitted.kinds[i] == k] if free else []
+        bids = []
+        for i in bidders:
+            least = int(admitted.low[i])
+            bid = np.diff(worth(i, admitted.curves[i][least : min(int(columns.max_gpus[i]), least + free) + 1]))
+            if columns.kind[i] == k:
+                bid[: max(int(columns.held[i]) - least, 0)] *= holding
+            bids.append(bid)
+        bought = best_units(bids, free)
+        gpus[bidders] += bought.counts.astype(np.int32)
+        last[bidders], refused[bidders] = bought.last, bought.refused
+    codes = np.where(gpus > admitted.low, MARGINAL_GAIN.code, FITS.code)
+    codes[gpus == 0] = NO_ROOM.code
+    numbers = {
+        MARGINAL_GAIN: (gpus, last, refused),
+        FITS: (int(gpus.sum()), snapshot.cluster.total_gpus),
+        NO_ROOM: (columns.min_gpus, max(admitted.free, default=0)),
+    }
+    return explained(snapshot, gpus, codes, numbers, admitted.kinds)
