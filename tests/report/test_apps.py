@@ -9,7 +9,8 @@ from shoal.core.topology import parse_cluster
 from shoal.report.apps import app_table
 from shoal.report.history import read_history
 from shoal.report.metrics import job_table, summarize
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.store.journal import MemoryJournal
 from shoal.workload.generators.registry import generate
 from shoal.workload.generators.themis import CLUSTER

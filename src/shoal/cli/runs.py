@@ -79,10 +79,10 @@ def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str 
 def _tell_homes(homes: Sequence[Path], as_json: bool) -> None:
     """What happened to each job of live clusters."""
     from shoal.report.files import JOURNAL
-    from shoal.scenario.scenario import stories_of
+    from shoal.scenario.replay import read_stories
     from shoal.store.journal import JournalFile, last_settings
 
-    told = {home: stories_of(home / JOURNAL) for home in homes}
+    told = {home: read_stories(home / JOURNAL) for home in homes}
     if as_json:
         rows = [
             {"home": str(home), "jobs": [s.document() for s in found], "decides_otherwise": otherwise or None}
@@ -108,7 +108,7 @@ def _tell_homes(homes: Sequence[Path], as_json: bool) -> None:
 @json_option
 def replay(journal: Path, throughputs: str | None, as_json: bool) -> None:
     """Derive every decision of a journal again; fail at the first difference."""
-    from shoal.scenario.scenario import replay_file
+    from shoal.scenario.replay import replay_file
 
     watched = sys.stderr.isatty()
 

@@ -1,4 +1,4 @@
-"""What people write to describe a cluster and its faults: compact specifications and YAML files."""
+"""Clusters and faults as users write them: compact specifications and YAML files."""
 
 import re
 from collections.abc import Mapping
