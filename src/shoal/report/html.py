@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shoal.core.errors import InputError
 from shoal.report.chart_data import Chart, charts
-from shoal.report.compare import MEASURES, Comparison, PolicyResult, compare
+from shoal.report.compare import MEASURES, Comparison, PolicyResult, compare, group_runs
 from shoal.report.files import StoredRun
 from shoal.report.tables import basis, change, figure, heading
 
@@ -31,11 +31,11 @@ def page(runs: Sequence[StoredRun], baseline: str | None = None) -> str:
     """The whole page: one part for each workload and cluster."""
     from plotly.offline import get_plotlyjs
 
-    comparisons = compare(runs, baseline)
+    comparisons, groups = compare(runs, baseline), group_runs(runs)
     data, parts = [], []
     for number, comparison in enumerate(comparisons):
-        chosen = [run for run in runs if _belongs(run, comparison)]
-        by_policy = {s.policy: [run for run in chosen if run.policy == s.policy] for s in comparison.standings}
+        by_policy = {name: list(row.values()) for name, row in groups[comparison.workload, comparison.cluster].items()}
+        chosen = [run for row in by_policy.values() for run in row]
         data.append(charts(by_policy))
         headline = f"<h2>{escape(_where(comparison))}</h2>" if len(comparisons) > 1 else ""
         parts.append(_part(number, comparison, chosen, data[-1], headline))
@@ -54,11 +54,6 @@ def page(runs: Sequence[StoredRun], baseline: str | None = None) -> str:
         name, _, tail = piece.partition("}}")
         head += pieces[name] + tail
     return head
-
-
-def _belongs(run: StoredRun, comparison: Comparison) -> bool:
-    here = (str(run.summary.get("workload") or ""), str(run.summary.get("cluster") or ""))
-    return here == (comparison.workload, comparison.cluster)
 
 
 def _resource(name: str) -> str:
@@ -161,6 +156,6 @@ def _row(at: int, comparison: Comparison, standing: PolicyResult) -> str:
         said = change(comparison, measure, difference)
         tone = _VERDICTS.get(difference.verdict, "") if difference else ""
         small = "".join(f'<small class="{tone}">{escape(line)}</small>' for line in said)
-        best = ' class="best"' if standing.policy in comparison.best(measure) else ""
+        best = ' class="best"' if comparison.best.get(measure.name) == standing.policy else ""
         cells.append(f"<td{best}>{figure(comparison, measure, standing.means[measure.name])}{small}</td>")
     return f"<tr>{''.join(cells)}</tr>"

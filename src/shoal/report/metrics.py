@@ -43,7 +43,11 @@ THRESHOLDS = (1.0, 1.05, 1.1)
 _ROUNDING = 1e-9
 """A ρ this close above a threshold is at it: times are sums of many floating-point numbers."""
 
-_SETTINGS = ("placement", "restart_cost", "noise", "faults", "round", "throughputs", "version")
+UNFAIR_ABOVE = 1.0
+"""The threshold of every table: a job whose isolated ρ exceeds it had less than a fair share."""
+
+_IDENTITY = ("policy", "seed", "cluster", "workload", "knowledge")
+"""Settings of a journal's header that a summary has at its top level."""
 
 Summary: TypeAlias = dict[str, Any]
 """The figures of a run as they stand in ``summary.json``; what cannot be said is None."""
@@ -198,7 +202,7 @@ def summarize(
         **{key: settings.get(key) for key in ("policy", "seed")},
         "cluster": _described(history),
         **{key: settings.get(key) for key in ("workload", "knowledge")},
-        "settings": {key: settings[key] for key in _SETTINGS if key in settings},
+        "settings": {key: value for key, value in settings.items() if key not in (*_IDENTITY, "cluster_nodes")},
         "window": None if window is None else list(window),
         "jobs": len(jobs),
         "completed": len(jct),
