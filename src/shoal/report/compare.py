@@ -136,6 +136,10 @@ class Comparison:
     differences: tuple[Difference, ...]
     best: Mapping[str, str]
 
+    def measures(self) -> list[Measure]:
+        """The measures of which any policy has a figure."""
+        return [m for m in MEASURES if any(s.means[m.name] is not None for s in self.standings)]
+
     def difference(self, policy: str, measure: str) -> Difference | None:
         """A policy's difference from the baseline in a measure, where both have it."""
         return next((d for d in self.differences if (d.policy, d.measure) == (policy, measure)), None)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from shoal.report.compare import MEASURES, NO_DIFFERENCE, NOT_SIGNIFICANT, Comparison, Difference, Measure
+from shoal.report.compare import NO_DIFFERENCE, NOT_SIGNIFICANT, Comparison, Difference, Measure
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,7 +82,7 @@ def table(comparison: Comparison) -> "Table":
     for standing in comparison.standings:
         printed.add_column(Text(standing.policy), justify="right")
     printed.add_row("jobs completed", *(f"{s.completed:,g} of {s.jobs:,g}" for s in comparison.standings))
-    for measure in MEASURES:
+    for measure in comparison.measures():
         cells = []
         for standing in comparison.standings:
             top = comparison.best.get(measure.name) == standing.policy
