@@ -59,7 +59,8 @@ def _policy(policy: str | Policy | type[Policy]) -> tuple[str, Policy | None]:
     own: Policy = policy() if isinstance(policy, type) else policy
     if not callable(getattr(own, "decide", None)):
         raise InputError("policy", own, "must be a specification or an object with a method decide(snapshot)")
-    return f"{type(own).__module__}.{type(own).__qualname__}", own
+    module = type(own).__module__
+    return type(own).__qualname__ if module == "__main__" else f"{module}.{type(own).__qualname__}", own
 
 
 def _workload(workload: str | Path | Workload | Iterable[Job], jobs: int | None, seed: int) -> Workload:
