@@ -107,13 +107,11 @@ def _over_time(number: int) -> str:
 
 def _facts(comparison: Comparison, runs: Sequence[StoredRun]) -> str:
     counts = sorted({int(run.summary["jobs"]) for run in runs})
-    window = next((run.summary["window"] for run in runs if run.summary.get("window")), None)
     differing = differing_settings(runs)  # these are in the names of the rows
     settings = {name: value for name, value in settings_of_run(runs[0].summary).items() if name not in differing}
     facts = {
         "Cluster": comparison.cluster,
         "Jobs": " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1]))),
-        "Jobs measured": f"{window[0]} to {window[1]}" if window else "",
         "Seeds": ", ".join(map(str, sorted({run.seed for run in runs}))),
         "Baseline": comparison.baseline,
     }
