@@ -46,16 +46,13 @@ class Measure:
     statistic: Callable[[Floats], Floats] | None = None
 
 
-def _plain(name: str) -> Callable[[Summary], float | None]:
-    return lambda summary: summary.get(name)
-
-
-def _rho(figure: str) -> Callable[[Summary], float | None]:
-    return lambda summary: summary["rho"]["isolated"][figure]
-
-
 def _jct(table: JobTable) -> Floats:
     return table.jct
+
+
+def _unfair_share(summary: Summary) -> float | None:
+    share: float | None = summary["rho"]["isolated"][f"unfair_{UNFAIR_ABOVE}"]
+    return share
 
 
 def _unfair(table: JobTable) -> Floats:
@@ -73,15 +70,15 @@ def _quantile(q: float) -> Callable[[Floats], Floats]:
 
 
 MEASURES: tuple[Measure, ...] = (
-    Measure("avg_jct", "average JCT", "h", -1, _plain("avg_jct"), _jct, _mean),
-    Measure("median_jct", "median JCT", "h", -1, _plain("median_jct"), _jct, _quantile(0.5)),
-    Measure("p99_jct", "p99 JCT", "h", -1, _plain("p99_jct"), _jct, _quantile(0.99)),
-    Measure("makespan", "makespan", "h", -1, _plain("makespan")),
-    Measure("utilization", "utilization", "%", 1, _plain("utilization")),
-    Measure("rho_max", "worst ρ", "", -1, _rho("max")),
-    Measure("unfair", f"jobs with ρ > {UNFAIR_ABOVE:g}", "%", -1, _rho(f"unfair_{UNFAIR_ABOVE}"), _unfair, _mean),
-    Measure("restarts", "restarts", "n", -1, _plain("restarts")),
-    Measure("cost", "cost", "$", -1, _plain("cost")),
+    Measure("avg_jct", "average JCT", "h", -1, lambda s: s["avg_jct"], _jct, _mean),
+    Measure("median_jct", "median JCT", "h", -1, lambda s: s["median_jct"], _jct, _quantile(0.5)),
+    Measure("p99_jct", "p99 JCT", "h", -1, lambda s: s["p99_jct"], _jct, _quantile(0.99)),
+    Measure("makespan", "makespan", "h", -1, lambda s: s["makespan"]),
+    Measure("utilization", "utilization", "%", 1, lambda s: s["utilization"]),
+    Measure("rho_max", "worst ρ", "", -1, lambda s: s["rho"]["isolated"]["max"]),
+    Measure("unfair", f"jobs with ρ > {UNFAIR_ABOVE:g}", "%", -1, _unfair_share, _unfair, _mean),
+    Measure("restarts", "restarts", "n", -1, lambda s: s["restarts"]),
+    Measure("cost", "cost", "$", -1, lambda s: s.get("cost")),
 )
 """The figures compared; ρ is the isolated one."""
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import numpy as np
-
 from shoal.core.errors import InputError
 from shoal.report.history import History, read_history
 from shoal.report.metrics import DEFINITIONS, JobTable, Summary
@@ -22,6 +20,7 @@ SUMMARY, JOBS, JOURNAL = "summary.json", "jobs.parquet", "journal.sqlite"
 
 _TEXTS = ("id", "tenant")
 _COUNTS = ("gpus", "restarts")
+_PLAIN = [field.name for field in fields(JobTable) if field.name != "rho"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +76,9 @@ def to_parquet(jobs: JobTable) -> bytes:
     import pyarrow as pa
     from pyarrow import parquet
 
-    columns = {}
-    for field in fields(JobTable):
-        values = getattr(jobs, field.name)
-        if field.name in _TEXTS:
-            columns[field.name] = pa.array(values, pa.string())
-        elif field.name in _COUNTS:
-            columns[field.name] = pa.array(values, pa.int64())
-        elif field.name != "rho":
-            columns[field.name] = pa.array(values, pa.float64(), from_pandas=True)
-    for name in DEFINITIONS:
-        columns[f"rho_{name}"] = pa.array(jobs.rho[name], pa.float64(), from_pandas=True)
+    types = {**dict.fromkeys(_TEXTS, pa.string()), **dict.fromkeys(_COUNTS, pa.int64())}
+    values = {name: getattr(jobs, name) for name in _PLAIN} | {f"rho_{name}": jobs.rho[name] for name in DEFINITIONS}
+    columns = {n: pa.array(v, types.get(n, pa.float64()), from_pandas=n not in types) for n, v in values.items()}
     out = io.BytesIO()
     parquet.write_table(pa.table(columns), out, compression="zstd")
     return out.getvalue()
@@ -99,14 +90,8 @@ def from_parquet(data: bytes) -> JobTable:
     from pyarrow import parquet
 
     table = parquet.read_table(pa.BufferReader(data))
-    plain = [field.name for field in fields(JobTable) if field.name != "rho"]
-    columns = {
-        name: table[name].to_pylist()
-        if name in _TEXTS
-        else table[name].to_numpy().astype(np.int64 if name in _COUNTS else np.float64)
-        for name in plain
-    }
-    return JobTable(**columns, rho={name: table[f"rho_{name}"].to_numpy().astype(np.float64) for name in DEFINITIONS})
+    columns = {name: table[name].to_pylist() if name in _TEXTS else table[name].to_numpy() for name in _PLAIN}
+    return JobTable(**columns, rho={name: table[f"rho_{name}"].to_numpy() for name in DEFINITIONS})
 
 
 def read_run(directory: Path) -> StoredRun:

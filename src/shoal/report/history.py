@@ -12,25 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.core import events
 from shoal.core.arrays import Flags, Floats, Int64s
 from shoal.core.commands import Start, Stop
 from shoal.core.errors import JournalError
-from shoal.core.events import (
-    AppBid,
-    BatchChanged,
-    JobCancelled,
-    JobCompleted,
-    JobCrashed,
-    JobMeasured,
-    JobProfiled,
-    JobReleased,
-    JobReshaped,
-    JobStarted,
-    JobStopped,
-    JobSubmitted,
-    NodeLost,
-    NodeReturned,
-)
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
@@ -203,23 +188,23 @@ class _Fold:
         self.paired: dict[int, tuple[int, Seconds]] = {}
         self.overlaps: list[tuple[Seconds, Seconds, int, int]] = []
         handlers: dict[type, Callable[[list[Any]], None]] = {
-            JobSubmitted: self._submitted,
-            JobStarted: self._measured,
-            JobMeasured: self._measured,
-            BatchChanged: self._batch_changed,
-            JobProfiled: self._profiled,
-            JobStopped: self._stopped,
-            JobCompleted: self._completed,
-            JobCrashed: self._crashed,
-            JobCancelled: self._cancelled,
-            JobReshaped: self._reshaped,
-            **dict.fromkeys((NodeLost, NodeReturned, AppBid, JobReleased), self._ignored),
+            events.JobSubmitted: self._submitted,
+            events.JobStarted: self._measured,
+            events.JobMeasured: self._measured,
+            events.BatchChanged: self._batch_changed,
+            events.JobProfiled: self._profiled,
+            events.JobStopped: self._stopped,
+            events.JobCompleted: self._completed,
+            events.JobCrashed: self._crashed,
+            events.JobCancelled: self._cancelled,
+            events.JobReshaped: self._reshaped,
+            **dict.fromkeys((events.NodeLost, events.NodeReturned, events.AppBid, events.JobReleased), self._ignored),
         }
         self.handlers = [handlers[cls] for cls in EVENT_TAGS]
 
-    def apply_events(self, now: Seconds, events: list[list[Any]]) -> None:
+    def apply_events(self, now: Seconds, batch: list[list[Any]]) -> None:
         handlers = self.handlers
-        for event in events:
+        for event in batch:
             handlers[event[0]](event)
         self.now = now
 
