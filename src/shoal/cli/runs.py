@@ -56,7 +56,7 @@ def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str 
     homes = [directory for directory in directories if is_home(directory)]
     if homes:
         if len(homes) < len(directories) or html_path is not None or baseline is not None:
-            hint = "is the home of a live cluster; name only such, without --html or --baseline"
+            hint = "is the home of a live cluster, reported job by job; name only such, without --html or --baseline"
             raise InputError("run", str(homes[0]), hint)
         _print_stories(homes, as_json)
         return

@@ -30,8 +30,8 @@ def simulate(
     """Simulate a workload under a policy on a cluster.
 
     - ``policy``: a specification such as ``"las:quantum=600"``, or an object with a ``decide`` method, or its class.
-    - ``workload``: a file, a generator's name, a ``Workload``, or jobs; ``jobs`` keeps the first so many of them (a
-      generator makes that number).
+    - ``workload``: a file, a generator's name, a ``Workload``, or jobs; ``jobs`` keeps this number of them (a
+      generator makes this number).
     - ``cluster``: ``"v100:2x4,k80:2x4"``, a YAML file, or a ``Topology``.
     - ``journal``: a new file for the journal; without one it is kept in memory.
     - ``settings``: further fields of ``Scenario``, e.g. ``seed=1``, ``knowledge="oracle"``, ``noise=0.1``.

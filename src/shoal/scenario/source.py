@@ -14,7 +14,7 @@ from shoal.workload.schema import Workload
 class WorkloadSource:
     """A workload file with its ``format``, or a generator's name.
 
-    ``jobs`` keeps the first so many jobs, or generates that number; ``window`` keeps those submitted in [A, B) seconds.
+    ``jobs`` keeps the first jobs up to this number, or generates it; ``window`` keeps those submitted in [A, B) seconds.
     """
 
     name: str
