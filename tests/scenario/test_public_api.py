@@ -84,6 +84,7 @@ def test_simulate_reads_files_and_generators_and_keeps_the_journal(tmp_path: Pat
     ("arguments", "says"),
     [
         ({"sed": 1}, "setting: 'sed': unknown; did you mean seed"),
+        ({"seed": "one"}, "settings: {'seed': 'one'}"),
         ({"policy": "fifoo"}, "policy: 'fifoo': unknown; did you mean fifo"),
         ({"policy": object()}, "must be a specification or an object with a method decide"),
         ({"policy": FirstFit(), "round": 60.0}, "round: 60.0: applies to policies given by name"),

@@ -30,8 +30,7 @@ def simulate(
     """Simulate a workload under a policy on a cluster.
 
     - ``policy``: a specification such as ``"las:quantum=600"``, or an object with a ``decide`` method, or its class.
-    - ``workload``: a file, a generator's name, a ``Workload``, or jobs; ``jobs`` keeps this number of them (a
-      generator makes this number).
+    - ``workload``: a file, a generator's name, a ``Workload``, or jobs; ``jobs`` is how many to keep, or to generate.
     - ``cluster``: ``"v100:2x4,k80:2x4"``, a YAML file, or a ``Topology``.
     - ``journal``: a new file for the journal; without one it is kept in memory.
     - ``settings``: further fields of ``Scenario``, e.g. ``seed=1``, ``knowledge="oracle"``, ``noise=0.1``.
@@ -47,7 +46,10 @@ def simulate(
     topology = cluster if isinstance(cluster, Topology) else read_cluster(cluster)
     if "profiles" in settings:
         settings["profiles"] = tuple(settings["profiles"])
-    scenario = Scenario(topology, name, **settings)
+    try:
+        scenario = Scenario(topology, name, **settings)
+    except TypeError as error:
+        raise InputError("settings", settings, str(error)) from error
     path = None if journal is None else Path(journal)
     return run(scenario, _workload(workload, jobs, scenario.seed), journal_path=path, policy=own)
 

@@ -14,7 +14,7 @@ from shoal.workload.schema import Workload
 class WorkloadSource:
     """A workload file with its ``format``, or a generator's name.
 
-    ``jobs`` keeps the first jobs up to this number, or generates it; ``window`` keeps those submitted in [A, B) seconds.
+    ``jobs`` is how many to keep, or to generate; ``window`` keeps those submitted in [A, B) seconds.
     """
 
     name: str
