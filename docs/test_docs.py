@@ -295,7 +295,8 @@ def test_every_policy_has_a_section_that_names_its_options() -> None:
 
 def test_every_figure_of_a_summary_and_every_column_of_a_job_is_explained() -> None:
     from shoal.core.topology import parse_cluster
-    from shoal.scenario.scenario import Scenario, run
+    from shoal.scenario.scenario import Scenario
+    from shoal.scenario.simulation import run
     from shoal.workload.files import read_workload
 
     outcome = run(Scenario(parse_cluster("gpu:2x4"), "fifo"), read_workload(ROOT / "docs/examples/jobs.csv"))

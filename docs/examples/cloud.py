@@ -1,7 +1,8 @@
 """One training on nodes that are rented: by goodput few at first, by throughput many at once."""
 
 from shoal.core.topology import parse_cluster
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.workload.importers.pollux import training_job
 from shoal.workload.schema import Workload
 

@@ -4,7 +4,8 @@ from shoal.core.interfaces import Policy
 from shoal.core.topology import parse_cluster
 from shoal.policy.classic.fifo import Fifo
 from shoal.policy.classic.shortest import Srtf
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.workload.files import read_workload
 
 workload = read_workload("docs/examples/jobs.csv")

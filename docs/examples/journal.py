@@ -7,7 +7,9 @@ from tempfile import TemporaryDirectory
 from shoal.core.commands import Decided
 from shoal.core.events import EventBatch
 from shoal.core.topology import parse_cluster
-from shoal.scenario.scenario import Scenario, replay_file, run
+from shoal.scenario.replay import replay_file
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.store.codec import Header
 from shoal.store.journal import JournalFile
 from shoal.workload.files import read_workload

@@ -1,7 +1,8 @@
 """An app of four trials is halved on four GPUs: the jobs it submits, and how it fared."""
 
 from shoal.core.topology import parse_cluster
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.workload.files import read_workload
 
 workload = read_workload("docs/examples/sweep.jsonl")

@@ -1,4 +1,4 @@
-"""``python -m shoal`` is ``shoal``."""
+"""Run the ``shoal`` command as ``python -m shoal``."""
 
 from shoal.cli import main
 

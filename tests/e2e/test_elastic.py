@@ -9,7 +9,8 @@ import pytest
 
 from shoal.core.topology import parse_cluster
 from shoal.live.home import JOURNAL, Settings
-from shoal.scenario.scenario import Scenario, replay_file
+from shoal.scenario.replay import replay_file
+from shoal.scenario.scenario import Scenario
 from shoal.serve.service import Address, LocalNodes, run_service
 from shoal.wire.messages import Submission
 

@@ -11,7 +11,8 @@ from shoal.cli import main
 from shoal.core.topology import parse_cluster
 from shoal.live.home import JOURNAL
 from shoal.research.repro.fidelity_live import play
-from shoal.scenario.scenario import Scenario, stories_of
+from shoal.scenario.replay import read_stories
+from shoal.scenario.scenario import Scenario
 from shoal.wire.messages import Submission
 
 RIGID, ELASTIC = "gavel.max-min:round=2", "afs-p:unit=2"
@@ -47,7 +48,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_jobs_are_moved_and_end_and_the_report_says_what_happened_to_each(
     policy: str, homes: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told, otherwise = stories_of(homes[policy] / JOURNAL)
+    told, otherwise = read_stories(homes[policy] / JOURNAL)
     assert not otherwise
     assert [(story.id.partition("-")[0], story.outcome) for story in told] == [(name, "completed") for name in NAMES]
     assert any(story.resizes if policy == ELASTIC else story.stops for story in told)

@@ -13,7 +13,9 @@ from tests.e2e.trial import ready
 from shoal.core.commands import Decided, Stop
 from shoal.core.events import EventBatch, JobCompleted, JobStopped, JobSubmitted
 from shoal.core.topology import parse_cluster
-from shoal.scenario.scenario import Scenario, replay_file, run
+from shoal.scenario.replay import replay_file
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.store.journal import JournalFile
 from shoal.wire.messages import ClusterRow, Submission, Submitted
 from shoal.workload.schema import Job, Workload

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shoal.live.home import JOURNAL
-from shoal.scenario.scenario import replay_file
+from shoal.scenario.replay import replay_file
 
 JOB = """
 import os, signal, sys, time

@@ -20,7 +20,7 @@ from tests.e2e.site import DEADLINE_SECONDS, Line, Site
 
 from shoal.core.errors import ShoalError
 from shoal.core.events import EventBatch, JobSubmitted
-from shoal.scenario.scenario import replay_file
+from shoal.scenario.replay import replay_file
 from shoal.store.journal import JournalFile
 from shoal.wire.client import Refused, Unreachable
 from shoal.wire.messages import ClusterRow, JobRow, NodeRow, Submission, SubmissionBatch, Submitted

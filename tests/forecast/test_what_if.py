@@ -18,7 +18,8 @@ from shoal.engine.loop import Loop
 from shoal.engine.moves import StopStartPlanner
 from shoal.forecast.fork import Fork
 from shoal.forecast.what_if import AS_IT_IS, Branch, forecast, read_present, what_if
-from shoal.scenario.scenario import PLACERS, Scenario, make_backend
+from shoal.scenario.backend import make_backend
+from shoal.scenario.scenario import PLACERS, Scenario
 from shoal.scenario.specs import read_cluster
 from shoal.sim.truth import RestartCost
 from shoal.store.codec import Header, Record
@@ -117,7 +118,7 @@ def test_what_gavel_remembers_is_forked_with_a_state_and_forgotten_with_a_journa
     arrivals = tale.specs[len(loop.state.register.specs) :]
     fork = Fork.of(loop.state, scenario.speeds(), RestartCost.parse(scenario.restart_cost), arrivals)
     journal = MemoryJournal()
-    Branch(AS_IT_IS, scenario, scenario.make_crew(), fork, loop.review_at).loop(journal, seed=0, spread=0.0).run()
+    Branch(AS_IT_IS, scenario, scenario.make_scheduler(), fork, loop.review_at).loop(journal, seed=0, spread=0.0).run()
     rest, after = tuple(journal.read()), tale.records[tale.ends[middle] :]
     assert decisions(rest) == decisions(after)
     assert completions(rest) == pytest.approx(completions(after), rel=1e-12)
@@ -135,7 +136,9 @@ def test_forking_changes_nothing_in_the_state_that_is_forked() -> None:
         if len(journal.records) % 100 == 0:
             forks += 1
             fork = Fork.of(loop.state, scenario.speeds(), RestartCost())
-            Branch(AS_IT_IS, scenario, scenario.make_crew(), fork, loop.review_at).loop(MemoryJournal(), seed=1).run()
+            Branch(AS_IT_IS, scenario, scenario.make_scheduler(), fork, loop.review_at).loop(
+                MemoryJournal(), seed=1
+            ).run()
     assert forks > 3
     assert tuple(journal.read()) == tell(scenario, *rows).records[1:]
 

@@ -11,7 +11,8 @@ from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL, Settings, grown, open_control_plane
-from shoal.scenario.scenario import Scenario, replay_file
+from shoal.scenario.replay import replay_file
+from shoal.scenario.scenario import Scenario
 from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.wire.messages import (
     PROTOCOL,

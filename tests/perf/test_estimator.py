@@ -35,7 +35,9 @@ from shoal.perf.estimator import (
 from shoal.perf.matrix_completion import complete
 from shoal.perf.model import ProfiledModel
 from shoal.policy.classic.gandiva import Gandiva
-from shoal.scenario.scenario import Scenario, replay_file, run
+from shoal.scenario.replay import replay_file
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.store.journal import JournalFile
 from shoal.testing.builders import Cycle, job, simulate
 from shoal.workload.schema import Job, Workload

@@ -12,7 +12,8 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import parse_cluster
 from shoal.perf.afs_profiles import AFS_MODELS
 from shoal.policy.elastic.afs import AfsL, AfsP, AfsS
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.solve.afs_shares import Gains, with_lengths, without_lengths
 from shoal.solve.network_packing import packing_units
 from shoal.testing.builders import job, simulate, snapshot

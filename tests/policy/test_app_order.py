@@ -8,7 +8,8 @@ import pytest
 from shoal.core.topology import parse_cluster
 from shoal.policy.themis.app_order import AppOrder
 from shoal.report.history import read_history
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.store.journal import JournalFile
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.workload.schema import Job, Workload

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from shoal.core.topology import parse_cluster
-from shoal.scenario.scenario import Scenario, SimulationResult, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import SimulationResult, run
 from shoal.scenario.specs import read_cluster
 from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Workload

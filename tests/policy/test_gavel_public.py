@@ -10,7 +10,8 @@ import pytest
 
 from shoal.core.topology import parse_cluster
 from shoal.report.metrics import Summary
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.workload.files import read_workload
 
 FILES = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "gavel"

@@ -15,7 +15,8 @@ from shoal.perf.catalog import catalog
 from shoal.policy.shockwave.carry import ShockwaveCarry, WindowPlan
 from shoal.policy.shockwave.policy import Shockwave
 from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.testing.builders import SimulationLog, job, simulate, snapshot
 from shoal.workload.files import read_workload
 from shoal.workload.schema import Job

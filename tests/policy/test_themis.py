@@ -18,7 +18,8 @@ from shoal.policy.themis.carry import Reaches, ThemisCarry
 from shoal.policy.themis.locality import GUESSED, learned
 from shoal.policy.themis.policy import Themis
 from shoal.policy.themis.protocol import AppReport, Bid, GpuOffer, Level, Row
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.sim.faults import Faults, NodeFault
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.testing.conformance import check_policy

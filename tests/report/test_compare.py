@@ -1,5 +1,6 @@
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ def run(policy: str, seed: int, jct: Floats, **more: object) -> StoredRun:
     jobs = JobTable(
         ids, ["t"] * count, zeros, zeros, jct, jct, np.ones(count, int), np.zeros(count, int), zeros, zeros, jct, rho
     )
-    figures = {"mean": float(jct.mean()) / 100, "max": float(jct.max()) / 100, "unfair_1.1": float((jct > 110).mean())}
+    figures = {"mean": float(jct.mean()) / 100, "max": float(jct.max()) / 100, "unfair_1.0": float((jct > 100).mean())}
     summary = {
         "policy": policy,
         "seed": seed,
@@ -58,7 +59,7 @@ def test_identical_runs_show_no_difference(seeds: int) -> None:
     (comparison,) = compare(runs)
     assert {d.measure for d in comparison.differences} == {m.name for m in MEASURES}
     assert {d.verdict for d in comparison.differences} == {"no difference"}
-    assert all(comparison.best(measure) == () for measure in MEASURES)
+    assert comparison.best == {}
 
 
 @pytest.mark.parametrize(("seeds", "basis"), [(1, "jobs"), (4, "seeds")])
@@ -74,19 +75,68 @@ def test_a_real_difference_is_found_and_its_size_told(seeds: int, basis: str) ->
     assert found.low < found.value < found.high < 0.0
     mean = float(np.mean([drawn(seed).mean() for seed in range(seeds)]))
     assert found.value == pytest.approx(-0.2 * mean)
-    assert comparison.best(MEASURES[0]) == ("fast",)
+    assert comparison.best["avg_jct"] == "fast"
     assert change(comparison, MEASURES[0], found)[0] == "−20.0 %"
     turned = compare([*base, *fast], baseline="fast")[0].difference("slow", "avg_jct")
     assert turned is not None
     assert turned.verdict == "worse"
 
 
-def test_differences_within_the_noise_are_not_called_differences() -> None:
-    # The second policy shuffles who waits how long: nobody's mean changes by more than chance.
+def test_an_interval_that_covers_zero_is_not_significant_and_marks_no_best() -> None:
+    # The second policy permutes the completion times: no mean changes by more than chance.
     runs = [run("a", 0, drawn(0)), run("b", 0, np.random.default_rng(9).permutation(drawn(0)) * 1.002)]
-    found = compare(runs)[0].difference("b", "avg_jct")
+    comparison = compare(runs)[0]
+    found = comparison.difference("b", "avg_jct")
     assert found is not None
-    assert found.verdict == "no difference"
+    assert (found.verdict, found.low is not None and found.low < 0.0) == ("not significant", True)
+    said, interval = change(comparison, MEASURES[0], found)
+    assert said == "not significant"
+    assert interval.startswith("(−")
+    assert comparison.best == {}
+
+
+def test_best_is_only_what_is_significantly_better_than_every_other() -> None:
+    # b and c differ by chance alone, and both are far better than a; d is far better than all.
+    noise = np.random.default_rng(9).normal(0.0, 3.0, 400)
+    runs = [run("a", 0, drawn(0) + 200), run("b", 0, drawn(0)), run("c", 0, np.maximum(drawn(0) + noise, 0.0))]
+    assert "avg_jct" not in compare(runs)[0].best
+    better = [*runs, run("d", 0, drawn(0) / 2)]
+    assert {compare(better, baseline)[0].best["avg_jct"] for baseline in "abd"} == {"d"}
+    # A figure of which there is one observation a policy is never significant.
+    assert "makespan" not in compare(better)[0].best
+
+
+SETTINGS: dict[str, tuple[Any, Any, str]] = {
+    "measurement_noise": (0.0, 0.2, "measurement-noise 0.2"),
+    "cloud": (None, "goodput", "cloud goodput"),
+    "profiles": ([], ["traces", "more"], "profiles traces, more"),
+    "round": (None, 60.0, "round 60"),
+    "jobs": (None, 30, "jobs 30"),
+    "prices": ({}, {"v100": 2.5}, "prices v100 2.5"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_runs_that_differ_in_a_setting_are_rows_of_their_own(name: str) -> None:
+    usual, other, label = SETTINGS[name]
+    runs = [
+        run("las", 0, drawn(0), settings={name: usual}),
+        run("las", 0, drawn(0), settings={name: other}),
+        run("fifo", 0, drawn(0), settings={}),  # of a version that did not record it: the same as its default
+    ]
+    (comparison,) = compare(runs)
+    assert [s.policy for s in comparison.standings] == ["las", f"las ({label})", "fifo"]
+    assert comparison.standings[1].settings == {name.replace("_", "-"): label.partition(" ")[2]}
+    assert compare(runs, baseline=f"las ({label})")[0].baseline == f"las ({label})"
+    assert compare(runs, baseline="las")[0].baseline == "las"
+    with pytest.raises(InputError, match="again"):
+        compare([*runs, runs[1]])
+
+
+def test_knowledge_that_differs_by_policy_is_named_in_each_row() -> None:
+    runs = [run("pollux", 0, drawn(0), knowledge="online"), run("fifo", 0, drawn(0), knowledge="profiled")]
+    standings = compare(runs)[0].standings
+    assert [s.policy for s in standings] == ["pollux (knowledge online)", "fifo (knowledge profiled)"]
 
 
 def test_one_run_gives_no_interval_for_the_makespan() -> None:
@@ -137,7 +187,7 @@ def test_the_printed_table_names_policies_values_and_changes() -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(table(compare(runs)[0]))
     text = console.export_text()
-    for expected in ("slow", "fast", "average JCT (h)", "−50.0 %", "95 % t-intervals", "no difference"):
+    for expected in ("slow", "fast", "average JCT (h)", "−50.0 %", "95 % t-intervals", "no difference", "ρ > 1 (%)"):
         assert expected in text
 
 

@@ -1,11 +1,13 @@
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shoal.core.errors import InputError
+from shoal.report import chart_data
 from shoal.report.files import (
     JOBS,
     JOURNAL,
@@ -94,26 +96,48 @@ def test_directories_without_whole_runs_are_named(three_jobs: MemoryJournal, tmp
 
 
 def test_the_page_needs_nothing_from_elsewhere(three_jobs: MemoryJournal, tmp_path: Path) -> None:
-    from plotly.offline import get_plotlyjs
-
     saved(three_jobs, tmp_path, "first")
     saved(three_jobs, tmp_path, "second", avg_jct=1.0)
     runs = find_runs([tmp_path])
     write_page(runs, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert text.count(get_plotlyjs()) == 1
-    own = text.replace(get_plotlyjs(), "")
+    own = text.replace("http://www.w3.org/2000/svg", "").replace("url(#", "")  # names, not addresses
     for reference in ("http:", "https:", "src=", "href=", "@import", "url(", "fetch("):
         assert reference not in own
     assert page(runs) == text
+    assert len(text.encode()) < 50_000
 
 
-def test_the_page_holds_the_story_of_each_policy(three_jobs: MemoryJournal, tmp_path: Path) -> None:
+def test_runs_of_one_policy_with_other_settings_have_curves_of_their_own(
+    three_jobs: MemoryJournal, tmp_path: Path
+) -> None:
+    saved(three_jobs, tmp_path / "a", "las", settings={"noise": 0.0, "placement": "any"})
+    saved(three_jobs, tmp_path / "b", "las", settings={"noise": 0.2, "placement": "any"})
+    text = page(find_runs([tmp_path]))
+    assert data_of(text)[0]["policies"] == ["las", "las (noise 0.2)"]
+    assert "<dt>Placement</dt><dd>any</dd>" in text
+    assert "<dt>Noise</dt>" not in text
+
+
+def data_of(text: str) -> Any:
+    start = text.index('id="data">') + len('id="data">')
+    return json.loads(text[start : text.index("</script>", start)])
+
+
+def test_a_chart_of_more_bars_than_a_screen_shows_is_left_out(
+    three_jobs: MemoryJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(three_jobs, tmp_path, "first")
+    monkeypatch.setattr(chart_data, "MOST_BARS", 3)
+    (part,) = data_of(page(find_runs([tmp_path])))
+    assert list(part["held"]["first"]) == ["By tenant", "By gang size"]
+
+
+def test_the_page_holds_the_charts_of_each_policy(three_jobs: MemoryJournal, tmp_path: Path) -> None:
     saved(three_jobs, tmp_path, "first")
     saved(three_jobs, tmp_path, "without-journal", keep_journal=False)
     text = page(find_runs([tmp_path]))
-    start = text.index('id="data">') + len('id="data">')
-    (part,) = json.loads(text[start : text.index("</script>", start)])
+    (part,) = data_of(text)
     assert part["policies"] == ["first", "without-journal"]
     assert list(part["time"]) == list(part["held"]) == ["first"]
     gantt = part["held"]["first"]["By job"]

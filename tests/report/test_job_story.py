@@ -14,13 +14,13 @@ _BLOCKED, _STOPPING = 1, 2
 
 
 def test_waiting_counts_by_kind_of_reason_with_what_was_said_last(three_jobs: MemoryJournal) -> None:
-    told = [
+    reasons = [
         WaitingReason(0.0, 1, _BLOCKED, "waits for 4 GPUs, 2 free"),
         WaitingReason(5.0, 1, _BLOCKED, "waits for 4 GPUs, none free"),
         WaitingReason(8.0, 1, _STOPPING, "waits until c has saved"),
         WaitingReason(8.0, 2, _BLOCKED, "waits for 2 GPUs, none free"),
     ]
-    a, b, c = stories(read_history(three_jobs.raw()), told)
+    a, b, c = stories(read_history(three_jobs.raw()), reasons)
 
     assert (a.id, a.outcome, a.stops, a.resizes, a.waited) == ("a", "completed", 0, 0, 0.0)
     assert [(w.seconds, w.sentence) for w in b.waits] == [
@@ -34,15 +34,15 @@ def test_waiting_counts_by_kind_of_reason_with_what_was_said_last(three_jobs: Me
     ]
 
 
-def test_what_a_job_was_told_later_than_is_known_is_not_made_up(three_jobs: MemoryJournal) -> None:
-    told = [
+def test_a_reason_after_the_last_known_one_is_not_made_up(three_jobs: MemoryJournal) -> None:
+    reasons = [
         WaitingReason(0.0, 1, _BLOCKED, "waits for 4 GPUs, 2 free"),
         WaitingReason(8.0, 2, _BLOCKED, "waits for 2 GPUs, none free"),
     ]
-    _, b, c = stories(read_history(three_jobs.raw()), told, until=9.0)
+    _, b, c = stories(read_history(three_jobs.raw()), reasons, until=9.0)
     for story, known, unknown in ((b, 9.0, 1.0), (c, 1.0, 11.0)):
         assert story.waited == known + unknown
-        assert unknown in [w.seconds for w in story.waits if w.sentence == "what it was told is not known"]
+        assert unknown in [w.seconds for w in story.waits if w.sentence == "the reason is not known"]
 
 
 def test_resizes_and_batch_sizes_are_told_in_order(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.commands import Resize, Start, Stop
-from shoal.core.errors import InputError, JournalError
+from shoal.core.errors import JournalError
 from shoal.core.events import (
     BatchChanged,
     JobCancelled,
@@ -83,18 +83,6 @@ def test_summary_of_three_jobs_worked_by_hand(three_jobs: MemoryJournal) -> None
         [2 / 3, 2 / 3, 1 / 3]
     )
     assert summary["cpu_seconds"] == 0.5
-
-
-def test_a_window_restricts_what_is_said_of_jobs_and_not_of_the_cluster(three_jobs: MemoryJournal) -> None:
-    history = read_history(three_jobs.raw())
-    table = job_table(history)
-    summary = summarize(history, table, window=("b", "c"))
-    assert summary["window"] == ["b", "c"]
-    assert (summary["jobs"], summary["avg_jct"], summary["gpu_seconds"]) == (2, 18.5, 50.0)
-    assert (summary["makespan"], summary["utilization"]) == (22.0, pytest.approx(70 / 88))
-    for window, what in ((("b", "z"), "no such job"), (("c", "a"), "after the last")):
-        with pytest.raises(InputError, match=what):
-            summarize(history, table, window=window)
 
 
 def test_rows_carry_every_fairness_and_nothing_that_json_lacks(three_jobs: MemoryJournal) -> None:

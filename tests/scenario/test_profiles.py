@@ -8,8 +8,12 @@ import pytest
 from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
 from shoal.policy.registry import POLICIES, knowledge_of
-from shoal.scenario.scenario import Scenario, check, replay_file, run
-from shoal.scenario.sweep import SweepTask, WorkloadSource
+from shoal.scenario.backend import check
+from shoal.scenario.replay import replay_file
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
+from shoal.scenario.source import WorkloadSource
+from shoal.scenario.sweep import SweepTask
 from shoal.workload.files import read_workload
 from shoal.workload.schema import Job, Workload
 
@@ -68,8 +72,8 @@ def test_every_policy_is_told_what_it_needs_unless_somebody_says_otherwise() -> 
     assert knowledge_of("mine.py:Mine", adapting=True) == "profiled"
     adaptive = Job(id="a", submitted=0.0, gpus=1, work=1.0, model="cifar10", limits=(128, 4096, 32, 4096))
     rank = Scenario(parse_cluster("t4:1x4"), "rank")
-    assert (rank.told, rank.settled([adaptive]).told) == ("profiled", "online")
-    assert Scenario(rank.cluster, "rank", knowledge="oracle").settled([adaptive]).told == "oracle"
+    assert (rank.effective_knowledge, rank.resolved([adaptive]).effective_knowledge) == ("profiled", "online")
+    assert Scenario(rank.cluster, "rank", knowledge="oracle").resolved([adaptive]).effective_knowledge == "oracle"
 
 
 def test_a_kept_run_is_not_taken_for_one_with_other_profiles_or_knowledge(tmp_path: Path) -> None:

@@ -24,9 +24,12 @@ from shoal.core.errors import InputError
 from shoal.engine.replay import ReplayDifference
 from shoal.policy.registry import POLICIES
 from shoal.report.files import JOBS, JOURNAL, SUMMARY
-from shoal.scenario.scenario import Scenario, SimulationResult, replay_file, run
+from shoal.scenario.replay import replay_file
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import SimulationResult, run
+from shoal.scenario.source import WorkloadSource
 from shoal.scenario.specs import read_cluster
-from shoal.scenario.sweep import WorkloadSource, sweep, tasks
+from shoal.scenario.sweep import sweep, tasks
 from shoal.store.codec import DECISION, EVENTS, checksum, unpack_raw
 from shoal.workload.generators.registry import generate
 

@@ -6,7 +6,9 @@ import pytest
 
 from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
-from shoal.scenario.scenario import Scenario, SimulationResult, replay_file, run
+from shoal.scenario.replay import replay_file
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import SimulationResult, run
 from shoal.sim.cloud import Bill, CloudTerms, Rental
 from shoal.workload.importers.pollux import training_job
 from shoal.workload.schema import Job, Workload

@@ -21,7 +21,8 @@ from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.registry import parse_policy
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault
 from shoal.sim.searches import Searches
 from shoal.sim.truth import RestartCost, Truth

@@ -6,7 +6,8 @@ import pytest
 
 from shoal.core.topology import parse_cluster
 from shoal.perf.afs_profiles import AFS_MODELS
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.testing.builders import job
 from shoal.workload.generators.afs import misjudged, widest, with_models
 from shoal.workload.generators.registry import generate

@@ -59,11 +59,13 @@ def print_table(
         console.print(note, style="dim")
 
 
-_HEADERS = ("policy", "seed", "done", "avg JCT", "median", "p99 JCT", "makespan", "util", "max ρ", "unfair", "restarts")
+_HEADERS = ("policy", "seed", "done", "avg JCT", "median", "p99 JCT", "makespan", "util", "max ρ")
 
 
 def print_summaries(title: str, summaries: Sequence["Summary"]) -> None:
     """One row a run."""
+    from shoal.report.metrics import UNFAIR_ABOVE
+
     rows = []
     for s in summaries:
         rho = s["rho"]["isolated"]
@@ -78,17 +80,17 @@ def print_summaries(title: str, summaries: Sequence["Summary"]) -> None:
                 duration(s["makespan"]),
                 "–" if s["utilization"] is None else f"{s['utilization']:.1%}",
                 "–" if rho["max"] is None else f"{rho['max']:.2f}",
-                "–" if rho["unfair_1.0"] is None else f"{rho['unfair_1.0']:.1%}",
+                "–" if (unfair := rho[f"unfair_{UNFAIR_ABOVE}"]) is None else f"{unfair:.1%}",
                 f"{s['restarts']:,}",
             )
         )
-    notes = ["ρ: completion time over that with 1/n of the cluster throughout (rho_isolated); unfair: ρ above 1."]
+    notes = ["ρ: completion time over that with 1/n of the cluster throughout (rho_isolated)."]
     for s in filter(lambda s: "rent" in s, summaries):
         rent = s["rent"]
         paid = "" if rent["cost"] is None else f" for ${rent['cost']:,.2f}"
         hours = f"{rent['node_hours']:.1f} node-hours"
         notes.append(f"{s['policy']}, seed {s['seed']}: rented {hours}{paid}, at most {rent['most_nodes']} nodes.")
-    print_table(title, _HEADERS, rows, notes)
+    print_table(title, (*_HEADERS, f"ρ > {UNFAIR_ABOVE:g}", "restarts"), rows, notes)
 
 
 def tell_skipped(workload: "Workload") -> None:

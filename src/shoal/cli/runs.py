@@ -1,4 +1,4 @@
-"""``shoal policies``, ``shoal report`` and ``shoal replay``: looking at what there is and what was done."""
+"""``shoal policies``, ``shoal report`` and ``shoal replay``."""
 
 import sys
 from collections.abc import Sequence
@@ -86,7 +86,7 @@ def _shown(value: Any) -> str:
 @click.option("--baseline", metavar="POLICY", help="Compare with this policy; the first one by default.")
 @json_option
 def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str | None, as_json: bool) -> None:
-    """Compare finished runs: tables, and a page with charts. Of a live cluster's home: what happened to each job."""
+    """Compare finished runs in tables and a page with charts, or list what happened to each job of a live cluster."""
     from shoal.report.compare import compare
     from shoal.report.files import find_runs, is_home
     from shoal.report.tables import table
@@ -94,11 +94,9 @@ def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str 
     homes = [directory for directory in directories if is_home(directory)]
     if homes:
         if len(homes) < len(directories) or html_path is not None or baseline is not None:
-            hint = (
-                "is the home of a live cluster, which is told job by job: name only such, without --html or --baseline"
-            )
+            hint = "is the home of a live cluster, reported job by job; name only such, without --html or --baseline"
             raise InputError("run", str(homes[0]), hint)
-        _tell_homes(homes, as_json)
+        _print_stories(homes, as_json)
         return
     runs = find_runs(directories)
     comparisons = compare(runs, baseline)
@@ -114,30 +112,33 @@ def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str 
         terminal().print(table(comparison))
 
 
-def _tell_homes(homes: Sequence[Path], as_json: bool) -> None:
-    """What happened to each job of live clusters."""
+def _print_stories(homes: Sequence[Path], as_json: bool) -> None:
+    """Print what happened to each job of live clusters."""
     from shoal.report.files import JOURNAL
-    from shoal.scenario.scenario import stories_of
+    from shoal.scenario.replay import read_stories
     from shoal.store.journal import JournalFile, last_settings
 
-    told = {home: stories_of(home / JOURNAL) for home in homes}
+    found = {home: read_stories(home / JOURNAL) for home in homes}
     if as_json:
         rows = [
-            {"home": str(home), "jobs": [s.document() for s in found], "decides_otherwise": otherwise or None}
-            for home, (found, otherwise) in told.items()
+            {
+                "home": str(home),
+                "jobs": [story.document() for story in stories],
+                "decides_otherwise": difference or None,
+            }
+            for home, (stories, difference) in found.items()
         ]
         print_json(rows)
         return
-    for home, (found, otherwise) in told.items():
+    for home, (stories, difference) in found.items():
         policy = last_settings(JournalFile(home / JOURNAL).raw())["policy"]
-        click.echo(f"{home}: {len(found)} job{'s' * (len(found) != 1)} under {policy}; times since the journal began")
-        for story in found:
+        count = f"{len(stories)} job{'s' * (len(stories) != 1)}"
+        click.echo(f"{home}: {count} under {policy}; times since the journal began")
+        for story in stories:
             first, *rest = story.lines()
-            click.echo(f"  {first}")
-            for line in rest:
-                click.echo(f"    {line}")
-        if otherwise:
-            warn(f"{home}: why jobs waited is told up to where this version decides otherwise: {otherwise}")
+            click.echo("\n    ".join([f"  {first}", *rest]))
+        if difference:
+            warn(f"{home}: the reasons for waiting end where this version decides differently: {difference}")
 
 
 @click.command()
@@ -146,18 +147,18 @@ def _tell_homes(homes: Sequence[Path], as_json: bool) -> None:
 @json_option
 def replay(journal: Path, throughputs: str | None, as_json: bool) -> None:
     """Derive every decision of a journal again; fail at the first difference."""
-    from shoal.scenario.scenario import replay_file
+    from shoal.scenario.replay import replay_file
 
-    watched = sys.stderr.isatty()
-
-    def told(decisions: int) -> None:
+    def show_progress(decisions: int) -> None:
         click.echo(f"\r{decisions:,} decisions", nl=False, err=True)
 
-    derived, file, settings = replay_file(journal, throughputs=throughputs, progress=told if watched else None)
-    if watched:
+    interactive = sys.stderr.isatty()
+    progress = show_progress if interactive else None
+    derived, file, settings = replay_file(journal, throughputs=throughputs, progress=progress)
+    if interactive:
         click.echo("\r", nl=False, err=True)
     if file.cut is not None:
-        warn(f"{journal}: {file.cut}; what came before it was replayed")
+        warn(f"{journal}: {file.cut}; the records before it were replayed")
     if as_json:
         print_json(
             {

@@ -61,9 +61,11 @@ def simulate(
     **scenario: Any,
 ) -> None:
     """Run policies on a workload in the simulator and compare them."""
-    from shoal.scenario.scenario import Scenario, check
+    from shoal.scenario.backend import check
+    from shoal.scenario.scenario import Scenario
+    from shoal.scenario.source import WorkloadSource
     from shoal.scenario.specs import read_cluster
-    from shoal.scenario.sweep import WorkloadSource, sweep, tasks
+    from shoal.scenario.sweep import sweep, tasks
     from shoal.workload.files import parse_window
 
     if seeds < 1:

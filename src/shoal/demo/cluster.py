@@ -13,7 +13,8 @@ from pathlib import Path
 
 from shoal.core.topology import parse_cluster
 from shoal.live.home import Settings
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.serve.service import Address, LocalNodes, run_service
 from shoal.wire.client import Client
 from shoal.wire.messages import AcctRow, JobRow, Submission, SubmissionBatch, Submitted

@@ -86,7 +86,7 @@ def read_present(source: Source, now: Seconds, *, added: Sequence[Node] = (), mo
     scenario = Scenario.of_settings(settings)
     scenario = replace(scenario, cluster=Topology((*scenario.cluster.nodes, *added), scenario.cluster.types))
     review = NextReview()
-    crew = scenario.make_crew()
+    crew = scenario.make_scheduler()
     state = fold(review.read(islice(_records(source), most)), crew.state)
     if now > state.now:
         state.apply_events(now, ())

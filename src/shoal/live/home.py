@@ -84,7 +84,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _make_plane(settings: Settings) -> ControlPlane:
     path = settings.home / JOURNAL
-    scenario = replace(settings.scenario, steadfast=True)
+    scenario = replace(settings.scenario, tolerate_policy_errors=True)
     file = JournalFile(path)
     again = path.exists()
     epoch = time.time()
@@ -95,7 +95,7 @@ def _make_plane(settings: Settings) -> ControlPlane:
             raise InputError("journal", str(path), hint)
         epoch = _epoch(settings_of(file.read), path)
         scenario = replace(scenario, cluster=grown(Scenario.of_settings(before).cluster, scenario.cluster))
-    known, crew = scenario.speeds(), scenario.make_crew()
+    known, crew = scenario.speeds(), scenario.make_scheduler()
     ledger, recalled = Accounts(scenario.cluster.nodes), RecoveredRuns()
     if again:
         for record in file.read():

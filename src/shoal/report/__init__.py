@@ -1,1 +1,1 @@
-"""What it was worth: reads journals only, and says how the jobs fared, how that compares, and how it looks."""
+"""Reports from journals: the figures of jobs and runs, comparisons, and a page with charts."""

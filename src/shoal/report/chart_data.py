@@ -1,4 +1,4 @@
-"""What the page's charts draw: plain lists in hours, thinned to what a screen can show."""
+"""The data of the page's charts: plain lists in hours, thinned to what a screen can show."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -14,11 +14,14 @@ from shoal.report.timeline import occupancy, timeline
 MOST_ROWS = 300
 """Jobs up to which each gets a row of its own in the Gantt chart."""
 
-MOST_BARS = 20_000
-"""Bars up to which a browser draws the Gantt chart without complaint."""
+MOST_BARS = 5_000
+"""Bars up to which a Gantt chart is readable; six such charts are half a megabyte of page."""
 
 _POINTS = 800
 _OCCUPANCY_POINTS = 400
+_INVISIBLE = 1 / 2000
+"""Gaps shorter than this part of the run are narrower than a pixel."""
+
 _MOST_LABELS = 8
 _HOUR = 3600.0
 
@@ -26,7 +29,7 @@ Chart: TypeAlias = dict[str, Any]
 
 
 def charts(by_policy: Mapping[str, Sequence[StoredRun]]) -> Chart:
-    """Everything drawn for one workload and cluster; over time, each policy shows its first run that has a journal."""
+    """The data of one workload and cluster; charts over time show each policy's first run that has a journal."""
     made: Chart = {
         "policies": list(by_policy),
         "jct": {},
@@ -45,9 +48,10 @@ def charts(by_policy: Mapping[str, Sequence[StoredRun]]) -> Chart:
     return made
 
 
-def _rounded(values: Floats) -> list[float]:
+def _rounded(values: Floats, digits: int = 5) -> list[float]:
     """Five digits: finer than a pixel, and a third of the bytes."""
-    return [float(f"{value:.5g}") for value in values.tolist()]
+    rounded = (float(f"{value:.{digits}g}") for value in values.tolist())
+    return [int(value) if value.is_integer() else value for value in rounded]
 
 
 def _distribution(samples: Sequence[Floats]) -> Chart:
@@ -65,8 +69,8 @@ def _over_time(history: History) -> Chart:
     gpus = sum(history.topology.installed)
     columns = {
         "queue": line.queue_length,
-        "utilization": 100.0 * line.busy / gpus,
-        "efficiency": 100.0 * line.efficiency,
+        "utilization": line.busy / gpus,
+        "efficiency": line.efficiency,
         "blocking": line.blocking,
     }
     return {
@@ -76,10 +80,10 @@ def _over_time(history: History) -> Chart:
 
 
 def _held(history: History) -> Chart:
-    """Who held what when: each view by its name."""
+    """The views of GPUs held over time, by name."""
     views: Chart = {}
-    if len(history) <= MOST_ROWS and len(history.holds.job) <= MOST_BARS:
-        views["By job"] = _gantt(history)
+    if len(history) <= MOST_ROWS and len((bars := _bars(history))[0]) <= MOST_BARS:
+        views["By job"] = _gantt(history, *bars)
     kinds = history.topology.kinds
     tenants, of_job = _labels(history, history.tenants)
     gangs, of_gang = _labels(history, [f"{gpus} GPU{'s' if gpus > 1 else ''}" for gpus in history.gpus.tolist()])
@@ -94,7 +98,7 @@ def _held(history: History) -> Chart:
 
 
 def _labels(history: History, names: Sequence[str]) -> tuple[list[str], Int64s]:
-    """The names of the jobs that held most, and one for the rest; for each job the index of its label."""
+    """Labels: the names under which most GPU-seconds were held, and one for the rest; the label's index of each job."""
     distinct, where = np.unique(np.array(names, dtype=str), return_inverse=True)
     holds = history.holds
     held = np.bincount(where[holds.job], weights=holds.gpu_seconds, minlength=len(distinct))
@@ -111,35 +115,32 @@ def _stacked(history: History, labels: Sequence[str], of_hold: Int64s) -> Chart:
     edges = np.linspace(history.begin, max(history.end, history.begin + 1.0), _OCCUPANCY_POINTS + 1)
     held = occupancy(history, labels, of_hold, edges)
     return {
-        "type": "stacked",
-        "x": _rounded((edges - history.begin) / _HOUR),
+        "hours": (edges[-1] - edges[0]) / _HOUR,
         "gpus": sum(history.topology.installed),
-        "series": {label: _rounded(np.append(held[label], held[label][-1:])) for label in labels},
+        "series": {label: _rounded(np.append(held[label], held[label][-1:]), 3) for label in labels},
     }
 
 
-def _gantt(history: History) -> Chart:
-    """A row per job in order of submission, a bar per stretch on the same number of GPUs of one kind."""
-    job, since, until, gpus, kind = _stretches(history)
-    names = np.array(history.topology.kinds)
+def _gantt(history: History, job: Int64s, since: Floats, until: Floats, gpus: Int64s, kind: Int64s) -> Chart:
+    """A row per job in order of submission; bars in groups of one colour, by GPU type or by number of GPUs."""
     many = len(set(kind.tolist())) > 1
     prices = [t.price_per_hour or 0.0 for t in history.topology.types]
     ranked = sorted(set(kind.tolist()), key=lambda k: -prices[k]) if many else sorted(set(gpus.tolist()))
     groups = []
     for key in ranked:
         mine = (kind if many else gpus) == key
-        label = str(names[key]) if many else f"{key} GPU{'s' if key > 1 else ''}"
+        name = history.topology.kinds[int(kind[mine][0])]
         groups.append(
             {
-                "label": label,
+                "label": name if many else f"{key} GPU{'s' if key > 1 else ''}",
+                "kind": name,
                 "row": job[mine].tolist(),
                 "since": _rounded((since[mine] - history.begin) / _HOUR),
                 "hours": _rounded((until[mine] - since[mine]) / _HOUR),
-                "what": [f"{g} × {names[k]}" for g, k in zip(gpus[mine].tolist(), kind[mine].tolist(), strict=True)],
+                "gpus": gpus[mine].tolist(),
             }
         )
     return {
-        "type": "gantt",
         "jobs": history.ids,
         "tenants": history.tenants,
         "submitted": _rounded((history.submitted - history.begin) / _HOUR),
@@ -149,15 +150,17 @@ def _gantt(history: History) -> Chart:
     }
 
 
-def _stretches(history: History) -> tuple[Int64s, Floats, Floats, Int64s, Int64s]:
-    """Holds in order of job and time, those that follow without a gap and without a change joined into one."""
+def _bars(history: History) -> tuple[Int64s, Floats, Floats, Int64s, Int64s]:
+    """Job, begin, end, GPUs and kind of each bar: holds of a job on equal GPUs, joined across invisible gaps."""
     holds = history.holds
     order = np.lexsort((holds.since, holds.job))
     order = order[holds.until[order] > holds.since[order]]
     job, since, until = holds.job[order], holds.since[order], holds.until[order]
     gpus, kind = holds.gpus[order], holds.kind[order]
+    gap = _INVISIBLE * (history.end - history.begin)
     fresh = np.ones(len(job), dtype=bool)
-    fresh[1:] = (job[1:] != job[:-1]) | (since[1:] > until[:-1]) | (gpus[1:] != gpus[:-1]) | (kind[1:] != kind[:-1])
+    fresh[1:] = (job[1:] != job[:-1]) | (since[1:] - until[:-1] > gap)
+    fresh[1:] |= (gpus[1:] != gpus[:-1]) | (kind[1:] != kind[:-1])
     starts = np.flatnonzero(fresh)
     ends = np.append(starts[1:], len(job)) - 1
     return job[starts], since[starts], until[ends], gpus[starts], kind[starts]

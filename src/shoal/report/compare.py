@@ -1,9 +1,9 @@
-"""Policies side by side on the same workload and cluster, and which differences are more than chance.
+"""Policies side by side on one workload and cluster, and which differences are significant.
 
 Differences are paired: by seed where two policies ran on two or more common seeds (Student's t interval over the seeds'
 differences), else by job within the one common seed (a seeded bootstrap over jobs that both completed; for figures that
-are means or quantiles over jobs). An interval that covers 0 means "no difference" was found. A single run gives no
-interval for what is one number per run, such as the makespan.
+are means or quantiles over jobs). A difference is significant if its interval excludes 0. A single run gives no
+interval for a figure that is one number per run, such as the makespan.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,24 +15,25 @@ import numpy as np
 from shoal.core.arrays import Floats, Int64s
 from shoal.core.errors import InputError, nearest
 from shoal.report.files import StoredRun
-from shoal.report.metrics import JobTable, Summary, unfair
+from shoal.report.metrics import UNFAIR_ABOVE, JobTable, Summary, unfair
 
 CONFIDENCE = 0.95
 """Of every interval here."""
+
+NO_DIFFERENCE, NOT_SIGNIFICANT, ONE_RUN = "no difference", "not significant", "one run"
+"""Verdicts beside ``better`` and ``worse``: equal in every pair; the interval covers 0; there is no interval."""
 
 _RESAMPLES = 2000
 _MOST_DRAWS = 20_000_000
 _FEWEST_RESAMPLES = 200
 _CHUNK = 50
-UNFAIR_AT = 1.1
-"""The threshold at which unfair jobs are counted when policies are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure to compare: its name in tables, its unit, which way is better (0: neither), how to read and resample it.
+    """A figure to compare: its name in tables, its unit, which way is better (−1: lower, 1: higher), how to read it.
 
-    ``per_job`` gives each job's value and ``statistic`` the figure from resampled rows of them; None where the figure
+    ``per_job`` gives each job's value and ``statistic`` the figure from rows of resampled values; None where the figure
     is not one over jobs.
     """
 
@@ -45,21 +46,18 @@ class Measure:
     statistic: Callable[[Floats], Floats] | None = None
 
 
-def _plain(name: str) -> Callable[[Summary], float | None]:
-    return lambda summary: summary.get(name)
-
-
-def _rho(figure: str) -> Callable[[Summary], float | None]:
-    return lambda summary: summary["rho"]["isolated"][figure]
-
-
 def _jct(table: JobTable) -> Floats:
     return table.jct
 
 
+def _unfair_share(summary: Summary) -> float | None:
+    share: float | None = summary["rho"]["isolated"][f"unfair_{UNFAIR_ABOVE}"]
+    return share
+
+
 def _unfair(table: JobTable) -> Floats:
     rho = table.rho["isolated"]
-    return np.where(np.isfinite(rho), unfair(rho, UNFAIR_AT), np.nan)
+    return np.where(np.isfinite(rho), unfair(rho, UNFAIR_ABOVE), np.nan)
 
 
 def _mean(rows: Floats) -> Floats:
@@ -72,24 +70,29 @@ def _quantile(q: float) -> Callable[[Floats], Floats]:
 
 
 MEASURES: tuple[Measure, ...] = (
-    Measure("avg_jct", "average JCT", "h", -1, _plain("avg_jct"), _jct, _mean),
-    Measure("median_jct", "median JCT", "h", -1, _plain("median_jct"), _jct, _quantile(0.5)),
-    Measure("p99_jct", "p99 JCT", "h", -1, _plain("p99_jct"), _jct, _quantile(0.99)),
-    Measure("makespan", "makespan", "h", -1, _plain("makespan")),
-    Measure("utilization", "utilization", "%", 1, _plain("utilization")),
-    Measure("rho_max", "worst ρ", "", -1, _rho("max")),
-    Measure("unfair", f"unfair, ρ > {UNFAIR_AT}", "%", -1, _rho(f"unfair_{UNFAIR_AT}"), _unfair, _mean),
-    Measure("restarts", "restarts", "n", -1, _plain("restarts")),
-    Measure("cost", "cost", "$", -1, _plain("cost")),
+    Measure("avg_jct", "average JCT", "h", -1, lambda s: s["avg_jct"], _jct, _mean),
+    Measure("median_jct", "median JCT", "h", -1, lambda s: s["median_jct"], _jct, _quantile(0.5)),
+    Measure("p99_jct", "p99 JCT", "h", -1, lambda s: s["p99_jct"], _jct, _quantile(0.99)),
+    Measure("makespan", "makespan", "h", -1, lambda s: s["makespan"]),
+    Measure("utilization", "utilization", "%", 1, lambda s: s["utilization"]),
+    Measure("rho_max", "worst ρ", "", -1, lambda s: s["rho"]["isolated"]["max"]),
+    Measure("unfair", f"jobs with ρ > {UNFAIR_ABOVE:g}", "%", -1, _unfair_share, _unfair, _mean),
+    Measure("restarts", "restarts", "n", -1, lambda s: s["restarts"]),
+    Measure("cost", "cost", "$", -1, lambda s: s.get("cost")),
 )
-"""What is compared; ρ is the isolated one."""
+"""The figures compared; ρ is the isolated one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyResult:
-    """How one policy did: over which seeds, how many jobs it completed of how many, the mean of each measure."""
+    """The row of a policy: over which seeds, mean numbers of jobs and completed jobs, and the mean of each measure.
+
+    ``policy`` is the specification, followed by the settings that differ between the runs compared, e.g.
+    ``las (noise 0.2)``; ``settings`` has those alone.
+    """
 
     policy: str
+    settings: Mapping[str, str]
     seeds: tuple[int, ...]
     jobs: float
     completed: float
@@ -98,10 +101,10 @@ class PolicyResult:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A policy's figure less the baseline's, with a 95 % interval where there is ground for one.
+    """A policy's figure less the baseline's, with a 95 % interval where there are pairs for one.
 
-    ``basis`` says what was paired: ``seeds``, ``jobs``, or ``none``; ``verdict`` is ``better``, ``worse``,
-    ``no difference``, or ``one run`` when there is no interval.
+    ``basis`` says what was paired: ``seeds``, ``jobs``, or ``none``. ``verdict`` is ``better``, ``worse``,
+    ``not significant``, ``no difference`` or ``one run``.
     """
 
     policy: str
@@ -117,21 +120,22 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The policies that ran on one workload and cluster."""
+    """The policies that ran on one workload and cluster.
+
+    ``best`` names, by measure, the policy that is significantly better than every other; a measure without one is
+    absent.
+    """
 
     workload: str
     cluster: str
     baseline: str
     standings: tuple[PolicyResult, ...]
     differences: tuple[Difference, ...]
+    best: Mapping[str, str]
 
-    def best(self, measure: Measure) -> tuple[str, ...]:
-        """The policies with the best mean of a measure; none where all are equal or fewer than two have one."""
-        means = {s.policy: m for s in self.standings if (m := s.means[measure.name]) is not None}
-        if len(means) < 2 or len(set(means.values())) < 2:
-            return ()
-        top = max(means.values(), key=lambda mean: measure.better * mean)
-        return tuple(policy for policy, mean in means.items() if mean == top)
+    def measures(self) -> list[Measure]:
+        """The measures of which any policy has a figure."""
+        return [m for m in MEASURES if any(s.means[m.name] is not None for s in self.standings)]
 
     def difference(self, policy: str, measure: str) -> Difference | None:
         """A policy's difference from the baseline in a measure, where both have it."""
@@ -142,51 +146,95 @@ class Comparison:
         return asdict(self)
 
 
+Rows = Mapping[str, Mapping[int, StoredRun]]
+"""Runs by the name of their row, then by seed."""
+
+
 def compare(runs: Sequence[StoredRun], baseline: str | None = None) -> list[Comparison]:
-    """One comparison for each workload, cluster and world; the baseline is the first policy unless one is named."""
-    policies = list(dict.fromkeys(run.policy for run in runs))
-    if baseline is not None and baseline not in policies:
-        raise InputError("baseline", baseline, nearest(baseline, policies))
-    settings: dict[tuple[str, ...], list[StoredRun]] = {}
+    """One comparison for each workload and cluster; the baseline is the first row unless a policy or row is named."""
+    groups = group_runs(runs)
+    known = dict.fromkeys([*(run.policy for run in runs), *(name for rows in groups.values() for name in rows)])
+    if baseline is not None and baseline not in known:
+        raise InputError("baseline", baseline, nearest(baseline, known))
+    return [_compared(*place, rows, baseline) for place, rows in groups.items()]
+
+
+def group_runs(runs: Sequence[StoredRun]) -> dict[tuple[str, str], Rows]:
+    """Rows by workload and cluster: runs that differ in policy or any other setting are in different rows."""
+    places: dict[tuple[str, str], list[StoredRun]] = {}
     for run in runs:
-        settings.setdefault(_conditions(run.summary), []).append(run)
-    return [_compared(key[0], key[1], group, baseline) for key, group in settings.items()]
+        place = (str(run.summary.get("workload") or ""), str(run.summary.get("cluster") or ""))
+        places.setdefault(place, []).append(run)
+    return {place: _rows(group) for place, group in places.items()}
 
 
-def _conditions(summary: Summary) -> tuple[str, ...]:
-    """What two runs must have in common to be compared: the workload, the cluster, and how the world was."""
-    world = summary.get("settings") or {}
-    given = [summary.get(name) for name in ("workload", "cluster", "knowledge")]
-    given += [world.get(name) for name in ("placement", "restart_cost", "noise", "faults", "throughputs")]
-    return tuple("" if value is None else str(value) for value in given)
-
-
-def _compared(workload: str, cluster: str, runs: Sequence[StoredRun], baseline: str | None) -> Comparison:
-    by_policy: dict[str, dict[int, StoredRun]] = {}
+def _rows(runs: Sequence[StoredRun]) -> Rows:
+    differing = differing_settings(runs)
+    rows: dict[str, dict[int, StoredRun]] = {}
     for run in runs:
-        if run.seed in by_policy.setdefault(run.policy, {}):
-            other = by_policy[run.policy][run.seed].path
-            raise InputError("run", str(run.path), f"is policy {run.policy}, seed {run.seed} again, as is {other}")
-        by_policy[run.policy][run.seed] = run
-    base = baseline if baseline in by_policy else next(iter(by_policy))
-    differences = [
-        difference
-        for policy, theirs in by_policy.items()
-        if policy != base
-        for measure in MEASURES
-        if (difference := _difference(policy, base, measure, theirs, by_policy[base])) is not None
-    ]
-    standings = tuple(_standing(policy, list(seeds.values())) for policy, seeds in by_policy.items())
-    return Comparison(workload, cluster, base, standings, tuple(differences))
+        row = rows.setdefault(_row_name(run, differing), {})
+        if run.seed in row:
+            hint = f"is policy {run.policy}, seed {run.seed} again, as is {row[run.seed].path}"
+            raise InputError("run", str(run.path), hint)
+        row[run.seed] = run
+    return rows
 
 
-def _standing(policy: str, runs: Sequence[StoredRun]) -> PolicyResult:
+def _row_name(run: StoredRun, differing: Sequence[str]) -> str:
+    shown = settings_of_run(run.summary)
+    parts = [f"{name} {shown[name]}" for name in differing if name in shown]
+    return f"{run.policy} ({', '.join(parts)})" if parts else run.policy
+
+
+def differing_settings(runs: Sequence[StoredRun]) -> list[str]:
+    """The names of the settings that are not the same in all runs."""
+    found = [settings_of_run(run.summary) for run in runs]
+    names = dict.fromkeys(name for settings in found for name in settings)
+    return [name for name in names if len({settings.get(name) for settings in found}) > 1]
+
+
+def settings_of_run(summary: Summary) -> dict[str, str]:
+    """Every setting of a run beside policy, seed, workload and cluster, as text; those that are off are left out."""
+    given = {"knowledge": summary.get("knowledge"), **(summary.get("settings") or {})}
+    return {name.replace("_", "-"): _setting_text(value) for name, value in given.items() if value}
+
+
+def _setting_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_setting_text(part)}" for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_setting_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _compared(workload: str, cluster: str, rows: Rows, baseline: str | None) -> Comparison:
+    by_policy = [name for name, row in rows.items() if baseline in (name, next(iter(row.values())).policy)]
+    base = baseline if baseline is not None and baseline in rows else next(iter(by_policy or rows))
+    found = {(n, m.name): _difference(n, base, m, rows) for n in rows if n != base for m in MEASURES}
+    differences = tuple(difference for difference in found.values() if difference is not None)
+    differing = differing_settings([run for row in rows.values() for run in row.values()])
+    standings = tuple(_standing(name, list(row.values()), differing) for name, row in rows.items())
+
+    def beats(first: str, other: str, measure: Measure) -> bool:
+        if first == base:
+            difference, verdict = found[other, measure.name], "worse"
+        else:
+            difference, verdict = _difference(first, other, measure, rows), "better"
+        return difference is not None and difference.verdict == verdict
+
+    best = {m.name: name for m in MEASURES if (name := _best(m, standings, beats)) is not None}
+    return Comparison(workload, cluster, base, standings, differences, best)
+
+
+def _standing(name: str, runs: Sequence[StoredRun], differing: Sequence[str]) -> PolicyResult:
     def mean(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]
         return float(np.mean(known)) if len(known) == len(values) else None
 
+    settings = settings_of_run(runs[0].summary)
     return PolicyResult(
-        policy,
+        name,
+        {key: settings[key] for key in differing if key in settings},
         tuple(run.seed for run in runs),
         float(np.mean([run.summary["jobs"] for run in runs])),
         float(np.mean([run.summary["completed"] for run in runs])),
@@ -194,9 +242,17 @@ def _standing(policy: str, runs: Sequence[StoredRun]) -> PolicyResult:
     )
 
 
-def _difference(
-    policy: str, base: str, measure: Measure, theirs: Mapping[int, StoredRun], ours: Mapping[int, StoredRun]
-) -> Difference | None:
+def _best(
+    measure: Measure, standings: Sequence[PolicyResult], beats: Callable[[str, str, Measure], bool]
+) -> str | None:
+    """The row that is significantly better than every other; the closest rival is tried first."""
+    means = {s.policy: measure.better * mean for s in standings if (mean := s.means[measure.name]) is not None}
+    ranked = sorted(means, key=means.__getitem__, reverse=True)
+    return ranked[0] if len(ranked) > 1 and all(beats(ranked[0], other, measure) for other in ranked[1:]) else None
+
+
+def _difference(name: str, base: str, measure: Measure, rows: Rows) -> Difference | None:
+    theirs, ours = rows[name], rows[base]
     pairs = [
         (x, y, seed)
         for seed in sorted(theirs.keys() & ours.keys())
@@ -206,25 +262,25 @@ def _difference(
         return None
     gaps = np.array([x - y for x, y, _ in pairs])
     value, basis, count = float(gaps.mean()), "none", len(pairs)
-    low: float | None = None
-    high: float | None = None
+    interval: tuple[float, float] | None = None
     if len(pairs) > 1:
-        basis = "seeds"
-        low, high = t_interval(gaps)
+        basis, interval = "seeds", t_interval(gaps)
     elif measure.per_job is not None and measure.statistic is not None:
         seed = pairs[0][2]
         a, b = paired(theirs[seed].jobs, ours[seed].jobs, measure.per_job)
         if len(a):
-            basis, count = "jobs", len(a)
-            low, high = bootstrap_interval(a, b, measure.statistic)
-    return Difference(policy, base, measure.name, value, low, high, basis, count, _verdict(value, low, high, measure))
+            basis, count, interval = "jobs", len(a), bootstrap_interval(a, b, measure.statistic)
+    low, high = interval or (None, None)
+    return Difference(name, base, measure.name, value, low, high, basis, count, _verdict(value, interval, measure))
 
 
-def _verdict(value: float, low: float | None, high: float | None, measure: Measure) -> str:
-    if low is None or high is None:
-        return "one run" if value else "no difference"
-    if low <= 0.0 <= high:
-        return "no difference"
+def _verdict(value: float, interval: tuple[float, float] | None, measure: Measure) -> str:
+    if not value and not any(interval or ()):
+        return NO_DIFFERENCE
+    if interval is None:
+        return ONE_RUN
+    if interval[0] <= 0.0 <= interval[1]:
+        return NOT_SIGNIFICANT
     return "better" if value * measure.better > 0 else "worse"
 
 
@@ -249,7 +305,7 @@ def paired(a: JobTable, b: JobTable, per_job: Callable[[JobTable], Floats]) -> t
 
 
 def bootstrap_interval(a: Floats, b: Floats, statistic: Callable[[Floats], Floats]) -> tuple[float, float]:
-    """The percentile interval of statistic(a) − statistic(b) when pairs of jobs are drawn again, by fixed dice."""
+    """The percentile interval of statistic(a) − statistic(b) over resampled pairs of jobs, with a fixed seed."""
     resamples = int(np.clip(_MOST_DRAWS // len(a), _FEWEST_RESAMPLES, _RESAMPLES))
     chance = np.random.default_rng(0)
     gaps = []

@@ -1,7 +1,6 @@
 """Runs on disk: ``DIR/<policy>-seed<N>/`` with ``summary.json``, ``jobs.parquet`` and, beside them, ``journal.sqlite``.
 
-Equal results give equal bytes (Parquet also names the version of the library that wrote it), and what is read back is
-what was written.
+Equal results give equal bytes (Parquet also names the version of the library that wrote it).
 """
 
 import io
@@ -10,8 +9,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-
-import numpy as np
 
 from shoal.core.errors import InputError
 from shoal.report.history import History, read_history
@@ -23,11 +20,12 @@ SUMMARY, JOBS, JOURNAL = "summary.json", "jobs.parquet", "journal.sqlite"
 
 _TEXTS = ("id", "tenant")
 _COUNTS = ("gpus", "restarts")
+_PLAIN = [field.name for field in fields(JobTable) if field.name != "rho"]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """One policy on one seed, as found on disk; ``journal`` is None where it was not kept."""
+    """One policy on one seed, read from disk; ``journal`` is None where it was not kept."""
 
     path: Path
     summary: Summary
@@ -36,7 +34,7 @@ class StoredRun:
 
     @property
     def policy(self) -> str:
-        """The policy as it was written on the command line."""
+        """The policy's specification."""
         return str(self.summary.get("policy") or self.path.name)
 
     @property
@@ -45,12 +43,12 @@ class StoredRun:
         return int(self.summary.get("seed") or 0)
 
     def history(self) -> History | None:
-        """The story of its jobs, if the journal was kept."""
+        """The history of its jobs; None where the journal was not kept."""
         return None if self.journal is None else read_history(JournalFile(self.journal).raw())
 
 
 def run_directory(base: Path, policy: str, seed: int) -> Path:
-    """Where a run belongs under a results directory; nothing is created."""
+    """The directory of a run under a results directory; nothing is created."""
     slug = re.sub(r"[^A-Za-z0-9._=]+", "-", policy).strip("-.") or "policy"
     return base / f"{slug}-seed{seed}"
 
@@ -60,7 +58,7 @@ def write_run(directory: Path, summary: Summary, jobs: JobTable) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / JOBS).write_bytes(to_parquet(jobs))
-        # A run counts as finished once its summary is there, so that comes last and whole or not at all.
+        # A run is finished once its summary exists, so that is written last, and atomically.
         draft = directory / f"{SUMMARY}.part"
         draft.write_bytes(to_json(summary))
         draft.replace(directory / SUMMARY)
@@ -74,44 +72,30 @@ def to_json(summary: Summary) -> bytes:
 
 
 def to_parquet(jobs: JobTable) -> bytes:
-    """The rows as Parquet: one column for each field, one for each definition of ρ, null for what is not known."""
+    """The rows as Parquet: a column for each field and for each definition of ρ, null for NaN."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    columns = {}
-    for field in fields(JobTable):
-        values = getattr(jobs, field.name)
-        if field.name in _TEXTS:
-            columns[field.name] = pa.array(values, pa.string())
-        elif field.name in _COUNTS:
-            columns[field.name] = pa.array(values, pa.int64())
-        elif field.name != "rho":
-            columns[field.name] = pa.array(values, pa.float64(), from_pandas=True)
-    for name in DEFINITIONS:
-        columns[f"rho_{name}"] = pa.array(jobs.rho[name], pa.float64(), from_pandas=True)
+    types = {**dict.fromkeys(_TEXTS, pa.string()), **dict.fromkeys(_COUNTS, pa.int64())}
+    values = {name: getattr(jobs, name) for name in _PLAIN} | {f"rho_{name}": jobs.rho[name] for name in DEFINITIONS}
+    columns = {n: pa.array(v, types.get(n, pa.float64()), from_pandas=n not in types) for n, v in values.items()}
     out = io.BytesIO()
     parquet.write_table(pa.table(columns), out, compression="zstd")
     return out.getvalue()
 
 
 def from_parquet(data: bytes) -> JobTable:
-    """The rows in the bytes of a ``jobs.parquet``."""
+    """The table in the bytes of a ``jobs.parquet``."""
     import pyarrow as pa
     from pyarrow import parquet
 
     table = parquet.read_table(pa.BufferReader(data))
-    plain = [field.name for field in fields(JobTable) if field.name != "rho"]
-    columns = {
-        name: table[name].to_pylist()
-        if name in _TEXTS
-        else table[name].to_numpy().astype(np.int64 if name in _COUNTS else np.float64)
-        for name in plain
-    }
-    return JobTable(**columns, rho={name: table[f"rho_{name}"].to_numpy().astype(np.float64) for name in DEFINITIONS})
+    columns = {name: table[name].to_pylist() if name in _TEXTS else table[name].to_numpy() for name in _PLAIN}
+    return JobTable(**columns, rho={name: table[f"rho_{name}"].to_numpy() for name in DEFINITIONS})
 
 
 def read_run(directory: Path) -> StoredRun:
-    """The run in a directory; what is missing or broken is named."""
+    """The run in a directory; an ``InputError`` names what is missing or broken."""
     try:
         summary = json.loads((directory / SUMMARY).read_bytes())
         jobs = from_parquet((directory / JOBS).read_bytes())
@@ -123,12 +107,12 @@ def read_run(directory: Path) -> StoredRun:
 
 
 def is_home(directory: Path) -> bool:
-    """Whether it is the home of a live cluster: there is a journal, and nobody has summed it up."""
+    """Whether a directory is the home of a live cluster: it has a journal and no summary."""
     return (directory / JOURNAL).is_file() and not (directory / SUMMARY).exists()
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[StoredRun]:
-    """Every run in or under these directories, each once, in the order named and then by name."""
+    """Every run in or under these directories, each once, in the order given and then by name."""
     found: dict[Path, StoredRun] = {}
     for given in map(Path, paths):
         if not given.is_dir():

@@ -1,37 +1,21 @@
-"""A journal told job by job: who was live when, who held what when and how fast it went; columns, built in one pass.
+"""The history of a journal's jobs as columns, built in one pass: when each was live, held GPUs, and at what rate.
 
-This follows ``engine.state`` exactly in what counts: seats are held from the command that gives them to the command or
-event that ends them, and a message from a life the job no longer leads is ignored. Reading stops where the journal
-does; what is held then is held until the last moment heard of.
+It counts as ``engine.state`` does: seats are held from the command that gives them to the command or event that ends
+them, and events of an earlier incarnation are ignored. Seats held at the journal's end are held until its last event.
 """
 
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.core import events
 from shoal.core.arrays import Flags, Floats, Int64s
 from shoal.core.commands import Start, Stop
 from shoal.core.errors import JournalError
-from shoal.core.events import (
-    AppBid,
-    BatchChanged,
-    JobCancelled,
-    JobCompleted,
-    JobCrashed,
-    JobMeasured,
-    JobProfiled,
-    JobReleased,
-    JobReshaped,
-    JobStarted,
-    JobStopped,
-    JobSubmitted,
-    NodeLost,
-    NodeReturned,
-)
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
@@ -46,12 +30,11 @@ _MODEL, _BATCH, _KINDS, _DEADLINE = (_SPEC[name] for name in ("model", "batch_si
 _REPORT_BATCH = [f.name for f in fields(GoodputReport)].index("batch")
 _START, _STOP = COMMAND_TAGS[Start], COMMAND_TAGS[Stop]
 _ENDED = -1
-"""In place of an incarnation: the job's life is over, and whatever else is said of it is late."""
+"""The incarnation of a job that has ended: it matches no event, so later ones are ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobType:
-    """What the speed of a job depends on; many jobs have one type."""
+class JobType(NamedTuple):
+    """What a job's speed depends on; shared by many jobs."""
 
     gpus: int
     model: str | None
@@ -59,23 +42,14 @@ class JobType:
     kinds: tuple[str, ...] | None
 
     def spec(self) -> JobSpec:
-        """A specification that stands for all jobs of this type."""
-        return JobSpec(
-            id="",
-            submitted=0.0,
-            gpus=self.gpus,
-            work=None,
-            min_gpus=self.gpus,
-            max_gpus=self.gpus,
-            model=self.model,
-            batch_size=self.batch_size,
-            kinds=self.kinds,
-        )
+        """A specification with these fields, as performance models take it."""
+        gpus, model, batch_size, kinds = self
+        return JobSpec("", 0.0, gpus, None, gpus, gpus, model=model, batch_size=batch_size, kinds=kinds)
 
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """Intervals in which a job held GPUs, in the order they began; ``done`` is its progress at the end, if told."""
+    """Intervals in which a job held GPUs, in order of begin; ``done`` is its work at the end, NaN if unknown."""
 
     job: Int64s
     since: Floats
@@ -86,14 +60,14 @@ class Holds:
 
     @property
     def gpu_seconds(self) -> Floats:
-        """GPUs times seconds of each interval."""
+        """GPU-seconds of each interval."""
         seconds: Floats = (self.until - self.since) * self.gpus
         return seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Measured speeds: within which hold, from when to when, how fast, and at which batch size (0 if none)."""
+    """Measured rates (work per second): the hold, the interval, and the batch size (0 if none)."""
 
     hold: Int64s
     since: Floats
@@ -104,7 +78,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Overlaps:
-    """Intervals in which two jobs shared the same GPUs: so many are counted twice in the holds."""
+    """Intervals in which two jobs shared ``gpus`` GPUs, which the holds count twice."""
 
     since: Floats
     until: Floats
@@ -114,11 +88,12 @@ class Overlaps:
 
 @dataclass(frozen=True)
 class History:
-    """What a journal tells of its jobs, by admission number.
+    """The jobs of a journal, by admission number; times in seconds.
 
-    ``ended`` is when the job completed, failed or was cancelled, infinite if it is live; ``work`` its total progress if
-    it completed, else what was declared, NaN if nothing was; ``deadline`` is infinite if it has none. ``trajectories``
-    holds, for the jobs whose batch size changed, the changes that count: (progress, batch size), by ascending progress.
+    ``begin`` is the first submission, ``end`` the last event. ``ended`` is when a job completed, failed or was
+    cancelled, infinite if it is live; ``work`` its total work if it completed, else the declared one, NaN if none was;
+    ``deadline`` is infinite if it has none. ``trajectories`` holds, for jobs whose batch size changed, (work done, new
+    batch size) in ascending order of work.
     """
 
     settings: dict[str, Any]
@@ -147,19 +122,19 @@ class History:
 
     @property
     def gone(self) -> Floats:
-        """When each job ceased to be live, as far as the journal goes."""
+        """When each job ceased to be live, at most ``end``."""
         gone: Floats = np.minimum(self.ended, self.end)
         return gone
 
     @property
     def completed(self) -> Flags:
-        """Which jobs did all their work."""
+        """Mask of the jobs that did all their work."""
         completed: Flags = self.outcome == JobState.COMPLETED
         return completed
 
 
 def read_history(records: Iterable[list[Any]]) -> History:
-    """The history in raw records, as ``MemoryJournal.raw`` and ``JournalFile.raw`` give them."""
+    """The history of raw records, as ``MemoryJournal.raw`` and ``JournalFile.raw`` give them."""
     source = iter(records)
     header = next(source, None)
     if header is None or header[0] != HEADER:
@@ -168,10 +143,10 @@ def read_history(records: Iterable[list[Any]]) -> History:
     fold = _Fold(topology.node_kind)
     for record in source:
         if record[0] == EVENTS:
-            fold.hear(record[1], record[2])
+            fold.apply_events(record[1], record[2])
         elif record[0] == DECISION:
-            fold.assume(record[3])
-        else:  # taken up again, perhaps on a larger cluster: nodes are only ever added
+            fold.apply_commands(record[3])
+        else:  # a restart of the control plane, perhaps on a larger cluster: nodes are only added
             header, topology = record, _topology(record[2])
             fold.node_kind = topology.node_kind
     return fold.history(header[2], topology)
@@ -188,7 +163,7 @@ def _topology(settings: dict[str, Any]) -> Topology:
 
 
 class _Fold:
-    """The pass over the records: plain lists and arrays, one short method for each thing that is told."""
+    """The columns while records are read: one method for each type of event and command."""
 
     def __init__(self, node_kind: tuple[int, ...]) -> None:
         self.node_kind = node_kind
@@ -198,13 +173,12 @@ class _Fold:
         self.ids: list[JobId] = []
         self.tenants: list[TenantId] = []
         self.apps: list[str | None] = []
-        self.types: dict[tuple[Any, ...], int] = {}
+        self.types: dict[JobType, int] = {}
         self.type, self.gpus, self.outcome = array("q"), array("q"), array("q")
-        self.submitted, self.ended, self.work = array("d"), array("d"), array("d")
-        self.deadline = array("d")
+        self.submitted, self.ended, self.work, self.deadline = array("d"), array("d"), array("d"), array("d")
         self.incarnation: list[int] = []
         self.batch: list[int] = []
-        self.hold: list[int] = []  # the job's latest hold, −1 before its first
+        self.hold: list[int] = []  # the number of the job's latest hold, −1 before its first
         self.crashes: dict[int, Crashes] = {}
         self.trajectories: dict[int, list[tuple[float, int]]] = {}
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
@@ -213,40 +187,35 @@ class _Fold:
         self.rate_at, self.rate = array("d"), array("d")
         self.paired: dict[int, tuple[int, Seconds]] = {}
         self.overlaps: list[tuple[Seconds, Seconds, int, int]] = []
-        happened: dict[type, Callable[[list[Any]], None]] = {
-            JobSubmitted: self._submitted,
-            JobStarted: self._measured,
-            JobMeasured: self._measured,
-            BatchChanged: self._batch_changed,
-            JobProfiled: self._profiled,
-            JobStopped: self._stopped,
-            JobCompleted: self._completed,
-            JobCrashed: self._crashed,
-            JobCancelled: self._cancelled,
-            NodeLost: self._ignored,
-            NodeReturned: self._ignored,
-            AppBid: self._ignored,
-            JobReleased: self._ignored,
-            JobReshaped: self._reshaped,
+        handlers: dict[type, Callable[[list[Any]], None]] = {
+            events.JobSubmitted: self._submitted,
+            events.JobStarted: self._measured,
+            events.JobMeasured: self._measured,
+            events.BatchChanged: self._batch_changed,
+            events.JobProfiled: self._profiled,
+            events.JobStopped: self._stopped,
+            events.JobCompleted: self._completed,
+            events.JobCrashed: self._crashed,
+            events.JobCancelled: self._cancelled,
+            events.JobReshaped: self._reshaped,
+            **dict.fromkeys((events.NodeLost, events.NodeReturned, events.AppBid, events.JobReleased), self._ignored),
         }
-        self.on = [happened[cls] for cls in EVENT_TAGS]
+        self.handlers = [handlers[cls] for cls in EVENT_TAGS]
 
-    def hear(self, now: Seconds, events: list[list[Any]]) -> None:
-        on = self.on
-        for event in events:
-            on[event[0]](event)
+    def apply_events(self, now: Seconds, batch: list[list[Any]]) -> None:
+        handlers = self.handlers
+        for event in batch:
+            handlers[event[0]](event)
         self.now = now
 
-    def assume(self, commands: list[list[Any]]) -> None:
+    def apply_commands(self, commands: list[list[Any]]) -> None:
         self.decisions += 1
-        for command in commands:  # all seats are given back before any is taken: jobs may swap
+        for command in commands:  # all seats are freed before any is taken: jobs may swap
             if command[0] != _START:
                 self._close(command[1], self.now)
         for command in commands:
             if command[0] != _STOP:
                 self._open(command)
-
-    # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _open(self, command: list[Any]) -> None:
         _, job, incarnation, seats, batch, partner = command
@@ -259,7 +228,7 @@ class _Fold:
         self.done.append(np.nan)
         self.hold[job] = number
         self.incarnation[job] = incarnation
-        if batch is not None and batch[0]:  # 0: the job's agent chooses one, and says which
+        if batch is not None and batch[0]:  # 0: the job's agent chooses and reports it
             self.batch[job] = batch[0]
         if partner is not None:
             self._pair(job, partner)
@@ -280,15 +249,14 @@ class _Fold:
             self.paired.pop(partner, None)
             self.overlaps.append((since, at, self.held[hold], self.kind[hold]))
 
-    # ── events ────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _submitted(self, event: list[Any]) -> None:
         at, spec = event[1], event[2]
         self.first = min(self.first, at)
         self.ids.append(spec[_ID])
         self.tenants.append(spec[_TENANT])
         self.apps.append(spec[_APP])
-        self.type.append(self._type_number(spec))
+        kind = JobType(spec[_GPUS], spec[_MODEL], spec[_BATCH], spec[_KINDS] and tuple(spec[_KINDS]))
+        self.type.append(self.types.setdefault(kind, len(self.types)))
         self.gpus.append(spec[_GPUS])
         self.outcome.append(JobState.PENDING)
         self.submitted.append(at)
@@ -298,11 +266,6 @@ class _Fold:
         self.incarnation.append(0)
         self.batch.append(spec[_BATCH] or 0)
         self.hold.append(-1)
-
-    def _type_number(self, spec: list[Any]) -> int:
-        kinds = spec[_KINDS] and tuple(spec[_KINDS])
-        key = (spec[_GPUS], spec[_MODEL], spec[_BATCH], kinds)
-        return self.types.setdefault(key, len(self.types))
 
     def _measured(self, event: list[Any]) -> None:
         job = event[2]
@@ -316,7 +279,7 @@ class _Fold:
         _, _, job, incarnation, _, done, size = event
         if incarnation == self.incarnation[job]:
             self.batch[job] = size
-            # A crash may set a job back behind a change, which then comes again.
+            # A crash may set a job back behind a change, which then happens again.
             kept = [change for change in self.trajectories.get(job, ()) if change[0] < done]
             self.trajectories[job] = [*kept, (done, size)]
             self._measured(event)
@@ -355,15 +318,13 @@ class _Fold:
         self.gpus[event[2]] = event[3]
 
     def _ignored(self, event: list[Any]) -> None:
-        """Nodes come and go; what that does to jobs is told by events of their own."""
+        """What a lost node does to jobs is in events of their own."""
 
     def _end(self, job: int, at: Seconds, outcome: JobState) -> None:
         self._close(job, at)
         self.ended[job] = at
         self.outcome[job] = outcome
         self.incarnation[job] = _ENDED
-
-    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def history(self, settings: dict[str, Any], topology: Topology) -> History:
         for job in list(self.paired):
@@ -382,7 +343,7 @@ class _Fold:
             ids=self.ids,
             tenants=self.tenants,
             apps=self.apps,
-            types=[JobType(*key) for key in self.types],
+            types=list(self.types),
             type=_ints(self.type),
             gpus=_ints(self.gpus),
             submitted=_floats(self.submitted),
@@ -397,7 +358,7 @@ class _Fold:
         )
 
     def _rates(self, until: Floats) -> Rates:
-        """A rate holds until the next one measured in the same hold, or until the hold's end."""
+        """A rate lasts until the next one measured in the same hold, or until the hold's end."""
         hold, at = _ints(self.rate_hold), _floats(self.rate_at)
         order = np.argsort(hold, kind="stable")
         hold, at = hold[order], at[order]

@@ -1,7 +1,7 @@
-"""One self-contained page that compares runs: facts, table, charts. It needs no network, now or ever.
+"""One self-contained page that compares runs: settings, table, charts. It loads nothing from anywhere.
 
-The charts are drawn by plotly.js, which its wheel ships and which is put into the page once; the page's own script,
-style and frame lie in ``page/``.
+Frame, style and scripts are in ``page/``: ``plot.js`` is a small plotting library, ``charts.js`` draws this page's
+charts with it.
 """
 
 import json
@@ -12,11 +12,9 @@ from pathlib import Path
 
 from shoal.core.errors import InputError
 from shoal.report.chart_data import Chart, charts
-from shoal.report.compare import MEASURES, Comparison, PolicyResult, compare
+from shoal.report.compare import Comparison, PolicyResult, compare, differing_settings, group_runs, settings_of_run
 from shoal.report.files import StoredRun
 from shoal.report.tables import basis, change, figure, heading
-
-_VERDICTS = {"better": "better", "worse": "worse"}
 
 
 def write_page(runs: Sequence[StoredRun], path: Path, baseline: str | None = None) -> None:
@@ -28,14 +26,12 @@ def write_page(runs: Sequence[StoredRun], path: Path, baseline: str | None = Non
 
 
 def page(runs: Sequence[StoredRun], baseline: str | None = None) -> str:
-    """The whole page: one part for each workload and cluster."""
-    from plotly.offline import get_plotlyjs
-
-    comparisons = compare(runs, baseline)
+    """The whole page: one section for each workload and cluster."""
+    comparisons, groups = compare(runs, baseline), group_runs(runs)
     data, parts = [], []
     for number, comparison in enumerate(comparisons):
-        chosen = [run for run in runs if _belongs(run, comparison)]
-        by_policy = {s.policy: [run for run in chosen if run.policy == s.policy] for s in comparison.standings}
+        by_policy = {name: list(row.values()) for name, row in groups[comparison.workload, comparison.cluster].items()}
+        chosen = [run for row in by_policy.values() for run in row]
         data.append(charts(by_policy))
         headline = f"<h2>{escape(_where(comparison))}</h2>" if len(comparisons) > 1 else ""
         parts.append(_part(number, comparison, chosen, data[-1], headline))
@@ -43,10 +39,10 @@ def page(runs: Sequence[StoredRun], baseline: str | None = None) -> str:
         "title": escape(_title(comparisons)),
         "style": _resource("style.css"),
         "parts": "\n".join(parts),
-        # A "</script>" in somebody's job name must not end the element early.
+        # A "</script>" in a job's name must not end the element early.
         "data": json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c"),
-        "plotly": get_plotlyjs(),
-        "script": _resource("script.js"),
+        "plot": _resource("plot.js"),
+        "charts": _resource("charts.js"),
     }
     frame = _resource("frame.html")
     head, *rest = frame.split("{{")
@@ -54,11 +50,6 @@ def page(runs: Sequence[StoredRun], baseline: str | None = None) -> str:
         name, _, tail = piece.partition("}}")
         head += pieces[name] + tail
     return head
-
-
-def _belongs(run: StoredRun, comparison: Comparison) -> bool:
-    here = (str(run.summary.get("workload") or ""), str(run.summary.get("cluster") or ""))
-    return here == (comparison.workload, comparison.cluster)
 
 
 def _resource(name: str) -> str:
@@ -78,21 +69,21 @@ def _where(comparison: Comparison) -> str:
 
 def _part(number: int, comparison: Comparison, runs: Sequence[StoredRun], data: Chart, headline: str) -> str:
     over_time = _over_time(number) if data["time"] else ""
+    marked = "A marked value is significantly better than every other in its column. " if comparison.best else ""
     return f"""
-<section class="part" data-part="{number}">
+<section>
   {headline}{_facts(comparison, runs)}
   <h3>How the policies compare</h3>
   {_table(comparison)}
-  <p class="note">{escape(basis(comparison))} The best value of each column is marked. ρ is finish-time fairness
-  against a run in which every job holds an equal share of the cluster (<em>isolated</em>): above 1 is worse than that
-  share.</p>
+  <p class="note">{escape(basis(comparison))} {marked}ρ is finish-time fairness against a run in which every job holds
+  an equal share of the cluster (<em>isolated</em>): above 1 is worse than that share.</p>
   <div class="pair">
     <figure><h3>Job completion time</h3>
-      <p class="note">Share of jobs done within a time of their submission. Further left is better.</p>
+      <p class="note">Share of jobs completed within a time of their submission. Further left is better.</p>
       <div class="tabs" id="jct-scale-{number}"></div>
       <div class="chart" id="jct-{number}"></div></figure>
     <figure><h3>Finish-time fairness</h3>
-      <p class="note">Share of jobs with at most a given ρ. Right of the line: worse than a fair share.</p>
+      <p class="note">Share of jobs with at most a given ρ. Dashed: a fair share; beyond it is worse.</p>
       <div class="tabs" id="rho-name-{number}"></div>
       <div class="chart" id="rho-{number}"></div></figure>
   </div>
@@ -104,8 +95,8 @@ def _over_time(number: int) -> str:
     return f"""<figure><h3>Over time</h3>
     <p class="note" id="time-note-{number}"></p>
     <div class="tabs" id="time-what-{number}"></div>
-    <div class="chart tall" id="time-{number}"></div></figure>
-  <figure><h3>Who held the GPUs</h3>
+    <div class="chart" id="time-{number}"></div></figure>
+  <figure><h3>GPUs held</h3>
     <p class="note" id="held-note-{number}"></p>
     <div class="row">
       <div class="tabs" id="held-policy-{number}"></div>
@@ -115,52 +106,44 @@ def _over_time(number: int) -> str:
 
 
 def _facts(comparison: Comparison, runs: Sequence[StoredRun]) -> str:
-    seeds = sorted({run.seed for run in runs})
-    knowledge = sorted({str(run.summary["knowledge"]) for run in runs if run.summary.get("knowledge")})
     counts = sorted({int(run.summary["jobs"]) for run in runs})
-    window = next((run.summary["window"] for run in runs if run.summary.get("window")), None)
+    differing = differing_settings(runs)  # these are in the names of the rows
+    settings = {name: value for name, value in settings_of_run(runs[0].summary).items() if name not in differing}
     facts = {
         "Cluster": comparison.cluster,
         "Jobs": " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1]))),
-        "Jobs measured": f"{window[0]} to {window[1]}" if window else "",
-        "Seeds": ", ".join(map(str, seeds)),
-        "Knowledge": ", ".join(knowledge),
-        **_settings(runs),
+        "Seeds": ", ".join(map(str, sorted({run.seed for run in runs}))),
         "Baseline": comparison.baseline,
     }
+    for name, value in settings.items():
+        facts.setdefault(name.replace("-", " ").capitalize(), value)
     items = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items() if v)
     return f'<dl class="facts">{items}</dl>'
 
 
-def _settings(runs: Sequence[StoredRun]) -> dict[str, str]:
-    """What the runs were made with; where they differ, every value is shown."""
-    found: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for key, value in (run.summary.get("settings") or {}).items():
-            if value is not None:
-                found.setdefault(key.replace("_", " ").capitalize(), {})[str(value)] = None
-    return {key: ", ".join(values) for key, values in found.items()}
-
-
 def _table(comparison: Comparison) -> str:
-    heads = "".join(f'<th scope="col">{escape(heading(comparison, m))}</th>' for m in MEASURES)
+    heads = "".join(f'<th scope="col">{escape(heading(comparison, m))}</th>' for m in comparison.measures())
     rows = "".join(_row(at, comparison, standing) for at, standing in enumerate(comparison.standings))
     return (
-        f'<div class="scroll"><table><thead><tr><th scope="col">policy</th><th scope="col">completed</th>{heads}</tr>'
-        f"</thead><tbody>{rows}</tbody></table></div>"
+        f'<table><thead><tr><th scope="col">policy</th><th scope="col">completed</th>{heads}</tr></thead>'
+        f"<tbody>{rows}</tbody></table>"
     )
 
 
 def _row(at: int, comparison: Comparison, standing: PolicyResult) -> str:
-    cells = [f'<th scope="row"><i class="swatch" data-policy="{at}"></i>{escape(standing.policy)}</th>']
     short = standing.completed < standing.jobs
     count = f"{standing.completed:,.6g}" + (f" of {standing.jobs:,.6g}" if short else "")
-    cells.append(f"<td{' class=short' if short else ''}>{count}</td>")
-    for measure in MEASURES:
+    cells = [
+        f'<th scope="row"><i class="swatch" data-policy="{at}"></i>{escape(standing.policy)}</th>',
+        f'<td data-label="completed"{" class=short" if short else ""}>{count}</td>',
+    ]
+    for measure in comparison.measures():
         difference = comparison.difference(standing.policy, measure.name)
-        said = change(comparison, measure, difference)
-        tone = _VERDICTS.get(difference.verdict, "") if difference else ""
-        small = "".join(f'<small class="{tone}">{escape(line)}</small>' for line in said)
-        best = ' class="best"' if standing.policy in comparison.best(measure) else ""
-        cells.append(f"<td{best}>{figure(comparison, measure, standing.means[measure.name])}{small}</td>")
+        tone = difference.verdict if difference and difference.verdict in ("better", "worse") else ""
+        lines = change(comparison, measure, difference)
+        small = " ".join(f'<small class="{tone}">{escape(line)}</small>' for line in lines)
+        small = f"<div>{small}</div>" if lines else ""
+        best = ' class="best"' if comparison.best.get(measure.name) == standing.policy else ""
+        label = f' data-label="{escape(heading(comparison, measure))}"'
+        cells.append(f"<td{label}{best}>{figure(comparison, measure, standing.means[measure.name])}{small}</td>")
     return f"<tr>{''.join(cells)}</tr>"

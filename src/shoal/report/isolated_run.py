@@ -1,8 +1,8 @@
-"""How each job would have fared alone: what every notion of fairness is measured against.
+"""The run time of each job alone in the cluster, against which fairness is measured.
 
-Speeds are those of the model's profile for the requested gang, seated well; a job without a model runs by its own
-clock. Where a simulation draws true speeds off their profiles, that is not seen here. A total that was neither reached
-nor declared, or a gang that fits no kind, leaves NaN.
+Speeds are those of the model's profile for the requested gang, seated well; a job without a model has its declared run
+time. The noise of a simulation's true speeds is not counted. A total that was neither reached nor declared, or a gang
+that fits no kind, gives NaN.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from shoal.report.history import History, JobType
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Run times by admission number, along the batch sizes the job went through.
+    """Run times in seconds by admission number, along the batch sizes the job went through.
 
-    ``exclusive`` is on the one kind that takes the least time over the whole trajectory. ``spread`` is on every kind in
-    proportion to its GPUs, the way an exact 1/n of the cluster is made up; both agree on a cluster of one kind.
+    ``exclusive`` is on the kind that takes the least time in all; ``spread`` on every kind in proportion to its GPUs,
+    as an exact 1/n of the cluster is composed. Both agree on a cluster of one kind.
     """
 
     exclusive: Floats
@@ -30,27 +30,18 @@ class Alone:
 
 
 def run_alone(history: History, catalog: Catalog) -> Alone:
-    """The run times of every job alone in its cluster."""
+    """The run times of every job alone in the cluster."""
     model = ProfiledModel(history.topology, catalog)
-    seconds = [_seconds_per_work(model, kind, None) for kind in history.types]
+    seconds = [_seconds_per_work(model, kind) for kind in history.types]
     table = np.array(seconds).reshape(len(history.types), 2)
     exclusive, spread = (history.work * column[history.type] for column in table.T)
     for job, changes in history.trajectories.items():
         exclusive[job], spread[job] = _along(model, history.types[history.type[job]], changes, float(history.work[job]))
-    return Alone(_known(exclusive), _known(spread))
+    return Alone(*(np.where(np.isfinite(seconds), seconds, np.nan) for seconds in (exclusive, spread)))
 
 
-def _known(seconds: Floats) -> Floats:
-    known: Floats = np.where(np.isfinite(seconds), seconds, np.nan)
-    return known
-
-
-def _speeds(model: ProfiledModel, kind: JobType, batch_size: int | None) -> Floats:
-    return model.speeds(kind.spec(), batch_size)
-
-
-def _seconds_per_work(model: ProfiledModel, kind: JobType, batch_size: int | None) -> tuple[float, float]:
-    speeds = _speeds(model, kind, batch_size)
+def _seconds_per_work(model: ProfiledModel, kind: JobType) -> tuple[float, float]:
+    speeds = model.speeds(kind.spec(), None)
     return _inverse(float(speeds.max())), _inverse(float(speeds @ _weights(model)))
 
 
@@ -65,12 +56,12 @@ def _inverse(rate: float) -> float:
 
 
 def _along(model: ProfiledModel, kind: JobType, changes: list[tuple[float, int]], work: float) -> tuple[float, float]:
-    """Exclusive and spread run time over the stretches of work between changes of the batch size."""
+    """Exclusive and spread run time, summed over the work between changes of the batch size."""
     by_kind = np.zeros(len(model.topology.kinds))
     spread = 0.0
     stretches = [(0.0, None), *changes, (work, None)]
     for (start, size), (end, _) in pairwise(stretches):
-        speeds = _speeds(model, kind, size)
+        speeds = model.speeds(kind.spec(), size)
         with np.errstate(divide="ignore"):
             by_kind += np.where(speeds > 0, (end - start) / speeds, np.inf)
         spread += (end - start) * _inverse(float(speeds @ _weights(model)))
@@ -78,10 +69,10 @@ def _along(model: ProfiledModel, kind: JobType, changes: list[tuple[float, int]]
 
 
 def single_gpu_rates(history: History, catalog: Catalog, types: Int64s, sizes: Int64s, kinds: Int64s) -> Floats:
-    """For each (job type, batch size, kind): the rate on one GPU of that kind, seated nowhere else.
+    """For each (job type, batch size, kind): the rate on one GPU of that kind.
 
-    Batch size 0 means the declared one; kind −1 means the kind on which one GPU goes fastest. Where one GPU cannot run
-    the job, its share of the requested gang's best rate stands in.
+    Batch size 0 means the declared one; kind −1 the kind on which one GPU is fastest. Where one GPU cannot run the job,
+    the best rate of the requested gang divided by its GPUs is used.
     """
     model = ProfiledModel(history.topology, catalog)
     span = len(model.topology.kinds) + 1
@@ -100,4 +91,4 @@ def _single(model: ProfiledModel, kind: JobType, batch_size: int | None, on: int
     names = model.topology.kinds if on < 0 else (model.topology.kinds[on],)
     allowed = (name for name in names if spec.kinds is None or name in spec.kinds)
     one = max((profile.rate(name, 1, Locality.SAME_NODE, size) for name in allowed), default=0.0)
-    return one or float(_speeds(model, kind, batch_size).max()) / kind.gpus
+    return one or float(model.speeds(spec, batch_size).max()) / kind.gpus

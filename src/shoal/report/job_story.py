@@ -1,7 +1,7 @@
-"""What happened to each job of a journal, in words: its runs, resizes and batch sizes, how long it waited and why.
+"""What happened to each job of a journal: its runs, resizes and batch sizes, how long it waited and why.
 
-Runs and batch sizes are the history's; why a job waited is what its verdicts said, which a journal keeps only as a
-digest: whoever wants the sentences derives them again and gives them here.
+Runs and batch sizes come from the history. A journal keeps verdicts only as a digest, so the caller replays it and
+passes the reasons for waiting.
 """
 
 from collections.abc import Iterable
@@ -16,13 +16,13 @@ from shoal.core.lifecycle import JobState
 from shoal.core.units import JobId, JobNumber, Seconds
 from shoal.report.history import History
 
-_UNTOLD = -1
+_UNKNOWN = -1
 """In place of a reason's code."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingReason:
-    """From when on a job without GPUs was told this; ``code`` says of which kind the reason is."""
+    """The reason, from this time on, for which a job has no GPUs; ``code`` is that of its reason's template."""
 
     at: Seconds
     job: JobNumber
@@ -31,8 +31,8 @@ class WaitingReason:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """A stretch of time on so many GPUs."""
+class Run:
+    """An interval on a constant number of GPUs."""
 
     since: Seconds
     until: Seconds
@@ -41,7 +41,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How long a job waited for one kind of reason in all, and what it was last told of it."""
+    """The total time a job waited for one reason code, and the last sentence of that code."""
 
     seconds: Seconds
     sentence: str
@@ -49,41 +49,39 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One job's. ``resizes`` are changes of its GPUs while it ran; ``stops`` are times it was left without any."""
+    """What happened to one job; ``batches`` are its batch sizes in order, ``waits`` sorted longest first."""
 
     id: JobId
     submitted: Seconds
     ended: Seconds | None
     outcome: str
-    stays: tuple[Stay, ...]
+    runs: tuple[Run, ...]
     batches: tuple[int, ...]
-    """The batch sizes it trained at, one after another; none where it never said."""
     waits: tuple[Wait, ...]
-    """The longest first."""
 
     @property
     def resizes(self) -> int:
-        """How often it was given more, fewer or other GPUs while it ran."""
-        return sum(one.until == other.since for one, other in pairwise(self.stays))
+        """How often it got more, fewer or other GPUs while it ran."""
+        return sum(one.until == other.since for one, other in pairwise(self.runs))
 
     @property
     def stops(self) -> int:
-        """How often it ran, was left without GPUs, and ran again."""
-        return max(len(self.stays) - 1, 0) - self.resizes
+        """How often it was stopped and started again later."""
+        return max(len(self.runs) - 1, 0) - self.resizes
 
     @property
     def waited(self) -> Seconds:
-        """Seconds without GPUs, in all."""
+        """Total seconds without GPUs."""
         return sum(wait.seconds for wait in self.waits)
 
     def document(self) -> dict[str, Any]:
-        """The same for machines."""
+        """The story as plain values, for ``--json``."""
         return {
             "id": self.id,
             "submitted": self.submitted,
             "ended": self.ended,
             "outcome": self.outcome,
-            "runs": [{"since": s.since, "until": s.until, "gpus": s.gpus} for s in self.stays],
+            "runs": [{"since": s.since, "until": s.until, "gpus": s.gpus} for s in self.runs],
             "resizes": self.resizes,
             "stops": self.stops,
             "batch_sizes": list(self.batches),
@@ -92,14 +90,14 @@ class Story:
         }
 
     def lines(self) -> list[str]:
-        """For people: what happened, and then why it waited."""
-        end = "still there" if self.ended is None else f"{self.outcome} after {self.ended - self.submitted:,.1f} s"
-        runs = ", ".join(f"{_gpus(s.gpus)} {s.since:,.1f}–{s.until:,.1f} s" for s in self.stays) or "it never ran"
+        """The story as text: what happened in the first line, then a line for each reason it waited."""
+        end = "still live" if self.ended is None else f"{self.outcome} after {self.ended - self.submitted:,.1f} s"
+        runs = ", ".join(f"{_gpus(s.gpus)} {s.since:,.1f}–{s.until:,.1f} s" for s in self.runs) or "it never ran"
         counts = [(self.resizes, "resized"), (self.stops, "stopped and resumed")]
         moved = "".join(f"; {what} {_times(count)}" for count, what in counts if count)
         sizes = f"; batch {' → '.join(map(str, self.batches))}" if len(self.batches) > 1 else ""
-        said = [f"waited {wait.seconds:,.1f} s: {wait.sentence}" for wait in self.waits]
-        return [f"{self.id}: {end}; {runs}{moved}{sizes}", *said]
+        waits = [f"waited {wait.seconds:,.1f} s: {wait.sentence}" for wait in self.waits]
+        return [f"{self.id}: {end}; {runs}{moved}{sizes}", *waits]
 
 
 def _gpus(count: int) -> str:
@@ -110,27 +108,27 @@ def _times(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
-def stories(history: History, told: Iterable[WaitingReason], until: Seconds = inf) -> list[Story]:
-    """Every job's story, in order of admission; ``told``, in order of time, is all that was told ``until`` then."""
-    heard: dict[JobNumber, list[WaitingReason]] = {}
-    for telling in told:
-        heard.setdefault(telling.job, []).append(telling)
-    return [_story(history, job, heard.get(job, []), until) for job in range(len(history))]
+def stories(history: History, reasons: Iterable[WaitingReason], until: Seconds = inf) -> list[Story]:
+    """Every job's story, in order of admission; ``reasons`` are in order of time and complete up to ``until``."""
+    by_job: dict[JobNumber, list[WaitingReason]] = {}
+    for reason in reasons:
+        by_job.setdefault(reason.job, []).append(reason)
+    return [_story(history, job, by_job.get(job, []), until) for job in range(len(history))]
 
 
-def _story(history: History, job: JobNumber, told: list[WaitingReason], until: Seconds) -> Story:
+def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until: Seconds) -> Story:
     holds = np.flatnonzero(history.holds.job == job)
     held = history.holds
-    stays = tuple(map(Stay, held.since[holds].tolist(), held.until[holds].tolist(), held.gpus[holds].tolist()))
+    runs = tuple(map(Run, held.since[holds].tolist(), held.until[holds].tolist(), held.gpus[holds].tolist()))
     ended = float(history.ended[job])
     return Story(
         id=history.ids[job],
         submitted=float(history.submitted[job]),
         ended=ended if np.isfinite(ended) else None,
         outcome=JobState(int(history.outcome[job])).name.lower(),
-        stays=stays,
+        runs=runs,
         batches=_batches(history, job),
-        waits=_waits(history, job, stays, told, until),
+        waits=_waits(history, job, runs, reasons, until),
     )
 
 
@@ -142,18 +140,17 @@ def _batches(history: History, job: JobNumber) -> tuple[int, ...]:
 
 
 def _waits(
-    history: History, job: JobNumber, stays: tuple[Stay, ...], told: list[WaitingReason], until: Seconds
+    history: History, job: JobNumber, runs: tuple[Run, ...], reasons: list[WaitingReason], until: Seconds
 ) -> tuple[Wait, ...]:
-    """By kind of reason, for how long a job had no GPUs; what it was told first counts from when it had none."""
-    edges = [float(history.submitted[job]), *(edge for s in stays for edge in (s.since, s.until)), history.gone[job]]
+    """Time without GPUs by reason code; the first reason of an interval counts from the interval's begin."""
+    edges = [float(history.submitted[job]), *(edge for r in runs for edge in (r.since, r.until)), history.gone[job]]
     found: dict[int, tuple[float, str]] = {}
     for begin, end in zip(edges[::2], edges[1::2], strict=True):
         known = min(float(end), max(begin, until))
-        within = [t for t in told if begin <= t.at < known]
-        ends = [t.at for t in within[1:]] + [known]
-        starts = [begin, *(t.at for t in within[1:])]
-        spans = [(t.code, stop - start, t.sentence) for t, start, stop in zip(within, starts, ends, strict=False)]
-        for code, seconds, sentence in (*spans, (_UNTOLD, float(end) - known, "what it was told is not known")):
+        within = [reason for reason in reasons if begin <= reason.at < known]
+        starts = [begin, *(reason.at for reason in within[1:]), known]
+        spans = [(r.code, stop - start, r.sentence) for r, (start, stop) in zip(within, pairwise(starts), strict=False)]
+        for code, seconds, sentence in (*spans, (_UNKNOWN, float(end) - known, "the reason is not known")):
             found[code] = found.get(code, (0.0, ""))[0] + seconds, sentence
     waits = (Wait(seconds, sentence) for seconds, sentence in found.values() if seconds > 0.0)
     return tuple(sorted(waits, key=lambda wait: -wait.seconds))

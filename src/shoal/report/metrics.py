@@ -1,7 +1,7 @@
-"""How each job fared and what a run was worth: the rows of ``jobs.parquet`` and the figures of ``summary.json``.
+"""The figures of jobs and of a run: the rows of ``jobs.parquet`` and the figures of ``summary.json``.
 
-Finish-time fairness has four definitions here, each reported by its name and never as a bare "FTF". All are the job
-completion time over what it would have been under some notion of a fair share, so above 1 means worse than fair:
+Finish-time fairness ρ has four definitions, each reported by its name. All are the job completion time (JCT) over what
+it would have been with some notion of a fair share, so above 1 is worse than fair:
 
 - ``themis``: JCT / (T_cluster · N_avg). Read per job: T_cluster is the job's completion time were only the jobs of its
   app submitted (sharing the cluster equally among themselves), N_avg the number of apps with a live job, averaged over
@@ -17,14 +17,12 @@ References: Mahajan et al., NSDI 2020 (eq. 1); Narayanan et al., OSDI 2020 (§4.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from math import isnan
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.arrays import Flags, Floats, Int64s
-from shoal.core.errors import InputError
 from shoal.core.lifecycle import JobState
 from shoal.core.units import JobId, TenantId
 from shoal.perf.catalog import Catalog, catalog
@@ -38,23 +36,28 @@ DEFINITIONS = ("themis", "isolated", "contention", "shockwave")
 """The names of the four definitions of finish-time fairness."""
 
 THRESHOLDS = (1.0, 1.05, 1.1)
-"""A job whose ρ exceeds one of these was treated unfairly, at that threshold."""
+"""The values of ρ above which a summary counts jobs."""
 
 _ROUNDING = 1e-9
-"""A ρ this close above a threshold is at it: times are sums of many floating-point numbers."""
+"""A ρ exceeds a threshold by more than this part of it: times are sums of many floating-point numbers."""
 
-_SETTINGS = ("placement", "restart_cost", "noise", "faults", "round", "throughputs", "version")
+UNFAIR_ABOVE = 1.0
+"""The threshold of every table: a job whose isolated ρ exceeds it had less than a fair share."""
+
+_IDENTITY = ("policy", "seed", "cluster", "workload", "knowledge")
+"""Settings of a journal's header that a summary has at its top level."""
 
 Summary: TypeAlias = dict[str, Any]
-"""The figures of a run as they stand in ``summary.json``; what cannot be said is None."""
+"""The figures of a run as in ``summary.json``; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobTable:
-    """One row per job, by admission number. NaN stands for what never happened or cannot be known.
+    """One row per job, by admission number; times in seconds, NaN for what never happened or cannot be known.
 
-    ``restarts`` counts starts after the first and resizes; ``gpu_seconds`` what was held, a shared GPU counting for
-    each holder; ``queueing`` the seconds the job was live without GPUs.
+    ``restarts`` counts starts after the first and resizes; ``gpu_seconds`` is what was held, a shared GPU counting for
+    each holder; ``queueing`` the time live without GPUs; ``exclusive`` the run time alone in the cluster; ``rho`` has a
+    column for each of ``DEFINITIONS``.
     """
 
     id: list[JobId]
@@ -73,47 +76,22 @@ class JobTable:
     def __len__(self) -> int:
         return len(self.id)
 
-    def part(self, rows: slice) -> "JobTable":
-        """Some consecutive rows."""
-        plain = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "rho"}
-        return JobTable(**plain, rho={name: rho[rows] for name, rho in self.rho.items()})
-
-    def between(self, first: JobId, last: JobId) -> "JobTable":
-        """The jobs from one to another, both included, in order of admission."""
-        numbers = {name: i for i, name in enumerate(self.id)}
-        for name in (first, last):
-            if name not in numbers:
-                raise InputError("window", name, "no such job in this run")
-        if numbers[first] > numbers[last]:
-            raise InputError("window", f"{first}:{last}", "the first job was submitted after the last")
-        return self.part(slice(numbers[first], numbers[last] + 1))
-
     def rows(self) -> list[dict[str, Any]]:
-        """The rows as ``--per-job`` prints them."""
+        """The rows as dictionaries, None in place of NaN, as ``--per-job`` prints them."""
+        columns = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "rho"}
         rhos = zip(*map(_plain, self.rho.values()), strict=True)
-        columns = {
-            "id": self.id,
-            "tenant": self.tenant,
-            "submitted": _plain(self.submitted),
-            "started": _plain(self.started),
-            "completed": _plain(self.completed),
-            "jct": _plain(self.jct),
-            "gpus": self.gpus.tolist(),
-            "restarts": self.restarts.tolist(),
-            "gpu_seconds": _plain(self.gpu_seconds),
-            "queueing": _plain(self.queueing),
-            "exclusive": _plain(self.exclusive),
-            "rho": [dict(zip(self.rho, values, strict=True)) for values in rhos],
-        }
+        columns["rho"] = [dict(zip(self.rho, values, strict=True)) for values in rhos]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _plain(values: Floats) -> list[float | None]:
-    return [None if isnan(value) else value for value in values.tolist()]
+def _plain(values: list[str] | NDArray[Any]) -> list[Any]:
+    if isinstance(values, list):
+        return values
+    return [None if value != value else value for value in values.tolist()]  # noqa: PLR0124  NaN
 
 
 def job_table(history: History, known: Catalog | None = None) -> JobTable:
-    """How each job of a history fared; ``known`` is the catalogue of its speeds, the built-in one unless given."""
+    """The figures of each job of a history; ``known`` is the catalogue of its speeds, the built-in one unless given."""
     holds, count = history.holds, len(history)
     starts = np.bincount(holds.job, minlength=count)
     started = np.full(count, np.nan)
@@ -156,7 +134,7 @@ def _fairness(history: History, jct: Floats, alone: Alone) -> dict[str, Floats]:
 
 
 def _in_isolation(history: History, length: Floats, gpus: int) -> Floats:
-    """When each job would be done if everyone held 1/n of the cluster."""
+    """When each job would complete if every live job held 1/n of the cluster."""
     gone = (history.outcome == JobState.CANCELLED) | (history.outcome == JobState.FAILED)
     return _shared_run(history, np.flatnonzero(~gone & np.isfinite(length)), length, gpus)
 
@@ -176,54 +154,45 @@ def _alone_with_app(history: History, exclusive: Floats, gpus: int) -> Floats:
     return seconds
 
 
-def summarize(
-    history: History,
-    table: JobTable,
-    *,
-    window: tuple[JobId, JobId] | None = None,
-    measured: Mapping[str, Any] | None = None,
-) -> Summary:
+def summarize(history: History, jobs: JobTable, *, measured: Mapping[str, Any] | None = None) -> Summary:
     """The figures of a run, under the names of ``summary.json``.
 
-    With a ``window`` of two job ids, what is said of jobs (completion times, ρ, queueing, restarts, GPU-seconds) is
-    said of the jobs from the first to the last of them; makespan, utilization, cost and decisions stay the whole
-    run's. ``measured`` is what only the process that ran it can know: ``decision_seconds cpu_seconds peak_rss_mb``.
+    ``measured`` adds what only the process that ran it knows, such as ``decision_seconds cpu_seconds peak_rss_mb``.
     """
-    jobs = table if window is None else table.between(*window)
     jct = jobs.jct[np.isfinite(jobs.jct)]
-    ended = table.completed[np.isfinite(table.completed)]
+    ended = jobs.completed[np.isfinite(jobs.completed)]
     makespan = float(ended.max() - history.begin) if len(ended) else None
     settings = history.settings
     return {
         **{key: settings.get(key) for key in ("policy", "seed")},
-        "cluster": _described(history),
+        "cluster": settings.get("cluster") or history.topology.describe(),
         **{key: settings.get(key) for key in ("workload", "knowledge")},
-        "settings": {key: settings[key] for key in _SETTINGS if key in settings},
-        "window": None if window is None else list(window),
+        "settings": {key: value for key, value in settings.items() if key not in (*_IDENTITY, "cluster_nodes")},
+        "window": None,  # always; readers of earlier summaries may look for it
         "jobs": len(jobs),
         "completed": len(jct),
         "avg_jct": _mean(jct),
         "median_jct": _quantile(jct, 0.5),
         "p99_jct": _quantile(jct, 0.99),
         "makespan": makespan,
-        "utilization": None if not makespan else _busy(history, makespan) / (_gpus(history) * makespan),
+        "utilization": None if not makespan else _utilization(history, makespan),
         "gpu_seconds": float(jobs.gpu_seconds.sum()),
         "cost": _cost(history),
         "restarts": int(jobs.restarts.sum()),
         "rho": {name: _fairness_figures(jobs.rho[name]) for name in DEFINITIONS},
         "queueing": {"mean": _mean(jobs.queueing), "p99": _quantile(jobs.queueing, 0.99)},
         "deadlines": _deadlines(history),
-        "apps": _apps(history, table),
+        "apps": _apps(history, jobs),
         "decisions": history.decisions,
         **(measured or {}),
     }
 
 
-def _apps(history: History, table: JobTable) -> dict[str, Any] | None:
-    """How the apps of the whole run fared; None where no job names one."""
+def _apps(history: History, jobs: JobTable) -> dict[str, Any] | None:
+    """The figures of the run's apps; None where no job names one."""
     if not any(history.apps):
         return None
-    apps = app_table(history, table.exclusive, table.gpu_seconds)
+    apps = app_table(history, jobs.exclusive)
     seconds = apps.seconds[np.isfinite(apps.seconds)]
     return {
         "count": len(apps),
@@ -234,35 +203,26 @@ def _apps(history: History, table: JobTable) -> dict[str, Any] | None:
 
 
 def _deadlines(history: History) -> dict[str, int]:
-    """How many jobs of the whole run had a deadline, and how many missed it or were not done when the run ended."""
+    """The number of jobs with a deadline, and of those that missed it or had not completed when the run ended."""
     asked = np.isfinite(history.deadline)
     done = np.where(history.completed, history.ended, np.inf)
     return {"jobs": int(asked.sum()), "missed": int((asked & (done > history.deadline)).sum())}
 
 
-def _described(history: History) -> str:
-    given = history.settings.get("cluster")
-    return given if isinstance(given, str) else history.topology.describe()
-
-
-def _gpus(history: History) -> int:
-    return sum(history.topology.installed)
-
-
-def _busy(history: History, makespan: float) -> float:
-    """GPU-seconds in use between the first submission and the last completion; a shared GPU is in use once."""
+def _utilization(history: History, makespan: float) -> float:
+    """The fraction of GPU-seconds in use from the first submission to the last completion; a shared GPU counts once."""
     begin, end = history.begin, history.begin + makespan
 
     def clipped(since: Floats, until: Floats, gpus: Int64s) -> float:
         return float((np.maximum(np.minimum(until, end) - np.maximum(since, begin), 0.0) * gpus).sum())
 
     holds, overlaps = history.holds, history.overlaps
-    held = clipped(holds.since, holds.until, holds.gpus)
-    return held - clipped(overlaps.since, overlaps.until, overlaps.gpus)
+    held = clipped(holds.since, holds.until, holds.gpus) - clipped(overlaps.since, overlaps.until, overlaps.gpus)
+    return held / (sum(history.topology.installed) * makespan)
 
 
 def _cost(history: History) -> float | None:
-    """Dollars for every GPU-second in use, by kind; None where a kind has no price."""
+    """Dollars for the GPU-seconds in use; None where a kind has no price."""
     known = [kind.price_per_hour for kind in history.topology.types if kind.price_per_hour is not None]
     if len(known) < len(history.topology.types):
         return None
@@ -273,7 +233,7 @@ def _cost(history: History) -> float | None:
 
 
 def unfair(rho: Floats, limit: float) -> Flags:
-    """Which jobs exceed a threshold; rounding does not make a job unfairly treated."""
+    """Mask of the jobs whose ρ exceeds a threshold by more than rounding."""
     exceeds: Flags = rho > limit * (1 + _ROUNDING)
     return exceeds
 

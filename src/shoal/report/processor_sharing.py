@@ -1,4 +1,4 @@
-"""Processor sharing, exactly: every live job holds 1/n of the GPUs, and a gang goes at most at its own full speed."""
+"""Exact processor sharing: each of n live jobs holds 1/n of the GPUs, and no gang is faster than its full speed."""
 
 import heapq
 from math import inf
@@ -9,10 +9,10 @@ from shoal.core.arrays import Floats, Int64s
 
 
 def share_equally(arrival: Floats, length: Floats, gang: Int64s, gpus: int) -> Floats:
-    """When each job finishes; ``length`` is its run time at full speed, and its speed min(1, gpus / (n · gang)).
+    """Completion times; ``length`` is a job's run time at full speed, and its speed is min(1, gpus / (n · gang)).
 
-    All jobs of one gang size go equally fast at any moment, so one clock of attained run time for each size is enough:
-    a job finishes when its clock has gone its length further. O(N log N + N·K) for N jobs of K gang sizes.
+    All jobs of one gang size have the same speed at any time, so one clock of attained run time per size is enough: a
+    job completes when its clock has advanced by its length. O(N log N + N·K) for N jobs of K gang sizes.
     """
     sizes, size_of = np.unique(gang, return_inverse=True)
     order = np.argsort(arrival, kind="stable").tolist()
@@ -34,7 +34,7 @@ def share_equally(arrival: Floats, length: Floats, gang: Int64s, gpus: int) -> F
         arrives = arrivals[order[coming]] if coming < len(order) else inf
         elapsed = min(soonest, arrives - now)
         for k, queue in enumerate(waiting):
-            # A clock nobody reads starts again from 0, which keeps its digits for those who will.
+            # The clock of a size without live jobs restarts at 0, which preserves precision.
             clocks[k] = clocks[k] + elapsed * speeds[k] if queue else 0.0
         if soonest <= arrives - now:
             now += soonest

@@ -1,4 +1,4 @@
-"""Quantities that change in steps over time, and their exact averages."""
+"""Step functions of time and their exact averages."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from shoal.core.arrays import Floats
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """A piecewise function of time by its change points and its integral up to each; constant 0 outside them."""
+    """A step function as its change points and its integral up to each; 0 outside them."""
 
     times: Floats
     integral: Floats
 
     @classmethod
     def of(cls, since: Floats, until: Floats, weight: Floats) -> "Steps":
-        """The sum of ``weight`` over the intervals that cover a moment."""
+        """The sum of ``weight`` over the intervals ``[since, until)`` that cover a time."""
         times = np.concatenate([since, until])
         order = np.argsort(times, kind="stable")
         level = np.cumsum(np.concatenate([weight, -weight])[order])
@@ -24,18 +24,18 @@ class Steps:
 
     @classmethod
     def through(cls, times: Floats, level: Floats) -> "Steps":
-        """Of the level between each change point and the next."""
+        """The function with these levels between consecutive change points."""
         if not len(times):
             return cls(np.zeros(1), np.zeros(1))
         return cls(times, np.concatenate([[0.0], np.cumsum(level * np.diff(times))]))
 
     def between(self, since: Floats, until: Floats) -> Floats:
-        """The integral over intervals."""
+        """The integral over each interval."""
         area: Floats = np.interp(until, self.times, self.integral) - np.interp(since, self.times, self.integral)
         return area
 
     def mean(self, since: Floats, until: Floats) -> Floats:
-        """The exact time average over intervals; NaN over an empty one."""
+        """The exact time average over each interval; NaN over an empty one."""
         with np.errstate(divide="ignore", invalid="ignore"):
             mean: Floats = self.between(since, until) / (until - since)
         return mean

@@ -1,8 +1,8 @@
-"""Figures as people read them, and the comparison as a table for the terminal."""
+"""The figures of a comparison as text, and the comparison as a table for the terminal."""
 
 from typing import TYPE_CHECKING
 
-from shoal.report.compare import MEASURES, Comparison, Difference, Measure
+from shoal.report.compare import NO_DIFFERENCE, NOT_SIGNIFICANT, Comparison, Difference, Measure
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,38 +39,40 @@ def figure(comparison: Comparison, measure: Measure, value: float | None) -> str
 
 
 def change(comparison: Comparison, measure: Measure, difference: Difference | None) -> tuple[str, ...]:
-    """A difference as lines: the change against the baseline and its interval, or that none was found, or nothing.
+    """A difference as lines: the change against the baseline, or that it is not significant, and its interval.
 
-    Relative, except that shares (utilization, unfair jobs) change by percentage points.
+    Relative, except that shares (utilization, jobs above a ρ) change by percentage points.
     """
     if difference is None:
         return ()
-    if difference.verdict == "no difference":
-        return ("no difference",)
+    if difference.verdict == NO_DIFFERENCE:
+        return (NO_DIFFERENCE,)
     base = next(s.means[measure.name] for s in comparison.standings if s.policy == comparison.baseline)
     points = measure.unit == _POINTS
     if not points and not base:
         return ()
     scale, unit = (0.01, " pp") if points else ((base or 1.0) / 100, " %")
-    lines = [f"{difference.value / scale:+.1f}{unit}"]
+    significant = difference.verdict != NOT_SIGNIFICANT
+    lines = [f"{difference.value / scale:+.1f}{unit}" if significant else NOT_SIGNIFICANT]
     if difference.low is not None and difference.high is not None:
-        lines.append(f"({difference.low / scale:+.1f} to {difference.high / scale:+.1f})")
+        lines.append(f"({difference.low / scale:+.1f} to {difference.high / scale:+.1f}{'' if significant else unit})")
     return tuple(line.replace("-", "−") for line in lines)
 
 
 def basis(comparison: Comparison) -> str:
-    """A sentence on what the intervals rest on."""
+    """A sentence on the intervals: their confidence, and what was paired."""
     found = {d.basis: d.pairs for d in comparison.differences}
     if "seeds" in found:
-        return f"Changes are against {comparison.baseline}, with 95 % t-intervals over {found['seeds']} paired seeds."
-    if "jobs" in found:
-        what = f"95 % bootstrap intervals over {found['jobs']:,} paired jobs of one seed"
-        return f"Changes are against {comparison.baseline}, with {what}; figures without one are single observations."
-    return ""
+        over = f"t-intervals over {found['seeds']} paired seeds"
+    elif "jobs" in found:
+        over = f"bootstrap intervals over {found['jobs']:,} paired jobs of one seed; figures without one are of one run"
+    else:
+        return ""
+    return f"Changes are against {comparison.baseline}, with 95 % {over}."
 
 
 def table(comparison: Comparison) -> "Table":
-    """The comparison as a table to print: a column for each policy, the best of each row marked."""
+    """The comparison as a table to print: a column for each policy; the significantly best figure of a row is bold."""
     from rich.table import Table
     from rich.text import Text
 
@@ -80,10 +82,10 @@ def table(comparison: Comparison) -> "Table":
     for standing in comparison.standings:
         printed.add_column(Text(standing.policy), justify="right")
     printed.add_row("jobs completed", *(f"{s.completed:,g} of {s.jobs:,g}" for s in comparison.standings))
-    for measure in MEASURES:
+    for measure in comparison.measures():
         cells = []
         for standing in comparison.standings:
-            top = standing.policy in comparison.best(measure)
+            top = comparison.best.get(measure.name) == standing.policy
             cell = Text(figure(comparison, measure, standing.means[measure.name]), style="bold green" if top else "")
             for line in change(comparison, measure, comparison.difference(standing.policy, measure.name)):
                 cell.append(f"\n{line}", style="dim not bold")

@@ -1,7 +1,7 @@
-"""How a run went over time: queue length, cluster efficiency and blocking index, GPUs in use and jobs live.
+"""A run over time: queue length, cluster efficiency, blocking index, GPUs in use and live jobs.
 
-Between two change points all of these are constant, except the blocking index, which rises evenly. A timeline is given
-as at most so many intervals with the exact average over each, so that integrating it loses nothing.
+Between two change points all of these are constant, except the blocking index, which rises linearly. A timeline has a
+limited number of intervals with the exact average over each, so that its integral is exact.
 
 References: Hwang et al., NSDI 2021, §2.2 (QL, CE, BI).
 """
@@ -26,9 +26,10 @@ class Timeline:
     """Averages over the intervals between ``edges``, which has one entry more than every column.
 
     - ``queue_length`` (QL): live jobs without GPUs.
-    - ``efficiency`` (CE): Σ over running jobs of rate / rate on one GPU of the kind it sits on, over all GPUs.
-    - ``blocking`` (BI): mean over waiting jobs of the time waited so far, in all, over the time left on one GPU of
-      the best kind; 0 when nobody waits. Jobs whose total is not known are left out.
+    - ``efficiency`` (CE): Σ over running jobs of rate / rate on one GPU of its kind, divided by all GPUs.
+    - ``blocking`` (BI): mean over waiting jobs of the total time waited over the time left on one GPU of the best kind;
+      0 when no job waits. Jobs without a known total are left out.
+    - ``busy`` and ``live``: GPUs in use and live jobs.
     """
 
     edges: Floats
@@ -39,19 +40,14 @@ class Timeline:
     live: Floats
 
 
-def timeline(history: History, known: Catalog | None = None, *, points: int = MOST_POINTS) -> Timeline:
+def timeline(history: History, *, points: int = MOST_POINTS) -> Timeline:
     """The timeline of a history in at most ``points`` intervals that begin and end at change points."""
-    chosen = known or catalog()
-    busy, live, waits = _busy(history), _live(history), _waits(history)
+    known, busy, waits = catalog(), _busy(history), _waits(history)
+    live = Steps.of(history.submitted, history.gone, np.ones(len(history)))
     edges = _thinned(history, np.concatenate([busy.times, live.times]), points)
     queue = Steps.of(waits.since, waits.until, np.ones(len(waits.job)))
-    blocking = _blocking(history, waits, chosen, edges)
-
-    def averages(steps: Steps) -> Floats:
-        return steps.mean(edges[:-1], edges[1:])
-
-    columns = (queue, _efficiency(history, chosen), blocking, busy, live)
-    return Timeline(edges, *(averages(steps) for steps in columns))
+    columns = (queue, _efficiency(history, known), _blocking(history, waits, known, edges), busy, live)
+    return Timeline(edges, *(steps.mean(edges[:-1], edges[1:]) for steps in columns))
 
 
 def occupancy(history: History, labels: Sequence[str], of_hold: Int64s, edges: Floats) -> dict[str, Floats]:
@@ -65,7 +61,7 @@ def occupancy(history: History, labels: Sequence[str], of_hold: Int64s, edges: F
 
 
 def _thinned(history: History, times: Floats, points: int) -> Floats:
-    """Change points to cut at: all of them if few enough, else those next to even steps of time."""
+    """The change points to cut at: all if there are few enough, else those next to even steps of time."""
     end = max(history.end, history.begin)
     moments = np.unique(np.concatenate([times[(times >= history.begin) & (times <= end)], [history.begin, end]]))
     if len(moments) <= points + 1:
@@ -83,10 +79,6 @@ def _busy(history: History) -> Steps:
     )
 
 
-def _live(history: History) -> Steps:
-    return Steps.of(history.submitted, history.gone, np.ones(len(history)))
-
-
 def _efficiency(history: History, known: Catalog) -> Steps:
     rates, holds = history.rates, history.holds
     types = history.type[holds.job[rates.hold]]
@@ -98,7 +90,7 @@ def _efficiency(history: History, known: Catalog) -> Steps:
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """Intervals in which a job was live without GPUs: how long it had waited before, and its progress then."""
+    """Intervals in which a job was live without GPUs, the time it had waited ``before``, and the work ``done``."""
 
     job: Int64s
     since: Floats
@@ -126,13 +118,13 @@ def _waits(history: History) -> _Waits:
 
 
 def _blocking(history: History, waits: _Waits, known: Catalog, edges: Floats) -> Steps:
-    """The blocking index: its exact average between any two moments of which each is an edge or a change point."""
+    """The blocking index, exact between any two times that are edges or change points."""
     declared, anywhere = np.zeros(len(waits.job), dtype=np.int64), np.full(len(waits.job), -1)
     single = single_gpu_rates(history, known, history.type[waits.job], declared, anywhere)
     with np.errstate(divide="ignore", invalid="ignore"):
         pressure = single / (history.work[waits.job] - np.nan_to_num(waits.done))
-    said = np.isfinite(pressure) & (pressure > 0)
-    pressure, since, until, before = pressure[said], waits.since[said], waits.until[said], waits.before[said]
+    kept = np.isfinite(pressure) & (pressure > 0)
+    pressure, since, until, before = pressure[kept], waits.since[kept], waits.until[kept], waits.before[kept]
     # Each job adds (before + t − since) · pressure: a constant and a slope, both changing in steps.
     times = np.concatenate([since, until, edges])
     order = np.argsort(times, kind="stable")

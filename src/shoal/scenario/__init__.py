@@ -1,1 +1,1 @@
-"""A scenario: the settings of a run, the objects built from them, and simulation runs."""
+"""A scenario: the settings of a run, the objects built from them, simulations and sweeps."""

@@ -1,4 +1,4 @@
-"""What people write to describe a cluster and its faults: compact specifications and YAML files."""
+"""Clusters and faults as users write them: compact specifications and YAML files."""
 
 import re
 from collections.abc import Mapping
@@ -71,20 +71,21 @@ def _group(rack: str, group: object, before: list[Node], where: str) -> list[Nod
     if not isinstance(group, dict):
         raise InputError(f"racks.{rack}", group, "must be {type, nodes, gpus}", where=where)
     _only(group, {"type", "nodes", "gpus"}, where)
-    kind, count, gpus = str(group.get("type")), group.get("nodes"), group.get("gpus")
+    kind = str(group.get("type"))
     if not _KIND.fullmatch(kind) or group.get("type") is None:
         raise InputError(f"racks.{rack}.type", group.get("type"), "must be a GPU type, e.g. v100", where=where)
-    for name, value in (("nodes", count), ("gpus", gpus)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(f"racks.{rack}.{name}", value, "must be a whole number of at least 1", where=where)
-    assert isinstance(count, int)
-    assert isinstance(gpus, int)
-    if gpus > MOST_GPUS_PER_NODE:
-        raise InputError(f"racks.{rack}.gpus", gpus, f"a node can have at most {MOST_GPUS_PER_NODE} GPUs", where=where)
-    if count > MOST_NODES:
-        raise InputError(f"racks.{rack}.nodes", count, f"a group can have at most {MOST_NODES:,} nodes", where=where)
+    nodes = _count(f"racks.{rack}.nodes", group.get("nodes"), MOST_NODES, "a group can have at most {:,} nodes", where)
+    gpus = _count(f"racks.{rack}.gpus", group.get("gpus"), MOST_GPUS_PER_NODE, "a node can have at most {} GPUs", where)
     seen = sum(1 for node in before if node.kind == kind)
-    return [Node(f"{kind}-{seen + i}", kind, gpus, rack) for i in range(count)]
+    return [Node(f"{kind}-{seen + i}", kind, gpus, rack) for i in range(nodes)]
+
+
+def _count(field: str, value: object, most: int, limit: str, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(field, value, "must be a whole number of at least 1", where=where)
+    if value > most:
+        raise InputError(field, value, limit.format(most), where=where)
+    return value
 
 
 def _price(kind: object, price: object, path: Path) -> float:

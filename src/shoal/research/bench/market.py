@@ -60,7 +60,8 @@ def gangs(jobs: int, sizes: tuple[int, ...], often: tuple[float, ...] | None = N
 def trace(data: Path, jobs: int, cluster: str, speeds: str) -> dict[str, float]:
     """One of the public traces under ``shockwave``, restarts costing 20 s."""
     from shoal.core.topology import parse_cluster
-    from shoal.scenario.scenario import Scenario, run
+    from shoal.scenario.scenario import Scenario
+    from shoal.scenario.simulation import run
     from shoal.workload.files import read_workload
 
     files = data / TRACES

@@ -26,7 +26,9 @@ from shoal.engine.moves import StopStartPlanner
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.registry import parse_policy
 from shoal.research.bench import auction, elastic, goodput, live, market, solve, trainer
-from shoal.scenario.scenario import Scenario, make_backend, run
+from shoal.scenario.backend import make_backend
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.workload.files import read_workload
 from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Job

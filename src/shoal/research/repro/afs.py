@@ -18,7 +18,8 @@ from shoal.policy.registry import POLICIES
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.setting import Kept, Setting
 from shoal.research.repro.table import Cell, Table, table
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.workload.files import read_workload
 from shoal.workload.generators.afs import misjudged, widest, with_models
 from shoal.workload.schema import Workload

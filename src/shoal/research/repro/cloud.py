@@ -20,7 +20,8 @@ from shoal.perf.profile_files import read_profiles
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Cell, Column, Table, table
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.workload.importers.pollux import LIMITS, training_job
 from shoal.workload.schema import Workload
 

@@ -25,7 +25,8 @@ from shoal.policy.pollux.policy import Pollux
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Cell, Column, Table, table
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.solve.genetic_search import evolve
 from shoal.workload.files import read_workload
 from shoal.workload.generators.afs import misjudged

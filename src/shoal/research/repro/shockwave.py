@@ -36,7 +36,8 @@ from shoal.perf.throughput_file import parse_table
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Cell, Column, Table, table
-from shoal.scenario.scenario import Scenario, SimulationResult, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import SimulationResult, run
 from shoal.workload.files import read_workload
 from shoal.workload.schema import Job, Workload
 

@@ -19,7 +19,8 @@ from shoal.perf.catalog import catalog
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.setting import Kept, Setting
 from shoal.research.repro.table import Cell, Column, Table, table
-from shoal.scenario.scenario import Scenario, run
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.simulation import run
 from shoal.workload.generators.gavel import whole_steps
 from shoal.workload.generators.registry import generate
 from shoal.workload.generators.themis import CLUSTER

@@ -1,0 +1,80 @@
+"""The simulated backend of a scenario, and what a scenario and a workload must have in common to be simulated."""
+
+from collections.abc import Sequence
+
+from shoal.core.errors import InputError, nearest
+from shoal.core.topology import Topology
+from shoal.perf.catalog import Catalog
+from shoal.perf.measured_profile import MeasuredProfile
+from shoal.scenario.scenario import Scenario
+from shoal.scenario.specs import read_faults
+from shoal.sim.backend import SimBackend
+from shoal.sim.cloud import Cloud, CloudTerms
+from shoal.sim.faults import Faults, JobFault
+from shoal.sim.measurement import PLAIN, Habits
+from shoal.sim.searches import Searches
+from shoal.sim.truth import RestartCost, Truth
+from shoal.workload.schema import Job, Workload
+
+
+def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimBackend | Searches | Cloud:
+    """The simulated cluster of a scenario: with app schedulers where jobs are trials, on rented nodes in a cloud."""
+    if scenario.cloud is None:
+        return _cluster_backend(scenario, jobs, known, PLAIN)
+    terms = CloudTerms.parse(scenario.cloud)
+    front = _cluster_backend(scenario, jobs, known, terms.habits)
+    return Cloud(front, front.world if isinstance(front, Searches) else front, terms)
+
+
+def _cluster_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog, habits: Habits) -> SimBackend | Searches:
+    truth = Truth.of(jobs, scenario.cluster, known, noise=scenario.noise, seed=scenario.seed)
+    faults, restart_cost = _faults(scenario, jobs), RestartCost.parse(scenario.restart_cost)
+    spread = scenario.measurement_noise
+    if any(job.search is not None for job in jobs):
+        return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed, spread, habits=habits)
+    specs = [scenario.declared(job, speed) for job, speed in zip(jobs, truth.factors, strict=True)]
+    return SimBackend(truth, specs, restart_cost, faults, scenario.seed, measuring=spread, habits=habits)
+
+
+def _faults(scenario: Scenario, jobs: Sequence[Job]) -> Faults:
+    numbers = {job.id: number for number, job in enumerate(jobs)} if scenario.faults else {}
+    faults = read_faults(scenario.faults, scenario.cluster, numbers)
+    if any(isinstance(fault, JobFault) for fault in faults.script) and any(job.search is not None for job in jobs):
+        # Which job is the n-th depends on how the searches go.
+        hint = "a job cannot be named where trials are searched; lose nodes instead"
+        raise InputError("faults", scenario.faults, hint)
+    return faults
+
+
+def check(scenario: Scenario, workload: Workload) -> None:
+    """Raise the ``InputError`` that simulating this workload would raise, before anything is run or written."""
+    check_speeds(scenario, workload.jobs, scenario.speeds())
+    _faults(scenario, workload.jobs)
+
+
+def check_speeds(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> None:
+    """Refuse GPU types and models without known speeds, and profiles that lack a model of the workload."""
+    models = dict.fromkeys(job.model for job in jobs)
+    _check_kinds(models, scenario.cluster, known)
+    for model in filter(None, models):
+        if model not in known.models:
+            first = next(job.id for job in jobs if job.model == model)
+            raise InputError(f"job {first}, model", model, nearest(model, known.models))
+        kinds = known.profile(model).kinds
+        if kinds is not None and not set(kinds) & set(scenario.cluster.kinds):
+            kind = scenario.cluster.kinds[0]
+            hint = f"{nearest(kind, kinds)} (types with figures for {model}; --throughputs FILE adds others)"
+            raise InputError("cluster, GPU type", kind, hint)
+    for model in filter(None, models if scenario.profiles else ()):
+        if not isinstance(known.profile(model), MeasuredProfile):  # the catalogue's figures would be used unnoticed
+            hint = f"has no folder {model}, a model of this workload"
+            raise InputError("profiles", ", ".join(scenario.profiles), hint)
+
+
+def _check_kinds(models: dict[str | None, None], cluster: Topology, known: Catalog) -> None:
+    if not models or None in models:  # a job without a model runs on any type
+        return
+    for kind in cluster.kinds:
+        if kind not in known.kinds:
+            hint = f"{nearest(kind, known.kinds)} (--throughputs FILE adds others)"
+            raise InputError("cluster, GPU type", kind, hint)
