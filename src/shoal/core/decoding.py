@@ -34,16 +34,14 @@ def hint(text: str) -> dict[str, str]:
 def decode(raw: bytes, to: type[_T], *, whole: str = "body") -> _T:
     """Decode a JSON document into a value of type ``to``; ``whole`` names the document in errors about all of it."""
     try:
-        return msgspec.json.decode(raw, type=to)
-    except msgspec.ValidationError as error:
-        failure: Exception = error
+        try:
+            return msgspec.json.decode(raw, type=to)
+        except msgspec.ValidationError as error:
+            failure = error
+        data = json.loads(raw, parse_float=_finite)
     except RecursionError:
         raise NotJson(whole, None, "is nested too deeply; send fewer levels") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotJson(whole, None, f"is not JSON: {error}") from None
-    try:
-        data = json.loads(raw, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise NotJson(whole, None, f"is not JSON: {error}") from None
     raise locate(data, to, whole=whole) or InputError(whole, None, str(failure))
 
