@@ -50,7 +50,7 @@ class Tree(Struct, forbid_unknown_fields=True, frozen=True):
 
 CASES = [
     ("[]", "body", [], "must be an object: fields and values"),
-    ("{}", "name", None, "is missing"),
+    ("{}", "name", None, "is missing: must be text of 1 to 5 characters"),
     ('{"name": 3}', "name", 3, "must be text, in quotes"),
     ('{"name": "longer"}', "name", "longer", "must be text of 1 to 5 characters"),
     ('{"name": "a", "nam": 1}', "nam", 1, "unknown; did you mean name?"),
@@ -62,7 +62,7 @@ CASES = [
     ('{"name": "a", "pair": [1, "x"]}', "pair[1]", "x", "must be a number"),
     ('{"name": "a", "speeds": {"v100": {"one": 1}}}', "speeds.v100", "one", "must be a whole number"),
     ('{"name": "a", "speeds": {"v100": {"1": null}}}', "speeds.v100.1", None, "must be a number"),
-    ('{"name": "a", "point": {"y": 1}}', "point.x", None, "is missing"),
+    ('{"name": "a", "point": {"y": 1}}', "point.x", None, "is missing: must be a number"),
     ('{"name": "a", "mode": "quick"}', "mode", "quick", "must be slow (safe) or fast"),
     ('{"name": "a", "on": 1}', "on", 1, "must be true or false"),
     ('{"name": "a", "weight": 0}', "weight", 0, "must be a number above 0"),

@@ -59,7 +59,7 @@ def search(file: str, poll: float, cancels: bool, client: "Client", as_json: boo
 
 def _fits(wanted: "SearchFile", client: "Client") -> None:
     """Refuse a gang that no kind of the cluster has, before hours are spent on getting there."""
-    from shoal.jobspec.job_file import placed
+    from shoal.jobspec.yaml_file import place
     from shoal.wire.messages import NodeRow
 
     installed: dict[str, int] = {}
@@ -69,7 +69,7 @@ def _fits(wanted: "SearchFile", client: "Client") -> None:
     most = max((installed.get(kind, 0) for kind in kinds), default=0)
     if wanted.most_gpus > most:
         name, hint = "gpus" if wanted.gpus > most else "max_gpus", f"the most this cluster has of one kind is {most}"
-        raise InputError(f"job.{name}", wanted.most_gpus, hint, where=placed(wanted.where, name, wanted.lines))
+        raise InputError(f"job.{name}", wanted.most_gpus, hint, where=place(wanted.where, name, wanted.lines))
 
 
 def _make_folders(wanted: "SearchFile") -> None:

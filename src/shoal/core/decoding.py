@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 import msgspec
 from msgspec import inspect
@@ -46,20 +46,30 @@ def decode(raw: bytes, to: type[_T], *, whole: str = "body") -> _T:
     raise locate(data, to, whole=whole) or InputError(whole, None, str(failure))
 
 
-def convert(data: object, to: type[_T], *, whole: str = "value", strict: bool = True) -> _T:
-    """Convert plain data to a value of type ``to``; unless ``strict``, text may stand for numbers and truth values."""
+@overload
+def convert(
+    data: object, to: type[_T], *, whole: str = "value", under: str = "", strict: bool = True
+) -> _T: ...  # an annotated type is not a ``type``, hence the other form
+@overload
+def convert(data: object, to: Any, *, whole: str = "value", under: str = "", strict: bool = True) -> Any: ...
+def convert(data: object, to: Any, *, whole: str = "value", under: str = "", strict: bool = True) -> Any:
+    """Convert plain data to a value of type ``to``; unless ``strict``, text may stand for numbers and truth values.
+
+    ``whole`` names the data in errors about all of them; paths in errors begin with ``under``.
+    """
     try:
         return msgspec.convert(data, to, strict=strict)
     except msgspec.ValidationError as error:
-        raise locate(data, to, whole=whole, strict=strict) or InputError(whole, data, str(error)) from None
+        found = locate(data, to, whole=whole, under=under, strict=strict)
+        raise found or InputError(under or whole, data, str(error)) from None
 
 
-def locate(data: object, to: Any, *, whole: str, strict: bool = True) -> InputError | None:
+def locate(data: object, to: Any, *, whole: str, under: str = "", strict: bool = True) -> InputError | None:
     """The first part of ``data`` that cannot be converted to its type, as an error; None where all can.
 
     The field is the part's path (``jobs[1].gpus``), or ``whole`` for the data themselves.
     """
-    found = _first_problem(data, to, "", strict)
+    found = _first_problem(data, to, under, strict)
     if found is None:
         return None
     path, value, text = found
@@ -134,13 +144,13 @@ def _field_problem(data: object, to: Any, path: str) -> _Problem | None:
     if not isinstance(info, inspect.StructType | inspect.DataclassType) or not isinstance(data, Mapping):
         return None
     fields = {field.encode_name: field for field in info.fields}
-    for name, of in _fields(info.cls).items():
-        if name not in data and fields[name].required:
-            text = _own_hint(inspect.type_info(of))
-            return f"{path}.{name}", None, f"is missing: {text}" if text else "is missing"
     for name in data:
         if name not in fields and getattr(info, "forbid_unknown_fields", False):
             return f"{path}.{name}", data[name], nearest(str(name), fields)
+    for name, of in _fields(info.cls).items():
+        if name not in data and fields[name].required:
+            text = _expected(_required(of), None)
+            return f"{path}.{name}", None, f"is missing: {text}" if text else "is missing"
     return None
 
 
@@ -156,7 +166,7 @@ def _expected(to: Any, value: object) -> str | None:
     info = inspect.type_info(to)
     own = _own_hint(info)
     info = info.type if isinstance(info, inspect.Metadata) else info
-    if isinstance(info, inspect.StrType) and not isinstance(value, str):
+    if isinstance(info, inspect.StrType) and value is not None and not isinstance(value, str):
         return "must be text, in quotes"
     return own or _described(info)
 

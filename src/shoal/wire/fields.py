@@ -10,7 +10,7 @@ _NAME_HINT = "must be letters, digits, `_`, `.` or `-`, beginning with a letter 
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e18, extra=hint("must be a finite number above 0"))]
+Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e300, extra=hint("must be a finite number above 0"))]
 Text: TypeAlias = Annotated[
     str, Meta(pattern=r"^[^\x00]*\Z", max_length=4096, extra=hint("must be at most 4,096 characters, none of them NUL"))
 ]
