@@ -118,12 +118,12 @@ def _print(wanted: "SearchFile", driver: "Driver", as_json: bool) -> None:
         found = None if best is None else rows[best]
         print_json({"app": wanted.app, "scheduler": wanted.scheduler, "best": found, "trials": list(rows.values())})
         return
-    order = sorted(begun, key=lambda n: (-_trained(trials[n]), trials[n].loss if trials[n].heard else 0.0, n))
+    order = sorted(begun, key=lambda n: (-_trained(trials[n]), trials[n].loss if trials[n].losses else 0.0, n))
     cells = [
         (
             f"{n}{' (best)' * (n == best)}",
             _setting(wanted, n),
-            f"{trials[n].loss:.6g}" if trials[n].heard else "–",
+            f"{trials[n].loss:.6g}" if trials[n].losses else "–",
             f"{_trained(trials[n]):.0%}",
             f"{trials[n].legs}",
         )
@@ -134,10 +134,10 @@ def _print(wanted: "SearchFile", driver: "Driver", as_json: bool) -> None:
 
 
 def _trained(trial: "Trial") -> float:
-    return trial.heard[-1][0] if trial.heard else 0.0
+    return trial.losses[-1][0] if trial.losses else 0.0
 
 
 def _row(wanted: "SearchFile", number: int, trial: "Trial") -> dict[str, Any]:
-    loss = trial.loss if trial.heard and isfinite(trial.loss) else None
+    loss = trial.loss if trial.losses and isfinite(trial.loss) else None
     row = {"trial": number, "parameters": dict(wanted.setting(number)), "loss": loss}
     return {**row, "trained": _trained(trial), "legs": trial.legs}

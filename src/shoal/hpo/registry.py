@@ -1,4 +1,4 @@
-"""App schedulers by name: ``name:key=value,…`` becomes a searcher. Unknown names and keys are errors that suggest."""
+"""Searchers by name, from ``name:key=value,…``; errors on unknown names and keys suggest the nearest."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,11 +12,11 @@ from shoal.hpo.search import Searcher
 SEARCHERS: Mapping[str, Callable[..., Searcher]] = MappingProxyType(
     {"halving": SuccessiveHalving, "hyperband": Hyperband, "curve": CurveStopping, "single": SingleJob}
 )
-"""Every searcher that can be named in a workload."""
+"""The searchers that a workload or search file can name."""
 
 
 def parse_search(spec: str) -> Searcher:
-    """A searcher from its specification, e.g. ``halving:eta=3``."""
+    """Return the searcher of a specification, e.g. ``halving:eta=3``."""
     name, _, rest = spec.partition(":")
     if name not in SEARCHERS:
         raise InputError("search", name, nearest(name, SEARCHERS))
@@ -29,7 +29,7 @@ def parse_search(spec: str) -> Searcher:
 
 
 def read_options(name: str, text: str, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """The options ``key=value,…`` of a searcher that takes options of these types."""
+    """Parse the options ``key=value,…`` of a searcher whose options have these types."""
     chosen: dict[str, Any] = {}
     for pair in filter(None, text.split(",")):
         key, _, value = pair.partition("=")
