@@ -9,22 +9,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from shoal.live.control_plane import ControlPlaneFigures
-from shoal.wire.messages import (
-    AcctRow,
-    AgentOrders,
-    AgentReport,
-    AppBidMessage,
-    AppOffer,
-    ClusterRow,
-    Hello,
-    JobDetail,
-    JobRow,
-    LogPart,
-    NodeRow,
-    Reshape,
-    Submission,
-    TenantRow,
-)
+from shoal.wire import messages as wire
 
 
 class ControlPlaneAPI(Protocol):
@@ -38,7 +23,7 @@ class ControlPlaneAPI(Protocol):
         """Why the loop died; None while it runs."""
         ...
 
-    def submit(self, submissions: Sequence[Submission], tenant: str) -> "Future[list[str]]":
+    def submit(self, submissions: Sequence[wire.Submission], tenant: str) -> "Future[list[str]]":
         """Accept jobs, all or none; ``tenant`` owns those that name no tenant. Resolves to their ids."""
         ...
 
@@ -46,47 +31,47 @@ class ControlPlaneAPI(Protocol):
         """End a job."""
         ...
 
-    def reshape(self, job: str, shape: Reshape, tenant: str | None) -> "Future[None]":
+    def reshape(self, job: str, shape: wire.Reshape, tenant: str | None) -> "Future[None]":
         """Change the bounds of a job's gang."""
         ...
 
-    def jobs(self, tenant: str | None, *, ended: bool = False) -> list[JobRow]:
+    def jobs(self, tenant: str | None, *, ended: bool = False) -> list[wire.JobRow]:
         """List the live jobs, with ``ended`` also those that ended."""
         ...
 
-    def job(self, job: str, tenant: str | None) -> JobDetail:
+    def job(self, job: str, tenant: str | None) -> wire.JobDetail:
         """Everything about one job."""
         ...
 
-    def offer(self, app: str, tenant: str | None) -> AppOffer:
+    def offer(self, app: str, tenant: str | None) -> wire.AppOffer:
         """How an app stands before the next auction."""
         ...
 
-    def bid(self, app: str, valuation: AppBidMessage, tenant: str | None) -> "Future[None]":
+    def bid(self, app: str, valuation: wire.AppBidMessage, tenant: str | None) -> "Future[None]":
         """Record an app's valuation of GPUs."""
         ...
 
-    def nodes(self, tenant: str | None) -> list[NodeRow]:
+    def nodes(self, tenant: str | None) -> list[wire.NodeRow]:
         """List the nodes."""
         ...
 
-    def share(self, tenant: str | None) -> list[TenantRow]:
+    def share(self, tenant: str | None) -> list[wire.TenantRow]:
         """GPUs and GPU-seconds by tenant."""
         ...
 
-    def acct(self, tenant: str | None) -> list[AcctRow]:
+    def acct(self, tenant: str | None) -> list[wire.AcctRow]:
         """List the jobs that ended and the resources they used."""
         ...
 
-    def cluster(self) -> ClusterRow:
+    def cluster(self) -> wire.ClusterRow:
         """Summary of the cluster; never blocks."""
         ...
 
-    def hello(self, hello: Hello) -> AgentOrders:
+    def hello(self, hello: wire.Hello) -> wire.AgentOrders:
         """Register an agent; never blocks."""
         ...
 
-    def sync(self, report: AgentReport) -> AgentOrders:
+    def sync(self, report: wire.AgentReport) -> wire.AgentOrders:
         """Take an agent's report and return its orders; never blocks."""
         ...
 
@@ -100,7 +85,7 @@ class ControlPlaneAPI(Protocol):
 
     def read_log(
         self, job: str, tenant: str | None, *, incarnation: int | None, rank: int, offset: int, most: int
-    ) -> "Future[LogPart]":
+    ) -> "Future[wire.LogPart]":
         """Part of a rank's log; resolves when its node has sent it."""
         ...
 

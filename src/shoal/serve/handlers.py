@@ -19,29 +19,8 @@ from shoal.serve.limits import too_many
 from shoal.serve.metrics import MEDIA
 from shoal.serve.route import AppContext, Call
 from shoal.serve.tokens import Holder, LastAdmin, NameTaken
+from shoal.wire import messages as wire
 from shoal.wire.fields import Natural
-from shoal.wire.messages import (
-    AcctRow,
-    AgentOrders,
-    AgentReport,
-    AppBidMessage,
-    AppOffer,
-    ClusterRow,
-    Hello,
-    JobDetail,
-    JobRow,
-    LogPart,
-    NewToken,
-    NodeRow,
-    ProblemDetails,
-    Reshape,
-    Submission,
-    SubmissionBatch,
-    Submitted,
-    TenantRow,
-    TokenRow,
-    WhatIf,
-)
 
 _T = TypeVar("_T")
 
@@ -75,23 +54,23 @@ class LogQuery(Struct, forbid_unknown_fields=True, frozen=True):
 # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def submit(context: AppContext, call: Call) -> Submitted:
+async def submit(context: AppContext, call: Call) -> wire.Submitted:
     """Submit a job; answered when it is durable."""
-    body: Submission = call.body
+    body: wire.Submission = call.body
     return await _submit(context, call.holder, [body], "tenant")
 
 
-async def submit_batch(context: AppContext, call: Call) -> Submitted:
+async def submit_batch(context: AppContext, call: Call) -> wire.Submitted:
     """Submit many jobs, all or none; answered when they are durable."""
-    body: SubmissionBatch = call.body
+    body: wire.SubmissionBatch = call.body
     return await _submit(context, call.holder, body.jobs, "jobs[{}].tenant")
 
 
-async def _submit(context: AppContext, holder: Holder, jobs: list[Submission], field: str) -> Submitted:
+async def _submit(context: AppContext, holder: Holder, jobs: list[wire.Submission], field: str) -> wire.Submitted:
     for index, job in enumerate(jobs):
         _check_tenant(holder, job, field.format(index))
     future = await asyncio.to_thread(context.control_plane.submit, jobs, holder.tenant or _DEFAULT_TENANT)
-    return Submitted(await _durable(context, future))
+    return wire.Submitted(await _durable(context, future))
 
 
 async def cancel(context: AppContext, call: Call) -> None:
@@ -104,25 +83,25 @@ async def cancel(context: AppContext, call: Call) -> None:
 async def reshape(context: AppContext, call: Call) -> None:
     """Change the bounds of a job's gang."""
     job = call.path["job"]
-    body: Reshape = call.body
+    body: wire.Reshape = call.body
     with _not_found_as_404(job):
         await _durable(context, await asyncio.to_thread(context.control_plane.reshape, job, body, call.holder.sees))
 
 
-async def jobs(context: AppContext, call: Call) -> list[JobRow]:
+async def jobs(context: AppContext, call: Call) -> list[wire.JobRow]:
     """List the jobs the caller may see."""
     query: JobsQuery = call.query
     return await asyncio.to_thread(context.control_plane.jobs, call.holder.sees, ended=query.all)
 
 
-async def job(context: AppContext, call: Call) -> JobDetail:
+async def job(context: AppContext, call: Call) -> wire.JobDetail:
     """Everything about one job."""
     name = call.path["job"]
     with _not_found_as_404(name):
         return await asyncio.to_thread(context.control_plane.job, name, call.holder.sees)
 
 
-async def log(context: AppContext, call: Call) -> LogPart:
+async def log(context: AppContext, call: Call) -> wire.LogPart:
     """Part of a rank's log."""
     name = call.path["job"]
     query: LogQuery = call.query
@@ -138,7 +117,7 @@ async def log(context: AppContext, call: Call) -> LogPart:
 # ── apps ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def offer(context: AppContext, call: Call) -> AppOffer:
+async def offer(context: AppContext, call: Call) -> wire.AppOffer:
     """How an app stands before the next auction, and what will be on offer."""
     app = call.path["app"]
     with _not_found_as_404(app, unknown_app):
@@ -148,7 +127,7 @@ async def offer(context: AppContext, call: Call) -> AppOffer:
 async def bid(context: AppContext, call: Call) -> None:
     """Record an app's valuation of GPUs, for the jobs it has now; answered when it is durable."""
     app = call.path["app"]
-    body: AppBidMessage = call.body
+    body: wire.AppBidMessage = call.body
     with _not_found_as_404(app, unknown_app):
         await _durable(context, await asyncio.to_thread(context.control_plane.bid, app, body, call.holder.sees))
 
@@ -156,29 +135,29 @@ async def bid(context: AppContext, call: Call) -> None:
 # ── the cluster ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def nodes(context: AppContext, call: Call) -> list[NodeRow]:
+async def nodes(context: AppContext, call: Call) -> list[wire.NodeRow]:
     """List the nodes."""
     return await asyncio.to_thread(context.control_plane.nodes, call.holder.sees)
 
 
-async def share(context: AppContext, call: Call) -> list[TenantRow]:
+async def share(context: AppContext, call: Call) -> list[wire.TenantRow]:
     """GPUs held and GPU time used, by tenant."""
     return await asyncio.to_thread(context.control_plane.share, call.holder.sees)
 
 
-async def acct(context: AppContext, call: Call) -> list[AcctRow]:
+async def acct(context: AppContext, call: Call) -> list[wire.AcctRow]:
     """Jobs that ended and the resources they used."""
     return await asyncio.to_thread(context.control_plane.acct, call.holder.sees)
 
 
-async def cluster(context: AppContext, call: Call) -> ClusterRow:
+async def cluster(context: AppContext, call: Call) -> wire.ClusterRow:
     """Summary of the cluster."""
     return await asyncio.to_thread(context.control_plane.cluster)
 
 
 async def what_if(context: AppContext, call: Call) -> Any:
     """Simulate other policies, more nodes or one more job from now on."""
-    body: WhatIf = call.body
+    body: wire.WhatIf = call.body
     if body.job is not None:
         _check_tenant(call.holder, body.job, "job.tenant")
     if not context.begin_question():
@@ -196,7 +175,7 @@ async def what_if(context: AppContext, call: Call) -> Any:
     threading.Thread(target=simulate, name="what-if", daemon=True).start()
     if await _resolved(context, answer, context.limits.question_seconds):
         return answer.result()
-    raise RequestError(503, ProblemDetails("not answered in time", hint="ask for fewer policies or seeds"))
+    raise RequestError(503, wire.ProblemDetails("not answered in time", hint="ask for fewer policies or seeds"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +203,19 @@ async def events(context: AppContext, call: Call) -> EventStream:
 # ── agents ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def hello(context: AppContext, call: Call) -> AgentOrders:
+async def hello(context: AppContext, call: Call) -> wire.AgentOrders:
     """Register an agent."""
-    body: Hello = call.body
+    body: wire.Hello = call.body
     _check_node(call.holder, body.node)
     return context.control_plane.hello(body)
 
 
-async def sync(context: AppContext, call: Call) -> AgentOrders:
-    """Take an agent's report and return its orders."""
-    report: AgentReport = call.body
+async def sync(context: AppContext, call: Call) -> wire.AgentOrders:
+    """Take an agent's report and return its orders.
+
+    Answered at once where the orders are new to the agent, else at their next change or after the report's ``wait``.
+    """
+    report: wire.AgentReport = call.body
     _check_node(call.holder, report.node)
     orders = context.control_plane.sync(report)
     context.reports[report.node] = report
@@ -251,16 +233,16 @@ async def sync(context: AppContext, call: Call) -> AgentOrders:
 # ── the server itself ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def create_token(context: AppContext, call: Call) -> TokenRow:
+async def create_token(context: AppContext, call: Call) -> wire.TokenRow:
     """Create a token; only this answer holds its secret."""
-    body: NewToken = call.body
+    body: wire.NewToken = call.body
     try:
         return context.tokens.create(body)
     except NameTaken as error:
         raise bad_input(error, 409) from error
 
 
-async def tokens(context: AppContext, call: Call) -> list[TokenRow]:
+async def tokens(context: AppContext, call: Call) -> list[wire.TokenRow]:
     """List the tokens."""
     return context.tokens.rows()
 
@@ -294,7 +276,7 @@ async def openapi(context: AppContext, call: Call) -> dict[str, Any]:
 # ── shared helpers ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_tenant(holder: Holder, job: Submission, field: str) -> None:
+def _check_tenant(holder: Holder, job: wire.Submission, field: str) -> None:
     if holder.role != "admin" and job.tenant not in (None, holder.tenant):
         raise InputError(field, job.tenant, f"this token acts for {holder.tenant}; leave tenant out")
 
@@ -302,7 +284,7 @@ def _check_tenant(holder: Holder, job: Submission, field: str) -> None:
 def _check_node(holder: Holder, node: str) -> None:
     if holder.node not in (None, node):
         hint = f"it speaks for {holder.node} alone"
-        raise RequestError(403, ProblemDetails("this token is another node's", "node", node, hint))
+        raise RequestError(403, wire.ProblemDetails("this token is another node's", "node", node, hint))
 
 
 @contextmanager
@@ -331,4 +313,4 @@ async def _durable(context: AppContext, future: "Future[_T]") -> _T:
             return await asyncio.shield(asyncio.wrap_future(future))
     except TimeoutError as error:
         hint = "ask again; a submission's key keeps it from doubling"
-        raise RequestError(503, ProblemDetails("not known to be durable yet", hint=hint)) from error
+        raise RequestError(503, wire.ProblemDetails("not known to be durable yet", hint=hint)) from error

@@ -76,33 +76,31 @@ def _cluster(figures: ControlPlaneFigures) -> Iterator[Metric]:
     )
 
 
+_COUNTERS = (
+    ("shoal_decisions", "Decisions made.", "decisions"),
+    ("shoal_jobs_submitted", "Jobs accepted.", "submitted"),
+    ("shoal_jobs_completed", "Jobs that reached their end.", "completed"),
+    ("shoal_restarts", "Incarnations after a job's first.", "restarts"),
+    ("shoal_crashes", "Incarnations that ended by their own fault.", "crashes"),
+    ("shoal_lost_gpu_seconds", "GPU time whose work had to be done again.", "lost_gpu_seconds"),
+)
+_BY_TENANT = (
+    ("shoal_tenant_gpus_held", "GPUs held now.", "held"),
+    ("shoal_tenant_live_jobs", "Jobs not ended.", "live"),
+    ("shoal_tenant_share_now_ratio", "Fraction of the GPUs held now.", "part_now"),
+    ("shoal_tenant_share_ever_ratio", "Fraction of all GPU time so far.", "part_ever"),
+)
+
+
 def _work(figures: ControlPlaneFigures) -> Iterator[Metric]:
     yield _by("shoal_jobs", "Jobs, by state.", "state", figures.states.items())
-    yield CounterMetricFamily("shoal_decisions", "Decisions made.", value=figures.decisions)
-    yield CounterMetricFamily("shoal_jobs_submitted", "Jobs accepted.", value=figures.submitted)
-    yield CounterMetricFamily("shoal_jobs_completed", "Jobs that reached their end.", value=figures.completed)
-    yield CounterMetricFamily("shoal_restarts", "Incarnations after a job's first.", value=figures.restarts)
-    yield CounterMetricFamily("shoal_crashes", "Incarnations that ended by their own fault.", value=figures.crashes)
-    yield CounterMetricFamily(
-        "shoal_lost_gpu_seconds", "GPU time whose work had to be done again.", value=figures.lost_gpu_seconds
-    )
+    for name, text, field in _COUNTERS:
+        yield CounterMetricFamily(name, text, value=getattr(figures, field))
 
 
 def _tenants(tenants: Sequence[TenantRow]) -> Iterator[Metric]:
-    yield _by("shoal_tenant_gpus_held", "GPUs held now.", "tenant", ((row.tenant, row.held) for row in tenants))
-    yield _by("shoal_tenant_live_jobs", "Jobs not ended.", "tenant", ((row.tenant, row.live) for row in tenants))
-    yield _by(
-        "shoal_tenant_share_now_ratio",
-        "Fraction of the GPUs held now.",
-        "tenant",
-        ((t.tenant, t.part_now) for t in tenants),
-    )
-    yield _by(
-        "shoal_tenant_share_ever_ratio",
-        "Fraction of all GPU time so far.",
-        "tenant",
-        ((row.tenant, row.part_ever) for row in tenants),
-    )
+    for name, text, field in _BY_TENANT:
+        yield _by(name, text, "tenant", ((row.tenant, getattr(row, field)) for row in tenants))
     used = CounterMetricFamily("shoal_tenant_gpu_seconds", "GPU time used so far.", labels=["tenant"])
     for row in tenants:
         used.add_metric([row.tenant], row.gpu_seconds)

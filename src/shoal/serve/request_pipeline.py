@@ -187,7 +187,7 @@ def _query(request: Request, route: Route) -> object:
 async def _served(route: Route, result: object) -> ASGIApp:
     if route.media != "application/json":
         return cast(ASGIApp, result)
-    if route.answer is None:
+    if route.status == 204:
         return Response(status_code=route.status)
     # Encoding ten thousand rows would hold up the event loop, and with it the agents.
     content = await asyncio.to_thread(msgspec.json.encode, result) if isinstance(result, list) else None

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from types import NoneType
+from typing import Any, Literal, TypeAlias, get_type_hints
 
 from shoal.serve.cluster_feed import ClusterFeed
 from shoal.serve.control_plane_api import ControlPlaneAPI
@@ -70,8 +71,8 @@ Handler: TypeAlias = Callable[[AppContext, Call], Awaitable[object]]
 class Route:
     """One method of one path.
 
-    ``roles`` may call it; empty: anyone, without a token. The fields of ``query`` are the query parameters. The
-    handler returns a value of type ``answer``, sent as JSON; with another ``media`` it returns an ASGI application.
+    ``roles`` may call it; empty: anyone, without a token. The fields of ``query`` are the query parameters. What the
+    handler returns is sent as JSON; with another ``media`` it returns an ASGI application.
     ``alive`` routes answer 503 once the loop has died. ``refusals`` are statuses beyond those every route has.
     ``local`` routes also answer callers on the same machine without a token.
     """
@@ -80,7 +81,6 @@ class Route:
     path: str
     handler: Handler
     roles: frozenset[Role]
-    answer: Any = None
     body: type | None = None
     query: type | None = None
     status: int = 200
@@ -89,6 +89,14 @@ class Route:
     alive: bool = False
     large: bool = False
     local: bool = False
+
+    @property
+    def answer(self) -> Any:
+        """Type of the answer: the handler's return type, text for other media, None without content."""
+        if self.media != "application/json":
+            return str
+        returned = get_type_hints(self.handler)["return"]
+        return None if returned is NoneType else returned
 
     @property
     def summary(self) -> str:

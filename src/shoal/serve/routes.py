@@ -1,32 +1,11 @@
 """The route table, from which the server and its OpenAPI description are generated."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from shoal.serve import handlers, metrics
 from shoal.serve.route import Route
+from shoal.wire import messages as wire
 from shoal.wire.fields import Role
-from shoal.wire.messages import (
-    AcctRow,
-    AgentOrders,
-    AgentReport,
-    AppBidMessage,
-    AppOffer,
-    ClusterRow,
-    Hello,
-    JobDetail,
-    JobRow,
-    LogPart,
-    NewToken,
-    NodeRow,
-    Reshape,
-    Submission,
-    SubmissionBatch,
-    Submitted,
-    TenantRow,
-    TokenRow,
-    WhatIf,
-)
 
 _PEOPLE: frozenset[Role] = frozenset({"admin", "user"})
 _ADMIN: frozenset[Role] = frozenset({"admin"})
@@ -35,72 +14,67 @@ _ANY_TOKEN = _PEOPLE | _AGENT
 _NO_TOKEN: frozenset[Role] = frozenset()
 
 _JOBS = (
-    Route(
-        "POST",
-        "/v1/jobs",
-        handlers.submit,
-        _PEOPLE,
-        Submitted,
-        body=Submission,
-        status=201,
-        alive=True,
-        refusals=(409,),
-    ),
+    Route("POST", "/v1/jobs", handlers.submit, _PEOPLE, body=wire.Submission, status=201, alive=True, refusals=(409,)),
     Route(
         "POST",
         "/v1/jobs/batch",
         handlers.submit_batch,
         _PEOPLE,
-        Submitted,
-        body=SubmissionBatch,
+        body=wire.SubmissionBatch,
         status=201,
         alive=True,
         large=True,
         refusals=(409,),
     ),
-    Route("GET", "/v1/jobs", handlers.jobs, _PEOPLE, list[JobRow], query=handlers.JobsQuery),
-    Route("GET", "/v1/jobs/{job}", handlers.job, _PEOPLE, JobDetail, refusals=(404,)),
+    Route("GET", "/v1/jobs", handlers.jobs, _PEOPLE, query=handlers.JobsQuery),
+    Route("GET", "/v1/jobs/{job}", handlers.job, _PEOPLE, refusals=(404,)),
     Route("DELETE", "/v1/jobs/{job}", handlers.cancel, _PEOPLE, status=204, refusals=(404, 409, 422), alive=True),
     Route(
-        "PATCH", "/v1/jobs/{job}", handlers.reshape, _PEOPLE, body=Reshape, status=204, refusals=(404, 409), alive=True
+        "PATCH",
+        "/v1/jobs/{job}",
+        handlers.reshape,
+        _PEOPLE,
+        body=wire.Reshape,
+        status=204,
+        refusals=(404, 409),
+        alive=True,
     ),
-    Route("GET", "/v1/jobs/{job}/log", handlers.log, _PEOPLE, LogPart, query=handlers.LogQuery, refusals=(404, 409)),
+    Route("GET", "/v1/jobs/{job}/log", handlers.log, _PEOPLE, query=handlers.LogQuery, refusals=(404, 409)),
 )
 _APPS = (
-    Route("GET", "/v1/apps/{app}/offer", handlers.offer, _PEOPLE, AppOffer, refusals=(404,)),
+    Route("GET", "/v1/apps/{app}/offer", handlers.offer, _PEOPLE, refusals=(404,)),
     Route(
-        "POST", "/v1/apps/{app}/bid", handlers.bid, _PEOPLE, body=AppBidMessage, status=204, refusals=(404,), alive=True
+        "POST",
+        "/v1/apps/{app}/bid",
+        handlers.bid,
+        _PEOPLE,
+        body=wire.AppBidMessage,
+        status=204,
+        refusals=(404,),
+        alive=True,
     ),
 )
 _CLUSTER = (
-    Route("GET", "/v1/nodes", handlers.nodes, _PEOPLE, list[NodeRow]),
-    Route("GET", "/v1/share", handlers.share, _PEOPLE, list[TenantRow]),
-    Route("GET", "/v1/acct", handlers.acct, _PEOPLE, list[AcctRow]),
-    Route("GET", "/v1/cluster", handlers.cluster, _PEOPLE, ClusterRow),
-    Route("POST", "/v1/whatif", handlers.what_if, _PEOPLE, Any, body=WhatIf, refusals=(409, 503)),
-    Route("GET", "/v1/events", handlers.events, _PEOPLE, str, media="text/event-stream"),
+    Route("GET", "/v1/nodes", handlers.nodes, _PEOPLE),
+    Route("GET", "/v1/share", handlers.share, _PEOPLE),
+    Route("GET", "/v1/acct", handlers.acct, _PEOPLE),
+    Route("GET", "/v1/cluster", handlers.cluster, _PEOPLE),
+    Route("POST", "/v1/whatif", handlers.what_if, _PEOPLE, body=wire.WhatIf, refusals=(409, 503)),
+    Route("GET", "/v1/events", handlers.events, _PEOPLE, media="text/event-stream"),
 )
 _AGENTS = (
-    Route("POST", "/v1/agent/hello", handlers.hello, _AGENT, AgentOrders, body=Hello, alive=True, refusals=(409,)),
+    Route("POST", "/v1/agent/hello", handlers.hello, _AGENT, body=wire.Hello, alive=True, refusals=(409,)),
     Route(
-        "POST",
-        "/v1/agent/sync",
-        handlers.sync,
-        _AGENT,
-        AgentOrders,
-        body=AgentReport,
-        alive=True,
-        large=True,
-        refusals=(409,),
+        "POST", "/v1/agent/sync", handlers.sync, _AGENT, body=wire.AgentReport, alive=True, large=True, refusals=(409,)
     ),
 )
 _SERVER = (
-    Route("POST", "/v1/tokens", handlers.create_token, _ADMIN, TokenRow, body=NewToken, status=201, refusals=(409,)),
-    Route("GET", "/v1/tokens", handlers.tokens, _ADMIN, list[TokenRow]),
+    Route("POST", "/v1/tokens", handlers.create_token, _ADMIN, body=wire.NewToken, status=201, refusals=(409,)),
+    Route("GET", "/v1/tokens", handlers.tokens, _ADMIN),
     Route("DELETE", "/v1/tokens/{token}", handlers.revoke_token, _ADMIN, status=204, refusals=(404, 409)),
-    Route("GET", "/v1/metrics", handlers.metrics, _ADMIN | _AGENT, str, media=metrics.MEDIA, local=True),
-    Route("GET", "/v1/healthz", handlers.health, _NO_TOKEN, handlers.Health, alive=True),
-    Route("GET", "/v1/openapi.json", handlers.openapi, _ANY_TOKEN, Any),
+    Route("GET", "/v1/metrics", handlers.metrics, _ADMIN | _AGENT, media=metrics.MEDIA, local=True),
+    Route("GET", "/v1/healthz", handlers.health, _NO_TOKEN, alive=True),
+    Route("GET", "/v1/openapi.json", handlers.openapi, _ANY_TOKEN),
 )
 
 ROUTES: tuple[Route, ...] = (*_JOBS, *_APPS, *_CLUSTER, *_AGENTS, *_SERVER)
