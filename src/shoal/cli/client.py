@@ -96,9 +96,6 @@ def _stored(path: Path) -> dict[str, str | None]:
     return document
 
 
-# ── which job ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def job_path(job: str) -> str:
     """The path of a job in the API."""
     return f"/v1/jobs/{quote(job, safe='')}"
@@ -136,9 +133,6 @@ def choose_job(rows: Sequence[JobRow], text: str) -> str:
 
 def _unknown_job(error: InputError | Refused) -> bool:
     return error.field in ("job", "id") if isinstance(error, InputError) else error.status == 404
-
-
-# ── following ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def retrying(ask: Callable[[], _T], *, on_retry: Callable[[str], None] = warn, pause_seconds: float = 1.0) -> _T:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.output import duration, json_option, print_json, print_summaries, print_table, progress_bars, warn
+from shoal.cli.output import (
+    duration,
+    json_option,
+    listing,
+    print_json,
+    print_summaries,
+    print_table,
+    progress_bars,
+    warn,
+)
 
 if TYPE_CHECKING:
     from shoal.demo.cluster import DemoResult
@@ -27,11 +36,10 @@ _REPORT_SECONDS = 5.0
     "--out",
     type=click.Path(path_type=Path),
     default=Path("demo-out"),
-    show_default=True,
     metavar="DIR",
     help="Folder for the results of --simulate.",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of --simulate.")
+@click.option("--seed", default=0, help="Seed of --simulate.")
 @json_option
 def demo(simulated: bool, out: Path, seed: int, as_json: bool) -> None:
     """Start a cluster on this machine, train eight small models on it under two policies, and compare.
@@ -123,18 +131,16 @@ class _Screen:
 
 
 def _queue(policy: str, now: float, rows: "Sequence[JobRow]") -> Any:
-    from rich import box
-    from rich.table import Table
+    from rich.console import Group
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{policy}, {now:.0f} s", title_justify="left")
-    for name in ("job", "state", "GPUs", "done", "reason"):
-        table.add_column(
-            name, justify="right" if name in ("GPUs", "done") else "left", overflow="ellipsis", no_wrap=True
-        )
-    for row in rows:
-        part = min(1.0, row.done / row.work) if row.work else 0.0
-        table.add_row(row.id, row.state, f"{row.gpus_held}/{row.gpus_wanted}", f"{part:.0%}", row.reason)
-    return table
+    cells = [
+        (row.id, row.state, f"{row.gpus_held}/{row.gpus_wanted}", f"{_fraction(row):.0%}", row.reason) for row in rows
+    ]
+    return Group(f"{policy}, {now:.0f} s", listing(("job", "state", "GPUs>", "done>", "reason"), cells))
+
+
+def _fraction(row: "JobRow") -> float:
+    return min(1.0, row.done / row.work) if row.work else 0.0
 
 
 def _simulate(out: Path, seed: int, as_json: bool) -> None:

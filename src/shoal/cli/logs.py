@@ -27,9 +27,7 @@ _POLL_SECONDS = 0.5
 @click.command()
 @click.argument("job", shell_complete=complete_job)
 @click.option("-f", "--follow", is_flag=True, help="Follow the output, across restarts, until the job ends.")
-@click.option(
-    "--rank", type=click.IntRange(0), default=0, show_default=True, metavar="R", help="Rank whose output to print."
-)
+@click.option("--rank", type=click.IntRange(0), default=0, metavar="R", help="Rank whose output to print.")
 @click.option(
     "--incarnation", type=click.IntRange(1), metavar="K", help="Only the output of the Kth start.  [default: all]"
 )

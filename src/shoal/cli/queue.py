@@ -105,9 +105,6 @@ def _cells(row: "JobRow", now: float) -> tuple[str, ...]:
     )
 
 
-# ── watching ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _watch(
     client: "Client",
     fetch: Callable[[], tuple["ClusterRow", list["JobRow"]]],

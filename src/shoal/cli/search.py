@@ -24,7 +24,7 @@ class NothingFound(ShoalError):
 
 @click.command()
 @click.argument("file")
-@click.option("--poll", default=2.0, show_default=True, metavar="SECONDS", help="Seconds between polls of the trials.")
+@click.option("--poll", default=2.0, metavar="SECONDS", help="Seconds between polls of the trials.")
 @click.option("--cancel", "cancels", is_flag=True, help="When interrupted, cancel the running trials.")
 @cluster_options
 @json_option

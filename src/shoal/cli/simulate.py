@@ -34,8 +34,8 @@ _SOURCES = "Workload file, or a generator's name (`shoal workload generate` list
     help="Policy, name:key=value,…; repeatable.",
     shell_complete=complete_policy,
 )
-@click.option("--seed", default=0, show_default=True, help="First seed of noise, faults, generators and policies.")
-@click.option("--seeds", default=1, show_default=True, help="Number of seeds, counting up from --seed.")
+@click.option("--seed", default=0, help="First seed of noise, faults, generators and policies.")
+@click.option("--seeds", default=1, help="Number of seeds, counting up from --seed.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Take only the first N jobs, or generate N.")
 @click.option(
     "--round", "round_seconds", type=float, metavar="SECONDS", help="Length of a round, for policies with rounds."
@@ -45,16 +45,13 @@ _SOURCES = "Workload file, or a generator's name (`shoal workload generate` list
     metavar="K",
     help="Speeds a policy may see: oracle, profiled, estimated or online.  [default: each policy's own]",
 )
-@click.option(
-    "--placement", default="packed", show_default=True, help="Placement of gangs: any, packed, rack or network."
-)
+@click.option("--placement", default="packed", help="Placement of gangs: any, packed, rack or network.")
 @click.option(
     "--restart-cost",
     default="job",
-    show_default=True,
     help="Time lost per restart: SECONDS, job (as the workload says), or checkpoint:GB_PER_S.",
 )
-@click.option("--noise", default=0.0, show_default=True, help="Standard deviation σ of true speeds around the profile.")
+@click.option("--noise", default=0.0, help="Standard deviation σ of true speeds around the profile.")
 @click.option(
     "--faults", metavar="SPEC", help="Faults: key=value,… (node_mtbf, gpu_mtbf, …) or a YAML file with a script."
 )
@@ -62,12 +59,7 @@ _SOURCES = "Workload file, or a generator's name (`shoal workload generate` list
 @click.option(
     "--profiles", multiple=True, metavar="DIR", help="Folder of measured profiles, Pollux's or Sia's; repeatable."
 )
-@click.option(
-    "--measurement-noise",
-    default=0.0,
-    show_default=True,
-    help="Standard deviation σ of the speeds that agents measure.",
-)
+@click.option("--measurement-noise", default=0.0, help="Standard deviation σ of the speeds that agents measure.")
 @click.option("--cloud", metavar="RULE", help="Rent nodes by a rule: goodput, throughput or value.")
 @reading_options
 @click.option(

@@ -55,7 +55,7 @@ class _TakesCommand(click.Command):
     "--resizes", metavar="restart|in_place", help="Resize by a restart, or in place while other workers train."
 )
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
-@click.option("-n", "--count", default=1, show_default=True, metavar="N", help="Number of copies.")
+@click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option
 def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, **options: Any) -> None:

@@ -29,15 +29,9 @@ _POLICY = "las"
 
 _COMMON = (
     click.option(
-        "--policy",
-        default=_POLICY,
-        show_default=True,
-        help="Scheduling policy, see `shoal policies`.",
-        shell_complete=complete_policy,
+        "--policy", default=_POLICY, help="Scheduling policy, see `shoal policies`.", shell_complete=complete_policy
     ),
-    click.option(
-        "--placement", default="packed", show_default=True, help="Placement of gangs: any, packed, rack or network."
-    ),
+    click.option("--placement", default="packed", help="Placement of gangs: any, packed, rack or network."),
     click.option("--knowledge", metavar="K", help="Speeds the policy may see.  [default: the policy's own]"),
     click.option("--round", "round_seconds", type=float, metavar="SECONDS", help="Time between the policy's reviews."),
     click.option(
@@ -45,14 +39,11 @@ _COMMON = (
         type=click.Path(path_type=Path),
         help="Folder for the journal, tokens and logs.  [default: SHOAL_HOME or ~/.shoal]",
     ),
-    click.option(
-        "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="Port; 0 for a free one."
-    ),
+    click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, help="Port; 0 for a free one."),
     click.option(
         "--lease",
         type=float,
         default=20.0,
-        show_default=True,
         metavar="SECONDS",
         help="End a node's jobs after this many seconds without contact.",
     ),
@@ -60,7 +51,6 @@ _COMMON = (
         "--retry",
         type=float,
         default=10.0,
-        show_default=True,
         metavar="SECONDS",
         help="Restart a job this many seconds after its first crash; later pauses double.",
     ),
@@ -107,9 +97,7 @@ def up(nodes: str | None, cluster: str | None, port: int, as_json: bool, **optio
 
 @click.command()
 @click.option("--cluster", metavar="SPEC", required=True, help="The cluster's nodes: TYPE:NODESxGPUS[,…] or a file.")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; other machines cannot reach loopback."
-)
+@click.option("--host", default="127.0.0.1", help="Address to listen on; other machines cannot reach loopback.")
 @click.option("--certfile", metavar="FILE", help="Certificate for TLS.")
 @click.option("--keyfile", metavar="FILE", help="Key of the certificate.")
 @_common
@@ -134,12 +122,12 @@ def serve(
     "--token-file", type=click.Path(path_type=Path), help="File with an agent's token; SHOAL_TOKEN by default."
 )
 @click.option("--cafile", envvar="SHOAL_CAFILE", metavar="FILE", help="Certificates to trust for https.")
-@click.option("--node", default=socket.gethostname, help="Name of this node.  [default: the host's]")
+@click.option(
+    "--node", default=socket.gethostname, show_default=False, help="Name of this node.  [default: the host's]"
+)
 @click.option("--kind", help="Kind of its GPUs.  [default: ask the driver]")
 @click.option("--gpus", type=click.IntRange(1, 255), help="Number of its GPUs.  [default: ask the driver]")
-@click.option(
-    "--address", default="127.0.0.1", show_default=True, help="Address at which ranks on other nodes reach this one."
-)
+@click.option("--address", default="127.0.0.1", help="Address at which ranks on other nodes reach this one.")
 @click.option(
     "--home", type=click.Path(path_type=Path), help="Folder for jobs and logs.  [default: SHOAL_HOME or ~/.shoal]"
 )

@@ -36,9 +36,7 @@ AS_IT_IS = "as it is"
 )
 @click.option("--add", metavar="SPEC", help="Nodes to add: TYPE:NODESxGPUS[,…].")
 @click.option("--job", "file", metavar="FILE", help="Job to add: a job file or an #SBATCH script.")
-@click.option(
-    "--seeds", type=int, default=5, show_default=True, metavar="K", help="Simulations per case, for the intervals."
-)
+@click.option("--seeds", type=int, default=5, metavar="K", help="Simulations per case, for the intervals.")
 @cluster_options
 @json_option
 def whatif(

@@ -37,7 +37,7 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @workload.command()
 @click.argument("name", required=False)
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Number of jobs.  [default: the generator's own]")
-@click.option("--seed", default=0, show_default=True, help="Seed of the generator.")
+@click.option("--seed", default=0, help="Seed of the generator.")
 @click.option("--set", "options", multiple=True, metavar="KEY=VALUE", help="Option of the generator; repeatable.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="File to write: .jsonl, .jsonl.gz or .parquet."
@@ -96,7 +96,7 @@ def _describe(made: "Workload", as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @reading_options
 @click.option("--models", type=click.Choice(["afs"]), help="Draw a model for jobs that name none, of AFS's nine.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the drawn models.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the drawn models.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

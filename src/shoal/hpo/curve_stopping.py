@@ -11,6 +11,7 @@ References: Mahajan et al., NSDI 2020, §4.3.2 (the most optimistic curve counts
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import ClassVar
 
 from shoal.hpo.search import Kill, Order, SearchPhase, Train, Trial
 
@@ -19,10 +20,7 @@ from shoal.hpo.search import Kill, Order, SearchPhase, Train, Trial
 class SingleJob:
     """Trains every trial to its end: an app of one job, or of several without comparison."""
 
-    @property
-    def marks(self) -> tuple[float, ...]:
-        """None: losses are not compared."""
-        return ()
+    marks: ClassVar[tuple[float, ...]] = ()
 
     def orders(self, trials: Sequence[Trial]) -> Sequence[Order]:
         """Train every trial to its end, at once."""

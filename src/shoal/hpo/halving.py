@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf, isfinite
+from typing import ClassVar
 
 from shoal.core.errors import InputError
 from shoal.hpo.search import SearchPhase, Train, Trial
@@ -54,10 +55,7 @@ class SuccessiveHalving:
     def __post_init__(self) -> None:
         _check_eta(self.eta)
 
-    @property
-    def marks(self) -> tuple[float, ...]:
-        """None: losses are compared at the end of legs."""
-        return ()
+    marks: ClassVar[tuple[float, ...]] = ()
 
     def rungs(self, trials: int) -> tuple[Rung, ...]:
         """The rungs for this number of trials."""
@@ -92,10 +90,7 @@ class Hyperband:
         if not (self.most >= 1.0 and isfinite(self.most)):
             raise ValueError(f"most must be a finite number, at least 1, not {self.most}")
 
-    @property
-    def marks(self) -> tuple[float, ...]:
-        """None: losses are compared at the end of legs."""
-        return ()
+    marks: ClassVar[tuple[float, ...]] = ()
 
     @cached_property
     def brackets(self) -> tuple[tuple[Rung, ...], ...]:

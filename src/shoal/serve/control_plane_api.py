@@ -21,74 +21,56 @@ class ControlPlaneAPI(Protocol):
     @property
     def failed(self) -> str | None:
         """Why the loop died; None while it runs."""
-        ...
 
     def submit(self, submissions: Sequence[wire.Submission], tenant: str) -> "Future[list[str]]":
         """Accept jobs, all or none; ``tenant`` owns those that name no tenant. Resolves to their ids."""
-        ...
 
     def cancel(self, job: str, tenant: str | None) -> "Future[None]":
         """End a job."""
-        ...
 
     def reshape(self, job: str, shape: wire.Reshape, tenant: str | None) -> "Future[None]":
         """Change the bounds of a job's gang."""
-        ...
 
     def jobs(self, tenant: str | None, *, ended: bool = False) -> list[wire.JobRow]:
         """List the live jobs, with ``ended`` also those that ended."""
-        ...
 
     def job(self, job: str, tenant: str | None) -> wire.JobDetail:
         """Everything about one job."""
-        ...
 
     def offer(self, app: str, tenant: str | None) -> wire.AppOffer:
         """How an app stands before the next auction."""
-        ...
 
     def bid(self, app: str, valuation: wire.AppBidMessage, tenant: str | None) -> "Future[None]":
         """Record an app's valuation of GPUs."""
-        ...
 
     def nodes(self, tenant: str | None) -> list[wire.NodeRow]:
         """List the nodes."""
-        ...
 
     def share(self, tenant: str | None) -> list[wire.TenantRow]:
         """GPUs and GPU-seconds by tenant."""
-        ...
 
     def acct(self, tenant: str | None) -> list[wire.AcctRow]:
         """List the jobs that ended and the resources they used."""
-        ...
 
     def cluster(self) -> wire.ClusterRow:
         """Summary of the cluster; never blocks."""
-        ...
 
     def hello(self, hello: wire.Hello) -> wire.AgentOrders:
         """Register an agent; never blocks."""
-        ...
 
     def sync(self, report: wire.AgentReport) -> wire.AgentOrders:
         """Take an agent's report and return its orders; never blocks."""
-        ...
 
     def generation(self, node: str) -> int:
         """Generation of a node's orders: rises with each change, and when a log is to be read there."""
-        ...
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Call ``callback``, from any thread, whenever orders or the last decision changed."""
-        ...
 
     def read_log(
         self, job: str, tenant: str | None, *, incarnation: int | None, rank: int, offset: int, most: int
     ) -> "Future[wire.LogPart]":
         """Part of a rank's log; resolves when its node has sent it."""
-        ...
 
     def figures(self) -> ControlPlaneFigures:
         """The numbers behind ``/v1/metrics``; drains the lists of decision and commit times."""
-        ...

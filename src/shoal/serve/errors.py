@@ -15,16 +15,25 @@ _MOST_CHARACTERS = 500
 class RequestError(Exception):
     """A refused request and its response."""
 
-    def __init__(self, status: int, problem: ProblemDetails, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        field: str | None = None,
+        value: Any = None,
+        hint: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.status = status
-        self.problem = problem
+        self.problem = ProblemDetails(error, field, value, hint)
         self.headers = dict(headers or {})
-        super().__init__(problem.error)
+        super().__init__(error)
 
 
 def bad_input(error: InputError, status: int = 422) -> RequestError:
     """Refusal for bad input; text is cut to 500 characters."""
-    return RequestError(status, ProblemDetails(_short(str(error)), error.field, _plain(error.value), error.hint))
+    return RequestError(status, _short(str(error)), error.field, _plain(error.value), error.hint)
 
 
 def unknown_job(job: str) -> RequestError:

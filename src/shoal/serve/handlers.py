@@ -175,7 +175,7 @@ async def what_if(context: AppContext, call: Call) -> Any:
     threading.Thread(target=simulate, name="what-if", daemon=True).start()
     if await _resolved(context, answer, context.limits.question_seconds):
         return answer.result()
-    raise RequestError(503, wire.ProblemDetails("not answered in time", hint="ask for fewer policies or seeds"))
+    raise RequestError(503, "not answered in time", hint="ask for fewer policies or seeds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def _check_tenant(holder: Holder, job: wire.Submission, field: str) -> None:
 def _check_node(holder: Holder, node: str) -> None:
     if holder.node not in (None, node):
         hint = f"it speaks for {holder.node} alone"
-        raise RequestError(403, wire.ProblemDetails("this token is another node's", "node", node, hint))
+        raise RequestError(403, "this token is another node's", "node", node, hint)
 
 
 @contextmanager
@@ -313,4 +313,4 @@ async def _durable(context: AppContext, future: "Future[_T]") -> _T:
             return await asyncio.shield(asyncio.wrap_future(future))
     except TimeoutError as error:
         hint = "ask again; a submission's key keeps it from doubling"
-        raise RequestError(503, wire.ProblemDetails("not known to be durable yet", hint=hint)) from error
+        raise RequestError(503, "not known to be durable yet", hint=hint) from error

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from shoal.serve.errors import RequestError
-from shoal.wire.messages import ProblemDetails
 
 _MOST_BUCKETS = 10_000
 """Callers remembered at a time; the one silent longest is forgotten first and starts with a full bucket."""
@@ -68,8 +67,7 @@ class Buckets:
 def too_many(error: str, seconds: float) -> RequestError:
     """429 with ``Retry-After``: the caller may retry after this many seconds, rounded up."""
     wait = max(1, math.ceil(seconds))
-    problem = ProblemDetails(error, hint=f"come back in {wait} s")
-    return RequestError(429, problem, {"Retry-After": str(wait)})
+    return RequestError(429, error, hint=f"come back in {wait} s", headers={"Retry-After": str(wait)})
 
 
 async def read_body(request: Request, most: int, seconds: float) -> bytes:
@@ -87,11 +85,9 @@ async def read_body(request: Request, most: int, seconds: float) -> bytes:
                     raise _too_large(size, most)
                 parts.append(part)
     except TimeoutError as error:
-        raise RequestError(408, ProblemDetails(f"the body did not come within {seconds:g} s")) from error
+        raise RequestError(408, f"the body did not come within {seconds:g} s") from error
     return b"".join(parts)
 
 
 def _too_large(size: int, most: int) -> RequestError:
-    return RequestError(
-        413, ProblemDetails("the body is too large", "body", size, f"send at most {most} bytes at a time")
-    )
+    return RequestError(413, "the body is too large", "body", size, f"send at most {most} bytes at a time")

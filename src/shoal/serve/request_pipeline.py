@@ -23,7 +23,6 @@ from shoal.serve.errors import RequestError, bad_input
 from shoal.serve.limits import Buckets, read_body
 from shoal.serve.route import AppContext, Call, Route
 from shoal.serve.tokens import Holder
-from shoal.wire.messages import ProblemDetails
 
 _access = logging.getLogger("shoal.http")
 _errors = logging.getLogger("shoal.serve")
@@ -58,7 +57,7 @@ class RequestPipeline:
         except InputError as error:
             return _refused(bad_input(error)), holder
         except ClientDisconnect:
-            return _refused(RequestError(400, ProblemDetails("the body ended early"))), holder
+            return _refused(RequestError(400, "the body ended early")), holder
         except Exception as error:
             return _refused(self._internal(request, error)), holder
 
@@ -81,9 +80,7 @@ class RequestPipeline:
             return None
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise RequestError(
-                415, ProblemDetails("the body must be JSON", "Content-Type", kind, "send application/json")
-            )
+            raise RequestError(415, "the body must be JSON", "Content-Type", kind, "send application/json")
         limits = self.context.limits
         most = limits.large_body_bytes if route.large else limits.body_bytes
         raw = await read_body(request, most, limits.body_seconds)
@@ -96,9 +93,9 @@ class RequestPipeline:
         if self.context.control_plane.failed is not None:  # it died during this request
             return _stopped(self.context.control_plane.failed)
         if isinstance(error, ShoalError):
-            return RequestError(409, ProblemDetails(str(error)))
+            return RequestError(409, str(error))
         _errors.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
-        return RequestError(500, ProblemDetails("something went wrong inside; the server's log says what"))
+        return RequestError(500, "something went wrong inside; the server's log says what")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +133,16 @@ class Endpoint:
 
 def _route(method: str, methods: Mapping[str, Route]) -> Route:
     if not methods:
-        raise RequestError(404, ProblemDetails("there is nothing here", hint="see /v1/openapi.json for what there is"))
+        raise RequestError(404, "there is nothing here", hint="see /v1/openapi.json for what there is")
     if method not in methods:
         allowed = ", ".join(sorted(methods))
-        problem = ProblemDetails("not a method of this path", "method", method[:20], f"use {allowed}")
-        raise RequestError(405, problem, {"Allow": allowed})
+        hint = f"use {allowed}"
+        raise RequestError(405, "not a method of this path", "method", method[:20], hint, headers={"Allow": allowed})
     return methods[method]
 
 
 def _stopped(why: str) -> RequestError:
-    return RequestError(
-        503, ProblemDetails(f"the loop has stopped: {why}", hint="restart `shoal serve`; what is durable stays")
-    )
+    return RequestError(503, f"the loop has stopped: {why}", hint="restart `shoal serve`; what is durable stays")
 
 
 def _role(request: Request, route: Route, holder: Holder | None) -> None:
@@ -155,12 +150,10 @@ def _role(request: Request, route: Route, holder: Holder | None) -> None:
         return
     if holder is None:
         hint = "send the header `Authorization: Bearer TOKEN`"
-        raise RequestError(401, ProblemDetails("no valid token", hint=hint), {"WWW-Authenticate": "Bearer"})
+        raise RequestError(401, "no valid token", hint=hint, headers={"WWW-Authenticate": "Bearer"})
     if holder.role not in route.roles:
         allowed = " or ".join(sorted(route.roles))
-        raise RequestError(
-            403, ProblemDetails(f"a token with the role {holder.role} may not do this", hint=f"it takes {allowed}")
-        )
+        raise RequestError(403, f"a token with the role {holder.role} may not do this", hint=f"it takes {allowed}")
 
 
 def _is_local(request: Request) -> bool:
