@@ -207,7 +207,7 @@ def test_an_interrupted_search_says_what_it_leaves_or_cancels_it(
         code, _, err = shoal("search", "sweep.yaml")
         jobs = sorted(row.id for row in client.get("/v1/jobs", list[JobRow]))
         assert (code, len(jobs)) == (130, 2)
-        assert f"2 jobs are left to run, and nobody follows them: `shoal cancel {' '.join(jobs)}` ends them\n" in err
+        assert f"2 jobs are left to run unattended: `shoal cancel {' '.join(jobs)}` ends them\n" in err
         assert shoal("cancel", *jobs)[0] == 0
         code, _, err = shoal("search", "sweep.yaml", "--cancel")
         assert (code, client.get("/v1/jobs", list[JobRow])) == (130, [])

@@ -26,8 +26,6 @@ def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
     """Explain JOB's state in one sentence, with numbers, and what would change it."""
     found = find_job(client, job)
     if as_json:
-        from msgspec import to_builtins
-
         row = found.job
         answer: dict[str, object] = {
             "id": row.id,
@@ -35,8 +33,8 @@ def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
             "decision": found.decision,
             "change": found.change,
         }
-        answer |= {"position": row.position, "start": to_builtins(row.start)}
-        print_json({**answer, "decided": found.decided, "story": to_builtins(found.story)} if detail else answer)
+        answer |= {"position": row.position, "start": row.start}
+        print_json({**answer, "decided": found.decided, "story": found.story} if detail else answer)
         return
     click.echo(sentence(found))
     if detail:
@@ -82,9 +80,7 @@ def job(job: str, client: "Client", as_json: bool) -> None:
     """Show everything about JOB."""
     found = find_job(client, job)
     if as_json:
-        from msgspec import to_builtins
-
-        print_json(to_builtins(found))
+        print_json(found)
         return
     terminal().print(facts(_facts(found)))
     click.echo(sentence(found))

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import to_builtins
 
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count, hours, span, state
@@ -21,7 +20,7 @@ def nodes(client: "Client", as_json: bool) -> None:
     """List the nodes: kind, rack, state, GPUs used, last contact and jobs."""
     found = client.get("/v1/nodes", list[NodeRow])
     if as_json:
-        print_json(to_builtins(found))
+        print_json(found)
         return
     now = client.get("/v1/cluster", ClusterRow).now
     rows = [
@@ -50,7 +49,7 @@ def share(client: "Client", as_json: bool) -> None:
     """Show the GPUs each tenant holds and the GPU-hours it has used, with fractions of the total."""
     found = client.get("/v1/share", list[TenantRow])
     if as_json:
-        print_json(to_builtins(found))
+        print_json(found)
         return
     rows = [
         (t.tenant, f"{t.live:,}", f"{t.held:,}", f"{t.part_now:.0%}", hours(t.gpu_seconds), f"{t.part_ever:.0%}")
@@ -67,7 +66,7 @@ def acct(client: "Client", as_json: bool) -> None:
     """List ended jobs: how long they waited and ran, GPU-hours, restarts and cause."""
     found = sorted(client.get("/v1/acct", list[AcctRow]), key=lambda row: row.ended)
     if as_json:
-        print_json(to_builtins(found))
+        print_json(found)
         return
     rows = [
         (

@@ -52,9 +52,7 @@ def queue(with_ended: bool, watch: bool, tenant: str | None, client: "Client", a
         raise InputError("watch", True, "never ends; leave --watch or --json out")
     cluster, rows = fetch()
     if as_json:
-        from msgspec import to_builtins
-
-        print_json({"cluster": to_builtins(cluster), "jobs": to_builtins(rows)})
+        print_json({"cluster": cluster, "jobs": rows})
     elif watch:
         _watch(client, fetch, cluster, rows)
     else:

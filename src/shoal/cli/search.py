@@ -95,7 +95,7 @@ def _leave(driver: "Driver", cancels: bool) -> None:
         return
     if not cancels:
         count = f"{len(jobs)} job{'s are' if len(jobs) > 1 else ' is'}"
-        warn(f"{count} left to run, and nobody follows them: `shoal cancel {' '.join(jobs)}` ends them")
+        warn(f"{count} left to run unattended: `shoal cancel {' '.join(jobs)}` ends them")
         return
     for job in jobs:
         driver.client.call("DELETE", job_path(job), None, type(None))

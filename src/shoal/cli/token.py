@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
-from msgspec import to_builtins
 
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count
@@ -35,7 +34,7 @@ def create(name: str, role: Role, tenant: str | None, node: str | None, client: 
     """Create token NAME and print its secret, which is shown only now."""
     made = client.post("/v1/tokens", NewToken(name, role, tenant, node), TokenRow)
     if as_json:
-        print_json(to_builtins(made))
+        print_json(made)
     else:
         click.echo(made.secret)
     warn(f"keep the secret of {made.name}: it is stored hashed, and cannot be shown again")

@@ -211,16 +211,16 @@ def _signal(job: _Job, directive: Directive) -> None:
         job.notes.append(f"{directive.text}: the warning before a stop is SIGTERM, {found[2] or 60} s ahead")
 
 
-def _no_requeue(job: _Job, directive: Directive) -> None:
-    job.notes.append(f"not applied: {directive.text}: a job that was stopped or crashed is started again")
-
-
 def _requeue(job: _Job, directive: Directive) -> None:
     """Does nothing: Shoal requeues every job."""
 
 
-def _output(job: _Job, directive: Directive) -> None:
-    job.notes.append(f"not applied: {directive.text}: what a job prints is kept for `shoal logs`")
+def _note(text: str) -> Callable[[_Job, Directive], None]:
+    """A directive that is not applied, with the reason."""
+    return lambda job, directive: job.notes.append(f"not applied: {directive.text}: {text}")
+
+
+_LOGGED = _note("what a job prints is kept for `shoal logs`")
 
 
 def _cpus(job: _Job, directive: Directive) -> None:
@@ -376,10 +376,10 @@ _APPLIED: dict[str, Callable[[_Job, Directive], None]] = {
     "constraint": _constraint,
     "signal": _signal,
     "requeue": _requeue,
-    "no-requeue": _no_requeue,
+    "no-requeue": _note("a job that was stopped or crashed is started again"),
     "array": _array_option,
-    "output": _output,
-    "error": _output,
+    "output": _LOGGED,
+    "error": _LOGGED,
     "cpus-per-task": _cpus,
 }
 _COUNTED = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "nodes", "ntasks", "ntasks-per-node")
