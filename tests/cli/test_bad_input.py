@@ -219,7 +219,10 @@ WORKLOADS = (
     ),
     row("a missing field", '{"id": "a", "submitted": 0, "gpus": 1}', "w.jsonl:1: work", "missing"),
     row(
-        "a field of another type", '{"id": "a", "submitted": 0, "gpus": "1", "work": 9}', "w.jsonl:1: gpus: '1'", "int"
+        "a field of another type",
+        '{"id": "a", "submitted": 0, "gpus": "1", "work": 9}',
+        "w.jsonl:1: gpus: '1'",
+        "whole",
     ),
     row(
         "a negative time",

@@ -418,10 +418,10 @@ def test_a_script_is_submitted_and_what_is_not_applied_is_said_beside(
         (("j.yaml", "--", "true"), "file: 'j.yaml'"),
         (("--",), "nothing stands after `--`"),
         (("no.yaml",), "file: 'no.yaml': cannot be read: No such file"),
-        (("--gpus", "0", "--", "true"), "gpus: 0: must be int >= 1"),
+        (("--gpus", "0", "--", "true"), "gpus: 0: must be a whole number from 1"),
         (("--work", "inf", "--", "true"), "work: inf: must be a finite number"),
         (("--env", "A", "--", "true"), "env: 'A': write K=V"),
-        (("--kinds", "a,,b", "--", "true"), "kinds: ''"),
+        (("--kinds", "a,,b", "--", "true"), "kinds[1]: ''"),
         (("-n", "0", "--", "true"), "count: 0"),
         (("-n", "10001", "--", "true"), "count: 10001"),
     ],
@@ -514,7 +514,7 @@ def test_the_queue_fits_a_hundred_columns() -> None:
     console = Console(width=100)
     long = row("a-sweep-over-learning-rates-and-everything-else-x2f3", position=3, start=StartForecast(240, 120, 540))
     with console.capture() as captured:
-        console.print(queue_command.picture(CLUSTER, [*JOBS, long]))
+        console.print(queue_command.rendered(CLUSTER, [*JOBS, long]))
     lines = captured.get().splitlines()
     assert max(map(len, lines)) <= 100
     assert all(any(job.id in line for line in lines) for job in JOBS)
@@ -557,7 +557,7 @@ def interrupt_at(cluster: Fake, path: str, times: int, answer: Answer) -> None:
 
 
 def test_a_watched_queue_is_drawn_again_until_ctrl_c(shoal: Shoal, cluster: Fake, monkeypatch: Any) -> None:
-    monkeypatch.setattr(queue_command, "_BREATH_SECONDS", 0.0)
+    monkeypatch.setattr(queue_command, "_GAP_SECONDS", 0.0)
     monkeypatch.setattr(queue_command, "_REDRAW_SECONDS", 60.0)
     monkeypatch.setattr(queue_command, "_POLL_SECONDS", 60.0)
     # Without the event the second look would be a minute away.
@@ -571,7 +571,7 @@ def test_a_watched_queue_is_drawn_again_until_ctrl_c(shoal: Shoal, cluster: Fake
 def test_a_watched_queue_looks_now_and_then_where_no_events_are_told(
     shoal: Shoal, cluster: Fake, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(queue_command, "_BREATH_SECONDS", 0.0)
+    monkeypatch.setattr(queue_command, "_GAP_SECONDS", 0.0)
     monkeypatch.setattr(queue_command, "_REDRAW_SECONDS", 60.0)
     monkeypatch.setattr(queue_command, "_POLL_SECONDS", 0.01)
     cluster.answers["GET /v1/events"] = 503, ProblemDetails("too many watch")

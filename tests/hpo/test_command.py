@@ -61,7 +61,7 @@ def changed(old: str, new: str) -> str:
 BAD = {
     "no search at all": ("- 1", "file", "must hold one search"),
     "not YAML": ("a: [", "file", "is not a search file: line 1"),
-    "a field misspelt": (changed("scheduler", "sheduler"), "1: field: 'sheduler'", "did you mean scheduler?"),
+    "a field misspelt": (changed("scheduler", "sheduler"), "1: sheduler: 'halving'", "did you mean scheduler?"),
     "a field twice": (GOOD + "job: {}\n", "file", "line 5: job is given twice"),
     "no scheduler": (changed("scheduler: halving\n", ""), "scheduler: None", "is missing"),
     "an unknown scheduler": (changed("halving", "halfing"), "1: scheduler: 'halfing'", "did you mean halving?"),
@@ -78,24 +78,24 @@ BAD = {
     "a name of its own": (changed("rate: 0.1", "until: 0.1"), "2: parameters: 'until'", "the search's own"),
     "a range upside down": (
         changed("[{rate: 0.1}, {rate: 1e-3}]", "{draw: {rate: {log: [1, 0.1]}}, count: 2}"),
-        "2: parameters.draw.rate.log: [1, 0.1]",
+        "2: parameters.draw.rate.log: [1.0, 0.1]",
         "the lower first",
     ),
     "a logarithm of nothing": (
         changed("[{rate: 0.1}, {rate: 1e-3}]", "{draw: {rate: {log: [0, 1]}}, count: 2}"),
-        "2: parameters.draw.rate.log: [0, 1]",
+        "2: parameters.draw.rate.log: [0.0, 1.0]",
         "begin above 0",
     ),
     "no count": (
         changed("[{rate: 0.1}, {rate: 1e-3}]", "{draw: {rate: {uniform: [0, 1]}}}"),
         "2: parameters.count: None",
-        "whole number of at least 1",
+        "whole number from 1",
     ),
     "a parameter nobody uses": (changed('"{rate}"', "x"), "2: parameters: 'rate'", "is used nowhere"),
     "a brace nobody fills": (changed('"{rate}"', '"{rate} {home}"'), "4: job.command: '{home}'", "write {{home}}"),
     "no folder": (changed('"{rate}"', '"{rate} {folder}"'), "4: job.command: '{folder}'", "needs a `folder`"),
-    "a job's field misspelt": (GOOD + "  gpu: 2\n", "5: field: 'gpu'", "did you mean gpus"),
-    "a job's field of the wrong kind": (GOOD + "  gpus: two\n", "5: gpus: 'two'", "must be int"),
+    "a job's field misspelt": (GOOD + "  gpu: 2\n", "5: gpu: 2", "did you mean gpus"),
+    "a job's field of the wrong kind": (GOOD + "  gpus: two\n", "5: gpus: 'two'", "must be a whole number"),
     "a job with an app": (GOOD + "  app: mine\n", "5: job.app: 'mine'", "leave it out"),
     "looks without work": (changed("halving", "curve"), "3: job.work: None", "curve looks at trials on the way"),
     "less than it begins with": (GOOD + "  gpus: 4\n  max_gpus: 2\n", "6: job.max_gpus: 2", "below the gang"),
@@ -207,7 +207,7 @@ def test_an_interrupted_search_says_what_it_leaves_or_cancels_it(
         code, _, err = shoal("search", "sweep.yaml")
         jobs = sorted(row.id for row in client.get("/v1/jobs", list[JobRow]))
         assert (code, len(jobs)) == (130, 2)
-        assert f"2 jobs are left to run, and nobody follows them: `shoal cancel {' '.join(jobs)}` ends them\n" in err
+        assert f"2 jobs are left to run unattended: `shoal cancel {' '.join(jobs)}` ends them\n" in err
         assert shoal("cancel", *jobs)[0] == 0
         code, _, err = shoal("search", "sweep.yaml", "--cancel")
         assert (code, client.get("/v1/jobs", list[JobRow])) == (130, [])

@@ -47,7 +47,7 @@ def search(
 def test_eight_real_trials_are_halved_until_the_best_is_trained_to_its_end(cluster: "Cluster", tmp_path: Path) -> None:
     trials, ended = search(cluster, tmp_path, SuccessiveHalving(), [0.05] * 8, "las")
     assert [trial.legs for trial in trials] == [4, 3, 2, 2, 1, 1, 1, 1]
-    assert trials[0].heard[-1][0] == 1.0
+    assert trials[0].losses[-1][0] == 1.0
     assert (tmp_path / "trial-0").read_text() == "1.0"
     assert Counter(ended.values()) == {"completed": 15}
 
@@ -61,7 +61,7 @@ class Impatient:
     def orders(self, trials: Sequence[Trial]) -> Sequence[Order]:
         if not any(trial.until for trial in trials):
             return [Train(n, 1.0) for n in range(len(trials))]
-        return [Kill(n) for n, trial in enumerate(trials) if trial.running and trial.heard and trial.loss > 0.5]
+        return [Kill(n) for n, trial in enumerate(trials) if trial.running and trial.losses and trial.loss > 0.5]
 
     def ahead(self, trials: Sequence[Trial]) -> tuple[SearchPhase, ...]:
         return ()
@@ -70,7 +70,7 @@ class Impatient:
 def test_real_trials_are_cancelled_by_what_they_print_on_the_way(cluster: "Cluster", tmp_path: Path) -> None:
     # The last two would take minutes: that the search ends is because they were cancelled.
     trials, ended = search(cluster, tmp_path, Impatient(), [0.05] * 6 + [100.0, 100.0], "fifo")
-    assert [n for n, trial in enumerate(trials) if trial.lost] == [6, 7]
+    assert [n for n, trial in enumerate(trials) if trial.dropped] == [6, 7]
     assert ended == {f"{n}-1": "cancelled" if n > 5 else "completed" for n in range(8)}
 
 

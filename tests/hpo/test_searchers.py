@@ -20,14 +20,14 @@ SEVENTHS = [1 / 7, 3 / 7, 1.0]
 def played(searcher: Searcher, loss: Callable[[int, float], float], count: int) -> list[tuple[Order, ...]]:
     """The orders of a whole search, batch by batch, every trial being heard of at its next mark or its end in turn."""
     search = AppSearch.of(searcher, count)
-    batches = [search.ask()]
+    batches = [search.next_orders()]
     while not search.over:
         for n, trial in enumerate(search.trials):
             if search.trials[n].running:
-                before = trial.heard[-1][0] if trial.heard else 0.0
+                before = trial.losses[-1][0] if trial.losses else 0.0
                 at = min([m for m in searcher.marks if before < m < trial.until], default=trial.until)
-                search.hear(n, at, loss(n, at))
-        batches.append(search.ask())
+                search.record(n, at, loss(n, at))
+        batches.append(search.next_orders())
     return batches
 
 
@@ -73,27 +73,27 @@ def test_one_in_eta_is_left_at_each_rung(trials: int, eta: int, counts: list[int
 
 def test_nobody_is_promoted_before_the_last_on_the_rung_is_there() -> None:
     search = AppSearch.of(SuccessiveHalving(), 4)
-    search.ask()
+    search.next_orders()
     for n in range(3):
-        search.hear(n, search.trials[n].until, 0.5)
-        assert search.ask() == ()
-    search.lose(3)
-    assert [order.trial for order in search.ask()] == [0, 1]
+        search.record(n, search.trials[n].until, 0.5)
+        assert search.next_orders() == ()
+    search.drop(3)
+    assert [order.trial for order in search.next_orders()] == [0, 1]
 
 
 def test_a_rung_on_which_everybody_failed_ends_the_search() -> None:
     search = AppSearch.of(SuccessiveHalving(), 2)
-    search.ask()
+    search.next_orders()
     for n in range(2):
-        search.lose(n)
-    assert search.ask() == ()
+        search.drop(n)
+    assert search.next_orders() == ()
     assert search.over
 
 
 def test_what_lies_ahead_of_halving_are_the_rungs_above() -> None:
     searcher = SuccessiveHalving()
     search = AppSearch.of(searcher, 4)
-    search.ask()
+    search.next_orders()
     rungs = searcher.rungs(4)
     later = (
         SearchPhase(2, rungs[1].until - rungs[0].until, 2),
@@ -101,8 +101,8 @@ def test_what_lies_ahead_of_halving_are_the_rungs_above() -> None:
     )
     assert searcher.ahead(search.trials) == later
     for n in range(4):
-        search.hear(n, search.trials[n].until, n)
-    search.ask()
+        search.record(n, search.trials[n].until, n)
+    search.next_orders()
     assert searcher.ahead(search.trials) == later[1:]
 
 
@@ -131,8 +131,8 @@ def test_hyperband_runs_its_brackets_side_by_side_and_each_halves_on_its_own() -
 
 def test_more_trials_than_hyperband_tries_are_refused_and_fewer_leave_the_last_brackets_short() -> None:
     with pytest.raises(InputError, match="tries 17"):
-        AppSearch.of(Hyperband(3, 9.0), 18).ask()
-    assert len(AppSearch.of(Hyperband(3, 9.0), 10).ask()) == 10
+        AppSearch.of(Hyperband(3, 9.0), 18).next_orders()
+    assert len(AppSearch.of(Hyperband(3, 9.0), 10).next_orders()) == 10
 
 
 # ── the performance curve ─────────────────────────────────────────────────────────────────────────────────────────
@@ -238,7 +238,7 @@ def test_an_order_that_makes_no_sense_is_refused(order: Order) -> None:
             return ()
 
     with pytest.raises(ValueError, match="trial"):
-        AppSearch.of(Stubborn(), 2).ask()
+        AppSearch.of(Stubborn(), 2).next_orders()
 
 
 # ── by name ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,29 +274,29 @@ def test_a_misspelt_search_is_refused_with_a_way_out(spec: str, says: str) -> No
 # ── what can be said of a search under way ────────────────────────────────────────────────────────────────────────
 
 
-def test_a_trial_is_passed_over_as_soon_as_enough_others_do_better_and_not_before() -> None:
+def test_a_trial_is_rejected_as_soon_as_enough_others_do_better_and_not_before() -> None:
     search = AppSearch.of(SuccessiveHalving(), 4)
-    search.ask()
-    assert (search.best, search.passed_over()) == (None, ())
+    search.next_orders()
+    assert (search.best, search.rejected()) == (None, ())
     for trial, loss, over in ((3, 0.9, ()), (1, 0.5, ()), (2, 0.7, (3,))):
-        search.hear(trial, 1 / 7, loss)
-        assert search.passed_over() == over
-    search.hear(0, 1 / 7, 0.1)
-    search.ask()
-    assert search.passed_over() == (2, 3)
-    search.hear(0, 3 / 7, 0.4)
+        search.record(trial, 1 / 7, loss)
+        assert search.rejected() == over
+    search.record(0, 1 / 7, 0.1)
+    search.next_orders()
+    assert search.rejected() == (2, 3)
+    search.record(0, 3 / 7, 0.4)
     assert search.best == 0  # trained further, though another had less loss earlier
 
 
-def test_in_hyperband_those_who_wait_for_their_bracket_are_not_passed_over() -> None:
+def test_in_hyperband_those_who_wait_for_their_bracket_are_not_rejected() -> None:
     search = AppSearch.of(Hyperband(eta=2, most=2), 3)  # two to a half and then one to the end; one to the end at once
-    search.ask()
-    search.hear(1, 0.5, 0.3)
-    search.hear(2, 1.0, 0.0)
-    assert search.passed_over() == ()
-    search.hear(0, 0.5, 0.2)
-    search.ask()
-    assert search.passed_over() == (1,)
+    search.next_orders()
+    search.record(1, 0.5, 0.3)
+    search.record(2, 1.0, 0.0)
+    assert search.rejected() == ()
+    search.record(0, 0.5, 0.2)
+    search.next_orders()
+    assert search.rejected() == (1,)
 
 
 def test_a_trial_whose_loss_is_no_number_is_stopped_and_one_that_recovers_is_not() -> None:

@@ -21,16 +21,16 @@ def test_a_study_chooses_parameters_prunes_on_the_way_and_knows_its_best_trial()
     search = AppSearch.of(searcher, 12)
     rates: dict[int, float] = {}
     killed, most = [], 0
-    search.ask()
+    search.next_orders()
     while not search.over:
         most = max(most, sum(trial.running for trial in search.trials))
         for n in range(len(searcher.asked)):
             trial = search.trials[n]
             if trial.running:
                 rates[n] = searcher.asked[n].suggest_float("rate", 0.0, 1.0)
-                at = (round(5 * trial.heard[-1][0]) + 1) / 5 if trial.heard else 0.2
-                search.hear(n, at, abs(rates[n] - 0.4) + 1.0 - at)
-        killed += [order.trial for order in search.ask() if isinstance(order, Kill)]
+                at = (round(5 * trial.losses[-1][0]) + 1) / 5 if trial.losses else 0.2
+                search.record(n, at, abs(rates[n] - 0.4) + 1.0 - at)
+        killed += [order.trial for order in search.next_orders() if isinstance(order, Kill)]
     assert most == 3
     assert sorted(rates) == list(range(12))
     states = [trial.state for trial in study.trials]
@@ -43,9 +43,9 @@ def test_a_trial_that_failed_is_told_to_the_study() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study()
     search = AppSearch.of(OptunaSearcher(study, at_once=1), 2)
-    search.ask()
-    search.lose(0)
-    assert [order.trial for order in search.ask()] == [1]
+    search.next_orders()
+    search.drop(0)
+    assert [order.trial for order in search.next_orders()] == [1]
     assert study.trials[0].state == optuna.trial.TrialState.FAIL
 
 
@@ -61,7 +61,7 @@ def test_a_search_file_leaves_the_choice_of_settings_to_a_seeded_study(tmp_path:
 
     def asked() -> list[dict[str, object]]:
         wanted = read_search(tmp_path / "sweep.yaml", folder=tmp_path)
-        begun = AppSearch.of(wanted.searcher, wanted.trials).ask()
+        begun = AppSearch.of(wanted.searcher, wanted.trials).next_orders()
         assert [order.trial for order in begun] == [0, 1]
         return [dict(wanted.setting(n)) for n in (0, 1)]
 

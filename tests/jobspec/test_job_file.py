@@ -93,17 +93,17 @@ class Bad:
 
 
 BAD_YAML = (
-    Bad("a misspelt field", "command: [a]\ngpu: 4\n", ("j.yaml:2: field: 'gpu'", "did you mean gpus")),
-    Bad("a field of the second job", "- command: [a]\n- command: [b]\n  gpus: 0\n", ("j.yaml:3: gpus: 0", ">= 1")),
+    Bad("a misspelt field", "command: [a]\ngpu: 4\n", ("j.yaml:2: gpu: 4", "did you mean gpus")),
+    Bad("a field of the second job", "- command: [a]\n- command: [b]\n  gpus: 0\n", ("j.yaml:3: gpus: 0", "from 1 to")),
     Bad("no command", "gpus: 4\n", ("command: None", "missing", "[python, train.py]")),
     Bad("a command for a shell", "command: python a.py\n", ("j.yaml:1: command: 'python a.py'", "no shell")),
     Bad("an empty command", "command: []\n", ("command: []", "list of words")),
-    Bad("a number in a command", "command: [a, --lr, 0.1]\n", ("command: 0.1", "in quotes")),
+    Bad("a number in a command", "command: [a, --lr, 0.1]\n", ("j.yaml:1: command[2]: 0.1", "in quotes")),
     Bad("a number in the environment", "command: [a]\nenv: {A: x, N: 4}\n", ("j.yaml:2: env.N: 4", "in quotes")),
     Bad("a variable of no name", "command: [a]\nenv: {1A: x}\n", ("env: '1A'", "no name of a variable")),
     Bad("an endless variable", f"command: [a]\nenv: {{A: {'x' * 5000}}}\n", ("env.A", "at most 4,096")),
     Bad("a name with blanks", "command: [a]\nname: a b\n", ("j.yaml:2: name: 'a b'", "letters, digits")),
-    Bad("a kind with blanks", "command: [a]\nkinds: [v100, a b]\n", ("kinds: 'a b'", "letters, digits")),
+    Bad("a kind with blanks", "command: [a]\nkinds: [v100, a b]\n", ("kinds[1]: 'a b'", "letters, digits")),
     Bad("ranks of no kind", "command: [a]\nranks: core\n", ("ranks: 'core'", "node")),
     Bad("endless work", "command: [a]\nwork: .inf\n", ("j.yaml:2: work: inf", "finite")),
     Bad("work in words", "command: [a]\nwork: much\n", ("work: 'much'",)),
@@ -287,7 +287,7 @@ BAD_SCRIPTS = (
     Bad("a directive without its value", "--gpus", ("train.sh:2: --gpus: ''", "needs a value")),
     Bad("a quote left open", "-J 'a", ("train.sh:2: #SBATCH", "quotation")),
     Bad("an account with blanks", "-A 'a b'", ("train.sh: tenant: 'a b'", "letters, digits")),
-    Bad("a grace of a day", "--signal=TERM@86400", ("grace", "3600")),
+    Bad("a grace of a day", "--signal=TERM@86400", ("grace", "3,600")),
 )
 
 

@@ -1,97 +1,104 @@
-"""The command line: thin commands over the app, one JSON document on stdout with ``--json``, messages on stderr."""
+"""The command line. With ``--json`` a command prints one JSON document on stdout; messages go to stderr."""
 
 import importlib
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from shoal import __version__
 from shoal.core.errors import ShoalError, nearest
 
-_COMMANDS = {
-    "simulate": "shoal.cli.simulate:simulate",
-    "solve": "shoal.research.commands.solve:solve",
-    "workload": "shoal.cli.workload:workload",
-    "policies": "shoal.cli.runs:policies",
-    "report": "shoal.cli.runs:report",
-    "replay": "shoal.cli.runs:replay",
-    "repro": "shoal.research.commands.repro:repro",
-    "bench": "shoal.research.commands.bench:bench",
-    "demo": "shoal.cli.demo:demo",
-    "up": "shoal.cli.up:up",
-    "serve": "shoal.cli.up:serve",
-    "agent": "shoal.cli.up:agent",
-    "submit": "shoal.cli.submit:submit",
-    "search": "shoal.cli.search:search",
-    "queue": "shoal.cli.queue:queue",
-    "why": "shoal.cli.job:why",
-    "job": "shoal.cli.job:job",
-    "logs": "shoal.cli.logs:logs",
-    "cancel": "shoal.cli.job:cancel",
-    "resize": "shoal.cli.job:resize",
-    "nodes": "shoal.cli.nodes:nodes",
-    "share": "shoal.cli.nodes:share",
-    "acct": "shoal.cli.nodes:acct",
-    "whatif": "shoal.cli.whatif:whatif",
-    "token": "shoal.cli.token:token",
+
+class _Entry(NamedTuple):
+    """Where a command is, ``module:name``, and its line in ``shoal --help``."""
+
+    where: str
+    summary: str
+
+
+_SIMULATION: Mapping[str, _Entry] = {
+    "simulate": _Entry("shoal.cli.simulate:simulate", "Run policies on a workload in the simulator and compare them."),
+    "solve": _Entry("shoal.research.commands.solve:solve", "Solve one decision on a written-down problem."),
+    "workload": _Entry("shoal.cli.workload:workload", "Generate, import or describe workloads."),
+    "policies": _Entry("shoal.cli.runs:policies", "List every policy, its options and its paper."),
+    "report": _Entry("shoal.cli.runs:report", "Compare finished runs: tables, and a page with charts."),
+    "replay": _Entry(
+        "shoal.cli.runs:replay", "Derive every decision of a journal again; fail at the first difference."
+    ),
+    "repro": _Entry("shoal.research.commands.repro:repro", "Reproduce a paper's tables and figures, with differences."),
+    "bench": _Entry("shoal.research.commands.bench:bench", "Measure the speed table of docs/benchmarks.md."),
+    "demo": _Entry("shoal.cli.demo:demo", "Train eight small jobs under two policies on this machine, and compare."),
+    "completion": _Entry("shoal.cli.completion:completion", "Print a shell completion script."),
 }
-_SUMMARIES = {
-    "simulate": "Run policies on a workload in the simulator and compare them.",
-    "solve": "Solve one decision on a written-down problem.",
-    "workload": "Generate, import or describe workloads.",
-    "policies": "List every policy, its options and its paper.",
-    "report": "Compare finished runs: tables, and a page with charts.",
-    "replay": "Derive every decision of a journal again; fail at the first difference.",
-    "repro": "Make a paper's tables and figures again: theirs, ours, the difference.",
-    "bench": "Measure the speed table of docs/benchmarks.md.",
-    "demo": "Compare six policies on a built-in mix and write a page about it.",
-    "up": "Run a cluster on this machine until Ctrl-C.",
-    "serve": "Run the control plane of a cluster of several machines.",
-    "agent": "Run the agent of one node.",
-    "submit": "Submit jobs: a file, an #SBATCH script, or a command after `--`.",
-    "search": "Search over hyper-parameters: train the trials of a file, give the worse ones up.",
-    "queue": "Show who runs, who waits, why, and until about when.",
-    "why": "Say what holds a job, and what would change it.",
-    "job": "Show everything about one job.",
-    "logs": "Print what a job wrote, and with -f what it writes.",
-    "cancel": "Cancel jobs.",
-    "resize": "Ask for another number of GPUs for a job.",
-    "nodes": "List the nodes and what runs there.",
-    "share": "Show what each tenant holds and has had.",
-    "acct": "List ended jobs and what they took.",
-    "whatif": "Simulate the live cluster onward: other policies, more machines, one more job.",
-    "token": "Make, list or revoke tokens.",
+_LIVE: Mapping[str, _Entry] = {
+    "up": _Entry("shoal.cli.up:up", "Run a cluster on this machine until Ctrl-C."),
+    "serve": _Entry("shoal.cli.up:serve", "Run the control plane of a cluster of several machines."),
+    "agent": _Entry("shoal.cli.up:agent", "Run the agent of one node."),
+    "submit": _Entry("shoal.cli.submit:submit", "Submit jobs: a file, an #SBATCH script, or a command after `--`."),
+    "search": _Entry("shoal.cli.search:search", "Search over hyper-parameters: train trials, stop the worse ones."),
+    "queue": _Entry("shoal.cli.queue:queue", "List running and waiting jobs with reasons and expected starts."),
+    "why": _Entry("shoal.cli.job:why", "Explain a job's state in one sentence, and what would change it."),
+    "job": _Entry("shoal.cli.job:job", "Show everything about one job."),
+    "logs": _Entry("shoal.cli.logs:logs", "Print a job's output; with -f follow it."),
+    "cancel": _Entry("shoal.cli.job:cancel", "Cancel jobs."),
+    "resize": _Entry("shoal.cli.job:resize", "Change the number of GPUs a job asks for."),
+    "nodes": _Entry("shoal.cli.nodes:nodes", "List the nodes and the jobs on them."),
+    "share": _Entry("shoal.cli.nodes:share", "Show GPUs held and GPU-hours used by tenant."),
+    "acct": _Entry("shoal.cli.nodes:acct", "List ended jobs and the GPU-hours they used."),
+    "whatif": _Entry("shoal.cli.whatif:whatif", "Simulate the live cluster with other policies, more nodes or a job."),
+    "token": _Entry("shoal.cli.token:token", "Create, list or revoke tokens."),
 }
+_COMMANDS = {**_SIMULATION, **_LIVE}
 _RESUMABLE = {"simulate", "demo"}
+
+_EXTRA_OF_PACKAGE = {
+    "numpy": "sim",
+    "scipy": "sim",
+    "pyarrow": "sim",
+    "highspy": "sim",
+    "starlette": "server",
+    "uvicorn": "server",
+    "prometheus_client": "server",
+    "plotly": "report",
+    "torch": "torch",
+    "optuna": "hpo",
+    "cvxpy": "research",
+}
+_EXTRA_OF_COMMAND = {"up": "server", "serve": "server", "report": "report", "repro": "research", "bench": "research"}
+"""Commands whose extra contains every package they need, whichever is missing."""
 
 
 class _LazyGroup(click.Group):
     """A group that imports a command when it is called: `shoal --help` costs no more than click."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order people meet them."""
+        """The names, in the order of `--help`."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now."""
-        where = _COMMANDS.get(cmd_name)
-        if where is None:
+        """Import and return a command; None for an unknown name."""
+        if cmd_name not in _COMMANDS:
             return None
-        module, name = where.split(":")
+        module, name = _COMMANDS[cmd_name].where.split(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in `--help`, without importing what it lists."""
-        live = list(_COMMANDS).index("up")
-        for title, names in (("Simulation", list(_COMMANDS)[:live]), ("A live cluster", list(_COMMANDS)[live:])):
+        """Write the list in `--help` without importing the commands."""
+        for title, commands in (("Simulation", _SIMULATION), ("A live cluster", _LIVE)):
             with formatter.section(title):
-                formatter.write_dl([(name, _SUMMARIES[name]) for name in names])
+                formatter.write_dl([(name, entry.summary) for name, entry in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete command names without importing the commands."""
+        found = [CompletionItem(n, help=e.summary) for n, e in _COMMANDS.items() if n.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Find a command; an unknown one is told its nearest neighbours."""
+        """Find a command; the error on an unknown name lists the nearest ones."""
         if args and args[0] not in _COMMANDS:
             raise click.UsageError(f"command: {args[0]!r}: {nearest(args[0], _COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
@@ -100,7 +107,7 @@ class _LazyGroup(click.Group):
 @click.group(
     cls=_LazyGroup,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
 )
 @click.version_option(__version__, prog_name="shoal")
 @click.pass_context
@@ -117,12 +124,20 @@ def main(args: Sequence[str] | None = None) -> None:
         code = shoal.main(args=given, prog_name="shoal", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except ShoalError as error:
-        click.echo(f"shoal: {' '.join(str(error).split())}", err=True)
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
     except click.ClickException as error:
-        click.echo(f"shoal: {' '.join(error.format_message().split())}", err=True)
-        sys.exit(error.exit_code)
+        _fail(error.format_message(), error.exit_code)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA_OF_PACKAGE:
+            raise
+        extra = _EXTRA_OF_COMMAND.get(given[0] if given else "", _EXTRA_OF_PACKAGE[package])
+        _fail(f"this command needs the package {package}: pip install 'shoal[{extra}]'", 2)
     except (KeyboardInterrupt, click.Abort):
         more = "; a sweep with --out goes on from here when run again" if _RESUMABLE & set(given[:1]) else ""
-        click.echo(f"shoal: stopped{more}", err=True)
-        sys.exit(130)
+        _fail(f"stopped{more}", 130)
+
+
+def _fail(text: str, code: int) -> None:
+    click.echo(f"shoal: {' '.join(text.split())}", err=True)
+    sys.exit(code)

@@ -1,4 +1,4 @@
-"""``shoal demo``: real training jobs on a cluster of virtual nodes, under two policies; or six policies, simulated."""
+"""``shoal demo``: train small jobs on virtual nodes under two policies, or simulate six policies."""
 
 import os
 import sys
@@ -8,46 +8,61 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.output import duration, json_option, print_json, print_summaries, print_table, progress_bars, warn
+from shoal.cli.output import (
+    duration,
+    json_option,
+    listing,
+    print_json,
+    print_summaries,
+    print_table,
+    progress_bars,
+    warn,
+)
 
 if TYPE_CHECKING:
-    from shoal.demo.cluster import Came
+    from shoal.demo.cluster import DemoResult
     from shoal.wire.messages import JobRow
 
 LIVE_POLICIES = ("fifo", "srtf")
 POLICIES = ("fifo", "srtf", "las", "tiresias", "max-min", "gandiva")
 CLUSTER = "v100:4x4,p100:4x4,k80:4x4"
 
-_TELL_EVERY = 5.0
+_REPORT_SECONDS = 5.0
 
 
 @click.command()
 @click.option("--simulate", "simulated", is_flag=True, help="Compare six policies in the simulator instead.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("demo-out"), show_default=True, metavar="DIR")
-@click.option("--seed", default=0, show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("demo-out"),
+    metavar="DIR",
+    help="Folder for the results of --simulate.",
+)
+@click.option("--seed", default=0, help="Seed of --simulate.")
 @json_option
 def demo(simulated: bool, out: Path, seed: int, as_json: bool) -> None:
     """Start a cluster on this machine, train eight small models on it under two policies, and compare.
 
-    It takes a minute or so and stops by itself; nothing of it is left. With --simulate it compares six policies on a
-    built-in 200-job mix on a mixed cluster in the simulator instead, and writes a page about it to --out.
+    Takes about a minute, then stops and leaves nothing behind. With --simulate, compare six policies on a built-in
+    200-job mix on a mixed cluster in the simulator instead, and write a page with charts to --out.
     """
     if simulated:
         _simulate(out, seed, as_json)
     else:
-        _play(as_json)
+        _train(as_json)
 
 
-def _play(as_json: bool) -> None:
-    from shoal.demo.cluster import CLUSTER, JOBS, play
+def _train(as_json: bool) -> None:
+    from shoal.demo.cluster import CLUSTER, JOBS, run_demo
 
     warn(f"{len(JOBS)} training jobs on virtual nodes {CLUSTER}, under {' and then under '.join(LIVE_POLICIES)}")
-    came = []
+    results = []
     for policy in LIVE_POLICIES:
         with _Screen() as screen:
-            came.append(play(policy, screen.show))
+            results.append(run_demo(policy, screen.show))
     if as_json:
-        print_json([_figures(each) for each in came])
+        print_json([_figures(each) for each in results])
         return
     rows = [
         (
@@ -60,7 +75,7 @@ def _play(as_json: bool) -> None:
             duration(each.simulated_makespan),
             str(each.restarts),
         )
-        for each in came
+        for each in results
     ]
     headers = ("policy", "done", "avg JCT", "simulated", "avg wait", "makespan", "simulated", "restarts")
     notes = ["simulated: the same jobs under the same policy in the simulator, half a second a restart."]
@@ -68,7 +83,7 @@ def _play(as_json: bool) -> None:
     warn("`shoal up` gives you such a cluster; `shoal demo --simulate` compares six policies on 200 jobs")
 
 
-def _figures(each: "Came") -> dict[str, Any]:
+def _figures(each: "DemoResult") -> dict[str, Any]:
     return {
         "policy": each.policy,
         "jobs": len(each.rows),
@@ -82,11 +97,11 @@ def _figures(each: "Came") -> dict[str, Any]:
 
 
 class _Screen:
-    """The live queue: drawn over itself on a terminal, a line now and then elsewhere."""
+    """The live queue: redrawn in place on a terminal, a line every 5 s elsewhere."""
 
     def __init__(self) -> None:
         self._live: Any = None
-        self._told = float("-inf")
+        self._reported = float("-inf")
 
     def __enter__(self) -> "_Screen":
         if sys.stderr.isatty():
@@ -102,11 +117,11 @@ class _Screen:
             self._live.__exit__(*exception)
 
     def show(self, policy: str, now: float, rows: "Sequence[JobRow]") -> None:
-        """Draw the queue as it is now."""
+        """Show the queue ``now`` seconds after the beginning."""
         if self._live is not None:
             self._live.update(_queue(policy, now, rows), refresh=True)
-        elif now - self._told >= _TELL_EVERY:
-            self._told = now
+        elif now - self._reported >= _REPORT_SECONDS:
+            self._reported = now
             running = [row for row in rows if row.gpus_held]
             held = sum(row.gpus_held for row in running)
             ended = sum(row.ended is not None for row in rows)
@@ -116,18 +131,16 @@ class _Screen:
 
 
 def _queue(policy: str, now: float, rows: "Sequence[JobRow]") -> Any:
-    from rich import box
-    from rich.table import Table
+    from rich.console import Group
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"{policy}, {now:.0f} s", title_justify="left")
-    for name in ("job", "state", "GPUs", "done", "reason"):
-        table.add_column(
-            name, justify="right" if name in ("GPUs", "done") else "left", overflow="ellipsis", no_wrap=True
-        )
-    for row in rows:
-        part = min(1.0, row.done / row.work) if row.work else 0.0
-        table.add_row(row.id, row.state, f"{row.gpus_held}/{row.gpus_wanted}", f"{part:.0%}", row.reason)
-    return table
+    cells = [
+        (row.id, row.state, f"{row.gpus_held}/{row.gpus_wanted}", f"{_fraction(row):.0%}", row.reason) for row in rows
+    ]
+    return Group(f"{policy}, {now:.0f} s", listing(("job", "state", "GPUs>", "done>", "reason"), cells))
+
+
+def _fraction(row: "JobRow") -> float:
+    return min(1.0, row.done / row.work) if row.work else 0.0
 
 
 def _simulate(out: Path, seed: int, as_json: bool) -> None:
@@ -142,8 +155,8 @@ def _simulate(out: Path, seed: int, as_json: bool) -> None:
     source = WorkloadSource("demo")
     todo = tasks(scenario, POLICIES, [seed], source, out)
     jobs = len(source.load(seed).jobs)
-    with progress_bars(list(POLICIES), jobs) as told:
-        finished = sweep(todo, parallel=os.cpu_count() or 1, progress=told)
+    with progress_bars(list(POLICIES), jobs) as update:
+        finished = sweep(todo, parallel=os.cpu_count() or 1, progress=update)
     page = out / "report.html"
     write_page(find_runs([d for task in todo if (d := task.directory()) is not None]), page)
     summaries = [f.outcome.summary for f in finished]

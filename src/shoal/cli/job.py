@@ -1,4 +1,4 @@
-"""``shoal why``, ``job``, ``cancel`` and ``resize``: one job, asked about and acted on."""
+"""``shoal why``, ``job``, ``cancel`` and ``resize``."""
 
 import shlex
 import time
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.cli.client import cluster_options, find_job, job_path
-from shoal.cli.live_tables import count, facts, hours, listing, span, spread, state
-from shoal.cli.output import json_option, print_json, terminal, warn
+from shoal.cli.completion import complete_job
+from shoal.cli.live_tables import count, facts, hours, span, spread, state
+from shoal.cli.output import json_option, listing, print_json, terminal, warn
 from shoal.wire.messages import Reshape
 
 if TYPE_CHECKING:
@@ -17,29 +18,32 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job")
-@click.option("--detail", is_flag=True, help="Its last decision, and its story from the journal.")
+@click.argument("job", shell_complete=complete_job)
+@click.option("--detail", is_flag=True, help="Add the time of the last decision and the job's history.")
 @cluster_options
 @json_option
 def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
-    """Say in one sentence what holds a job, with numbers, and what would change it."""
+    """Explain JOB's state in one sentence, with numbers, and what would change it."""
     found = find_job(client, job)
     if as_json:
-        from msgspec import to_builtins
-
         row = found.job
-        said: dict[str, object] = {"id": row.id, "state": row.state, "decision": found.decision, "change": found.change}
-        said |= {"position": row.position, "start": to_builtins(row.start)}
-        print_json({**said, "decided": found.decided, "story": to_builtins(found.story)} if detail else said)
+        answer: dict[str, object] = {
+            "id": row.id,
+            "state": row.state,
+            "decision": found.decision,
+            "change": found.change,
+        }
+        answer |= {"position": row.position, "start": row.start}
+        print_json({**answer, "decided": found.decided, "story": found.story} if detail else answer)
         return
     click.echo(sentence(found))
     if detail:
-        terminal().print(f"\nIts last decision was at {_clock(found.decided)}; so far {_so_far(found)}.\n")
-        _print_story(found)
+        terminal().print(f"\nIts last decision was at {_clock(found.decided)}; so far {_usage(found)}.\n")
+        _print_history(found)
 
 
 def sentence(found: "JobDetail") -> str:
-    """What holds the job and what would change that, as one sentence."""
+    """A job's state, its reason and what would change it, as one sentence."""
     row = found.job
     if row.ended is not None:
         cause = f": {row.reason}" if row.reason else ""
@@ -52,12 +56,12 @@ def sentence(found: "JobDetail") -> str:
     return "; ".join(parts) + "."
 
 
-def _so_far(found: "JobDetail") -> str:
+def _usage(found: "JobDetail") -> str:
     used = f"{hours(found.gpu_seconds)} GPU-hours"
     return f"{count(found.incarnation, 'start')}, {count(found.crashes, 'crash').replace('crashs', 'crashes')}, {used}"
 
 
-def _print_story(found: "JobDetail") -> None:
+def _print_history(found: "JobDetail") -> None:
     begun = found.job.submitted
     rows = [(_clock(moment.at), f"+{span(max(0.0, moment.at - begun))}", moment.what) for moment in found.story]
     if rows:
@@ -69,16 +73,14 @@ def _clock(unix_seconds: float) -> str:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @cluster_options
 @json_option
 def job(job: str, client: "Client", as_json: bool) -> None:
-    """Show everything about one job."""
+    """Show everything about JOB."""
     found = find_job(client, job)
     if as_json:
-        from msgspec import to_builtins
-
-        print_json(to_builtins(found))
+        print_json(found)
         return
     terminal().print(facts(_facts(found)))
     click.echo(sentence(found))
@@ -103,18 +105,18 @@ def _facts(found: "JobDetail") -> list[tuple[str, str]]:
         ("started", _clock(row.started) if row.started is not None else ""),
         ("ended", _clock(row.ended) if row.ended is not None else ""),
         ("work done", done + (f", at {found.rate:,.4g} a second" if found.rate else "")),
-        ("so far", _so_far(found)),
+        ("so far", _usage(found)),
         ("warned", f"{found.grace:g} s before it is stopped"),
     ]
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB…")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_job)
 @cluster_options
 @json_option
 def cancel(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
-    """Cancel jobs: those that run are warned, given their grace and ended."""
-    found = {detail.job.id: detail.job for detail in [find_job(client, meant) for meant in jobs]}
+    """Cancel jobs; running ones are warned (SIGTERM) and killed after their grace."""
+    found = {detail.job.id: detail.job for detail in [find_job(client, name) for name in jobs]}
     cancelled = []
     for row in found.values():
         if row.ended is not None:
@@ -129,14 +131,14 @@ def cancel(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @click.argument("gpus", type=int)
-@click.option("--min", "min_gpus", type=int, metavar="N", help="Fewest it can run on; GPUS where left out.")
-@click.option("--max", "max_gpus", type=int, metavar="N", help="Most it can use; GPUS where left out.")
+@click.option("--min", "min_gpus", type=int, metavar="N", help="Fewest GPUs it can run on.  [default: GPUS]")
+@click.option("--max", "max_gpus", type=int, metavar="N", help="Most GPUs it can use.  [default: GPUS]")
 @cluster_options
 @json_option
 def resize(job: str, gpus: int, min_gpus: int | None, max_gpus: int | None, client: "Client", as_json: bool) -> None:
-    """Ask for another number of GPUs for a job; it moves when the policy next seats it."""
+    """Change the number of GPUs JOB asks for; it moves when the policy next grants it GPUs."""
     row = find_job(client, job).job
     client.call("PATCH", job_path(row.id), Reshape(gpus, min_gpus, max_gpus), type(None))
     if as_json:

@@ -1,4 +1,4 @@
-"""``shoal logs``: what a rank of a job printed, and prints."""
+"""``shoal logs``: the output of a rank of a job."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shoal.cli.client import cluster_options, find_job, job_path, patiently
+from shoal.cli.client import cluster_options, find_job, job_path, retrying
+from shoal.cli.completion import complete_job
 from shoal.cli.live_tables import state
 from shoal.cli.output import json_option, print_json, warn
 from shoal.core.errors import InputError
@@ -18,23 +19,25 @@ if TYPE_CHECKING:
     from shoal.wire.client import Client
 
 _MOST = 2**18
-"""Bytes asked for at a time."""
+"""Bytes read at a time."""
 
 _POLL_SECONDS = 0.5
 
 
 @click.command()
-@click.argument("job")
-@click.option("-f", "--follow", is_flag=True, help="Go on, over restarts, until the job has ended.")
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, metavar="R", help="Which rank's.")
-@click.option("--incarnation", type=click.IntRange(1), metavar="K", help="Of its Kth start; of all otherwise.")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of what is there.")
+@click.argument("job", shell_complete=complete_job)
+@click.option("-f", "--follow", is_flag=True, help="Follow the output, across restarts, until the job ends.")
+@click.option("--rank", type=click.IntRange(0), default=0, metavar="R", help="Rank whose output to print.")
+@click.option(
+    "--incarnation", type=click.IntRange(1), metavar="K", help="Only the output of the Kth start.  [default: all]"
+)
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @cluster_options
 @json_option
 def logs(
     job: str, follow: bool, rank: int, incarnation: int | None, tail: int | None, client: "Client", as_json: bool
 ) -> None:
-    """Print what a job wrote to its standard output and error."""
+    """Print JOB's standard output and error."""
     if follow and as_json:
         raise InputError("follow", True, "has no end to wait for; leave --follow or --json out")
     found = find_job(client, job)
@@ -54,7 +57,7 @@ def logs(
 
 
 class _Reader:
-    """Reads one rank's logs."""
+    """Reads the logs of one rank."""
 
     def __init__(self, client: "Client", job: str, rank: int) -> None:
         self._client = client
@@ -62,16 +65,16 @@ class _Reader:
         self.job = job
 
     def detail(self) -> JobDetail:
-        """The job as it is now."""
-        return patiently(lambda: self._client.get(job_path(self.job), JobDetail))
+        """The job's current state."""
+        return retrying(lambda: self._client.get(job_path(self.job), JobDetail))
 
     def part(self, incarnation: int, offset: int, most: int) -> LogPart:
-        """What the log holds from this byte on."""
+        """At most ``most`` bytes of the log from ``offset``."""
         asked = f"incarnation={incarnation}&rank={self._rank}&offset={offset}&most={most}"
-        return patiently(lambda: self._client.get(f"{job_path(self.job)}/log?{asked}", LogPart))
+        return retrying(lambda: self._client.get(f"{job_path(self.job)}/log?{asked}", LogPart))
 
     def parts(self, incarnation: int, offset: int) -> Iterator[LogPart]:
-        """All there is now, from this byte on."""
+        """Yield the log from ``offset`` to its current end."""
         while True:
             part = self.part(incarnation, offset, _MOST)
             yield part
@@ -80,7 +83,7 @@ class _Reader:
             offset = part.next
 
     def logged(self, starts: Sequence[int]) -> list[int]:
-        """Those of these starts that have a log; where none has, why the last has not is raised."""
+        """The starts that have a log; where none has, the last one's error is raised."""
         found: list[int] = []
         for start in starts:
             try:
@@ -93,11 +96,11 @@ class _Reader:
         return found
 
     def texts(self, starts: Sequence[int]) -> Iterator[str]:
-        """What was printed in these starts, one after another."""
+        """The output of these starts, in order."""
         return (part.text for start in starts for part in self.parts(start, 0))
 
     def last(self, starts: Sequence[int], lines: int) -> Sequence[str]:
-        """The last so many lines of that."""
+        """The last ``lines`` lines of the output of these starts."""
         kept: list[str] = []
         for start in reversed(starts):
             parts = self.parts(start, self.last_lines(start, lines))
@@ -108,7 +111,7 @@ class _Reader:
         return kept
 
     def last_lines(self, incarnation: int, lines: int | None) -> int:
-        """The byte where the last so many lines begin; the first one where all are wanted."""
+        """The offset where the last ``lines`` lines begin; 0 for None."""
         if lines is None:
             return 0
         size = self.part(incarnation, 0, 1).size
@@ -124,7 +127,7 @@ class _Reader:
 
 
 def _follow(reader: _Reader, found: JobDetail, incarnation: int | None, tail: int | None) -> None:
-    """Print as it comes. Restarts are passed through in order, so that no short life is missed."""
+    """Print output as it arrives, start after start in order, so that none is missed."""
     current = incarnation or max(1, found.incarnation)
     offset: int | None = None
     if found.incarnation < current and found.job.ended is None:
@@ -137,8 +140,8 @@ def _follow(reader: _Reader, found: JobDetail, incarnation: int | None, tail: in
                 click.echo(part.text, nl=False)
                 offset, growing = part.next, part.live
         except (Refused, InputError) as error:
-            # By what was known before the look: the log may have come, and the job gone, since.
-            if not _may_come(found, error, current):
+            # Judged by the state before the read: the log may have appeared, and the job ended, since.
+            if not _may_appear(found, error, current):
                 raise
             there = False
         if not there or not growing:
@@ -154,8 +157,8 @@ def _follow(reader: _Reader, found: JobDetail, incarnation: int | None, tail: in
         time.sleep(_POLL_SECONDS)
 
 
-def _may_come(found: JobDetail, error: Refused | InputError, incarnation: int) -> bool:
-    """Whether to go on though this start's log could not be had: it is not begun, passed by, or its node is away."""
+def _may_appear(found: JobDetail, error: Refused | InputError, incarnation: int) -> bool:
+    """Whether to retry a failed read: the start has not begun or was skipped, or its node is unreachable."""
     if isinstance(error, Refused) and error.status >= 500:
         return found.job.ended is None
     begun = found.incarnation == incarnation and (found.job.ended is not None or found.job.state.lower() == "running")

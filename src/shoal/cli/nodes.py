@@ -1,13 +1,12 @@
-"""``shoal nodes``, ``share`` and ``acct``: machines, tenants, and what ended jobs took."""
+"""``shoal nodes``, ``share`` and ``acct``: nodes, tenants, and ended jobs."""
 
 from typing import TYPE_CHECKING
 
 import click
-from msgspec import to_builtins
 
 from shoal.cli.client import cluster_options
-from shoal.cli.live_tables import count, hours, print_listing, span, state
-from shoal.cli.output import json_option, print_json
+from shoal.cli.live_tables import count, hours, span, state
+from shoal.cli.output import json_option, print_json, print_listing
 from shoal.wire.messages import AcctRow, ClusterRow, NodeRow, TenantRow
 
 if TYPE_CHECKING:
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
 @cluster_options
 @json_option
 def nodes(client: "Client", as_json: bool) -> None:
-    """List the nodes: what each has, whether it answers, what runs there."""
+    """List the nodes: kind, rack, state, GPUs used, last contact and jobs."""
     found = client.get("/v1/nodes", list[NodeRow])
     if as_json:
-        print_json(to_builtins(found))
+        print_json(found)
         return
     now = client.get("/v1/cluster", ClusterRow).now
     rows = [
@@ -47,10 +46,10 @@ def nodes(client: "Client", as_json: bool) -> None:
 @cluster_options
 @json_option
 def share(client: "Client", as_json: bool) -> None:
-    """Show what each tenant holds now and has had."""
+    """Show the GPUs each tenant holds and the GPU-hours it has used, with fractions of the total."""
     found = client.get("/v1/share", list[TenantRow])
     if as_json:
-        print_json(to_builtins(found))
+        print_json(found)
         return
     rows = [
         (t.tenant, f"{t.live:,}", f"{t.held:,}", f"{t.part_now:.0%}", hours(t.gpu_seconds), f"{t.part_ever:.0%}")
@@ -64,10 +63,10 @@ def share(client: "Client", as_json: bool) -> None:
 @cluster_options
 @json_option
 def acct(client: "Client", as_json: bool) -> None:
-    """List ended jobs: how long they waited and ran, and what they took."""
+    """List ended jobs: how long they waited and ran, GPU-hours, restarts and cause."""
     found = sorted(client.get("/v1/acct", list[AcctRow]), key=lambda row: row.ended)
     if as_json:
-        print_json(to_builtins(found))
+        print_json(found)
         return
     rows = [
         (
@@ -85,5 +84,5 @@ def acct(client: "Client", as_json: bool) -> None:
     ]
     title = f"{count(len(found), 'job')} ended, {hours(sum(row.gpu_seconds for row in found))} GPU-hours"
     headers = ("job", "tenant", "state", "GPUs>", "waited>", "ran>", "GPU-h>", "restarts>", "cause")
-    notes = ["ran: from the first start to the end, with what it waited between."] if found else []
+    notes = ["ran: from the first start to the end, including waits between."] if found else []
     print_listing(title, headers, rows, notes)

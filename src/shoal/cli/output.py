@@ -1,27 +1,29 @@
-"""How results and progress look on a terminal."""
+"""Output shared by the commands: JSON, tables, messages and progress bars."""
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from shoal.report.metrics import Summary
     from shoal.workload.schema import Workload
 
 
 def print_json(document: object) -> None:
-    """One JSON document on stdout."""
-    click.echo(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False))
+    """Print one JSON document on stdout; messages in it become objects."""
+    from msgspec import to_builtins
+
+    click.echo(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False, default=to_builtins))
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person would say them."""
+    """Seconds in a readable unit; – for None."""
     if seconds is None:
         return "–"
     if seconds < 120:
@@ -34,36 +36,49 @@ def duration(seconds: float | None) -> str:
 
 
 def terminal() -> "Console":
-    """Standard output; wide enough for the tables when it is not a terminal. What is printed is text, never markup."""
+    """A console on stdout, 1,000 columns wide when it is not a terminal; prints plain text, never markup."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False, emoji=False)
 
 
-def print_table(
-    title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = (), *, words: int = 1
-) -> None:
-    """A table on stdout; the first columns, so many of them, to the left, numbers to the right."""
+def listing(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> "RenderableType":
+    """A table; columns whose header ends in ``>`` are aligned right and never broken over lines."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for i, header in enumerate(headers):
-        table.add_column(header, justify="left" if i < words else "right", overflow="fold")
+    for header in headers:
+        figures = header.endswith(">")
+        justify: Literal["left", "right"] = "right" if figures else "left"
+        table.add_column(header.removesuffix(">"), justify=justify, no_wrap=figures, overflow="fold")
     for row in rows:
         table.add_row(*row)
+    return table
+
+
+def print_listing(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
+    """Print a title, a table if there are rows, and notes, on stdout."""
     console = terminal()
     console.print(title, style="bold")  # a table's own title would be folded to the table's width
-    console.print(table)
+    if rows:
+        console.print(listing(headers, rows))
     for note in notes:
         console.print(note, style="dim")
+
+
+def print_table(
+    title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = (), *, words: int = 1
+) -> None:
+    """Print a table whose first ``words`` columns are aligned left and the others right."""
+    print_listing(title, [h if i < words else f"{h}>" for i, h in enumerate(headers)], rows, notes)
 
 
 _HEADERS = ("policy", "seed", "done", "avg JCT", "median", "p99 JCT", "makespan", "util", "max ρ")
 
 
 def print_summaries(title: str, summaries: Sequence["Summary"]) -> None:
-    """One row a run."""
+    """Print a table with one row per run."""
     from shoal.report.metrics import UNFAIR_ABOVE
 
     rows = []
@@ -93,8 +108,8 @@ def print_summaries(title: str, summaries: Sequence["Summary"]) -> None:
     print_table(title, (*_HEADERS, f"ρ > {UNFAIR_ABOVE:g}", "restarts"), rows, notes)
 
 
-def tell_skipped(workload: "Workload") -> None:
-    """Which rows were passed over: the first few, and how many."""
+def warn_skipped(workload: "Workload") -> None:
+    """Warn about skipped rows: the first five, and their number."""
     for message in workload.skipped[:5]:
         warn(f"skipped {message}")
     if workload.skipped:
@@ -102,8 +117,8 @@ def tell_skipped(workload: "Workload") -> None:
         warn(f"skipped {count} broken row{'s' if count > 1 else ''} of {workload.source or workload.name}")
 
 
-def tell_unfinished(summary: "Summary") -> None:
-    """Which jobs never finished, and why the first of them does not run."""
+def warn_unfinished(summary: "Summary") -> None:
+    """Warn about jobs that did not finish, with the first one's reason."""
     left = summary["jobs"] - summary["completed"]
     if left and summary.get("unfinished"):
         first = summary["unfinished"][0]
@@ -111,13 +126,13 @@ def tell_unfinished(summary: "Summary") -> None:
 
 
 def warn(text: str) -> None:
-    """A message beside the result."""
+    """Print a message on stderr."""
     click.echo(f"shoal: {text}", err=True)
 
 
 @contextmanager
 def progress_bars(names: Sequence[str], total: int | None) -> Iterator[Callable[[Mapping[int, int]], None] | None]:
-    """A bar for each run on stderr, while somebody watches; nothing otherwise."""
+    """A progress bar per run on stderr; None where that is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -134,13 +149,13 @@ def progress_bars(names: Sequence[str], total: int | None) -> Iterator[Callable[
     with Progress(*columns, console=Console(stderr=True)) as bars:
         ids = [bars.add_task(name, total=total, start=True) for name in names]
 
-        def told(completed: Mapping[int, int]) -> None:
+        def update(completed: Mapping[int, int]) -> None:
             for i, count in completed.items():
                 bars.update(ids[i], completed=count)
 
-        yield told
+        yield update
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The `--json` every command has."""
+    """Add the option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")(command)

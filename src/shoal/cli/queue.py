@@ -1,4 +1,4 @@
-"""``shoal queue``: who runs, who waits, why, and until about when."""
+"""``shoal queue``: running and waiting jobs, with reasons and expected starts."""
 
 import sys
 import threading
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shoal.cli.client import cluster_options, patiently
-from shoal.cli.live_tables import listing, span, spread, state
-from shoal.cli.output import json_option, print_json, terminal
+from shoal.cli.client import cluster_options, retrying
+from shoal.cli.live_tables import span, spread, state
+from shoal.cli.output import json_option, listing, print_json, terminal
 from shoal.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 _HEADERS = ("#>", "job", "tenant", "state", "GPUs>", "start>", "age>", "reason")
 
 _REDRAW_SECONDS = 5.0
-"""Ages go on without events."""
+"""Redraw interval without events: ages change."""
 
 _POLL_SECONDS = 2.0
-"""Between looks where the server tells of no events."""
+"""Poll interval where the server streams no events."""
 
-_BREATH_SECONDS = 0.5
-"""No picture follows another sooner."""
+_GAP_SECONDS = 0.5
+"""Least time between two drawings."""
 
 
 @click.command()
-@click.option("--all", "with_ended", is_flag=True, help="Jobs that have ended as well.")
-@click.option("--watch", is_flag=True, help="Draw it anew whenever something changes, until Ctrl-C.")
+@click.option("--all", "with_ended", is_flag=True, help="Include jobs that have ended.")
+@click.option("--watch", is_flag=True, help="Redraw at each change, until Ctrl-C.")
 @click.option("--tenant", metavar="T", help="Only this tenant's jobs.")
 @cluster_options
 @json_option
 def queue(with_ended: bool, watch: bool, tenant: str | None, client: "Client", as_json: bool) -> None:
-    """Show position, state, GPUs held and wanted, reason and expected start of every job."""
+    """Show position, state, GPUs held and wanted, expected start, age and reason of every job."""
 
-    def look() -> tuple["ClusterRow", list["JobRow"]]:
+    def fetch() -> tuple["ClusterRow", list["JobRow"]]:
         from shoal.wire.messages import ClusterRow, JobRow
 
         cluster = client.get("/v1/cluster", ClusterRow)
@@ -49,20 +49,18 @@ def queue(with_ended: bool, watch: bool, tenant: str | None, client: "Client", a
         return cluster, in_order([row for row in rows if tenant in (None, row.tenant)])
 
     if watch and as_json:
-        raise InputError("watch", True, "draws pictures without end; leave --watch or --json out")
-    cluster, rows = look()
+        raise InputError("watch", True, "never ends; leave --watch or --json out")
+    cluster, rows = fetch()
     if as_json:
-        from msgspec import to_builtins
-
-        print_json({"cluster": to_builtins(cluster), "jobs": to_builtins(rows)})
+        print_json({"cluster": cluster, "jobs": rows})
     elif watch:
-        _watch(client, look, cluster, rows)
+        _watch(client, fetch, cluster, rows)
     else:
-        terminal().print(picture(cluster, rows))
+        terminal().print(rendered(cluster, rows))
 
 
 def in_order(rows: Sequence["JobRow"]) -> list["JobRow"]:
-    """Jobs that hold GPUs by their start, then those that wait by their position, then those that ended."""
+    """Running jobs by start, then waiting ones by position, then ended ones by end."""
 
     def key(row: "JobRow") -> tuple[int, float]:
         if row.ended is not None:
@@ -74,8 +72,8 @@ def in_order(rows: Sequence["JobRow"]) -> list["JobRow"]:
     return sorted(rows, key=key)
 
 
-def picture(cluster: "ClusterRow", rows: Sequence["JobRow"], remark: str = "") -> "RenderableType":
-    """The queue as it is printed."""
+def rendered(cluster: "ClusterRow", rows: Sequence["JobRow"], note: str = "") -> "RenderableType":
+    """The queue as a table with a title."""
     from rich.console import Group
     from rich.text import Text
 
@@ -86,8 +84,8 @@ def picture(cluster: "ClusterRow", rows: Sequence["JobRow"], remark: str = "") -
         parts.append(listing(_HEADERS, [_cells(row, cluster.now) for row in rows]))
     else:
         parts.append(Text("no jobs; `shoal submit -- CMD` makes one", style="dim"))
-    if remark:
-        parts.append(Text(remark, style="yellow"))
+    if note:
+        parts.append(Text(note, style="yellow"))
     return Group(*parts)
 
 
@@ -105,49 +103,46 @@ def _cells(row: "JobRow", now: float) -> tuple[str, ...]:
     )
 
 
-# ── watching ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def _watch(
     client: "Client",
-    look: Callable[[], tuple["ClusterRow", list["JobRow"]]],
+    fetch: Callable[[], tuple["ClusterRow", list["JobRow"]]],
     cluster: "ClusterRow",
     rows: list["JobRow"],
 ) -> None:
-    """Draw what was seen, and look again when something changed or some time has gone by."""
-    changed, heard, over = threading.Event(), threading.Event(), threading.Event()
-    threading.Thread(target=_listen, args=(client, changed, heard, over), daemon=True).start()
+    """Draw the queue; fetch and draw it again at each event, or after some seconds."""
+    changed, streaming, stopped = threading.Event(), threading.Event(), threading.Event()
+    threading.Thread(target=_listen, args=(client, changed, streaming, stopped), daemon=True).start()
     with _screen() as draw, ExitStack() as leaving:
-        leaving.callback(over.set)
+        leaving.callback(stopped.set)
 
-        def away(text: str) -> None:
-            draw(picture(cluster, rows, text))
+        def show_retry(text: str) -> None:
+            draw(rendered(cluster, rows, text))
 
         while True:
-            draw(picture(cluster, rows))
-            changed.wait(_REDRAW_SECONDS if heard.is_set() else _POLL_SECONDS)
-            time.sleep(_BREATH_SECONDS)  # events come in flocks
+            draw(rendered(cluster, rows))
+            changed.wait(_REDRAW_SECONDS if streaming.is_set() else _POLL_SECONDS)
+            time.sleep(_GAP_SECONDS)  # events come in bursts
             changed.clear()
-            cluster, rows = patiently(look, told=away)
+            cluster, rows = retrying(fetch, on_retry=show_retry)
 
 
-def _listen(client: "Client", changed: threading.Event, heard: threading.Event, over: threading.Event) -> None:
-    """Say when the server tells of an event, and whether it tells of any; where not, one has to look now and then."""
+def _listen(client: "Client", changed: threading.Event, streaming: threading.Event, stopped: threading.Event) -> None:
+    """Set ``changed`` at each event of the server, and ``streaming`` while it streams any."""
     from shoal.core.errors import ShoalError
 
-    while not over.is_set():
+    while not stopped.is_set():
         with suppress(ShoalError):
             for line in client.lines("/v1/events"):
-                heard.set()
+                streaming.set()
                 if line.startswith("data:"):
                     changed.set()
-        heard.clear()
-        over.wait(_POLL_SECONDS)
+        streaming.clear()
+        stopped.wait(_POLL_SECONDS)
 
 
 @contextmanager
 def _screen() -> Iterator[Callable[["RenderableType"], None]]:
-    """Somewhere to draw: one place on a terminal, one picture after the other anywhere else."""
+    """A function that draws: in place on a terminal, one after the other elsewhere."""
     console = terminal()
     if not sys.stdout.isatty():
         yield console.print

@@ -1,4 +1,4 @@
-"""``shoal search``: the search of a file, run against the cluster to its end, with what becomes of its trials."""
+"""``shoal search``: run the search of a file on the cluster to its end and print its trials."""
 
 import time
 from math import isfinite
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.client import cluster_options, job_path, patiently
+from shoal.cli.client import cluster_options, job_path, retrying
 from shoal.cli.output import json_option, print_json, print_table, warn
 from shoal.core.errors import InputError, ShoalError
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class NothingFound(ShoalError):
-    """The search is over and no trial has a loss."""
+    """The search ended and no trial has a loss."""
 
 
 @click.command()
 @click.argument("file")
-@click.option("--poll", default=2.0, show_default=True, metavar="SECONDS", help="How often to look at the trials.")
-@click.option("--cancel", "cancels", is_flag=True, help="When interrupted, cancel what runs instead of leaving it.")
+@click.option("--poll", default=2.0, metavar="SECONDS", help="Seconds between polls of the trials.")
+@click.option("--cancel", "cancels", is_flag=True, help="When interrupted, cancel the running trials.")
 @cluster_options
 @json_option
 def search(file: str, poll: float, cancels: bool, client: "Client", as_json: bool) -> None:
-    """Search over hyper-parameters: train the trials of FILE, give the worse ones up, print the best."""
+    """Search over hyper-parameters: train the trials of FILE, stop the worse ones, print the best."""
     from shoal.hpo.live_search import Driver
     from shoal.hpo.search import AppSearch
     from shoal.jobspec.search_file import read_search
@@ -37,18 +37,18 @@ def search(file: str, poll: float, cancels: bool, client: "Client", as_json: boo
     if not 0.01 <= poll <= 3600:
         raise InputError("poll", poll, "must be from 0.01 to 3,600 seconds")
     wanted = read_search(Path(file), folder=Path.cwd())
-    _fits(wanted, client)
+    _check_gang(wanted, client)
     _make_folders(wanted)
 
-    def told(trial: int, what: str) -> None:
+    def report(trial: int, what: str) -> None:
         warn(f"trial {trial} ({_setting(wanted, trial)}): {what}")
 
-    driver = Driver(client, AppSearch.of(wanted.searcher, wanted.trials), wanted.job, told)
+    driver = Driver(client, AppSearch.of(wanted.searcher, wanted.trials), wanted.job, report)
     try:
-        patiently(driver.step)
+        retrying(driver.step)
         while not driver.over:
             time.sleep(poll)
-            patiently(driver.step)
+            retrying(driver.step)
     except (KeyboardInterrupt, ShoalError):
         _leave(driver, cancels)
         raise
@@ -57,9 +57,9 @@ def search(file: str, poll: float, cancels: bool, client: "Client", as_json: boo
         raise NothingFound("no trial has a loss: each must print `loss NUMBER` before it ends with status 0")
 
 
-def _fits(wanted: "SearchFile", client: "Client") -> None:
-    """Refuse a gang that no kind of the cluster has, before hours are spent on getting there."""
-    from shoal.jobspec.job_file import placed
+def _check_gang(wanted: "SearchFile", client: "Client") -> None:
+    """Refuse a gang larger than any kind of the cluster before the search begins."""
+    from shoal.jobspec.yaml_file import place
     from shoal.wire.messages import NodeRow
 
     installed: dict[str, int] = {}
@@ -69,11 +69,11 @@ def _fits(wanted: "SearchFile", client: "Client") -> None:
     most = max((installed.get(kind, 0) for kind in kinds), default=0)
     if wanted.most_gpus > most:
         name, hint = "gpus" if wanted.gpus > most else "max_gpus", f"the most this cluster has of one kind is {most}"
-        raise InputError(f"job.{name}", wanted.most_gpus, hint, where=placed(wanted.where, name, wanted.lines))
+        raise InputError(f"job.{name}", wanted.most_gpus, hint, where=place(wanted.where, name, wanted.lines))
 
 
 def _make_folders(wanted: "SearchFile") -> None:
-    """A folder for each trial, empty: a first leg must not find the checkpoint of another search."""
+    """Create an empty folder per trial: a first leg must not find another search's checkpoint."""
     for trial in range(wanted.trials):
         folder = wanted.folder_of(trial)
         if folder is None:
@@ -89,13 +89,13 @@ def _make_folders(wanted: "SearchFile") -> None:
 
 
 def _leave(driver: "Driver", cancels: bool) -> None:
-    """Say what is left behind, or end it."""
+    """List the jobs left running, or cancel them."""
     jobs = sorted(driver.running.values())
     if not jobs:
         return
     if not cancels:
         count = f"{len(jobs)} job{'s are' if len(jobs) > 1 else ' is'}"
-        warn(f"{count} left to run, and nobody follows them: `shoal cancel {' '.join(jobs)}` ends them")
+        warn(f"{count} left to run unattended: `shoal cancel {' '.join(jobs)}` ends them")
         return
     for job in jobs:
         driver.client.call("DELETE", job_path(job), None, type(None))
@@ -110,7 +110,7 @@ def _setting(wanted: "SearchFile", trial: int) -> str:
 
 
 def _print(wanted: "SearchFile", driver: "Driver", as_json: bool) -> None:
-    """The best trial and what became of all, the best first."""
+    """Print all begun trials, the best first."""
     best, trials = driver.search.best, driver.search.trials
     begun = [n for n, trial in enumerate(trials) if trial.legs]
     if as_json:
@@ -118,12 +118,12 @@ def _print(wanted: "SearchFile", driver: "Driver", as_json: bool) -> None:
         found = None if best is None else rows[best]
         print_json({"app": wanted.app, "scheduler": wanted.scheduler, "best": found, "trials": list(rows.values())})
         return
-    order = sorted(begun, key=lambda n: (-_trained(trials[n]), trials[n].loss if trials[n].heard else 0.0, n))
+    order = sorted(begun, key=lambda n: (-_trained(trials[n]), trials[n].loss if trials[n].losses else 0.0, n))
     cells = [
         (
             f"{n}{' (best)' * (n == best)}",
             _setting(wanted, n),
-            f"{trials[n].loss:.6g}" if trials[n].heard else "–",
+            f"{trials[n].loss:.6g}" if trials[n].losses else "–",
             f"{_trained(trials[n]):.0%}",
             f"{trials[n].legs}",
         )
@@ -134,10 +134,10 @@ def _print(wanted: "SearchFile", driver: "Driver", as_json: bool) -> None:
 
 
 def _trained(trial: "Trial") -> float:
-    return trial.heard[-1][0] if trial.heard else 0.0
+    return trial.losses[-1][0] if trial.losses else 0.0
 
 
 def _row(wanted: "SearchFile", number: int, trial: "Trial") -> dict[str, Any]:
-    loss = trial.loss if trial.heard and isfinite(trial.loss) else None
+    loss = trial.loss if trial.losses and isfinite(trial.loss) else None
     row = {"trial": number, "parameters": dict(wanted.setting(number)), "loss": loss}
     return {**row, "trained": _trained(trial), "legs": trial.legs}

@@ -1,4 +1,4 @@
-"""``shoal submit``: a command, a job file or a batch script becomes jobs of the cluster."""
+"""``shoal submit``: submit a command, a job file or a batch script."""
 
 import os
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from shoal.wire.messages import Submission
 
 _MOST = 10_000
-"""What one batch may hold."""
+"""Jobs in one batch, at most."""
 
 _BATCH_TIMEOUT_SECONDS = 120.0
 _AFTER_DASHES = "shoal.submit.command"
 
 
 class _TakesCommand(click.Command):
-    """A command that tells the words after ``--`` from its own, which click alone does not."""
+    """A command that keeps the words after ``--`` apart from its own, which click alone does not."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Set aside what stands after the first ``--``."""
+        """Store the words after the first ``--`` in the context."""
         if "--" in args:
             at = args.index("--")
             ctx.meta[_AFTER_DASHES] = args[at + 1 :]
@@ -38,28 +38,28 @@ class _TakesCommand(click.Command):
 
 @click.command(cls=_TakesCommand, options_metavar="[OPTIONS]")
 @click.argument("words", nargs=-1, metavar="FILE | -- CMD…")
-@click.option("--name", metavar="NAME", help="What the job's id begins with.")
-@click.option("--gpus", type=int, metavar="N", help="GPUs it wants.")
-@click.option("--min-gpus", type=int, metavar="N", help="Fewest it can run on; --gpus where left out.")
-@click.option("--max-gpus", type=int, metavar="N", help="Most it can use; --gpus where left out.")
-@click.option("--tenant", metavar="T", help="Who pays; a user's token has its own.")
-@click.option("--work", type=float, metavar="W", help="Samples if --model is named, else seconds on its GPUs.")
-@click.option("--model", metavar="M", help="A model of the catalogue, whose speeds are known.")
-@click.option("--kinds", metavar="KIND,…", help="Kinds of GPU it accepts; any where left out.")
-@click.option("--weight", type=float, metavar="W", help="How much it counts among the tenant's jobs.")
-@click.option("--deadline", type=float, metavar="SECONDS", help="When it is wanted, from now.")
-@click.option("--workdir", metavar="DIR", help="Where it runs; the current folder where nothing is said.")
-@click.option("--env", multiple=True, metavar="K=V", help="A variable of its environment; repeatable.")
-@click.option("--ranks", metavar="gpu|node", help="Run the command once for each GPU, or once for each node.")
+@click.option("--name", metavar="NAME", help="Name of the job; its id begins with it.")
+@click.option("--gpus", type=int, metavar="N", help="GPUs to ask for.")
+@click.option("--min-gpus", type=int, metavar="N", help="Fewest GPUs it can run on.  [default: --gpus]")
+@click.option("--max-gpus", type=int, metavar="N", help="Most GPUs it can use.  [default: --gpus]")
+@click.option("--tenant", metavar="T", help="Tenant that owns the job.  [default: the token's]")
+@click.option("--work", type=float, metavar="W", help="Total work: samples with --model, else seconds on its GPUs.")
+@click.option("--model", metavar="M", help="Model of the catalogue whose speeds apply.")
+@click.option("--kinds", metavar="KIND,…", help="Kinds of GPU it accepts.  [default: any]")
+@click.option("--weight", type=float, metavar="W", help="Weight among the tenant's jobs.")
+@click.option("--deadline", type=float, metavar="SECONDS", help="Seconds from now by which it should end.")
+@click.option("--workdir", metavar="DIR", help="Working folder.  [default: the current one]")
+@click.option("--env", multiple=True, metavar="K=V", help="Environment variable; repeatable.")
+@click.option("--ranks", metavar="gpu|node", help="Run the command once per GPU, or once per node.")
 @click.option(
-    "--resizes", metavar="restart|in_place", help="Stop and start it on other GPUs, or let workers come and go."
+    "--resizes", metavar="restart|in_place", help="Resize by a restart, or in place while other workers train."
 )
-@click.option("--grace", type=float, metavar="SECONDS", help="Between the warning (SIGTERM) and the end.")
-@click.option("-n", "--count", default=1, show_default=True, metavar="N", help="Submit this many copies.")
+@click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
+@click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option
 def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, **options: Any) -> None:
-    """Submit jobs: a YAML file, an #SBATCH script as it is, or a command after `--`. Prints their ids."""
+    """Submit jobs: a YAML file, an unchanged #SBATCH script, or a command after `--`. Print their ids."""
     if not 1 <= count <= _MOST:
         raise InputError("count", count, f"must be from 1 to {_MOST:,}")
     given = given_fields(options)
@@ -80,7 +80,7 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
 
 
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a submission that were given as options."""
+    """The fields of a submission given as options."""
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if "kinds" in given:
         given["kinds"] = [kind.strip() for kind in given["kinds"].split(",")]
@@ -95,7 +95,7 @@ def given_fields(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def command_job(command: Sequence[str], given: dict[str, Any]) -> "Submission":
-    """A job that runs this command here; it is named for the script it runs, or for its program."""
+    """A job that runs this command in the current folder, named after its script or program."""
     from shoal.jobspec.job_file import submission
     from shoal.jobspec.sbatch import as_name
 
@@ -106,7 +106,7 @@ def command_job(command: Sequence[str], given: dict[str, Any]) -> "Submission":
 
 
 def read(file: str, given: dict[str, Any]) -> "JobFile":
-    """The jobs of a file; what its writer should know of how it was read goes to stderr."""
+    """Read the jobs of a file; notes on how it was read go to stderr."""
     from shoal.jobspec.job_file import read_jobs
 
     found = read_jobs(Path(file), folder=Path.cwd(), environ=os.environ, given=given)
@@ -116,7 +116,7 @@ def read(file: str, given: dict[str, Any]) -> "JobFile":
 
 
 def keyed(jobs: Sequence["Submission"], copies: int) -> list["Submission"]:
-    """So many copies of each, all with keys of their own, so that sending one again is harmless."""
+    """``copies`` of each job, each with a key of its own, so that sending it again is harmless."""
     from msgspec.structs import replace
 
     def key(job: "Submission", copy: int) -> str:
@@ -128,7 +128,7 @@ def keyed(jobs: Sequence["Submission"], copies: int) -> list["Submission"]:
 
 
 def send(client: "Client", jobs: Sequence["Submission"]) -> list[str]:
-    """Submit all or none; the ids, in order."""
+    """Submit all jobs or none; return their ids in order."""
     from shoal.wire.client import Unreachable
     from shoal.wire.messages import SubmissionBatch, Submitted
 
@@ -142,5 +142,5 @@ def send(client: "Client", jobs: Sequence["Submission"]) -> list[str]:
     try:
         return once()
     except Unreachable:
-        # The answer may have been lost rather than the question; with the same keys, asking again settles it.
+        # The answer may be lost rather than the request; the same keys make a second request harmless.
         return once()

@@ -1,15 +1,15 @@
-"""``shoal token``: who may talk to the cluster."""
+"""``shoal token``: create, list and revoke tokens."""
 
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import click
-from msgspec import to_builtins
 
 from shoal.cli.client import cluster_options
-from shoal.cli.live_tables import count, print_listing
-from shoal.cli.output import json_option, print_json, warn
-from shoal.wire.messages import NewToken, Role, TokenRow
+from shoal.cli.live_tables import count
+from shoal.cli.output import json_option, print_json, print_listing, warn
+from shoal.wire.fields import Role
+from shoal.wire.messages import NewToken, TokenRow
 
 if TYPE_CHECKING:
     from shoal.wire.client import Client
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 @click.group(invoke_without_command=True)
 @click.pass_context
 def token(ctx: click.Context) -> None:
-    """Make, list or revoke tokens (for administrators)."""
+    """Create, list or revoke tokens (for administrators)."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
 @token.command()
 @click.argument("name")
-@click.option("--role", required=True, type=click.Choice(["admin", "user", "agent"]), help="What it may do.")
-@click.option("--tenant", metavar="T", help="The tenant a user's token is bound to.")
-@click.option("--node", metavar="NODE", help="The one node an agent's token may speak for; any where left out.")
+@click.option("--role", required=True, type=click.Choice(["admin", "user", "agent"]), help="Role of the holder.")
+@click.option("--tenant", metavar="T", help="Tenant that a user's token acts for.")
+@click.option("--node", metavar="NODE", help="The only node an agent's token may speak for.  [default: any]")
 @cluster_options
 @json_option
 def create(name: str, role: Role, tenant: str | None, node: str | None, client: "Client", as_json: bool) -> None:
-    """Make a token and print its secret, which is shown this once."""
+    """Create token NAME and print its secret, which is shown only now."""
     made = client.post("/v1/tokens", NewToken(name, role, tenant, node), TokenRow)
     if as_json:
-        print_json(to_builtins(made))
+        print_json(made)
     else:
         click.echo(made.secret)
     warn(f"keep the secret of {made.name}: it is stored hashed, and cannot be shown again")
@@ -44,7 +44,7 @@ def create(name: str, role: Role, tenant: str | None, node: str | None, client: 
 @cluster_options
 @json_option
 def list_(client: "Client", as_json: bool) -> None:
-    """List the tokens there are, without their secrets."""
+    """List the tokens, without their secrets."""
     found = client.get("/v1/tokens", list[TokenRow])
     if as_json:
         print_json([{"name": t.name, "role": t.role, "tenant": t.tenant, "node": t.node} for t in found])
@@ -58,7 +58,7 @@ def list_(client: "Client", as_json: bool) -> None:
 @cluster_options
 @json_option
 def revoke(name: str, client: "Client", as_json: bool) -> None:
-    """Make a token worthless at once."""
+    """Revoke token NAME at once."""
     client.call("DELETE", f"/v1/tokens/{quote(name, safe='')}", None, type(None))
     if as_json:
         print_json({"revoked": name})

@@ -8,37 +8,60 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from shoal.cli.client import default_home, read_token
+from shoal.cli.completion import complete_policy
 from shoal.cli.output import warn
 from shoal.core.errors import InputError
 from shoal.wire.logs import log_json
 
+if TYPE_CHECKING:
+    from shoal.live.home import Settings
+
 DEFAULT_PORT = 7433
 
 _POLICY = "las"
-"""What a new cluster runs: it needs to know nothing of its jobs, and lets short ones through."""
+"""Default policy of a cluster: needs no knowledge of its jobs, and lets short ones through."""
+
+_COMMON = (
+    click.option(
+        "--policy", default=_POLICY, help="Scheduling policy, see `shoal policies`.", shell_complete=complete_policy
+    ),
+    click.option("--placement", default="packed", help="Placement of gangs: any, packed, rack or network."),
+    click.option("--knowledge", metavar="K", help="Speeds the policy may see.  [default: the policy's own]"),
+    click.option("--round", "round_seconds", type=float, metavar="SECONDS", help="Time between the policy's reviews."),
+    click.option(
+        "--home",
+        type=click.Path(path_type=Path),
+        help="Folder for the journal, tokens and logs.  [default: SHOAL_HOME or ~/.shoal]",
+    ),
+    click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, help="Port; 0 for a free one."),
+    click.option(
+        "--lease",
+        type=float,
+        default=20.0,
+        metavar="SECONDS",
+        help="End a node's jobs after this many seconds without contact.",
+    ),
+    click.option(
+        "--retry",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="Restart a job this many seconds after its first crash; later pauses double.",
+    ),
+    click.option("--root", "roots", multiple=True, metavar="DIR", help="Folder that jobs may work in; repeatable."),
+    click.option("--json", "as_json", is_flag=True, help="Print the address as JSON."),
+)
 
 
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(
-        [
-            click.option("--policy", default=_POLICY, show_default=True, help="As `shoal policies` lists them."),
-            click.option("--placement", default="packed", show_default=True, help="any, packed, rack or network."),
-            click.option("--knowledge", metavar="K", help="What policies are told of speed; each its own by default."),
-            click.option("--round", "round_seconds", type=float, help="Seconds between a policy's reviews."),
-            click.option("--home", type=click.Path(path_type=Path), help="Where all is kept; SHOAL_HOME or ~/.shoal."),
-            click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True),
-            click.option("--lease", type=float, default=20.0, show_default=True, help="Seconds a silent node has."),
-            click.option("--retry", type=float, default=10.0, show_default=True, help="Seconds after a first crash."),
-            click.option("--root", "roots", multiple=True, help="A folder jobs may work in; repeatable."),
-            click.option("--json", "as_json", is_flag=True, help="Print where it listens as JSON."),
-        ]
-    ):
+    """Add the options of `up` and `serve`."""
+    for option in reversed(_COMMON):
         command = option(command)
     return command
 
@@ -49,30 +72,34 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 @_common
 def up(nodes: str | None, cluster: str | None, port: int, as_json: bool, **options: Any) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
-    from shoal.serve.service import Address, LocalNodes, run_service
+    from shoal.provider.local import LocalNodes
+    from shoal.serve.service import Address, run_service
 
-    stop = _Stop()
+    stop = _StopSignal()
     roots = tuple(options.pop("roots")) or (os.getcwd(), str(Path.home()))
     settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
-    _log_to(settings.home / "control.log")
+    settings.home.mkdir(parents=True, exist_ok=True)
+    log_json(logging.FileHandler(settings.home / "control.log"))
     with run_service(settings, Address(port=port)) as made:
-        local = LocalNodes.of(made, settings, None)
-        local.tend()
+        local = LocalNodes.of(
+            made.listening.url, made.agent_token, settings.scenario.cluster.nodes, settings.home, roots=settings.roots
+        )
+        local.ensure_running()
         _announce(made.listening.url, settings, as_json, local=True)
         while not stop.wait(0.5):
-            local.tend()
-            _check(made.plane.failed)
-        running = made.plane.cluster().running
+            local.ensure_running()
+            _check(made.control_plane.failed)
+        running = made.control_plane.cluster().running
         if running:
             warn(f"stopping {running} running job{'s' * (running > 1)}, each with its grace; Ctrl-C again kills them")
-        local.end(lambda: stop.again(0.05))
+        local.stop(lambda: stop.repeated(0.05))
 
 
 @click.command()
-@click.option("--cluster", metavar="SPEC", required=True, help="The nodes there are: TYPE:NODESxGPUS[,…] or a file.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; other machines need another.")
-@click.option("--certfile", help="A certificate for TLS.")
-@click.option("--keyfile", help="Its key.")
+@click.option("--cluster", metavar="SPEC", required=True, help="The cluster's nodes: TYPE:NODESxGPUS[,…] or a file.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on; other machines cannot reach loopback.")
+@click.option("--certfile", metavar="FILE", help="Certificate for TLS.")
+@click.option("--keyfile", metavar="FILE", help="Key of the certificate.")
 @_common
 def serve(
     cluster: str, host: str, port: int, certfile: str | None, keyfile: str | None, as_json: bool, **options: Any
@@ -80,36 +107,43 @@ def serve(
     """Run the control plane of a cluster of several machines; each of them runs `shoal agent`."""
     from shoal.serve.service import Address, run_service
 
-    stop = _Stop()
+    stop = _StopSignal()
     settings = _settings(cluster, **options)
     log_json()
     with run_service(settings, Address(host, port, certfile, keyfile)) as made:
         _announce(made.listening.url, settings, as_json, local=False)
         while not stop.wait(0.5):
-            _check(made.plane.failed)
+            _check(made.control_plane.failed)
 
 
 @click.command()
-@click.option("--server", metavar="URL", envvar="SHOAL_SERVER", required=True, help="The control plane.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="A file with an agent's token; SHOAL_TOKEN else.")
-@click.option("--cafile", envvar="SHOAL_CAFILE", help="Certificates to trust for https.")
-@click.option("--node", default=socket.gethostname, help="This node's name.  [default: the host's]")
-@click.option("--kind", help="What its GPUs are called.  [default: ask the driver]")
-@click.option("--gpus", type=click.IntRange(1, 255), help="How many it has.  [default: ask the driver]")
-@click.option("--address", default="127.0.0.1", show_default=True, help="Where ranks on other nodes reach this one.")
-@click.option("--home", type=click.Path(path_type=Path), help="Where jobs and logs go; SHOAL_HOME or ~/.shoal.")
-@click.option("--root", "roots", multiple=True, type=click.Path(path_type=Path), help="A folder jobs may work in.")
+@click.option("--server", metavar="URL", envvar="SHOAL_SERVER", required=True, help="URL of the control plane.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), help="File with an agent's token; SHOAL_TOKEN by default."
+)
+@click.option("--cafile", envvar="SHOAL_CAFILE", metavar="FILE", help="Certificates to trust for https.")
+@click.option(
+    "--node", default=socket.gethostname, show_default=False, help="Name of this node.  [default: the host's]"
+)
+@click.option("--kind", help="Kind of its GPUs.  [default: ask the driver]")
+@click.option("--gpus", type=click.IntRange(1, 255), help="Number of its GPUs.  [default: ask the driver]")
+@click.option("--address", default="127.0.0.1", help="Address at which ranks on other nodes reach this one.")
+@click.option(
+    "--home", type=click.Path(path_type=Path), help="Folder for jobs and logs.  [default: SHOAL_HOME or ~/.shoal]"
+)
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder that jobs may work in; repeatable.",
+)
 def agent(server: str, token_file: Path | None, home: Path | None, roots: tuple[Path, ...], **options: Any) -> None:
-    """Run the agent of one node until it is told to end; jobs are then warned and given their grace."""
+    """Run the agent of one node until SIGINT or SIGTERM; it then warns its jobs and waits for their grace."""
     from shoal.agent.node_agent import AgentSettings, main
-    from shoal.live.home import home as default_home
 
-    token = os.environ.get("SHOAL_TOKEN", "")
-    if token_file is not None:
-        try:
-            token = token_file.read_text().strip()
-        except OSError as error:
-            raise InputError("token-file", str(token_file), f"cannot be read: {error.strerror}") from error
+    token = os.environ.get("SHOAL_TOKEN", "") if token_file is None else read_token(token_file)
     if not token:
         raise InputError("token", None, "name a --token-file, or set SHOAL_TOKEN (`shoal token create` makes one)")
     sys.exit(main(AgentSettings(server=server, token=token, home=home or default_home(), roots=roots, **options)))
@@ -126,21 +160,19 @@ def _settings(
     lease: float,
     retry: float,
     roots: tuple[str, ...],
-) -> Any:
+) -> "Settings":
     from shoal.live.home import Settings
-    from shoal.live.home import home as default_home
     from shoal.scenario.scenario import Scenario
     from shoal.scenario.specs import read_cluster
 
     scenario = Scenario(read_cluster(cluster), policy, placement=placement, knowledge=knowledge, round=round_seconds)
-    scenario.make_policy()
-    scenario = replace(scenario, policy=policy)
-    return Settings(
-        (home or default_home()).resolve(), scenario, lease, retry, tuple(os.path.realpath(root) for root in roots)
-    )
+    scenario.make_policy()  # finds a misspelt policy before anything is written
+    folder = (home or default_home()).resolve()
+    return Settings(folder, scenario, lease, retry, tuple(os.path.realpath(root) for root in roots))
 
 
 def _local_cluster(nodes: str | None, cluster: str | None) -> str:
+    """The cluster of `up`: as the options say, else this machine's GPUs, else a slot per processor."""
     if nodes is not None and cluster is not None:
         raise InputError("nodes", nodes, "give --nodes or --cluster, not both")
     if cluster is not None:
@@ -151,25 +183,21 @@ def _local_cluster(nodes: str | None, cluster: str | None) -> str:
 
     try:
         found = find(None, None)
-    except InputError:  # no driver: as many slots as there are processors
+    except InputError:  # no driver
         return f"cpu:1x{min(os.cpu_count() or 1, 255)}"
     return f"{found.kind}:1x{found.count}"
 
 
-def _announce(url: str, settings: Any, as_json: bool, *, local: bool) -> None:
-    told = {
-        "server": url,
-        "policy": settings.scenario.policy,
-        "cluster": settings.scenario.cluster.describe(),
-        "home": str(settings.home),
-    }
+def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool) -> None:
+    scenario = settings.scenario
+    shown = {"server": url, "policy": scenario.policy, "cluster": scenario.cluster.describe()}
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps({**shown, "home": str(settings.home)}))
         return
-    click.echo(f"Shoal is up at {url}: {told['cluster']}, policy {told['policy']}; all is kept in {settings.home}.")
+    click.echo(f"Shoal is up at {url}: {shown['cluster']}, policy {shown['policy']}; all is kept in {settings.home}.")
     if local:
         click.echo("In another terminal: `shoal submit -- python train.py`, `shoal queue`, `shoal logs JOB -f`.")
-        click.echo("Ctrl-C stops it; jobs that run are told to save, and go on when it is started again.")
+        click.echo("Ctrl-C stops it; running jobs are warned to save, and resume when it is started again.")
     else:
         click.echo(f"On each node: `shoal agent --server {url} --token-file {settings.home / 'agent.token'}`.")
 
@@ -179,34 +207,28 @@ def _check(failed: str | None) -> None:
         raise click.ClickException(f"{failed}; the journal is whole, see the log")
 
 
-class _Stop:
-    """Ctrl-C and SIGTERM as something to wait for; they are counted, for the second one is impatient."""
+class _StopSignal:
+    """Counts SIGINT and SIGTERM and lets the main thread wait for them."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._heeded = 0
+        self._received = 0
+        self._handled = 0
         self._event = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._told)
+            signal.signal(number, self._receive)
 
-    def _told(self, *_: object) -> None:
-        self._count += 1
+    def _receive(self, *_: object) -> None:
+        self._received += 1
         self._event.set()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is time to stop, within so many seconds."""
+        """Whether a signal has arrived, waiting up to ``seconds``."""
         return self._event.wait(seconds)
 
-    def again(self, seconds: float) -> bool:
-        """Whether somebody has become impatient, within so many seconds."""
+    def repeated(self, seconds: float) -> bool:
+        """Whether another signal after the first has arrived since the last call, waiting up to ``seconds``."""
         self._event.clear()
         self._event.wait(seconds)
-        self._heeded = max(self._heeded, 1)
-        impatient = self._count > self._heeded
-        self._heeded = max(self._heeded, self._count)
-        return impatient
-
-
-def _log_to(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    log_json(logging.FileHandler(path))
+        handled = max(self._handled, 1)
+        self._handled = max(handled, self._received)
+        return self._received > handled

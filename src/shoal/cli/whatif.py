@@ -1,4 +1,4 @@
-"""``shoal whatif``: the live cluster as it would go on, under other policies, with more machines or one more job."""
+"""``shoal whatif``: simulate the live cluster onward with other policies, more nodes or one more job."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.client import cluster_options
-from shoal.cli.live_tables import count, print_listing, span
-from shoal.cli.output import json_option, print_json
+from shoal.cli.completion import complete_policy
+from shoal.cli.live_tables import count, span
+from shoal.cli.output import json_option, print_json, print_listing
 from shoal.cli.submit import read
 from shoal.core.errors import InputError
 from shoal.wire.messages import WhatIf
@@ -21,26 +22,33 @@ if TYPE_CHECKING:
 _TIMEOUT_SECONDS = 600.0
 _MOST_JOBS = 20
 AS_IT_IS = "as it is"
-"""The label of the run that changes nothing."""
+"""Label of the run without changes."""
 
 
 @click.command()
-@click.option("--policy", "policies", multiple=True, metavar="P", help="name:key=value,…; repeatable.")
-@click.option("--add", metavar="SPEC", help="More machines: TYPE:NODESxGPUS[,…].")
-@click.option("--job", "file", metavar="FILE", help="One more job: a job file or an #SBATCH script.")
-@click.option("--seeds", type=int, default=5, show_default=True, metavar="K", help="Runs of each, for the intervals.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="P",
+    help="Policy to try, name:key=value,…; repeatable.",
+    shell_complete=complete_policy,
+)
+@click.option("--add", metavar="SPEC", help="Nodes to add: TYPE:NODESxGPUS[,…].")
+@click.option("--job", "file", metavar="FILE", help="Job to add: a job file or an #SBATCH script.")
+@click.option("--seeds", type=int, default=5, metavar="K", help="Simulations per case, for the intervals.")
 @cluster_options
 @json_option
 def whatif(
     policies: tuple[str, ...], add: str | None, file: str | None, seeds: int, client: "Client", as_json: bool
 ) -> None:
-    """Simulate the live cluster onward from now, and compare with what would happen as it is."""
+    """Simulate the live cluster from now on, with and without the changes, and compare."""
     if not 1 <= seeds <= 20:
         raise InputError("seeds", seeds, "must be from 1 to 20")
     if len(policies) > 8:
         raise InputError("policy", policies, "at most 8 at a time")
     question = WhatIf(list(policies), add, _one_job(file) if file else None, seeds)
-    with _waiting():
+    with _spinner():
         answer: dict[str, Any] = client.post("/v1/whatif", question, dict[str, Any], timeout=_TIMEOUT_SECONDS)
     if as_json:
         print_json(answer)
@@ -57,8 +65,8 @@ def _one_job(file: str) -> "Submission":
 
 
 @contextmanager
-def _waiting() -> Iterator[None]:
-    """Something that moves while the cluster is simulated and somebody watches."""
+def _spinner() -> Iterator[None]:
+    """Show a spinner on a terminal while the cluster is simulated."""
     if not sys.stderr.isatty():
         yield
         return
@@ -86,7 +94,7 @@ def _print_runs(runs: Sequence[Mapping[str, Any]], seeds: int) -> None:
 
 
 def _print_jobs(ends: Sequence[Mapping[str, Any]]) -> None:
-    """When single jobs would end, a column for each case."""
+    """Print the expected end of each job, a column per case."""
     labels = list(dict.fromkeys(str(end["label"]) for end in ends))
     jobs: dict[str, dict[str, str]] = {}
     for end in ends:

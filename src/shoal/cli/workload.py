@@ -1,11 +1,12 @@
-"""``shoal workload``: make, bring in and look at workloads."""
+"""``shoal workload``: generate, import and describe workloads."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.output import json_option, print_json, tell_skipped, warn
+from shoal.cli.output import json_option, print_json, warn, warn_skipped
 
 if TYPE_CHECKING:
     from shoal.workload.schema import Workload
@@ -19,17 +20,33 @@ def workload(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
+_READING = (
+    click.option("--format", "format_name", metavar="F", help="Format of the file.  [default: detected]"),
+    click.option("--window", "window_text", metavar="A:B", help="Take only jobs submitted in [A, B) seconds."),
+    click.option("--skip-bad", is_flag=True, help="Skip broken rows and report their number."),
+)
+
+
+def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how a workload file is read."""
+    for option in reversed(_READING):
+        command = option(command)
+    return command
+
+
 @workload.command()
 @click.argument("name", required=False)
-@click.option("--jobs", type=click.IntRange(1), metavar="N", help="How many; each generator has a number of its own.")
-@click.option("--seed", default=0, show_default=True)
-@click.option("--set", "options", multiple=True, metavar="KEY=VALUE", help="An option of the generator; repeatable.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help=".jsonl, .jsonl.gz or .parquet.")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Number of jobs.  [default: the generator's own]")
+@click.option("--seed", default=0, help="Seed of the generator.")
+@click.option("--set", "options", multiple=True, metavar="KEY=VALUE", help="Option of the generator; repeatable.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="File to write: .jsonl, .jsonl.gz or .parquet."
+)
 @json_option
 def generate(
     name: str | None, jobs: int | None, seed: int, options: tuple[str, ...], out: Path | None, as_json: bool
 ) -> None:
-    """Make a workload; without a name, list what can be made."""
+    """Generate workload NAME; without a name, list the generators."""
     from shoal.core.errors import InputError
     from shoal.workload.files import write_workload
     from shoal.workload.generators.registry import generate as make
@@ -66,9 +83,9 @@ def _list_generators(as_json: bool) -> None:
 
 
 def _describe(made: "Workload", as_json: bool) -> None:
-    from shoal.workload.describe import describe as look
+    from shoal.workload.describe import describe as describe_workload
 
-    description = look(made)
+    description = describe_workload(made)
     if as_json:
         print_json(description.as_dict())
     else:
@@ -77,12 +94,16 @@ def _describe(made: "Workload", as_json: bool) -> None:
 
 @workload.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--format", "format_name", metavar="F", help="The file's format; recognised where possible.")
-@click.option("--window", "window_text", metavar="A:B", help="Only jobs submitted in [A, B) seconds.")
-@click.option("--skip-bad", is_flag=True, help="Pass over broken rows and say how many.")
-@click.option("--models", type=click.Choice(["afs"]), help="Let jobs that name no model train one of AFS's nine each.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the models.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help=".jsonl[.gz] or .parquet.")
+@reading_options
+@click.option("--models", type=click.Choice(["afs"]), help="Draw a model for jobs that name none, of AFS's nine.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the drawn models.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="File to write: .jsonl, .jsonl.gz or .parquet.",
+)
 @json_option
 def import_(
     file: Path,
@@ -108,12 +129,10 @@ def import_(
 
 @workload.command()
 @click.argument("file", metavar="FILE|NAME")
-@click.option("--format", "format_name", metavar="F", help="The file's format; recognised where possible.")
-@click.option("--window", "window_text", metavar="A:B", help="Only jobs submitted in [A, B) seconds.")
-@click.option("--skip-bad", is_flag=True, help="Pass over broken rows and say how many.")
+@reading_options
 @json_option
 def describe(file: str, format_name: str | None, window_text: str | None, skip_bad: bool, as_json: bool) -> None:
-    """Print counts, spans, GPU-hours and a histogram of sizes, of a file or of what a generator makes."""
+    """Print counts, spans, GPU-hours and a histogram of sizes of a file or a generator's workload."""
     from shoal.workload.generators.registry import GENERATORS
     from shoal.workload.generators.registry import generate as make
 
@@ -128,5 +147,5 @@ def _read(file: Path, format_name: str | None, window_text: str | None, skip_bad
 
     window = parse_window(window_text) if window_text else None
     made = read_workload(file, format_name, skip_bad=skip_bad, window=window)
-    tell_skipped(made)
+    warn_skipped(made)
     return made

@@ -1,1 +1,1 @@
-"""What `shoal demo` runs: small training jobs of one's own kind, and a cluster of virtual nodes to run them on."""
+"""What `shoal demo` runs: small training jobs, and a cluster of virtual nodes on this machine."""

@@ -1,7 +1,4 @@
-"""The demo's cluster: virtual nodes on this machine, the same jobs under one policy after another, and what came of it.
-
-The simulator runs the same jobs under the same policy, so that one can see how near it comes.
-"""
+"""The demo: the same jobs on virtual nodes of this machine under one policy, and in the simulator for comparison."""
 
 import os
 import sys
@@ -13,9 +10,10 @@ from pathlib import Path
 
 from shoal.core.topology import parse_cluster
 from shoal.live.home import Settings
+from shoal.provider.local import LocalNodes
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
-from shoal.serve.service import Address, LocalNodes, run_service
+from shoal.serve.service import Address, run_service
 from shoal.wire.client import Client
 from shoal.wire.messages import AcctRow, JobRow, Submission, SubmissionBatch, Submitted
 from shoal.workload.schema import Job, Workload
@@ -33,14 +31,14 @@ JOBS: Sequence[tuple[str, int, float]] = (
     ("probe", 1, 1.5),
     ("vit", 2, 5.0),
 )
-"""Names, GPUs and seconds of training: wide and long ones first, so that the order they are served in matters."""
+"""Names, GPUs and seconds of training: wide and long jobs first, so that the policy's order matters."""
 
-_PATIENCE = 90.0
+_LONGEST_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """What came of the jobs under a policy: on real processes, and in the simulator."""
+class DemoResult:
+    """The ended jobs under a policy, and the simulator's mean completion time and makespan in seconds."""
 
     policy: str
     rows: Sequence[AcctRow]
@@ -64,36 +62,42 @@ class Came:
 
     @property
     def restarts(self) -> int:
-        """How often a job was started again."""
+        """Restarts of all jobs."""
         return sum(row.restarts for row in self.rows)
 
     @property
     def completed(self) -> int:
-        """How many jobs did all their work."""
+        """Number of jobs that completed."""
         return sum(row.state == "completed" for row in self.rows)
 
 
-def play(policy: str, show: Callable[[str, float, Sequence[JobRow]], None]) -> Came:
-    """Run the jobs under a policy on a cluster of its own; ``show`` is given the queue as it changes."""
+def run_demo(policy: str, show: Callable[[str, float, Sequence[JobRow]], None]) -> DemoResult:
+    """Run the jobs under a policy on a new cluster; ``show`` gets the policy, the seconds and the queue."""
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as folder:
         settings = Settings(Path(folder), Scenario(parse_cluster(CLUSTER), policy), roots=(folder,))
         with run_service(settings, Address()) as made:
-            local = LocalNodes.of(made, settings, None)
+            local = LocalNodes.of(
+                made.listening.url,
+                made.agent_token,
+                settings.scenario.cluster.nodes,
+                settings.home,
+                roots=settings.roots,
+            )
             client = Client(made.listening.url, made.admin_token)
             try:
-                local.tend()
-                while made.plane.cluster().up_gpus < settings.scenario.cluster.total_gpus:
+                local.ensure_running()
+                while made.control_plane.cluster().up_gpus < settings.scenario.cluster.total_gpus:
                     time.sleep(0.05)
                 client.post("/v1/jobs/batch", SubmissionBatch([_submission(*job) for job in JOBS]), Submitted)
                 rows = _watch(policy, client, local, show)
             finally:
                 client.close()
-                local.end(_patiently)
+                local.stop(_never_impatient)
     jct, makespan = _simulated(policy)
-    return Came(policy, rows, jct, makespan)
+    return DemoResult(policy, rows, jct, makespan)
 
 
-def _patiently() -> bool:
+def _never_impatient() -> bool:
     time.sleep(0.05)
     return False
 
@@ -101,7 +105,7 @@ def _patiently() -> bool:
 def _submission(name: str, gpus: int, seconds: float) -> Submission:
     steps = round(seconds / SECONDS_PER_STEP)
     command = [sys.executable, "-m", "shoal.demo.train", str(steps), str(SECONDS_PER_STEP)]
-    # One thread a rank: on a laptop the ranks of all jobs share a few processors.
+    # One thread per rank: on a laptop the ranks of all jobs share a few processors.
     env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     return Submission(command=command, name=name, gpus=gpus, work=seconds, env=env, grace=5.0)
 
@@ -111,17 +115,17 @@ def _watch(
 ) -> list[AcctRow]:
     begin = time.monotonic()
     while True:
-        local.tend()
+        local.ensure_running()
         rows = client.get("/v1/jobs?all=true", list[JobRow])
         now = time.monotonic() - begin
         show(policy, now, rows)
-        if all(row.ended is not None for row in rows) or now > _PATIENCE:
+        if all(row.ended is not None for row in rows) or now > _LONGEST_SECONDS:
             return client.get("/v1/acct", list[AcctRow])
         time.sleep(0.25)
 
 
 def _simulated(policy: str) -> tuple[float, float]:
-    """Mean completion time and makespan that the simulator expects."""
+    """Mean completion time and makespan in the simulator, seconds."""
     jobs = tuple(
         Job(id=f"{name}-{i}", submitted=0.0, gpus=gpus, work=seconds, restart_seconds=0.5)
         for i, (name, gpus, seconds) in enumerate(JOBS)

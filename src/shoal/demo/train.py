@@ -1,8 +1,8 @@
-"""A training job as small as one can be: data-parallel softmax regression in numpy, stopped and resumed at will.
+"""A minimal training job: data-parallel softmax regression in numpy, with checkpoints.
 
-Run by Shoal, once per GPU: ranks average their gradients over a socket at the rendezvous address, rank 0 keeps the
-checkpoint and tells the progress. Warned (SIGTERM), every rank leaves at the same step. A step is given the time it
-would take on a GPU, so that a laptop can play a cluster: python -m shoal.demo.train STEPS SECONDS_PER_STEP.
+Run by Shoal once per GPU: ranks average their gradients over a socket at the rendezvous address; rank 0 writes the
+checkpoint and the progress. After a warning (SIGTERM) every rank leaves at the same step. A step is padded to the time
+it would take on a GPU: python -m shoal.demo.train STEPS SECONDS_PER_STEP.
 """
 
 import os
@@ -19,8 +19,8 @@ _CLASSES, _FEATURES, _BATCH, _RATE = 10, 64, 128, 0.5
 _PRINT_EVERY = 20
 
 
-class Ring:
-    """The ranks of one job: whatever each says, all hear the sum of it."""
+class AllReduce:
+    """Sums arrays over the ranks of a job, through rank 0."""
 
     def __init__(self) -> None:
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -29,15 +29,15 @@ class Ring:
         if self.world == 1:
             return
         if self.rank == 0:
-            with socket.create_server(address, reuse_port=False) as door:
-                self._links = [door.accept()[0] for _ in range(self.world - 1)]
+            with socket.create_server(address, reuse_port=False) as listener:
+                self._links = [listener.accept()[0] for _ in range(self.world - 1)]
         else:
             self._links = [_connect(address)]
         for link in self._links:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def sum(self, mine: Floats) -> Floats:
-        """The sum over all ranks; every rank gets the same."""
+        """Return the sum over all ranks, the same on every rank."""
         if self.rank == 0:
             total = sum((_receive(link, mine.shape) for link in self._links), start=mine)
             for link in self._links:
@@ -69,35 +69,35 @@ def _receive(link: socket.socket, shape: tuple[int, ...]) -> Floats:
     return np.frombuffer(bytes(data)).reshape(shape)
 
 
-def _gradient(weights: Floats, chance: np.random.Generator, truth: Floats) -> tuple[Floats, float]:
-    """Of the cross entropy on a fresh batch, and its value."""
-    inputs = chance.standard_normal((_BATCH, _FEATURES))
+def _gradient(weights: Floats, random: np.random.Generator, truth: Floats) -> tuple[Floats, float]:
+    """Gradient of the cross entropy on a new batch, and its value."""
+    inputs = random.standard_normal((_BATCH, _FEATURES))
     labels = (inputs @ truth).argmax(axis=1)
     scores = inputs @ weights
     scores -= scores.max(axis=1, keepdims=True)
-    chances = np.exp(scores)
-    chances /= chances.sum(axis=1, keepdims=True)
-    loss = float(-np.log(chances[np.arange(_BATCH), labels] + 1e-12).mean())
-    chances[np.arange(_BATCH), labels] -= 1.0
-    return inputs.T @ chances / _BATCH, loss
+    probabilities = np.exp(scores)
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    loss = float(-np.log(probabilities[np.arange(_BATCH), labels] + 1e-12).mean())
+    probabilities[np.arange(_BATCH), labels] -= 1.0
+    return inputs.T @ probabilities / _BATCH, loss
 
 
 def main(steps: int, seconds_per_step: float) -> int:
-    """Train for so many steps, from the checkpoint if there is one."""
+    """Train for ``steps`` steps, from the checkpoint if there is one."""
     truth = np.random.default_rng(7).standard_normal((_FEATURES, _CLASSES))
     weights = np.zeros((_FEATURES, _CLASSES))
     run = ArrayTraining({"weights": weights}, steps)
-    ring = Ring()
-    print(f"rank {ring.rank} of {ring.world}: training from step {run.step} of {steps}", flush=True)
+    ranks = AllReduce()
+    print(f"rank {ranks.rank} of {ranks.world}: training from step {run.step} of {steps}", flush=True)
     for step in run.steps():
         due = time.monotonic() + seconds_per_step
-        gradient, loss = _gradient(weights, np.random.default_rng([step, ring.rank]), truth)
-        # Warnings travel with the gradient: whoever has heard one, all leave after this same step.
-        heard = ring.sum(np.concatenate([gradient.ravel(), [loss], run.votes()]))
-        weights -= _RATE * heard[:-3].reshape(weights.shape) / ring.world
-        run.apply_votes(heard[-2], heard[-1], loss=heard[-3] / ring.world)
-        if ring.rank == 0 and (step + 1) % _PRINT_EVERY == 0:
-            print(f"step {step + 1}: loss {heard[-3] / ring.world:.4f}", flush=True)
+        gradient, loss = _gradient(weights, np.random.default_rng([step, ranks.rank]), truth)
+        # Warnings are summed with the gradient, so that all ranks leave after the same step.
+        total = ranks.sum(np.concatenate([gradient.ravel(), [loss], run.votes()]))
+        weights -= _RATE * total[:-3].reshape(weights.shape) / ranks.world
+        run.apply_votes(total[-2], total[-1], loss=total[-3] / ranks.world)
+        if ranks.rank == 0 and (step + 1) % _PRINT_EVERY == 0:
+            print(f"step {step + 1}: loss {total[-3] / ranks.world:.4f}", flush=True)
         time.sleep(max(0.0, due - time.monotonic()))
     return 0
 

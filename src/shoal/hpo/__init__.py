@@ -1,5 +1,5 @@
-"""App schedulers: who of several trials of one app is trained further, and who is given up.
+"""Searchers: which trials of an app are trained further and which are stopped.
 
-They are on the user's side of the seam. They hear of progress and answer with jobs to submit and jobs to cancel, in the
-simulator and on a cluster alike; no policy knows them. A searcher is a pure function of what it was told.
+They run on the user's side: they get progress and answer with jobs to submit and to cancel, in the simulator and on a
+live cluster alike; no policy knows them. A searcher is a pure function of the trials' state.
 """

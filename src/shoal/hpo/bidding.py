@@ -1,7 +1,6 @@
-"""An app's own side of the auction: what it makes of an offer, from what is left of its jobs and what it means to run.
+"""An app's bid in an auction of GPUs: its valuation of an offer from the work left and the phases it plans.
 
-Pure: the same offer and the same plans give the same valuation, by the functions that the policy uses for apps that do
-not speak for themselves.
+Pure, and computed by the functions that the policy uses for apps that do not bid.
 
 References: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, §4.2 and §4.3.
 """
@@ -17,7 +16,7 @@ from shoal.wire.messages import AppBidMessage, AppOffer, WorkLeft
 
 @dataclass(frozen=True, slots=True)
 class PhasePlan:
-    """A phase to come: so many jobs side by side, of so many GPUs at most and so many GPU-seconds each."""
+    """A future phase: number of parallel jobs, the most GPUs of each, and GPU-seconds of each."""
 
     jobs: int
     gpus: int
@@ -25,7 +24,7 @@ class PhasePlan:
 
 
 def valued(offer: AppOffer, plans: Sequence[PhasePlan]) -> AppBidMessage | None:
-    """What GPUs are worth to the app; None where it could do nothing with any."""
+    """The app's valuation of GPUs; None where it can use none."""
     works = [_work(left) for left in offer.jobs if left.seconds]
     ahead = [[Work.linear(plan.gpu_seconds, 1, plan.gpus)] * plan.jobs for plan in plans]
     rows = told_rows(finish_seconds([works, *ahead], offer.most)) if works else ()
@@ -33,7 +32,7 @@ def valued(offer: AppOffer, plans: Sequence[PhasePlan]) -> AppBidMessage | None:
 
 
 def gpu_seconds_left(offer: AppOffer) -> dict[str, float]:
-    """By job: the GPU-seconds that are left of it on the number of GPUs it makes the most of."""
+    """GPU-seconds left by job id, at the job's most efficient number of GPUs."""
     return {left.id: _work(left).gpu_seconds for left in offer.jobs if left.seconds}
 
 

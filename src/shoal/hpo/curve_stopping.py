@@ -1,8 +1,8 @@
-"""Stopping by the performance curve: a trial that will not beat what another has reached is given up on the way.
+"""Stopping by the performance curve: a trial is killed once its forecast final loss is above one already reached.
 
-A trial's loss at the end is foretold from the last three that were heard, by the hyperbola ``a + b/(x + c)`` through
-them: the family of curves that SLAQ and Optimus fit. Where they do not flatten, the straight line through the last two
-is more hopeful, and counts; where they rise, the least loss heard.
+The final loss is extrapolated from the last three by the hyperbola ``a + b/(x + c)`` through them, the family of curves
+that SLAQ and Optimus fit. Where the losses do not flatten, the straight line through the last two is more optimistic
+and is used; where they rise, the least loss so far.
 
 References: Mahajan et al., NSDI 2020, §4.3.2 (the most optimistic curve counts); Rasley et al., Middleware 2017
 (HyperDrive); Golovin et al., KDD 2017 (Vizier's performance curve stopping).
@@ -11,33 +11,31 @@ References: Mahajan et al., NSDI 2020, §4.3.2 (the most optimistic curve counts
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import ClassVar
 
 from shoal.hpo.search import Kill, Order, SearchPhase, Train, Trial
 
 
 @dataclass(frozen=True, slots=True)
 class SingleJob:
-    """Every trial is trained to its end: an app of one job, or of several that nobody compares."""
+    """Trains every trial to its end: an app of one job, or of several without comparison."""
 
-    @property
-    def marks(self) -> tuple[float, ...]:
-        """None: nothing is compared."""
-        return ()
+    marks: ClassVar[tuple[float, ...]] = ()
 
     def orders(self, trials: Sequence[Trial]) -> Sequence[Order]:
-        """All of it at once."""
+        """Train every trial to its end, at once."""
         return _all_the_way(trials)
 
     def ahead(self, trials: Sequence[Trial]) -> tuple[SearchPhase, ...]:
-        """Nothing comes after."""
+        """Empty: no phase follows."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class CurveStopping:
-    """A trial is killed once its foretold loss is above the least loss that any trial has reached.
+    """Kills a trial once its forecast loss is above the least loss that any trial has reached.
 
-    Losses are heard ``looks`` times in a training, the last time at its end. The best trial so far is never killed.
+    Losses are read ``looks`` times in a training, the last time at its end. The best trial so far is never killed.
     """
 
     looks: int = 10
@@ -48,33 +46,33 @@ class CurveStopping:
 
     @property
     def marks(self) -> tuple[float, ...]:
-        """Evenly through the training."""
+        """Evenly spaced fractions of a training."""
         return tuple(k / self.looks for k in range(1, self.looks))
 
     def orders(self, trials: Sequence[Trial]) -> Sequence[Order]:
-        """Everyone to the end; then no more of those who fall behind."""
+        """Train every trial to its end; later kill those that fall behind."""
         begun = _all_the_way(trials)
         if begun:
             return begun
-        reached = min((loss for trial in trials for _, loss in trial.heard), default=inf)
-        judged = [n for n, trial in enumerate(trials) if trial.running and len(trial.heard) >= 3]
-        return [Kill(n) for n in judged if forecast(trials[n].heard) > reached]
+        reached = min((loss for trial in trials for _, loss in trial.losses), default=inf)
+        judged = [n for n, trial in enumerate(trials) if trial.running and len(trial.losses) >= 3]
+        return [Kill(n) for n in judged if forecast(trials[n].losses) > reached]
 
     def ahead(self, trials: Sequence[Trial]) -> tuple[SearchPhase, ...]:
-        """Nothing comes after: who goes on just goes on."""
+        """Empty: no phase follows."""
         return ()
 
 
 def _all_the_way(trials: Sequence[Trial]) -> list[Order]:
-    return [Train(n, 1.0) for n, trial in enumerate(trials) if not trial.until and not trial.lost]
+    return [Train(n, 1.0) for n, trial in enumerate(trials) if not trial.until and not trial.dropped]
 
 
-def forecast(heard: Sequence[tuple[float, float]]) -> float:
-    """The loss at the end of the training, from the last three heard on the way."""
-    (x1, y1), (x2, y2), (x3, y3) = heard[-3:]
+def forecast(losses: Sequence[tuple[float, float]]) -> float:
+    """The loss at the end of the training, extrapolated from the last three ``(fraction trained, loss)``."""
+    (x1, y1), (x2, y2), (x3, y3) = losses[-3:]
     if x3 >= 1.0 or not isfinite(y3):
         return y3
-    if not isfinite(y1 + y2):  # it has just come back from where no number is: nothing is known of its curve
+    if not isfinite(y1 + y2):  # an earlier loss was not finite: the curve is unknown
         return -inf
     early, late = (y2 - y1) / (x2 - x1), (y3 - y2) / (x3 - x2)
     if late >= 0.0:

@@ -1,8 +1,8 @@
-"""Successive halving and Hyperband: all trials a little, the better ones more, the best to the end.
+"""Successive halving and Hyperband: all trials are trained a little, the better ones more, the best to the end.
 
-A *rung* is how many trials are trained, and how far. When all on a rung are there, the best go on to the next, on gangs
-``eta`` times as wide, since the GPUs of those given up are theirs now (Themis §4.3.2). Ties go to the lower number; a
-trial that failed is not replaced.
+A *rung* is a number of trials and how far they are trained. When all trials of a rung are there, the best continue to
+the next, on gangs ``eta`` times as wide, with the GPUs of the trials dropped (Themis §4.3.2). Ties go to the lower
+number; a trial that failed is not replaced.
 
 References: Jamieson and Talwalkar, AISTATS 2016 (successive halving); Li et al., JMLR 2018 (Hyperband, Algorithm 1);
 Mahajan et al., NSDI 2020, §4.3.
@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, inf, isfinite
+from typing import ClassVar
 
 from shoal.core.errors import InputError
 from shoal.hpo.search import SearchPhase, Train, Trial
 
 _EXACT = 1e-9
-"""Logarithms of whole powers come out a hair off."""
+"""Relative tolerance for rounding errors in logarithms of whole powers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """How many trials are trained, and up to which part of a whole training."""
+    """Number of trials, and the fraction of a training they are trained to."""
 
     trials: int
     until: float
@@ -43,7 +44,7 @@ def _check_eta(eta: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SuccessiveHalving:
-    """One in ``eta`` goes on at each rung, until one is left; every rung costs the same GPU time.
+    """Promotes one trial in ``eta`` at each rung, until one is left; every rung costs the same GPU time.
 
     So each leg trains ``eta`` times as much as the one before: with 4 trials 1/7, 2/7 and 4/7 of a training, which is
     the 8, 16 and about 36 iterations of Themis's example (§4.3.3).
@@ -54,20 +55,17 @@ class SuccessiveHalving:
     def __post_init__(self) -> None:
         _check_eta(self.eta)
 
-    @property
-    def marks(self) -> tuple[float, ...]:
-        """None: losses are compared where legs end."""
-        return ()
+    marks: ClassVar[tuple[float, ...]] = ()
 
     def rungs(self, trials: int) -> tuple[Rung, ...]:
-        """The rungs for so many trials."""
+        """The rungs for this number of trials."""
         last = _powers(trials, self.eta)
         whole = self.eta ** (last + 1) - 1
         untils = [(self.eta ** (k + 1) - 1) / whole for k in range(last + 1)]
         return tuple(Rung(trials // self.eta**k, until) for k, until in enumerate(untils))
 
     def orders(self, trials: Sequence[Trial]) -> Sequence[Train]:
-        """The next rung, once this one is done."""
+        """The legs of the next rung, once this one is done."""
         return _climb(range(len(trials)), trials, self.rungs(len(trials)), self.eta)
 
     def ahead(self, trials: Sequence[Trial]) -> tuple[SearchPhase, ...]:
@@ -77,9 +75,9 @@ class SuccessiveHalving:
 
 @dataclass(frozen=True)
 class Hyperband:
-    """Several halvings side by side, from many trials trained little to few trained wholly from the start.
+    """Several halvings in parallel, from many trials trained a little to few trained fully from the start.
 
-    ``most`` is a whole training, counted in the least that is worth judging one by. Bracket s of s_max, ..., 0 takes
+    ``most`` is a whole training in units of the smallest amount worth judging. Bracket s of s_max, ..., 0 takes
     ``ceil((s_max + 1) · eta**s / (s + 1))`` trials, in order of their numbers, to 1/eta**s of a training first. An app
     with fewer trials leaves the later brackets short; one with more is an ``InputError``.
     """
@@ -92,10 +90,7 @@ class Hyperband:
         if not (self.most >= 1.0 and isfinite(self.most)):
             raise ValueError(f"most must be a finite number, at least 1, not {self.most}")
 
-    @property
-    def marks(self) -> tuple[float, ...]:
-        """None: losses are compared where legs end."""
-        return ()
+    marks: ClassVar[tuple[float, ...]] = ()
 
     @cached_property
     def brackets(self) -> tuple[tuple[Rung, ...], ...]:
@@ -105,11 +100,11 @@ class Hyperband:
         return tuple(tuple(Rung(n // eta**i, eta**i / eta**s) for i in range(s + 1)) for s, n in sizes)
 
     def orders(self, trials: Sequence[Trial]) -> Sequence[Train]:
-        """The next rung of every bracket whose present one is done."""
+        """The legs of the next rung of every bracket whose current one is done."""
         return [order for group, rungs in self._groups(trials) for order in _climb(group, trials, rungs, self.eta)]
 
     def ahead(self, trials: Sequence[Trial]) -> tuple[SearchPhase, ...]:
-        """The rungs above, bracket by bracket."""
+        """The rungs above, by bracket."""
         return tuple(phase for group, rungs in self._groups(trials) for phase in _above(group, trials, rungs, self.eta))
 
     def _groups(self, trials: Sequence[Trial]) -> list[tuple[range, tuple[Rung, ...]]]:
@@ -126,27 +121,27 @@ class Hyperband:
 
 
 def _climb(group: range, trials: Sequence[Trial], rungs: Sequence[Rung], eta: int) -> list[Train]:
-    """The legs of the next rung for a group of trials, none while one of them still runs."""
+    """The legs of the next rung for a group of trials; empty while one of them runs."""
     at = _rung_of(group, trials, rungs)
     if any(trials[n].running for n in group) or at + 1 == len(rungs):
         return []
     up = rungs[at + 1]
     if at < 0:
         return [Train(n, up.until) for n in group]
-    there = [n for n in group if trials[n].until == rungs[at].until and not trials[n].lost]
-    best = sorted(there, key=lambda n: (trials[n].loss, n))[: up.trials]
+    reached = [n for n in group if trials[n].until == rungs[at].until and not trials[n].dropped]
+    best = sorted(reached, key=lambda n: (trials[n].loss, n))[: up.trials]
     return [Train(n, up.until, eta ** (at + 1)) for n in best]
 
 
 def _above(group: range, trials: Sequence[Trial], rungs: Sequence[Rung], eta: int) -> tuple[SearchPhase, ...]:
-    """The rungs above the present one, with no more trials than are left."""
+    """The rungs above the current one, with no more trials than are left."""
     at = max(_rung_of(group, trials, rungs), 0)
-    left = sum(trials[n].until in (0.0, rungs[at].until) and not trials[n].lost for n in group)
+    left = sum(trials[n].until in (0.0, rungs[at].until) and not trials[n].dropped for n in group)
     legs = [(k, rungs[k].until - rungs[k - 1].until) for k in range(at + 1, len(rungs))]
     return tuple(SearchPhase(count, part, eta**k) for k, part in legs if (count := min(rungs[k].trials, left)))
 
 
 def _rung_of(group: range, trials: Sequence[Trial], rungs: Sequence[Rung]) -> int:
-    """The rung that was last trained for; −1 before the first."""
+    """The rung last trained for; −1 before the first."""
     furthest = max((trials[n].until for n in group), default=-inf)
     return next((k for k, rung in enumerate(rungs) if rung.until == furthest), -1)

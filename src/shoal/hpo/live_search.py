@@ -1,11 +1,10 @@
-"""An app on a live cluster: its scheduler hears of trials over HTTP, and its orders become jobs and cancellations.
+"""A search on a live cluster: reads trials' progress over HTTP, submits and cancels jobs as its searcher orders.
 
-Losses are read off what jobs print: the last ``loss NUMBER`` of rank 0 counts, and ``nan`` is as bad as can be.
-Progress is what jobs report. Nothing is kept here that the cluster does not know, but for the search itself: it ends
-with this process. A step that failed because nobody answered can be taken again: no job is submitted twice.
+A trial's loss is the last ``loss NUMBER`` that rank 0 printed; ``nan`` counts as infinite. Progress is what jobs
+report. The search itself is kept in this process alone and ends with it. A step that failed because the server did not
+answer can be repeated: no job is submitted twice.
 
-Where GPUs are auctioned the app speaks for itself: what it says GPUs are worth to it rests on what its scheduler means
-to run next, and on what the legs that ended have really taken.
+Where GPUs are auctioned the app bids, from the phases its searcher plans and the GPU-seconds that ended legs took.
 """
 
 import re
@@ -26,17 +25,17 @@ from shoal.wire.messages import Ahead, AppOffer, JobDetail, JobRow, LogPart, Sub
 _NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|inf(?:inity)?\b|nan\b)"
 _LOSS = re.compile(rf"\bloss[\s:=]+({_NUMBER})", re.IGNORECASE)
 _TAIL = 2**16
-"""Bytes of a log in which the last loss is looked for."""
+"""Bytes at the end of a log that are searched for the last loss."""
 
 _LOG_TRIES = 30
-"""How often the log of a trial that ended is asked for before it is given up: its node may be away for a moment."""
+"""Attempts to read the log of an ended trial before the trial is dropped: its node may be briefly unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """A job to be made: train this trial from one part of its training to another, on so many times its first gang.
+    """A job to submit: train a trial from fraction ``since`` to ``until``, on ``wider`` times its first gang.
 
-    ``number`` counts the trial's legs from 1; from the second on it finds a checkpoint of the leg before.
+    ``number`` counts the trial's legs from 1; from the second on there is a checkpoint of the leg before.
     """
 
     trial: int
@@ -46,123 +45,123 @@ class Leg:
     wider: int
 
 
-def _nobody(trial: int, what: str) -> None:
-    """Nobody wants to hear how trials fare."""
+def _ignore(trial: int, what: str) -> None:
+    """Report nothing."""
 
 
 @dataclass(slots=True)
 class Driver:
-    """One search on one cluster. ``job`` writes down what to run for a leg; its ``app`` should be the same for all.
+    """One search on one cluster. ``job`` returns the submission of a leg; its ``app`` should be the same for all.
 
-    It is also asked for legs that are only thought of, to tell the cluster what the app will want next.
-    ``told`` hears, in words, what becomes of each trial.
+    ``job`` is also called for hypothetical legs, to declare the app's future phases. ``report`` gets the number of a
+    trial and a sentence at each of its changes.
     """
 
     client: Client
     search: AppSearch
     job: Callable[[Leg], Submission]
-    told: Callable[[int, str], None] = _nobody
+    report: Callable[[int, str], None] = _ignore
     running: dict[int, str] = field(default_factory=dict)
-    """Jobs by the trials they train."""
+    """Job id by trial."""
     app: str | None = None
-    """The app of its jobs, once there are any."""
+    """App of the submitted jobs; None before the first."""
     spent_gpu_seconds: float = 0.0
     trained: float = 0.0
-    """What the legs that ended have taken, and the parts of a training that they were."""
-    _spoken: tuple[frozenset[str], tuple[SearchPhase, ...]] | None = None
+    """GPU-seconds of the ended legs, and the trainings they add up to."""
+    _bid_for: tuple[frozenset[str], tuple[SearchPhase, ...]] | None = None
     _key: str = field(default_factory=lambda: uuid4().hex)
     _due: list[Order] = field(default_factory=list)
     _unread: dict[int, int] = field(default_factory=dict)
-    _parted: set[int] = field(default_factory=set)
+    _reported_end: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, client: Client, searcher: Searcher, trials: int, job: Callable[[Leg], Submission]) -> "Driver":
-        """A search that has not begun."""
+        """A new search over ``trials`` trials."""
         return cls(client, AppSearch.of(searcher, trials), job)
 
     @property
     def over(self) -> bool:
-        """Whether no trial is trained any more, and none is about to be."""
+        """Whether no trial is being trained or about to be."""
         return self.search.over and not self._due
 
     def run(self, poll_seconds: float = 1.0) -> None:
-        """Search until no trial is trained any more."""
+        """Search until no trial is being trained, polling every ``poll_seconds``."""
         self.step()
         while not self.over:
             time.sleep(poll_seconds)
             self.step()
 
     def step(self) -> None:
-        """Hear how the trials fare and do what the scheduler wants then."""
+        """Read the trials' progress, carry out the searcher's orders and bid."""
         self.look()
         self.follow()
         self.bid()
 
     def look(self) -> None:
-        """Hear how the trials fare."""
+        """Read the trials' progress and losses."""
         live = {row.id: row for row in self.client.get("/v1/jobs", list[JobRow])} if self.running else {}
         for trial, job in list(self.running.items()):
             if job in live:
-                self._on_the_way(trial, live[job])
+                self._check_mark(trial, live[job])
                 continue
             found = self.client.get(f"/v1/jobs/{job}", JobDetail)
             if found.job.ended is not None:
                 self._ended(trial, found)
 
     def follow(self) -> None:
-        """Do what the scheduler wants now: submit all its legs at once, then cancel whom it gives up."""
-        self._due += self.search.ask()
+        """Carry out the searcher's orders: submit all legs at once, then cancel the killed trials."""
+        self._due += self.search.next_orders()
         legs = [self._leg(order) for order in self._due if isinstance(order, Train)]
         if legs:
             self._submit(legs)
             self._due = [order for order in self._due if not isinstance(order, Train)]
         while self._due:
             trial = self._due[0].trial
-            if trial in self.running:  # unless it ended while nobody answered
+            if trial in self.running:  # it may have ended while the server was unreachable
                 self.client.call("DELETE", f"/v1/jobs/{self.running[trial]}", None, type(None))
-                self._part(trial, f"given up: {self._last(trial)}")
+                self._report_end(trial, f"given up: {self._latest(trial)}")
                 del self.running[trial]
             del self._due[0]
-        for trial in self.search.passed_over():
-            if trial not in self._parted:
-                self._part(trial, f"given up: others do better than {self._last(trial)}")
+        for trial in self.search.rejected():
+            if trial not in self._reported_end:
+                self._report_end(trial, f"given up: others do better than {self._latest(trial)}")
 
     def bid(self) -> None:
-        """Say what GPUs are worth to the app, if its jobs or its plans are others than when it last spoke."""
+        """Send the app's valuation of GPUs, if its jobs or plans changed since the last one."""
         now = frozenset(self.running.values()), self._ahead()
-        if self.app is None or not self.running or now == self._spoken:
+        if self.app is None or not self.running or now == self._bid_for:
             return
         try:
             offer = self.client.get(f"/v1/apps/{self.app}/offer", AppOffer)
             valuation = valued(offer, self._plans(offer)) if offer.auctioned else None
             if valuation is not None:
                 self.client.post(f"/v1/apps/{self.app}/bid", valuation, type(None))
-        except InputError:  # a job ended, or came, in between: the next step sees it
+        except InputError:  # a job ended or began in between: the next step sees it
             return
-        self._spoken = now
+        self._bid_for = now
 
     def _plans(self, offer: AppOffer) -> list[PhasePlan]:
-        """The phases to come, in GPUs and GPU-seconds."""
-        pace = self._pace(offer)
+        """The future phases, in GPUs and GPU-seconds."""
+        whole = self._training_gpu_seconds(offer)
         trial = next(iter(self.running))
         plans = []
-        for phase in self._ahead() if pace else ():
-            gpus = self._thought_of(phase, trial).gpus
-            plans.append(PhasePlan(phase.trials, gpus, pace * phase.part))
+        for phase in self._ahead() if whole else ():
+            gpus = self._planned_job(phase, trial).gpus
+            plans.append(PhasePlan(phase.trials, gpus, whole * phase.part))
         return plans
 
-    def _told_ahead(self, trial: int) -> list[Ahead] | None:
-        """The phases after the legs that run now; None where the jobs do not say how much work they are."""
-        thought = [(phase.trials, self._thought_of(phase, trial)) for phase in self._ahead()]
-        ahead = [Ahead(count, job.gpus, job.work) for count, job in thought if job.work is not None and job.app]
+    def _declared_ahead(self, trial: int) -> list[Ahead] | None:
+        """The phases after the running legs; None where jobs declare no work."""
+        planned = [(phase.trials, self._planned_job(phase, trial)) for phase in self._ahead()]
+        ahead = [Ahead(count, job.gpus, job.work) for count, job in planned if job.work is not None and job.app]
         return ahead or None
 
-    def _thought_of(self, phase: SearchPhase, trial: int) -> Submission:
-        """A job as there will be in a phase to come."""
+    def _planned_job(self, phase: SearchPhase, trial: int) -> Submission:
+        """A job of a future phase."""
         return self.job(Leg(trial, 1, 0.0, phase.part, phase.wider))
 
-    def _pace(self, offer: AppOffer) -> float:
-        """GPU-seconds of a whole training: as ended legs took, else as those that run are expected to; 0: unknown."""
+    def _training_gpu_seconds(self, offer: AppOffer) -> float:
+        """GPU-seconds of a whole training, from ended legs, else estimated from running ones; 0: unknown."""
         if self.trained:
             return self.spent_gpu_seconds / self.trained
         left, parts = gpu_seconds_left(offer), {job.id: job.part for job in offer.jobs}
@@ -178,8 +177,8 @@ class Driver:
         return Leg(order.trial, known.legs, known.since, known.until, order.wider)
 
     def _submit(self, legs: list[Leg]) -> None:
-        """All or none of them."""
-        ahead = self._told_ahead(legs[0].trial)
+        """Submit jobs for these legs, all or none."""
+        ahead = self._declared_ahead(legs[0].trial)
         jobs = [replace(self.job(leg), key=f"{self._key}.{leg.trial}.{leg.number}", ahead=ahead) for leg in legs]
         ids = self.client.post("/v1/jobs/batch", SubmissionBatch(jobs), Submitted).jobs
         self.app = jobs[0].app
@@ -187,73 +186,75 @@ class Driver:
             self.running[leg.trial] = id
             verb = "begins, up to" if leg.number == 1 else "goes on to"
             gpus = f"{job.gpus} GPU{'s' * (job.gpus > 1)}"
-            self.told(leg.trial, f"{verb} {leg.until:.0%} of its training, on {gpus}, as {id}")
+            self.report(leg.trial, f"{verb} {leg.until:.0%} of its training, on {gpus}, as {id}")
 
     def _ended(self, trial: int, found: JobDetail) -> None:
-        """Hear of a trial whose job has ended."""
+        """Record the end of a trial's job."""
         row = found.job
         if row.state != "completed":
-            self._lose(trial, f"{row.id} {row.state}: {row.reason or 'nothing is known of it'}")
+            self._drop(trial, f"{row.id} {row.state}: {row.reason or 'nothing is known of it'}")
             return
         try:
             loss = self._loss(row.id)
         except InputError as error:
             self._unread[trial] = self._unread.get(trial, 0) + 1
             if self._unread[trial] >= _LOG_TRIES:
-                self._lose(trial, f"the log of {row.id} cannot be read: {error.hint}")
+                self._drop(trial, f"the log of {row.id} cannot be read: {error.hint}")
             return
         if loss is None:
-            self._lose(trial, f"{row.id} ended without printing `loss NUMBER`")
+            self._drop(trial, f"{row.id} ended without printing `loss NUMBER`")
         else:
             del self.running[trial]
             self._unread.pop(trial, None)
             known = self.search.trials[trial]
             self.spent_gpu_seconds += found.gpu_seconds
             self.trained += known.until - known.since
-            self._hear(trial, known.until, loss)
+            self._record(trial, known.until, loss)
 
-    def _lose(self, trial: int, why: str) -> None:
+    def _drop(self, trial: int, why: str) -> None:
         del self.running[trial]
-        self.search.lose(trial)
-        self._part(trial, f"lost: {why}")
+        self.search.drop(trial)
+        self._report_end(trial, f"lost: {why}")
 
-    def _on_the_way(self, trial: int, row: JobRow) -> None:
-        """Hear of a running trial that has passed a mark since it was last heard of."""
+    def _check_mark(self, trial: int, row: JobRow) -> None:
+        """Record the loss of a running trial that has passed a mark since its last loss."""
         known = self.search.trials[trial]
         if row.work is None:
             return
         at = known.since + (known.until - known.since) * row.done / row.work
-        before = known.heard[-1][0] if known.heard else known.since
+        before = known.losses[-1][0] if known.losses else known.since
         passed = [mark for mark in self.search.searcher.marks if before < mark <= at and mark < known.until]
         try:
             loss = self._loss(row.id) if passed else None
-        except InputError:  # its node does not answer just now, or it has moved; it is looked at again
+        except InputError:  # its node does not answer, or it moved: the next step tries again
             return
         if loss is not None:
-            self._hear(trial, passed[-1], loss)
+            self._record(trial, passed[-1], loss)
 
-    def _hear(self, trial: int, at: float, loss: float) -> None:
-        self.search.hear(trial, at, loss)
-        self.told(trial, self._last(trial))
+    def _record(self, trial: int, at: float, loss: float) -> None:
+        self.search.record(trial, at, loss)
+        self.report(trial, self._latest(trial))
 
-    def _last(self, trial: int) -> str:
-        """The last that was heard of a trial, in words."""
+    def _latest(self, trial: int) -> str:
+        """A trial's latest loss, in words."""
         known = self.search.trials[trial]
-        return f"loss {known.loss:.6g} after {known.heard[-1][0]:.0%} of its training" if known.heard else "no loss yet"
+        return (
+            f"loss {known.loss:.6g} after {known.losses[-1][0]:.0%} of its training" if known.losses else "no loss yet"
+        )
 
-    def _part(self, trial: int, why: str) -> None:
-        self._parted.add(trial)
-        self.told(trial, why)
+    def _report_end(self, trial: int, why: str) -> None:
+        self._reported_end.add(trial)
+        self.report(trial, why)
 
     def _loss(self, job: str) -> float | None:
-        """The last loss a job printed; None where it printed none."""
+        """The last loss a job printed; None for none."""
         size = self.client.get(f"/v1/jobs/{job}/log?most=1", LogPart).size
         part = self.client.get(f"/v1/jobs/{job}/log?offset={max(size - _TAIL, 0)}&most={_TAIL}", LogPart)
         return last_loss(part.text)
 
 
 def last_loss(text: str) -> float | None:
-    """The last loss that a text names, infinity for one that is no number; None where it names none."""
+    """The last ``loss NUMBER`` of a text, infinity for ``nan``; None for none."""
     found = _LOSS.findall(text)
     loss = float(found[-1]) if found else None
     return inf if loss is not None and isnan(loss) else loss

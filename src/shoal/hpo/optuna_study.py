@@ -1,6 +1,6 @@
-"""An Optuna study as an app scheduler: its sampler chooses the trials' parameters, its pruner whom to give up.
+"""An Optuna study as a searcher: its sampler chooses the trials' parameters, its pruner the trials to kill.
 
-Needs the extra ``hpo``. The study remembers what it was told, so the same searcher must not serve two searches.
+Needs the extra ``hpo``. The study is stateful: one searcher must not serve two searches.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class OptunaSearcher:
     """Trains ``at_once`` trials of the study at a time; losses are reported ``looks`` times in a training.
 
-    ``asked`` are the study's own trials, by number, from when they begin: what they ``suggest`` is what to train with.
-    The study must minimize.
+    ``asked`` are the study's own trials, by number, once they begin; train with what they ``suggest``. The study must
+    minimize.
     """
 
     study: "optuna.Study"
@@ -28,40 +28,40 @@ class OptunaSearcher:
     looks: int = 10
     asked: "list[optuna.Trial]" = field(default_factory=list)
     _reported: dict[int, int] = field(default_factory=dict)
-    _told: set[int] = field(default_factory=set)
+    _finished: set[int] = field(default_factory=set)
 
     @property
     def marks(self) -> tuple[float, ...]:
-        """Evenly through the training."""
+        """Evenly spaced fractions of a training."""
         return tuple(k / self.looks for k in range(1, self.looks))
 
     def orders(self, trials: Sequence[Trial]) -> Sequence[Order]:
-        """Those the pruner gives up, then as many new ones as there is room for."""
-        kills = [Kill(n) for n in range(len(self.asked)) if n not in self._told and self._pruned(n, trials[n])]
+        """Kill what the pruner prunes, then begin trials up to ``at_once``."""
+        kills = [Kill(n) for n in range(len(self.asked)) if n not in self._finished and self._pruned(n, trials[n])]
         live = sum(trial.running for trial in trials) - len(kills)
         fresh = range(len(self.asked), min(len(self.asked) + self.at_once - live, len(trials)))
         self.asked += [self.study.ask() for _ in fresh]
         return [*kills, *(Train(n, 1.0) for n in fresh)]
 
     def ahead(self, trials: Sequence[Trial]) -> tuple[SearchPhase, ...]:
-        """The trials that have not begun, if none is given up."""
+        """The trials that have not begun."""
         left = len(trials) - len(self.asked)
         return (SearchPhase(left, 1.0),) if left else ()
 
     def _pruned(self, number: int, trial: Trial) -> bool:
-        """Tell the study what is new of a trial; whether its pruner gives it up."""
+        """Report a trial's new losses to the study; whether its pruner prunes it."""
         from optuna.trial import TrialState
 
         own = self.asked[number]
-        for at, loss in trial.heard[self._reported.get(number, 0) :]:
+        for at, loss in trial.losses[self._reported.get(number, 0) :]:
             own.report(loss, round(at * self.looks))
-        self._reported[number] = len(trial.heard)
+        self._reported[number] = len(trial.losses)
         if trial.running:
-            pruned = bool(trial.heard) and own.should_prune()
+            pruned = bool(trial.losses) and own.should_prune()
             if pruned:
                 self._end(number, state=TrialState.PRUNED)
             return pruned
-        if trial.lost:
+        if trial.dropped:
             self._end(number, state=TrialState.FAIL)
         else:
             self._end(number, loss=trial.loss)
@@ -69,7 +69,7 @@ class OptunaSearcher:
 
     @classmethod
     def parse(cls, options: str, seed: int) -> "OptunaSearcher":
-        """A study of its own from ``at_once=N,looks=N``: Optuna's usual sampler, seeded, and its usual pruner."""
+        """A new study from ``at_once=N,looks=N``: Optuna's TPE sampler, seeded, and its default pruner."""
         try:
             import optuna
         except ModuleNotFoundError:
@@ -84,4 +84,4 @@ class OptunaSearcher:
 
     def _end(self, number: int, *, loss: float | None = None, state: "optuna.trial.TrialState | None" = None) -> None:
         self.study.tell(self.asked[number], loss, state)
-        self._told.add(number)
+        self._finished.add(number)

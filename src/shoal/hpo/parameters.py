@@ -1,7 +1,7 @@
-"""What is searched over: the settings of a search's trials, written out, crossed, or drawn at random from ranges.
+"""Hyper-parameters of trials: the cross product of lists, or drawn at random from ranges.
 
-Equal seeds draw equal settings. Each parameter is drawn from a stream of its own, so one more parameter, or more
-trials, changes none of those drawn before.
+Equal seeds draw equal settings. Each parameter has a random stream of its own, so adding a parameter or trials changes
+none of the values drawn before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,35 +21,35 @@ Setting: TypeAlias = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Numbers from ``low`` to ``high``, evenly, or with ``logarithmic`` evenly in their logarithm."""
+    """Numbers from ``low`` to ``high``, uniform, or with ``logarithmic`` uniform in their logarithm."""
 
     low: float
     high: float
     logarithmic: bool = False
 
     def draw(self, chance: Random) -> float:
-        """One of them."""
+        """Draw a value."""
         if not self.logarithmic:
             return chance.uniform(self.low, self.high)
         return min(max(exp(chance.uniform(log(self.low), log(self.high))), self.low), self.high)
 
     def ask(self, name: str, trial: "optuna.Trial") -> Value:
-        """What a study suggests."""
+        """The value an Optuna study suggests."""
         return float(trial.suggest_float(name, self.low, self.high, log=self.logarithmic))
 
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
-    """One of these."""
+    """One of ``values``, with equal chances."""
 
     values: tuple[Value, ...]
 
     def draw(self, chance: Random) -> Value:
-        """One of them."""
+        """Draw a value."""
         return self.values[chance.randrange(len(self.values))]
 
     def ask(self, name: str, trial: "optuna.Trial") -> Value:
-        """What a study suggests."""
+        """The value an Optuna study suggests."""
         suggested: Value | None = trial.suggest_categorical(name, self.values)
         assert suggested is not None
         return suggested
@@ -59,12 +59,12 @@ Range: TypeAlias = Interval | Categorical
 
 
 def crossed(grid: Mapping[str, Sequence[Value]]) -> tuple[Setting, ...]:
-    """Every combination, the last parameter changing fastest."""
+    """All combinations, the last parameter changing fastest."""
     return tuple(dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
 
 
 def drawn(ranges: Mapping[str, Range], count: int, seed: int) -> tuple[Setting, ...]:
-    """So many settings drawn from these ranges."""
+    """Draw ``count`` settings from these ranges."""
     columns = []
     for name, within in ranges.items():
         chance = Random(f"{seed} {name}")

@@ -1,4 +1,4 @@
-"""App schedulers by name: ``name:key=value,…`` becomes a searcher. Unknown names and keys are errors that suggest."""
+"""Searchers by name, from ``name:key=value,…``; errors on unknown names and keys suggest the nearest."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from shoal.hpo.search import Searcher
 SEARCHERS: Mapping[str, Callable[..., Searcher]] = MappingProxyType(
     {"halving": SuccessiveHalving, "hyperband": Hyperband, "curve": CurveStopping, "single": SingleJob}
 )
-"""Every searcher that can be named in a workload."""
+"""The searchers that a workload or search file can name."""
 
 
 def parse_search(spec: str) -> Searcher:

@@ -1,1 +1,1 @@
-"""Files that describe jobs: job files, #SBATCH scripts and search files."""
+"""Files people write: job files, ``#SBATCH`` scripts and search files, read into submissions."""

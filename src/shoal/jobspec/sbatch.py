@@ -1,6 +1,6 @@
-"""``#SBATCH`` scripts taken as they are: the usual directives become a job, and whatever does not is named.
+"""``#SBATCH`` scripts: the usual directives become fields of a job, and the others are listed in notes.
 
-Pure: what it needs of the world (the script's text, the folder it was submitted from, the environment) it is given.
+Pure: the script's text, the folder it is submitted from and the environment are arguments.
 """
 
 import re
@@ -13,12 +13,12 @@ from typing import Any
 from shoal.core.errors import InputError
 
 MOST_IN_ARRAY = 10_000
-"""As many as one batch of submissions holds."""
+"""Size limit of one batch of submissions."""
 
 _SHORT = {"A": "account", "C": "constraint", "D": "chdir", "G": "gpus", "J": "job-name", "N": "nodes", "a": "array"}
 _SHORT |= {"c": "cpus-per-task", "e": "error", "n": "ntasks", "o": "output", "t": "time"}
 _FLAGS = ("requeue", "no-requeue")
-_LIKE = {
+_INSTEAD = {
     "SLURM_JOB_ID": "SHOAL_JOB",
     "SLURM_JOBID": "SHOAL_JOB",
     "SLURM_PROCID": "RANK",
@@ -27,7 +27,7 @@ _LIKE = {
     "SLURM_NTASKS": "WORLD_SIZE",
     "SLURM_RESTART_COUNT": "SHOAL_INCARNATION",
 }
-"""What a job finds in its environment in place of what Slurm would have told it at its start."""
+"""Variables of Slurm, and those a job has in their place."""
 
 _VARIABLE = re.compile(r"\$\{?(SLURM_[A-Z0-9_]+)")
 _CALL = re.compile(r"(?:^|[;&|(`]|\bexec|\btime)\s*(srun|scontrol|sbcast|sbatch|squeue|scancel)(?=\s|$)")
@@ -36,7 +36,7 @@ _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One option of one ``#SBATCH`` line: its long name, its value, and how and where it was written."""
+    """One option of an ``#SBATCH`` line: its long name, its value, its text, and the file and line."""
 
     name: str
     value: str
@@ -44,7 +44,7 @@ class Directive:
     where: str
 
     def error(self, hint: str) -> InputError:
-        """Bad input, at this line of the script."""
+        """An ``InputError`` at this line of the script."""
         return InputError(self.text.partition("=")[0].split()[0], self.value, hint, where=self.where)
 
     def count(self) -> int:
@@ -55,8 +55,8 @@ class Directive:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """What has been made of a script so far."""
+class _Job:
+    """Fields, environment and notes collected from a script."""
 
     folder: Path
     environ: Mapping[str, str]
@@ -70,42 +70,42 @@ class _Reading:
 def jobs_of(
     text: str, path: Path, *, folder: Path, environ: Mapping[str, str], given: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The fields of a script's jobs, several only for an array; and in words what was not applied as Slurm would.
+    """The fields of a script's jobs (several only for an array), and notes on what differs from Slurm.
 
-    ``given`` is what the command line says; it goes before the script.
+    ``given``, from the command line, overrides the script.
     """
-    reading = _Reading(folder, environ)
-    wanted = {directive.name: directive for directive in _directives(text, path.name, reading.notes)}
-    passed_over = [d for d in wanted.values() if d.name not in _APPLIED and d.name not in _COUNTED]
-    if passed_over:
-        listed = ", ".join(f"{d.text} (line {d.where.rpartition(':')[2]})" for d in passed_over)
-        reading.notes.append(f"not applied: {listed}")
-    _gpus(reading, wanted, asked="gpus" not in given)
+    job = _Job(folder, environ)
+    wanted = {directive.name: directive for directive in _directives(text, path.name, job.notes)}
+    ignored = [d for d in wanted.values() if d.name not in _APPLIED and d.name not in _COUNTED]
+    if ignored:
+        listed = ", ".join(f"{d.text} (line {d.where.rpartition(':')[2]})" for d in ignored)
+        job.notes.append(f"not applied: {listed}")
+    _gpus(job, wanted, asked="gpus" not in given)
     for name, apply in _APPLIED.items():
         if name in wanted:
-            apply(reading, wanted[name])
-    _limit(reading, wanted, given)
-    name = given.get("name") or reading.fields.get("name") or as_name(path.stem)
-    reading.env |= {"SLURM_JOB_NAME": name, "SLURM_SUBMIT_DIR": str(folder)}
-    body = {"command": [*_interpreter(text), str(folder / path)], "ranks": "node", **reading.fields, **given}
+            apply(job, wanted[name])
+    _limit(job, wanted, given)
+    name = given.get("name") or job.fields.get("name") or as_name(path.stem)
+    job.env |= {"SLURM_JOB_NAME": name, "SLURM_SUBMIT_DIR": str(folder)}
+    body = {"command": [*_interpreter(text), str(folder / path)], "ranks": "node", **job.fields, **given}
     jobs = [
-        {**body, "name": name + suffix, "env": {**reading.env, **env, **given.get("env", {})}}
-        for suffix, env in _array(reading.array)
+        {**body, "name": name + suffix, "env": {**job.env, **env, **given.get("env", {})}}
+        for suffix, env in _array(job.array)
     ]
-    _what_is_missing(text, jobs[0]["env"], reading.notes)
-    return jobs, reading.notes
+    _note_missing(text, jobs[0]["env"], job.notes)
+    return jobs, job.notes
 
 
-# ── reading the lines ────────────────────────────────────────────────────────────────────────────────────────────
+# ── job the lines ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _directives(text: str, name: str, notes: list[str]) -> Iterator[Directive]:
-    """The options of the ``#SBATCH`` lines before the first command, as sbatch reads them."""
-    over = False
+    """Yield the options of the ``#SBATCH`` lines before the first command, as sbatch reads them."""
+    commands_began = False
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith("#SBATCH"):
-            over = over or bool(line.strip() and not line.lstrip().startswith("#"))
-        elif over:
+            commands_began = commands_began or bool(line.strip() and not line.lstrip().startswith("#"))
+        elif commands_began:
             notes.append(f"line {number}: {line.strip()} comes after the first command, and does not count")
         else:
             yield from _options(line.removeprefix("#SBATCH"), f"{name}:{number}")
@@ -134,27 +134,27 @@ def _options(line: str, where: str) -> Iterator[Directive]:
 
 
 def _interpreter(text: str) -> list[str]:
-    """What the kernel would call for this script: the words after ``#!``, of which there are at most two."""
+    """The interpreter as the kernel reads it: at most two words after ``#!``; bash by default."""
     first = text.partition("\n")[0]
     return first[2:].split(None, 1) if first.startswith("#!") and first[2:].strip() else ["/bin/bash"]
 
 
-# ── directives that stand alone ──────────────────────────────────────────────────────────────────────────────────
+# ── directives with one field each ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _name(reading: _Reading, directive: Directive) -> None:
+def _name(job: _Job, directive: Directive) -> None:
     named = as_name(directive.value)
     if named != directive.value:
-        reading.notes.append(f"{directive.text}: the name becomes {named}")
-    reading.fields["name"] = named
+        job.notes.append(f"{directive.text}: the name becomes {named}")
+    job.fields["name"] = named
 
 
 def as_name(text: str) -> str:
-    """The nearest thing to this text that may name a job."""
+    """This text as a valid name of a job."""
     return re.sub(r"[^A-Za-z0-9_.\-]+", "-", text).lstrip("_.-")[:64] or "job"
 
 
-def _time(reading: _Reading, directive: Directive) -> None:
+def _time(job: _Job, directive: Directive) -> None:
     if directive.value.upper() in ("UNLIMITED", "INFINITE", "0"):
         return
     if re.fullmatch(r"(?:\d+-)?\d+(?::\d+){0,2}", directive.value) is None:
@@ -163,72 +163,72 @@ def _time(reading: _Reading, directive: Directive) -> None:
     parts = [int(part) for part in clock.split(":")]
     units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
     seconds = int(days or 0) * 86_400 + sum(part * unit for part, unit in zip(parts, units, strict=False))
-    reading.limit_seconds = float(seconds) or None
+    job.limit_seconds = float(seconds) or None
 
 
-def _chdir(reading: _Reading, directive: Directive) -> None:
-    reading.fields["workdir"] = str(reading.folder / directive.value)
+def _chdir(job: _Job, directive: Directive) -> None:
+    job.fields["workdir"] = str(job.folder / directive.value)
 
 
-def _account(reading: _Reading, directive: Directive) -> None:
-    reading.fields["tenant"] = directive.value
-    reading.env["SLURM_JOB_ACCOUNT"] = directive.value
+def _account(job: _Job, directive: Directive) -> None:
+    job.fields["tenant"] = directive.value
+    job.env["SLURM_JOB_ACCOUNT"] = directive.value
 
 
-def _constraint(reading: _Reading, directive: Directive) -> None:
+def _constraint(job: _Job, directive: Directive) -> None:
     kinds = directive.value.strip("[]").split("|")
     if not all(_KIND.fullmatch(kind) for kind in kinds):
-        reading.notes.append(f"not applied: {directive.text}: only KIND|KIND… has a meaning here, kinds of GPU")
-    elif "kinds" not in reading.fields:
-        reading.fields["kinds"] = kinds
-        reading.notes.append(f"{directive.text}: taken as the kinds of GPU the job accepts")
-    elif not set(reading.fields["kinds"]) <= set(kinds):
-        named = reading.fields["kinds"][0]
-        reading.notes.append(f"not applied: {directive.text}: the script asks for {named} GPUs by name")
+        job.notes.append(f"not applied: {directive.text}: only KIND|KIND… has a meaning here, kinds of GPU")
+    elif "kinds" not in job.fields:
+        job.fields["kinds"] = kinds
+        job.notes.append(f"{directive.text}: taken as the kinds of GPU the job accepts")
+    elif not set(job.fields["kinds"]) <= set(kinds):
+        named = job.fields["kinds"][0]
+        job.notes.append(f"not applied: {directive.text}: the script asks for {named} GPUs by name")
 
 
-def _export(reading: _Reading, directive: Directive) -> None:
+def _export(job: _Job, directive: Directive) -> None:
     for entry in filter(None, directive.value.split(",")):
         key, equals, value = entry.partition("=")
         if equals:
-            reading.env[key] = value
+            job.env[key] = value
         elif key == "ALL":
-            reading.notes.append(f"{directive.text}: the environment of this shell stays here; name what the job needs")
+            job.notes.append(f"{directive.text}: the environment of this shell stays here; name what the job needs")
         elif key in ("NONE", "NIL"):
             continue
-        elif key in reading.environ:
-            reading.env[key] = reading.environ[key]
+        elif key in job.environ:
+            job.env[key] = job.environ[key]
         else:
-            reading.notes.append(f"{directive.text}: {key} is not set here, so it is not passed on")
+            job.notes.append(f"{directive.text}: {key} is not set here, so it is not passed on")
 
 
-def _signal(reading: _Reading, directive: Directive) -> None:
+def _signal(job: _Job, directive: Directive) -> None:
     found = re.fullmatch(r"(?:[RB]+:)?(\w+)(?:@(\d+))?", directive.value)
     if found is None:
         raise directive.error("write [B:]SIGNAL[@SECONDS]")
-    reading.fields["grace"] = float(found[2] or 60)
+    job.fields["grace"] = float(found[2] or 60)
     if found[1].upper().removeprefix("SIG") not in ("TERM", "15"):
-        reading.notes.append(f"{directive.text}: the warning before a stop is SIGTERM, {found[2] or 60} s ahead")
+        job.notes.append(f"{directive.text}: the warning before a stop is SIGTERM, {found[2] or 60} s ahead")
 
 
-def _no_requeue(reading: _Reading, directive: Directive) -> None:
-    reading.notes.append(f"not applied: {directive.text}: a job that was stopped or crashed is started again")
+def _requeue(job: _Job, directive: Directive) -> None:
+    """Does nothing: Shoal requeues every job."""
 
 
-def _requeue(reading: _Reading, directive: Directive) -> None:
-    """Nothing to do: it is what Shoal does with every job."""
+def _note(text: str) -> Callable[[_Job, Directive], None]:
+    """A directive that is not applied, with the reason."""
+    return lambda job, directive: job.notes.append(f"not applied: {directive.text}: {text}")
 
 
-def _output(reading: _Reading, directive: Directive) -> None:
-    reading.notes.append(f"not applied: {directive.text}: what a job prints is kept for `shoal logs`")
+_LOGGED = _note("what a job prints is kept for `shoal logs`")
 
 
-def _cpus(reading: _Reading, directive: Directive) -> None:
-    reading.env["SLURM_CPUS_PER_TASK"] = str(directive.count())
-    reading.notes.append(f"{directive.text}: no CPUs are set aside; SLURM_CPUS_PER_TASK is set")
+def _cpus(job: _Job, directive: Directive) -> None:
+    job.env["SLURM_CPUS_PER_TASK"] = str(directive.count())
+    job.notes.append(f"{directive.text}: no CPUs are set aside; SLURM_CPUS_PER_TASK is set")
 
 
-def _array_option(reading: _Reading, directive: Directive) -> None:
+def _array_option(job: _Job, directive: Directive) -> None:
     indices, percent, _ = directive.value.partition("%")
     hint = f"write indices such as 0-15, 1,3,5 or 0-15:4, at most {MOST_IN_ARRAY:,}"
     chosen: dict[int, None] = {}
@@ -241,89 +241,91 @@ def _array_option(reading: _Reading, directive: Directive) -> None:
         if not steps or len(chosen) + len(steps) > MOST_IN_ARRAY:
             raise directive.error(hint)
         chosen |= dict.fromkeys(steps)
-    reading.array = tuple(chosen)
+    job.array = tuple(chosen)
     if percent:
-        reading.notes.append(f"{directive.text}: how many run at once is the policy's choice, %… is not applied")
+        job.notes.append(f"{directive.text}: how many run at once is the policy's choice, %… is not applied")
 
 
 def _array(indices: tuple[int, ...] | None) -> Iterator[tuple[str, dict[str, str]]]:
-    """For each job of an array: what its name ends in, and what its environment says of it."""
+    """Yield, for each job of an array, the suffix of its name and its own variables."""
     if indices is None:
         yield "", {}
         return
-    all_of_them = {
+    shared = {
         "SLURM_ARRAY_TASK_COUNT": str(len(indices)),
         "SLURM_ARRAY_TASK_MIN": str(min(indices)),
         "SLURM_ARRAY_TASK_MAX": str(max(indices)),
     }
     for index in indices:
-        yield f"_{index}", {**all_of_them, "SLURM_ARRAY_TASK_ID": str(index)}
+        yield f"_{index}", {**shared, "SLURM_ARRAY_TASK_ID": str(index)}
 
 
 # ── how many GPUs ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gpus(reading: _Reading, wanted: Mapping[str, Directive], *, asked: bool) -> None:
-    """GPUs in all, from whichever ways of saying so were used; they must agree."""
-    nodes, tasks = _nodes_and_tasks(reading, wanted)
-    said: dict[str, int] = {}
+def _gpus(job: _Job, wanted: Mapping[str, Directive], *, asked: bool) -> None:
+    """Set the total number of GPUs from the directives that name GPUs, which must agree."""
+    nodes, tasks = _nodes_and_tasks(job, wanted)
+    totals: dict[str, int] = {}
     kinds: dict[str, None] = {}
     for name, times in (("gpus", 1), ("gpus-per-node", nodes), ("gres", nodes), ("gpus-per-task", tasks)):
         if name not in wanted:
             continue
-        kind, count = _amount(reading, wanted[name])
+        kind, count = _amount(job, wanted[name])
         kinds |= {kind: None} if kind else {}
-        # A part for each of nobody knows how many nodes says nothing of a total that is known.
+        # A count per node does not bear on a known total where the number of nodes is unknown.
         if count and (times is not None or "gpus" not in wanted):
-            said[wanted[name].text] = count * (times or 1)
+            totals[wanted[name].text] = count * (times or 1)
         if name != "gres":
-            reading.env["SLURM_" + name.upper().replace("-", "_")] = str(count)
-    if len(set(said.values())) > 1 or len(kinds) > 1:
+            job.env["SLURM_" + name.upper().replace("-", "_")] = str(count)
+    if len(set(totals.values())) > 1 or len(kinds) > 1:
         hint = "do not agree: say it once" if len(kinds) < 2 else "a job's GPUs are of one kind: name one"
         where = next(iter(wanted.values())).where.rpartition(":")[0]
-        raise InputError("GPUs", ", ".join(f"{text} makes {count}" for text, count in said.items()), hint, where=where)
+        raise InputError(
+            "GPUs", ", ".join(f"{text} makes {count}" for text, count in totals.items()), hint, where=where
+        )
     if kinds:
-        reading.fields["kinds"] = list(kinds)
-    if said:
-        reading.fields["gpus"] = next(iter(said.values()))
+        job.fields["kinds"] = list(kinds)
+    if totals:
+        job.fields["gpus"] = next(iter(totals.values()))
     elif asked:
-        reading.notes.append("asks for no GPU, and gets 1: a job of Shoal holds at least one")
+        job.notes.append("asks for no GPU, and gets 1: a job of Shoal holds at least one")
 
 
-def _nodes_and_tasks(reading: _Reading, wanted: Mapping[str, Directive]) -> tuple[int | None, int]:
-    """How many nodes, if that can be told, and how many tasks."""
-    nodes = _nodes(reading, wanted["nodes"]) if "nodes" in wanted else None
+def _nodes_and_tasks(job: _Job, wanted: Mapping[str, Directive]) -> tuple[int | None, int]:
+    """The number of nodes, None where unknown, and of tasks."""
+    nodes = _nodes(job, wanted["nodes"]) if "nodes" in wanted else None
     tasks = wanted["ntasks"].count() if "ntasks" in wanted else None
     per_node = wanted["ntasks-per-node"].count() if "ntasks-per-node" in wanted else None
     for variable, number in (("SLURM_NTASKS", tasks), ("SLURM_NTASKS_PER_NODE", per_node)):
         if number is not None:
-            reading.env[variable] = str(number)
+            job.env[variable] = str(number)
     if nodes is None and tasks and per_node:
         nodes = -(-tasks // per_node)
     if (nodes or 1) > 1:
-        reading.notes.append(
+        job.notes.append(
             f"{nodes} nodes: counted for their GPUs; the cluster decides on how many nodes those are, and the script "
             "runs once on each of them (NODE_RANK says where)"
         )
     return nodes, tasks or (nodes or 1) * (per_node or 1)
 
 
-def _nodes(reading: _Reading, directive: Directive) -> int:
+def _nodes(job: _Job, directive: Directive) -> int:
     found = re.fullmatch(r"(\d+)(-\d*)?", directive.value)
     if found is None or int(found[1]) < 1:
         raise directive.error("must be a number of nodes, or two as in 2-4")
     if found[2] and found[2] != f"-{found[1]}":
-        reading.notes.append(f"{directive.text}: taken as {found[1]}; --min-gpus and --max-gpus make a job elastic")
+        job.notes.append(f"{directive.text}: taken as {found[1]}; --min-gpus and --max-gpus make a job elastic")
     return int(found[1])
 
 
-def _amount(reading: _Reading, directive: Directive) -> tuple[str | None, int]:
-    """A kind of GPU, if one is named, and a number: ``[KIND:]N``, or ``gpu[:KIND][:N]`` among the generic resources."""
+def _amount(job: _Job, directive: Directive) -> tuple[str | None, int]:
+    """The kind, if one is named, and the number of GPUs: ``[KIND:]N``, or ``gpu[:KIND][:N]`` in ``--gres``."""
     entries = [entry.removeprefix("gres/").split(":") for entry in directive.value.split(",")]
     if directive.name == "gres":
         others = [":".join(entry) for entry in entries if entry[0] != "gpu"]
         if others:
-            reading.notes.append(f"not applied: {', '.join(others)} of {directive.text}")
+            job.notes.append(f"not applied: {', '.join(others)} of {directive.text}")
         entries = [entry[1:] for entry in entries if entry[0] == "gpu"]
         if not entries:
             return None, 0
@@ -337,35 +339,35 @@ def _amount(reading: _Reading, directive: Directive) -> tuple[str | None, int]:
     return entry[0] if entry else None, count
 
 
-# ── what Slurm would have done besides ───────────────────────────────────────────────────────────────────────────
+# ── differences from Slurm ───────────────────────────────────────────────────────────────────────────
 
 
-def _limit(reading: _Reading, wanted: Mapping[str, Directive], given: Mapping[str, Any]) -> None:
-    """A time limit is the best guess at a job's length where nobody says better, and nothing is killed for it."""
-    if reading.limit_seconds is None:
+def _limit(job: _Job, wanted: Mapping[str, Directive], given: Mapping[str, Any]) -> None:
+    """Take a time limit as the estimate of a job's length where none is given; no job is killed for it."""
+    if job.limit_seconds is None:
         return
     text = wanted["time"].text
     if "work" in given or "model" in given:
-        reading.notes.append(f"not applied: {text}: no job is stopped for the time it takes")
+        job.notes.append(f"not applied: {text}: no job is stopped for the time it takes")
         return
-    reading.fields["work"] = reading.limit_seconds
-    seconds = f"{reading.limit_seconds:,.0f} s"
-    reading.notes.append(f"{text}: no limit, but for want of --work the estimate of how long it will run ({seconds})")
+    job.fields["work"] = job.limit_seconds
+    seconds = f"{job.limit_seconds:,.0f} s"
+    job.notes.append(f"{text}: no limit, but for want of --work the estimate of how long it will run ({seconds})")
 
 
-def _what_is_missing(text: str, env: Mapping[str, str], notes: list[str]) -> None:
-    """Name the variables and programs of Slurm that the script uses and will not find."""
+def _note_missing(text: str, env: Mapping[str, str], notes: list[str]) -> None:
+    """Add notes on variables and programs of Slurm that the script uses and will not find."""
     lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if not line.lstrip().startswith("#")]
     unset = {name: None for _, line in lines for name in _VARIABLE.findall(line) if name not in env}
     if unset:
-        listed = ", ".join(f"{name} (but {_LIKE[name]} is)" if name in _LIKE else name for name in unset)
+        listed = ", ".join(f"{name} (but {_INSTEAD[name]} is)" if name in _INSTEAD else name for name in unset)
         notes.append(f"will not be set: {listed}")
     for number, line in lines:
         if found := _CALL.search(line):
             notes.append(f"line {number} calls {found[1]}, which a node may not have: start the program itself")
 
 
-_APPLIED: dict[str, Callable[[_Reading, Directive], None]] = {
+_APPLIED: dict[str, Callable[[_Job, Directive], None]] = {
     "job-name": _name,
     "time": _time,
     "chdir": _chdir,
@@ -374,10 +376,10 @@ _APPLIED: dict[str, Callable[[_Reading, Directive], None]] = {
     "constraint": _constraint,
     "signal": _signal,
     "requeue": _requeue,
-    "no-requeue": _no_requeue,
+    "no-requeue": _note("a job that was stopped or crashed is started again"),
     "array": _array_option,
-    "output": _output,
-    "error": _output,
+    "output": _LOGGED,
+    "error": _LOGGED,
     "cpus-per-task": _cpus,
 }
 _COUNTED = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "nodes", "ntasks", "ntasks-per-node")

@@ -1,4 +1,4 @@
-"""Search files: one search over hyper-parameters as YAML, read into its scheduler, its trials' settings and its jobs.
+"""Search files: one search over hyper-parameters as YAML, read into its searcher, its trials' settings and its jobs.
 
 The file::
 
@@ -12,45 +12,97 @@ The file::
       gpus: 1
       max_gpus: 4                           # how wide a promoted trial's gang may become
 
-What is wrong with it is an ``InputError`` with the field, the value, the way out and the line.
+Errors name the line, the field, the value and the way out.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from msgspec.structs import replace
+from msgspec import Meta, Struct, structs
 
+from shoal.core.decoding import convert, hint
 from shoal.core.errors import InputError, nearest
 from shoal.hpo.live_search import Leg
 from shoal.hpo.optuna_study import OptunaSearcher
 from shoal.hpo.parameters import Categorical, Interval, Range, Setting, Value, crossed, drawn
 from shoal.hpo.registry import SEARCHERS, parse_search
 from shoal.hpo.search import Searcher, Trial
-from shoal.jobspec.job_file import lines_of, number_of, placed, submission, text_of, with_numbers
+from shoal.jobspec.job_file import job_fields, submission
 from shoal.jobspec.sbatch import as_name
+from shoal.jobspec.yaml_file import lines_of, place, read_text, yaml_errors
 from shoal.wire.messages import Submission
 
-_FIELDS = ("app", "scheduler", "parameters", "folder", "job")
-_OWN = ("trial", "leg", "since", "until", "folder")
-"""Names that stand for something of the leg rather than of the search."""
+_RESERVED = ("trial", "leg", "since", "until", "folder")
+"""Names in braces that stand for values of the leg."""
 
 _MOST_TRIALS = 10_000
 _MOST_LETTERS = 48
-"""Of an app's name: its jobs are named for it, with the trial and the leg."""
+"""Longest name of an app: its jobs' names add the trial and the leg."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_APP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 _BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SCIENTIFIC = re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+")
+
+# ── what the file holds ───────────────────────────────────────────────────────────────────────────────────────────
+
+_App: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=rf"^[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{_MOST_LETTERS - 1}}}\Z",
+        extra=hint(
+            f"must be letters, digits, `_`, `.` or `-`, beginning with a letter or digit, at most {_MOST_LETTERS}"
+        ),
+    ),
+]
+_Name: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z",
+        extra=hint("a parameter's name is letters, digits and `_`, not beginning with a digit"),
+    ),
+]
+_Value: TypeAlias = Annotated[Value, Meta(extra=hint("must be a number, a text, or true or false"))]
+_Values: TypeAlias = Annotated[list[_Value], Meta(min_length=1, extra=hint("must be a list of values"))]
+_Finite: TypeAlias = Annotated[float, Meta(ge=-1e300, le=1e300, extra=hint("must be a finite number"))]
+_Ends: TypeAlias = Annotated[
+    tuple[_Finite, _Finite], Meta(extra=hint("must be [LOW, HIGH], two numbers, the lower first"))
+]
+_Settings: TypeAlias = Annotated[
+    list[Annotated[dict[_Name, _Value], Meta(min_length=1)]], Meta(min_length=1, max_length=_MOST_TRIALS)
+]
+
+
+class _Document(Struct, forbid_unknown_fields=True, frozen=True):
+    scheduler: Annotated[str, Meta(extra=hint("must be text, e.g. halving:eta=2"))]
+    parameters: Any
+    job: Annotated[dict[str, Any], Meta(extra=hint("must be a job, as in a job file"))]
+    app: _App | None = None
+    folder: Annotated[str, Meta(extra=hint("must be the path of a folder that all nodes share"))] | None = None
+
+
+class _Grid(Struct, forbid_unknown_fields=True, frozen=True):
+    grid: Annotated[dict[_Name, _Values], Meta(min_length=1)]
+
+
+class _RangeFields(Struct, forbid_unknown_fields=True, frozen=True):
+    uniform: _Ends | None = None
+    log: _Ends | None = None
+    choice: _Values | None = None
+
+
+class _Draw(Struct, forbid_unknown_fields=True, frozen=True):
+    draw: Annotated[dict[_Name, _RangeFields], Meta(min_length=1)]
+    count: Annotated[int, Meta(ge=1, le=_MOST_TRIALS)]
+    seed: Annotated[int, Meta(ge=0)] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SearchFile:
-    """A search as it was written down; ``setting`` is what a trial is trained with, ``job`` the job of a leg."""
+    """A search; ``setting(trial)`` are a trial's hyper-parameters, ``job(leg)`` is the job of a leg."""
 
     app: str
     scheduler: str
@@ -64,22 +116,22 @@ class SearchFile:
 
     @property
     def gpus(self) -> int:
-        """The gang of a first leg."""
+        """GPUs of a first leg."""
         gpus: int = self.fields.get("gpus", 1)
         return gpus
 
     @property
     def most_gpus(self) -> int:
-        """The widest gang a promoted trial may have."""
+        """The most GPUs a promoted trial may have."""
         return max(self.fields.get("max_gpus") or self.gpus, self.gpus)
 
     def folder_of(self, trial: int) -> Path | None:
-        """Where a trial's checkpoints are to be."""
+        """The folder for a trial's checkpoints; None where the search names none."""
         return None if self.folder is None else self.folder / f"trial-{trial}"
 
     def job(self, leg: Leg) -> Submission:
-        """What to submit for a leg of a trial."""
-        gpus, folder = self._gang(leg.wider), self.folder_of(leg.trial)
+        """The submission for a leg of a trial."""
+        gpus, folder = min(self.gpus * leg.wider, self.most_gpus), self.folder_of(leg.trial)
         named: dict[str, Value] = {
             **self.setting(leg.trial),
             "trial": leg.trial,
@@ -100,65 +152,61 @@ class SearchFile:
         made = submission(fields, where=self.where, lines=self.lines)
         if made.work is None:
             return made
-        # Without a model work is seconds on the gang asked for, so a wider one has less.
+        # Without a model, work is seconds on the requested gang, so a wider gang has less.
         narrower = 1.0 if made.model is not None else self.gpus / gpus
-        return replace(made, work=made.work * (leg.until - leg.since) * narrower)
-
-    def _gang(self, wider: int) -> int:
-        return min(self.gpus * wider, self.most_gpus)
+        return structs.replace(made, work=made.work * (leg.until - leg.since) * narrower)
 
 
 def read_search(path: Path, *, folder: Path) -> SearchFile:
-    """The search a file describes; its jobs run in ``folder`` where it names no other."""
-    document, lines, job_lines = _document(path)
-
-    def place(name: str) -> str:
-        return placed(str(path), name, lines)
-
-    for name in map(str, document):
-        if name not in _FIELDS:
-            raise InputError("field", name, nearest(name, _FIELDS), where=place(name))
-    for name in ("scheduler", "parameters", "job"):
-        if document.get(name) is None:
-            raise InputError(name, None, f"is missing; a search has {', '.join(_FIELDS)}", where=str(path))
-    app = document.get("app", as_name(path.stem)[:_MOST_LETTERS])
-    if not isinstance(app, str) or not _APP.fullmatch(app) or len(app) > _MOST_LETTERS:
-        hint = f"must be letters, digits, `_`, `.` or `-`, beginning with a letter or digit, at most {_MOST_LETTERS}"
-        raise InputError("app", app, hint, where=place("app"))
-    space = _space(document["parameters"], place("parameters"))
-    searcher = _searcher(document["scheduler"], space, place("scheduler"))
-    found = SearchFile(
-        app=app,
-        scheduler=document["scheduler"],
-        searcher=searcher,
-        trials=len(space.settings),
-        setting=space.asked_of(searcher) if isinstance(searcher, OptunaSearcher) else space.settings.__getitem__,
-        fields=_job_fields(document["job"], folder, str(path), job_lines),
-        folder=_folder(document.get("folder"), folder, place("folder")),
-        where=str(path),
-        lines=job_lines,
-    )
-    _check(found, space, place)
+    """Read a search file; its jobs run in ``folder`` unless it names another."""
+    data, lines, job_lines = _yaml(path)
+    with _located(str(path), lines):
+        document = convert(data, _Document)
+        space = _space(document.parameters)
+        searcher = _searcher(document.scheduler, space)
+        found = SearchFile(
+            app=document.app or as_name(path.stem)[:_MOST_LETTERS],
+            scheduler=document.scheduler,
+            searcher=searcher,
+            trials=len(space.settings),
+            setting=space.setting_of(searcher),
+            fields=_job_fields(document.job, folder, str(path), job_lines),
+            folder=None if document.folder is None else folder / document.folder,
+            where=str(path),
+            lines=job_lines,
+        )
+        _check_braces(found, space)
+        _check_job(found)
+    if not isinstance(searcher, OptunaSearcher):
+        for trial in range(found.trials):
+            found.job(Leg(trial, 1, 0.0, 1.0, 1))
     return found
 
 
-def _document(path: Path) -> tuple[dict[str, Any], dict[str, int], dict[str, int]]:
-    """What the file says, the line of each of its fields, and of each field of its job."""
+def _yaml(path: Path) -> tuple[dict[str, Any], dict[str, int], dict[str, int]]:
+    """The file's data, the line of each of its fields, and of each field of its job."""
     import yaml
 
-    try:
-        loader = yaml.SafeLoader(text_of(path))
+    with yaml_errors(path, "a search file"):
+        loader = yaml.SafeLoader(read_text(path))
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
             raise InputError("file", str(path), "must hold one search, as fields and values")
         lines = lines_of(root)
         job_lines = next((lines_of(value) for key, value in root.value if key.value == "job"), {})
         return loader.construct_document(root), lines, job_lines
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise InputError("file", str(path), f"is not a search file: {line}{error.problem}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError("file", str(path), f"is not a search file: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def _located(where: str, lines: Mapping[str, int]) -> Iterator[None]:
+    """Add the file and the line to errors that have none."""
+    try:
+        yield
+    except InputError as error:
+        if error.where:
+            raise
+        field = "scheduler" if error.field.startswith(("search ", "trials")) else error.field
+        raise InputError(error.field, error.value, error.hint, where=place(where, field, lines)) from error
 
 
 # ── what is searched over ─────────────────────────────────────────────────────────────────────────────────────────
@@ -166,190 +214,133 @@ def _document(path: Path) -> tuple[dict[str, Any], dict[str, int], dict[str, int
 
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """The settings of all trials; ``ranges`` are what they were drawn from, where they were."""
+    """The settings of all trials; ``ranges`` is what they were drawn from, None where they were written out."""
 
     settings: tuple[Setting, ...]
     names: tuple[str, ...]
     ranges: Mapping[str, Range] | None = None
     seed: int = 0
 
-    def asked_of(self, searcher: OptunaSearcher) -> Callable[[int], Setting]:
-        """What a study suggests for its trials."""
+    def setting_of(self, searcher: Searcher) -> Callable[[int], Setting]:
+        """A trial's setting by its number: as an Optuna study suggests it, else as written or drawn."""
+        if not isinstance(searcher, OptunaSearcher):
+            return self.settings.__getitem__
         ranges = self.ranges or {}
         return lambda trial: {name: within.ask(name, searcher.asked[trial]) for name, within in ranges.items()}
 
 
-def _space(given: object, where: str) -> _Space:
-    if isinstance(given, list) and given:
-        return _listed(given, where)
+def _space(given: object) -> _Space:
+    given = _with_numbers(given)
     if isinstance(given, dict) and "grid" in given:
-        _only(given, ("grid",), where)
-        grid = {name: _values(f"parameters.grid.{name}", v, where) for name, v in _names(given["grid"], where).items()}
-        _fewer(prod(map(len, grid.values())), where)
-        return _Space(crossed(grid), tuple(grid))
+        grid = convert(given, _Grid, under="parameters")
+        trials = prod(map(len, grid.grid.values()))
+        if trials > _MOST_TRIALS:
+            raise InputError("parameters", trials, f"makes more than {_MOST_TRIALS:,} trials")
+        return _Space(crossed(grid.grid), _unreserved(grid.grid))
     if isinstance(given, dict) and "draw" in given:
-        _only(given, ("draw", "count", "seed"), where)
-        ranges = {name: _range(name, within, where) for name, within in _names(given["draw"], where).items()}
-        count, seed = _whole("count", given.get("count"), 1, where), _whole("seed", given.get("seed", 0), 0, where)
-        _fewer(count, where)
-        return _Space(drawn(ranges, count, seed), tuple(ranges), ranges, seed)
-    hint = "must be a list of settings, {grid: {NAME: [VALUE, …]}} or {draw: {NAME: RANGE}, count: N}"
-    raise InputError("parameters", given, hint, where=where)
+        draw = convert(given, _Draw, under="parameters")
+        ranges = {name: _range(name, fields) for name, fields in draw.draw.items()}
+        return _Space(drawn(ranges, draw.count, draw.seed), _unreserved(ranges), ranges, draw.seed)
+    if isinstance(given, list) and given:
+        settings: list[dict[str, Value]] = convert(given, _Settings, under="parameters")
+        names = _unreserved(settings[0])
+        for number, setting in enumerate(settings):
+            if set(setting) != set(names):
+                text = f"must set what the first does: {', '.join(names)}"
+                raise InputError(f"parameters[{number}]", ", ".join(setting), text)
+        return _Space(tuple(settings), names)
+    text = "must be a list of settings, {grid: {NAME: [VALUE, …]}} or {draw: {NAME: RANGE}, count: N}"
+    raise InputError("parameters", given, text)
 
 
-def _listed(given: Sequence[object], where: str) -> _Space:
-    _fewer(len(given), where)
-    settings = [_names(each, where) for each in given]
-    names = tuple(settings[0])
-    for number, setting in enumerate(settings):
-        if set(setting) != set(names):
-            hint = f"must set what the first does: {', '.join(names)}"
-            raise InputError(f"parameters[{number}]", ", ".join(setting), hint, where=where)
-        for name, value in setting.items():
-            setting[name] = _value(f"parameters[{number}].{name}", value, where)
-    return _Space(tuple(settings), names)
+def _with_numbers(data: Any) -> Any:
+    """The same, with 1e-3, which is text to YAML, as a number."""
+    if isinstance(data, str) and _SCIENTIFIC.fullmatch(data):
+        return float(data)
+    if isinstance(data, dict):
+        return {key: _with_numbers(value) for key, value in data.items()}
+    return [_with_numbers(item) for item in data] if isinstance(data, list) else data
 
 
-def _names(given: object, where: str) -> dict[str, Any]:
-    """Parameters by name, none of them with a name that stands for something else."""
-    if not isinstance(given, dict) or not given:
-        raise InputError("parameters", given, "must name at least one parameter, as fields and values", where=where)
-    for name in given:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            hint = "a parameter's name is letters, digits and `_`, not beginning with a digit"
-            raise InputError("parameters", name, hint, where=where)
-        if name in _OWN:
-            raise InputError("parameters", name, f"{{{name}}} is the search's own; name it otherwise", where=where)
-    return dict(given)
+def _unreserved(names: Mapping[str, object]) -> tuple[str, ...]:
+    for name in names:
+        if name in _RESERVED:
+            raise InputError("parameters", name, f"{{{name}}} is the search's own; name it otherwise")
+    return tuple(names)
 
 
-def _only(given: Mapping[Any, Any], known: Sequence[str], where: str) -> None:
-    for name in map(str, given):
-        if name not in known:
-            raise InputError("parameters, field", name, nearest(name, known), where=where)
-
-
-def _value(field: str, value: object, where: str) -> Value:
-    if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
-        return float(value)  # to YAML 1e-3 is a word
-    if isinstance(value, str | int | float | bool):
-        return value
-    raise InputError(field, value, "must be a number, a text, or true or false", where=where)
-
-
-def _values(field: str, given: object, where: str) -> tuple[Value, ...]:
-    if not isinstance(given, list) or not given:
-        raise InputError(field, given, "must be a list of values", where=where)
-    return tuple(_value(field, value, where) for value in given)
-
-
-def _range(name: str, given: object, where: str) -> Range:
+def _range(name: str, fields: _RangeFields) -> Range:
     field = f"parameters.draw.{name}"
-    if not isinstance(given, dict) or len(given) != 1 or next(iter(given)) not in ("uniform", "log", "choice"):
-        hint = "must be {uniform: [LOW, HIGH]}, {log: [LOW, HIGH]} or {choice: [VALUE, …]}"
-        raise InputError(field, given, hint, where=where)
-    (how, within), *_ = given.items()
+    chosen = {how: within for how, within in structs.asdict(fields).items() if within is not None}
+    if len(chosen) != 1:
+        text = "must be {uniform: [LOW, HIGH]}, {log: [LOW, HIGH]} or {choice: [VALUE, …]}"
+        raise InputError(field, chosen, text)
+    ((how, within),) = chosen.items()
     if how == "choice":
-        return Categorical(_values(field, within, where))
-    given_ends = map(number_of, within) if isinstance(within, list) else ()
-    ends = [float(end) for end in given_ends if isinstance(end, int | float) and isfinite(end)]
-    if len(ends) != 2 or not ends[0] < ends[1]:
-        raise InputError(f"{field}.{how}", within, "must be [LOW, HIGH], two numbers, the lower first", where=where)
-    if how == "log" and ends[0] <= 0:
-        raise InputError(f"{field}.{how}", within, "must begin above 0, as logarithms do", where=where)
-    return Interval(ends[0], ends[1], how == "log")
+        return Categorical(tuple(within))
+    low, high = within
+    if not low < high:
+        raise InputError(f"{field}.{how}", [low, high], "must be [LOW, HIGH], two numbers, the lower first")
+    if how == "log" and low <= 0:
+        raise InputError(f"{field}.{how}", [low, high], "must begin above 0, as logarithms do")
+    return Interval(low, high, how == "log")
 
 
-def _whole(name: str, given: object, least: int, where: str) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or given < least:
-        raise InputError(f"parameters.{name}", given, f"must be a whole number of at least {least}", where=where)
-    return given
-
-
-def _fewer(count: int, where: str) -> None:
-    if count > _MOST_TRIALS:
-        raise InputError("parameters", count, f"makes more than {_MOST_TRIALS:,} trials", where=where)
-
-
-def _searcher(spec: object, space: _Space, where: str) -> Searcher:
-    if not isinstance(spec, str):
-        raise InputError("scheduler", spec, "must be text, e.g. halving:eta=2", where=where)
+def _searcher(spec: str, space: _Space) -> Searcher:
     name, _, options = spec.partition(":")
     if name not in SEARCHERS and name != "optuna":
-        raise InputError("scheduler", name, nearest(name, [*SEARCHERS, "optuna"]), where=where)
-    if name == "optuna" and space.ranges is None:
-        hint = "chooses settings itself: give it parameters as {draw: {NAME: RANGE}, count: N}"
-        raise InputError("scheduler", spec, hint, where=where)
-    try:
-        if name == "optuna":
-            return OptunaSearcher.parse(options, space.seed)
-        searcher = parse_search(spec)
-        searcher.ahead((Trial(),) * len(space.settings))  # one that cannot try so many says so now
-    except InputError as error:
-        raise InputError(error.field, error.value, error.hint, where=where) from error
+        raise InputError("scheduler", name, nearest(name, [*SEARCHERS, "optuna"]))
+    if name == "optuna":
+        if space.ranges is None:
+            text = "chooses settings itself: give it parameters as {draw: {NAME: RANGE}, count: N}"
+            raise InputError("scheduler", spec, text)
+        return OptunaSearcher.parse(options, space.seed)
+    searcher = parse_search(spec)
+    searcher.ahead((Trial(),) * len(space.settings))  # raises where it cannot take this many trials
     return searcher
 
 
 # ── its jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _job_fields(given: object, folder: Path, where: str, lines: Mapping[str, int]) -> dict[str, Any]:
-    """The fields of the job, checked as a job file's are, with nothing filled in yet."""
-    if not isinstance(given, dict):
-        raise InputError("job", given, "must be a job, as in a job file", where=where)
-    for name in map(str, given):
-        at = placed(where, name, lines)
-        if name in ("app", "ahead", "key"):
-            raise InputError(f"job.{name}", given[name], "is the search's own; leave it out", where=at)
-        if name not in Submission.__struct_fields__:
-            raise InputError("field", name, nearest(name, Submission.__struct_fields__), where=at)
-    fields = {"workdir": str(folder), **with_numbers(given)}
-    if isinstance(fields["workdir"], str):
-        fields["workdir"] = str(folder / fields["workdir"])
+def _job_fields(given: Mapping[str, Any], folder: Path, where: str, lines: Mapping[str, int]) -> dict[str, Any]:
+    """The job's fields, checked as in a job file, with the braces not filled in yet."""
+    for name in ("app", "ahead", "key"):
+        if name in given:
+            text = "is the search's own; leave it out"
+            raise InputError(f"job.{name}", given[name], text, where=place(where, name, lines))
+    fields = job_fields(given, folder)
     submission(fields, where=where, lines=lines)
     return fields
 
 
-def _folder(given: object, folder: Path, where: str) -> Path | None:
-    if given is None or isinstance(given, str):
-        return None if given is None else folder / given
-    raise InputError("folder", given, "must be the path of a folder that all nodes share", where=where)
-
-
-def _check(search: SearchFile, space: _Space, place: Callable[[str], str]) -> None:
-    """What only shows when all is put together."""
-    fields, lines = search.fields, search.lines
-    texts = {"command": fields["command"], "env": list(fields.get("env", {}).values())}
-    used = {
-        (name, found[1])
-        for name, words in texts.items()
-        for word in words
-        for found in _BRACES.finditer(word)
-        if found[1] is not None
-    }
-    known = {*space.names, *(_OWN if search.folder is not None else _OWN[:-1])}
-    for field, name in sorted(used):
-        if name not in known:
-            missing = "needs a `folder` for checkpoints" if name == "folder" else nearest(name, known)
-            hint = f"{missing}; write {{{{{name}}}}} for the braces themselves"
-            raise InputError(f"job.{field}", f"{{{name}}}", hint, where=placed(search.where, field, lines))
+def _check_braces(search: SearchFile, space: _Space) -> None:
+    """Every name in braces must be known, and every parameter used."""
+    texts = {"command": search.fields["command"], "env": search.fields.get("env", {}).values()}
+    used = {(field, found[1]) for field, words in texts.items() for word in words for found in _BRACES.finditer(word)}
+    known = {*space.names, *(_RESERVED if search.folder is not None else _RESERVED[:-1])}
+    for field, name in sorted((field, name) for field, name in used if name is not None and name not in known):
+        missing = "needs a `folder` for checkpoints" if name == "folder" else nearest(name, known)
+        text = f"{missing}; write {{{{{name}}}}} for the braces themselves"
+        raise InputError(f"job.{field}", f"{{{name}}}", text, where=place(search.where, field, search.lines))
     for name in space.names:
         if name not in {used_name for _, used_name in used}:
-            hint = f"is used nowhere: write {{{name}}} in the job's command or env"
-            raise InputError("parameters", name, hint, where=place("parameters"))
+            raise InputError("parameters", name, f"is used nowhere: write {{{name}}} in the job's command or env")
+
+
+def _check_job(search: SearchFile) -> None:
+    fields = search.fields
     if search.searcher.marks and fields.get("work") is None:
-        hint = f"is missing: {search.scheduler.partition(':')[0]} looks at trials on the way, as parts of their work"
-        raise InputError("job.work", None, hint, where=place("job"))
+        name = search.scheduler.partition(":")[0]
+        raise InputError("job.work", None, f"is missing: {name} looks at trials on the way, as parts of their work")
     if fields.get("max_gpus") is not None and fields["max_gpus"] < search.gpus:
-        hint, at = f"is below the gang of a first leg, {search.gpus}", placed(search.where, "max_gpus", lines)
-        raise InputError("job.max_gpus", fields["max_gpus"], hint, where=at)
-    if not isinstance(search.searcher, OptunaSearcher):
-        for trial in range(search.trials):
-            search.job(Leg(trial, 1, 0.0, 1.0, 1))
+        where = place(search.where, "max_gpus", search.lines)
+        text = f"is below the gang of a first leg, {search.gpus}"
+        raise InputError("job.max_gpus", fields["max_gpus"], text, where=where)
 
 
 def _filled(text: str, named: Mapping[str, Value]) -> str:
-    """The text with what stands in braces filled in; doubled braces are single ones."""
+    """The text with names in braces replaced by their values; doubled braces become single ones."""
 
     def word(found: re.Match[str]) -> str:
         return found[0][0] if found[1] is None else in_words(named[found[1]])
@@ -358,5 +349,5 @@ def _filled(text: str, named: Mapping[str, Value]) -> str:
 
 
 def in_words(value: Value) -> str:
-    """A parameter's value as a command gets it: true and false as YAML has them."""
+    """A parameter's value as text in a command: true and false as in YAML."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -66,7 +66,7 @@ class _App:
         row, leg = self.rows[trial], self.search.trials[trial]
         at = leg.until if progress >= job.work else leg.since + (leg.until - leg.since) * progress / job.work
         floor, pace = row.loss or 0.0, row.pace or 0.0
-        self.search.hear(trial, at, floor + (1.0 - floor) / (1.0 + pace * at))
+        self.search.record(trial, at, floor + (1.0 - floor) / (1.0 + pace * at))
 
     def marks(self, trial: int, job: Job) -> tuple[float, ...]:
         """The progress of a trial's job at which the app wants to hear of it."""
@@ -125,7 +125,7 @@ class Searches:
                 jobs.append(row)
                 specs.append(declare(row, speeds[row.id]))
             elif (app := apps.pop(row.app or "", None)) is not None:
-                for order in app.search.ask():
+                for order in app.search.next_orders():
                     job = _leg(app.rows[order.trial], app.search.trials[order.trial], 1, row.submitted)
                     jobs.append(job)
                     specs.append(app.spec(order.trial, job, declare))
@@ -162,7 +162,7 @@ class Searches:
         if isinstance(event, JobCrashed):
             if not event.blamed or event.retry_in > 0:
                 return None
-            app.search.lose(trial)  # it crashed too often, and is not tried again
+            app.search.drop(trial)  # it crashed too often, and is not tried again
         elif isinstance(event, JobCompleted) or event.done in self.marks[job.id]:
             app.tell(trial, job, event.done)
         else:
@@ -181,7 +181,7 @@ class Searches:
 
     def _ask(self, app: _App) -> Iterator[Event]:
         """What the app does now, as events."""
-        for order in app.search.ask():
+        for order in app.search.next_orders():
             trial = order.trial
             if isinstance(order, Train):
                 job = _leg(app.rows[trial], app.search.trials[trial], order.wider, self.world.now)

@@ -88,7 +88,7 @@ class Study:
     def begin(self, now: Seconds) -> list[tuple[Job, float]]:
         """The jobs of the trials that it begins now, each with its true speed; trials begin in their order."""
         begun = []
-        for order in self.search.ask():
+        for order in self.search.next_orders():
             asked = self.searcher.asked[order.trial]
             chosen = {name: asked.suggest_float(name, *r, log=name != "momentum") for name, r in SPACE.items()}
             self.settings.append(chosen)
@@ -102,7 +102,7 @@ class Study:
     def hear(self, event: JobCompleted) -> None:
         """A trial was trained to its end. Jobs come in the order of the trials, so they have the same numbers."""
         self.ended[event.job] = event.at
-        self.search.hear(event.job, 1.0, -accuracy(self.settings[event.job]))
+        self.search.record(event.job, 1.0, -accuracy(self.settings[event.job]))
 
 
 @dataclass(slots=True)
