@@ -13,11 +13,11 @@ from shoal.core.job import ADAPTIVE, BatchLimits, BatchSetting
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
+from shoal.perf.batch_tuner import TICK
 from shoal.perf.catalog import catalog
 from shoal.perf.goodput import best, efficiency
 from shoal.perf.profile import ScalingProfile
 from shoal.sim.backend import SimBackend
-from shoal.sim.batch_tuner import TICK
 from shoal.sim.job_run import JobStart
 from shoal.sim.truth import RestartCost, Truth
 from shoal.testing.builders import SimulationLog, job, simulate

@@ -34,7 +34,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import MOST_CRASHES, retry_after
 from shoal.core.topology import Placement
 from shoal.core.units import JobId, Seconds
-from shoal.sim.batch_tuner import TICK
+from shoal.perf.batch_tuner import TICK
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 from shoal.sim.job_run import JobRun, JobStart
 from shoal.sim.measurement import PLAIN, Agents, Habits, TickResult

@@ -6,7 +6,7 @@ from shoal.core.goodput import GoodputReport
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
-from shoal.sim.batch_tuner import SimulatedTuner
+from shoal.perf.batch_tuner import BatchTuner
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class JobRun:
     finished: bool = False
     resumes: bool = False
     marks_at: int = 0
-    tuner: SimulatedTuner | None = None
+    tuner: BatchTuner | None = None
     adapts: bool = False
     noise: float = 0.0
     report: GoodputReport | None = None

@@ -14,9 +14,9 @@ import numpy as np
 from shoal.core.job import BatchLimits, JobSpec
 from shoal.core.topology import Locality
 from shoal.core.units import Seconds
+from shoal.perf.batch_tuner import Allocation, BatchTuner, KindProbe, Reading, Update
 from shoal.perf.measured_profile import QUIETEST
 from shoal.perf.profile import StepSeconds
-from shoal.sim.batch_tuner import Allocation, SimulatedTuner, Tried
 from shoal.sim.job_run import JobRun
 from shoal.sim.truth import Truth, Tunable
 
@@ -61,21 +61,19 @@ class Agents:
         profile = self.truth.tunable(job)
         run.adapts = spec.limits is not None and profile is not None
         if run.tuner is None and spec.limits is not None and profile is not None:
-            tried = self._tried(spec, spec.limits, profile)
-            run.tuner = (
-                SimulatedTuner(spec.limits, tried, self.habits.probe)
-                if run.report is None
-                else SimulatedTuner.of(run.report, spec.limits, tried, self.habits.probe)
-            )
+            probes = self._probes(spec, spec.limits, profile)
+            run.tuner = BatchTuner(spec.limits, probes, self.habits.probe, noisy=self.spread > 0.0)
+            if run.report is not None:
+                run.tuner.resume(run.report)
 
-    def _tried(self, spec: JobSpec, limits: BatchLimits, profile: Tunable) -> Mapping[str, Tried]:
-        found: dict[str, Tried] = {}
+    def _probes(self, spec: JobSpec, limits: BatchLimits, profile: Tunable) -> Mapping[str, KindProbe]:
+        found: dict[str, KindProbe] = {}
         for kind in self.truth.topology.kinds:
             most = profile.most_local(kind)
             local = min(limits.initial, most)
             taken = profile.step(kind, (1,), Locality.SAME_NODE, local) if most else None
             if taken is not None and (spec.kinds is None or kind in spec.kinds):
-                found[kind] = Tried(local / taken.passing, most)
+                found[kind] = KindProbe(local / taken.passing, most)
         return found
 
     def seat(self, run: JobRun) -> None:
@@ -84,9 +82,9 @@ class Agents:
         assert run.placement is not None
         topology, placement = self.truth.topology, run.placement
         kind = topology.kinds[topology.kind_of(placement)]
-        if kind in run.tuner.tried:
+        if kind in run.tuner.probes:
             nodes = len(placement.seats)
-            run.tuner.seat(Allocation(kind, placement.gpus, nodes, topology.locality(placement)))
+            run.tuner.allocate(Allocation(kind, placement.gpus, nodes, topology.locality(placement)))
         else:
             run.adapts = False  # it cannot run there, whatever the batch size
 
@@ -95,7 +93,7 @@ class Agents:
         tuner, profile, taken = run.tuner, self.truth.tunable(job), self._step(job, run, partner)
         if tuner is None or profile is None or taken is None or not tuner.local:
             return 0.0
-        batch = run.batch_size = tuner.batch_size
+        batch = run.batch_size = tuner.batch.size
         run.noise = self._noise(job, profile, run.done, batch)
         worth = (run.noise + profile.initial_batch) / (run.noise + batch)
         return batch / (taken.step + tuner.accumulation * taken.passing) * worth
@@ -110,27 +108,21 @@ class Agents:
         return profile.noise_scale(min(done / self.truth.jobs[job].work, 1.0), batch)
 
     def tick(self, job: int, run: JobRun, partner: int | None, now: Seconds) -> TickResult:
-        """The agent looks up from its training: what it sees, and what it makes of it."""
-        news = self._looked(job, run, partner, now)
-        assert run.tuner is not None
-        return TickResult.PACE if run.tuner.probed() and news is TickResult.NONE else news
-
-    def _looked(self, job: int, run: JobRun, partner: int | None, now: Seconds) -> TickResult:
+        """Let the job's tuner measure and choose; returns how far that matters."""
         tuner, profile = run.tuner, self.truth.tunable(job)
         assert tuner is not None
         assert profile is not None
-        noise = self._noise(job, profile, run.progress(now), tuner.batch_size)
+        batch = tuner.batch.size
+        noise = self._noise(job, profile, run.progress(now), batch)
         drifted = noise != run.noise
-        raised, learned = tuner.widened, False
-        if self.spread or not tuner.knows():
-            taken = self._step(job, run, partner)
-            if taken is not None:
-                learned = tuner.time(StepSeconds(self._seen(taken.passing), self._seen(taken.step)))
-        moved = tuner.read(QUIETEST if self.habits.blind else self._seen(noise), smooth=self.spread > 0.0)
-        if not learned and not moved:
-            return TickResult.PACE if drifted else TickResult.NONE
-        tuner.rechoose(refitted=learned)
-        return TickResult.LOUD if raised else TickResult.REPORT
+        taken = self._step(job, run, partner) if tuner.noisy or not tuner.timed else None
+        times = None if taken is None else StepSeconds(self._seen(taken.passing), self._seen(taken.step))
+        reading = Reading(tuner.local, batch, times, QUIETEST if self.habits.blind else self._seen(noise))
+        update = tuner.update(reading)
+        probing = tuner.try_neighbour()
+        if update is Update.NONE:
+            return TickResult.PACE if drifted or probing else TickResult.NONE
+        return TickResult.LOUD if update is Update.LOUD else TickResult.REPORT
 
     def _seen(self, true: float) -> float:
         return true * math.exp(self.spread * self.chance.standard_normal()) if self.spread else true

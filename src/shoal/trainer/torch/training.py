@@ -98,7 +98,7 @@ class Training:
         self._save(wait=True)
         self._watch.agreement.settle()
         self._done = float(count * self._size)
-        self._tell(last=True)
+        self._tell()
         self._session.close()
 
     def batches(self, loader: Any) -> Iterator[Any]:
@@ -177,7 +177,7 @@ class Training:
         if adapting.choosing:
             self._most_local = limits.most_local
             self._set(limits.initial if self._adapted is None else self._batch.size)
-            first = adapting.first(self._batch) if self._place.rank == 0 else None
+            first = adapting.first() if self._place.rank == 0 else None
             self._batch, self._most_local = self._watch.agreement.choose(first)
 
     def _set(self, size: int) -> None:
@@ -236,7 +236,7 @@ class Training:
         self._save(wait=asked or due is Due.LEAVE)
         if due is Due.LEAVE and not last:
             self._watch.agreement.settle()
-            self._tell(last=True)
+            self._tell()
             self._session.leave()
 
     def _save(self, *, wait: bool) -> None:
@@ -267,7 +267,7 @@ class Training:
                 self._batch = BatchSetting(facts["batch"])
             self._adapted = beside.get("adapting")
 
-    def _tell(self, *, last: bool = False) -> None:
+    def _tell(self) -> None:
         if self._place.rank != 0:
             return
         self._session.tell(
@@ -277,6 +277,6 @@ class Training:
                 self._saving.saved or 0.0,
                 batch_size=self._batch.size,
                 loss=self._loss,
-                profile=None if self._adapting is None else self._adapting.report(self._batch, last=last),
+                profile=None if self._adapting is None else self._adapting.report(self._batch),
             )
         )
