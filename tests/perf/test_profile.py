@@ -166,11 +166,6 @@ def test_efficiency_at_a_fraction_of_the_training_is_the_formula_at_the_known_on
     assert SCALING.efficiency(256, 2.0) == SCALING.efficiency(256, 1.0)
 
 
-def test_the_best_batch_is_no_worse_than_any_standard_one() -> None:
-    best = SCALING.best_batch("t4", 4, SAME)
-    assert all(SCALING.rate("t4", 4, SAME, best) >= SCALING.rate("t4", 4, SAME, b) for b in SCALING.batch_sizes)
-
-
 @given(
     model=st.sampled_from(catalog().models),
     kind=st.sampled_from(catalog().kinds),

@@ -13,10 +13,6 @@ References: McCandlish et al., 2018, appendix A.1; Qiao et al., OSDI 2021, §3.1
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 
 NOISIEST = 1e9
@@ -41,33 +37,6 @@ def from_norms(mean_local_square: float, square_of_mean: float, local_batch: int
         raise InputError("count, local_batch", (count, local_batch), "needs two gradients or more, of a sample or more")
     square = (count * square_of_mean - mean_local_square) / (count - 1)
     return NoiseEstimate(square, local_batch * (mean_local_square - square))
-
-
-def from_gradients(gradients: ArrayLike, local_batch: int, preconditioner: ArrayLike = 1.0) -> NoiseEstimate:
-    """From the gradients of replicas, of added passes or of both: a row for each, over ``local_batch`` samples each."""
-    seen = np.asarray(gradients, np.float64) * np.asarray(preconditioner, np.float64)
-    if seen.ndim != 2:
-        raise InputError("gradients", seen.shape, "give a row for each replica or pass")
-    mean = seen.mean(axis=0)
-    return from_norms(float((seen**2).sum()) / len(seen), float(mean @ mean), local_batch, len(seen))
-
-
-def differenced(previous: ArrayLike, current: ArrayLike, batch: int, preconditioner: ArrayLike = 1.0) -> NoiseEstimate:
-    """From the gradients of two steps in a row, for one replica that adds no passes up.
-
-    The true gradient must have moved little in between: what it moved counts as noise.
-    """
-    return from_gradients(np.stack((np.asarray(previous), np.asarray(current))), batch, preconditioner)
-
-
-def adam_preconditioner(second_moment: ArrayLike, steps: int, beta2: float = 0.999, epsilon: float = 1e-8) -> Floats:
-    """What Adam multiplies a gradient with, from its running second moment after so many steps.
-
-    Take it before the step whose gradients it is applied to: its own noise must not be in it.
-    """
-    if steps < 1:
-        raise InputError("steps", steps, "Adam has a second moment only after its first step")
-    return np.asarray(1.0 / (np.sqrt(np.asarray(second_moment, np.float64) / (1.0 - beta2**steps)) + epsilon))
 
 
 @dataclass(frozen=True, slots=True)

@@ -379,10 +379,6 @@ class ScalingProfile:
         raw = self.throughput(kind, gpus, locality, batch)
         return raw * self.efficiency(batch) if raw > 0 else 0.0
 
-    def best_batch(self, kind: str, gpus: int, locality: Locality) -> int:
-        """The standard batch size with the highest rate there; the smallest of equals."""
-        return max(self.batch_sizes, key=lambda size: self.rate(kind, gpus, locality, size))
-
     def spread(self, kind: str) -> float:
         """The fit's error on step times there."""
         times = self.times.get(kind)
