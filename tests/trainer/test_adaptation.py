@@ -13,8 +13,8 @@ from shoal.perf.batch_tuner import BatchTuner, Reading, Update
 from shoal.perf.catalog import catalog
 from shoal.perf.goodput import best, iteration_seconds
 from shoal.perf.noise import NoiseEstimate, NoiseScale
+from shoal.sim.adaptive_jobs import AdaptiveJobs, TickResult, TunerOptions
 from shoal.sim.job_run import JobRun
-from shoal.sim.measurement import Agents, TickResult
 from shoal.sim.truth import Truth
 from shoal.trainer.learning_rate import RULES, BatchScaling, Legw, rule_of
 from shoal.trainer.schedules import Accordion, BatchSchedule, EpochSeen, Memory, NoiseDoubling, Scripted
@@ -159,17 +159,18 @@ class RecordingTuner(BatchTuner):
 
 def test_a_simulated_job_and_a_run_with_the_same_measurements_choose_and_report_alike() -> None:
     row = Job(id="a", submitted=0.0, gpus=2, work=5e6, model="cifar10", batch_size=128, limits=(128, 4096, 32, 256))
-    agents = Agents(Truth.of([row], parse_cluster("t4:1x4"), catalog()), 0.05, np.random.default_rng(0))
+    truth = Truth.of([row], parse_cluster("t4:1x4"), catalog())
+    adaptive = AdaptiveJobs(truth, 0.05, np.random.default_rng(0), TunerOptions())
     simulated = JobRun(rate=2000.0, placement=Placement(((0, 2),)))
-    agents.adapt(0, simulated, row.spec())
+    adaptive.adapt(0, simulated, row.spec())
     assert simulated.tuner is not None
     job = simulated.tuner = RecordingTuner(simulated.tuner.limits, simulated.tuner.probes, noisy=True)
-    agents.seat(simulated)
+    adaptive.allocate(simulated)
     run = RunTuner.of(job.limits, "t4", 2, 1)
     sizes = set()
     for tick in range(1, 60):
         before = run.report(run.chosen[0])
-        result = agents.tick(0, simulated, None, 30.0 * tick)
+        result = adaptive.tick(0, simulated, None, 30.0 * tick)
         reading = job.readings[-1]
         assert reading.times is not None
         for _ in range(20):
@@ -179,7 +180,7 @@ def test_a_simulated_job_and_a_run_with_the_same_measurements_choose_and_report_
         chosen, local = run.tick(reading.batch)
         assert (chosen, local) == (job.batch, job.local)
         sizes.add(chosen.size)
-        if result is TickResult.NONE or result is TickResult.PACE:
+        if result is TickResult.NONE or result is TickResult.RATE:
             assert run.report(chosen) is before
             continue
         mine, theirs = run.report(chosen), job.report()

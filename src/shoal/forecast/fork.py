@@ -22,7 +22,7 @@ from shoal.forecast.history import WorkHistory
 from shoal.perf.catalog import Catalog
 from shoal.perf.profile import LinearProfile
 from shoal.perf.work_prior import DECLARED_SPREAD, Basis, Known
-from shoal.sim.backend import SimBackend
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.job_run import JobStart
 from shoal.sim.truth import RestartCost, Truth
 from shoal.workload.schema import Job
@@ -102,7 +102,7 @@ class Fork:
         """A state of its own to run on."""
         return _copied(self.present)
 
-    def world(self, seed: int, spread: float = DECLARED_SPREAD) -> SimBackend:
+    def world(self, seed: int, spread: float = DECLARED_SPREAD) -> SimulatedBackend:
         """A world in which this seed says how much work each job really has."""
         jobs, topology = list(self.jobs), self.present.topology
         for number, work in zip(self.live, self.known.draw(seed, spread).tolist(), strict=True):
@@ -110,7 +110,7 @@ class Fork:
             script = tuple(change for change in declared if change[0] < work)
             jobs[number] = replace(jobs[number], work=work, batch_schedule=script)
         truth, down = Truth(jobs, topology, self.catalog, self.speeds), topology.down
-        return SimBackend(truth, self.specs, self.restart_cost, now=self.now, standings=self.standings, down=down)
+        return SimulatedBackend(truth, self.specs, self.restart_cost, now=self.now, standings=self.standings, down=down)
 
 
 def _copied(state: State) -> State:

@@ -39,10 +39,10 @@ from shoal.report.history import read_history
 from shoal.report.job_story import Story, WaitingReason, stories
 from shoal.report.metrics import JobTable, Summary, job_table, summarize
 from shoal.scenario.specs import read_faults
-from shoal.sim.backend import SimBackend
+from shoal.sim.adaptive_jobs import TunerOptions
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.cloud import Bill, Cloud, CloudTerms
 from shoal.sim.faults import Faults, JobFault
-from shoal.sim.measurement import PLAIN, Habits
 from shoal.sim.searches import Searches
 from shoal.sim.truth import RestartCost, Truth
 from shoal.store.journal import JournalFile, MemoryJournal, SqliteJournal, settings_of
@@ -267,24 +267,28 @@ def unfinished(loop: Loop, most: int = 10) -> list[dict[str, str]]:
     return [{"id": name, "reason": verdicts.reason(i).sentence()} for i, name in enumerate(snapshot.ids[:most])]
 
 
-def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimBackend | Searches | Cloud:
+def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimulatedBackend | Searches | Cloud:
     """The simulated world of a scenario: with people who search in it where there are trials, on rented nodes if so."""
     terms = None if scenario.cloud is None else CloudTerms.parse(scenario.cloud)
-    front = _make_front(scenario, jobs, known, PLAIN if terms is None else terms.habits)
+    front = _make_front(scenario, jobs, known, TunerOptions() if terms is None else terms.tuning)
     if terms is None:
         return front
     return Cloud(front, front.world if isinstance(front, Searches) else front, terms)
 
 
-def _make_front(scenario: Scenario, jobs: Sequence[Job], known: Catalog, habits: Habits) -> SimBackend | Searches:
+def _make_front(
+    scenario: Scenario, jobs: Sequence[Job], known: Catalog, tuning: TunerOptions
+) -> SimulatedBackend | Searches:
     truth = Truth.of(jobs, scenario.cluster, known, noise=scenario.noise, seed=scenario.seed)
     faults, restart_cost = _faults(scenario, jobs), RestartCost.parse(scenario.restart_cost)
     if any(job.search is not None for job in jobs):
         noise = scenario.measurement_noise
-        return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed, noise, habits=habits)
+        return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed, noise, tuning=tuning)
     specs = [scenario.declared(job, speed) for job, speed in zip(jobs, truth.factors, strict=True)]
     measuring = scenario.measurement_noise
-    return SimBackend(truth, specs, restart_cost, faults, scenario.seed, measuring=measuring, habits=habits)
+    return SimulatedBackend(
+        truth, specs, restart_cost, faults, scenario.seed, measurement_noise=measuring, tuning=tuning
+    )
 
 
 def _faults(scenario: Scenario, jobs: Sequence[Job]) -> Faults:
@@ -297,7 +301,7 @@ def _faults(scenario: Scenario, jobs: Sequence[Job]) -> Faults:
     return faults
 
 
-def _turn(loop: Loop, backend: SimBackend | Searches | Cloud, progress: Callable[[int], None] | None) -> None:
+def _turn(loop: Loop, backend: SimulatedBackend | Searches | Cloud, progress: Callable[[int], None] | None) -> None:
     turns = 0
     while loop.cycle():
         turns += 1

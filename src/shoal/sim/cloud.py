@@ -30,8 +30,8 @@ from shoal.core.events import (
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds
 from shoal.policy.pollux.autoscaling import GoodputRule, Need, NodeOffer, RentRule, ThroughputRule, ValueRule, wanted
-from shoal.sim.backend import SimBackend
-from shoal.sim.measurement import Habits
+from shoal.sim.adaptive_jobs import TunerOptions
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.searches import Searches
 
 REVIEW: Seconds = 60.0
@@ -64,9 +64,9 @@ class CloudTerms:
     probe: float = 0.0
 
     @property
-    def habits(self) -> Habits:
+    def tuning(self) -> TunerOptions:
         """How agents choose batches: by throughput only, where the rule is meant for such."""
-        return Habits(isinstance(self.rule, ThroughputRule), self.probe)
+        return TunerOptions(isinstance(self.rule, ThroughputRule), self.probe)
 
     @classmethod
     def parse(cls, spec: str) -> "CloudTerms":
@@ -153,8 +153,8 @@ class Bill:
 class Cloud:
     """The simulated world ``front``, or ``ground`` itself, on nodes that are rented."""
 
-    front: SimBackend | Searches
-    ground: SimBackend
+    front: SimulatedBackend | Searches
+    ground: SimulatedBackend
     terms: CloudTerms
     _away: set[int] = field(default_factory=set)
     _since: dict[int, Seconds] = field(default_factory=dict)

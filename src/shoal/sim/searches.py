@@ -16,9 +16,9 @@ from shoal.core.job import JobSpec
 from shoal.core.units import JobId, JobNumber, Seconds
 from shoal.hpo.registry import parse_search
 from shoal.hpo.search import AppSearch, SearchPhase, Train, Trial
-from shoal.sim.backend import SimBackend
+from shoal.sim.adaptive_jobs import TunerOptions
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.faults import NO_FAULTS, Faults
-from shoal.sim.measurement import PLAIN, Habits
 from shoal.sim.truth import RestartCost, Truth
 from shoal.workload.schema import LEG, Job, trials_by_app
 
@@ -92,7 +92,7 @@ class _App:
 class Searches:
     """The simulated world with apps in it."""
 
-    world: SimBackend
+    world: SimulatedBackend
     declare: Declare
     marks: dict[JobId, tuple[float, ...]]
     _coming: dict[JobId, tuple[_App, int]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Searches:
         seed: int = 0,
         measuring: float = 0.0,
         *,
-        habits: Habits = PLAIN,
+        tuning: TunerOptions | None = None,
     ) -> "Searches":
         """A world in which the jobs of ``truth`` come: trials as their apps begin them, all others as they are."""
         speeds = {job.id: factor for job, factor in zip(truth.jobs, truth.factors, strict=True)}
@@ -131,7 +131,16 @@ class Searches:
                     specs.append(app.spec(order.trial, job, declare))
                     coming[job.id], marks[job.id] = (app, order.trial), app.marks(order.trial, job)
         real = Truth(jobs, truth.topology, truth.catalog, [speeds[job.id] for job in jobs])
-        world = SimBackend(real, specs, restart_cost, faults, seed, marks=marks, measuring=measuring, habits=habits)
+        world = SimulatedBackend(
+            real,
+            specs,
+            restart_cost,
+            faults,
+            seed,
+            marks=marks,
+            measurement_noise=measuring,
+            tuning=tuning or TunerOptions(),
+        )
         return cls(world, declare, marks, coming)
 
     @property

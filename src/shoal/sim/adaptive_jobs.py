@@ -1,7 +1,7 @@
-"""What lies between agents and the truth: they time real steps and read the real noise scale, through some noise.
+"""Simulated jobs that choose their own batch size: what they measure of the truth, and how fast they really run.
 
-Only this room knows both sides. A job's true speed is samples per second on its seats times the efficiency of its batch
-at the true noise scale of the moment; since that drifts as training goes on, speeds are set anew at every tick.
+The true rate of such a job is samples per second on its seats times the statistical efficiency of its batch size at the
+true gradient noise scale. The noise scale drifts as training goes on, so rates are set anew at every tick.
 """
 
 import math
@@ -22,51 +22,47 @@ from shoal.sim.truth import Truth, Tunable
 
 
 class TickResult(Enum):
-    """What came of a tick: nothing, a slightly other speed, something worth a report, or worth a decision."""
+    """What a tick changed: nothing, the rate, something to report, or something to decide on at once."""
 
     NONE = auto()
-    PACE = auto()
+    RATE = auto()
     REPORT = auto()
     LOUD = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
-    """How agents choose batch sizes.
+class TunerOptions:
+    """How jobs choose batch sizes; by default as in Pollux, by the goodput of the fit.
 
-    A ``blind`` one does not look at the noise scale and takes every sample to be worth the same: it goes by
-    throughput. One with a ``probe`` tries batches that are larger and smaller by this fraction than what it has settled
-    on, and chooses by what it timed.
+    With ``blind`` they ignore the noise scale, value every sample alike and so maximise throughput. With a ``probe``
+    above 0 they also try batches larger and smaller by that fraction, and choose by what they timed.
     """
 
     blind: bool = False
     probe: float = 0.0
 
 
-PLAIN = Habits()
-"""As in Pollux: by goodput, as the fit has it."""
-
-
 @dataclass(slots=True)
-class Agents:
-    """The agents of all jobs; what they measure is off by a factor e^(σ·N(0,1)), σ being ``spread``."""
+class AdaptiveJobs:
+    """Measurements and rates of all adaptive jobs. What they measure is multiplied by e^(σ·N(0,1)), σ = ``spread``."""
 
     truth: Truth
     spread: float
     chance: np.random.Generator
-    habits: Habits = PLAIN
+    options: TunerOptions
 
     def adapt(self, job: int, run: JobRun, spec: JobSpec) -> None:
-        """From now on the job's agent chooses its batch size, if it may and its model can be tuned at all."""
+        """Let the job's tuner choose its batch size, if the job has limits and its model can be tuned at all."""
         profile = self.truth.tunable(job)
         run.adapts = spec.limits is not None and profile is not None
         if run.tuner is None and spec.limits is not None and profile is not None:
             probes = self._probes(spec, spec.limits, profile)
-            run.tuner = BatchTuner(spec.limits, probes, self.habits.probe, noisy=self.spread > 0.0)
+            run.tuner = BatchTuner(spec.limits, probes, self.options.probe, noisy=self.spread > 0.0)
             if run.report is not None:
                 run.tuner.resume(run.report)
 
     def _probes(self, spec: JobSpec, limits: BatchLimits, profile: Tunable) -> Mapping[str, KindProbe]:
+        """The job's speed on one GPU of each kind, which Sia measures when a job arrives."""
         found: dict[str, KindProbe] = {}
         for kind in self.truth.topology.kinds:
             most = profile.most_local(kind)
@@ -76,8 +72,8 @@ class Agents:
                 found[kind] = KindProbe(local / taken.passing, most)
         return found
 
-    def seat(self, run: JobRun) -> None:
-        """The job sits somewhere else: its agent chooses a batch size for that."""
+    def allocate(self, run: JobRun) -> None:
+        """Choose a batch size for the seats the job was given."""
         assert run.tuner is not None
         assert run.placement is not None
         topology, placement = self.truth.topology, run.placement
@@ -86,17 +82,17 @@ class Agents:
             nodes = len(placement.seats)
             run.tuner.allocate(Allocation(kind, placement.gpus, nodes, topology.locality(placement)))
         else:
-            run.adapts = False  # it cannot run there, whatever the batch size
+            run.adapts = False  # it cannot run there at any batch size
 
     def rate(self, job: int, run: JobRun, partner: int | None) -> float:
-        """Real effective samples per second at this moment, with the batch its agent chose."""
+        """True effective samples per second at this moment with the batch size that the job chose."""
         tuner, profile, taken = run.tuner, self.truth.tunable(job), self._step(job, run, partner)
         if tuner is None or profile is None or taken is None or not tuner.local:
             return 0.0
         batch = run.batch_size = tuner.batch.size
         run.noise = self._noise(job, profile, run.done, batch)
-        worth = (run.noise + profile.initial_batch) / (run.noise + batch)
-        return batch / (taken.step + tuner.accumulation * taken.passing) * worth
+        efficiency = (run.noise + profile.initial_batch) / (run.noise + batch)
+        return batch / (taken.step + tuner.accumulation * taken.passing) * efficiency
 
     def _step(self, job: int, run: JobRun, partner: int | None) -> StepSeconds | None:
         tuner, profile = run.tuner, self.truth.tunable(job)
@@ -108,7 +104,7 @@ class Agents:
         return profile.noise_scale(min(done / self.truth.jobs[job].work, 1.0), batch)
 
     def tick(self, job: int, run: JobRun, partner: int | None, now: Seconds) -> TickResult:
-        """Let the job's tuner measure and choose; returns how far that matters."""
+        """Give the job's tuner its next reading; without measurement noise a configuration is timed only once."""
         tuner, profile = run.tuner, self.truth.tunable(job)
         assert tuner is not None
         assert profile is not None
@@ -116,13 +112,13 @@ class Agents:
         noise = self._noise(job, profile, run.progress(now), batch)
         drifted = noise != run.noise
         taken = self._step(job, run, partner) if tuner.noisy or not tuner.timed else None
-        times = None if taken is None else StepSeconds(self._seen(taken.passing), self._seen(taken.step))
-        reading = Reading(tuner.local, batch, times, QUIETEST if self.habits.blind else self._seen(noise))
+        times = None if taken is None else StepSeconds(self._measured(taken.passing), self._measured(taken.step))
+        reading = Reading(tuner.local, batch, times, QUIETEST if self.options.blind else self._measured(noise))
         update = tuner.update(reading)
         probing = tuner.try_neighbour()
         if update is Update.NONE:
-            return TickResult.PACE if drifted or probing else TickResult.NONE
+            return TickResult.RATE if drifted or probing else TickResult.NONE
         return TickResult.LOUD if update is Update.LOUD else TickResult.REPORT
 
-    def _seen(self, true: float) -> float:
+    def _measured(self, true: float) -> float:
         return true * math.exp(self.spread * self.chance.standard_normal()) if self.spread else true
