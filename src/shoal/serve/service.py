@@ -189,7 +189,7 @@ class _Forecaster:
         asked = json.dumps({**question, "journal": str(self.journal), "now": now})
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "shoal.forecast.what_if"],
+                [sys.executable, "-m", "shoal.forecast"],
                 input=asked,
                 capture_output=True,
                 text=True,
