@@ -176,7 +176,7 @@ class EstimatedModel:
 
         A job's type is its model at its batch size, or at the model's default one.
         """
-        one, other = self._type(a.spec.model, a.batch_size), self._type(b.spec.model, b.batch_size)
+        one, other = self._type(a.spec, a.batch_size), self._type(b.spec, b.batch_size)
         if one is None or other is None or max(a.spec.gpus, b.spec.gpus) > 1:
             return TIME_SLICED
         found = self._pairs.get((one, other))
@@ -189,7 +189,7 @@ class EstimatedModel:
 
         The fingerprints of both types are made anew, so that the estimates of their other pairs improve as well.
         """
-        one, other = self._type(a.model, a_batch), self._type(b.model, b_batch)
+        one, other = self._type(a, a_batch), self._type(b, b_batch)
         if one is None or other is None:
             return self
         twin = copy(self)
@@ -206,10 +206,8 @@ class EstimatedModel:
             return self._estimator.pair(self._types[a], self._types[b])
         return (0.0, 0.0) if (a, b) in self.unfit else TIME_SLICED
 
-    def _type(self, model: str | None, batch_size: int | None) -> TypeKey | None:
-        if model is None or model not in self.catalog.profiles:
-            return None
-        return model, self.catalog.default_batch(model) if batch_size is None else batch_size
+    def _type(self, spec: JobSpec, batch_size: int | None) -> TypeKey | None:
+        return self.catalog.type_key(spec.model, batch_size)
 
 
 def _library(catalog: Catalog, types: Sequence[TypeKey]) -> Floats:
