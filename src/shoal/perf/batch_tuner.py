@@ -22,7 +22,7 @@ from shoal.core.units import Seconds
 from shoal.perf.fit import Observation, carried_over, completed, fitted
 from shoal.perf.goodput import best, iteration_seconds
 from shoal.perf.profile import StepSeconds
-from shoal.perf.seat_corrections import Timed, best_timed, neighbour, range_of
+from shoal.perf.timed_batches import Timed, best_timed, neighbour, range_of
 
 TICK: Seconds = 30.0
 """Time between two readings (Pollux §4.1)."""

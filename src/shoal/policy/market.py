@@ -43,7 +43,7 @@ from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
 from shoal.core.decision import Decision, Numbers, ReasonCode, Verdicts
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-from shoal.perf.adaptation import RULES, forecast
+from shoal.perf.regime_forecast import RULES, forecast
 from shoal.policy.base import Served, any_on_slow_kind, check_round, explained, migration_preferences, round_end, serve
 
 _PRIOR_ERROR, _PRIOR_JOBS = 0.1, 2.0

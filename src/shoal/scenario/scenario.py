@@ -25,7 +25,7 @@ from shoal.engine.moves import StopStartPlanner
 from shoal.engine.replay import ReplayDifference, Replayed, Scheduler, replay
 from shoal.engine.state import State
 from shoal.perf.catalog import Catalog, catalog
-from shoal.perf.estimator import EstimatedModel
+from shoal.perf.colocation import EstimatedModel
 from shoal.perf.measured_profile import MeasuredProfile
 from shoal.perf.model import OnlineModel, ProfiledModel
 from shoal.perf.profile_files import read_profiles

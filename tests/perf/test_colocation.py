@@ -18,7 +18,7 @@ from shoal.core.snapshot import JobView, PerfModel
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.engine.state import State
 from shoal.perf.catalog import TIME_SLICED, Catalog, TypeKey, catalog
-from shoal.perf.estimator import RANK, RIDGE, EstimatedModel, Estimator, profiling_plan
+from shoal.perf.colocation import RANK, RIDGE, EstimatedModel, Estimator, profiling_plan
 from shoal.perf.matrix_completion import complete
 from shoal.perf.model import ProfiledModel
 from shoal.scenario.scenario import Scenario, replay_file, run
