@@ -39,11 +39,6 @@ class PeakedProfile:
         """The batch size of Table 4."""
         return (self.batch_size,)
 
-    @property
-    def default_batch(self) -> int:
-        """The batch size of Table 4."""
-        return self.batch_size
-
     def speedup(self, gpus: int) -> float:
         """Speed relative to one GPU."""
         return gpus / (1.0 + _FIRST * (gpus - 1) + (1.0 - _FIRST) * gpus * (gpus - 1) / self.peak_gpus**2)

@@ -118,7 +118,7 @@ def finish_seconds(phases: Sequence[Sequence[Work]], limit: int) -> Floats:
     return total
 
 
-def told_rows(left: Floats) -> Rows:
+def valuation_rows(left: Floats) -> Rows:
     """A valuation as rows (GPUs, seconds), one for each number of GPUs at which the seconds fall.
 
     Seconds fall no faster than in proportion to the GPUs; where they would, the proportional value is used.
@@ -133,7 +133,7 @@ def told_rows(left: Floats) -> Rows:
     return tuple(rows)
 
 
-def heard_seconds(rows: Rows, limit: int) -> Floats:
+def row_seconds(rows: Rows, limit: int) -> Floats:
     """Seconds by number of GPUs up to ``limit``: the last row with no more GPUs; below the first row in proportion."""
     first, seconds = rows[0]
     left = np.full(limit + 1, np.inf)

@@ -97,7 +97,8 @@ class Catalog:
 
     def default_batch(self, model: str) -> int:
         """The batch size of jobs that name none: the initial one, or the middle one of a table."""
-        return self._known(model).default_batch
+        profile = self._known(model)
+        return profile.default_batch if isinstance(profile, TableProfile) else profile.batch_sizes[0]
 
     def colocated(
         self, model_a: str | None, batch_a: int | None, model_b: str | None, batch_b: int | None, gpus: int = 1
@@ -117,7 +118,7 @@ class Catalog:
         """A known model and the batch size, or its default one; None without a known model."""
         if model is None or model not in self.profiles:
             return None
-        return model, self.profiles[model].default_batch if batch is None else batch
+        return model, self.default_batch(model) if batch is None else batch
 
     def extended(self, other: "Catalog") -> "Catalog":
         """Return this catalogue with another laid over it: where both have a figure, the other's counts.

@@ -68,9 +68,11 @@ def efficiency(noise: Floats | float, initial: AnyInts | int, batch: AnyInts | i
 
 def sync_seconds(fit: StepFit, gpus: AnyInts | int, locality: AnyInts | int) -> Floats:
     """Seconds of synchronisation of a step if none of it overlapped with computation; 0 on one GPU."""
-    pairs = np.array((fit.node, fit.network, fit.rack))[np.asarray(locality)]
-    count = np.asarray(gpus)
-    return np.where(count < 2, 0.0, pairs[..., 0] + pairs[..., 1] * (count - 2))
+    return _sync(np.array((fit.node, fit.network, fit.rack))[np.asarray(locality)], np.asarray(gpus))
+
+
+def _sync(pairs: Floats, gpus: AnyInts) -> Floats:
+    return np.where(gpus < 2, 0.0, pairs[..., 0] + pairs[..., 1] * (gpus - 2))
 
 
 def iteration_seconds(
@@ -164,7 +166,6 @@ def _cells(
     fitted = np.array([(*f.compute, f.gamma, f.most_local, *f.node, *f.network, *f.rack) for f in fits], np.float64)
     limited = np.array([(k.initial, k.most, k.least_local, k.most_local) for k in limits], np.float64)
     pairs = fitted[:, 4:].reshape(-1, 3, 2)[:, apart]
-    sync = np.where(gpus < 2, 0.0, pairs[..., 0] + pairs[..., 1] * (gpus - 2))
 
     def wide(column: Floats) -> Floats:
         return np.repeat(column, len(gpus))
@@ -172,7 +173,7 @@ def _cells(
     return _Cells(
         per_pass=wide(fitted[:, 0]),
         per_sample=wide(fitted[:, 1]),
-        sync=sync.ravel(),
+        sync=_sync(pairs, gpus).ravel(),
         gamma=wide(fitted[:, 2]),
         noise=wide(np.minimum(noises, _NOISIEST)),
         gpus=np.tile(gpus.astype(np.float64), len(fitted)),

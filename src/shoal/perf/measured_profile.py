@@ -186,7 +186,7 @@ class MeasuredProfile:
 
     @property
     def initial_batch(self) -> int:
-        """The smallest measured batch size, for which the learning rate was tuned."""
+        """The smallest measured batch size, for which the learning rate was tuned and the efficiency is 1."""
         return self.noise.batch_sizes[0]
 
     @property
@@ -198,11 +198,6 @@ class MeasuredProfile:
     def batch_sizes(self) -> tuple[int, ...]:
         """The measured batch sizes, ascending."""
         return self.noise.batch_sizes
-
-    @property
-    def default_batch(self) -> int:
-        """The initial batch size, at which the efficiency is 1."""
-        return self.initial_batch
 
     @property
     def work(self) -> float:

@@ -270,13 +270,8 @@ class ScalingProfile:
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """The standard batch sizes: the initial one doubled up to the largest."""
+        """The standard batch sizes: the initial one, at which the efficiency is 1, doubled up to the largest."""
         return tuple(self.initial_batch << n for n in range((self.max_batch // self.initial_batch).bit_length()))
-
-    @property
-    def default_batch(self) -> int:
-        """The initial batch size, at which the efficiency is 1."""
-        return self.initial_batch
 
     def efficiency(self, batch_size: int) -> float:
         """Effective samples per sample, as the harmonic mean over the whole training; never above 1.

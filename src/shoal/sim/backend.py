@@ -44,7 +44,10 @@ _IDLE_REVIEWS = 1000
 """Reviews in a row with nothing running and nothing to come after which the simulation ends."""
 
 Handler = Callable[[int, int, list[Event]], bool]
-"""Takes a happening's two arguments and the batch to append to; returns whether it calls for a decision."""
+"""Takes a happening's two arguments and the batch to append to; returns whether it calls for a decision.
+
+The handler of a happening is the method of its name, such as ``_node_lost`` for ``NODE_LOST``.
+"""
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ class SimulatedBackend:
         self._adaptive = AdaptiveJobs(self.truth, self.measurement_noise, measuring, self.tuning)
         interference = self.faults.interference_speed
         self._jobs = RunningJobs(self.truth, self._adaptive, self._queue, self._outbox, self.marks, interference)
-        self._handlers = self._all_handlers()
+        self._handlers = {what: getattr(self, f"_{what.name.lower()}") for what in Happening}
         for i, fault in enumerate(self.faults.script):
             self._queue.push(fault.at, _SCRIPTED[type(fault)], i)
         for node in range(len(self.truth.topology.nodes)):
@@ -419,24 +422,6 @@ class SimulatedBackend:
         """Schedule a node's next random fault, on average ``mean`` seconds after the present one has ended."""
         if mean is not None:
             self._queue.push(self.now + after + self._chance.exponential(mean), what, node)
-
-    def _all_handlers(self) -> Mapping[int, Handler]:
-        return {
-            Happening.STARTED: self._started,
-            Happening.COMPLETED: self._completed,
-            Happening.BATCH_CHANGED: self._batch_changed,
-            Happening.MARKED: self._marked,
-            Happening.CRASHED: self._crashed,
-            Happening.CRASH_SCRIPTED: self._crash_scripted,
-            Happening.STRAGGLER_ENDED: self._straggler_ended,
-            Happening.STRAGGLED: self._straggled,
-            Happening.STRAGGLER_SCRIPTED: self._straggler_scripted,
-            Happening.NODE_RETURNED: self._node_returned,
-            Happening.NODE_LOST: self._node_lost,
-            Happening.NODE_LOSS_SCRIPTED: self._node_loss_scripted,
-            Happening.RELEASED: self._released,
-            Happening.TICKED: self._ticked,
-        }
 
 
 _SCRIPTED = {
