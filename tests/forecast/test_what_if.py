@@ -16,8 +16,10 @@ from shoal.core.events import EventBatch, JobCompleted
 from shoal.core.job import JobSpec
 from shoal.engine.loop import Loop
 from shoal.engine.moves import StopStartPlanner
+from shoal.forecast.branches import Branch
 from shoal.forecast.fork import Fork
-from shoal.forecast.what_if import AS_IT_IS, Branch, forecast, read_present, what_if
+from shoal.forecast.present import read_present
+from shoal.forecast.what_if import AS_IT_IS, forecast, what_if
 from shoal.scenario.backend import make_backend
 from shoal.scenario.scenario import PLACERS, Scenario
 from shoal.scenario.specs import read_cluster
@@ -84,9 +86,11 @@ def completions(records: tuple[Record, ...]) -> dict[int, float]:
 def run_on(tale: Tale, end: int) -> tuple[Record, ...]:
     """The rest of the tale, as a fork that knows everything tells it."""
     present = read_present(tale.records[:end], 0.0)
-    fork = present.fork(tale.specs[len(present.crew.state.register.specs) :])
+    fork = present.fork(tale.specs[len(present.scheduler.state.register.specs) :])
     journal = MemoryJournal()
-    Branch(AS_IT_IS, present.scenario, present.crew, fork, present.review_at).loop(journal, seed=0, spread=0.0).run()
+    Branch(AS_IT_IS, present.scenario, present.scheduler, fork, present.review_at).loop(
+        journal, seed=0, spread=0.0
+    ).run()
     return tuple(journal.read())
 
 
@@ -171,7 +175,7 @@ def test_the_last_header_counts_with_the_nodes_it_adds() -> None:
     restarted = replace(tale.scenario, cluster=read_cluster("gpu:2x2"), policy="srtf")
     records = [*tale.records[: tale.ends[0]], Header(restarted.settings("a tale"))]
     present = read_present(records, 0.0)
-    assert (present.scenario.policy, present.crew.state.topology.total_gpus) == ("srtf", 4)
+    assert (present.scenario.policy, present.scheduler.state.topology.total_gpus) == ("srtf", 4)
     (first, last) = forecast(records, 0.0, seeds=3, most_seconds=TIME).values()
     assert first.high == 0.0
     assert last.low > 0.0
@@ -210,7 +214,7 @@ def hit(seed: int) -> list[bool]:
     end = next(
         end for end in tale.ends if isinstance(heard := tale.records[end - 2], EventBatch) and heard.now >= 600.0
     )
-    now = read_present(tale.records[:end], 0.0).crew.state.now
+    now = read_present(tale.records[:end], 0.0).scheduler.state.now
     told, truth = forecast(tale.records[:end], now, seeds=9, most_seconds=TIME), tale.started()
     assert all(said.low <= said.median <= said.high for said in told.values())
     return [said.low <= truth[name] - now <= said.high for name, said in told.items()]

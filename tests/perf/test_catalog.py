@@ -37,7 +37,6 @@ def test_every_type_names_the_paper_it_comes_from_and_the_commit_or_the_table() 
             assert "20" in source, entry
             assert ("GitHub" in source and "commit" in source) or "Table" in source, entry
         assert entry.kinds, entry
-    assert "commit" in catalog().shared_source
 
 
 def test_every_type_runs_on_every_kind_it_names() -> None:

@@ -16,7 +16,7 @@ from shoal.core.events import AppBid, JobCompleted, JobSubmitted
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, parse_cluster
 from shoal.engine.state import State
-from shoal.perf.app_valuation import Work, finish_seconds, heard_seconds, told_rows
+from shoal.perf.app_valuation import Work, finish_seconds, row_seconds, valuation_rows
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.policy.themis.carry import ThemisCarry
@@ -57,14 +57,14 @@ def trials(app: str, count: int, seconds: float, **more: object) -> list[Job]:
 )
 def test_a_valuation_says_the_same_when_it_is_told_and_heard(jobs: list[tuple[float, int, int]], limit: int) -> None:
     left = finish_seconds([[Work.linear(work, least, least + more)] for work, least, more in jobs], limit)
-    rows = check_rows(told_rows(left), limit)
+    rows = check_rows(valuation_rows(left), limit)
     counts = [gpus for gpus, _ in rows]
-    assert heard_seconds(rows, limit)[counts] == pytest.approx(left[counts])
-    assert (heard_seconds(rows, limit)[1:] <= left[1:] * (1 + 1e-9)).all()
+    assert row_seconds(rows, limit)[counts] == pytest.approx(left[counts])
+    assert (row_seconds(rows, limit)[1:] <= left[1:] * (1 + 1e-9)).all()
 
 
 def test_between_rows_the_last_counts_and_below_them_gpus_count_in_proportion() -> None:
-    assert heard_seconds(((2, 60.0), (4, 50.0)), 5).tolist() == [np.inf, 120.0, 60.0, 60.0, 50.0, 50.0]
+    assert row_seconds(((2, 60.0), (4, 50.0)), 5).tolist() == [np.inf, 120.0, 60.0, 60.0, 50.0, 50.0]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_lie_is_worth_what_the_same_lie_about_its_jobs_work_is_worth(
     others = [row for n, count in enumerate(jobs[1:]) for row in trials(f"app-{n + 1}", count, seconds[n + 1])]
     true = replace(snapshot([*trials("liar", jobs[0], seconds[0]), *others], "gpu:1x4", now=2000.0), seed=seed)
     false = replace(snapshot([*trials("liar", jobs[0], seconds[0] * lie), *others], "gpu:1x4", now=2000.0), seed=seed)
-    rows = told_rows(finish_seconds([[Work.linear(seconds[0] * lie, 1, 1)] * jobs[0]], min(4, jobs[0])))
+    rows = valuation_rows(finish_seconds([[Work.linear(seconds[0] * lie, 1, 1)] * jobs[0]], min(4, jobs[0])))
     for policy in (Themis(), Themis(f=0.0), Themis(f=0.5, rounding="floor")):
         assert awarded(said(true, 0, rows), policy) == awarded(false, policy)
 

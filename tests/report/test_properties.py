@@ -17,7 +17,7 @@ from shoal.report.history import History, read_history
 from shoal.report.metrics import job_table, summarize
 from shoal.report.processor_sharing import share_equally
 from shoal.report.timeline import timeline
-from shoal.sim.backend import SimBackend
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.truth import RestartCost, Truth
 from shoal.store.journal import MemoryJournal
 from shoal.workload.schema import Job, Workload
@@ -34,7 +34,7 @@ jobs = st.lists(
 def simulated(rows: list[tuple[int, int, int, str | None]], policy: str) -> History:
     made = [Job(id=str(i), submitted=float(t), gpus=g, work=float(w), app=a) for i, (t, g, w, a) in enumerate(rows)]
     workload, topology = Workload("drawn", tuple(made)), parse_cluster(CLUSTER)
-    backend = SimBackend(
+    backend = SimulatedBackend(
         Truth.of(workload.jobs, topology, catalog()), [job.spec() for job in workload.jobs], RestartCost.parse("0")
     )
     nodes = [[n.name, n.kind, n.gpus, n.rack] for n in topology.nodes]

@@ -14,11 +14,11 @@ from shoal.core.lifecycle import JobState
 from shoal.core.reasons import FITS, Reason
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
+from shoal.perf.batch_tuner import TICK
 from shoal.perf.catalog import catalog
 from shoal.perf.goodput import best, efficiency
 from shoal.perf.profile import ScalingProfile
-from shoal.sim.backend import SimBackend
-from shoal.sim.batch_tuner import TICK
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.job_run import JobStart
 from shoal.sim.truth import RestartCost, Truth
 from shoal.testing.builders import SimulationLog, job, simulate
@@ -163,7 +163,7 @@ def test_a_world_that_begins_in_the_middle_goes_on_from_what_was_reported() -> N
     before = profiled(simulate(Doubling(), [row], cluster))[-1]
     seats = Placement(((0, 4), (1, 4), (2, 4), (3, 4)))
     standing = JobStart(JobState.RUNNING, before.done, 512, 9, seats, report=before.report)
-    world = SimBackend(Truth.of([row], cluster, catalog()), [row.spec()], RestartCost(0.0), standings=[standing])
+    world = SimulatedBackend(Truth.of([row], cluster, catalog()), [row.spec()], RestartCost(0.0), standings=[standing])
     heard = world.wait(INF)
     first = heard.events[0]
     assert getattr(first, "rate", 0.0) == pytest.approx(before.rate, rel=0.02)

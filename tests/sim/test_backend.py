@@ -28,7 +28,7 @@ from shoal.perf.catalog import catalog
 from shoal.policy.classic.fifo import Fifo
 from shoal.policy.classic.las import Las
 from shoal.policy.classic.shortest import Srtf
-from shoal.sim.backend import SimBackend
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 from shoal.sim.truth import RestartCost, Truth
 from shoal.testing.builders import job, simulate
@@ -39,9 +39,9 @@ ONE = Placement(((0, 1),))
 FOUR = Placement(((0, 4),))
 
 
-def backend(*jobs: Job, cluster: str = "gpu:2x4", cost: float = 0.0, faults: Faults = NO_FAULTS) -> SimBackend:
+def backend(*jobs: Job, cluster: str = "gpu:2x4", cost: float = 0.0, faults: Faults = NO_FAULTS) -> SimulatedBackend:
     truth = Truth.of(jobs, parse_cluster(cluster), catalog())
-    return SimBackend(truth, [row.spec() for row in jobs], RestartCost(cost), faults)
+    return SimulatedBackend(truth, [row.spec() for row in jobs], RestartCost(cost), faults)
 
 
 def kinds(heard: EventBatch) -> list[type[Event]]:
@@ -197,7 +197,7 @@ def test_a_restart_costs(cost: RestartCost, row: Job, seconds: float) -> None:
 
 def test_a_first_start_may_cost_something_too() -> None:
     truth = Truth.of([job("a", 0, 1, work=10.0)], parse_cluster("v100:1x4"), catalog())
-    world = SimBackend(truth, [truth.jobs[0].spec()], RestartCost(constant=7.0, first=2.0))
+    world = SimulatedBackend(truth, [truth.jobs[0].spec()], RestartCost(constant=7.0, first=2.0))
     world.wait(INF)
     world.send([Start(0, 1, ONE)])
     world.wait(4.0)

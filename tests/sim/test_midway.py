@@ -5,7 +5,7 @@ from shoal.core.events import JobCompleted, JobMeasured, JobReleased, JobStarted
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Placement, parse_cluster
 from shoal.perf.catalog import catalog
-from shoal.sim.backend import SimBackend
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.faults import NO_FAULTS, Faults, NodeFault
 from shoal.sim.job_run import JobStart
 from shoal.sim.truth import RestartCost, Truth
@@ -16,10 +16,10 @@ INF = float("inf")
 TWO = Placement(((0, 2),))
 
 
-def midway(*jobs: Job, standings: list[JobStart], now: float = 100.0, faults: Faults = NO_FAULTS) -> SimBackend:
+def midway(*jobs: Job, standings: list[JobStart], now: float = 100.0, faults: Faults = NO_FAULTS) -> SimulatedBackend:
     truth = Truth.of(jobs, parse_cluster("gpu:2x4"), catalog())
     specs = [row.spec() for row in jobs]
-    return SimBackend(truth, specs, RestartCost(30.0), faults, now=now, standings=standings, down={1})
+    return SimulatedBackend(truth, specs, RestartCost(30.0), faults, now=now, standings=standings, down={1})
 
 
 def test_a_running_job_does_the_rest_of_its_work() -> None:

@@ -212,7 +212,7 @@ from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.classic.las import Las
-from shoal.sim.backend import SimBackend
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.truth import RestartCost, Truth
 from shoal.store.journal import SqliteJournal
 from shoal.testing.builders import job
@@ -227,7 +227,7 @@ def watch(snapshot, judgement):
         print("in the middle", flush=True)
         sys.stdin.read()
 
-backend = SimBackend(truth, [j.spec() for j in jobs], RestartCost(0.0))
+backend = SimulatedBackend(truth, [j.spec() for j in jobs], RestartCost(0.0))
 state = State(world, ProfiledModel(world, catalog()))
 Loop(backend, state, Las(), PackedPlacer(), StopStartPlanner(), journal, watch).run()
 """

@@ -1,7 +1,6 @@
 """What follows from measurements: learning rates, batch sizes by rule, and the batch that trains fastest."""
 
 from collections.abc import Sequence
-from math import sqrt
 
 import numpy as np
 import pytest
@@ -9,11 +8,18 @@ import pytest
 from shoal.core.errors import InputError
 from shoal.core.goodput import StepFit
 from shoal.core.job import BatchLimits, BatchSetting
+from shoal.core.topology import Placement, parse_cluster
+from shoal.perf.batch_tuner import BatchTuner, Reading, Update
+from shoal.perf.catalog import catalog
 from shoal.perf.goodput import best, iteration_seconds
-from shoal.perf.noise import NoiseEstimate
+from shoal.perf.noise import NoiseEstimate, NoiseScale
+from shoal.sim.adaptive_jobs import AdaptiveJobs, TickResult, TunerOptions
+from shoal.sim.job_run import JobRun
+from shoal.sim.truth import Truth
 from shoal.trainer.learning_rate import RULES, BatchScaling, Legw, rule_of
 from shoal.trainer.schedules import Accordion, BatchSchedule, EpochSummary, NoiseDoubling, ScheduleState, Scripted
-from shoal.trainer.tuner import BatchTuner
+from shoal.trainer.tuner import RunTuner
+from shoal.workload.schema import Job
 
 
 @pytest.mark.parametrize(
@@ -66,27 +72,27 @@ TRUTH = StepFit((0.01, 0.0005), (0.004, 0.001), (0.01, 0.001), (0.01, 0.001), 2.
 LIMITS = BatchLimits(64, 2048, 8, 256)
 
 
-def tuner(gpus: int) -> BatchTuner:
-    return BatchTuner(LIMITS, "gpu", gpus, 1)
+def tuner(gpus: int) -> RunTuner:
+    return RunTuner.of(LIMITS, "gpu", gpus, 1)
 
 
-def trained(of: BatchTuner, noise: float, now: BatchSetting, rounds: int = 6) -> BatchSetting:
+def trained(of: RunTuner, gpus: int, noise: float, ticks: int = 6) -> BatchSetting:
     """Let a job run and tune itself, its times being the truth's."""
-    for _ in range(rounds):
-        local = -(-now.size // (of.gpus * (now.accumulation + 1)))
+    now, local = of.chosen
+    for _ in range(ticks):
         for _ in range(25):
             passing = TRUTH.compute[0] + TRUTH.compute[1] * local
-            of.timed(local, passing, float(iteration_seconds(TRUTH, local, 0, of.gpus, 0)))
-            of.heard(NoiseEstimate(1.0, noise), now.size)
-        now, _ = of.choose(now)
+            of.add_step(local, passing, float(iteration_seconds(TRUTH, local, 0, gpus, 0)))
+            of.add_noise(NoiseEstimate(1.0, noise), now.size)
+        now, local = of.tick(now.size)
     return now
 
 
-@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("gpus", [1, 3, 4])
 @pytest.mark.parametrize("noise", [50.0, 3000.0])
 def test_a_job_that_tunes_itself_comes_near_the_best_batch_it_could_have(gpus: int, noise: float) -> None:
     job = tuner(gpus)
-    now = trained(job, noise, BatchSetting(64))
+    now = trained(job, gpus, noise)
     wanted = best(TRUTH, LIMITS, noise, np.array([gpus]), np.array([0]))
     reached = now.size / float(
         iteration_seconds(TRUTH, -(-now.size // (gpus * (now.accumulation + 1))), now.accumulation, gpus, 0)
@@ -99,23 +105,87 @@ def test_a_job_that_tunes_itself_comes_near_the_best_batch_it_could_have(gpus: i
 
 def test_what_a_job_has_learned_outlives_a_restart_on_other_gpus() -> None:
     job = tuner(2)
-    now = trained(job, 500.0, BatchSetting(64))
+    now = trained(job, 2, 500.0)
     other = tuner(4)
     other.restore(job.state())
     report = other.report(now)
     assert report is not None
-    assert report.seen_gpus == 2
-    [(kind, fit)] = report.fits
+    assert report["seen_gpus"] == 2
+    [(kind, fit)] = report["fits"]
     assert kind == "gpu"
-    assert fit.compute == pytest.approx(TRUTH.compute, rel=1e-3)
-    chosen, local = other.choose(BatchSetting(64))
+    assert fit["compute"] == pytest.approx(TRUTH.compute, rel=1e-3)
+    chosen, local = other.chosen
     assert chosen.size == 4 * local * (chosen.accumulation + 1)
+    assert chosen.size > LIMITS.initial
     assert tuner(1).report(now) is None
 
 
-def test_a_gain_not_worth_the_change_changes_nothing() -> None:
+def test_a_settled_job_keeps_its_batch_and_its_report_until_its_noise_scale_moves() -> None:
     job = tuner(1)
-    settled = trained(job, 500.0, BatchSetting(64))
-    near = BatchSetting(settled.size + 1)
-    assert job.choose(near)[0] == near
-    assert sqrt(job.noise.samples) == pytest.approx(sqrt(500.0))
+    settled = trained(job, 1, 500.0, ticks=12)
+    report = job.report(settled)
+    assert trained(job, 1, 510.0, ticks=3) == settled
+    assert job.report(settled) is report
+    later = trained(job, 1, 2000.0, ticks=20)
+    assert later.size > settled.size
+    fresh = job.report(later)
+    assert fresh is not None
+    assert fresh["noise"] == pytest.approx(2000.0, rel=0.1)
+
+
+ODD = {"no gradient": NoiseEstimate(-1.0, 500.0), "no noise": NoiseEstimate(1.0, -500.0)}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_a_noise_scale_without_bound_counts_only_as_a_larger_or_smaller_one(odd: NoiseEstimate) -> None:
+    fresh = tuner(1)
+    fresh.add_noise(odd, 64)
+    assert fresh.tick(64)[0] == BatchSetting(64), "unknown until a proper one was measured"
+    job = tuner(1)
+    settled = trained(job, 1, 500.0)
+    job.noise = NoiseScale()
+    job.add_noise(odd, settled.size)
+    job.tick(settled.size)
+    assert 500.0 / 1.4 < job.tuner.noise < 500.0 * 1.4
+
+
+class RecordingTuner(BatchTuner):
+    """Keeps the readings it is given."""
+
+    def update(self, reading: Reading) -> Update:
+        self.readings = [*getattr(self, "readings", ()), reading]
+        return super().update(reading)
+
+
+def test_a_simulated_job_and_a_run_with_the_same_measurements_choose_and_report_alike() -> None:
+    row = Job(id="a", submitted=0.0, gpus=2, work=5e6, model="cifar10", batch_size=128, limits=(128, 4096, 32, 256))
+    truth = Truth.of([row], parse_cluster("t4:1x4"), catalog())
+    adaptive = AdaptiveJobs(truth, 0.05, np.random.default_rng(0), TunerOptions())
+    simulated = JobRun(rate=2000.0, placement=Placement(((0, 2),)))
+    adaptive.adapt(0, simulated, row.spec())
+    assert simulated.tuner is not None
+    job = simulated.tuner = RecordingTuner(simulated.tuner.limits, simulated.tuner.probes, noisy=True)
+    adaptive.allocate(simulated)
+    run = RunTuner.of(job.limits, "t4", 2, 1)
+    sizes = set()
+    for tick in range(1, 60):
+        before = run.report(run.chosen[0])
+        result = adaptive.tick(0, simulated, None, 30.0 * tick)
+        reading = job.readings[-1]
+        assert reading.times is not None
+        for _ in range(20):
+            run.add_step(reading.local, reading.times.passing, reading.times.step)
+        run.noise = NoiseScale()
+        run.add_noise(NoiseEstimate(1.0, reading.noise), reading.batch)
+        chosen, local = run.tick(reading.batch)
+        assert (chosen, local) == (job.batch, job.local)
+        sizes.add(chosen.size)
+        if result is TickResult.NONE or result is TickResult.RATE:
+            assert run.report(chosen) is before
+            continue
+        mine, theirs = run.report(chosen), job.report()
+        assert mine is not None
+        assert mine is not before
+        assert (mine["noise"], mine["seen_gpus"]) == (pytest.approx(theirs.noise), theirs.seen_gpus)
+        assert mine["fits"][0][1]["compute"] == pytest.approx(theirs.fits[0][1].compute)
+    assert len(sizes) > 2

@@ -1,6 +1,6 @@
-"""The folded state of a cluster, live or not, as the middle of a simulation: what is known is kept, the rest is drawn.
+"""The folded state of a cluster, live or simulated, as the beginning of simulations: unknown work is drawn.
 
-A fork never touches the state it was made from. In its world no job arrives that was not named, none crashes, and
+A fork never changes the state it was made from. In its simulations no job arrives that was not named, none crashes, and
 nodes that are down stay down.
 """
 
@@ -21,7 +21,7 @@ from shoal.engine.state import State
 from shoal.perf.catalog import Catalog
 from shoal.perf.profile import LinearProfile
 from shoal.perf.work_prior import DECLARED_SPREAD, Basis, Known
-from shoal.sim.backend import SimBackend
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.job_run import JobStart
 from shoal.sim.truth import RestartCost, Truth
 from shoal.workload.schema import Job
@@ -32,11 +32,11 @@ _NO_MORE = Job(id="ended", submitted=0.0, gpus=1, work=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A moment from which worlds can be run on, one for each seed: ``world`` and ``state`` make what a loop needs.
+    """A moment from which simulations run on, one for each seed; ``world`` and ``state`` give a loop its parts.
 
-    ``live`` are the admission numbers of the jobs that have not ended, those held back and those yet to come among
-    them. ``jobs`` are by admission number and true but for their work, which each world draws. So are ``speeds``,
-    beside each model's profile, as measured where a job has run: one that was slow here is as slow elsewhere.
+    ``live`` are the admission numbers of the jobs that have not ended, including those held back and those still to
+    arrive. By admission number: ``jobs``, complete but for their work, which each simulation draws, and ``speeds``, the
+    ratios of measured speeds to profiles, which hold on other GPUs as well.
     """
 
     present: State
@@ -57,33 +57,33 @@ class Fork:
         restart_cost: RestartCost,
         arrivals: Sequence[JobSpec] = (),
     ) -> "Fork":
-        """A fork of a state as it is; what becomes of that state later does not change it."""
+        """Return a fork of a state as it is; later changes of that state do not affect it."""
         present, everyone = _copied(state), _copied(state)
         everyone.apply_events(state.now, [JobReleased(state.now, job) for job in state.releases])
-        picture = everyone.freeze()
+        snapshot = everyone.freeze()
         free = set(present.freeze().columns.rows.tolist())
         specs = (*state.register.specs, *arrivals)
         before = len(state.register.specs)
-        rows = picture.columns.rows.tolist()
+        rows = snapshot.columns.rows.tolist()
         live = (*rows, *range(before, len(specs)))
         standings, jobs, speeds = [_ENDED] * before, [_NO_MORE] * len(specs), [1.0] * len(specs)
         for at, number in enumerate(rows):
-            standings[number] = _standing(picture, at, None if number in free else state.releases[number])
+            standings[number] = _standing(snapshot, at, None if number in free else state.releases[number])
         for number in live:
             jobs[number] = _job(specs[number], catalog)
         truth = Truth(jobs, state.topology, catalog, speeds)
         for at, number in enumerate(rows):
-            speed = _speed(picture, at, truth)
-            if speed is None:  # it went where its model has no figures, so it is taken to be linear in its GPUs
+            speed = _speed(snapshot, at, truth)
+            if speed is None:  # it ran where its model has no figures: assume a speed linear in its GPUs
                 jobs[number] = replace(jobs[number], model=None)
-                speed = _speed(picture, at, truth)
+                speed = _speed(snapshot, at, truth)
             speeds[number] = specs[number].speed if speed is None else speed
-        known = _known(picture, arrivals, state.run_times)
+        known = _known(snapshot, arrivals, state.run_times)
         return cls(present, catalog, restart_cost, live, specs, tuple(standings), tuple(jobs), tuple(speeds), known)
 
     @property
     def now(self) -> Seconds:
-        """The moment it was made."""
+        """The time of the fork in seconds."""
         return self.present.now
 
     @property
@@ -93,78 +93,78 @@ class Fork:
 
     @property
     def bases(self) -> dict[int, Basis]:
-        """By live job, what its work is drawn from."""
+        """By live job, the basis of its drawn work."""
         return dict(zip(self.live, self.known.bases(), strict=True))
 
     def state(self) -> State:
-        """A state of its own to run on."""
+        """Return a copy of the state to run on."""
         return _copied(self.present)
 
-    def world(self, seed: int, spread: float = DECLARED_SPREAD) -> SimBackend:
-        """A world in which this seed says how much work each job really has."""
+    def world(self, seed: int, spread: float = DECLARED_SPREAD) -> SimulatedBackend:
+        """Return a simulation in which this seed draws the total work of each job."""
         jobs, topology = list(self.jobs), self.present.topology
         for number, work in zip(self.live, self.known.draw(seed, spread).tolist(), strict=True):
             declared = self.specs[number].batch_schedule if jobs[number].model is not None else ()
             script = tuple(change for change in declared if change[0] < work)
             jobs[number] = replace(jobs[number], work=work, batch_schedule=script)
         truth, down = Truth(jobs, topology, self.catalog, self.speeds), topology.down
-        return SimBackend(truth, self.specs, self.restart_cost, now=self.now, standings=self.standings, down=down)
+        return SimulatedBackend(truth, self.specs, self.restart_cost, now=self.now, standings=self.standings, down=down)
 
 
 def _copied(state: State) -> State:
-    """A state of its own; values that nobody changes are shared, for there may be very many of them."""
+    """A copy of a state; immutable values are shared, since there may be very many of them."""
     register = state.register
     values = (*register.specs, *register.placements, *register.measurements)
     shared = (state.topology, state.perf, state.carry, *values)
     return deepcopy(state, {id(value): value for value in shared})
 
 
-def _standing(picture: Snapshot, at: int, release: Seconds | None) -> JobStart:
-    columns = picture.columns
+def _standing(snapshot: Snapshot, at: int, release: Seconds | None) -> JobStart:
+    columns = snapshot.columns
     partner = int(columns.partner[at])
     return JobStart(
         state=JobState(int(columns.state[at])) if release is None else JobState.HELD,
         done=float(columns.done[at]),
         batch_size=int(columns.batch_size[at]) or None,
         incarnation=int(columns.incarnation[at]),
-        placement=picture.placement(at),
+        placement=snapshot.placement(at),
         partner=partner if partner >= 0 else None,
         since=float(columns.since[at]) if release is None else release,
         rate=float(columns.rate[at]),
-        report=picture.report(at),
+        report=snapshot.report(at),
     )
 
 
 def _job(spec: JobSpec, catalog: Catalog) -> Job:
-    """The truth of a job but for its work, for which 1 stands; a model unknown to the catalogue says nothing."""
+    """A job from its spec, with work 1 for now, and without a model that the catalogue does not know."""
     model = spec.model if spec.model in catalog.models else None
     return Job(id=spec.id, submitted=spec.submitted, gpus=spec.gpus, work=1.0, model=model, batch_size=spec.batch_size)
 
 
-def _speed(picture: Snapshot, at: int, truth: Truth) -> float | None:
-    """A job's speed beside its profile: as it goes now, else as last measured, else as it claims.
+def _speed(snapshot: Snapshot, at: int, truth: Truth) -> float | None:
+    """Ratio of a job's speed to its profile: from its present rate, else its last measured one, else as declared.
 
-    None when it was measured where its profile has no figures. One whose batch size is adapted is taken to be as fast
-    as it claims: its rate rests on how noisy its gradients are now, which no profile need have right.
+    None where it was measured on seats without figures in its profile. An adaptive job counts as fast as declared: its
+    rate depends on its present noise scale, which the profile need not have right.
     """
-    columns, number = picture.columns, int(picture.columns.rows[at])
-    if picture.report(at) is not None and truth.tunable(number) is not None:
-        return picture.specs[at].speed
-    rate, seats, measured = float(columns.rate[at]), picture.placement(at), picture.measurements(at)
+    columns, number = snapshot.columns, int(snapshot.columns.rows[at])
+    if snapshot.report(at) is not None and truth.tunable(number) is not None:
+        return snapshot.specs[at].speed
+    rate, seats, measured = float(columns.rate[at]), snapshot.placement(at), snapshot.measurements(at)
     if seats is not None and rate > 0:
-        expected = truth.rate(number, seats, int(columns.batch_size[at]) or None, _company(picture, at))
+        expected = truth.rate(number, seats, int(columns.batch_size[at]) or None, _partner(snapshot, at))
     elif measured and measured[0].rate > 0:
         rate, expected = measured[0].rate, _by_profile(truth, number, measured[0])
     else:
-        return picture.specs[at].speed
+        return snapshot.specs[at].speed
     return rate / expected if expected > 0 else None
 
 
-def _company(picture: Snapshot, at: int) -> int | None:
-    """The job it shares its GPUs with, once that one runs: until then nobody has measured the two together."""
-    partner = int(picture.columns.partner[at])
-    found = picture.position_of(partner) if partner >= 0 else -1
-    return partner if found >= 0 and picture.columns.state[found] == JobState.RUNNING else None
+def _partner(snapshot: Snapshot, at: int) -> int | None:
+    """The job that shares its GPUs, once that one runs: before, the two were not measured together."""
+    partner = int(snapshot.columns.partner[at])
+    found = snapshot.position_of(partner) if partner >= 0 else -1
+    return partner if found >= 0 and snapshot.columns.state[found] == JobState.RUNNING else None
 
 
 def _by_profile(truth: Truth, number: int, seen: Measurement) -> float:
@@ -173,8 +173,8 @@ def _by_profile(truth: Truth, number: int, seen: Measurement) -> float:
     return profile.rate(truth.topology.kinds[seen.kind], seen.gpus, seen.locality, seen.batch_size or None)
 
 
-def _known(picture: Snapshot, arrivals: Sequence[JobSpec], run_times: Floats) -> Known:
-    columns, perf = picture.columns, picture.perf
+def _known(snapshot: Snapshot, arrivals: Sequence[JobSpec], run_times: Floats) -> Known:
+    columns, perf = snapshot.columns, snapshot.perf
     usual = np.where(columns.rate > 0, columns.rate, columns.best_speed)
     later = [float(perf.speeds(spec).max(initial=0.0)) for spec in arrivals]
     declared = [np.inf if spec.work is None else spec.work for spec in arrivals]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.perf.app_valuation import Work, finish_seconds, told_rows
+from shoal.perf.app_valuation import Work, finish_seconds, valuation_rows
 from shoal.wire.messages import AppBidMessage, AppOffer, WorkLeft
 
 
@@ -27,7 +27,7 @@ def valued(offer: AppOffer, plans: Sequence[PhasePlan]) -> AppBidMessage | None:
     """The app's valuation of GPUs; None where it can use none."""
     works = [_work(left) for left in offer.jobs if left.seconds]
     ahead = [[Work.linear(plan.gpu_seconds, 1, plan.gpus)] * plan.jobs for plan in plans]
-    rows = told_rows(finish_seconds([works, *ahead], offer.most)) if works else ()
+    rows = valuation_rows(finish_seconds([works, *ahead], offer.most)) if works else ()
     return AppBidMessage([left.id for left in offer.jobs], list(rows)) if rows else None
 
 

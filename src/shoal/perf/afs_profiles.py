@@ -1,17 +1,17 @@
-"""Training speeds that are assumed, not measured: AFS's nine models, known only by how many GPUs each can use.
+"""Assumed training speeds of AFS's nine models, of which only the useful number of GPUs is published.
 
 AFS (NSDI '21, Table 4) gives each model's batch size and the number of GPUs at which its throughput peaks, but no
-throughputs. ``PeakedProfile`` puts a curve through what is given: nearly linear at first, highest exactly at the peak,
-falling beyond it, so that a GPU given past the peak is a GPU wasted. One GPU makes one sample a second; only ratios
-mean anything.
+throughputs. `PeakedProfile` is a curve through these: nearly linear at first, highest exactly at the peak, falling
+beyond it. One GPU makes one sample per second; only ratios mean anything.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shoal.core.topology import Locality
 
 _FIRST = 0.03
-"""What each further GPU costs the others from the start, as a part of one GPU's time."""
+"""Time that each further GPU costs the others, as a fraction of one GPU's time."""
 
 SOURCE = "assumed by this project: a curve through the peak stated in Hwang et al., NSDI 2021, Table 4"
 
@@ -20,18 +20,14 @@ SOURCE = "assumed by this project: a curve through the peak stated in Hwang et a
 class PeakedProfile:
     """Speed-up k / (1 + c(k − 1) + (1 − c)k(k − 1)/K²), c = 0.03: 1 on one GPU and highest on K of them.
 
-    The batch size is that of the whole gang and stays what it is however many GPUs share it, as AFS trains. Distance
-    plays no part: AFS's own simulator knows a throughput for each number of GPUs and nothing else.
+    The batch size is that of the whole gang on any number of GPUs, as in AFS. Distance has no effect: AFS's simulator
+    has one throughput for each number of GPUs.
     """
 
     peak_gpus: int
     batch_size: int
     kind: str = "gtx1080"
-
-    @property
-    def unit(self) -> str:
-        """Samples; one GPU makes one a second."""
-        return "samples"
+    per_gpu_batch: ClassVar[bool] = False
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
@@ -39,31 +35,17 @@ class PeakedProfile:
         return (self.kind,)
 
     @property
-    def per_gpu_batch(self) -> bool:
-        """Batch sizes count the samples of the whole gang."""
-        return False
-
-    @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """The one that Table 4 states."""
+        """The batch size of Table 4."""
         return (self.batch_size,)
 
-    @property
-    def default_batch(self) -> int:
-        """The one that Table 4 states."""
-        return self.batch_size
-
     def speedup(self, gpus: int) -> float:
-        """How much faster than on one GPU."""
+        """Speed relative to one GPU."""
         return gpus / (1.0 + _FIRST * (gpus - 1) + (1.0 - _FIRST) * gpus * (gpus - 1) / self.peak_gpus**2)
 
     def rate(self, kind: str, gpus: int, locality: Locality, batch_size: int | None = None) -> float:
-        """Samples per second of the gang; 0.0 on another kind. Neither distance nor batch size plays a part."""
+        """Samples per second of the gang, at any distance and batch size; 0.0 on another kind."""
         return self.speedup(gpus) if kind == self.kind and gpus > 0 else 0.0
-
-    def spread(self, kind: str) -> float:
-        """None is claimed: the curve is taken as it is."""
-        return 0.0
 
 
 AFS_MODELS: dict[str, PeakedProfile] = {
@@ -77,4 +59,4 @@ AFS_MODELS: dict[str, PeakedProfile] = {
     "afs-deepspeech2": PeakedProfile(20, 64),
     "afs-transformer": PeakedProfile(44, 256),
 }
-"""Table 4, in its order; named apart from the catalogue's measured models."""
+"""Table 4, in its order, under names that the measured models of the catalogue do not have."""

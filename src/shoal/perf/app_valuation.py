@@ -1,11 +1,11 @@
-"""When an app would be done on so many GPUs, and in how many numbers of GPUs it can use them.
+"""The seconds that an app needs by number of GPUs, and the numbers of GPUs that it can use.
 
-An app that bids over the wire and the policy that bids for one that does not reckon with the same functions.
+Apps that bid over the wire and the policy that bids for other apps use the same functions.
 
-An app runs in phases, one after the other; the jobs of a phase run side by side. Within a phase work is taken to be
-fluid, as an app scheduler that divides GPUs ideally would have it: the phase takes as long as its GPU-seconds on the
-GPUs it can use, and no less than its longest job alone. So Themis's example (§4.3.3: 4, 2, 1, 0.5, 0.34 for 1, 2, 4, 8
-and 16 GPUs) comes out to the digit. Arrays are by number of GPUs, from 0.
+An app runs in phases, one after the other; the jobs of a phase run side by side. Within a phase GPUs are assumed to be
+divided ideally: the phase takes its GPU-seconds divided by the GPUs it can use, and no less than its longest job alone.
+This gives Themis's example exactly (§4.3.3: 4, 2, 1, 0.5, 0.34 for 1, 2, 4, 8 and 16 GPUs). Arrays are by number of
+GPUs, from 0.
 
 References: Themis (NSDI '20) §4.3, equations 1 and 2.
 """
@@ -23,9 +23,9 @@ from shoal.core.bids import Rows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """What is left of a job: the seconds it takes by number of GPUs, and the fewest and the most it can use.
+    """Work left of a job: seconds by number of GPUs, and the fewest and the most GPUs it can use.
 
-    Below ``least`` and above ``most`` nothing is asked of ``seconds``.
+    ``seconds`` is not used below ``least`` and above ``most``.
     """
 
     seconds: Floats
@@ -34,19 +34,19 @@ class Work:
 
     @classmethod
     def linear(cls, gpu_seconds: float, least: int, most: int) -> "Work":
-        """A job to which every GPU up to its most is worth the same."""
+        """Return the work of a job whose speed is linear in its GPUs up to its most."""
         return cls(gpu_seconds / np.maximum(np.arange(most + 1.0), 1.0), least, most)
 
     @property
     def gpu_seconds(self) -> float:
-        """GPU-seconds left, on the number of GPUs that it makes the most of."""
+        """GPU-seconds left on the number of GPUs with the highest speed per GPU."""
         counts = np.arange(self.least, self.most + 1)
         return float((counts * self.seconds[counts]).min())
 
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """By number of GPUs: how many of them an app can use, and on how many its widest job would run."""
+    """By number of GPUs: how many of them an app can use, and the GPUs of its widest job."""
 
     gpus: Int64s
     widest: Int64s
@@ -62,19 +62,19 @@ class Use:
         return tuple(self.sizes().tolist())
 
     def sizes(self, above: int = 0) -> Int64s:
-        """The numbers above this one that can be used to the last GPU."""
+        """The numbers of GPUs above this one that can be used completely, ascending."""
         return self._whole[int(np.searchsorted(self._whole, above, side="right")) :]
 
     def beyond(self, held: int) -> tuple[int, ...]:
-        """How many GPUs beside those held could be used to the last, ascending."""
+        """Numbers of GPUs that could be used completely beside those held, ascending."""
         return tuple((self.sizes(held) - held).tolist()) if held else self._all_sizes
 
 
 def usable(reaches: Sequence[tuple[int, int]], limit: int) -> Use:
-    """How GPUs up to ``limit`` are used when jobs in order take their fewest, as far as they go, and share the rest.
+    """The use of up to ``limit`` GPUs where jobs in order take their fewest, as far as possible, and share the rest.
 
-    ``reaches`` are the fewest and the most of each. Nobody can be given part of a gang: a job whose fewest are more
-    than what is left is passed over. The answer is remembered, for many apps are alike; its arrays are read-only.
+    ``reaches`` are the fewest and the most GPUs of each job. A job whose fewest are more than what is left is skipped.
+    The answer is cached, since many apps are alike; its arrays are read-only.
     """
     return _usable(tuple(reaches), limit)
 
@@ -82,14 +82,14 @@ def usable(reaches: Sequence[tuple[int, int]], limit: int) -> Use:
 @lru_cache(maxsize=4096)
 def _usable(reaches: tuple[tuple[int, int], ...], limit: int) -> Use:
     left = np.arange(limit + 1)
-    room, widest, running = (np.zeros(limit + 1, dtype=np.int64) for _ in range(3))
+    spare, widest, running = (np.zeros(limit + 1, dtype=np.int64) for _ in range(3))
     for (least, most), alike in groupby(reaches):
         fit = np.minimum(left // least, sum(1 for _ in alike))
         left = left - fit * least
-        room += fit * (most - least)
+        spare += fit * (most - least)
         widest = np.maximum(widest, np.where(fit > 0, least, 0))
         running += fit
-    shared = np.minimum(left, room)
+    shared = np.minimum(left, spare)
     gpus = np.arange(limit + 1) - left + shared
     even = -(-gpus // np.maximum(running, 1))
     widest_of_all = max((most for _, most in reaches), default=0)
@@ -99,7 +99,7 @@ def _usable(reaches: tuple[tuple[int, int], ...], limit: int) -> Use:
 
 
 def phase_seconds(works: Sequence[Work], use: Use) -> Floats:
-    """How long the jobs take side by side; infinite on GPUs none of them can use."""
+    """Seconds that the jobs take side by side; infinite on numbers of GPUs that none of them can use."""
     counts = use.gpus
     total = sum(work.gpu_seconds for work in works)
     seconds = np.full(len(counts), np.inf)
@@ -111,17 +111,17 @@ def phase_seconds(works: Sequence[Work], use: Use) -> Floats:
 
 
 def finish_seconds(phases: Sequence[Sequence[Work]], limit: int) -> Floats:
-    """How long the phases take one after the other, by number of GPUs up to ``limit``, well seated."""
+    """Seconds that the phases take one after the other, by number of GPUs up to ``limit``, on few nodes."""
     total = np.zeros(limit + 1)
     for works in phases:
         total += phase_seconds(works, usable([(work.least, work.most) for work in works], limit))
     return total
 
 
-def told_rows(left: Floats) -> Rows:
-    """A valuation in as few words as it can be told: the numbers of GPUs at which it falls, no faster than they grow.
+def valuation_rows(left: Floats) -> Rows:
+    """A valuation as rows (GPUs, seconds), one for each number of GPUs at which the seconds fall.
 
-    Where more GPUs would be worth more than their part, they are told as worth just that.
+    Seconds fall no faster than in proportion to the GPUs; where they would, the proportional value is used.
     """
     counts = np.flatnonzero(np.isfinite(left) & (np.arange(len(left)) > 0))
     spent = np.maximum.accumulate(counts * left[counts])
@@ -133,17 +133,17 @@ def told_rows(left: Floats) -> Rows:
     return tuple(rows)
 
 
-def heard_seconds(rows: Rows, limit: int) -> Floats:
-    """By number of GPUs up to ``limit`` what such rows say: the last that is no more; below the first in proportion."""
+def row_seconds(rows: Rows, limit: int) -> Floats:
+    """Seconds by number of GPUs up to ``limit``: the last row with no more GPUs; below the first row in proportion."""
     first, seconds = rows[0]
     left = np.full(limit + 1, np.inf)
     below = np.arange(1, min(first, limit + 1))
     left[below] = seconds * first / below
-    for count, said in rows:
-        left[count:] = said
+    for count, seconds in rows:
+        left[count:] = seconds
     return left
 
 
 def ideal_seconds(gpu_seconds: float, demand: int, cluster: int, contention: float) -> float:
-    """How long an app takes on its own 1/N of the cluster: on all of it without slowdown, times the contention N."""
+    """Seconds of an app on 1/N of the cluster: on all of it without slowdown, times the contention N."""
     return gpu_seconds / min(cluster, demand) * contention

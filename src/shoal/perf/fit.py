@@ -1,14 +1,14 @@
-"""Step times from measurements: the parameters of a ``StepFit`` with the least error in logarithms.
+"""Fit of a `StepFit` to measured step times, with the least error in logarithms.
 
-What is minimised is the mean squared log error of passes plus that of synchronised steps, both weighing the same, so
-that neither many GPUs nor long steps count more than few and short ones. ``StepFit.error`` is the root of half of it.
-The search is Levenberg and Marquardt's with analytic derivatives, from several starts at once and within bounds: times
-not below 0, γ from 1 to 10. It draws no random numbers: the same measurements give the same fit.
+The fit minimises the mean squared log error of passes plus that of synchronised steps with equal weights, so that
+neither many GPUs nor long steps count more than few and short ones. ``StepFit.error`` is the root of half of it. The
+search is Levenberg and Marquardt's with analytic derivatives, from several starts at once and within bounds: times not
+below 0, γ from 1 to 10. It draws no random numbers: equal measurements give equal fits.
 
-What was not seen is believed to scale perfectly, so that a scheduler tries it: no cost of synchronising until two GPUs
-were seen on one node, none over nodes until two nodes were; no further cost for each GPU at a distance until it was
-seen with two different numbers of them; racks cost what nodes do until two racks were seen. (The paper's second rule
-prints *local* where it means *node*.) With one batch size seen, half of a pass is taken to be its fixed cost.
+What was not measured is assumed to scale perfectly, so that a scheduler tries it: no synchronisation cost until two
+GPUs were measured on one node, none over nodes until two nodes were; no further cost for each GPU at a distance until
+two different numbers of GPUs were measured there; racks cost what nodes do until two racks were measured. (The paper's
+second rule prints *local* where it means *node*.) With one batch size measured, half of a pass is its fixed cost.
 
 References: Qiao et al., OSDI 2021, §4.1 (fitting, exploration); Jayaram Subramanya et al., SOSP 2023, §3.2 (from one
 kind of GPU to another).
@@ -25,10 +25,10 @@ from shoal.core.goodput import StepFit
 from shoal.core.topology import Locality
 
 _STARTS = (1.0, 0.6, 0.3, 0.1)
-"""1/γ of the starts: the one parameter in which the error has several valleys. Times follow from it."""
+"""1/γ of the starts: the one parameter in which the error has several minima. Times follow from it."""
 
 _BESIDE = 0.3
-"""1/γ of a start that is tried beside an earlier fit, in case another valley has become the deepest."""
+"""1/γ of a start that is tried beside an earlier fit, in case another minimum is now the lowest."""
 
 _LEAST_OVERLAP = 0.1
 """1/γ at γ = 10."""
@@ -37,28 +37,28 @@ _TIE = 1e-9
 """Weight of (1 − 1/γ)² beside the squared error: decides between fits that explain the measurements equally well."""
 
 _UNTOLD = 0.005
-"""The part of a step that cannot be told from noise: synchronisation starts at what shows at least so much."""
+"""Fraction of a step below which synchronisation cannot be distinguished from noise; starts show at least this."""
 
 _SETTLED = 1e-5
-"""A search ends when a step lowers the squared error by less than this part of it."""
+"""A search ends when a step lowers the squared error by less than this fraction."""
 
 _EXACT = 1e-14
-"""A squared error that is as good as none."""
+"""A squared error below this counts as none."""
 
 _FAR_ABOVE = 3.0
-"""No parameter is more than so many times the longest step: keeps a step of the search from leaving for nowhere."""
+"""Upper bound of every parameter as a multiple of the longest step, so that the search cannot diverge."""
 
 _VANISHING = 1e-12
-"""The part of a measured time that stands for 0 where a logarithm is taken."""
+"""Replaces 0 in logarithms, as a fraction of the measured time."""
 
 _MOST_ROUNDS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Mean times measured with so many samples a pass on each of so many GPUs.
+    """Mean times with ``local`` samples of a pass on each GPU.
 
-    ``pass_seconds`` is a pass that is not synchronised, ``step_seconds`` one that is, synchronising included: the
+    ``pass_seconds`` is a pass that is not synchronised, ``step_seconds`` one that is, with its synchronisation: the
     whole step without accumulation, or its last pass with.
     """
 
@@ -71,10 +71,10 @@ class Observation:
 
 
 def fitted(observations: Sequence[Observation], most_local: int, start: StepFit | None = None) -> StepFit:
-    """The step times that explain these measurements of one kind of GPU best, with what was not seen taken as free.
+    """The step times that explain these measurements of one kind of GPU best.
 
-    ``start`` is an earlier fit of the same job: from there and two more starts the search takes half as long, and on
-    nearly all measurements ends as well.
+    ``start`` is an earlier fit of the same job: from there and two more starts the search takes half as long, and
+    nearly always finds as good a fit.
     """
     table = _checked(observations)
     seen = Seen.of(table)
@@ -90,10 +90,10 @@ def fitted(observations: Sequence[Observation], most_local: int, start: StepFit 
 
 
 def carried_over(known: StepFit, speed: float, most_local: int) -> StepFit:
-    """Step times on a kind nothing was measured on: those of a known kind, divided by how much faster this one is.
+    """Step times on a kind without measurements: those of a known kind, divided by ``speed``.
 
     ``speed`` is this kind's rate over the known kind's on one GPU each. All times scale alike, so on N GPUs the rate
-    is the known one's there, times that. What was seen on the other kind does not count as seen here.
+    is the known one's times ``speed``. Measurements on the other kind do not count as measurements of this one.
     """
     if not 0 < speed < float("inf"):
         raise InputError("speed", speed, "give one GPU's rate over the known kind's, above 0")
@@ -102,10 +102,10 @@ def carried_over(known: StepFit, speed: float, most_local: int) -> StepFit:
 
 
 def completed(own: StepFit, known: StepFit, local: int) -> StepFit:
-    """A fit that has seen one GPU of its kind, with the synchronising of a kind that has seen more.
+    """A fit measured on one GPU of its kind, with the synchronisation of a kind measured on more.
 
-    Its own passes stay; the rest is scaled by how much longer they take than the known kind's over ``local`` samples.
-    On N GPUs, at that many samples, the rate is the known one's there times the ratio of the rates on one GPU.
+    Its own passes stay; synchronisation is scaled by the ratio of its passes to the known kind's over ``local``
+    samples. So on N GPUs at ``local`` samples the rate is the known one's times the ratio of the rates on one GPU.
     """
     ratio = (own.compute[0] + own.compute[1] * local) / (known.compute[0] + known.compute[1] * local)
     node, network, rack = _scaled((known.node, known.network, known.rack), ratio)
@@ -117,7 +117,7 @@ def _scaled(pairs: Sequence[tuple[float, float]], factor: float) -> list[tuple[f
 
 
 def _checked(observations: Sequence[Observation]) -> Floats:
-    """GPUs, nodes, distance, samples, pass and step seconds of each; or an error that names what cannot be."""
+    """Rows of GPUs, nodes, distance, samples, pass and step seconds; an error names the first impossible value."""
     if not observations:
         raise InputError("observations", (), "a fit needs at least one measurement")
     table = np.array(
@@ -135,11 +135,11 @@ def _checked(observations: Sequence[Observation]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Measurements as a fitting problem in those parameters that they can tell.
+    """Measurements as a fitting problem in the parameters that they determine.
 
-    A parameter vector holds the passes' one or two, then the synchronising's, then 1/γ where there is synchronising.
-    ``passing`` and ``sync`` give the seconds of each measurement when multiplied with them; ``slots`` says which
-    of (α, β) of node, network and rack a column of ``sync`` is. ``single`` is the one batch size seen, if only one.
+    A parameter vector has one or two of passes, then those of synchronisation, then 1/γ where there is any.
+    ``passing`` and ``sync`` (measurements × parameters) give seconds when multiplied with them; ``slots`` says which
+    of (α, β) of node, network and rack a column of ``sync`` is. ``single`` is the only batch size measured, if one.
     """
 
     passing: Floats
@@ -151,7 +151,7 @@ class Seen:
 
     @classmethod
     def of(cls, table: Floats) -> "Seen":
-        """What can be told from a table as ``_checked`` gives it."""
+        """Return the problem of a table of `_checked`."""
         gpus, apart, local = table[:, 0], table[:, 2].astype(np.intp), table[:, 3]
         several = np.ptp(local) > 0
         ones = np.ones_like(local)
@@ -174,7 +174,7 @@ class Seen:
         )
 
     def bounds(self) -> tuple[Floats, Floats]:
-        """The least and the most each parameter may be: no time is below 0, and none far above all that were seen."""
+        """Bounds of each parameter: no time is below 0 or far above all measured ones."""
         times = self.passing.shape[1] + self.sync.shape[1]
         least, most = np.zeros(times), np.full(times, _FAR_ABOVE * np.exp(self.step_log.max()))
         if not self.sync.shape[1]:
@@ -182,7 +182,7 @@ class Seen:
         return np.append(least, _LEAST_OVERLAP), np.append(most, 1.0)
 
     def guesses(self, overlaps: Sequence[float]) -> Floats:
-        """Parameters near the measurements for each given 1/γ, distance by distance; a row for each."""
+        """Starting parameters for each given 1/γ, a row each, fitted distance by distance."""
         passing, step = np.exp(self.pass_log), np.exp(self.step_log)
         told = _line(self.passing, passing[None])
         if not self.sync.shape[1]:
@@ -197,7 +197,7 @@ class Seen:
         return np.concatenate((*parameters, overlap), axis=1)
 
     def tilted(self, at: Floats) -> Floats:
-        """The same parameters, but with a cost of synchronising that grows with the GPUs from nothing at two."""
+        """The same parameters, but with a synchronisation cost that grows with the GPUs from 0 at two."""
         moved = at.copy()
         width = self.passing.shape[1]
         for column in np.flatnonzero(self.slots % 2).tolist():
@@ -207,14 +207,14 @@ class Seen:
         return moved
 
     def recalled(self, fit: StepFit, fresh: Floats) -> Floats:
-        """An earlier fit's parameters; where it has none, or 0, fresh ones."""
+        """The parameters of an earlier fit; where it has none, or 0, fresh ones."""
         passing = fit.compute if self.single is None else (fit.compute[0] + fit.compute[1] * self.single,)
         sync = np.array((*fit.node, *fit.network, *fit.rack))[self.slots]
         known = np.concatenate((passing, sync, fresh[len(passing) + len(sync) :]))
         return np.where(known > 0, known, fresh)
 
     def named(self, found: Floats, most_local: int, gpus: int, nodes: int, error: float) -> StepFit:
-        """The parameters under their names, with what was not seen filled in."""
+        """The fit with these parameters, and with those that were not measured filled in."""
         width = self.passing.shape[1]
         if self.single is None:
             compute = (float(found[0]), float(found[1]))
@@ -231,7 +231,7 @@ class Seen:
     def errors(self, at: Floats) -> tuple[Floats, Floats]:
         """Log errors of passes and steps (and the tie's), and their derivatives, a row for each parameter vector.
 
-        With w the part of T_sync^γ in the sum, the derivatives of log T by log T_pass, log T_sync and 1/γ are 1 − w, w
+        With w the share of T_sync^γ in the sum, the derivatives of log T by log T_pass, log T_sync and 1/γ are 1 − w, w
         and the entropy of w.
         """
         count, width, syncs = len(self.pass_log), self.passing.shape[1], self.sync.shape[1]
@@ -265,10 +265,7 @@ class Seen:
 
 
 def _line(columns: Floats, seconds: Floats) -> Floats:
-    """The weights, none below 0, with which one or two columns come nearest to times in relative terms.
-
-    ``seconds`` has a row for each problem, and so has the answer.
-    """
+    """Non-negative weights of one or two columns with the least relative error to ``seconds``, a row each problem."""
     relative = columns.T / seconds[:, None, :]
     sums, squares = relative.sum(axis=2), (relative**2).sum(axis=2)
     alone = sums / squares
@@ -277,13 +274,13 @@ def _line(columns: Floats, seconds: Floats) -> Floats:
     mixed = (relative[:, 0] * relative[:, 1]).sum(axis=1, keepdims=True)
     apart = np.maximum(squares.prod(axis=1, keepdims=True) - mixed**2, np.finfo(np.float64).tiny)
     both = (sums * squares[:, ::-1] - mixed * sums[:, ::-1]) / apart
-    # Else one of the two is best left out: the one without which the times are nearer.
+    # Else only one of the two is used: the one that comes nearer to the times.
     nearer = np.argmax(sums * alone, axis=1)[:, None] == np.arange(2)
     return np.where(np.all(both > 0, axis=1, keepdims=True), both, np.where(nearer, alone, 0.0))
 
 
 def _search(seen: Seen, at: Floats) -> tuple[Floats, float]:
-    """The best parameters reached from these starts, and their mean squared errors of passes and steps added up."""
+    """The best parameters reached from these starts, and the sum of their mean squared errors of passes and steps."""
     least, most = seen.bounds()
     at = np.clip(at, least, most)
     errors, slopes = seen.errors(at)
@@ -314,7 +311,7 @@ def _search(seen: Seen, at: Floats) -> tuple[Floats, float]:
 
 
 def _step(at: Floats, bend: Floats, pull: Floats, damping: Floats, least: Floats, most: Floats) -> Floats:
-    """Marquardt's step for each start; what changes nothing, or is at a bound and would leave it, stays."""
+    """Marquardt's step for each start; a parameter without effect, or at a bound it would leave, stays."""
     size = np.sqrt(np.diagonal(bend, axis1=1, axis2=2))
     free = (size > 0) & ~((at <= least) & (pull > 0)) & ~((at >= most) & (pull < 0))
     unit = np.divide(1.0, size, out=np.zeros_like(size), where=free)

@@ -1,13 +1,13 @@
-"""How well a job would train on so many GPUs: step time × statistical efficiency, at the batch that makes it most.
+"""Goodput of a job in effective samples per second by number of GPUs, and the batch with the highest goodput.
 
 A step of R GPUs, each with s passes whose gradients are only added up and one more that is synchronised, all over m
 samples, has the batch M = R·m·(s + 1) and takes s·T_pass + (T_pass^γ + T_sync^γ)^(1/γ) seconds. Goodput is M over that
-time, times (φ + M₀)/(φ + M): effective samples per second.
+time, times the statistical efficiency (φ + M₀)/(φ + M).
 
-What one may rely on: the batch found is the best of whole samples and passes. For a given s, 1/goodput in u = 1/m is
-φ·T/m + K·T up to a factor (K = M/m); T is convex in m and T/m a norm of two lines in u, so both terms are convex in u,
-goodput has one peak in m, and the best whole m is next to it. For so many samples on each GPU T never falls when s
-rises, so beyond the best s of the continuous problem what another one could reach only falls.
+The batch found is the best of whole m and s. For a given s, 1/goodput in u = 1/m is φ·T/m + K·T up to a factor
+(K = M/m); T is convex in m and T/m a norm of two lines in u, so both terms are convex in u, goodput has one peak in m,
+and the best whole m is next to it. For given samples on each GPU T never falls when s rises, so beyond the best s of
+the continuous problem the reachable goodput only falls.
 
 References: Qiao et al., OSDI 2021, §3 and eq. 6, 11, 13.
 """
@@ -23,28 +23,28 @@ from shoal.core.goodput import StepFit
 from shoal.core.job import BatchLimits
 
 _NOISIEST = 1e15
-"""Beyond this noise scale every batch is as efficient as the first; keeps sums with a batch size exact and finite."""
+"""Noise scales are cut here, where every batch is as efficient as the initial one, so that sums stay exact."""
 
 _NEXT_TO_NOTHING = 1e-100
-"""Stands for 0 where a logarithm is taken, or a quotient."""
+"""Replaces 0 in logarithms and quotients."""
 
 _SETTLED = 1e-3
-"""A last step so small, in log m, leaves goodput within 1e-6 of its peak, since it is flat there."""
+"""The search ends after a step in log m below this, which leaves goodput within 1e-6 of its flat peak."""
 
 _ROUNDING = 1.0 + 1e-6
-"""By how much a peak found so may fall short of the true one."""
+"""Factor by which a peak found so may fall short of the true one."""
 
 _MOST_STEPS = 40
-"""Newton's steps take three or four; halving alone would take these."""
+"""Newton's method takes three or four steps; bisection alone would take this many."""
 
 _MOST_TRIED = 64
-"""Numbers of passes tried for one allocation; the first or second is nearly always the best."""
+"""Values of s tried for one allocation; the first or second is nearly always the best."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The best batch for each allocation: goodput in effective samples per second, samples a pass on each GPU, and how
-    many passes are added up before the one that is synchronised. All 0 where the limits leave the job no batch.
+    """The best batch for each allocation: goodput in effective samples per second, samples of a pass on each GPU (m),
+    and passes added up before the synchronised one (s). All 0 where the limits allow no batch.
     """
 
     goodput: Floats
@@ -53,12 +53,12 @@ class Tuned:
 
 
 def fixed(batch_size: int) -> BatchLimits:
-    """The limits of a job that is not adaptive: one batch size, at which its efficiency is 1."""
+    """Limits of a job that is not adaptive: one batch size, at which its efficiency is 1."""
     return BatchLimits(batch_size, batch_size, 1, batch_size)
 
 
 def efficiency(noise: Floats | float, initial: AnyInts | int, batch: AnyInts | int) -> Floats:
-    """What a sample at this batch size is worth beside one at the initial; in (0, 1] for batches from the initial up.
+    """Effective samples per sample at this batch size; 1 at the initial batch and in (0, 1] above it.
 
     ``noise`` is the gradient noise scale φ in samples, at least 0.
     """
@@ -67,34 +67,36 @@ def efficiency(noise: Floats | float, initial: AnyInts | int, batch: AnyInts | i
 
 
 def sync_seconds(fit: StepFit, gpus: AnyInts | int, locality: AnyInts | int) -> Floats:
-    """Seconds of synchronisation that a step would take if none of it were hidden; none on one GPU."""
-    pairs = np.array((fit.node, fit.network, fit.rack))[np.asarray(locality)]
-    count = np.asarray(gpus)
-    return np.where(count < 2, 0.0, pairs[..., 0] + pairs[..., 1] * (count - 2))
+    """Seconds of synchronisation of a step if none of it overlapped with computation; 0 on one GPU."""
+    return _sync(np.array((fit.node, fit.network, fit.rack))[np.asarray(locality)], np.asarray(gpus))
+
+
+def _sync(pairs: Floats, gpus: AnyInts) -> Floats:
+    return np.where(gpus < 2, 0.0, pairs[..., 0] + pairs[..., 1] * (gpus - 2))
 
 
 def iteration_seconds(
     fit: StepFit, local: AnyInts | int, accumulation: AnyInts | int, gpus: AnyInts | int, locality: AnyInts | int
 ) -> Floats:
-    """Seconds of one optimizer step; without accumulation between the longer of pass and sync and their sum."""
+    """Seconds of one optimizer step; without accumulation from the longer of pass and synchronisation to their sum."""
     passing = np.asarray(fit.compute[0] + fit.compute[1] * np.asarray(local, np.float64))
     syncing = sync_seconds(fit, gpus, locality)
     return accumulation * passing + _overlapped(passing, syncing, np.asarray(fit.gamma))
 
 
 def _overlapped(a: Floats, b: Floats, gamma: Floats) -> Floats:
-    """(a^γ + b^γ)^(1/γ), without powers of seconds that would leave the range of floats."""
+    """(a^γ + b^γ)^(1/γ), without overflow."""
     longer, shorter = np.maximum(a, b), np.minimum(a, b)
     share = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
     return np.asarray(longer * np.power(1.0 + np.power(share, gamma), 1.0 / gamma))
 
 
 def best(fit: StepFit, limits: BatchLimits, noise: float, gpus: AnyInts, locality: AnyInts) -> Tuned:
-    """The best batch of one job on each allocation of so many GPUs that far apart, between its limits.
+    """The best batch of one job within its limits, for each allocation given by its number of GPUs and their distance.
 
-    The best of all whole m and s, as long as 64 numbers of passes are enough to tell, which they are unless a pass over
-    a sample or two costs as little as its share of a larger one; then at most a few percent short of it. A job whose
-    limits leave one batch size keeps it, split as evenly as it goes; the GPU with the most samples sets the pace.
+    The best of all whole m and s, unless more than 64 values of s would have to be tried, as where a pass has next to
+    no fixed cost; then at most a few percent below it. A job whose limits allow one batch size keeps it, split as
+    evenly as possible; the GPU with the most samples determines the step time.
     """
     found = _tuned((fit,), (limits,), np.array([noise]), gpus, locality)
     return Tuned(found.goodput[0], found.local[0], found.accumulation[0])
@@ -103,13 +105,13 @@ def best(fit: StepFit, limits: BatchLimits, noise: float, gpus: AnyInts, localit
 def best_of_many(
     fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: AnyInts, locality: AnyInts
 ) -> Floats:
-    """The goodput of ``best`` for many jobs over the same allocations: a row a job, a column an allocation."""
+    """The goodput of ``best`` (jobs × allocations) for many jobs over the same allocations."""
     return _tuned(fits, limits, noises, gpus, locality).goodput
 
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """One job on one allocation each: what its step time and its limits are there."""
+    """Columns of step times and limits; each cell is one job on one allocation."""
 
     per_pass: Floats
     per_sample: Floats
@@ -123,16 +125,16 @@ class _Cells:
     most_local: Floats
 
     def take(self, at: Indices) -> "_Cells":
-        """Some of the cells."""
+        """A selection of the cells."""
         return _Cells(*(getattr(self, name)[at] for name in self.__slots__))
 
     def seconds(self, local: Floats, accumulation: Floats) -> Floats:
-        """Seconds of a step with these batches."""
+        """Seconds of a step."""
         passing = self.per_pass + self.per_sample * local
         return np.asarray(accumulation * passing + _overlapped(passing, self.sync, self.gamma))
 
     def goodput(self, local: Floats, accumulation: Floats) -> Floats:
-        """Effective samples per second of these batches, whatever the limits say."""
+        """Effective samples per second, whether within the limits or not."""
         batch = self.gpus * local * (accumulation + 1.0)
         raw = batch / self.seconds(local, accumulation)
         return np.asarray(raw * (self.noise + self.initial) / (self.noise + batch))
@@ -158,13 +160,12 @@ def _tuned(
 def _cells(
     fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: AnyInts, apart: AnyInts
 ) -> _Cells:
-    """All jobs on all allocations, job by job."""
+    """The cells of all jobs on all allocations, job by job."""
     if not np.all(noises >= 0):
         raise InputError("noise", float(noises[~(noises >= 0)][0]), "a noise scale is a number of samples, at least 0")
     fitted = np.array([(*f.compute, f.gamma, f.most_local, *f.node, *f.network, *f.rack) for f in fits], np.float64)
     limited = np.array([(k.initial, k.most, k.least_local, k.most_local) for k in limits], np.float64)
     pairs = fitted[:, 4:].reshape(-1, 3, 2)[:, apart]
-    sync = np.where(gpus < 2, 0.0, pairs[..., 0] + pairs[..., 1] * (gpus - 2))
 
     def wide(column: Floats) -> Floats:
         return np.repeat(column, len(gpus))
@@ -172,7 +173,7 @@ def _cells(
     return _Cells(
         per_pass=wide(fitted[:, 0]),
         per_sample=wide(fitted[:, 1]),
-        sync=sync.ravel(),
+        sync=_sync(pairs, gpus).ravel(),
         gamma=wide(fitted[:, 2]),
         noise=wide(np.minimum(noises, _NOISIEST)),
         gpus=np.tile(gpus.astype(np.float64), len(fitted)),
@@ -184,7 +185,7 @@ def _cells(
 
 
 def _split(cells: _Cells) -> tuple[Floats, Floats, Floats]:
-    """Goodput, m and s where the total batch is given: the fewest passes that fit, each as small as they allow."""
+    """Goodput, m and s at a given total batch: the fewest passes that fit, each as small as possible."""
     share = np.ceil(cells.initial / cells.gpus)
     added = np.ceil(share / cells.most_local) - 1.0
     local = np.ceil(share / (added + 1.0))
@@ -199,8 +200,8 @@ def _split(cells: _Cells) -> tuple[Floats, Floats, Floats]:
 def _peaks(cells: _Cells) -> tuple[Floats, Floats, Floats]:
     """Goodput, m and s of the best batch of each cell; 0 where none is allowed.
 
-    From the best s of the continuous problem on, what s could reach falls as it rises, so the search ends with the
-    first s that could not beat what was found.
+    From the best s of the continuous problem on, the reachable goodput falls as s rises, so the search ends with the
+    first s that cannot exceed the goodput found.
     """
     wanted = _added_passes(cells)
     added, last_rise = np.floor(wanted), np.ceil(wanted)
@@ -219,7 +220,7 @@ def _peaks(cells: _Cells) -> tuple[Floats, Floats, Floats]:
 
 
 def _added_passes(cells: _Cells) -> Floats:
-    """The best s if it need not be whole: passes are then full ones, and 1/goodput is convex in 1/(s + 1)."""
+    """The best s of the continuous problem: passes are then full ones, and 1/goodput is convex in 1/(s + 1)."""
     passing = cells.per_pass + cells.per_sample * cells.most_local
     exposed = _overlapped(passing, cells.sync, cells.gamma) - passing
     full = cells.gpus * cells.most_local
@@ -228,11 +229,11 @@ def _added_passes(cells: _Cells) -> Floats:
 
 
 def _peak(cells: _Cells, added: Floats) -> tuple[Floats, Floats, Floats]:
-    """The best whole m for a given s, its goodput, and what more passes cannot exceed unless it does.
+    """The best whole m for a given s, its goodput, and an upper bound of the goodput at any larger s.
 
-    Where the limits leave no whole m, the first two are 0. The bound holds from the best continuous s on: the same
-    samples in one more pass take that pass's fixed cost longer at least, and more samples than fit here are too many.
-    It is infinite where only more passes may do.
+    Where the limits allow no whole m, the first two are 0. The bound holds from the best continuous s on: the same
+    samples in one more pass take at least that pass's fixed cost longer, and more samples than fit here are too many.
+    It is infinite where only more passes can satisfy the limits.
     """
     passes = cells.gpus * (added + 1.0)
     fewest, fullest = cells.initial / passes, cells.most / passes
@@ -251,11 +252,11 @@ def _peak(cells: _Cells, added: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _smooth_peak(cells: _Cells, added: Floats, low: Floats, high: Floats) -> Floats:
-    """Where goodput is highest between two numbers of samples if they need not be whole.
+    """The m with the highest goodput between two bounds, not necessarily whole.
 
-    With T taken as its tangent A + B·m, the best m is √(φA/KB). That is a falling function of where the tangent
-    touches, so the peak lies between any m and what it gives. Newton's steps on their ratio are taken while they stay
-    in that bracket and halve each time; where T bends too sharply for that, the bracket is halved.
+    With T replaced by its tangent A + B·m, the best m is √(φA/KB). This is a falling function of the point of contact,
+    so the peak lies between any m and the m it gives. Newton's steps on their ratio are taken while they stay in that
+    bracket and halve each time; where T bends too sharply for that, the bracket is halved.
     """
     least, most = np.log(low), np.log(high)
     at, last = most, np.full_like(most, np.inf)
@@ -274,7 +275,7 @@ def _smooth_peak(cells: _Cells, added: Floats, low: Floats, high: Floats) -> Flo
 
 
 def _tangent_gap(cells: _Cells, added: Floats, at: Floats) -> tuple[Floats, Floats]:
-    """How far, in logarithms, the tangent's best m is above this m, and how that changes with log m (at most −1)."""
+    """Log of the tangent's best m over this m, and its derivative by log m (at most −1)."""
     local = np.exp(at)
     passing = cells.per_pass + cells.per_sample * local
     with np.errstate(divide="ignore"):

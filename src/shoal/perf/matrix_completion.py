@@ -1,70 +1,31 @@
-"""Low-rank completion of a matrix of which only some entries were seen.
+"""Low-rank completion of a matrix of which only some entries were observed.
 
-An entry is taken to be mean + row's bias + column's bias + a product of ``rank`` factors, fitted by alternating least
-squares with a ridge on everything but the mean. The start is the leading singular vectors of what was seen, so the
-answer depends on the matrix alone: no seed, no order of rows, no history.
+An entry is modelled as mean + row's bias + column's bias + a product of ``rank`` factors, fitted by alternating least
+squares with a ridge on everything but the mean. The start is the leading singular vectors of the observed entries, so
+the answer depends on the matrix alone: no seed, no order of rows, no history.
 
 References: Koren, Bell, Volinsky, Matrix Factorization Techniques for Recommender Systems (2009) for the biases;
 Candès and Plan, Matrix Completion with Noise (2010) for why it works.
 """
-
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from shoal.core.arrays import Floats
 
 _SETTLED = 1e-7
-"""The fit has settled when no entry moves by more than this, relative to the spread of what was seen."""
+"""The fit has converged when no entry moves by more than this, relative to the spread of the observed ones."""
 
 _MOST_SWEEPS = 500
 
 _EASED = 0.7
-"""By how much the ridge eases from sweep to sweep until it is the one asked for."""
-
-_WITHHELD = 0.1
-"""The part of what was seen that is withheld, and then predicted, for the held-out error."""
+"""Factor by which the ridge falls from sweep to sweep until it is the given one."""
 
 
-@dataclass(frozen=True)
-class Completion:
-    """A completed matrix and how far to trust it; errors are root mean squares in the matrix's own unit.
+def complete(observed: Floats, rank: int, ridge: float) -> Floats:
+    """The matrix with its NaN entries replaced by a low-rank fit; the observed entries are kept.
 
-    ``fitted`` is the smooth low-rank matrix; ``matrix`` keeps every entry that was seen and fills in the others.
-    """
-
-    observed: Floats
-    fitted: Floats
-    rank: int
-    ridge: float
-
-    @cached_property
-    def matrix(self) -> Floats:
-        """What was seen where it was seen, the fit elsewhere."""
-        return np.where(np.isnan(self.observed), self.fitted, self.observed)
-
-    @cached_property
-    def residual(self) -> float:
-        """How far the fit is from what was seen: how much of that a matrix of this rank cannot say."""
-        return _rms(self.fitted - self.observed)
-
-    @cached_property
-    def held_out(self) -> float:
-        """How far a fit without a seeded tenth of the seen entries is from these; NaN if fewer than 2 were seen."""
-        seen = np.flatnonzero(~np.isnan(self.observed))
-        if len(seen) < 2:
-            return float("nan")
-        withheld = np.random.default_rng(0).permutation(seen)[: max(1, int(len(seen) * _WITHHELD))]
-        rest = self.observed.copy()
-        rest.flat[withheld] = np.nan
-        return _rms(complete(rest, self.rank, self.ridge).fitted.flat[withheld] - self.observed.flat[withheld])
-
-
-def complete(observed: Floats, rank: int, ridge: float) -> Completion:
-    """Complete a matrix whose unseen entries are NaN; a row or column nobody saw gets the biases of the other side.
-
-    ``ridge`` is in units of one observation's square: the fewer of a row were seen, the closer it stays to the mean.
+    A row or column without any observed entry gets the biases of the other side. ``ridge`` is in units of one entry's
+    square: the fewer entries of a row were observed, the closer it stays to the mean.
     """
     if observed.ndim != 2:
         raise ValueError(f"a matrix has 2 dimensions, not {observed.ndim}")
@@ -77,7 +38,7 @@ def complete(observed: Floats, rank: int, ridge: float) -> Completion:
         raise ValueError("what was seen of the matrix must be finite")
     mean = float(observed[seen].mean())
     centred = np.where(seen, observed - mean, 0.0)
-    return Completion(observed, mean + _alternated(centred, seen.astype(np.float64), rank, ridge), rank, ridge)
+    return np.where(seen, observed, mean + _alternated(centred, seen.astype(np.float64), rank, ridge))
 
 
 def _alternated(centred: Floats, seen: Floats, rank: int, ridge: float) -> Floats:
@@ -86,7 +47,7 @@ def _alternated(centred: Floats, seen: Floats, rank: int, ridge: float) -> Float
     columns = np.zeros((centred.shape[1], rank + 1))
     leading = vectors[:rank].T
     columns[:, : leading.shape[1]] = leading * np.sqrt(values[:rank])
-    # Straight at a small ridge the factors may run off to where few entries pin them, and never come back.
+    # With a small ridge from the start the factors may diverge where few entries determine them.
     strong = float(values[0])
     fitted, spread = np.zeros_like(centred), float(np.abs(centred).max())
     for _ in range(_MOST_SWEEPS):
@@ -101,7 +62,7 @@ def _alternated(centred: Floats, seen: Floats, rank: int, ridge: float) -> Float
 
 
 def _solved(centred: Floats, seen: Floats, other: Floats, ridge: float) -> Floats:
-    """One side's factors and bias, each row by ridge regression on the other side's."""
+    """One side's factors and biases, each row by ridge regression on those of the other side."""
     features = other.copy()
     features[:, -1] = 1.0
     width = features.shape[1]
@@ -110,7 +71,3 @@ def _solved(centred: Floats, seen: Floats, other: Floats, ridge: float) -> Float
     target = ((centred - other[:, -1]) * seen) @ features
     solved: Floats = np.linalg.solve(gram, target[:, :, None])[:, :, 0].astype(np.float64, copy=False)
     return solved
-
-
-def _rms(error: Floats) -> float:
-    return float(np.sqrt(np.nanmean(error**2)))

@@ -1,8 +1,8 @@
-"""Models as they were measured, and nothing fitted: step times by placement, noise scale by epoch and batch size.
+"""Measured profiles: step times by placement, gradient noise scale by epoch and batch size, without any fit.
 
-What was measured is given back as it is; between measurements every figure is linear, as in the simulators for which
-these profiles were published, and beyond them it is that of the nearest. Seats are GPUs per node, in the order of the
-nodes. Seconds and samples throughout; progress is in effective samples.
+A measured figure is returned as it is; between measurements every figure is linear, as in the simulators for which
+these profiles were published, and beyond them it is that of the nearest. Times are in seconds, batches in samples,
+progress in effective samples.
 
 References: Qiao et al., OSDI 2021, §5.3 (the simulator); Jayaram Subramanya et al., SOSP 2023, §5 (the same by kind).
 """
@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
@@ -22,12 +23,12 @@ from shoal.perf.fit import Observation, fitted
 from shoal.perf.profile import Seats, StepSeconds
 
 QUIETEST = 1e15
-"""Stands for the noise scale where the gradient itself was measured as nothing: every batch size is then as good."""
+"""Noise scale in samples where the gradient itself was measured as 0: every batch size is then as efficient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One measurement: on these seats, or somewhere on so many nodes (then ``seats`` is empty)."""
+    """One measurement: seconds of a step and of its synchronisation, on ``seats`` or, where empty, on any seats."""
 
     nodes: int
     gpus: int
@@ -39,9 +40,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class StepTable:
-    """Measured steps of one model on one kind of GPU, on nodes of up to ``node_gpus``.
+    """Measured steps of one model on one kind of GPU, with ``least_local`` to ``most_local`` samples on each GPU.
 
-    More GPUs on a node than were ever measured count as several nodes of that size. ``slowdown`` multiplies all times.
+    More GPUs on a node than ``node_gpus`` count as several nodes of that size. ``slowdown`` multiplies all times.
     """
 
     cells: tuple[Cell, ...]
@@ -52,11 +53,11 @@ class StepTable:
 
     @cached_property
     def node_gpus(self) -> int:
-        """The most GPUs of a node that were measured together."""
+        """The most GPUs of one node that were measured together."""
         return max((max(cell.seats) for cell in self.cells if cell.seats), default=1)
 
     def seconds(self, seats: Seats, local: int) -> StepSeconds:
-        """What a pass over ``local`` samples on each of these seats takes; fewer than were measured are no faster."""
+        """Seconds of a pass over ``local`` samples on each of these seats; fewer than were measured are no faster."""
         key = (seats, local)
         found = self._known.get(key)
         if found is None:
@@ -64,7 +65,7 @@ class StepTable:
         return found
 
     def packed(self, gpus: int, locality: Locality) -> Seats:
-        """So many GPUs on as few nodes as were measured to hold them, on two at least where they are apart."""
+        """Seats of this many GPUs on as few nodes as hold them, but on two at least where they are apart."""
         most = self.node_gpus if locality is Locality.SAME_NODE else min(self.node_gpus, max(gpus - 1, 1))
         whole, rest = divmod(gpus, most)
         return (*((rest,) if rest else ()), *([most] * whole))
@@ -89,7 +90,7 @@ class StepTable:
 
     @cached_property
     def _curves(self) -> Mapping[Seats, Floats]:
-        """By measured seats: rows of samples on each GPU, step and sync, by ascending samples."""
+        """By measured seats: rows of samples on each GPU, step and synchronisation seconds, by ascending samples."""
         rows: dict[Seats, list[tuple[float, float, float]]] = {}
         for cell in self.cells:
             if cell.seats:
@@ -102,7 +103,7 @@ class StepTable:
 
     @cached_property
     def _means(self) -> tuple[Floats, Floats]:
-        """Every measured (nodes, GPUs, samples) once, and the mean step and sync of all measured there."""
+        """Every measured (nodes, GPUs, samples) once, and the mean step and synchronisation seconds there."""
         points = np.array([(c.nodes, c.gpus, c.local) for c in self.cells], np.float64)
         values = np.array([(c.step, c.sync) for c in self.cells])
         distinct, which, counts = np.unique(points, axis=0, return_inverse=True, return_counts=True)
@@ -120,7 +121,7 @@ class StepTable:
 
     @cached_property
     def fit(self) -> StepFit:
-        """Pollux's parameters fitted to all of these measurements."""
+        """Pollux's parameters fitted to all measurements."""
         seen = []
         for cell in self.cells:
             apart = Locality.SAME_NODE if cell.nodes == 1 else Locality.CROSS_NODE
@@ -131,12 +132,12 @@ class StepTable:
 
 
 def _rotated(seats: Seats) -> Seats:
-    """The smallest of its rotations: round a ring it does not matter where one begins."""
+    """The smallest rotation of the seats: a ring of GPUs has no first one."""
     return min(seats[i:] + seats[:i] for i in range(len(seats)))
 
 
 def _along(curve: Floats, local: int) -> tuple[float, float]:
-    """Step and sync at so many samples, linear between the measured ones and on from the last two."""
+    """Step and synchronisation seconds at ``local`` samples, linear between and beyond the measured ones."""
     samples, step, sync = curve.T
     if local > samples[-1] and len(samples) > 1:
         slope = (step[-1] - step[-2]) / (samples[-1] - samples[-2])
@@ -146,10 +147,10 @@ def _along(curve: Floats, local: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class NoiseTable:
-    """Gradient statistics of whole trainings, one at each of some batch sizes, epoch by epoch.
+    """Gradient statistics of whole trainings, one for each of some batch sizes.
 
-    ``ends`` is the progress at the end of each epoch; ``square`` and ``variance`` have a row for each batch size and
-    a column for each epoch. The variance is that of a gradient over ``batch_sizes[0]`` samples.
+    ``ends`` is the progress at the end of each epoch; ``square`` and ``variance`` are (batch sizes × epochs). The
+    variance is that of a gradient over ``batch_sizes[0]`` samples.
     """
 
     batch_sizes: tuple[int, ...]
@@ -158,82 +159,61 @@ class NoiseTable:
     variance: Floats
 
     def epoch(self, fraction: float) -> int:
-        """Which epoch it is when a fraction of training is done."""
+        """Number of the epoch, from 0, when a fraction of training is done."""
         return min(int(np.searchsorted(self.ends, fraction * self.ends[-1], side="right")), len(self.ends) - 1)
 
     def at(self, epoch: int, batch_size: float) -> float:
-        """The noise scale in an epoch at a batch size; the statistics, not the scale, are linear in the batch size."""
-        square, variance = (float(np.interp(batch_size, self.batch_sizes, t[:, epoch])) for t in self._tables)
+        """The noise scale in samples in an epoch at a batch size; the statistics are interpolated, not the scale."""
+        tables = self.square, self.variance
+        square, variance = (float(np.interp(batch_size, self.batch_sizes, table[:, epoch])) for table in tables)
         return min(self.batch_sizes[0] * variance / square, QUIETEST) if square > 0 else QUIETEST
-
-    @property
-    def _tables(self) -> tuple[Floats, Floats]:
-        return self.square, self.variance
 
 
 @dataclass(frozen=True)
 class MeasuredProfile:
-    """A model known from measurements alone: what a simulated job really does. Batch sizes are of the whole gang."""
+    """A model known from measurements alone, for true speeds of simulated jobs. Batch sizes are of the whole gang."""
 
     times: Mapping[str, StepTable]
     noise: NoiseTable
+    per_gpu_batch: ClassVar[bool] = False
     _noises: dict[tuple[int, int], float] = field(default_factory=dict, repr=False, compare=False)
     _rates: dict[tuple[str, Seats, int], float] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def unit(self) -> str:
-        """Effective samples."""
-        return "samples"
-
-    @property
     def kinds(self) -> tuple[str, ...] | None:
-        """The kinds that were measured."""
+        """The kinds with measurements."""
         return tuple(self.times)
 
     @property
-    def per_gpu_batch(self) -> bool:
-        """Batch sizes count the samples of the whole gang."""
-        return False
-
-    @property
     def initial_batch(self) -> int:
-        """The smallest batch size trained at, for which the learning rate was tuned."""
+        """The smallest measured batch size, for which the learning rate was tuned and the efficiency is 1."""
         return self.noise.batch_sizes[0]
 
     @property
     def max_batch(self) -> int:
-        """The largest batch size trained at."""
+        """The largest measured batch size."""
         return self.noise.batch_sizes[-1]
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Those that were trained at."""
+        """The measured batch sizes, ascending."""
         return self.noise.batch_sizes
-
-    @property
-    def default_batch(self) -> int:
-        """The initial batch size, at which the efficiency is 1."""
-        return self.initial_batch
 
     @property
     def work(self) -> float:
         """The effective samples of a whole training."""
         return float(self.noise.ends[-1])
 
-    def spread(self, kind: str) -> float:
-        """Measurements are taken as they are."""
-        return 0.0
-
     def most_local(self, kind: str) -> int:
-        """The most samples a GPU of this kind holds; 0 where none was measured."""
+        """The most samples a GPU of this kind holds; 0 on a kind without measurements."""
         return self.times[kind].most_local if kind in self.times else 0
 
     def fits(self) -> tuple[tuple[str, StepFit], ...]:
-        """Pollux's parameters by kind, fitted to all that was measured."""
+        """By kind, Pollux's parameters fitted to all measurements."""
         return tuple((kind, table.fit) for kind, table in self.times.items())
 
     def noise_scale(self, progress: float, batch_size: int | None = None) -> float:
-        """The gradient noise scale in samples when a fraction of training is done, as seen at this batch size."""
+        """The gradient noise scale in samples when a fraction of training is done, as measured at this batch size."""
         key = (self.noise.epoch(progress), batch_size or self.initial_batch)
         found = self._noises.get(key)
         if found is None:
@@ -241,12 +221,12 @@ class MeasuredProfile:
         return found
 
     def step(self, kind: str, seats: Seats, locality: Locality, local: int) -> StepSeconds | None:
-        """What a pass over ``local`` samples on each of these GPUs takes; None on a kind that was not measured."""
+        """Seconds of a pass over ``local`` samples on each of these GPUs; None on a kind without measurements."""
         table = self.times.get(kind)
         return None if table is None else table.seconds(seats, local)
 
     def rate(self, kind: str, gpus: int, locality: Locality, batch_size: int | None = None) -> float:
-        """Effective samples per second on as few nodes as hold so many GPUs, averaged over the training."""
+        """Effective samples per second on as few nodes as hold the GPUs, averaged over the training."""
         table = self.times.get(kind)
         if table is None or gpus < 1:
             return 0.0
@@ -255,7 +235,7 @@ class MeasuredProfile:
     def rate_on(self, kind: str, seats: Seats, batch_size: int | None = None) -> float:
         """Effective samples per second on exactly these seats, averaged over the training.
 
-        0.0 on a kind that was not measured, with less than a sample for each GPU, or above the largest batch size.
+        0.0 on a kind without measurements, with less than a sample for each GPU, or above the largest batch size.
         """
         size = self.initial_batch if batch_size is None else batch_size
         key = (kind, seats, size)
@@ -271,14 +251,14 @@ class MeasuredProfile:
         share = math.ceil(size / gpus)
         added = math.ceil(share / table.most_local) - 1
         if gpus == 1 and size > self.initial_batch:
-            added = max(added, 1)  # one GPU tells signal from noise only by comparing two passes of a step
+            added = max(added, 1)  # one GPU can measure its noise scale only from two passes of a step
         local = min(math.ceil(share / (added + 1)), self.max_batch // (gpus * (added + 1)))
         taken = table.seconds(seats, local)
         batch = gpus * local * (added + 1)
         return batch / (taken.step + added * taken.passing) * self._mean_efficiency(batch)
 
     def _mean_efficiency(self, batch: int) -> float:
-        """The harmonic mean over the training: total work over samples per second times this is the run time."""
+        """Harmonic mean over the training: total work over samples per second times this is the run time."""
         lengths = np.diff(self.noise.ends, prepend=0.0)
         noise = np.array([self.noise.at(epoch, batch) for epoch in range(len(lengths))])
         cost = (noise + batch) / (noise + self.initial_batch)

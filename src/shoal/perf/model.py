@@ -1,10 +1,10 @@
-"""What policies are told of speed: the declared tables (``ProfiledModel``) or only what was measured (``OnlineModel``).
+"""The speeds that policies see: those of the catalogue (`ProfiledModel`), or only measured ones (`OnlineModel`).
 
-Both are pure: they remember answers only so as to give them faster, and every array they hand out is read-only and may
-be the same object each time. Rates are progress per second in the job's own unit.
+Both are pure and cache their answers; every array they return is read-only and may be the same object each time. Rates
+are work per second in the job's own unit.
 
-A ``BatchSetting`` counts the samples of the whole gang, and is divided by the GPUs for a model whose batch sizes are
-per GPU; how it is accumulated is the profile's business. The batch size of a job means what its model means by it.
+A `BatchSetting` counts the samples of the whole gang, and is divided by the GPUs for a model whose batch sizes are per
+GPU; the profile decides how it is accumulated. The batch size of a job means what its model means by it.
 """
 
 import math
@@ -22,14 +22,14 @@ from shoal.perf.measured_profile import MeasuredProfile
 from shoal.perf.profile import LinearProfile, Profile, ScalingProfile
 
 EXTRAPOLATED_SPREAD = 0.5
-"""Claimed for a rate scaled from a measurement taken elsewhere: a factor of about two either way is usual."""
+"""Relative error of a rate scaled from a measurement on other seats: a factor of about two either way is usual."""
 
 UNKNOWN_SPREAD = 1.0
-"""Claimed for a rate that rests on nothing."""
+"""Relative error of a rate without any measurement."""
 
 
 class ProfiledModel:
-    """Rates from the catalogue; a job that names no model runs by its declared run time, linear in its GPUs.
+    """Rates from the catalogue; a job without a model runs by its declared run time, linear in its GPUs.
 
     A job whose model the catalogue does not know is an ``InputError`` that suggests the nearest names.
     """
@@ -42,7 +42,7 @@ class ProfiledModel:
         self._rates: dict[tuple[str | None, int | None, int, float, str, int, Locality], Estimate] = {}
 
     def profile(self, spec: JobSpec) -> Profile:
-        """The profile this job's rates come from."""
+        """The profile of a job."""
         return LinearProfile(spec.gpus) if spec.model is None else self.catalog.profile(spec.model)
 
     def rate(self, job: JobView, placement: Placement, batch: BatchSetting | None = None) -> Estimate:
@@ -58,7 +58,7 @@ class ProfiledModel:
         if found is None:
             profile = self.profile(spec)
             rate = profile.rate(kind, gpus, key[-1], size) * spec.speed
-            found = self._rates[key] = Estimate(rate, "profiled", profile.spread(kind))
+            found = self._rates[key] = Estimate(rate, "profiled", _spread(profile, kind))
         return found
 
     def speeds(self, spec: JobSpec, batch_size: int | None = None) -> Floats:
@@ -96,14 +96,14 @@ class ProfiledModel:
         return found
 
     def colocated(self, a: JobView, b: JobView) -> tuple[float, float]:
-        """What fraction of their rates two jobs keep when they share GPUs, as measured, else by taking turns."""
+        """The fractions of their rates that two jobs keep on shared GPUs, as measured, else by taking turns."""
         gpus = max(a.spec.gpus, b.spec.gpus)
         return self.catalog.colocated(a.spec.model, a.batch_size, b.spec.model, b.batch_size, gpus)
 
     def goodput(self, job: JobView) -> GoodputReport | None:
-        """What the catalogue knows of it, at the job's present progress; None without figures for other batch sizes.
+        """The catalogue's report at the job's present progress; None without figures for other batch sizes.
 
-        All of its figures count as seen: nothing about more GPUs has to be explored first.
+        All figures count as measured, so that no number of GPUs has to be explored first.
         """
         profile = self.profile(job.spec)
         if not isinstance(profile, ScalingProfile | MeasuredProfile):
@@ -125,12 +125,12 @@ class ProfiledModel:
 
 
 class OnlineModel:
-    """Nothing is declared: a job's rates are what was measured on it, scaled where they must be.
+    """Rates measured on the job itself, scaled where necessary; nothing is declared.
 
-    A rate measured on just such seats is given back (basis ``measured``). Otherwise the nearest measurement (same kind
-    first, then closest in GPUs, distance and batch size) is scaled by the number of GPUs (basis ``extrapolated``). With
-    none, the requested gang is taken to make one unit of progress per second (basis ``unknown``): true for a job
-    without a model, whose unit is seconds of that gang, and for others a scale that means nothing across jobs.
+    A rate measured on such seats is returned as it is (basis ``measured``). Otherwise the nearest measurement (same
+    kind first, then closest in GPUs, distance and batch size) is scaled by the number of GPUs (``extrapolated``).
+    Without any, the requested gang is assumed to do one unit of work per second (``unknown``): true for a job without a
+    model, whose unit is seconds of that gang, and for others a scale that cannot be compared between jobs.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -140,7 +140,7 @@ class OnlineModel:
     def rate(self, job: JobView, placement: Placement, batch: BatchSetting | None = None) -> Estimate:
         """The rate on exactly these seats; 0 on a kind the job does not allow.
 
-        A batch setting is compared with measured batch sizes as it stands.
+        A batch setting is compared with measured batch sizes without conversion.
         """
         kind = self.topology.kind_of(placement)
         if not _allowed(job.spec, self.topology.kinds[kind]):
@@ -150,17 +150,17 @@ class OnlineModel:
         return _from_measured(job.spec, job.measured, seats)
 
     def speeds(self, spec: JobSpec, batch_size: int | None = None) -> Floats:
-        """By kind: 1 where the requested gang may run and fits, else 0: before measuring, all kinds look equal."""
+        """By kind: 1 where the requested gang may run and fits, else 0, since nothing is measured yet."""
         key = (spec.gpus, spec.kinds)
         found = self._speeds.get(key)
         if found is None:
-            room = zip(self.topology.kinds, self.topology.installed, strict=True)
-            found = _sealed([float(_allowed(spec, kind) and spec.gpus <= gpus) for kind, gpus in room])
+            installed = zip(self.topology.kinds, self.topology.installed, strict=True)
+            found = _sealed([float(_allowed(spec, kind) and spec.gpus <= gpus) for kind, gpus in installed])
             self._speeds[key] = found
         return found
 
     def curve(self, job: JobView, kind: str) -> Floats:
-        """By GPUs from 0 to the job's most: measured where it was, scaled from the nearest measurement elsewhere."""
+        """By GPUs from 0 to the job's most: the rate as measured, else scaled from the nearest measurement."""
         most, k = max(job.spec.max_gpus, 1), self.topology.kind_index[kind]
         rates = [0.0] * (most + 1)
         if _allowed(job.spec, kind):
@@ -171,11 +171,11 @@ class OnlineModel:
         return _sealed(rates)
 
     def colocated(self, a: JobView, b: JobView) -> tuple[float, float]:
-        """Nobody has measured the two together: they are taken to take turns."""
+        """Half of their rates each: pairs are not measured, so they are assumed to take turns."""
         return TIME_SLICED
 
     def goodput(self, job: JobView) -> GoodputReport | None:
-        """What the job's own agent last reported."""
+        """The job's own last report."""
         return job.report
 
 
@@ -202,6 +202,11 @@ def _allowed(spec: JobSpec, kind: str) -> bool:
 
 def _batch_of(profile: Profile, batch: BatchSetting, gpus: int) -> int:
     return math.ceil(batch.size / gpus) if profile.per_gpu_batch else batch.size
+
+
+def _spread(profile: Profile, kind: str) -> float:
+    """Relative error of a rate: that of the fit for fitted step times, else 0."""
+    return profile.times[kind].error if isinstance(profile, ScalingProfile) and kind in profile.times else 0.0
 
 
 def _best_locality(topology: Topology, kind: int, gpus: int) -> Locality:

@@ -1,26 +1,22 @@
-"""The gradient noise scale φ of a training: how many samples it takes for the noise to be as large as the gradient.
+"""The gradient noise scale φ of a training: the batch size in samples at which noise is as large as the gradient.
 
-φ = tr(PΣPᵀ)/|Pg|², with g the true gradient, Σ the covariance of single samples' gradients and P what the optimizer
-multiplies gradients with (nothing for SGD, one over the root of the second moment for Adam and its kin). It is told
-from how far gradients of a few batches lie apart: those of replicas, those of passes that are added up, or, with one
-replica and one pass, those of two steps in a row. Plain numbers and numpy arrays; no framework.
+φ = tr(PΣPᵀ)/|Pg|², with g the true gradient, Σ the covariance of single samples' gradients and P the optimizer's
+preconditioner (1 for SGD, one over the root of the second moment for Adam and similar). It is estimated from the
+differences between gradients of a few batches: those of replicas, those of accumulated passes, or, with one replica and
+one pass, those of two steps in a row.
 
-A ``NoiseEstimate``'s two figures are unbiased when the batches are independent and all seen through
-the same P, chosen before they were. Their quotient is not, so they are averaged apart and divided last.
+The two figures of a `NoiseEstimate` are unbiased when the batches are independent and P is the same for all and was
+chosen before them. Their quotient is not, so they are averaged separately and divided last.
 
 References: McCandlish et al., 2018, appendix A.1; Qiao et al., OSDI 2021, §3.1 (preconditioning, the differenced form).
 """
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 
 NOISIEST = 1e9
-"""The most φ is said to be, in samples: beyond it any batch is as efficient as the smallest."""
+"""Upper limit of φ in samples: beyond it every batch is as efficient as the smallest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +28,10 @@ class NoiseEstimate:
 
 
 def from_norms(mean_local_square: float, square_of_mean: float, local_batch: int, count: int) -> NoiseEstimate:
-    """From two squared norms of ``count`` ≥ 2 gradients over ``local_batch`` samples each, and of no gradient itself.
+    """The estimate from two squared norms of ``count`` ≥ 2 gradients over ``local_batch`` samples each.
 
-    ``mean_local_square`` is the mean of their squared norms, ``square_of_mean`` the squared norm of their mean: with
-    R replicas and s added passes, R·(s + 1) gradients of m samples, or R of m·(s + 1).
+    ``mean_local_square`` is the mean of their squared norms, ``square_of_mean`` the squared norm of their mean. With R
+    replicas and s accumulated passes these are R·(s + 1) gradients of m samples, or R of m·(s + 1).
     """
     if count < 2 or local_batch < 1:
         raise InputError("count, local_batch", (count, local_batch), "needs two gradients or more, of a sample or more")
@@ -43,45 +39,18 @@ def from_norms(mean_local_square: float, square_of_mean: float, local_batch: int
     return NoiseEstimate(square, local_batch * (mean_local_square - square))
 
 
-def from_gradients(gradients: ArrayLike, local_batch: int, preconditioner: ArrayLike = 1.0) -> NoiseEstimate:
-    """From the gradients of replicas, of added passes or of both: a row for each, over ``local_batch`` samples each."""
-    seen = np.asarray(gradients, np.float64) * np.asarray(preconditioner, np.float64)
-    if seen.ndim != 2:
-        raise InputError("gradients", seen.shape, "give a row for each replica or pass")
-    mean = seen.mean(axis=0)
-    return from_norms(float((seen**2).sum()) / len(seen), float(mean @ mean), local_batch, len(seen))
-
-
-def differenced(previous: ArrayLike, current: ArrayLike, batch: int, preconditioner: ArrayLike = 1.0) -> NoiseEstimate:
-    """From the gradients of two steps in a row, for one replica that adds no passes up.
-
-    The true gradient must have moved little in between: what it moved counts as noise.
-    """
-    return from_gradients(np.stack((np.asarray(previous), np.asarray(current))), batch, preconditioner)
-
-
-def adam_preconditioner(second_moment: ArrayLike, steps: int, beta2: float = 0.999, epsilon: float = 1e-8) -> Floats:
-    """What Adam multiplies a gradient with, from its running second moment after so many steps.
-
-    Take it before the step whose gradients it is applied to: its own noise must not be in it.
-    """
-    if steps < 1:
-        raise InputError("steps", steps, "Adam has a second moment only after its first step")
-    return np.asarray(1.0 / (np.sqrt(np.asarray(second_moment, np.float64) / (1.0 - beta2**steps)) + epsilon))
-
-
 @dataclass(frozen=True, slots=True)
 class NoiseScale:
-    """A running φ: both figures averaged with weights that fall off, corrected for how little was seen at first."""
+    """A running φ: both figures as exponential averages, corrected for the few observations at first."""
 
     square: float = 0.0
     variance: float = 0.0
     weight: float = 0.0
 
     def observed(self, estimate: NoiseEstimate, decay: float = 0.999) -> "NoiseScale":
-        """With one more step seen; ``decay`` is what is left of the weight of the steps before it.
+        """Return the average with one more step; ``decay`` is the factor on the weight of the steps before it.
 
-        A step at k times the initial batch is worth k of the initial: give the k-th power of the usual decay.
+        A step at k times the initial batch counts as k steps: give the k-th power of the usual decay.
         """
         if not 0 <= decay < 1:
             raise InputError("decay", decay, "must be at least 0 and below 1")
@@ -94,14 +63,14 @@ class NoiseScale:
 
     @property
     def mean(self) -> NoiseEstimate:
-        """The averaged figures; zeros before anything was seen."""
+        """The averaged figures; zeros before the first observation."""
         if self.weight == 0:
             return NoiseEstimate(0.0, 0.0)
         return NoiseEstimate(self.square / self.weight, self.variance / self.weight)
 
     @property
     def samples(self) -> float:
-        """φ, from 0 to ``NOISIEST``. Where no noise shows it is 0, where noise shows and no gradient the most."""
+        """φ in samples, from 0 to `NOISIEST`: 0 without measurable noise, the limit with noise and no gradient."""
         if self.variance <= 0:
             return 0.0
         if self.variance >= NOISIEST * self.square:

@@ -1,9 +1,9 @@
-"""Reader of the folders in which Pollux's and Sia's simulators keep what was measured: one folder for each model.
+"""Reader of the measurements published with Pollux's and Sia's simulators: one folder for each model.
 
 ``<model>/placements.csv`` has step times by seats (a digit for each node), ``scalability.csv`` those by nodes and GPUs,
-``validation-<B>.csv`` an epoch of a training at batch size B in each row. Sia's are ``placements-<machine>.csv``, and
-its simulator multiplies their times by a factor for each model, as is done here. A model's step times are those of the
-first folder that has any, and its trainings likewise: Sia's folder may be followed by Pollux's.
+``validation-<B>.csv`` an epoch of a training at batch size B in each row. Sia's are ``placements-<machine>.csv``; as in
+its simulator, their times are multiplied by a factor for each model. A model's step times are those of the first folder
+that has any, and its trainings likewise: Sia's folder may be followed by Pollux's.
 
 Published by: Qiao et al., OSDI 2021; Jayaram Subramanya et al., SOSP 2023.
 """
@@ -20,14 +20,14 @@ from shoal.perf.catalog import Catalog
 from shoal.perf.measured_profile import Cell, MeasuredProfile, NoiseTable, StepTable
 
 KINDS = {"": "t4", "aws": "t4", "azure": "v100", "dgx-ext": "a100", "quad": "rtx6000", "rtx": "rtx2080ti"}
-"""The kind of GPU in each machine that the files are named for; Pollux's name none."""
+"""The kind of GPU in each machine that the files are named for; Pollux's files name none."""
 
 _SLOWDOWNS = {"cifar10": 1.8, "ncf": 1.5}
 _SLOWDOWN = 1.2
-"""By how much Sia's simulator multiplies its step times, to meet what its testbed measured."""
+"""Factors on Sia's step times, by which its simulator matches its testbed."""
 
 _MOST_LOCAL = {("yolov3", ""): 8, ("deepspeech2", "rtx"): 57}
-"""Where the simulators stop short of the largest batch that was measured."""
+"""Limits of the simulators below the largest measured samples on a GPU."""
 
 _PLACEMENTS = re.compile(r"^placements(?:-(?P<machine>.+))?\.csv$")
 _VALIDATION = re.compile(r"^validation-(?P<batch>[1-9][0-9]*)\.csv$")
@@ -37,7 +37,7 @@ Row = dict[str, float]
 
 
 def read_profiles(folders: Sequence[str], models: Sequence[str]) -> Catalog:
-    """The measured profiles of those of these models that have a folder; what is broken is named by file and line."""
+    """The measured profiles of those models that have a folder; errors name the file and the line."""
     for folder in folders:
         if not Path(folder).is_dir():
             raise InputError("profiles", folder, "is no folder; name one that has a folder for each model")
@@ -64,7 +64,7 @@ def _profile(folders: Sequence[str], model: str) -> MeasuredProfile:
 
 
 def _times(folder: Path) -> dict[str, StepTable]:
-    """Step tables by kind of GPU, of the machines whose kind is known."""
+    """Step tables by kind of GPU, for machines of a known kind."""
     named = ((path, _PLACEMENTS.match(path.name)) for path in sorted(folder.iterdir()))
     machines = {(match["machine"] or ""): path for path, match in named if match}
     return {KINDS[m]: _table(folder.name, m, path) for m, path in machines.items() if m in KINDS}
@@ -125,7 +125,7 @@ def _noise(folder: Path) -> NoiseTable | None:
 
 
 def _training(path: Path) -> list[tuple[float, float, float]]:
-    """Progress at the end, squared gradient and its variance, epoch by epoch."""
+    """By epoch: progress at its end, squared gradient, and variance of the gradient."""
     epochs: list[tuple[float, float, float]] = []
     for where, row in _rows(path, ("progress", "grad_sqr", "grad_var")):
         if row["progress"] <= (epochs[-1][0] if epochs else 0.0):
@@ -140,7 +140,7 @@ def _training(path: Path) -> list[tuple[float, float, float]]:
 
 
 def _rows(path: Path, names: Sequence[str]) -> Iterator[tuple[str, Row]]:
-    """The rows of a table with these columns among others, each with its place."""
+    """The rows of a table with at least these columns, each with its file and line."""
     try:
         text = path.read_text("utf-8-sig")
     except OSError as error:

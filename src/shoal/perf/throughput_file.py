@@ -1,10 +1,10 @@
-"""Reader of throughput files in Gavel's JSON format, the file given with ``--throughputs``.
+"""Reader of throughput files in Gavel's JSON format, as given with ``--throughputs``.
 
 ``file[kind][key]["null"]`` is the rate alone of the job type ``key``, in steps per second of the whole gang, a step
 being one minibatch on one worker; ``file[kind][key][other_key]`` is the pair of rates when the two share GPUs, 0 when
 they do not fit. A key reads ``('ResNet-50 (batch size 64)', 4)``: the type, and the GPUs. A kind that ends in
-``_unconsolidated`` holds the rates of gangs spread over nodes. What is read is a ``Catalog``; lay it over the built-in
-one with ``catalog().extended(read_table(path))``.
+``_unconsolidated`` holds the rates of gangs spread over nodes. To lay the result over the built-in catalogue, use
+``catalog().extended(read_table(path))``.
 """
 
 import math
@@ -31,7 +31,7 @@ Rates = Mapping[str, Mapping[Key, float]]
 
 
 def read_table(path: Path) -> Catalog:
-    """The catalogue in a throughput file; what is wrong with it is named by file, key and value."""
+    """The catalogue in a throughput file; errors name the file, the key and the value."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -56,8 +56,7 @@ def parse_table(data: bytes, where: str) -> Catalog:
     profiles = _profiles(rates)
     source = f"throughput file {where}"
     named = {(m, kind): source for m, p in profiles.items() for size in p.figures for kind in p.figures[size]}
-    shared = dict(_pairs(file, keys, where))
-    return Catalog(profiles, named, shared, source if shared else "")
+    return Catalog(profiles, named, dict(_pairs(file, keys, where)))
 
 
 def _key(text: str, kind: str, where: str) -> Key:
@@ -88,7 +87,7 @@ def _profiles(rates: Rates) -> dict[str, TableProfile]:
         model, batch, gpus = key
         together = rates.get(kind, {}).get(key)
         apart = rates.get(kind + _SPREAD, {}).get(key) if gpus > 1 else None
-        # A gang only ever measured apart would go at least as fast together.
+        # A gang that was only measured spread over nodes is at least as fast on one.
         figure = MeasuredRate(gpus, together if together is not None else rates[kind + _SPREAD][key], apart)
         points.setdefault(model, {}).setdefault(batch, {}).setdefault(kind, {})[gpus] = figure
     return {
@@ -110,7 +109,7 @@ def _all_keys(rates: Rates) -> Iterator[tuple[str, Key]]:
 def _pairs(
     file: Mapping[str, Mapping[str, Mapping[str, object]]], keys: Mapping[str, Mapping[str, Key]], where: str
 ) -> Iterator[tuple[tuple[TypeKey, TypeKey], float]]:
-    """What each of two types keeps beside the other on one GPU; of several kinds the last yielded, the V100, counts."""
+    """Fractions that each of two types keeps beside the other on one GPU; the V100, yielded last, overrides others."""
     for kind in sorted((k for k in file if not k.endswith(_SPREAD)), key=lambda k: k == _PREFERRED_FOR_PAIRS):
         table = file[kind]
         for text, entry in table.items():

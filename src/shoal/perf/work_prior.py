@@ -14,15 +14,15 @@ from shoal.core.arrays import Floats, Indices
 from shoal.core.units import Seconds
 
 DECLARED_SPREAD = 0.3
-"""By how much declared work is off, as the σ of its logarithm: two jobs of three lie within a third of it."""
+"""Error of declared work, as the σ of its logarithm: two jobs of three lie within a third of it."""
 
 FEWEST_RUN_TIMES = 5
-"""Completed jobs that ran longer than this one has, below which the past says too little about it."""
+"""Completed jobs that ran longer than a job has so far, needed to draw its run time from theirs."""
 
 PRIOR_SECONDS: Seconds = 3600.0
 """Expected run time of a job that declares no work, until it has run longer than this."""
 
-_OVERDUE = 0.01
+OVERDUE = 0.01
 """Work assumed to be left of a job that has passed its declared work, as a fraction of the work done."""
 
 
@@ -34,13 +34,13 @@ def remaining_work(work: Floats, done: Floats, speed: Floats, prior: Seconds = P
     ``prior`` seconds at least.
     """
     undeclared = np.maximum(done, speed * prior)
-    declared = np.maximum(work - done, _OVERDUE * np.maximum(done, work))
+    declared = np.maximum(work - done, OVERDUE * np.maximum(done, work))
     left: Floats = np.maximum(np.where(np.isinf(work), undeclared, declared), 1e-9)
     return left
 
 
 class Basis(StrEnum):
-    """What a job's drawn work rests on."""
+    """What a job's total work is drawn from."""
 
     DECLARED = "declared work"
     HISTORY = "run times of completed jobs"
@@ -49,9 +49,9 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of jobs, in columns: declared work (infinity for none), progress, seconds run, usual speed.
+    """Known facts of jobs, in columns: declared work (infinity for none), progress, seconds run, work per second.
 
-    ``run_times`` are those of completed jobs, ascending.
+    ``run_times`` are the seconds that completed jobs ran, ascending.
     """
 
     declared: Floats
@@ -62,20 +62,20 @@ class Known:
 
     @property
     def longer(self) -> Indices:
-        """By job: how many completed jobs ran longer than it has so far."""
+        """By job: the number of completed jobs that ran longer than it has so far."""
         longer: Indices = len(self.run_times) - np.searchsorted(self.run_times, self.run_seconds, side="right")
         return longer
 
     def bases(self) -> list[Basis]:
-        """By job: what its work is drawn from."""
+        """By job: the basis of its drawn work."""
         enough = self.longer >= FEWEST_RUN_TIMES
         unsaid = np.where(enough, Basis.HISTORY, Basis.AS_LONG_AGAIN)
         return [Basis(name) for name in np.where(np.isfinite(self.declared), Basis.DECLARED, unsaid).tolist()]
 
     def draw(self, seed: int, spread: float = DECLARED_SPREAD) -> Floats:
-        """Total work by job, never less than what is done; without a spread declared work is taken at its word."""
+        """Total work by job, never less than its progress; with a spread of 0 declared work is taken as exact."""
         chance = np.random.default_rng([seed, 3]).random(len(self.done))
-        left = np.clip(1.0 - chance, 1e-12, 1.0 - 1e-12)  # the part of the cases still possible that take longer
+        left = np.clip(1.0 - chance, 1e-12, 1.0 - 1e-12)  # probability of taking longer, given the seconds run so far
         longer = self.longer
         again = -np.log(left) * np.maximum(self.run_seconds, PRIOR_SECONDS)
         if len(self.run_times):
@@ -90,7 +90,7 @@ class Known:
 
 
 def _longer_than(done: Floats, median: Floats, spread: float, left: Floats) -> Floats:
-    """Lognormal around the median, given that it is more than ``done``; exact however far ``done`` is past it."""
+    """Draws from a lognormal around the median, conditional on exceeding ``done``; exact however large ``done`` is."""
     ratio = np.full(len(done), -np.inf)
     np.log(done / median, out=ratio, where=done > 0)
     deviation = -ndtri_exp(np.log(left) + log_ndtr(-ratio / spread))

@@ -46,7 +46,7 @@ from shoal.core.decision import Decision, Numbers, Verdicts
 from shoal.core.reasons import LEASED, NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-from shoal.perf.adaptation import RULES, forecast
+from shoal.perf.regime_forecast import RULES, forecast
 from shoal.policy.base import (
     MIGRATION,
     MigrationTuning,

@@ -8,32 +8,34 @@ from shoal.perf.catalog import Catalog
 from shoal.perf.measured_profile import MeasuredProfile
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.specs import read_faults
-from shoal.sim.backend import SimBackend
+from shoal.sim.adaptive_jobs import TunerOptions
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.cloud import Cloud, CloudTerms
 from shoal.sim.faults import Faults, JobFault
-from shoal.sim.measurement import PLAIN, Habits
 from shoal.sim.searches import Searches
 from shoal.sim.truth import RestartCost, Truth
 from shoal.workload.schema import Job, Workload
 
 
-def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimBackend | Searches | Cloud:
+def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimulatedBackend | Searches | Cloud:
     """The simulated cluster of a scenario: with app schedulers where jobs are trials, on rented nodes in a cloud."""
     if scenario.cloud is None:
-        return _cluster_backend(scenario, jobs, known, PLAIN)
+        return _cluster_backend(scenario, jobs, known, TunerOptions())
     terms = CloudTerms.parse(scenario.cloud)
-    front = _cluster_backend(scenario, jobs, known, terms.habits)
+    front = _cluster_backend(scenario, jobs, known, terms.tuning)
     return Cloud(front, front.world if isinstance(front, Searches) else front, terms)
 
 
-def _cluster_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog, habits: Habits) -> SimBackend | Searches:
+def _cluster_backend(
+    scenario: Scenario, jobs: Sequence[Job], known: Catalog, tuning: TunerOptions
+) -> SimulatedBackend | Searches:
     truth = Truth.of(jobs, scenario.cluster, known, noise=scenario.noise, seed=scenario.seed)
     faults, restart_cost = _faults(scenario, jobs), RestartCost.parse(scenario.restart_cost)
     spread = scenario.measurement_noise
     if any(job.search is not None for job in jobs):
-        return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed, spread, habits=habits)
+        return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed, spread, tuning=tuning)
     specs = [scenario.declared(job, speed) for job, speed in zip(jobs, truth.factors, strict=True)]
-    return SimBackend(truth, specs, restart_cost, faults, scenario.seed, measuring=spread, habits=habits)
+    return SimulatedBackend(truth, specs, restart_cost, faults, scenario.seed, measurement_noise=spread, tuning=tuning)
 
 
 def _faults(scenario: Scenario, jobs: Sequence[Job]) -> Faults:

@@ -15,7 +15,7 @@ from shoal.engine.moves import StopStartPlanner
 from shoal.engine.replay import Scheduler
 from shoal.engine.state import State
 from shoal.perf.catalog import Catalog, catalog
-from shoal.perf.estimator import EstimatedModel
+from shoal.perf.colocation import EstimatedModel
 from shoal.perf.model import OnlineModel, ProfiledModel
 from shoal.perf.profile_files import read_profiles
 from shoal.perf.throughput_file import read_table

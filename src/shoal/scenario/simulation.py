@@ -20,7 +20,7 @@ from shoal.report.history import read_history
 from shoal.report.metrics import JobTable, Summary, job_table, summarize
 from shoal.scenario.backend import check_speeds, make_backend
 from shoal.scenario.scenario import PLACERS, Scenario
-from shoal.sim.backend import SimBackend
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.cloud import Bill, Cloud
 from shoal.sim.searches import Searches
 from shoal.store.journal import JournalFile, MemoryJournal, SqliteJournal
@@ -118,7 +118,9 @@ def _unfinished(loop: Loop) -> list[dict[str, str]]:
     return [{"id": name, "reason": verdicts.reason(i).sentence()} for i, name in first]
 
 
-def _run_to_end(loop: Loop, backend: SimBackend | Searches | Cloud, progress: Callable[[int], None] | None) -> None:
+def _run_to_end(
+    loop: Loop, backend: SimulatedBackend | Searches | Cloud, progress: Callable[[int], None] | None
+) -> None:
     cycles = 0
     while loop.cycle():
         cycles += 1

@@ -70,7 +70,7 @@ class Forecaster:
         now = self.control_plane.cluster().now - self.control_plane.about.epoch
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "shoal.forecast.what_if"],
+                [sys.executable, "-m", "shoal.forecast"],
                 input=json.dumps({**question, "journal": str(self.journal), "now": now}),
                 capture_output=True,
                 text=True,

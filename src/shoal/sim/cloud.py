@@ -1,10 +1,10 @@
-"""A cloud in the simulated world: its nodes are rented when jobs are worth it, and given back when nobody needs them.
+"""A simulated cloud: nodes are rented while jobs are worth their price, and given back afterwards.
 
-A backend around the simulated one. The ring sees nodes that come and go, and nothing of rents: a node is down until it
-is rented and has booted. What to rent is decided every minute by a rule over what jobs' agents report
-(``policy.autoscaling``), and when a job comes or ends. A node is paid for from its order on. Nodes are given back once
-they have not been wanted for a while, those with the fewest busy GPUs first; who still sits there saves its work and is
-seated anew, as after any restart.
+A backend around the simulated one. The ring sees nodes that are lost and return, and nothing of rentals: a node is down
+until it is rented and has booted. A rule over the jobs' goodput reports (``policy.pollux.autoscaling``) decides what to
+rent every minute and when a job arrives or ends. A node is paid for from its order on. Nodes are given back after they
+were not needed for a while, those with the fewest busy GPUs first; jobs still on them save their work and are seated
+anew, as after any restart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ from shoal.core.spec_text import read_options, split_name
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds
 from shoal.policy.pollux.autoscaling import GoodputRule, Need, NodeOffer, RentRule, ThroughputRule, ValueRule, wanted
-from shoal.sim.backend import SimBackend
-from shoal.sim.measurement import Habits
+from shoal.sim.adaptive_jobs import TunerOptions
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.searches import Searches
 
 REVIEW: Seconds = 60.0
-"""How often it is thought over what to rent while there are jobs."""
+"""Seconds between two decisions on what to rent while there are jobs."""
 
 _RULES: Mapping[str, type[GoodputRule] | type[ThroughputRule] | type[ValueRule]] = {
     "goodput": GoodputRule,
@@ -49,14 +49,14 @@ _COMMON: Mapping[str, str] = {
     "keep": "a finite number of seconds",
     "probe": "a finite fraction",
 }
-"""The options of every rule, and what each is."""
+"""Options that every rule has, each with what its value must be."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloudTerms:
-    """By which rule to rent, how long a node takes to boot, and how long an unwanted one is kept.
+    """The rule to rent by, the seconds a node takes to boot, and the seconds an unneeded one is kept.
 
-    ``probe`` is by which fraction larger and smaller the batches are that agents try beside the one they settled on.
+    ``probe`` is the fraction by which jobs try larger and smaller batches than the best one they know.
     """
 
     rule: RentRule = field(default_factory=GoodputRule)
@@ -65,13 +65,13 @@ class CloudTerms:
     probe: float = 0.0
 
     @property
-    def habits(self) -> Habits:
-        """How agents choose batches: by throughput only, where the rule is meant for such."""
-        return Habits(isinstance(self.rule, ThroughputRule), self.probe)
+    def tuning(self) -> TunerOptions:
+        """How jobs choose batch sizes: by throughput alone under the throughput rule."""
+        return TunerOptions(isinstance(self.rule, ThroughputRule), self.probe)
 
     @classmethod
     def parse(cls, spec: str) -> "CloudTerms":
-        """From ``goodput``, ``throughput`` or ``value`` and options, e.g. ``goodput:above=0.7,to=0.5,boot=60``."""
+        """Read ``goodput``, ``throughput`` or ``value`` and options, e.g. ``goodput:above=0.7,to=0.5,boot=60``."""
         name, rest = split_name("cloud", spec, _RULES)
         kinds = {**get_type_hints(_RULES[name]), **dict.fromkeys(_COMMON, float)}
         chosen = read_options(f"cloud {name}", rest, kinds)
@@ -87,7 +87,7 @@ class CloudTerms:
 
 @dataclass(frozen=True, slots=True)
 class Rental:
-    """A node, from when it was ordered to when it was given back."""
+    """The time from the order of a node to its return."""
 
     node: int
     since: Seconds
@@ -96,7 +96,7 @@ class Rental:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What was rented in all, in the order it was given back; what is kept to the end is given back then."""
+    """All rentals in the order they ended; those that last to the end of the simulation end there."""
 
     rentals: tuple[Rental, ...]
     topology: Topology
@@ -108,7 +108,7 @@ class Bill:
 
     @property
     def cost(self) -> float | None:
-        """Dollars; None where the price of something rented is not known."""
+        """Dollars; None where the price of a rented node is unknown."""
         price = {t.name: t.price_per_hour for t in self.topology.types}
         total = 0.0
         for rental in self.rentals:
@@ -120,7 +120,7 @@ class Bill:
         return total
 
     def nodes_over_time(self) -> list[tuple[Seconds, int]]:
-        """How many nodes were rented from when on, by ascending time."""
+        """Times at which the number of rented nodes changed, ascending, each with the number from then on."""
         steps: dict[Seconds, int] = {}
         for rental in self.rentals:
             steps[rental.since] = steps.get(rental.since, 0) + 1
@@ -130,17 +130,17 @@ class Bill:
         return list(zip(moments, counts, strict=True))
 
     def summary(self) -> dict[str, Any]:
-        """For a run's summary."""
+        """Figures for a run's summary: node hours, dollars, and the most nodes at a time."""
         most = max((count for _, count in self.nodes_over_time()), default=0)
         return {"node_hours": self.node_hours, "cost": self.cost, "most_nodes": most}
 
 
 @dataclass(slots=True)
 class Cloud:
-    """The simulated world ``front``, or ``ground`` itself, on nodes that are rented."""
+    """The backend ``front``, which is ``ground`` or wraps it, on rented nodes."""
 
-    front: SimBackend | Searches
-    ground: SimBackend
+    front: SimulatedBackend | Searches
+    ground: SimulatedBackend
     terms: CloudTerms
     _away: set[int] = field(default_factory=set)
     _since: dict[int, Seconds] = field(default_factory=dict)
@@ -149,9 +149,9 @@ class Cloud:
     _failed: set[int] = field(default_factory=set)
     _jobs: dict[JobNumber, Need] = field(default_factory=dict)
     _submitted: int = 0
-    _unwanted: Seconds = inf
+    _surplus_since: Seconds = inf
     _review_at: Seconds = inf
-    _open: bool = False
+    _announced: bool = False
 
     def __post_init__(self) -> None:
         self._away = set(range(len(self.ground.truth.topology.nodes)))
@@ -159,7 +159,7 @@ class Cloud:
 
     @property
     def completed(self) -> int:
-        """How many jobs ended."""
+        """Number of jobs that ended."""
         return self.front.completed
 
     def send(self, commands: Sequence[Command]) -> None:
@@ -167,30 +167,30 @@ class Cloud:
         self.front.send(commands)
 
     def bill(self) -> Bill:
-        """What was rented until now."""
+        """All rentals until now."""
         kept = [Rental(node, since, self.ground.now) for node, since in self._since.items()]
         return Bill((*self._ended, *kept), self.ground.truth.topology)
 
     def wait(self, until: Seconds) -> EventBatch:
-        """Jump to the next loud event, to ``until``, or to where a node has booted or is given back."""
-        if not self._open:
-            self._open = True
+        """Jump to the next event that calls for a decision, the end of a boot or a return, or to ``until``."""
+        if not self._announced:
+            self._announced = True
             return EventBatch(self.ground.now, tuple(NodeLost(self.ground.now, node) for node in sorted(self._away)))
         events: list[Event] = []
         while True:
-            heard = self.front.wait(min(until, self._review_at, *self._booting.values()))
-            events += heard.events
-            concerned = [self._noted(event) for event in heard.events]
-            if heard.over:
-                return EventBatch(heard.now, tuple(events), over=True)
-            events += self._booted(heard.now)
-            if any(concerned) or heard.now >= self._review_at:
-                events += self._reviewed(heard.now)
-            if heard.now >= until or any(event.urgent for event in events):
-                return EventBatch(heard.now, tuple(events))
+            batch = self.front.wait(min(until, self._review_at, *self._booting.values()))
+            events += batch.events
+            concerned = [self._note(event) for event in batch.events]
+            if batch.over:
+                return EventBatch(batch.now, tuple(events), over=True)
+            events += self._finish_boots(batch.now)
+            if any(concerned) or batch.now >= self._review_at:
+                events += self._review(batch.now)
+            if batch.now >= until or any(event.urgent for event in events):
+                return EventBatch(batch.now, tuple(events))
 
-    def _noted(self, event: Event) -> bool:
-        """Whether a job came or ended."""
+    def _note(self, event: Event) -> bool:
+        """Note an event; True if a job arrived or ended."""
         if isinstance(event, JobSubmitted):
             self._jobs[self._submitted] = Need(event.spec)
             self._submitted += 1
@@ -207,7 +207,7 @@ class Cloud:
             return self._jobs.pop(event.job, None) is not None
         return False
 
-    def _booted(self, now: Seconds) -> list[Event]:
+    def _finish_boots(self, now: Seconds) -> list[Event]:
         ready = [node for node, at in self._booting.items() if at <= now]
         for node in ready:
             del self._booting[node]
@@ -216,8 +216,8 @@ class Cloud:
 
     # ── what to rent ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _reviewed(self, now: Seconds) -> list[Event]:
-        """Order what is missing; give back what has been too much for a while."""
+    def _review(self, now: Seconds) -> list[Event]:
+        """Order the nodes that are missing; give back those not needed for ``keep`` seconds."""
         topology = self.ground.truth.topology
         needed = self._needed(topology, now)
         surplus: list[int] = []
@@ -228,15 +228,15 @@ class Cloud:
             for node in [n for n in of_kind if n not in self._since][: max(missing, 0)]:
                 self._since[node], self._booting[node] = now, now + self.terms.boot
             surplus += self._least_busy(rented)[: max(-missing, 0)]
-        self._unwanted = min(self._unwanted, now) if surplus else inf
+        self._surplus_since = min(self._surplus_since, now) if surplus else inf
         self._review_at = now + REVIEW if self._jobs or surplus else inf
-        if not surplus or now < self._unwanted + self.terms.keep:
+        if not surplus or now < self._surplus_since + self.terms.keep:
             return []
-        self._unwanted = inf
+        self._surplus_since = inf
         return [event for node in surplus for event in self._give_back(node, now)]
 
     def _needed(self, topology: Topology, now: Seconds) -> dict[str, int]:
-        """Nodes by kind, enough for what every job is to have."""
+        """Nodes needed, by kind, for the GPUs that the rule gives every job."""
         offers = _offers(topology)
         size = {offer.kind: offer.node_gpus for offer in offers}
         gpus: dict[str, int] = {}

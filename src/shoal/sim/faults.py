@@ -1,4 +1,4 @@
-"""What goes wrong, by script or by seeded chance."""
+"""Simulated faults, scripted or drawn at random from a seed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from shoal.core.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class NodeFault:
-    """A node is lost at a time and back after a while."""
+    """A node is lost ``at`` a time and returns after ``down_for`` seconds."""
 
     at: Seconds
     node: int
@@ -17,7 +17,7 @@ class NodeFault:
 
 @dataclass(frozen=True, slots=True)
 class JobFault:
-    """A job, if it runs then, crashes through its own fault."""
+    """A job, by admission number, crashes through its own fault if it runs at that time."""
 
     at: Seconds
     job: int
@@ -25,7 +25,7 @@ class JobFault:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A node runs at a fraction of its speed for a while, and with it every gang that has a seat there."""
+    """A node, and every gang with a seat on it, runs at a fraction of its speed for ``lasts`` seconds."""
 
     at: Seconds
     node: int
@@ -35,10 +35,10 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Scripted faults, and mean times between random ones (None for never).
+    """Scripted faults, and mean seconds between random ones (None for never).
 
-    A crash sets the job back to its last checkpoint, taken every ``checkpoint_every`` seconds of a run. Gangs over
-    several nodes that share one of them run at ``interference_speed`` while they do.
+    A crash sets a job back to its last checkpoint; there is one every ``checkpoint_every`` seconds of a run. Gangs over
+    several nodes run at ``interference_speed``, a fraction of their speed, while they share a node.
     """
 
     script: Sequence[NodeFault | JobFault | Straggler] = ()

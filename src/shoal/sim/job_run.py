@@ -1,4 +1,4 @@
-"""A job's life in the simulated world: where it stands when a world begins in the middle, and how far it is since."""
+"""State of one simulated job: as it is when a simulation begins in the middle, and as it changes from then on."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
-from shoal.sim.batch_tuner import SimulatedTuner
+from shoal.perf.batch_tuner import BatchTuner
 
 
 @dataclass(frozen=True, slots=True)
 class JobStart:
-    """Where a job stands at the moment a world begins: as it was left, with ``done`` settled to that moment.
+    """State of a job at the moment a simulation begins, with its progress ``done`` settled to that moment.
 
-    ``since`` is when it got the seats it holds or, for one that is held back, when it will be released; ``rate`` is
-    its speed as last measured. One that was told to stop holds no seats any more. With a ``report`` its agent chooses
-    its batch size, knowing what it reported.
+    ``since`` is when it got the seats it holds or, for a job that is held back, when it will be released; ``rate`` is
+    its speed as last measured. A job that is stopping holds no seats any more. With a ``report`` the job chooses its
+    batch size, starting from the fits of that report.
     """
 
     state: JobState
@@ -32,11 +32,13 @@ class JobStart:
 
 @dataclass(slots=True)
 class JobRun:
-    """How far a job is, and, while it holds seats, how fast it goes since when.
+    """Progress of a job: ``done`` at the time ``since``, and ``rate`` more per second from then on.
 
-    A job that was ever granted an adaptive batch has a ``tuner``; it has its way while the job ``adapts``. ``noise``
-    is the true noise scale that the present rate of such a job rests on, ``report`` what its agent had said before the
-    world began.
+    ``began`` is the start of the incarnation and ``saved`` the progress it began with. ``stamp`` changes with every new
+    rate and makes goals scheduled before it void. ``script_at`` and ``marks_at`` count the batch changes and the marks
+    passed. A job that was ever granted an adaptive batch has a ``tuner``, which chooses its batch size while the job
+    ``adapts``; ``noise`` is the true noise scale behind its present rate, ``report`` its last report before the
+    simulation began.
     """
 
     done: float = 0.0
@@ -54,14 +56,14 @@ class JobRun:
     finished: bool = False
     resumes: bool = False
     marks_at: int = 0
-    tuner: SimulatedTuner | None = None
+    tuner: BatchTuner | None = None
     adapts: bool = False
     noise: float = 0.0
     report: GoodputReport | None = None
 
     @classmethod
     def of(cls, standing: JobStart, now: Seconds) -> "JobRun":
-        """The life of a job that stands so now."""
+        """Return the run of a job that is in this state now."""
         return cls(
             done=standing.done,
             batch_size=standing.batch_size,
@@ -77,5 +79,5 @@ class JobRun:
         )
 
     def progress(self, now: Seconds) -> float:
-        """Progress at a time, the rate being constant since it was last set."""
+        """Progress at a time no earlier than the last change of rate, or the progress at that change."""
         return self.done + self.rate * (now - self.since) if now > self.since else self.done

@@ -1,8 +1,8 @@
-"""People who search, in the simulated world: their apps hear how trials fare, and submit and cancel jobs.
+"""Simulated hyper-parameter searches: apps that submit, promote and cancel the jobs of their trials.
 
-A backend around the simulated one. What apps do is heard at the moment they do it, in the same batch as what they heard
-and after it, apps in the order in which something concerned them. The ring, and its journal, see jobs that come and go,
-and nothing of searches.
+A backend around `SimulatedBackend`. Submissions and cancellations join the batch of the events that caused them, after
+these events, app by app in the order of the events. The ring and its journal see jobs that arrive and end, and nothing
+of searches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,28 +16,28 @@ from shoal.core.job import JobSpec
 from shoal.core.units import JobId, JobNumber, Seconds
 from shoal.hpo.registry import parse_search
 from shoal.hpo.search import AppSearch, SearchPhase, Train, Trial
-from shoal.sim.backend import SimBackend
+from shoal.sim.adaptive_jobs import TunerOptions
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.faults import NO_FAULTS, Faults
-from shoal.sim.measurement import PLAIN, Habits
 from shoal.sim.truth import RestartCost, Truth
 from shoal.workload.schema import LEG, Job, trials_by_app
 
 Declare = Callable[[Job, float], JobSpec]
-"""What an owner submits of a job whose speed beside its profile is this."""
+"""Job spec that an owner submits, from a job and the ratio of its true speed to its profile's."""
 
 
 def _gang(row: Job, wider: int) -> int:
-    """The gang of a promoted trial: as much wider as it can use."""
+    """GPUs of a trial promoted to a gang ``wider`` times as large, as far as the trial can use them."""
     return min(row.gpus * wider, max(row.max_gpus or row.gpus, row.gpus))
 
 
 def _work(row: Job, part: float, gpus: int) -> float:
-    """A part of a trial's work; without a model that is seconds on the gang asked for, so a wider one has less."""
+    """A part of a trial's work; without a model work is in seconds of the requested gang, so a wider gang has less."""
     return row.work * part * (1.0 if row.model is not None else row.gpus / gpus)
 
 
 def _leg(row: Job, trial: Trial, wider: int, now: Seconds) -> Job:
-    """The job that trains a trial's latest leg."""
+    """The job of a trial's latest leg."""
     gpus, part = _gang(row, wider), trial.until - trial.since
     work = _work(row, part, gpus)
     return structs.replace(
@@ -54,45 +54,45 @@ def _leg(row: Job, trial: Trial, wider: int, now: Seconds) -> Job:
 
 @dataclass(slots=True, eq=False)
 class _App:
-    """An app: its search, the rows of its trials with their true speeds, and the jobs that train them now."""
+    """An app: its search, its trials with their true speeds, and by trial the number of the job that trains it now."""
 
     search: AppSearch
     rows: Sequence[Job]
     speeds: Sequence[float]
     jobs: dict[int, JobNumber] = field(default_factory=dict)
 
-    def tell(self, trial: int, job: Job, progress: float) -> None:
-        """Let the app hear how far a trial's job is, with the loss that is true then."""
+    def report_loss(self, trial: int, job: Job, progress: float) -> None:
+        """Report to the search how far a trial's job is, and its true loss there."""
         row, leg = self.rows[trial], self.search.trials[trial]
         at = leg.until if progress >= job.work else leg.since + (leg.until - leg.since) * progress / job.work
         floor, pace = row.loss or 0.0, row.pace or 0.0
         self.search.record(trial, at, floor + (1.0 - floor) / (1.0 + pace * at))
 
     def marks(self, trial: int, job: Job) -> tuple[float, ...]:
-        """The progress of a trial's job at which the app wants to hear of it."""
+        """The progress values of a trial's job at which the search wants its loss."""
         since, until = self.search.trials[trial].since, self.search.trials[trial].until
         within = [mark for mark in self.search.searcher.marks if since < mark < until]
         return tuple(job.work * (mark - since) / (until - since) for mark in within)
 
     def spec(self, trial: int, job: Job, declare: Declare) -> JobSpec:
-        """What is submitted for a trial: the job, and what the app means to run afterwards."""
+        """The spec submitted for a trial: the job, and the phases that the app plans to run after it."""
         row, spec = self.rows[trial], declare(job, self.speeds[trial])
         if spec.work is None:
             return spec
-        honesty = spec.work / job.work
+        declared = spec.work / job.work
 
-        def told(phase: SearchPhase) -> tuple[int, int, float]:
+        def phase_ahead(phase: SearchPhase) -> tuple[int, int, float]:
             gpus = _gang(row, phase.wider)
-            return phase.trials, gpus, honesty * _work(row, phase.part, gpus)
+            return phase.trials, gpus, declared * _work(row, phase.part, gpus)
 
-        return replace(spec, ahead=tuple(map(told, self.search.searcher.ahead(tuple(self.search.trials)))))
+        return replace(spec, ahead=tuple(map(phase_ahead, self.search.searcher.ahead(tuple(self.search.trials)))))
 
 
 @dataclass(slots=True)
 class Searches:
-    """The simulated world with apps in it."""
+    """A simulated backend ``world`` with apps that search; ``marks`` are by job id and shared with it."""
 
-    world: SimBackend
+    world: SimulatedBackend
     declare: Declare
     marks: dict[JobId, tuple[float, ...]]
     _coming: dict[JobId, tuple[_App, int]] = field(default_factory=dict)
@@ -107,11 +107,11 @@ class Searches:
         restart_cost: RestartCost,
         faults: Faults = NO_FAULTS,
         seed: int = 0,
-        measuring: float = 0.0,
+        measurement_noise: float = 0.0,
         *,
-        habits: Habits = PLAIN,
+        tuning: TunerOptions | None = None,
     ) -> "Searches":
-        """A world in which the jobs of ``truth`` come: trials as their apps begin them, all others as they are."""
+        """Return a backend in which the jobs of ``truth`` arrive: trials when their apps begin them."""
         speeds = {job.id: factor for job, factor in zip(truth.jobs, truth.factors, strict=True)}
         apps = {
             name: _App(AppSearch.of(parse_search(rows[0].search or ""), len(rows)), rows, [speeds[r.id] for r in rows])
@@ -131,12 +131,21 @@ class Searches:
                     specs.append(app.spec(order.trial, job, declare))
                     coming[job.id], marks[job.id] = (app, order.trial), app.marks(order.trial, job)
         real = Truth(jobs, truth.topology, truth.catalog, [speeds[job.id] for job in jobs])
-        world = SimBackend(real, specs, restart_cost, faults, seed, marks=marks, measuring=measuring, habits=habits)
+        world = SimulatedBackend(
+            real,
+            specs,
+            restart_cost,
+            faults,
+            seed,
+            marks=marks,
+            measurement_noise=measurement_noise,
+            tuning=tuning or TunerOptions(),
+        )
         return cls(world, declare, marks, coming)
 
     @property
     def completed(self) -> int:
-        """How many jobs ended: did their work, or were given up."""
+        """Number of jobs that ended: completed, or given up."""
         return self.world.completed
 
     def send(self, commands: Sequence[Command]) -> None:
@@ -144,14 +153,14 @@ class Searches:
         self.world.send(commands)
 
     def wait(self, until: Seconds) -> EventBatch:
-        """Jump to the next loud event, to ``until``, or to where an app hears of a trial."""
-        heard = self.world.wait(until)
-        concerned = dict.fromkeys(app for event in heard.events if (app := self._passed_on(event)) is not None)
-        done = [event for app in concerned for event in self._ask(app)]
-        return EventBatch(heard.now, (*heard.events, *done), heard.over) if done else heard
+        """Jump to the next event that calls for a decision or that an app waits for, and no further than ``until``."""
+        batch = self.world.wait(until)
+        concerned = dict.fromkeys(app for event in batch.events if (app := self._dispatch(event)) is not None)
+        done = [event for app in concerned for event in self._act(app)]
+        return EventBatch(batch.now, (*batch.events, *done), batch.over) if done else batch
 
-    def _passed_on(self, event: Event) -> _App | None:
-        """Tell an event to the app it concerns; which one that is."""
+    def _dispatch(self, event: Event) -> _App | None:
+        """Pass an event to the app it concerns, and return that app."""
         if isinstance(event, JobSubmitted):
             self._admitted(self._coming.pop(event.spec.id, None))
             return None
@@ -162,9 +171,9 @@ class Searches:
         if isinstance(event, JobCrashed):
             if not event.blamed or event.retry_in > 0:
                 return None
-            app.search.drop(trial)  # it crashed too often, and is not tried again
+            app.search.drop(trial)  # it crashed too often and is not retried
         elif isinstance(event, JobCompleted) or event.done in self.marks[job.id]:
-            app.tell(trial, job, event.done)
+            app.report_loss(trial, job, event.done)
         else:
             return None
         if not app.search.trials[trial].running:
@@ -172,15 +181,15 @@ class Searches:
         return app
 
     def _admitted(self, trained: tuple[_App, int] | None) -> None:
-        """One more job is in, with the next number; whose trial it trains, if any."""
+        """Count one more admitted job, and note the app and the trial that it trains, if any."""
         if trained is not None:
             app, trial = trained
             app.jobs[trial] = self._submitted
             self._trained[self._submitted] = trained
         self._submitted += 1
 
-    def _ask(self, app: _App) -> Iterator[Event]:
-        """What the app does now, as events."""
+    def _act(self, app: _App) -> Iterator[Event]:
+        """Carry out the app's next orders, and yield their events."""
         for order in app.search.next_orders():
             trial = order.trial
             if isinstance(order, Train):

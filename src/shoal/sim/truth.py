@@ -1,4 +1,4 @@
-"""What is really so: each job's true work and speed, its batch-size script, what a restart costs. No policy sees it."""
+"""The truth of a simulation, hidden from policies: every job's work and speed, and the cost of a restart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,15 +15,15 @@ from shoal.perf.profile import LinearProfile, Profile, ScalingProfile, Seats, St
 from shoal.workload.schema import Job
 
 DEFAULT_RESTART_SECONDS = 30.0
-"""What resuming costs a job that says nothing about it (Pollux §5.3 charges 30 s)."""
+"""Seconds that a restart costs a job without a figure of its own (Pollux §5.3 charges 30 s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartCost:
-    """What every start after the first costs before training goes on, and what the ``first`` does.
+    """Seconds before training continues after every start but the first, and after the ``first``.
 
-    A constant, or each job's own ``restart_seconds``, or, with a bandwidth in GB/s, the time to write and read back
-    its checkpoint.
+    A constant, or each job's own ``restart_seconds``, or, with a bandwidth in GB/s, the time to write a checkpoint and
+    to read it back.
     """
 
     constant: Seconds | None = None
@@ -48,7 +48,7 @@ class RestartCost:
         raise InputError("restart-cost", text, hint)
 
     def of(self, job: Job) -> Seconds:
-        """What one restart costs this job."""
+        """Seconds that one restart costs this job."""
         if self.constant is not None:
             return self.constant
         if self.gigabytes_per_second is not None and job.checkpoint_gb is not None:
@@ -57,7 +57,7 @@ class RestartCost:
 
 
 Tunable: TypeAlias = ScalingProfile | MeasuredProfile
-"""A model known batch size by batch size, and by how noisy its gradients are."""
+"""A profile with step times by batch size and with gradient noise scales."""
 
 
 def seats_of(placement: Placement) -> Seats:
@@ -67,7 +67,10 @@ def seats_of(placement: Placement) -> Seats:
 
 @dataclass(slots=True)
 class Truth:
-    """The true speed of every job of a workload on every seat of a cluster, by admission number."""
+    """True speed of every job of a workload on any seats of a cluster, by admission number.
+
+    ``factors`` are the ratios of true speeds to profiles, ``node_speed`` the present speeds of nodes (1 if absent).
+    """
 
     jobs: Sequence[Job]
     topology: Topology
@@ -75,24 +78,24 @@ class Truth:
     factors: Sequence[float]
     node_speed: dict[int, float] = field(default_factory=dict)
     crowded: dict[int, float] = field(default_factory=dict)
-    """By job how fast it goes where others are in the way of its network traffic."""
+    """By job, the fraction of its speed that it keeps beside gangs that share its network."""
     _profiles: dict[str, Profile] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls, jobs: Sequence[Job], topology: Topology, catalog: Catalog, *, noise: float = 0.0, seed: int = 0
     ) -> "Truth":
-        """The truth of a workload; with ``noise`` σ each job's speed is off its profile by a factor e^(σ·N(0,1))."""
+        """Return the truth of a workload; with ``noise`` σ each job's speed is its profile's times e^(σ·N(0,1))."""
         draws = np.random.default_rng([seed, 1]).standard_normal(len(jobs)) if noise else np.zeros(len(jobs))
         return cls(jobs, topology, catalog, np.exp(noise * draws).tolist())
 
     def admit(self, number: int, job: Job, factor: float) -> None:
-        """One more job comes, with this admission number; those still to come have one higher now."""
+        """Insert a job with this admission number; the numbers of the jobs after it grow by one."""
         self.jobs = [*self.jobs[:number], job, *self.jobs[number:]]
         self.factors = [*self.factors[:number], factor, *self.factors[number:]]
 
     def rate(self, number: int, placement: Placement, batch_size: int | None, partner: int | None = None) -> float:
-        """Real progress per second on these seats; stragglers slow the whole gang, sharing slows both."""
+        """True work per second on these seats; a straggler slows the whole gang, a partner slows both jobs."""
         job = self.jobs[number]
         if job.model is None:
             rate = LinearProfile(job.gpus).rate("", placement.gpus, Locality.SAME_NODE)
@@ -106,7 +109,7 @@ class Truth:
         return rate * self._pace(number, placement, partner)
 
     def tunable(self, number: int) -> Tunable | None:
-        """What a job's agent can find out by trying; None where its model is not known batch size by batch size."""
+        """A job's profile by batch size; None where its model has none."""
         model = self.jobs[number].model
         profile = None if model is None else self._profile(model)
         return profile if isinstance(profile, ScalingProfile | MeasuredProfile) else None
@@ -114,7 +117,7 @@ class Truth:
     def step(
         self, number: int, profile: Tunable, placement: Placement, local: int, partner: int | None
     ) -> StepSeconds | None:
-        """What a pass over ``local`` samples on each of these GPUs really takes; None where the job cannot run."""
+        """True seconds of a pass over ``local`` samples on each of these GPUs; None where the job cannot run."""
         kind = self.topology.kinds[self.topology.kind_of(placement)]
         taken = profile.step(kind, seats_of(placement), self.topology.locality(placement), local)
         pace = self._pace(number, placement, partner)
@@ -129,7 +132,7 @@ class Truth:
         return profile
 
     def _pace(self, number: int, placement: Placement, partner: int | None) -> float:
-        """How fast a job goes there beside its profile."""
+        """Ratio of a job's true speed on these seats to its profile's."""
         pace = self.factors[number]
         if self.node_speed:
             pace *= min(self.node_speed.get(node, 1.0) for node in placement.nodes)

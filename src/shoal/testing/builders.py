@@ -28,7 +28,7 @@ from shoal.placement.any import AnyPlacer
 from shoal.placement.network import NetworkPlacer
 from shoal.placement.packed import PackedPlacer
 from shoal.placement.rack import RackPlacer
-from shoal.sim.backend import SimBackend
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.faults import NO_FAULTS, Faults
 from shoal.sim.truth import RestartCost, Truth
 from shoal.store.journal import MemoryJournal
@@ -164,7 +164,9 @@ def simulate(
     rows, world = tuple(sorted(jobs, key=lambda j: j.submitted)), topology(cluster)
     truth = Truth.of(rows, world, catalog(), noise=noise, seed=seed)
     specs = [_declared(row, knowledge, speed) for row, speed in zip(rows, truth.factors, strict=True)]
-    backend = SimBackend(truth, specs, RestartCost(restart_cost), faults, seed, measuring=measurement_noise)
+    backend = SimulatedBackend(
+        truth, specs, RestartCost(restart_cost), faults, seed, measurement_noise=measurement_noise
+    )
     state = State(world, _perf(world, knowledge), seed)
     journal = MemoryJournal.begin({})
     cycles: list[Cycle] = []

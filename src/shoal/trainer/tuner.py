@@ -1,140 +1,114 @@
-"""A job's own agent for goodput: what it has measured, what follows from it, and the batch it should train with now.
+"""Readings for the batch tuner of a real run: step times and gradient noise, averaged between two ticks.
 
-Framework-free. Times are averaged by what they were measured with; the fit is made anew when there is something new to
-fit. One may rely on this: the batch chosen lies within the limits, and changes only for a gain worth the change.
-
-References: Qiao et al., OSDI 2021, §4.1 (PolluxAgent); Jayaram Subramanya et al., SOSP 2023 (one fit for each kind).
+`shoal.perf.batch_tuner` fits, chooses and decides when to report, with the same thresholds as for simulated jobs. This
+module turns single steps into its readings, and its state into plain values for checkpoints. Framework-free.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
-from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import BatchLimits, BatchSetting
 from shoal.core.topology import Locality
-from shoal.perf import goodput
-from shoal.perf.fit import Observation, fitted
-from shoal.perf.noise import NoiseEstimate, NoiseScale
-
-_WORTH = 1.05
-"""A batch is changed for at least so many times the goodput."""
+from shoal.perf.batch_tuner import Allocation, BatchTuner, Reading, StepMean, Update
+from shoal.perf.noise import NOISIEST, NoiseEstimate, NoiseScale
+from shoal.perf.profile import StepSeconds
 
 _STEPS = 20
-"""Steps of one kind before their mean counts."""
+"""Timed steps of one configuration that make a reading."""
 
-_SMOOTH = 0.99
-"""What is left of the weight of earlier steps, at the initial batch, where the noise scale is averaged."""
+_DECAY = 0.99
+"""Weight left to earlier steps in the noise scale after one step at the initial batch size."""
 
-_RECENT = 0.98
-"""The same of step times, once there are enough: a machine may get slower."""
-
-
-@dataclass(slots=True)
-class _Times:
-    """Mean times of steps of one kind."""
-
-    passing: float = 0.0
-    step: float = 0.0
-    count: int = 0
-
-    def add(self, passing: float, step: float) -> None:
-        self.count += 1
-        fresh = max(1.0 / self.count, 1.0 - _RECENT)
-        self.passing += fresh * (passing - self.passing)
-        self.step += fresh * (step - self.step)
-
-
-_Key = tuple[str, int, int, int]
-"""Kind, GPUs, nodes, samples a pass on each GPU."""
+_MOST_MOVE = 4.0
+"""A reading of the noise scale counts as at most this many times more or less than the average so far: from few steps
+it may be 0 or without bound."""
 
 
 @dataclass(slots=True)
-class BatchTuner:
-    """What one job knows of its goodput, over all its incarnations."""
+class RunTuner:
+    """The batch tuner of one run on its present GPUs, with the measurements that make its next reading."""
 
-    limits: BatchLimits
-    kind: str
-    gpus: int
-    nodes: int
+    tuner: BatchTuner
     noise: NoiseScale = field(default_factory=NoiseScale)
-    _times: dict[_Key, _Times] = field(default_factory=dict)
-    _fits: dict[str, StepFit] = field(default_factory=dict)
-    _stale: bool = True
+    _local: int = 0
+    _mean: StepMean | None = None
+    _report: dict[str, Any] | None = None
+    _reported: BatchSetting | None = None
 
-    def timed(self, local: int, pass_seconds: float, step_seconds: float) -> None:
-        """A step was measured: one pass over ``local`` samples on each GPU, and one that was synchronised."""
-        times = self._times.setdefault((self.kind, self.gpus, self.nodes, local), _Times())
-        times.add(pass_seconds, max(step_seconds, pass_seconds))
-        self._stale = self._stale or times.count == _STEPS
+    @classmethod
+    def of(cls, limits: BatchLimits, kind: str, gpus: int, nodes: int) -> "RunTuner":
+        """Return a tuner without measurements; it trains at the initial batch size until it has some."""
+        tuner = BatchTuner(limits, noisy=True)
+        tuner.allocate(_allocation(kind, gpus, nodes))
+        return cls(tuner)
 
-    def heard(self, estimate: NoiseEstimate, batch: int) -> None:
-        """The noise of a step's gradients was measured."""
-        self.noise = self.noise.observed(estimate, _SMOOTH ** (batch / self.limits.initial))
+    def add_step(self, local: int, pass_seconds: float, step_seconds: float) -> None:
+        """Include one step: seconds of a pass over ``local`` samples on each GPU, and of the synchronised pass."""
+        times = math.log(pass_seconds), math.log(step_seconds)
+        if self._mean is None or local != self._local:
+            self._local, self._mean = local, StepMean(*times)
+        else:
+            self._mean.add(*times)
+
+    def add_noise(self, estimate: NoiseEstimate, batch: int) -> None:
+        """Include the noise of one step's gradients at a total batch size in samples."""
+        self.noise = self.noise.observed(estimate, _DECAY ** (batch / self.initial))
+
+    def tick(self, batch: int) -> tuple[BatchSetting, int]:
+        """Give the tuner its next reading; return the setting to train with, and the samples of a pass on each GPU.
+
+        ``batch`` is the total batch size trained with since the last tick.
+        """
+        times, local = None, self.tuner.local
+        if self._mean is not None and self._mean.count >= _STEPS:
+            times = StepSeconds(math.exp(self._mean.passing), math.exp(self._mean.step))
+            local, self._mean = self._local, None
+        update = self.tuner.update(Reading(local, batch, times, self._noise_reading()))
+        if update is not Update.NONE:
+            self._reported = None
+        return self.chosen
 
     @property
-    def fit(self) -> StepFit | None:
-        """Step times on this kind of GPU; None until enough was measured there."""
-        if self._stale:
-            self._stale = False
-            self._refit()
-        return self._fits.get(self.kind)
+    def initial(self) -> int:
+        """The total batch size at which one sample counts as one effective sample."""
+        return self.tuner.limits.initial
 
-    def choose(self, now: BatchSetting) -> tuple[BatchSetting, int]:
-        """The batch to train with from now on, its added passes, and how many samples a pass has on a GPU."""
-        kept = now, -(-now.size // (self.gpus * (now.accumulation + 1)))
-        self._stale = True
-        fit = self.fit
-        if fit is None:
-            return kept
-        here = np.array([self.gpus]), np.array([_apart(self.nodes)])
-        found = goodput.best(fit, self.limits, self.noise.samples, *here)
-        local, added = int(found.local[0]), int(found.accumulation[0])
-        if local == 0 or found.goodput[0] < _WORTH * self._goodput(fit, now, kept[1]):
-            return kept
-        return BatchSetting(self.gpus * local * (added + 1), added), local
+    @property
+    def chosen(self) -> tuple[BatchSetting, int]:
+        """The setting to train with, and the samples of a pass on each GPU."""
+        return self.tuner.batch, self.tuner.local
 
-    def efficiency(self, batch: int) -> float:
-        """What a sample is worth at this batch size."""
-        return float(goodput.efficiency(self.noise.samples, self.limits.initial, batch))
+    def report(self, now: BatchSetting) -> dict[str, Any] | None:
+        """A `GoodputReport` as plain values, for the scheduler; None until step times are fitted.
 
-    def report(self, now: BatchSetting) -> GoodputReport | None:
-        """All of it, for the scheduler; None until there is something to say."""
-        if self.fit is None:
-            return None
-        seen = max(gpus for _, gpus, _, _ in self._times)
-        return GoodputReport(tuple(sorted(self._fits.items())), self.noise.samples, now.size, seen, now)
+        It is made anew when a tick calls for it and when ``now``, the setting trained with, has changed.
+        """
+        if self.tuner.fits and now != self._reported:
+            self._report, self._reported = asdict(self.tuner.report(now)), now
+        return self._report
 
-    def _goodput(self, fit: StepFit, now: BatchSetting, local: int) -> float:
-        seconds = goodput.iteration_seconds(fit, local, now.accumulation, self.gpus, _apart(self.nodes))
-        return now.size / float(seconds) * self.efficiency(now.size)
-
-    def _refit(self) -> None:
-        for kind in {key[0] for key in self._times}:
-            seen = [
-                Observation(gpus, nodes, _apart(nodes), local, t.passing, t.step)
-                for (of, gpus, nodes, local), t in self._times.items()
-                if of == kind and t.count >= _STEPS
-            ]
-            if seen:
-                self._fits[kind] = fitted(seen, self.limits.most_local, self._fits.get(kind))
-
-    # ── kept with the run ─────────────────────────────────────────────────────────────────────────────────────────
+    def _noise_reading(self) -> float:
+        noise, known = self.noise.samples, self.tuner.noise
+        if math.isnan(known):
+            return noise if 0.0 < noise < NOISIEST else math.nan
+        return min(max(noise, known / _MOST_MOVE), known * _MOST_MOVE)
 
     def state(self) -> dict[str, Any]:
-        """What it knows, as plain values."""
-        times = [[list(key), asdict(times)] for key, times in self._times.items()]
-        return {"noise": asdict(self.noise), "times": times}
+        """All measurements as plain values, for a checkpoint."""
+        tuner = self.tuner
+        means = [[at.kind, at.gpus, at.nodes, local, asdict(mean)] for (at, local), mean in tuner.means.items()]
+        known = {"scale": tuner.noise, "batch": tuner.noise_batch}
+        return {"noise": asdict(self.noise), "means": means, "known": known}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Know what was known then."""
+        """Take the measurements of a checkpoint and choose a setting for the present GPUs."""
         self.noise = NoiseScale(**state["noise"])
-        self._times = {(key[0], key[1], key[2], key[3]): _Times(**times) for key, times in state["times"]}
-        self._stale = True
+        means = {(_allocation(*at), local): StepMean(**mean) for *at, local, mean in state["means"]}
+        self.tuner.restore(means, state["known"]["scale"], state["known"]["batch"])
 
 
-def _apart(nodes: int) -> Locality:
-    # A rank cannot see racks; the scheduler can, and takes racks to cost what nodes do until they were seen.
-    return Locality.CROSS_NODE if nodes > 1 else Locality.SAME_NODE
+def _allocation(kind: str, gpus: int, nodes: int) -> Allocation:
+    # A rank cannot see racks. The scheduler can, and takes racks to cost what nodes do until they are measured.
+    return Allocation(kind, gpus, nodes, Locality.CROSS_NODE if nodes > 1 else Locality.SAME_NODE)

@@ -8,7 +8,7 @@ from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.columns import sealed
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-from shoal.perf.adaptation import RegimeForecast, forecast
+from shoal.perf.regime_forecast import RegimeForecast, forecast
 from shoal.policy.shockwave.carry import Outlooks, places
 
 

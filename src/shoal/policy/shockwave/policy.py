@@ -45,7 +45,7 @@ from shoal.core.columns import sealed
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-from shoal.perf.adaptation import RULES
+from shoal.perf.regime_forecast import RULES
 from shoal.policy.base import all_fit, any_on_slow_kind, check_round, round_end
 from shoal.policy.shockwave.carry import Outlooks, ShockwaveCarry, WindowPlan, places
 from shoal.policy.shockwave.claimants import Claimants, Draft, dealt_out, fairness

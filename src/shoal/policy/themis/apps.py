@@ -17,7 +17,7 @@ from shoal.core.job import JobSpec
 from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.topology import Locality
 from shoal.core.units import Seconds
-from shoal.perf.app_valuation import Use, Work, heard_seconds, ideal_seconds, phase_seconds, usable
+from shoal.perf.app_valuation import Use, Work, ideal_seconds, phase_seconds, row_seconds, usable
 from shoal.policy.themis.agent import AppAgent
 from shoal.policy.themis.carry import AppHistory, AppValuation, Reach, Reaches, Reckoning, ThemisCarry
 from shoal.policy.themis.locality import Slowdown, learned, level_of
@@ -218,7 +218,7 @@ class Apps:
         said = self.said(app)
         if said is None:
             return None
-        seconds, best = heard_seconds(said.rows, limit) * self._still(app), self.favourite(app)
+        seconds, best = row_seconds(said.rows, limit) * self._still(app), self.favourite(app)
         both = np.array([i for i in jobs if self.snapshot.columns.speeds[i, [kind, best]].all()], dtype=np.int64)
         if kind == best or not len(both):
             return seconds

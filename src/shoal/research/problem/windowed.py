@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from shoal.core.errors import InputError
-from shoal.perf.adaptation import Regime, RegimeForecast
+from shoal.perf.regime_forecast import Regime, RegimeForecast
 from shoal.policy.shockwave.carry import Outlooks
 from shoal.policy.shockwave.claimants import Claimants, fairness
 from shoal.policy.shockwave.outlook import gained_by

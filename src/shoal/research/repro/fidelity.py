@@ -46,7 +46,7 @@ from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Column, Table, table
 from shoal.scenario.scenario import PLACERS, Scenario
-from shoal.sim.backend import SimBackend
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.faults import Faults, NodeFault
 from shoal.sim.truth import RestartCost, Truth
 from shoal.store.journal import JournalFile, MemoryJournal
@@ -200,7 +200,7 @@ def simulate(trial: FidelityCase, scenario: Scenario, took: QueueTimings) -> His
     # The control plane adds some letters to the name a job was given.
     jobs = [trial.job(by_name[job.rpartition("-")[0]], job, at) for job, at in took.submitted.items()]
     world = replace(scenario, policy=trial.spec(trial.slower))
-    backend = SimBackend(
+    backend = SimulatedBackend(
         Truth.of(jobs, world.cluster, truth(trial, took)),
         [job.spec() for job in jobs],
         RestartCost(constant=trial.slower * took.again, first=trial.slower * (took.first + took.end)),

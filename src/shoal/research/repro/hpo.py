@@ -31,7 +31,7 @@ from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Cell, Column, Table, table
 from shoal.scenario.scenario import PLACERS, Scenario
-from shoal.sim.backend import SimBackend
+from shoal.sim.backend import SimulatedBackend
 from shoal.sim.truth import RestartCost, Truth
 from shoal.store.journal import MemoryJournal
 from shoal.workload.importers.pollux import training_job
@@ -109,7 +109,7 @@ class Study:
 class Trials:
     """The simulated world with one study in it: when trials end it hears how they did, and begins others."""
 
-    world: SimBackend
+    world: SimulatedBackend
     study: Study
 
     @classmethod
@@ -118,7 +118,7 @@ class Trials:
         jobs, speeds = zip(*study.begin(0.0), strict=True)
         truth = Truth(jobs, scenario.cluster, known, speeds)
         cost = RestartCost.parse(scenario.restart_cost)
-        return cls(SimBackend(truth, [job.spec() for job in jobs], cost, seed=scenario.seed), study)
+        return cls(SimulatedBackend(truth, [job.spec() for job in jobs], cost, seed=scenario.seed), study)
 
     def wait(self, until: Seconds) -> EventBatch:
         """Jump to the next loud event; where a trial ended, the next one is submitted at that moment."""

@@ -29,9 +29,9 @@ from shoal.core.job import JobSpec
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, parse_cluster
 from shoal.engine.state import State
-from shoal.perf.adaptation import forecast
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
+from shoal.perf.regime_forecast import forecast
 from shoal.perf.throughput_file import parse_table
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.setting import Setting

@@ -7,18 +7,19 @@ given.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
 from shoal.core.job import BatchLimits, BatchSetting
+from shoal.perf.batch_tuner import TICK
 from shoal.perf.goodput import efficiency, fixed
 from shoal.perf.noise import from_norms
 from shoal.trainer.environment import RankEnvironment
 from shoal.trainer.learning_rate import BatchScaling, Rule, rule_of
 from shoal.trainer.schedules import BatchSchedule, EpochSummary, ScheduleState
 from shoal.trainer.torch.gradients import Gradients
-from shoal.trainer.tuner import BatchTuner
+from shoal.trainer.tuner import RunTuner
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Adaptation:
     learning_rate: str | Rule = "adascale"
     limits: BatchLimits | None = None
     schedule: BatchSchedule | None = None
-    tune_every: float = 30.0
+    tune_every: float = TICK
 
 
 _LOOKS = 0.01
@@ -44,8 +45,6 @@ _PAUSE = 3.0
 """How many times longer than usual a step counts for at most."""
 _FOLLOW = 0.1
 """What a step's time counts in what is usual."""
-
-_REPORT_SECONDS = 1.0
 
 _WARM_UP_STEPS = 3
 """Steps after a start or a change whose times do not count: caches are cold, buffers are made."""
@@ -65,8 +64,6 @@ class BatchAdaptation:
         self._norms: list[float] = []
         self._look = self._looking = self._even = False
         self._trained = self._usual = 0.0
-        self._profile: dict[str, Any] | None = None
-        self._profiled_at = 0.0
         self._looked: tuple[tuple[float, int] | None, ...] = (None, None)
         """At the exchange before the last and at the last, how large the averaged gradients were, and of how many
         samples; how large each rank's own were is known an exchange later."""
@@ -75,7 +72,7 @@ class BatchAdaptation:
         self._valued = (0, 0.0, 1.0)
         """A batch size, a noise scale, and what a sample counts with these."""
         self._limits = how.limits or place.limits
-        self._tuner = BatchTuner(self._limits or fixed(1), place.kind, place.world, place.nodes)
+        self._tuner: RunTuner
 
     @property
     def choosing(self) -> bool:
@@ -85,22 +82,23 @@ class BatchAdaptation:
 
     def start(self, batch: int, state: Mapping[str, Any] | None) -> BatchLimits:
         """Begin with the script's batch size, or go on as saved; between what the batch may be."""
+        self._limits = self._limits or fixed(batch if state is None else state["initial"])
+        self._tuner = RunTuner.of(
+            self._limits, self._environment.kind, self._environment.world, self._environment.nodes
+        )
         if state is not None:
-            batch = state["initial"]
             self._tuner.restore(state["tuner"])
             self._memory, self._norms = dict(state["memory"]), list(state["norms"])
             self._noise = self._tuner.noise.samples
-        if self._limits is None:
-            self._limits = self._tuner.limits = fixed(batch)
         return self._limits
 
-    def first(self, now: BatchSetting) -> tuple[BatchSetting, int]:
-        """What to train with on these GPUs, as far as is known."""
-        return self._tuner.choose(now)
+    def first(self) -> tuple[BatchSetting, int]:
+        """The setting to start with on these GPUs, and the samples of a pass on each."""
+        return self._tuner.chosen
 
     def state(self) -> dict[str, Any]:
         """What is to be saved with the run."""
-        initial = self._tuner.limits.initial
+        initial = self._tuner.initial
         return {"initial": initial, "tuner": self._tuner.state(), "memory": dict(self._memory), "norms": self._norms}
 
     # ── step by step ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -128,7 +126,7 @@ class BatchAdaptation:
         if self._even:
             self._time(local, seconds)
         if (found := self._gradients.compared(now.size)) is not None:
-            self._tuner.heard(found, now.size)
+            self._tuner.add_noise(found, now.size)
 
     def figures(self, now: BatchSetting) -> tuple[float, ...]:
         """What this rank adds to the ranks' figures at an exchange."""
@@ -139,7 +137,7 @@ class BatchAdaptation:
         wish, wished_local = BatchSetting(0), 0
         if self.choosing and time.monotonic() - self._tuned_at >= self._how.tune_every:
             self._tuned_at = time.monotonic()
-            wish, wished_local = self._tuner.choose(now)
+            wish, wished_local = self._tuner.tick(now.size)
         look = self._gradients.spent <= _LOOKS * self._trained
         wished = float(wish.size), float(wish.accumulation), float(wished_local)
         return self._gradients.local_square, *wished, self._tuner.noise.samples, float(look)
@@ -152,7 +150,7 @@ class BatchAdaptation:
         if self._looked[0] is not None:
             mean_square, size = self._looked[0]
             world = self._environment.world
-            self._tuner.heard(from_norms(local_squares / world, mean_square, size // world, world), size)
+            self._tuner.add_noise(from_norms(local_squares / world, mean_square, size // world, world), size)
         return BatchSetting(int(batch), int(accumulation)), int(local)
 
     def changed(self) -> None:
@@ -161,23 +159,19 @@ class BatchAdaptation:
 
     def rate_factor(self, batch: int, epochs: float) -> float:
         """What the learning rate is to be multiplied with."""
-        initial = self._tuner.limits.initial
+        initial = self._tuner.initial
         return 1.0 if batch == initial else self._rule(BatchScaling(initial, batch, self._noise, epochs))
 
     def efficiency(self, batch: int) -> float:
         """What a sample counts; all the same where the script says what it trains with."""
         if (batch, self._noise) != self._valued[:2]:
-            worth = float(efficiency(self._noise, self._tuner.limits.initial, batch)) if self.choosing else 1.0
+            worth = float(efficiency(self._noise, self._tuner.initial, batch)) if self.choosing else 1.0
             self._valued = batch, self._noise, worth
         return self._valued[2]
 
-    def report(self, now: BatchSetting, *, last: bool) -> dict[str, Any] | None:
-        """What the scheduler is told of the run's goodput, as plain values: made anew now and then, and at the end."""
-        if self.choosing and (last or time.monotonic() - self._profiled_at > _REPORT_SECONDS):
-            self._profiled_at = time.monotonic()
-            found = self._tuner.report(now)
-            self._profile = None if found is None else asdict(found)
-        return self._profile
+    def report(self, now: BatchSetting) -> dict[str, Any] | None:
+        """The run's goodput report as plain values; None where the run does not choose its batch or has none yet."""
+        return self._tuner.report(now) if self.choosing else None
 
     def epoch_ended(self, epochs: int, batch: int) -> int:
         """The batch size of the next epoch; to be called in rank 0 only."""
@@ -196,4 +190,4 @@ class BatchAdaptation:
             return
         *passes, step = seconds
         alone = sum(passes) / len(passes) if passes else step - self._gradients.exposed
-        self._tuner.timed(local, max(alone, 1e-9), step)
+        self._tuner.add_step(local, max(alone, 1e-9), step)

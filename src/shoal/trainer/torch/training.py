@@ -100,7 +100,7 @@ class Training:
         self._save(wait=True)
         self._coordinator.exchange.settle()
         self._done = float(count * self._size)
-        self._report(last=True)
+        self._report()
         self._session.close()
 
     def batches(self, loader: Any) -> Iterator[Any]:
@@ -179,7 +179,7 @@ class Training:
         if adapting.choosing:
             self._most_local = limits.most_local
             self._set(limits.initial if self._adapted is None else self._batch.size)
-            first = adapting.first(self._batch) if self._environment.rank == 0 else None
+            first = adapting.first() if self._environment.rank == 0 else None
             self._batch, self._most_local = self._coordinator.exchange.broadcast(first)
 
     def _set(self, size: int) -> None:
@@ -238,7 +238,7 @@ class Training:
         self._save(wait=asked or action is StepAction.LEAVE)
         if action is StepAction.LEAVE and not last:
             self._coordinator.exchange.settle()
-            self._report(last=True)
+            self._report()
             self._session.leave()
 
     def _save(self, *, wait: bool) -> None:
@@ -269,7 +269,7 @@ class Training:
                 self._batch = BatchSetting(facts["batch"])
             self._adapted = beside.get("adapting")
 
-    def _report(self, *, last: bool = False) -> None:
+    def _report(self) -> None:
         if self._environment.rank != 0:
             return
         self._session.report(
@@ -279,6 +279,6 @@ class Training:
                 self._checkpoints.saved or 0.0,
                 batch_size=self._batch.size,
                 loss=self._loss,
-                profile=None if self._adapting is None else self._adapting.report(self._batch, last=last),
+                profile=None if self._adapting is None else self._adapting.report(self._batch),
             )
         )

@@ -1,9 +1,9 @@
-"""The batch that is best on the very seats a job has: fitted step times, corrected by what was timed there.
+"""The best batch on a job's present seats, by fitted step times corrected by the times measured there.
 
-A fit explains all a job has seen with a few parameters and is a few percent off everywhere, which is enough to be wrong
-about the best batch. What one may rely on: where a batch was timed its time is the measured one. In between the
-correction is linear in the logarithms, and beyond it is that of the nearest. Another batch size costs no restart, so it
-costs a job next to nothing to time a neighbour.
+A fit explains all measurements of a job with a few parameters and is a few percent off everywhere, which is enough to
+miss the best batch. Where a batch was timed, the measured time is used; between timed batches the correction is linear
+in the logarithms, and beyond them it is that of the nearest. Another batch size needs no restart, so timing a
+neighbouring one is cheap.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from shoal.core.topology import Locality
 from shoal.perf.goodput import efficiency, iteration_seconds
 
 Timed = Mapping[int, tuple[float, float]]
-"""By samples a pass on each GPU: seconds of a pass, and of one that is synchronised. Not empty."""
+"""By samples of a pass on each GPU: seconds of a pass alone, and of a synchronised pass. Not empty."""
 
 
 def range_of(limits: BatchLimits, most_local: int, gpus: int, accumulation: int) -> tuple[int, int]:
-    """The fewest and the most samples a pass that the limits allow; the second may be below the first."""
+    """The fewest and the most samples of a pass within the limits; the second may be below the first."""
     passes = gpus * (accumulation + 1)
     least = max(limits.least_local, -(-limits.initial // passes))
     return least, min(most_local, limits.most_local, limits.most // passes)
@@ -29,7 +29,7 @@ def range_of(limits: BatchLimits, most_local: int, gpus: int, accumulation: int)
 def best_timed(
     fit: StepFit, limits: BatchLimits, noise: float, gpus: int, locality: Locality, accumulation: int, timed: Timed
 ) -> int:
-    """How many samples a pass make goodput most with so many added passes; 0 where the limits leave none."""
+    """The samples of a pass with the highest goodput at this accumulation; 0 where the limits allow none."""
     least, most = range_of(limits, fit.most_local, gpus, accumulation)
     if most < least:
         return 0
@@ -46,7 +46,7 @@ def best_timed(
 
 
 def neighbour(local: int, timed: Timed, apart: float, least: int, most: int) -> int | None:
-    """A number of samples up to ``apart`` more, or else less, on a side where nothing so near was timed yet."""
+    """Samples of a pass up to the fraction ``apart`` more, else less, where none as near was timed; else None."""
     more, less = min(round(local * (1.0 + apart)), most), max(round(local / (1.0 + apart)), least)
     if more > local and not any(local < n <= more for n in timed):
         return more

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -19,27 +19,13 @@ from shoal.core.snapshot import JobView
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.engine.state import State
 from shoal.perf.catalog import TIME_SLICED, Catalog, TypeKey, catalog
-from shoal.perf.estimator import (
-    RANK,
-    RIDGE,
-    EstimatedModel,
-    EstimationError,
-    Estimator,
-    Sighting,
-    Sightings,
-    estimation_error,
-    profiling_plan,
-    sightings,
-    type_of,
-)
+from shoal.perf.colocation import RANK, RIDGE, EstimatedModel, Estimator, profiling_plan
 from shoal.perf.matrix_completion import complete
 from shoal.perf.model import ProfiledModel
-from shoal.policy.classic.gandiva import Gandiva
 from shoal.scenario.replay import replay_file
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.store.journal import JournalFile
-from shoal.testing.builders import Cycle, job, simulate
 from shoal.workload.schema import Job, Workload
 
 SAME = Locality.SAME_NODE
@@ -71,6 +57,16 @@ def rank_two(
     return truth, np.where(chance.random(truth.shape) < seen, measured, np.nan)
 
 
+def held_out(observed: Floats, rank: int, ridge: float) -> float:
+    """Root mean squared error on a seeded tenth of the observed entries of a fit without them."""
+    seen = np.flatnonzero(~np.isnan(observed))
+    withheld = np.random.default_rng(0).permutation(seen)[: max(1, int(len(seen) * 0.1))]
+    rest = observed.copy()
+    rest.flat[withheld] = np.nan
+    error = complete(rest, rank, ridge).flat[withheld] - observed.flat[withheld]
+    return float(np.sqrt(np.mean(error**2)))
+
+
 # ── completion ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -78,9 +74,7 @@ def rank_two(
 def test_a_matrix_of_rank_two_is_recovered_from_three_fifths_of_it(seed: int) -> None:
     truth, observed = rank_two(seed)
     found = complete(observed, 2, 1e-6)
-    assert np.abs(found.matrix - truth).max() < 1e-4
-    assert found.residual < 1e-5
-    assert found.held_out < 1e-4
+    assert np.abs(found - truth).max() < 1e-4
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -88,26 +82,25 @@ def test_noise_in_what_was_seen_is_averaged_out_not_passed_on(seed: int) -> None
     truth, observed = rank_two(seed, noise=0.05)
     found = complete(observed, 2, 0.05)
     unseen = np.isnan(observed)
-    error = float(np.sqrt(np.mean((found.fitted - truth)[unseen] ** 2)))
+    error = float(np.sqrt(np.mean((found - truth)[unseen] ** 2)))
     means: Floats = np.nanmean(observed, axis=0, keepdims=True)
     plain = float(np.sqrt(np.mean(((means - truth) ** 2)[unseen])))
     assert error < 0.07  # the noise itself is 0.05, and an unseen entry bears the errors of its row and its column
     assert error < plain / 2
-    assert found.held_out == pytest.approx(np.hypot(error, 0.05), rel=0.5), "the held-out error foretells it"
+    assert held_out(observed, 2, 0.05) == pytest.approx(np.hypot(error, 0.05), rel=0.5), "it predicts the error"
 
 
-def test_what_was_seen_is_kept_as_seen_and_the_residual_says_how_far_the_fit_is_from_it() -> None:
+def test_observed_entries_are_kept() -> None:
     observed = np.where(np.eye(4) > 0, np.nan, [[0.1, 0.9, 0.3, 0.8]] * 4 + np.arange(4)[:, None] ** 2 / 10)
     found = complete(observed, 0, 0.1)
     seen = ~np.isnan(observed)
-    assert (found.matrix[seen] == observed[seen]).all()
-    assert found.residual == pytest.approx(np.sqrt(np.mean((found.fitted - observed)[seen] ** 2)))
+    assert (found[seen] == observed[seen]).all()
 
 
 def test_a_row_of_which_nothing_was_seen_gets_the_columns_biases() -> None:
     # Columns at 0 and 1 seen twenty times each: mean 0.5, biases ∓0.5, hardly shrunk by the ridge.
     observed = np.vstack([np.tile([0.0, 1.0], (20, 1)), [np.nan, np.nan]])
-    assert complete(observed, 1, 0.01).matrix[-1] == pytest.approx([0.0, 1.0], abs=0.01)
+    assert complete(observed, 1, 0.01)[-1] == pytest.approx([0.0, 1.0], abs=0.01)
 
 
 BAD = [
@@ -127,7 +120,7 @@ def test_completion_refuses(observed: Floats, rank: int, ridge: float, says: str
 
 def test_the_documented_rank_and_ridge_are_about_the_best_by_held_out_error() -> None:
     both = np.hstack([TABLE, TABLE.T])
-    errors = {(k, r): complete(both, k, r).held_out for k in range(5) for r in (RIDGE / 3, RIDGE, RIDGE * 3)}
+    errors = {(k, r): held_out(both, k, r) for k in range(5) for r in (RIDGE / 3, RIDGE, RIDGE * 3)}
     assert errors[RANK, RIDGE] < 1.02 * min(errors.values())  # measured: 0.1468 against 0.1460 at rank 4, ridge 0.9
     assert errors[RANK, RIDGE] < 0.85 * errors[0, RIDGE]  # measured: 0.80 of it
 
@@ -138,8 +131,8 @@ def test_a_transposed_matrix_completes_to_the_transposed_answer(seed: int, rank:
     _, observed = rank_two(seed, rows, columns)
     observed[0, 0] = 0.5
     one, other = complete(observed, rank, 1.0), complete(observed.T.copy(), rank, 1.0)
-    assert np.isfinite(one.matrix).all()
-    assert one.fitted == pytest.approx(other.fitted.T, abs=1e-3)
+    assert np.isfinite(one).all()
+    assert one == pytest.approx(other.T, abs=1e-3)
 
 
 # ── what is profiled ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,9 +170,8 @@ def test_a_fraction_outside_its_range_is_refused(fraction: float) -> None:
 # ── estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def of_catalogue(seed: int = 0, families: list[int] | None = None, library: Floats = TABLE) -> Estimator:
-    known = np.where(profiling_plan(COUNT, 0.2, seed), TABLE, np.nan)
-    return Estimator(library, known, np.array(families or range(COUNT), dtype=np.intp))
+def of_catalogue(seed: int = 0, library: Floats = TABLE) -> Estimator:
+    return Estimator(library, np.where(profiling_plan(COUNT, 0.2, seed), TABLE, np.nan))
 
 
 @cache
@@ -196,8 +188,8 @@ def test_light_and_heavy_jobs_are_told_apart_by_two_trials_each() -> None:
     known = np.full((8, 8), np.nan)
     for new, reference in ((6, 0), (6, 1), (7, 2), (7, 3)):
         known[new, reference], known[reference, new] = library[new, reference], library[reference, new]
-    estimator = Estimator(library, known, np.arange(8))
-    likeness = estimator.likeness(6), estimator.likeness(7)
+    estimator = Estimator(library, known)
+    likeness = estimator.fingerprint(6).likeness(7), estimator.fingerprint(7).likeness(6)
     assert [x is not None and x % 2 for x in likeness] == [0, 1]
     assert estimator.pair(6, 7) == pytest.approx((0.9, 0.8), abs=0.05)
     # With only two trials the ridge leaves it a fifth of the way to the mean of 0.8: 0.56.
@@ -223,16 +215,12 @@ def test_the_figure_asked_for_is_never_looked_up_in_the_library(a: int, b: int, 
     assert of_catalogue(library=library).pair(a, b) == honest.pair(a, b)
 
 
-def test_no_relative_of_either_job_serves_as_a_likeness() -> None:
-    models = [m for m, _ in TYPES]
-    families = [models.index(m) for m in models]
-    estimator = of_catalogue(families=families)
-    for a in range(0, COUNT, 6):
-        print_of = estimator.fingerprint(a)
-        assert models[a] not in {models[r] for r in print_of.references}
-        nearest = print_of.references[print_of.nearness[0]]
-        assert estimator.likeness(a) == nearest
-        assert (np.diff(print_of.distance[print_of.nearness]) >= 0).all()
+@pytest.mark.parametrize("a", range(0, COUNT, 6))
+def test_the_partner_does_not_serve_as_a_likeness(a: int) -> None:
+    found = of_catalogue().fingerprint(a)
+    first, second = found.references[found.nearness[:2]].tolist()
+    assert found.likeness(a) == first
+    assert found.likeness(first) == second
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -268,7 +256,7 @@ def test_whatever_the_library_lacks_estimates_are_fractions_that_swap(seed: int,
     chance = np.random.default_rng(seed)
     missing = chance.random((count, count)) < gaps
     library = np.where(missing | missing.T, np.nan, chance.random((count, count)))
-    estimator = Estimator(library, np.where(profiling_plan(count, 0.3, seed), library, np.nan), np.arange(count))
+    estimator = Estimator(library, np.where(profiling_plan(count, 0.3, seed), library, np.nan))
     for a in range(count):
         one, other = estimator.pair(a, count - 1)
         assert estimator.pair(count - 1, a) == (other, one)
@@ -289,7 +277,6 @@ def test_a_type_nobody_measured_takes_turns(name: str | None, batch: int | None)
 
 
 def test_a_job_without_a_batch_size_counts_as_its_models_default() -> None:
-    assert type_of(catalog(), view("ResNet-50", None)) == ("ResNet-50", 64)
     other = view("LM", 5)
     assert model().colocated(view("ResNet-50", None), other) == model().colocated(view("ResNet-50", 64), other)
 
@@ -316,7 +303,7 @@ def test_rates_alone_are_the_profiled_ones() -> None:
     assert told.rate(one, Placement(((0, 2),))) == plain.rate(one, Placement(((0, 2),)))
 
 
-# ── refinement ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what does not fit ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def pair_where(profiled: bool) -> tuple[int, int]:
@@ -324,34 +311,14 @@ def pair_where(profiled: bool) -> tuple[int, int]:
     return next((a, b) for a in range(COUNT) for b in range(a + 1, COUNT) if tried[a, b] == profiled)
 
 
-def test_what_is_seen_of_a_pair_overrides_its_estimate_both_ways_and_leaves_the_model_as_it_was() -> None:
-    a, b = (TYPES[i] for i in pair_where(profiled=False))
-    before = model().colocated(view(*a), view(*b))
-    refined = model().refined(Sightings().adding([Sighting(b, a, (0.25, 0.75))]))
-    assert refined.colocated(view(*a), view(*b)) == (0.75, 0.25)
-    assert refined.colocated(view(*b), view(*a)) == (0.25, 0.75)
-    assert model().colocated(view(*a), view(*b)) == before
-    assert refined.refined(Sightings()).colocated(view(*a), view(*b)) == before
-
-
-def test_sightings_are_averaged_and_a_profiled_figure_counts_as_one_of_them() -> None:
-    seen = Sightings().adding([Sighting(("A3C", 1), ("LM", 5), (x, x / 2)) for x in (0.2, 0.4, 0.6)])
-    assert seen.of(("LM", 5), ("A3C", 1)) == pytest.approx((0.2, 0.4))
-    assert seen.of(("LM", 5), ("LM", 5)) is None
-    i, j = pair_where(profiled=True)
-    twice = Sightings().adding([Sighting(TYPES[i], TYPES[j], (0.3, 0.0))] * 2)
-    told = model().refined(twice).colocated(view(*TYPES[i]), view(*TYPES[j]))
-    assert told == pytest.approx(((TABLE[i, j] + 0.6) / 3, TABLE[j, i] / 3))
-
-
 @pytest.mark.parametrize("profiled", [True, False])
-def test_a_pair_that_did_not_fit_once_is_never_thought_to_fit_again(profiled: bool) -> None:
+def test_a_pair_that_did_not_fit_keeps_nothing_both_ways_and_the_model_before_is_unchanged(profiled: bool) -> None:
     a, b = (TYPES[i] for i in pair_where(profiled=profiled))
     one, other = view(*a), view(*b)
     parted = model().parted(other.spec, b[1], one.spec, a[1])
     assert parted.colocated(one, other) == (0.0, 0.0)
-    wiser = parted.refined(parted.seen.adding([Sighting(a, b, (0.9, 0.9))] * 9))
-    assert wiser.colocated(other, one) == (0.0, 0.0)
+    assert parted.colocated(other, one) == (0.0, 0.0)
+    assert model().colocated(one, other) != (0.0, 0.0)
 
 
 def test_jobs_that_nobody_knows_teach_nothing() -> None:
@@ -360,99 +327,56 @@ def test_jobs_that_nobody_knows_teach_nothing() -> None:
     assert told.parted(stranger, None, view("LM", 5).spec, 5) is told
 
 
-def test_two_jobs_of_one_type_are_seen_as_equals() -> None:
-    twins = Sightings().adding([Sighting(("LM", 5), ("LM", 5), (0.4, 0.6))])
-    assert model().refined(twins).colocated(view("LM", 5), view("LM", 5)) == (0.5, 0.5)
-
-
-def test_a_type_outside_the_catalogues_pairs_is_known_once_it_is_seen() -> None:
-    refined = model().refined(Sightings().adding([Sighting(("bert", 12), ("LM", 5), (0.0, 0.0))]))
-    assert refined.colocated(view("bert", 12), view("LM", 5)) == (0.0, 0.0)
-
-
-def test_seeing_every_pair_of_a_type_makes_its_fingerprint_exact() -> None:
-    a = 14
-    all_of_it = [Sighting(TYPES[a], TYPES[b], (TABLE[a, b], TABLE[b, a])) for b in range(COUNT)]
-    refined = model().refined(Sightings().adding(all_of_it))
-    told = [refined.colocated(view(*TYPES[a]), view(*TYPES[b])) for b in range(COUNT)]
-    assert np.array(told) == pytest.approx(np.column_stack([TABLE[a], TABLE[:, a]]))
-
-
-def test_a_sighting_of_more_than_everything_is_refused() -> None:
-    with pytest.raises(ValueError, match="within"):
-        Sighting(("LM", 5), ("LM", 5), (1.2, 0.5))
-
-
-LIGHT, A3C = ("ResNet-18", 32), ("A3C", 1)
-
-
-def seen_under_gandiva(noise: float, light_submitted: float) -> list[Sighting]:
-    """What is seen of an A3C and a ResNet-18 that Gandiva packs on one GPU, 3,000 s of work each."""
-    rows = [
-        job(name, at, 1, 3000 * catalog().profile(name).rate("v100", 1, SAME, size), model=name, batch_size=size)
-        for (name, size), at in ((A3C, 0.0), (LIGHT, light_submitted))
-    ]
-    found: list[Sighting] = []
-
-    def watch(cycle: Cycle) -> None:
-        found.extend(sightings(cycle.snapshot, catalog()))
-
-    simulate(Gandiva(space_sharing=True), rows, "v100:1x1", noise=noise, watch=watch)
-    assert found
-    return found
-
-
-def test_pairs_that_run_together_are_seen_at_what_they_keep() -> None:
-    found = seen_under_gandiva(noise=0.0, light_submitted=0.0)
-    assert Sightings().adding(found).of(A3C, LIGHT) == pytest.approx(catalog().colocated(*A3C, *LIGHT))
-
-
-def test_a_job_seen_alone_before_is_judged_against_itself_however_far_off_its_profile() -> None:
-    for one in seen_under_gandiva(noise=0.3, light_submitted=30.0):
-        kept = one.kept[(one.a, one.b).index(A3C)]
-        assert kept == pytest.approx(catalog().colocated(*A3C, *LIGHT)[0])
+def test_a_type_outside_the_catalogues_pairs_is_known_once_it_did_not_fit() -> None:
+    bert, other = view("bert", 12), view("LM", 5)
+    parted = model().parted(bert.spec, 12, other.spec, 5)
+    assert parted.colocated(bert, other) == parted.colocated(other, bert) == (0.0, 0.0)
 
 
 # ── how good it is ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @cache
-def error_of(fraction: float, leave_out: Literal["type", "model"]) -> EstimationError:
-    return estimation_error(catalog(), fraction, (0, 1), leave_out)
+def estimation_error(fraction: float) -> Floats:
+    """Mean absolute error, and how often it is right that sharing is worth it: estimates, then means of columns.
+
+    Over the pairs that are not profiled, seeds 0 and 1; sharing is worth it where the fractions add up to more than 1.
+    """
+    rows = []
+    for seed in (0, 1):
+        tried = profiling_plan(COUNT, fraction, seed)
+        estimator = Estimator(TABLE, np.where(tried, TABLE, np.nan))
+        for a, b in zip(*np.nonzero(np.triu(~tried)), strict=True):
+            others = np.setdiff1d(np.arange(COUNT), [a, b])
+            truth = TABLE[a, b], TABLE[b, a]
+            plain = float(TABLE[others, b].mean()), float(TABLE[others, a].mean())
+            guesses = np.array([estimator.pair(int(a), int(b)), plain])
+            right = (guesses.sum(axis=1) > 1.0) == (sum(truth) > 1.0)
+            rows.append(np.column_stack([np.abs(guesses - truth).mean(axis=1), right]).ravel())
+    means: Floats = np.mean(rows, axis=0)
+    return means
 
 
-MEASURED: list[tuple[Literal["type", "model"], float, float, float]] = [
-    ("type", 0.1, 0.170, 0.820),
-    ("type", 0.2, 0.135, 0.906),
-    ("type", 0.4, 0.117, 0.925),
-    ("model", 0.1, 0.203, 0.774),
-    ("model", 0.2, 0.180, 0.809),
-    ("model", 0.4, 0.175, 0.796),
-]
-"""Figures of this code, seeds 0 and 1, so that a change that makes them worse is seen. With the means of columns:
-0.180 and 0.80 where a type is left out, 0.201 and 0.76 where its model is."""
+MEASURED = [(0.1, 0.170, 0.820), (0.2, 0.135, 0.906), (0.4, 0.117, 0.925)]
+"""Figures of this code, so that a change that makes them worse is seen. With the means of columns: 0.180 and 0.80."""
 
 
-@pytest.mark.parametrize(("leave_out", "fraction", "error", "right"), MEASURED)
-def test_estimates_are_about_as_good_as_documented(
-    leave_out: Literal["type", "model"], fraction: float, error: float, right: float
-) -> None:
-    found = error_of(fraction, leave_out)
-    assert found.error == pytest.approx(error, abs=0.01)
-    assert found.right == pytest.approx(right, abs=0.02)
+@pytest.mark.parametrize(("fraction", "error", "right"), MEASURED)
+def test_estimates_are_about_as_good_as_documented(fraction: float, error: float, right: float) -> None:
+    found = estimation_error(fraction)
+    assert found[0] == pytest.approx(error, abs=0.01)
+    assert found[1] == pytest.approx(right, abs=0.02)
 
 
-@pytest.mark.parametrize("leave_out", ["type", "model"])
-def test_the_more_is_profiled_the_better_the_rest_is_told(leave_out: Literal["type", "model"]) -> None:
-    errors = [error_of(fraction, leave_out).error for fraction in (0.1, 0.2, 0.4)]
+def test_the_more_is_profiled_the_better_the_rest_is_told() -> None:
+    errors = [estimation_error(fraction)[0] for fraction in (0.1, 0.2, 0.4)]
     assert errors == sorted(errors, reverse=True)
 
 
 def test_a_fifth_profiled_beats_what_others_keep_beside_the_partner() -> None:
-    for leave_out, margin in (("type", 0.85), ("model", 0.95)):
-        found = error_of(0.2, cast(Literal["type", "model"], leave_out))
-        assert found.error < margin * found.baseline_error
-        assert found.right > found.baseline_right + 0.02
+    error, right, plain_error, plain_right = estimation_error(0.2)
+    assert error < 0.85 * plain_error
+    assert right > plain_right + 0.02
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,21 @@
-"""What a job that changes its batch size while it trains will still take: a trajectory of regimes, and its spread.
+"""Forecast of a job that changes its batch size while it trains: the regimes ahead, and the spread of the run time.
 
-A forecast is told the rule by which the owner's script scales the batch size (``JobSpec.adaptation``), between which
-sizes, and what was seen of the job so far; never the schedule, unless the owner declares one (``batch_schedule``),
-which is then followed to the letter. One may rely on this: the work of the regimes ahead adds up to what is left, the
+A regime is a stretch of work at one batch size. A forecast uses the rule by which the owner's script scales the batch
+size (``JobSpec.adaptation``), its limits, and the regimes observed so far; not the schedule, unless the owner declares
+one (``batch_schedule``), which is then used exactly. The work of the regimes ahead adds up to the work left, the
 predicted time lies between the optimistic and the pessimistic one, and equal snapshots give equal forecasts.
 
 **Which regimes.** ``accordion`` alternates between the declared batch size and the largest; ``gns`` doubles up to the
-largest and never comes back. What is not known is how long each lasts:
+largest and never returns. How long each lasts is estimated:
 
-- ``restatement``: of K regimes that may come, each is first thought to last 1/K of the work. Regimes that ended lasted
-  as long as they did; the present one and those ahead split the rest evenly. A regime that has outlasted its part is
-  thought to last as long again as it has (ours; Shockwave leaves it open). In the last regime nothing is thought to
-  change any more.
+- ``restatement``: each of K possible regimes is first expected to last 1/K of the work. Ended regimes count as
+  observed; the present one and those ahead split the rest evenly. A regime that exceeds its part is expected to last as
+  long again as it has (ours; Shockwave leaves it open). In the last regime no further change is expected.
 - ``bayesian``: the plain update of the same Dirichlet prior, as if every sample were an independent draw of a regime.
-- ``reactive``: the present batch size to the end. ``agnostic``: the declared one, whatever was seen.
+- ``reactive``: the present batch size to the end. ``agnostic``: the declared one, whatever was observed.
 
-**How fast.** A rate measured on the requested gang at that batch size counts; elsewhere the model's rate, corrected by
-how far off it was where it was last measured.
+**How fast.** A rate measured on the requested gang at a batch size is used as it is; else the model's rate, times the
+ratio of the last measured rate to the model's.
 
 References: Zheng et al., "Shockwave", NSDI 2023, §5 (Dirichlet prior, restatement rule) and §8.5 (injected error).
 """
@@ -31,26 +30,21 @@ import numpy as np
 
 from shoal.core.job import JobSpec
 from shoal.core.snapshot import JobView, Snapshot
+from shoal.perf.work_prior import OVERDUE, PRIOR_SECONDS
 
 RULES: Final = ("restatement", "bayesian", "reactive", "agnostic")
-"""How the lengths of the regimes ahead are guessed."""
+"""Rules to estimate the lengths of the regimes ahead."""
 
 ADAPTATIONS: Final = ("accordion", "gns")
-"""By which rules an owner's script may scale a batch size."""
-
-PRIOR_SECONDS = 3600.0
-"""How long a job that declares no work is taken to run at least; if it has run longer, it is taken to be half done."""
-
-_LATE = 0.01
-"""The part of its progress that a job past its declared work is taken to have left."""
+"""Rules by which an owner's script may scale a batch size."""
 
 Seen = Sequence[tuple[float, int]]
-"""Batch sizes a job was seen to train at, each from which progress on."""
+"""Observed batch sizes, each with the progress at which it began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """Work, in the job's own unit, to be done at one batch size from now on, and the progress per second meanwhile."""
+    """Work ahead at one batch size, in the job's own unit, and the work per second meanwhile."""
 
     batch_size: int
     work: float
@@ -58,7 +52,7 @@ class Regime:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts on the requested gang."""
+        """Its length in seconds on the requested gang."""
         if self.work <= 0.0:
             return 0.0
         return self.work / self.rate if self.rate > 0.0 else inf
@@ -66,11 +60,11 @@ class Regime:
 
 @dataclass(frozen=True, slots=True)
 class RegimeForecast:
-    """The regimes ahead of a job, the fastest rate it may reach in any, and how far off the run time may be.
+    """The regimes ahead of a job, the fastest rate of any regime, and the spread of the run time.
 
-    ``spread`` is the standard deviation of the remaining run time as a fraction of it, if every way of splitting the
-    work left among the regimes ahead is equally likely. ``correction`` is how many times the model's rate the job was
-    last seen to make; None as long as nothing was measured on it.
+    ``spread`` is the standard deviation of the remaining run time as a fraction of it, if every split of the work left
+    among the regimes ahead is equally likely. ``correction`` is the last measured rate over the model's; None where
+    nothing was measured.
     """
 
     ahead: tuple[Regime, ...]
@@ -80,31 +74,31 @@ class RegimeForecast:
 
     @property
     def work(self) -> float:
-        """What is left to do, in the job's own unit."""
+        """Work left, in the job's own unit."""
         return sum(regime.work for regime in self.ahead)
 
     @property
     def seconds(self) -> float:
-        """The run time left on the requested gang."""
+        """Seconds left on the requested gang."""
         return sum(regime.seconds for regime in self.ahead)
 
     @property
     def optimistic(self) -> float:
-        """The run time left if all of it went at the fastest rate."""
+        """Seconds left at the fastest rate."""
         return min(self.seconds, self.work / self.fastest) if self.fastest > 0.0 else self.seconds
 
     @property
     def pessimistic(self) -> float:
-        """The run time left if all of it went at the slowest rate in sight."""
+        """Seconds left at the slowest rate of the regimes ahead."""
         slowest = min(regime.rate for regime in self.ahead)
         return max(self.seconds, self.work / slowest) if slowest > 0.0 else inf
 
 
 def forecast(snapshot: Snapshot, job: JobView, rule: str = "restatement", noise: float = 0.0) -> RegimeForecast:
-    """What the job has before it, on the requested gang and the kind that suits it best. ``rule`` is one of ``RULES``.
+    """The regimes ahead of a job on the requested gang and its fastest kind. ``rule`` is one of ``RULES``.
 
-    With ``noise`` p run times are off by a factor from 1 − p to 1 + p, the job's own and the same at every decision:
-    Shockwave's figure 13. A job that cannot run has infinitely long to go.
+    With ``noise`` p, run times are off by a factor from 1 − p to 1 + p, drawn once for each job (Shockwave's figure
+    13). A job that cannot run has infinitely many seconds left.
     """
     spec, done = job.spec, job.done
     present = (spec.batch_size if rule == "agnostic" else job.batch_size) or 0
@@ -121,10 +115,7 @@ def forecast(snapshot: Snapshot, job: JobView, rule: str = "restatement", noise:
 
 
 def sizes(spec: JobSpec) -> tuple[int, ...]:
-    """The batch sizes that the rule named by the owner may scale to, in the order it comes to them.
-
-    Just the declared one without a rule or limits; a batch size counts what the job's model means by it.
-    """
+    """The batch sizes that the owner's rule may scale to, in its order; without rule or limits the declared one."""
     own, limits = spec.batch_size or 0, spec.limits
     if spec.adaptation is None or limits is None or limits.most <= limits.initial:
         return (own,)
@@ -138,10 +129,10 @@ def sizes(spec: JobSpec) -> tuple[int, ...]:
 
 
 def _left(spec: JobSpec, done: float, rate: float) -> float:
-    """Work to be done, above 0: a job without a declared end, or past it, is not over."""
+    """Work left, above 0 also for a job without declared work or past it."""
     if spec.work is None:
         return max(done, rate * PRIOR_SECONDS)
-    return spec.work - done if done < spec.work else _LATE * max(done, spec.work)
+    return spec.work - done if done < spec.work else OVERDUE * max(done, spec.work)
 
 
 Split = list[tuple[int, float]]
@@ -149,7 +140,7 @@ Split = list[tuple[int, float]]
 
 
 def _split(job: JobView, to_come: Sequence[int], present: int, left: float, rule: str) -> Split:
-    """How the work left splits among the batch sizes to come."""
+    """The work left, split among the batch sizes ahead."""
     done, schedule = job.done, job.spec.batch_schedule
     if schedule and rule in ("restatement", "bayesian"):
         return _scripted(schedule, present, done, done + left)
@@ -172,7 +163,7 @@ def _scripted(schedule: Seen, present: int, done: float, end: float) -> Split:
 
 
 def _drawn(to_come: Sequence[int], at: int, seen: Seen, done: float, left: float) -> Split:
-    """What the posterior mean of an even prior, worth as much as the whole work, leaves to each."""
+    """The work left, split by the posterior mean of an even prior that weighs as much as the whole work."""
     spent = dict.fromkeys(to_come, 0.0)
     for (since, size), (until, _) in pairwise((*seen, (done, 0))):
         if size in spent:
@@ -187,7 +178,7 @@ def _drawn(to_come: Sequence[int], at: int, seen: Seen, done: float, left: float
 
 
 def _runnable(split: Split, known: Mapping[int, float]) -> Split:
-    """The same work without batch sizes that do not run: it is trained at the others, else at whichever runs."""
+    """The same work without batch sizes that cannot run: it is trained at the others, else at the fastest."""
     able = [(size, work) for size, work in split if known[size] > 0.0 and work > 0.0]
     left, covered = sum(work for _, work in split), sum(work for _, work in able)
     if not able:
@@ -196,7 +187,7 @@ def _runnable(split: Split, known: Mapping[int, float]) -> Split:
 
 
 def _rates(snapshot: Snapshot, job: JobView, wanted: Iterable[int]) -> tuple[Mapping[int, float], float | None]:
-    """By batch size: the rate of the requested gang on its best kind; and by what factor the model was off."""
+    """By batch size: the rate of the requested gang on its best kind; and the measured rate over the model's."""
     spec, perf = job.spec, snapshot.perf
     modelled = {size: perf.speeds(spec, size or None).tolist() for size in wanted}
     best = max(map(max, modelled.values()), default=0.0) if snapshot.cluster.kinds else 0.0
@@ -219,7 +210,7 @@ def _rates(snapshot: Snapshot, job: JobView, wanted: Iterable[int]) -> tuple[Map
 
 
 def _spread(ahead: Sequence[Regime]) -> float:
-    """Standard deviation over mean of the time that the work takes, all splits among these regimes equally likely."""
+    """Standard deviation over mean of the run time, all splits among these regimes being equally likely."""
     if len(ahead) < 2:
         return 0.0
     paces = [1.0 / regime.rate for regime in ahead]
@@ -229,6 +220,6 @@ def _spread(ahead: Sequence[Regime]) -> float:
 
 
 def _error(snapshot: Snapshot, job: JobView, noise: float) -> float:
-    """By what factor this job's run time is misjudged."""
+    """Factor by which this job's run time is misjudged."""
     number = int(snapshot.columns.rows[job.position])
     return 1.0 + noise * float(np.random.default_rng([snapshot.seed, 5, number]).uniform(-1.0, 1.0))

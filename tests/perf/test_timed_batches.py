@@ -11,7 +11,7 @@ from shoal.core.goodput import StepFit
 from shoal.core.job import BatchLimits
 from shoal.core.topology import Locality
 from shoal.perf.goodput import best, iteration_seconds
-from shoal.perf.seat_corrections import Timed, best_timed, neighbour, range_of
+from shoal.perf.timed_batches import Timed, best_timed, neighbour, range_of
 
 LIMITS = BatchLimits(128, 4096, 8, 512)
 FIT = StepFit((0.01, 0.001), (0.005, 0.001), (0.05, 0.002), (0.05, 0.002), 1.5, 256, 8, 2)

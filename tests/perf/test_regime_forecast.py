@@ -11,9 +11,9 @@ from shoal.core.events import BatchChanged, JobStarted, JobSubmitted
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, parse_cluster
 from shoal.engine.state import State
-from shoal.perf.adaptation import RULES, RegimeForecast, forecast, sizes
 from shoal.perf.catalog import catalog
 from shoal.perf.model import OnlineModel, ProfiledModel
+from shoal.perf.regime_forecast import RULES, RegimeForecast, forecast, sizes
 from shoal.research.repro.shockwave import PROGRESS, prediction_errors
 from shoal.testing.builders import job, snapshot
 from shoal.workload.schema import Job

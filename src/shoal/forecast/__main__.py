@@ -1,0 +1,37 @@
+"""Answer one question about a journal: JSON on standard input, JSON on standard output.
+
+A control plane runs ``python -m shoal.forecast`` as a subprocess so that it can go on deciding meanwhile. The question
+is ``{"journal", "now"}`` with ``"forecast": true``, or with ``"question"`` and ``"tenant"``; the answer is
+``{"answer"}`` or ``{"error": [field, value, hint]}``.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+from shoal.core.errors import InputError, ShoalError
+from shoal.forecast.what_if import forecast, what_if
+from shoal.wire.messages import WhatIf
+
+
+def main() -> None:
+    """Read the question, write the answer."""
+    asked = json.load(sys.stdin)
+    path, now = Path(asked["journal"]), float(asked["now"])
+    try:
+        if asked.get("forecast"):
+            answer = msgspec.to_builtins(forecast(path, now))
+        else:
+            answer = what_if(path, now, msgspec.convert(asked["question"], WhatIf), tenant=asked["tenant"])
+    except InputError as error:
+        json.dump({"error": [error.field, error.value, error.hint]}, sys.stdout, default=str)
+    except ShoalError as error:
+        json.dump({"error": ["journal", str(path), str(error)]}, sys.stdout)
+    else:
+        sys.stdout.write(msgspec.json.encode({"answer": answer}).decode())
+
+
+if __name__ == "__main__":
+    main()

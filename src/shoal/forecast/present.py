@@ -1,0 +1,73 @@
+"""The present state of a cluster, folded from its journal. The journal is only read, also while it is being written."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from shoal.core.errors import JournalError
+from shoal.core.job import JobSpec
+from shoal.core.topology import Node, Topology
+from shoal.core.units import Seconds
+from shoal.engine.replay import Scheduler, fold
+from shoal.forecast.fork import Fork
+from shoal.forecast.history import NextReview
+from shoal.scenario.scenario import Scenario
+from shoal.sim.truth import RestartCost
+from shoal.store.codec import HEADER, Header, Record
+from shoal.store.journal import JournalFile
+
+Source: TypeAlias = Path | Sequence[Record]
+"""A journal: the path of its file, or its records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A cluster at one moment: its scheduler with the folded state, and the number of journal ``records`` read.
+
+    ``review_at`` is when the next decision is due. Times are in seconds of the journal's own clock.
+    """
+
+    scenario: Scenario
+    scheduler: Scheduler
+    review_at: Seconds
+    records: int
+
+    def fork(self, arrivals: Sequence[JobSpec] = ()) -> Fork:
+        """Return this moment as the beginning of simulations in which these jobs are still to arrive."""
+        cost = RestartCost.parse(self.scenario.restart_cost)
+        return Fork.of(self.scheduler.state, self.scenario.speeds(), cost, arrivals)
+
+
+def read_present(source: Source, now: Seconds, *, added: Sequence[Node] = (), most: int | None = None) -> Present:
+    """Fold a journal, or its first ``most`` records, up to ``now``, on its cluster and the ``added`` nodes."""
+    scenario = Scenario.of_settings(_last_settings(source, most))
+    scenario = replace(scenario, cluster=Topology((*scenario.cluster.nodes, *added), scenario.cluster.types))
+    review, scheduler = NextReview(), scenario.make_scheduler()
+    state = fold(review.read(islice(_records(source), most)), scheduler.state)
+    if now > state.now:
+        state.apply_events(now, ())
+    return Present(scenario, scheduler, max(review.at, state.now), review.records)
+
+
+def _records(source: Source) -> Iterator[Record]:
+    if not isinstance(source, Path):
+        yield from source
+        return
+    journal = JournalFile(source)
+    yield from journal.read()
+    if journal.cut is not None:
+        raise JournalError(f"{source}: {journal.cut}")
+
+
+def _last_settings(source: Source, most: int | None) -> Mapping[str, Any]:
+    """The settings in force at the end. Of a file only raw arrays are read, which is ten times cheaper."""
+    if isinstance(source, Path):
+        headers = [raw[2] for raw in islice(JournalFile(source).raw(), most) if raw[0] == HEADER]
+    else:
+        headers = [record.settings for record in islice(source, most) if isinstance(record, Header)]
+    if not headers:
+        raise JournalError("a journal must begin with its header")
+    settings: Mapping[str, Any] = headers[-1]
+    return settings
