@@ -16,8 +16,8 @@ from shoal.policy.base import round_end
 from shoal.policy.gavel.carry import GavelCarry, Turn
 from shoal.policy.gavel.consolidation import node_sizes
 from shoal.policy.gavel.reasons import told
-from shoal.policy.gavel.renewal import NOTHING, ShareRule, with_new_shares
 from shoal.policy.gavel.rounds import NOBODY, Cells, next_round
+from shoal.policy.gavel.share_update import NOTHING, ShareRule, with_new_shares
 
 
 def by_rounds(rule: ShareRule, snapshot: Snapshot) -> Decision:

@@ -41,8 +41,7 @@ class Arbiter:
 
         What no other can use goes, at random too, to the bidders: nothing that somebody can use is idle.
         """
-        named = any(bid.rows[-1].seats for bid in bids)
-        outcome = _by_machines(offer, bids) if named else _by_counts(offer, bids)
+        outcome = auction(offer, bids)
         draws = chance.random(len(bids))
         awards: dict[int, Award] = {}
         for i, bid in enumerate(bids):
@@ -56,7 +55,16 @@ class Arbiter:
         left = offer.gpus - sum(award.gpus for award in awards.values())
         left = _handed_out(awards, [(other.app, other.sizes) for other in others], left, chance)
         _handed_out(awards, [(bid.app, bid.sizes) for bid in bids], left, chance)
-        return Settlement(_seated(offer, awards) if named else awards, outcome)
+        return Settlement(_seated(offer, awards) if _name_machines(bids) else awards, outcome)
+
+
+def auction(offer: GpuOffer, bids: Sequence[Bid]) -> AuctionOutcome:
+    """The rows of the bids with the largest product of 1/ρ, and the fraction of it that each bidder keeps."""
+    return _by_machines(offer, bids) if _name_machines(bids) else _by_counts(offer, bids)
+
+
+def _name_machines(bids: Sequence[Bid]) -> bool:
+    return any(bid.rows[-1].seats for bid in bids)
 
 
 def _by_counts(offer: GpuOffer, bids: Sequence[Bid]) -> AuctionOutcome:
