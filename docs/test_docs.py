@@ -31,8 +31,8 @@ import pytest
 from shoal.cli import main
 from shoal.cli.simulate import simulate
 from shoal.core import interfaces
-from shoal.core.decision import SENTENCES
 from shoal.core.lifecycle import diagram
+from shoal.core.reasons import GENERIC
 from shoal.core.snapshot import PerfModel
 from shoal.perf.catalog import catalog
 from shoal.policy.registry import POLICIES, parse_policy
@@ -196,8 +196,8 @@ def _catalogue() -> str:
 
 
 def _reasons() -> str:
-    rows = [(f"`{code.name}`", re.sub(r"{(\d):[^}]*}", r"{\1}", sentence)) for code, sentence in SENTENCES.items()]
-    return _table(("code", "sentence"), *rows)
+    rows = [(f"`{reason.name}`", re.sub(r"{(\d):[^}]*}", r"{\1}", reason.text)) for reason in GENERIC]
+    return _table(("reason", "sentence"), *rows)
 
 
 def _checks() -> str:

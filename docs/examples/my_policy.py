@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from math import inf
 
-from shoal.core.decision import Decision, Grant, Refusal, Verdict, in_words
+from shoal.core.decision import Decision, Grant, Refusal, Verdict
+from shoal.core.reasons import in_words
 from shoal.core.snapshot import JobView, Snapshot
 
 

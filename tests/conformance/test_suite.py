@@ -8,8 +8,9 @@ from math import inf
 import numpy as np
 import pytest
 
-from shoal.core.decision import Decision, Grant, Reason, ReasonCode, Refusal, Verdict, Verdicts, in_words
+from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.interfaces import Policy
+from shoal.core.reasons import FITS, NO_ROOM, Reason, in_words
 from shoal.core.snapshot import Snapshot
 from shoal.policy.classic.fifo import Fifo
 from shoal.testing.builders import job, snapshot
@@ -92,7 +93,7 @@ def share_one_way(snapshot: Snapshot, verdicts: dict[str, Verdict]) -> Mapping[s
 
 
 def say_too_little(snapshot: Snapshot, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
-    return {n: Refusal(Reason(ReasonCode.NO_ROOM, (4.0,))) for n in verdicts}
+    return {n: Refusal(Reason(NO_ROOM, (4.0,))) for n in verdicts}
 
 
 def say_nothing(snapshot: Snapshot, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
@@ -100,11 +101,11 @@ def say_nothing(snapshot: Snapshot, verdicts: dict[str, Verdict]) -> dict[str, V
 
 
 def say_nan(snapshot: Snapshot, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
-    return {n: Refusal(Reason(ReasonCode.NO_ROOM, (4.0, float("nan")))) for n in verdicts}
+    return {n: Refusal(Reason(NO_ROOM, (4.0, float("nan")))) for n in verdicts}
 
 
 def refuse_with_a_grants_reason(snapshot: Snapshot, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
-    return {n: Refusal(Reason(ReasonCode.FITS, (4.0, 4.0))) for n in verdicts}
+    return {n: Refusal(Reason(FITS, (4.0, 4.0))) for n in verdicts}
 
 
 def nothing(snapshot: Snapshot, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:

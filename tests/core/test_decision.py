@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.decision import SENTENCES, Grant, Reason, ReasonCode, Refusal, Verdict, Verdicts, in_words
+from shoal.core.decision import Grant, Refusal, Verdict, Verdicts
 from shoal.core.errors import InputError, PolicyError, nearest
 from shoal.core.job import BatchSetting
+from shoal.core.reasons import (
+    FIRST_OWN_CODE,
+    FITS,
+    GENERIC,
+    IN_TURN,
+    NO_ROOM,
+    OUTRANKED,
+    Reason,
+    ReasonTemplate,
+    in_words,
+)
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.testing import strategies
@@ -21,19 +32,53 @@ def three() -> Snapshot:
     return snapshot([job("a", gpus=2), job("b", gpus=4), job("c")], "v100:1x4,k80:1x4")
 
 
-def test_every_code_has_a_sentence_and_every_sentence_a_code() -> None:
-    assert set(SENTENCES) == set(ReasonCode)
-
-
-@pytest.mark.parametrize("code", ReasonCode, ids=lambda code: code.name)
-def test_a_sentence_is_said_with_its_numbers_in_it(code: ReasonCode) -> None:
-    places = {int(name): spec for _, name, spec, _ in string.Formatter().parse(SENTENCES[code]) if name}
-    assert sorted(places) == list(range(len(places)))
+@pytest.mark.parametrize("template", GENERIC, ids=lambda template: template.name)
+def test_a_sentence_is_said_with_its_numbers_in_it(template: ReasonTemplate) -> None:
+    places = {int(name): spec for _, name, spec, _ in string.Formatter().parse(template.text) if name}
+    assert sorted(places) == list(range(len(template.numbers)))
     numbers = tuple(1000.0 + 7 * i if places[i] else f"word-{i}" for i in sorted(places))
-    said = Reason(code, numbers).sentence()
+    said = Reason(template, numbers).sentence()
     assert "{" not in said
     for number in numbers:
         assert (number if isinstance(number, str) else f"{number:,.0f}") in said
+
+
+def test_the_templates_of_core_are_in_order_of_codes_below_those_of_users() -> None:
+    codes = [int(template.code) for template in GENERIC]
+    assert codes == sorted(set(codes))
+    assert codes[-1] < FIRST_OWN_CODE
+
+
+@pytest.mark.parametrize("code", [-1, 256])
+def test_a_code_that_does_not_fit_into_a_column_is_refused(code: int) -> None:
+    with pytest.raises(ValueError, match=f"LATE: its code must be from 0 to 255, not {code}"):
+        ReasonTemplate(code, "LATE", "waits")
+
+
+@pytest.mark.parametrize("text", ["waits", "waits: {0} {1}", "waits: {1}", "waits: {}", "waits: {name}"])
+def test_a_template_has_a_field_for_each_of_its_numbers(text: str) -> None:
+    with pytest.raises(ValueError, match="LATE: its text has the fields"):
+        ReasonTemplate(64, "LATE", text, ("seconds",))
+
+
+def test_codes_chosen_by_a_mask_make_a_column_of_codes() -> None:
+    chosen = np.where([True, False], ReasonTemplate(255, "LAST", "waits").code, FITS.code)
+    assert chosen.dtype == np.uint8
+    assert chosen.tolist() == [255, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "refuses"), [("waits: why", True), ("cannot run: why", True), ("runs: why", False), ("keeps", False)]
+)
+def test_the_first_word_says_whether_a_template_refuses(text: str, refuses: bool) -> None:
+    assert ReasonTemplate(64, "ANY", text).refuses is refuses
+
+
+def test_a_reason_whose_numbers_were_not_given_is_an_error() -> None:
+    moment = three()
+    verdicts = Verdicts(moment, gpus=np.zeros(3, dtype=np.int32), codes=np.full(3, NO_ROOM.code), numbers={})
+    with pytest.raises(PolicyError, match="gave 'a' reason 22 without its numbers"):
+        verdicts.reason(0)
 
 
 def test_a_plain_dict_becomes_columns_and_comes_back_the_same() -> None:
@@ -41,7 +86,7 @@ def test_a_plain_dict_becomes_columns_and_comes_back_the_same() -> None:
     given_: dict[str, Verdict] = {
         "c": Grant(1, batch=BatchSetting(64, 2), reason=in_words("because")),
         "a": Grant(2, kind="k80", placement=Placement(((1, 2),))),
-        "b": Refusal(Reason(ReasonCode.NO_ROOM, (4.0, 1.0))),
+        "b": Refusal(Reason(NO_ROOM, (4.0, 1.0))),
     }
     verdicts = Verdicts.of(moment, given_)
     assert dict(verdicts) == given_
@@ -54,18 +99,18 @@ def test_a_plain_dict_becomes_columns_and_comes_back_the_same() -> None:
 
 def test_columns_are_read_as_verdicts_with_scalars_and_columns_for_numbers() -> None:
     moment = three()
-    codes = np.array([ReasonCode.IN_TURN, ReasonCode.OUTRANKED, ReasonCode.OUTRANKED], dtype=np.uint8)
+    codes = np.array([IN_TURN.code, OUTRANKED.code, OUTRANKED.code])
     key = np.array([1.5, 2.5, 3.5])
     story = ("age", key, 2.0)
     verdicts = Verdicts(
         moment,
         gpus=np.array([2, 0, 0], dtype=np.int32),
         codes=codes,
-        numbers={ReasonCode.IN_TURN: story, ReasonCode.OUTRANKED: story},
+        numbers={IN_TURN: story, OUTRANKED: story},
         kinds=np.array([0, -1, -1], dtype=np.int8),
     )
-    assert verdicts["a"] == Grant(2, kind="v100", reason=Reason(ReasonCode.IN_TURN, ("age", 1.5, 2.0)))
-    assert verdicts["c"] == Refusal(Reason(ReasonCode.OUTRANKED, ("age", 3.5, 2.0)))
+    assert verdicts["a"] == Grant(2, kind="v100", reason=Reason(IN_TURN, ("age", 1.5, 2.0)))
+    assert verdicts["c"] == Refusal(Reason(OUTRANKED, ("age", 3.5, 2.0)))
     assert verdicts["c"].reason.sentence() == "waits: its age is 3.5; jobs up to 2 take the GPUs"
 
 
@@ -110,7 +155,7 @@ DIFFERENT: dict[str, Verdict] = {
     "another number of GPUs": Grant(1, kind="v100"),
     "another kind": Grant(2, kind="k80"),
     "a refusal": Refusal(),
-    "another reason": Grant(2, kind="v100", reason=Reason(ReasonCode.FITS, (1.0, 2.0))),
+    "another reason": Grant(2, kind="v100", reason=Reason(FITS, (1.0, 2.0))),
     "a batch": Grant(2, kind="v100", batch=BatchSetting(32)),
     "seats": Grant(2, kind="v100", placement=Placement(((0, 2),))),
     "company": Grant(2, kind="v100", shared_with="b"),

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.commands import Resize, Start, Stop
-from shoal.core.decision import Grant, Reason, ReasonCode, Refusal, Seating, Verdict, Verdicts
+from shoal.core.decision import Grant, Refusal, Seating, Verdict, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.interfaces import Placer
+from shoal.core.reasons import FRAGMENTED, KEPT_SEATS, NO_KIND, Reason
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Node, Placement, Topology, parse_cluster, topology_of
 from shoal.engine.moves import StopStartPlanner
@@ -96,7 +97,7 @@ def test_a_running_job_pinned_to_seats_that_are_taken_keeps_its_own(placer: Plac
     seating = seat(placer, moment, {"a": Grant(2, placement=Placement(((1, 2),))), "b": Grant(3)})
     assert (seating.leaving, seating.seated) == ((), {})
     # It holds 2 and 2 could not be seated as asked; 2 and 1 are free on the two nodes.
-    assert seating.overruled == {0: Grant(2, reason=Reason(ReasonCode.KEPT_SEATS, (2, 2, 3, 2)))}
+    assert seating.overruled == {0: Grant(2, reason=Reason(KEPT_SEATS, (2, 2, 3, 2)))}
 
 
 @every_placer
@@ -137,7 +138,7 @@ def test_a_grant_for_which_no_seats_are_left_is_refused_with_the_numbers() -> No
     for placer in PLACERS.values():
         seating = seat(placer, moment, {"a": Grant(1), "b": Grant(2), "c": Grant(6)})
         refusal = seating.overruled[2]
-        assert refusal == Refusal(Reason(ReasonCode.FRAGMENTED, (6, 5, 3)))
+        assert refusal == Refusal(Reason(FRAGMENTED, (6, 5, 3)))
         assert refusal.reason.sentence() == "waits: fragmented, 5 GPUs free, largest block 3; needs 6"
 
 
@@ -145,7 +146,7 @@ def test_a_grant_of_a_kind_that_is_full_is_refused_with_the_numbers_of_that_kind
     rows = [job("a", gpus=3), job("b", gpus=2)]
     moment = snapshot(rows, "v100:1x4,k80:1x8", held={"a": Placement(((0, 3),))})
     seating = seat(PackedPlacer(), moment, {"a": Grant(3), "b": Grant(2, kind="v100")})
-    assert seating.overruled == {1: Refusal(Reason(ReasonCode.FRAGMENTED, (2, 1, 1)))}
+    assert seating.overruled == {1: Refusal(Reason(FRAGMENTED, (2, 1, 1)))}
 
 
 def test_a_running_job_that_cannot_grow_keeps_its_seats_and_is_told_why() -> None:
@@ -154,7 +155,7 @@ def test_a_running_job_that_cannot_grow_keeps_its_seats_and_is_told_why() -> Non
     for placer in PLACERS.values():
         seating = seat(placer, moment, {"a": Grant(6), "b": Grant(4)})
         (kept,) = seating.overruled.values()
-        assert kept == Grant(2, reason=Reason(ReasonCode.KEPT_SEATS, (2, 6, 2, 2)))
+        assert kept == Grant(2, reason=Reason(KEPT_SEATS, (2, 6, 2, 2)))
         assert kept.reason.sentence() == "keeps its 2 GPUs: 6 could not be seated (2 free, largest block 2)"
         assert not seating.seated
         assert not seating.leaving
@@ -163,7 +164,7 @@ def test_a_running_job_that_cannot_grow_keeps_its_seats_and_is_told_why() -> Non
 def test_a_job_without_a_kind_it_can_use_is_told_that_and_not_of_fragments() -> None:
     rows = [job("a", gpus=1, kinds=("a100",))]
     seating = seat(PackedPlacer(), snapshot(rows, "gpu:2x4"), {"a": Grant(1)})
-    assert seating.overruled == {0: Refusal(Reason(ReasonCode.NO_KIND, ("gpu",)))}
+    assert seating.overruled == {0: Refusal(Reason(NO_KIND, ("gpu",)))}
 
 
 # ── few nodes ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from shoal.core.commands import Start
-from shoal.core.decision import Decision, ReasonCode, Verdicts
+from shoal.core.decision import Decision, Verdicts
 from shoal.core.events import JobCrashed
+from shoal.core.reasons import FITS, IN_TURN, NO_ROOM
 from shoal.core.snapshot import Snapshot
 from shoal.policy.classic.gandiva import Gandiva
 from shoal.policy.classic.trial_pairs import TrialPairsCarry
@@ -154,8 +155,8 @@ class RandomSharing:
             if len(alike) and chance.random() < 0.6:
                 j = int(chance.choice(alike))
                 gpus[j], kinds[j], partners[i], partners[j] = want, k, j, i
-        codes = np.where(gpus > 0, np.uint8(ReasonCode.FITS), np.uint8(ReasonCode.NO_ROOM))
-        numbers = {ReasonCode.FITS: (1.0, 1.0), ReasonCode.NO_ROOM: (1.0, 0.0)}
+        codes = np.where(gpus > 0, FITS.code, NO_ROOM.code)
+        numbers = {FITS: (1.0, 1.0), NO_ROOM: (1.0, 0.0)}
         verdicts = Verdicts(moment, gpus=gpus, codes=codes, numbers=numbers, kinds=kinds, partners=partners)
         return Decision(verdicts, moment.now + float(chance.integers(5, 60)))
 
@@ -203,7 +204,7 @@ def test_sharing_is_settled_in_work_done() -> None:
                 np.arange(count - 1, -1, -1, dtype=np.int32) if count == 2 else np.full(count, -1, dtype=np.int32)
             )
             gpus, codes = np.ones(count, dtype=np.int32), np.zeros(count, dtype=np.uint8)
-            story = {ReasonCode.IN_TURN: ("age", 0.0, 0.0)}
+            story = {IN_TURN: ("age", 0.0, 0.0)}
             return Decision(Verdicts(moment, gpus=gpus, codes=codes, numbers=story, partners=partners))
 
     run = simulate(Together(), [job("a", 0, 1, 50), job("b", 0, 1, 150)], "gpu:1x1", watch=check_pairs)

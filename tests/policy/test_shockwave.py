@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.core.decision import Decision, Grant, Refusal, in_words
+from shoal.core.decision import Decision, Grant, Refusal
+from shoal.core.reasons import in_words
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, parse_cluster
 from shoal.perf.catalog import catalog

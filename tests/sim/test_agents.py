@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from shoal.core.commands import Resize, Start
-from shoal.core.decision import Decision, Grant, Reason, ReasonCode, Verdicts
+from shoal.core.decision import Decision, Grant, Verdicts
 from shoal.core.events import BatchChanged, JobProfiled, JobStarted
 from shoal.core.job import ADAPTIVE, BatchLimits, BatchSetting
 from shoal.core.lifecycle import JobState
+from shoal.core.reasons import FITS, Reason
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.perf.catalog import catalog
@@ -45,7 +46,7 @@ class Doubling:
         for name, seen in snapshot.jobs.items():
             known = seen.report
             gpus = min(2 * known.seen_gpus, self.most) if known is not None else 1
-            granted[name] = Grant(gpus=gpus, batch=self.batch, reason=Reason(ReasonCode.FITS, (1, 1)))
+            granted[name] = Grant(gpus=gpus, batch=self.batch, reason=Reason(FITS, (1, 1)))
         return Decision(Verdicts.of(snapshot, granted), snapshot.now + self.every)
 
 

@@ -4,12 +4,10 @@ Verdicts are columns inside and objects at the edge: a policy that thinks in arr
 nothing per job; a newcomer's policy returns a plain dict of ``Grant`` and ``Refusal`` and gets the same treatment.
 """
 
-import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,139 +15,20 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Int8s, Int32s, Strings, UInt8s
 from shoal.core.errors import PolicyError
 from shoal.core.job import BatchSetting
+from shoal.core.reasons import Reason, ReasonTemplate, in_words
 from shoal.core.topology import Placement
 from shoal.core.units import JobId, Seconds
 
 if TYPE_CHECKING:
     from shoal.core.snapshot import Snapshot
 
-Number: TypeAlias = float | str
 NumberColumn: TypeAlias = Floats | Int32s | Strings | float | str
 
 
 _LITTLE = np.dtype("<i4")
-_ONE = re.compile(r"(?<![\d,.])1 GPUs\b")
 
-
-class ReasonCode(IntEnum):
-    """Why a job got what it got; ``SENTENCES`` says it in words."""
-
-    IN_TURN = 0
-    FITS = 1
-    PASSED_AHEAD = 2
-    LEASED = 3
-    FAIR_SHARE = 4
-    MARGINAL_GAIN = 5
-    MATCHED = 6
-    PACKED = 7
-    KEPT_SEATS = 8
-    ROUND_TURN = 9
-    ROUND_FILLS = 10
-    STRETCHED = 11
-    AUCTION_WON = 12
-    AUCTION_HANDED = 13
-    ALLOTTED = 14
-    SMALLEST = 15
-    WINDOW_RUNS = 16
-    WINDOW_FILLS = 17
-    DUE = 18
-    PRESSING = 19
-    OUTRANKED = 20
-    BEHIND_HEAD = 21
-    NO_ROOM = 22
-    TOO_LARGE = 23
-    NO_KIND = 24
-    FRAGMENTED = 25
-    SHARE_TOO_SMALL = 26
-    LATER_ON_BETTER = 27
-    STOPPING = 28
-    PARTNER_UNSEATED = 29
-    ROUND_WAITS = 30
-    ROUND_NEW = 31
-    AUCTION_LOST = 32
-    AUCTION_UNINVITED = 33
-    WORTH_LESS = 34
-    ALLOTTED_LATER = 35
-    WINDOW_WAITS = 36
-    WINDOW_OUT = 37
-    HAS_TIME = 38
-    IN_WORDS = 40
-
-
-Numbers: TypeAlias = Mapping[ReasonCode, tuple[NumberColumn, ...]]
-
-_C = ReasonCode
-
-SENTENCES: dict[ReasonCode, str] = {
-    _C.IN_TURN: "runs: its {0} is {1:,.6g}, within the {2:,.6g} up to which jobs are served",
-    _C.FITS: "runs: it fits, {0:,.0f} of {1:,.0f} GPUs are in use",
-    _C.PASSED_AHEAD: "runs ahead of its turn: it fits in {0:,.0f} GPUs that the head of the line cannot use",
-    _C.LEASED: "keeps its GPUs: its lease runs until t = {0:,.6g} s",
-    _C.FAIR_SHARE: "runs on its share: {0:,.6g} GPUs of an equal {1:,.6g}",
-    _C.MARGINAL_GAIN: "runs on {0:,.0f} GPUs: its last one was worth {1:,.4g}, the next bidder's {2:,.4g}",
-    _C.MATCHED: "runs now: matched to {0}, expected to take {1:,.6g} s",
-    _C.PACKED: "shares GPUs with {0}: together they make {1:,.4g} times the progress",
-    _C.KEPT_SEATS: "keeps its {0:,.0f} GPUs: {1:,.0f} could not be seated ({2:,.0f} free, largest block {3:,.0f})",
-    _C.ROUND_TURN: "runs this round on {0}: its share is {1:,.0f}% there and {2:,.0f}% in all, it has had {3:,.0f}%{4}",
-    _C.ROUND_FILLS: "runs this round on {0}, left over by others: its share is {1:,.0f}%, it has had {2:,.0f}%{3}",
-    _C.STRETCHED: "runs on {0:,.0f} GPUs: the last made it {1:,.4g}% faster, one more would make it {2:,.4g}%",
-    _C.AUCTION_WON: "runs on {0:,.0f} GPUs: its app, at ρ {1:,.4g}, won {2:,.0f} at auction, paid {3:,.0f}% of them "
-    "and kept {4:,.0f}, with {5:,.0f} left over by others; leased until t = {6:,.6g} s",
-    _C.AUCTION_HANDED: "runs on {0:,.0f} GPUs: its app, at ρ {1:,.4g}, was handed {2:,.0f} of the {3:,.0f} auctioned "
-    "that nobody kept; leased until t = {4:,.6g} s",
-    _C.WINDOW_RUNS: "runs this round: planned for {0:,.0f} of the window's {1:,.0f} rounds left, to end at ρ {2:,.4g}",
-    _C.WINDOW_FILLS: "runs this round on GPUs left free by the plan, which gives it {0:,.0f} of the window's {1:,.0f} "
-    "rounds left; to end at ρ {2:,.4g}",
-    _C.ALLOTTED: "runs on {0:,.0f} GPUs: {1:,.4g} times the goodput of its fair share, {2:,.4g} GPUs; its "
-    "weight is {3:,.4g}",
-    _C.DUE: "runs first: to be fair it is to be done by t = {0:,.6g} s, and it takes {1:,.6g} s more at best",
-    _C.PRESSING: "runs: it takes {0:,.6g} s more, and if it waited not all could be done by t = {1:,.6g} s",
-    _C.SMALLEST: "runs: the {0:,.6g} GPU-seconds it still takes are among the least; its fair finish is t = {1:,.6g} s",
-    _C.OUTRANKED: "waits: its {0} is {1:,.6g}; jobs up to {2:,.6g} take the GPUs",
-    _C.BEHIND_HEAD: "waits its turn: {0} is first and needs {1:,.0f} GPUs, with {2:,.0f} free",
-    _C.NO_ROOM: "waits: needs {0:,.0f} GPUs; {1:,.0f} left when its turn comes",
-    _C.TOO_LARGE: "cannot run: needs {0:,.0f} GPUs of one kind; the most this cluster has is {1:,.0f}",
-    _C.NO_KIND: "cannot run: none of the cluster's GPU types ({0}) is one it can use",
-    _C.FRAGMENTED: "waits: fragmented, {1:,.0f} GPUs free, largest block {2:,.0f}; needs {0:,.0f}",
-    _C.SHARE_TOO_SMALL: "waits: its share is {0:,.4g} GPUs, it needs {1:,.0f}",
-    _C.LATER_ON_BETTER: "waits: number {1:,.0f} in the queue of {0}, expected there in {2:,.6g} s",
-    _C.STOPPING: "waits: its last run is still being stopped",
-    _C.PARTNER_UNSEATED: "waits: the job it was to share GPUs with ({0}) has no seat",
-    _C.ROUND_WAITS: "waits: its share is {0:,.0f}%, mostly on {1}; it has had {2:,.0f}% and is owed {3:,.1f} rounds{4}",
-    _C.ROUND_NEW: "waits: it is new, and has a share from the next round on, at t = {0:,.6g} s",
-    _C.AUCTION_LOST: "waits: its app, at ρ {0:,.4g}, bid for up to {1:,.0f} GPUs and has {2:,.0f} for "
-    "other jobs, having paid {3:,.0f}%",
-    _C.AUCTION_UNINVITED: "waits: its app, at ρ {3:,.4g}, is not among the {0:,.0f} that bid for {2:,.0f} GPUs, at ρ "
-    "{1:,.4g} and above; it was handed {4:,.0f} for other jobs",
-    _C.WINDOW_WAITS: "waits: planned for {0:,.0f} of the window's {1:,.0f} rounds left, from t = {2:,.6g} s on, to end "
-    "at ρ {3:,.4g}",
-    _C.WINDOW_OUT: "waits: planned for none of the window's {0:,.0f} rounds left, to end at ρ {1:,.4g} at best; who "
-    "runs has up to {2:,.4g}",
-    _C.ALLOTTED_LATER: "waits: GPUs are allotted anew at t = {0:,.6g} s; until then nobody moves",
-    _C.WORTH_LESS: "waits: {0:,.0f} GPUs would give it {1:,.4g} times the goodput of its fair share, worth {2:,.4g} at "
-    "weight {3:,.4g}; the {4:,.0f} jobs that have {5:,.0f} GPUs are worth more in all",
-    _C.HAS_TIME: "waits: smaller jobs go first; it takes {0:,.6g} s more and moves up at t = {1:,.6g} s at the latest, "
-    "its fair finish being t = {2:,.6g} s",
-    _C.IN_WORDS: "{0}",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """A code and its numbers; the sentence is made when somebody asks."""
-
-    code: ReasonCode
-    numbers: tuple[Number, ...] = ()
-
-    def sentence(self) -> str:
-        """The reason in one sentence with the numbers in it."""
-        return _ONE.sub("1 GPU", SENTENCES[self.code].format(*self.numbers))
-
-
-def in_words(text: str) -> Reason:
-    """A reason of a policy's own, when no code fits."""
-    return Reason(ReasonCode.IN_WORDS, (text,))
-
+Numbers: TypeAlias = Mapping[ReasonTemplate, tuple[NumberColumn, ...]]
+"""The numbers of each template that some job of a `Verdicts` has as its reason."""
 
 _GRANTED = in_words("runs: the policy granted it these GPUs")
 _REFUSED = in_words("waits: the policy gave it no GPUs")
@@ -254,7 +133,7 @@ class Verdicts(Mapping[JobId, Verdict]):
             raise PolicyError(f"the policy gave a verdict for {stranger!r}, which is not a live job")
         counts = [v.gpus if type(v) is Grant else 0 for v in ordered]
         gpus = np.array(counts, dtype=np.int32)
-        codes = np.array([v.reason.code for v in ordered], dtype=np.uint8)
+        codes = np.array([v.reason.template.code for v in ordered], dtype=np.uint8)
         own = dict(enumerate(ordered))
         special = [(i, v) for i, v in enumerate(ordered) if type(v) is Grant and v.detailed]
         if not special:
@@ -308,9 +187,11 @@ class Verdicts(Mapping[JobId, Verdict]):
         own = self._own.get(i)
         if own is not None:
             return own.reason
-        code = ReasonCode(int(self.codes[i]))
-        columns = self.numbers.get(code, ())
-        return Reason(code, tuple(n[i].item() if isinstance(n, np.ndarray) else n for n in columns))
+        template = next((t for t in self.numbers if t.code == self.codes[i]), None)
+        if template is None:
+            raise PolicyError(f"the policy gave {self._snapshot.ids[i]!r} reason {self.codes[i]} without its numbers")
+        columns = self.numbers[template]
+        return Reason(template, tuple(n[i].item() if isinstance(n, np.ndarray) else n for n in columns))
 
     def at(self, i: int) -> Verdict:
         """The verdict for the job at position i."""
@@ -339,7 +220,7 @@ class Verdicts(Mapping[JobId, Verdict]):
         gpus, codes = self.gpus.copy(), self.codes.copy()
         for i, verdict in changes.items():
             gpus[i] = verdict.gpus if isinstance(verdict, Grant) else 0
-            codes[i] = verdict.reason.code
+            codes[i] = verdict.reason.template.code
         return Verdicts(
             self._snapshot,
             gpus=gpus,

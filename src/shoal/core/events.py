@@ -10,9 +10,9 @@ from typing import ClassVar, TypeAlias
 
 from shoal.core.arrays import UInt8s
 from shoal.core.bids import Rows
-from shoal.core.decision import ReasonCode
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec, Launch
+from shoal.core.reasons import STOPPING
 from shoal.core.units import JobNumber, Seconds
 
 
@@ -221,4 +221,4 @@ class EventBatch:
         if self.now >= review_at or any(event.loud for event in self.events):
             return True
         stopped = any(type(event) is JobStopped for event in self.events)
-        return stopped and bool((told == ReasonCode.STOPPING).any())
+        return stopped and bool((told == STOPPING.code).any())

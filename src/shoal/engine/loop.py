@@ -10,9 +10,10 @@ import numpy as np
 
 from shoal.core.arrays import UInt8s
 from shoal.core.commands import Command
-from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts, in_words
+from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.errors import PolicyError
 from shoal.core.interfaces import Backend, MovePlanner, Placer, Policy
+from shoal.core.reasons import in_words
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import JobId, Seconds
 from shoal.engine.state import State

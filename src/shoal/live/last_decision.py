@@ -8,8 +8,9 @@ from math import inf
 import numpy as np
 
 from shoal.core.arrays import Flags
-from shoal.core.decision import ReasonCode, Verdicts
+from shoal.core.decision import Verdicts
 from shoal.core.lifecycle import JobState
+from shoal.core.reasons import NO_KIND
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import JobNumber
 from shoal.live.accounts import Account
@@ -63,7 +64,7 @@ class LastDecision:
         cluster, speeds, wanted = self.snapshot.cluster, self.snapshot.columns.speeds[at], account.spec.gpus
         usable = [k for k in range(len(cluster.kinds)) if speeds[k] > 0]
         most = max((cluster.capacity[k] for k in usable), default=0)
-        if self.verdicts.codes[at] == ReasonCode.NO_KIND:
+        if self.verdicts.codes[at] == NO_KIND.code:
             return f"it would run if its `kinds` named one of {', '.join(cluster.kinds)}"
         if not most:
             return "it would run when a node it can use comes up (`shoal nodes`)"

@@ -14,9 +14,10 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.decision import Reason, ReasonCode, Refusal, Seating, Verdict, Verdicts
+from shoal.core.decision import Refusal, Seating, Verdict, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
+from shoal.core.reasons import FRAGMENTED, STOPPING, Reason
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.placement import packed
@@ -42,7 +43,7 @@ class NetworkPlacer:
         plan = _NetworkDraft(snapshot, snapshot.room.thaw())
         overruled: dict[int, Verdict] = {}
         for i in np.flatnonzero((gpus > 0) & (columns.state == JobState.STOPPING)).tolist():
-            overruled[i] = Refusal(Reason(ReasonCode.STOPPING))
+            overruled[i] = Refusal(Reason(STOPPING))
         wanting = [i for i in np.flatnonzero(gpus > 0).tolist() if i not in overruled]
         plan.clear(np.flatnonzero((columns.held > 0) & (columns.state != JobState.STOPPING)).tolist(), wanting)
         # The widest first: what is left of a machine is then always a multiple of the next share.
@@ -51,7 +52,7 @@ class NetworkPlacer:
                 room = plan.free.freeze()
                 block = room.largest_block(int(kinds[i]))
                 numbers = (int(gpus[i]), room.free[kinds[i]], block)
-                overruled[i] = Refusal(Reason(ReasonCode.FRAGMENTED, numbers))
+                overruled[i] = Refusal(Reason(FRAGMENTED, numbers))
         stays = {i for i in wanting if i not in overruled}
         leaving = [i for i in np.flatnonzero(columns.held > 0).tolist() if i not in stays]
         leaving = [i for i in leaving if columns.state[i] != JobState.STOPPING]

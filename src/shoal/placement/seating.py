@@ -13,9 +13,10 @@ from typing import TypeAlias
 import numpy as np
 
 from shoal.core.arrays import Indices
-from shoal.core.decision import Grant, Reason, ReasonCode, Refusal, Seating, Verdict, Verdicts
+from shoal.core.decision import Grant, Refusal, Seating, Verdict, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
+from shoal.core.reasons import FRAGMENTED, KEPT_SEATS, NO_KIND, PARTNER_UNSEATED, STOPPING, Reason, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 
@@ -107,7 +108,7 @@ class _SeatingDraft:
         # Shrinking jobs go first, since they only give; then the widest, since they are the hardest to seat.
         for _, _, i in sorted((want >= held, -want, i) for want, held, i in sizes):
             if state[i] == _STOPPING:
-                self.overruled[i] = Refusal(Reason(ReasonCode.STOPPING))
+                self.overruled[i] = Refusal(Reason(STOPPING))
             else:
                 self._seat(i)
         return Seating(tuple(self.leaving), self.seated, self.overruled)
@@ -123,9 +124,9 @@ class _SeatingDraft:
         elif before is not None:
             self.free.take(before)
             if found is None:
-                self.overruled[i] = Grant(before.gpus, reason=self._short(i, ReasonCode.KEPT_SEATS))
+                self.overruled[i] = Grant(before.gpus, reason=self._short(i, KEPT_SEATS))
         else:
-            self.overruled[i] = Refusal(self._short(i, ReasonCode.FRAGMENTED))
+            self.overruled[i] = Refusal(self._short(i, FRAGMENTED))
 
     # ── sharing and pinning: the unit that is seated is a job alone, or two on the same GPUs ──────────────────
 
@@ -171,10 +172,10 @@ class _SeatingDraft:
         for i in wanting.tolist():
             mate = mates.get(i, -1)
             if columns.state[i] == _STOPPING:
-                self.overruled[i] = Refusal(Reason(ReasonCode.STOPPING))
+                self.overruled[i] = Refusal(Reason(STOPPING))
             elif mate < 0 and self.verdicts.partners is not None and self.verdicts.partners[i] >= 0:
                 # The policy counted on GPUs it has not given: alone the job might take another's.
-                self._refuse(i, Reason(ReasonCode.PARTNER_UNSEATED, (self.snapshot.ids[self.verdicts.partners[i]],)))
+                self._refuse(i, Reason(PARTNER_UNSEATED, (self.snapshot.ids[self.verdicts.partners[i]],)))
             elif mate < 0 or columns.state[mate] == _STOPPING:
                 units.append((i,))
             elif i < mate:
@@ -206,11 +207,11 @@ class _SeatingDraft:
             return
         if before is not None and len(unit) == 1 and self.snapshot.columns.partner[unit[0]] < 0 and self._open(before):
             self.free.take(before)
-            self.overruled[unit[0]] = Grant(before.gpus, reason=self._short(unit[0], ReasonCode.KEPT_SEATS))
+            self.overruled[unit[0]] = Grant(before.gpus, reason=self._short(unit[0], KEPT_SEATS))
             return
-        self._refuse(unit[0], self._short(unit[0], ReasonCode.FRAGMENTED))
+        self._refuse(unit[0], self._short(unit[0], FRAGMENTED))
         for guest in unit[1:]:
-            self._refuse(guest, Reason(ReasonCode.PARTNER_UNSEATED, (self.snapshot.ids[unit[0]],)))
+            self._refuse(guest, Reason(PARTNER_UNSEATED, (self.snapshot.ids[unit[0]],)))
 
     def _refuse(self, i: int, reason: Reason) -> None:
         self.overruled[i] = Refusal(reason)
@@ -287,17 +288,17 @@ class _SeatingDraft:
     def _open(self, placement: Placement) -> bool:
         return all(self.free.node_free[node] >= count for node, count in placement.seats)
 
-    def _short(self, i: int, code: ReasonCode) -> Reason:
+    def _short(self, i: int, template: ReasonTemplate) -> Reason:
         room, want = self.free.freeze(), int(self.verdicts.gpus[i])
         kind = int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
         usable = np.flatnonzero(self.snapshot.columns.speeds[i] > 0).tolist()
         kinds = usable if kind < 0 else [kind]
         if not kinds:
-            return Reason(ReasonCode.NO_KIND, (", ".join(self.snapshot.cluster.kinds),))
+            return Reason(NO_KIND, (", ".join(self.snapshot.cluster.kinds),))
         free, block = sum(room.free[k] for k in kinds), max(room.largest_block(k) for k in kinds)
         held = int(self.snapshot.columns.held[i])
-        numbers = (held, want, free, block) if code is ReasonCode.KEPT_SEATS else (want, free, block)
-        return Reason(code, numbers)
+        numbers = (held, want, free, block) if template is KEPT_SEATS else (want, free, block)
+        return Reason(template, numbers)
 
 
 def _fewest(guests: Sequence[tuple[int, int]], gpus: int) -> list[int] | None:

@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s, UInt8s
-from shoal.core.decision import NumberColumn, Numbers, Reason, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.decision import NumberColumn, Numbers, Refusal, Verdict, Verdicts
+from shoal.core.reasons import FITS, IN_TURN, LEASED, NO_KIND, NO_ROOM, OUTRANKED, TOO_LARGE, Reason, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
-
-_FITS, _IN_TURN, _LEASED = map(np.uint8, (ReasonCode.FITS, ReasonCode.IN_TURN, ReasonCode.LEASED))
-_OUTRANKED, _NO_ROOM = map(np.uint8, (ReasonCode.OUTRANKED, ReasonCode.NO_ROOM))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,8 @@ def all_fit(snapshot: Snapshot) -> Verdicts | None:
     used = int(np.add.reduce(columns.gpus))
     if used > capacity[0] or not columns.best_speed.all():
         return None
-    codes = np.full(len(columns), _FITS)
-    return Verdicts(snapshot, gpus=columns.gpus, codes=codes, numbers={ReasonCode.FITS: (used, capacity[0])})
+    codes = np.full(len(columns), FITS.code)
+    return Verdicts(snapshot, gpus=columns.gpus, codes=codes, numbers={FITS: (used, capacity[0])})
 
 
 def serve(snapshot: Snapshot, order: Indices, *, strict: bool = False, preferences: Floats | None = None) -> Served:
@@ -194,16 +192,16 @@ def ranked_verdicts(
     granted = served.gpus > 0
     in_turn = served.last >= 0 and (leased is None or not leased[served.last])
     cut = float(key[served.last]) if in_turn else inf
-    codes = np.where(granted, _IN_TURN, np.where(key > cut, _OUTRANKED, _NO_ROOM))
+    codes = np.where(granted, IN_TURN.code, np.where(key > cut, OUTRANKED.code, NO_ROOM.code))
     story: tuple[NumberColumn, ...] = (name, key, cut)
-    numbers: dict[ReasonCode, tuple[NumberColumn, ...]] = {
-        ReasonCode.IN_TURN: story,
-        ReasonCode.OUTRANKED: story,
-        ReasonCode.NO_ROOM: (snapshot.columns.gpus, served.most_free),
+    numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {
+        IN_TURN: story,
+        OUTRANKED: story,
+        NO_ROOM: (snapshot.columns.gpus, served.most_free),
     }
     if leased is not None:
-        codes[leased & granted] = _LEASED
-        numbers[ReasonCode.LEASED] = (until,)
+        codes[leased & granted] = LEASED.code
+        numbers[LEASED] = (until,)
     return explained(snapshot, served.gpus, codes, numbers, served.kinds)
 
 
@@ -228,11 +226,11 @@ def infeasible_refusals(snapshot: Snapshot, gpus: Int32s) -> Mapping[int, Verdic
     for i in np.flatnonzero((gpus == 0) & ~snapshot.possible).tolist():
         if columns.best_speed[i] > 0:
             usable = max(c for c, s in zip(cluster.capacity, columns.speeds[i], strict=True) if s > 0)
-            own[i] = Refusal(Reason(ReasonCode.TOO_LARGE, (int(columns.gpus[i]), usable)))
+            own[i] = Refusal(Reason(TOO_LARGE, (int(columns.gpus[i]), usable)))
         elif int(columns.gpus[i]) > max(cluster.installed, default=0):
-            own[i] = Refusal(Reason(ReasonCode.TOO_LARGE, (int(columns.gpus[i]), max(cluster.capacity, default=0))))
+            own[i] = Refusal(Reason(TOO_LARGE, (int(columns.gpus[i]), max(cluster.capacity, default=0))))
         else:
-            own[i] = Refusal(Reason(ReasonCode.NO_KIND, (", ".join(cluster.kinds),)))
+            own[i] = Refusal(Reason(NO_KIND, (", ".join(cluster.kinds),)))
     return own
 
 

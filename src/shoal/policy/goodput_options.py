@@ -15,10 +15,11 @@ from math import ceil, inf
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
-from shoal.core.decision import NumberColumn, Reason, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.decision import NumberColumn, Refusal, Verdict, Verdicts
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchLimits, JobSpec
 from shoal.core.lifecycle import JobState
+from shoal.core.reasons import STOPPING, Reason, ReasonTemplate
 from shoal.core.snapshot import JobView, Snapshot
 from shoal.core.topology import Locality, Placement
 from shoal.perf.goodput import best_of_many
@@ -26,10 +27,29 @@ from shoal.policy.base import infeasible_refusals
 from shoal.solve.allotment import Allotment, AllotmentOptions
 from shoal.solve.node_packing import Seats
 
+ALLOTTED = ReasonTemplate(
+    14,
+    "ALLOTTED",
+    "runs on {0:,.0f} GPUs: {1:,.4g} times the goodput of its fair share, {2:,.4g} GPUs; its weight is {3:,.4g}",
+    ("GPUs granted", "goodput over that of a fair share", "GPUs of a fair share", "weight"),
+)
+WORTH_LESS = ReasonTemplate(
+    34,
+    "WORTH_LESS",
+    "waits: {0:,.0f} GPUs would give it {1:,.4g} times the goodput of its fair share, worth {2:,.4g} at "
+    "weight {3:,.4g}; the {4:,.0f} jobs that have {5:,.0f} GPUs are worth more in all",
+    (
+        "GPUs of its best option",
+        "goodput there over that of a fair share",
+        "worth of that option",
+        "weight",
+        "jobs served",
+        "GPUs of those",
+    ),
+)
+
 MOST_WHOLE_NODES = 16
 """Up to here every number of whole nodes is an allocation of its own; beyond, about every third of a doubling."""
-
-_ALLOTTED, _WORTH_LESS = np.uint8(ReasonCode.ALLOTTED), np.uint8(ReasonCode.WORTH_LESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +321,9 @@ def allotted(
     gpus = np.where(served, found.gpus[rows, picks], 0).astype(np.int32)
     density = np.where(np.isfinite(menu.worth), menu.worth / menu.units, -inf)
     favourite = density.argmax(axis=1) if density.shape[1] else np.zeros(len(weights), dtype=np.intp)
-    numbers: dict[ReasonCode, tuple[NumberColumn, ...]] = {
-        ReasonCode.ALLOTTED: (gpus, found.speedups[rows, picks], found.fair_gpus, weights),
-        ReasonCode.WORTH_LESS: (
+    numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {
+        ALLOTTED: (gpus, found.speedups[rows, picks], found.fair_gpus, weights),
+        WORTH_LESS: (
             found.gpus[rows, favourite].astype(np.int32),
             found.speedups[rows, favourite],
             np.maximum(menu.worth[rows, favourite], 0.0),
@@ -316,7 +336,7 @@ def allotted(
     verdicts = Verdicts(
         snapshot,
         gpus=gpus,
-        codes=np.where(served, _ALLOTTED, _WORTH_LESS),
+        codes=np.where(served, ALLOTTED.code, WORTH_LESS.code),
         numbers=numbers,
         kinds=np.where(served, found.kinds[rows, picks], -1).astype(np.int8),
         batches={i: ADAPTIVE for i in chosen if adapts(snapshot.specs[i])},
@@ -324,5 +344,5 @@ def allotted(
     )
     own: dict[int, Verdict] = dict(infeasible_refusals(snapshot, gpus))
     for i in np.flatnonzero(snapshot.columns.state == int(JobState.STOPPING)).tolist():
-        own[i] = Refusal(Reason(ReasonCode.STOPPING))
+        own[i] = Refusal(Reason(STOPPING))
     return verdicts.overruled(own)

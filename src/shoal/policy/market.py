@@ -40,11 +40,38 @@ from math import exp, inf, isfinite, log, sqrt
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
-from shoal.core.decision import Decision, Numbers, ReasonCode, Verdicts
+from shoal.core.decision import Decision, Numbers, Verdicts
+from shoal.core.reasons import LEASED, NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.adaptation import RULES, forecast
 from shoal.policy.base import Served, any_on_slow_kind, check_round, explained, migration_preferences, round_end, serve
+
+DUE = ReasonTemplate(
+    18,
+    "DUE",
+    "runs first: to be fair it is to be done by t = {0:,.6g} s, and it takes {1:,.6g} s more at best",
+    ("fair finish in seconds", "least predicted seconds left"),
+)
+PRESSING = ReasonTemplate(
+    19,
+    "PRESSING",
+    "runs: it takes {0:,.6g} s more, and if it waited not all could be done by t = {1:,.6g} s",
+    ("predicted seconds left", "common horizon in seconds"),
+)
+SMALLEST = ReasonTemplate(
+    15,
+    "SMALLEST",
+    "runs: the {0:,.6g} GPU-seconds it still takes are among the least; its fair finish is t = {1:,.6g} s",
+    ("predicted GPU-seconds left", "fair finish in seconds"),
+)
+HAS_TIME = ReasonTemplate(
+    38,
+    "HAS_TIME",
+    "waits: smaller jobs go first; it takes {0:,.6g} s more and moves up at t = {1:,.6g} s at the latest, "
+    "its fair finish being t = {2:,.6g} s",
+    ("predicted seconds left", "latest time it moves up in seconds", "fair finish in seconds"),
+)
 
 _PRIOR_ERROR, _PRIOR_JOBS = 0.1, 2.0
 """How far off rates are taken to be before any was measured, and as how many measured jobs that counts."""
@@ -144,6 +171,7 @@ class Market:
     regimes are predicted, and ``noise`` an injected error of predictions.
     """
 
+    reasons = (DUE, PRESSING, SMALLEST, HAS_TIME)
     round: float = 120.0
     alpha: float = 0.98
     margin: float = 3.0
@@ -295,15 +323,15 @@ def _told(
     end: Seconds,
 ) -> Verdicts:
     runs = served.gpus > 0
-    by_rank = np.array([ReasonCode.DUE, ReasonCode.PRESSING, ReasonCode.SMALLEST], dtype=np.uint8)[ranking.rank]
-    waits = np.where(ranking.rank < 2, np.uint8(ReasonCode.NO_ROOM), np.uint8(ReasonCode.HAS_TIME))
-    codes = np.where(runs, np.where(kept, np.uint8(ReasonCode.LEASED), by_rank), waits)
+    by_rank = np.array([DUE.code, PRESSING.code, SMALLEST.code])[ranking.rank]
+    waits = np.where(ranking.rank < 2, NO_ROOM.code, HAS_TIME.code)
+    codes = np.where(runs, np.where(kept, LEASED.code, by_rank), waits)
     numbers: Numbers = {
-        ReasonCode.DUE: (ranking.fair, outlook.optimistic),
-        ReasonCode.PRESSING: (outlook.predicted, horizon),
-        ReasonCode.SMALLEST: (snapshot.columns.gpus * outlook.predicted, ranking.fair),
-        ReasonCode.LEASED: (end,),
-        ReasonCode.NO_ROOM: (snapshot.columns.gpus, served.most_free),
-        ReasonCode.HAS_TIME: (outlook.predicted, np.maximum(ranking.moves_up, end), ranking.fair),
+        DUE: (ranking.fair, outlook.optimistic),
+        PRESSING: (outlook.predicted, horizon),
+        SMALLEST: (snapshot.columns.gpus * outlook.predicted, ranking.fair),
+        LEASED: (end,),
+        NO_ROOM: (snapshot.columns.gpus, served.most_free),
+        HAS_TIME: (outlook.predicted, np.maximum(ranking.moves_up, end), ranking.fair),
     }
     return explained(snapshot, served.gpus, codes, numbers, served.kinds)

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 from shoal.core.errors import InputError, nearest
 from shoal.core.interfaces import Policy
+from shoal.core.reasons import ReasonTemplate
 
 USUAL_KNOWLEDGE = "profiled"
 """What nearly all policies are told of speed: the declared tables."""
@@ -189,6 +190,12 @@ def options_of(policy: Any) -> Mapping[str, tuple[type, Any]]:
         return {}
     hints = get_type_hints(policy)
     return {f.name: (hints[f.name], f.default) for f in fields(policy) if f.default is not MISSING}
+
+
+def reasons_of(policy: Any) -> tuple[ReasonTemplate, ...]:
+    """The reason templates that a policy's class declares; generic ones (``core.reasons``) need no declaration."""
+    reasons: tuple[ReasonTemplate, ...] = getattr(policy, "reasons", ())
+    return reasons
 
 
 def _class_in(file: str, class_name: str) -> Callable[..., Policy]:

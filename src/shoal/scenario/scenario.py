@@ -393,7 +393,7 @@ def stories_of(path: Path) -> tuple[list[Story], str]:
         verdicts, rows = judgement.verdicts, snapshot.columns.rows
         for i in np.flatnonzero(verdicts.gpus == 0).tolist():
             reason = verdicts.reason(i)
-            told.append(WaitingReason(snapshot.now, int(rows[i]), int(reason.code), reason.sentence()))
+            told.append(WaitingReason(snapshot.now, int(rows[i]), int(reason.template.code), reason.sentence()))
 
     try:
         replay_file(path, watch=watch)

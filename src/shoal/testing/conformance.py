@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.core.columns import Columns
-from shoal.core.decision import Decision, Grant, ReasonCode, Refusal, Verdict, Verdicts
+from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.interfaces import Policy
+from shoal.core.reasons import IN_WORDS
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.sim.faults import Faults, JobFault, NodeFault
@@ -131,10 +132,11 @@ def check_reasons(moment: Snapshot, verdicts: Verdicts) -> None:
         sentence = _said(verdict, f"at t = {moment.now:g} {name}")
         _require(bool(sentence.strip()), f"at t = {moment.now:g} {name} was told nothing")
         _require("nan" not in sentence.split(), f"at t = {moment.now:g} {name} was told {sentence!r}")
-        refuses = ReasonCode.OUTRANKED <= verdict.reason.code < ReasonCode.IN_WORDS
-        if verdict.reason.code is not ReasonCode.IN_WORDS:
+        template = verdict.reason.template
+        if template != IN_WORDS:
             _require(
-                refuses == isinstance(verdict, Refusal), f"at t = {moment.now:g} {name}: {verdict} is told {sentence!r}"
+                template.refuses == isinstance(verdict, Refusal),
+                f"at t = {moment.now:g} {name}: {verdict} is told {sentence!r}",
             )
 
 

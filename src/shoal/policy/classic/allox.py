@@ -19,9 +19,11 @@ from math import ceil
 import numpy as np
 
 from shoal.core.arrays import Floats, Indices, Int32s
-from shoal.core.decision import Decision, Numbers, ReasonCode
+from shoal.core.decision import Decision, Numbers
+from shoal.core.reasons import NO_ROOM
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
+from shoal.policy.shared_reasons import LATER_ON_BETTER, MATCHED
 from shoal.solve.assignment import least_total_completion
 from shoal.solve.first_fit import first_fit
 
@@ -56,6 +58,7 @@ class _MatchedQueue:
 class Allox:
     """Least total completion time by matching."""
 
+    reasons = (MATCHED, LATER_ON_BETTER)
     alpha: float = 1.0
     window: int = 128
 
@@ -95,13 +98,13 @@ class Allox:
                 started = bool(gpus[plan.order].any())
             if not gpus[group].all():
                 break
-        codes = np.where(gpus > 0, np.uint8(ReasonCode.MATCHED), np.uint8(ReasonCode.NO_ROOM))
-        codes[(gpus == 0) & (starts > 0.0)] = ReasonCode.LATER_ON_BETTER
+        codes = np.where(gpus > 0, MATCHED.code, NO_ROOM.code)
+        codes[(gpus == 0) & (starts > 0.0)] = LATER_ON_BETTER.code
         takes = np.where(planned >= 0, seconds[np.arange(len(columns)), planned], 0.0)
         numbers: Numbers = {
-            ReasonCode.MATCHED: (names[kinds], takes),
-            ReasonCode.NO_ROOM: (columns.gpus, max(free, default=0)),
-            ReasonCode.LATER_ON_BETTER: (names[planned], number, starts),
+            MATCHED: (names[kinds], takes),
+            NO_ROOM: (columns.gpus, max(free, default=0)),
+            LATER_ON_BETTER: (names[planned], number, starts),
         }
         return Decision(explained(snapshot, gpus, codes, numbers, kinds))
 

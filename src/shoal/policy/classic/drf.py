@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
-from shoal.core.decision import Decision, ReasonCode
+from shoal.core.decision import Decision
+from shoal.core.reasons import IN_TURN, LEASED, NO_ROOM, OUTRANKED
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round, explained, round_end, serve
 
@@ -44,15 +45,15 @@ class Drf:
         granted = filling.gpus > 0
         share = filling.told()
         cut = float(share[granted & ~kept].max(initial=0.0))
-        codes = np.where(share > cut, np.uint8(ReasonCode.OUTRANKED), np.uint8(ReasonCode.NO_ROOM))
-        codes[granted] = ReasonCode.IN_TURN
-        codes[granted & kept] = ReasonCode.LEASED
+        codes = np.where(share > cut, OUTRANKED.code, NO_ROOM.code)
+        codes[granted] = IN_TURN.code
+        codes[granted & kept] = LEASED.code
         story = ("tenant's weighted dominant share", share, cut)
         numbers = {
-            ReasonCode.IN_TURN: story,
-            ReasonCode.OUTRANKED: story,
-            ReasonCode.LEASED: (end,),
-            ReasonCode.NO_ROOM: (columns.gpus, float(max(filling.free, default=0))),
+            IN_TURN: story,
+            OUTRANKED: story,
+            LEASED: (end,),
+            NO_ROOM: (columns.gpus, float(max(filling.free, default=0))),
         }
         kinds = filling.kinds if len(snapshot.cluster.kinds) > 1 else None
         waiting = bool((snapshot.possible & ~granted).any())

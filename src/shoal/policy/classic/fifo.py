@@ -7,17 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.decision import Decision, Numbers, ReasonCode
+from shoal.core.decision import Decision, Numbers
+from shoal.core.reasons import FITS, NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import all_fit, explained, serve
 
-_FITS, _BEHIND_HEAD = np.uint8(ReasonCode.FITS), np.uint8(ReasonCode.BEHIND_HEAD)
+PASSED_AHEAD = ReasonTemplate(
+    2,
+    "PASSED_AHEAD",
+    "runs ahead of its turn: it fits in {0:,.0f} GPUs that the head of the line cannot use",
+    ("GPUs granted",),
+)
+BEHIND_HEAD = ReasonTemplate(
+    21,
+    "BEHIND_HEAD",
+    "waits its turn: {0} is first and needs {1:,.0f} GPUs, with {2:,.0f} free",
+    ("job at the head of the line", "GPUs that job needs", "free GPUs"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
     """Serves running jobs, then waiting ones in order of arrival."""
 
+    reasons = (PASSED_AHEAD, BEHIND_HEAD)
     backfill: bool = False
 
     def decide(self, snapshot: Snapshot) -> Decision:
@@ -31,19 +44,19 @@ class Fifo:
         served = serve(snapshot, np.concatenate([(~waiting).nonzero()[0], line]), strict=not self.backfill)
         granted = served.gpus > 0
         refused = line[~granted[line]]
-        codes = np.where(granted, _FITS, _BEHIND_HEAD)
-        numbers: Numbers = {ReasonCode.FITS: (total - served.free, total)}
+        codes = np.where(granted, FITS.code, BEHIND_HEAD.code)
+        numbers: Numbers = {FITS: (total - served.free, total)}
         if not len(refused):
             return Decision(explained(snapshot, served.gpus, codes, numbers, served.kinds))
         head = int(refused[0])
-        codes[head:][granted[head:]] = ReasonCode.PASSED_AHEAD
-        codes[granted & ~waiting] = ReasonCode.FITS
-        codes[head] = ReasonCode.NO_ROOM
+        codes[head:][granted[head:]] = PASSED_AHEAD.code
+        codes[granted & ~waiting] = FITS.code
+        codes[head] = NO_ROOM.code
         story: Numbers = {
             **numbers,
-            ReasonCode.PASSED_AHEAD: (columns.gpus,),
-            ReasonCode.NO_ROOM: (columns.gpus, served.free),
-            ReasonCode.BEHIND_HEAD: (
+            PASSED_AHEAD: (columns.gpus,),
+            NO_ROOM: (columns.gpus, served.free),
+            BEHIND_HEAD: (
                 snapshot.register.ids[int(columns.rows[head])],
                 float(columns.gpus[head]),
                 float(served.free),

@@ -17,18 +17,27 @@ from math import floor, inf
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
-from shoal.core.decision import Decision, Grant, Reason, ReasonCode, Verdict, Verdicts, in_words
+from shoal.core.decision import Decision, Grant, Verdict, Verdicts
+from shoal.core.reasons import Reason, ReasonTemplate, in_words
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import Served, ranked_verdicts, serve
 from shoal.policy.classic.trial_pairs import TrialPair, TrialPairsCarry, judged, trials
 from shoal.solve.migrations import faster_kinds
 
+PACKED = ReasonTemplate(
+    7,
+    "PACKED",
+    "shares GPUs with {0}: together they make {1:,.4g} times the progress",
+    ("the other job", "progress of both over that of one alone"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Gandiva:
     """Slices of ``quantum`` seconds; pairs are judged after ``trial`` seconds."""
 
+    reasons = (PACKED,)
     quantum: float = 600.0
     space_sharing: bool = False
     trial: float = 60.0
@@ -98,7 +107,7 @@ def _told(
         ends.append(p.judged_at)
         for me, other in ((i, snapshot.ids[j]), (j, snapshot.ids[i])):
             trial = in_words(f"shares GPUs with {other} on trial until t = {p.judged_at:,.6g} s")
-            reason = Reason(ReasonCode.PACKED, (other, p.worth)) if p.worth else trial
+            reason = Reason(PACKED, (other, p.worth)) if p.worth else trial
             own[me] = Grant(int(gpus[i]), snapshot.cluster.kinds[kinds[i]], other, reason=reason)
     told = ranked_verdicts(snapshot, replace(served, gpus=gpus), "attained service in GPU-seconds", attained)
     if not pairs:

@@ -19,10 +19,19 @@ from math import ceil
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
-from shoal.core.decision import Decision, Numbers, ReasonCode
+from shoal.core.decision import Decision, Numbers
+from shoal.core.reasons import NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import check_round, explained, round_end, serve
+from shoal.policy.shared_reasons import FAIR_SHARE
+
+SHARE_TOO_SMALL = ReasonTemplate(
+    26,
+    "SHARE_TOO_SMALL",
+    "waits: its share is {0:,.4g} GPUs, it needs {1:,.0f}",
+    ("GPUs of its share", "GPUs it needs"),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +49,7 @@ class _Ledger:
 class Isolated:
     """Runs each job for its 1/n and no longer, by rounds."""
 
+    reasons = (FAIR_SHARE, SHARE_TOO_SMALL)
     round: float = 360.0
 
     def __post_init__(self) -> None:
@@ -63,12 +73,12 @@ class Isolated:
         line = np.flatnonzero(kept | due)
         served = serve(snapshot, line[np.lexsort((-owed[line], ~kept[line]))])
         granted = served.gpus > 0
-        codes = np.where(due, np.uint8(ReasonCode.NO_ROOM), np.uint8(ReasonCode.SHARE_TOO_SMALL))
-        codes[granted] = ReasonCode.FAIR_SHARE
+        codes = np.where(due, NO_ROOM.code, SHARE_TOO_SMALL.code)
+        codes[granted] = FAIR_SHARE.code
         numbers: Numbers = {
-            ReasonCode.FAIR_SHARE: (share, equal),
-            ReasonCode.SHARE_TOO_SMALL: (share, gang),
-            ReasonCode.NO_ROOM: (gang, float(served.free)),
+            FAIR_SHARE: (share, equal),
+            SHARE_TOO_SMALL: (share, gang),
+            NO_ROOM: (gang, float(served.free)),
         }
         for array in (earned, share):
             array.flags.writeable = False

@@ -19,11 +19,12 @@ from math import inf
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
-from shoal.core.decision import Decision, Numbers, ReasonCode
+from shoal.core.decision import Decision, Numbers
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.policy.classic.allox import run_seconds
 from shoal.policy.elastic.optimus import next_review
+from shoal.policy.shared_reasons import LATER_ON_BETTER, MATCHED
 from shoal.solve.first_fit import first_fit
 from shoal.solve.makespan import lower_bound, shortest_makespan
 from shoal.solve.migrations import faster_kinds
@@ -36,6 +37,7 @@ _STOPPING_COSTS = 60.0
 class Ossp:
     """Least makespan, by rounds of ``round`` seconds."""
 
+    reasons = (MATCHED, LATER_ON_BETTER)
     round: float = 120.0
     exact: int = 12
 
@@ -65,10 +67,10 @@ class Ossp:
             number[later[np.argsort(starts[later], kind="stable")]] = np.arange(1, len(later) + 1)
         if due and len(names) > 1:
             planned = _moved(snapshot, planned, gpus, np.flatnonzero(running & (gpus > 0)))
-        codes = np.where(gpus > 0, np.uint8(ReasonCode.MATCHED), np.uint8(ReasonCode.LATER_ON_BETTER))
+        codes = np.where(gpus > 0, MATCHED.code, LATER_ON_BETTER.code)
         numbers: Numbers = {
-            ReasonCode.MATCHED: (names[planned], seconds),
-            ReasonCode.LATER_ON_BETTER: (names[planned], number, starts),
+            MATCHED: (names[planned], seconds),
+            LATER_ON_BETTER: (names[planned], number, starts),
         }
         verdicts = explained(snapshot, gpus, codes, numbers, np.where(gpus > 0, planned, -1).astype(np.int8))
         return Decision(verdicts, review_at if number.any() else inf, review_at)

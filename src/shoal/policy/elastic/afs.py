@@ -28,6 +28,7 @@ from shoal.core.units import Seconds
 from shoal.policy.elastic.max_min import admit
 from shoal.policy.elastic.profiling import learnt
 from shoal.policy.elastic.shares import Rule, divided, fewest_and_lengths, told
+from shoal.policy.shared_reasons import STRETCHED
 from shoal.solve.afs_shares import Gains, with_lengths, without_lengths
 from shoal.solve.max_min_counts import fair_counts
 
@@ -36,6 +37,7 @@ from shoal.solve.max_min_counts import fair_counts
 class AfsL:
     """Apathetic future share of jobs whose lengths are known; ``packing`` rounds shares to parts of machines."""
 
+    reasons = (STRETCHED,)
     packing: bool = False
 
     def decide(self, snapshot: Snapshot) -> Decision:
@@ -67,6 +69,7 @@ class AfsP:
     ``trial`` is for how long a job is kept on each share that has to be measured first.
     """
 
+    reasons = (STRETCHED,)
     unit: Seconds = 7200.0
     packing: bool = False
     trial: Seconds = 30.0
@@ -87,6 +90,7 @@ class AfsP:
 class AfsS:
     """The same knowing only each job's best number of GPUs."""
 
+    reasons = (STRETCHED,)
     unit: Seconds = 7200.0
     packing: bool = False
     trial: Seconds = 30.0

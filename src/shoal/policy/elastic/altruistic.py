@@ -12,15 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.decision import Decision, ReasonCode
+from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained, ranked_verdicts, serve_ascending
+from shoal.policy.shared_reasons import STRETCHED
 from shoal.solve.marginal_gain import best_units
 
 
 @dataclass(frozen=True, slots=True)
 class SrtfE:
     """Shortest remaining time first, leftovers to the running."""
+
+    reasons = (STRETCHED,)
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """A verdict for every live job."""
@@ -30,6 +33,8 @@ class SrtfE:
 @dataclass(frozen=True, slots=True)
 class SrsfE:
     """Shortest remaining service first, leftovers to the running."""
+
+    reasons = (STRETCHED,)
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """A verdict for every live job."""
@@ -54,9 +59,9 @@ def _with_leftovers(snapshot: Snapshot, name: str, key: Floats) -> Decision:
             if extra:
                 gpus[i] += extra
                 with_it, beyond = curve[gpus[i]], curve[gpus[i] + 1 : gpus[i] + 2].sum()
-                codes[i], last[i] = ReasonCode.STRETCHED, 100.0 * (with_it / curve[gpus[i] - 1] - 1.0)
+                codes[i], last[i] = STRETCHED.code, 100.0 * (with_it / curve[gpus[i] - 1] - 1.0)
                 more[i] = 100.0 * max(beyond / with_it - 1.0, 0.0)
-    numbers = {**verdicts.numbers, ReasonCode.STRETCHED: (gpus, last, more)}
+    numbers = {**verdicts.numbers, STRETCHED: (gpus, last, more)}
     return Decision(explained(snapshot, gpus, codes, numbers, served.kinds))
 
 

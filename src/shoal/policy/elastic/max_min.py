@@ -18,13 +18,13 @@ from math import floor, inf
 import numpy as np
 
 from shoal.core.arrays import Floats, Indices, Int8s, Int32s
-from shoal.core.decision import Decision, Numbers, ReasonCode
+from shoal.core.decision import Decision, Numbers
+from shoal.core.reasons import NO_ROOM
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
+from shoal.policy.shared_reasons import FAIR_SHARE
 from shoal.solve.first_fit import first_fit
 from shoal.solve.max_min_counts import fair_counts
-
-_FAIR_SHARE, _NO_ROOM = np.uint8(ReasonCode.FAIR_SHARE), np.uint8(ReasonCode.NO_ROOM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,7 @@ def _taken(snapshot: Snapshot, order: Indices, fewest: Int32s) -> tuple[Int32s, 
 class MaxMin:
     """Fair counts; with too many jobs, fair turns of ``quantum`` seconds."""
 
+    reasons = (FAIR_SHARE,)
     quantum: float = 600.0
 
     def __post_init__(self) -> None:
@@ -111,9 +112,9 @@ class MaxMin:
         admitted = admit(snapshot, order)
         gpus = self._counts(snapshot, admitted)
         share: Floats = snapshot.cluster.total_gpus * columns.weight / max(float(columns.weight.sum()), 1e-300)
-        codes = np.where(gpus > 0, _FAIR_SHARE, _NO_ROOM)
+        codes = np.where(gpus > 0, FAIR_SHARE.code, NO_ROOM.code)
         left = max(admitted.free, default=0)
-        numbers: Numbers = {ReasonCode.FAIR_SHARE: (gpus, share), ReasonCode.NO_ROOM: (columns.min_gpus, left)}
+        numbers: Numbers = {FAIR_SHARE: (gpus, share), NO_ROOM: (columns.min_gpus, left)}
         waiting = bool(((gpus == 0) & snapshot.possible).any())
         review_at = (turn + 1) * self.quantum if waiting else inf
         if review_at <= snapshot.now:  # rounding, far from the origin of time

@@ -18,11 +18,19 @@ from math import inf
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.decision import Decision, ReasonCode, Verdicts
+from shoal.core.decision import Decision, Verdicts
+from shoal.core.reasons import FITS, NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.policy.elastic.max_min import Admitted, admit
 from shoal.solve.marginal_gain import best_units
+
+MARGINAL_GAIN = ReasonTemplate(
+    5,
+    "MARGINAL_GAIN",
+    "runs on {0:,.0f} GPUs: its last one was worth {1:,.4g}, the next bidder's {2:,.4g}",
+    ("GPUs granted", "gain of its last GPU", "largest gain refused"),
+)
 
 ATTACHED = 1.1
 """How much more a GPU is worth where it is, at a review: about what a restart costs of an interval."""
@@ -52,12 +60,12 @@ def by_marginal_gain(
         bought = best_units(bids, free)
         gpus[bidders] += bought.counts.astype(np.int32)
         last[bidders], refused[bidders] = bought.last, bought.refused
-    codes = np.where(gpus > admitted.low, np.uint8(ReasonCode.MARGINAL_GAIN), np.uint8(ReasonCode.FITS))
-    codes[gpus == 0] = ReasonCode.NO_ROOM
+    codes = np.where(gpus > admitted.low, MARGINAL_GAIN.code, FITS.code)
+    codes[gpus == 0] = NO_ROOM.code
     numbers = {
-        ReasonCode.MARGINAL_GAIN: (gpus, last, refused),
-        ReasonCode.FITS: (int(gpus.sum()), snapshot.cluster.total_gpus),
-        ReasonCode.NO_ROOM: (columns.min_gpus, max(admitted.free, default=0)),
+        MARGINAL_GAIN: (gpus, last, refused),
+        FITS: (int(gpus.sum()), snapshot.cluster.total_gpus),
+        NO_ROOM: (columns.min_gpus, max(admitted.free, default=0)),
     }
     return explained(snapshot, gpus, codes, numbers, admitted.kinds)
 
@@ -74,6 +82,7 @@ def next_review(snapshot: Snapshot, interval: float) -> tuple[bool, float]:
 class Optimus:
     """Marginal gain in completion time."""
 
+    reasons = (MARGINAL_GAIN,)
     interval: float = 600.0
 
     def __post_init__(self) -> None:

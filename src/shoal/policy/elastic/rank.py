@@ -22,7 +22,8 @@ from shoal.policy.base import check_round, round_end
 from shoal.policy.elastic.max_min import Admitted, admit
 from shoal.policy.elastic.rank_goodput import weighed
 from shoal.policy.elastic.shares import fewest_and_lengths, told
-from shoal.policy.goodput_options import adapts, allotted, prospects
+from shoal.policy.goodput_options import ALLOTTED, WORTH_LESS, adapts, allotted, prospects
+from shoal.policy.shared_reasons import STRETCHED
 from shoal.solve.allotment import allot
 from shoal.solve.rank_shares import AHEAD, EXPONENT, by_weighted_speedup, rank_weight
 
@@ -35,6 +36,7 @@ class Rank:
     ``restart`` what a change of seats costs, ``memory`` whether a model is remembered by what its jobs reported.
     """
 
+    reasons = (STRETCHED, ALLOTTED, WORTH_LESS)
     exponent: float = EXPONENT
     ahead: float = AHEAD
     power: float = 1.0

@@ -12,18 +12,17 @@ from typing import TypeAlias
 import numpy as np
 
 from shoal.core.arrays import Floats, Int32s
-from shoal.core.decision import NumberColumn, ReasonCode, Verdicts
+from shoal.core.decision import NumberColumn, Verdicts
+from shoal.core.reasons import FITS, NO_ROOM, OUTRANKED, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.policy.elastic.max_min import Admitted
+from shoal.policy.shared_reasons import STRETCHED
 from shoal.solve.afs_shares import Gains
 from shoal.solve.network_packing import packing_units, regulated
 
 Rule: TypeAlias = Callable[[Sequence[int], Sequence[Gains], Sequence[int], int], Sequence[int]]
 """Divides GPUs: (positions, what each gains by how many, what each has, GPUs left) → what each then has."""
-
-_STRETCHED, _FITS = np.uint8(ReasonCode.STRETCHED), np.uint8(ReasonCode.FITS)
-_OUTRANKED, _NO_ROOM = np.uint8(ReasonCode.OUTRANKED), np.uint8(ReasonCode.NO_ROOM)
 
 
 @lru_cache(maxsize=4096)
@@ -93,20 +92,20 @@ def _packed(
 def told(snapshot: Snapshot, admitted: Admitted, gpus: Int32s, name: str, key: Floats) -> Verdicts:
     """Verdicts for shares that grew from the fewest GPUs, given in ascending ``key`` (called ``name``)."""
     last, more = np.zeros(len(gpus)), np.zeros(len(gpus))
-    codes = np.where(gpus > 0, _FITS, _NO_ROOM)
+    codes = np.where(gpus > 0, FITS.code, NO_ROOM.code)
     for i, curve in admitted.curves.items():
         k = int(gpus[i])
         if k > admitted.low[i]:
             sooner = gains_of(curve).sooner
-            codes[i], last[i], more[i] = _STRETCHED, 100.0 * sooner[k - 1], 100.0 * max(sooner[k], 0.0)
+            codes[i], last[i], more[i] = STRETCHED.code, 100.0 * sooner[k - 1], 100.0 * max(sooner[k], 0.0)
     served = key[gpus > 0]
     cut = float(served.max()) if len(served) else np.inf
-    codes[(gpus == 0) & (key > cut)] = _OUTRANKED
-    numbers: dict[ReasonCode, tuple[NumberColumn, ...]] = {
-        ReasonCode.STRETCHED: (gpus, last, more),
-        ReasonCode.FITS: (int(gpus.sum()), snapshot.cluster.total_gpus),
-        ReasonCode.OUTRANKED: (name, key, cut),
-        ReasonCode.NO_ROOM: (snapshot.columns.min_gpus, _most_left(snapshot, admitted, gpus)),
+    codes[(gpus == 0) & (key > cut)] = OUTRANKED.code
+    numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {
+        STRETCHED: (gpus, last, more),
+        FITS: (int(gpus.sum()), snapshot.cluster.total_gpus),
+        OUTRANKED: (name, key, cut),
+        NO_ROOM: (snapshot.columns.min_gpus, _most_left(snapshot, admitted, gpus)),
     }
     return explained(snapshot, gpus, codes, numbers, admitted.kinds)
 

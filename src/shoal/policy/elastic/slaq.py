@@ -20,13 +20,14 @@ from shoal.core.arrays import Floats
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.elastic.max_min import admit
-from shoal.policy.elastic.optimus import ATTACHED, FASTENED, by_marginal_gain, next_review
+from shoal.policy.elastic.optimus import ATTACHED, FASTENED, MARGINAL_GAIN, by_marginal_gain, next_review
 
 
 @dataclass(frozen=True, slots=True)
 class Slaq:
     """Marginal drop in loss over the next ``interval`` seconds."""
 
+    reasons = (MARGINAL_GAIN,)
     interval: float = 600.0
     steepness: float = 9.0
     prior: float = 3600.0

@@ -8,11 +8,12 @@ from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.gavel.rounds import NOBODY, WINDOW, Cells
+from shoal.policy.gavel.tuning import TUNING
 
-_MOST_BEHIND = 50.0
+_MOST_BEHIND = TUNING.most_behind
 """Rounds without a turn that are made up for, at most, when shares change; what is older is forgiven."""
 
-_WELCOME = 0.4
+_WELCOME = TUNING.welcome
 """Rounds that a new job is owed from the start: among equals it goes before those that sit already."""
 
 

@@ -18,11 +18,13 @@ from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, seated, shared, solved
+from shoal.policy.gavel.reasons import REASONS
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import most_for_the_money
 from shoal.solve.ratio_program import cheapest
 from shoal.solve.space_sharing import shared_cheapest
 
-SET_ASIDE = 0.1
+SET_ASIDE = TUNING.set_aside
 """Of the time until a deadline, for restarts; besides two rounds, for turns that come late."""
 
 
@@ -30,6 +32,8 @@ SET_ASIDE = 0.1
 class GavelCost:
     """Each job where it is cheapest, however long that takes."""
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     weighted: bool = False
@@ -56,6 +60,8 @@ class GavelCostSlo:
     cannot all be met, the least throughput is given up. The job's reason says either.
     """
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     weighted: bool = False

@@ -11,6 +11,8 @@ from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated, shared
+from shoal.policy.gavel.reasons import REASONS
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import water_filled
 from shoal.solve.prices import finish_time_fairness, makespan, max_min, paths
 from shoal.solve.space_sharing import shared_makespan, shared_max_min
@@ -23,6 +25,8 @@ class GavelMaxMin:
     With ``water_filling`` the next least is too, and so on; without, what is left goes to all alike.
     """
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     water_filling: bool = True
     space_sharing: bool = False
@@ -53,6 +57,8 @@ class GavelMaxMin:
 class GavelMakespan:
     """The least makespan: the largest work left / throughput is least. Weights do not count."""
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0
@@ -83,6 +89,8 @@ class GavelFinishTime:
     n is the number of live jobs; a job of weight w is compared with w such parts.
     """
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     round: float = 360.0
     fills: ClassVar[bool] = True

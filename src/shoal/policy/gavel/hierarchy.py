@@ -17,6 +17,8 @@ from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated
+from shoal.policy.gavel.reasons import REASONS
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import water_filled
 from shoal.solve.prices import ShareNode, hierarchical, paths
 
@@ -30,6 +32,8 @@ class GavelHierarchical:
     their branches and jobs.
     """
 
+    reasons = REASONS
+    tuning = TUNING
     weights: str = ""
     fifo: str = ""
     aware: bool = True

@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.units import Seconds
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import Localities, LocalShares
 from shoal.solve.job_classes import JobClasses
 from shoal.solve.linear_objectives import TimeShares
@@ -17,7 +18,7 @@ from shoal.solve.space_sharing import SharedShares
 
 HOUR = 3600.0
 
-GOOD = 1e-6
+GOOD = TUNING.accepted_gap
 """Gap and residual, relative, up to which an answer is put in force."""
 
 

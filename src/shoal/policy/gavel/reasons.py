@@ -7,21 +7,55 @@ from functools import cached_property
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.decision import NumberColumn, ReasonCode, Verdicts
+from shoal.core.decision import NumberColumn, Verdicts
+from shoal.core.reasons import LEASED, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.policy.gavel.carry import Turn
+from shoal.policy.shared_reasons import ROUND_NEW
 
-_TURN, _FILLS, _WAITS = ReasonCode.ROUND_TURN, ReasonCode.ROUND_FILLS, ReasonCode.ROUND_WAITS
-_NEW, _LEASED = ReasonCode.ROUND_NEW, ReasonCode.LEASED
+ROUND_TURN = ReasonTemplate(
+    9,
+    "ROUND_TURN",
+    "runs this round on {0}: its share is {1:,.0f}% there and {2:,.0f}% in all, it has had {3:,.0f}%{4}",
+    (
+        "kind",
+        "share of time on the kind in percent",
+        "share on all kinds in percent",
+        "time received in percent",
+        "note",
+    ),
+)
+ROUND_FILLS = ReasonTemplate(
+    10,
+    "ROUND_FILLS",
+    "runs this round on {0}, left over by others: its share is {1:,.0f}%, it has had {2:,.0f}%{3}",
+    ("kind", "share of time on all kinds in percent", "time received in percent", "note"),
+)
+ROUND_WAITS = ReasonTemplate(
+    30,
+    "ROUND_WAITS",
+    "waits: its share is {0:,.0f}%, mostly on {1}; it has had {2:,.0f}% and is owed {3:,.1f} rounds{4}",
+    (
+        "share of time on all kinds in percent",
+        "kind of its largest share",
+        "time received in percent",
+        "rounds owed",
+        "note",
+    ),
+)
+
+REASONS = (ROUND_TURN, ROUND_FILLS, ROUND_WAITS, ROUND_NEW)
+_TURN, _FILLS, _WAITS = ROUND_TURN, ROUND_FILLS, ROUND_WAITS
+_NEW, _LEASED = ROUND_NEW, LEASED
 
 
 def told(snapshot: Snapshot, turn: Turn) -> Verdicts:
     """The verdicts of a round. What a job has had and is owed counts from when its shares were computed."""
     runs = turn.kind >= 0
-    codes = np.where(runs, np.where(turn.cell >= 0, np.uint8(_TURN), np.uint8(_FILLS)), np.uint8(_WAITS))
-    codes[(turn.places < 0) & ~runs] = _NEW
-    codes[turn.kept] = _LEASED
+    codes = np.where(runs, np.where(turn.cell >= 0, _TURN.code, _FILLS.code), _WAITS.code)
+    codes[(turn.places < 0) & ~runs] = _NEW.code
+    codes[turn.kept] = _LEASED.code
     gpus = np.where(runs, snapshot.columns.gpus, 0).astype(np.int32)
     numbers = _RoundNumbers(turn, snapshot.now, np.array([*snapshot.cluster.kinds, ""]))
     verdicts, near = explained(snapshot, gpus, codes, numbers, turn.kind), turn.near
@@ -41,26 +75,26 @@ def told(snapshot: Snapshot, turn: Turn) -> Verdicts:
 
 
 @dataclass(frozen=True, eq=False)
-class _RoundNumbers(Mapping[ReasonCode, tuple[NumberColumn, ...]]):
+class _RoundNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
     """The numbers of the sentences, worked out when somebody asks: most rounds nobody does."""
 
     turn: Turn
     now: float
     kinds: np.ndarray[tuple[int], np.dtype[np.str_]]
 
-    def __getitem__(self, code: ReasonCode) -> tuple[NumberColumn, ...]:
+    def __getitem__(self, template: ReasonTemplate) -> tuple[NumberColumn, ...]:
         memory = self.turn.memory
-        if code is _TURN:
+        if template is _TURN:
             return self._where, self._there, self._total, self._had, self._note
-        if code is _FILLS:
+        if template is _FILLS:
             return self.kinds[self.turn.kind], self._total, self._had, self._note
-        if code is _WAITS:
+        if template is _WAITS:
             return self._total, self._best, self._had, self._by_job(self.turn.debt), self._note
-        if code is _NEW or code is _LEASED:
+        if template is _NEW or template is _LEASED:
             return (memory.end,)
-        raise KeyError(code)
+        raise KeyError(template)
 
-    def __iter__(self) -> Iterator[ReasonCode]:
+    def __iter__(self) -> Iterator[ReasonTemplate]:
         return iter((_TURN, _FILLS, _WAITS, _NEW, _LEASED))
 
     def __len__(self) -> int:

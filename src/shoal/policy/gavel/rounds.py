@@ -39,31 +39,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.knapsack import heaviest
 
-WINDOW = 60
+WINDOW = TUNING.window
 """Rounds in a row over which time received follows the shares."""
 
-RESERVED_AFTER = 2.0
+RESERVED_AFTER = TUNING.reserved_after
 """Rounds a gang may be owed, whatever its share, before it goes first."""
 
 NOBODY = -1
 """No second job, no cell."""
 
-_LATELY = 4.0
+_LATELY = TUNING.lately
 """How much the debt of the last rounds, to the eighth power, counts beside the whole, squared."""
 
-_TOTAL = 2.0
+_TOTAL = TUNING.total
 """How much a job's total counts beside each cell: who has all its time on several kinds must not miss a turn."""
 
-_RECOVERS = 0.3
+_RECOVERS = TUNING.recovers
 """Beside gangs, a turn missed weighs the more the less time a job has to make up for it: all but this much of a round
 where all its time is its share, four times as much as where next to none is."""
 
-_SHORT = 1.2
+_SHORT = TUNING.short
 """Rounds that a single-GPU job may be short of over ``WINDOW`` before what ran so long ago is repeated: two points."""
 
-_KEEP = 0.5
+_KEEP = TUNING.keep
 """What sitting there already counts: a lease is extended and nothing restarts. More would cost the 2 points."""
 
 

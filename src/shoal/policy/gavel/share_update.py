@@ -14,8 +14,9 @@ from shoal.policy.gavel.consolidation import localities
 from shoal.policy.gavel.job_classes import job_classes
 from shoal.policy.gavel.problem import HOUR, ShareProblem, Shares, visible_speeds
 from shoal.policy.gavel.rounds import NOBODY, Cells, cells_of
+from shoal.policy.gavel.tuning import TUNING
 
-NOTHING = 1e-6
+NOTHING = TUNING.least_share
 """A smaller share of time is none: it would take a million rounds to be worth one."""
 
 

@@ -13,6 +13,8 @@ from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, seated, shared, solved
+from shoal.policy.gavel.reasons import REASONS
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import first_come, most_throughput, shortest_first
 from shoal.solve.linear_objectives import fifo, maximise_throughput, shortest_job_first
 from shoal.solve.space_sharing import shared_throughput
@@ -22,6 +24,8 @@ from shoal.solve.space_sharing import shared_throughput
 class GavelFifo:
     """First in, first out, each on its fastest kind as far as GPUs suffice; weights do not count."""
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     round: float = 360.0
@@ -50,6 +54,8 @@ class GavelFifo:
 class GavelShortest:
     """Shortest job first: the job that could end first gets its fastest kind, the others follow by length."""
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     round: float = 360.0
     fills: ClassVar[bool] = True
@@ -76,6 +82,8 @@ class GavelThroughput:
     Where every job's progress has a unit of its own, it is counted in GPUs of the kind that is fastest for the job.
     """
 
+    reasons = REASONS
+    tuning = TUNING
     aware: bool = True
     space_sharing: bool = False
     weighted: bool = False

@@ -20,12 +20,14 @@ from math import isfinite
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.decision import Decision, ReasonCode, Verdicts
+from shoal.core.decision import Decision, Verdicts
 from shoal.core.job import ADAPTIVE
+from shoal.core.reasons import LEASED
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import check_round, infeasible_refusals, round_end
-from shoal.policy.goodput_options import Prospects, adapts, allotted, prospects
+from shoal.policy.goodput_options import ALLOTTED, WORTH_LESS, Prospects, adapts, allotted, prospects
+from shoal.policy.shared_reasons import ALLOTTED_LATER
 from shoal.solve.allotment import STAY, Allotment, AllotmentOptions, allot
 from shoal.solve.genetic_search import evolve
 
@@ -35,13 +37,12 @@ FLOOR = 0.05
 STEEPEST = 1e6
 """The most an unserved job's term may be of a fair share's: with a steep p the floor rises so that it is no more."""
 
-_LEASED, _LATER = np.uint8(ReasonCode.LEASED), np.uint8(ReasonCode.ALLOTTED_LATER)
-
 
 @dataclass(frozen=True, slots=True)
 class Pollux:
     """The highest power mean of speed-ups; ``p`` is the fairness knob, lower being fairer."""
 
+    reasons = (ALLOTTED, WORTH_LESS, ALLOTTED_LATER)
     p: float = -1.0
     interval: float = 60.0
     when: str = "events"
@@ -131,8 +132,8 @@ def _as_they_are(snapshot: Snapshot, due: Seconds) -> Verdicts:
     verdicts = Verdicts(
         snapshot,
         gpus=columns.held,
-        codes=np.where(running, _LEASED, _LATER),
-        numbers={ReasonCode.LEASED: (due,), ReasonCode.ALLOTTED_LATER: (due,)},
+        codes=np.where(running, LEASED.code, ALLOTTED_LATER.code),
+        numbers={LEASED: (due,), ALLOTTED_LATER: (due,)},
         batches={i: ADAPTIVE for i in np.flatnonzero(running).tolist() if adapts(snapshot.specs[i])},
     )
     return verdicts.overruled(infeasible_refusals(snapshot, columns.held))

@@ -50,15 +50,16 @@ from shoal.policy.base import all_fit, any_on_slow_kind, check_round, round_end
 from shoal.policy.shockwave.carry import Outlooks, ShockwaveCarry, WindowPlan, places
 from shoal.policy.shockwave.claimants import Claimants, Draft, dealt_out, fairness
 from shoal.policy.shockwave.outlook import outlooks
-from shoal.policy.shockwave.reasons import nobody, told
+from shoal.policy.shockwave.reasons import REASONS, nobody, told
 from shoal.policy.shockwave.seats import seated
+from shoal.policy.shockwave.tuning import TUNING
 from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
 from shoal.solve.window import Claims, plan
 
-_MARGIN = 2.0
+_MARGIN = TUNING.margin
 """How many rounds longer than predicted a job is taken to run: what a restart or a late change may cost it."""
 
-_NEARER = 0.7
+_NEARER = TUNING.nearer
 """As what part of the time it has left that of a job that runs counts, in the order of rounds."""
 
 _CHOICES = {
@@ -74,6 +75,8 @@ _CHOICES = {
 class Shockwave:
     """Plans of ``rounds`` rounds of ``round`` seconds, for welfare weighted by ρ to the power ``k``."""
 
+    reasons = REASONS
+    tuning = TUNING
     k: float = 3.0
     lam: float = 10.0
     rounds: int = 20

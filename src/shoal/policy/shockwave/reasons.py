@@ -3,13 +3,41 @@
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Int8s, Int32s
-from shoal.core.decision import Numbers, ReasonCode, Verdicts
+from shoal.core.decision import Numbers, Verdicts
+from shoal.core.reasons import NO_KIND, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import explained
+from shoal.policy.shared_reasons import ROUND_NEW
 from shoal.policy.shockwave.carry import WindowPlan, places
 
-_C = ReasonCode
+WINDOW_RUNS = ReasonTemplate(
+    16,
+    "WINDOW_RUNS",
+    "runs this round: planned for {0:,.0f} of the window's {1:,.0f} rounds left, to end at ρ {2:,.4g}",
+    ("rounds planned for it", "rounds left of the window", "predicted ρ"),
+)
+WINDOW_FILLS = ReasonTemplate(
+    17,
+    "WINDOW_FILLS",
+    "runs this round on GPUs left free by the plan, which gives it {0:,.0f} of the window's {1:,.0f} "
+    "rounds left; to end at ρ {2:,.4g}",
+    ("rounds planned for it", "rounds left of the window", "predicted ρ"),
+)
+WINDOW_WAITS = ReasonTemplate(
+    36,
+    "WINDOW_WAITS",
+    "waits: planned for {0:,.0f} of the window's {1:,.0f} rounds left, from t = {2:,.6g} s on, to end at ρ {3:,.4g}",
+    ("rounds planned for it", "rounds left of the window", "start of the first of them in seconds", "predicted ρ"),
+)
+WINDOW_OUT = ReasonTemplate(
+    37,
+    "WINDOW_OUT",
+    "waits: planned for none of the window's {0:,.0f} rounds left, to end at ρ {1:,.4g} at best; who "
+    "runs has up to {2:,.4g}",
+    ("rounds left of the window", "predicted ρ", "highest ρ among running jobs"),
+)
+REASONS = (WINDOW_RUNS, WINDOW_FILLS, WINDOW_WAITS, WINDOW_OUT, ROUND_NEW)
 
 
 def told(
@@ -33,15 +61,15 @@ def told(
     later = ahead[:, 1:].any(axis=1)
     first = plan.begins + (turn + 1 + ahead[:, 1:].argmax(axis=1)) * length if left > 1 else np.zeros(len(at))
     served = gpus > 0
-    codes = np.where(served, np.where(ahead[:, 0], _C.WINDOW_RUNS, _C.WINDOW_FILLS), _C.WINDOW_OUT)
-    codes = np.where(~served & later, _C.WINDOW_WAITS, np.where(served | known, codes, _C.ROUND_NEW))
+    codes = np.where(served, np.where(ahead[:, 0], WINDOW_RUNS.code, WINDOW_FILLS.code), WINDOW_OUT.code)
+    codes = np.where(~served & later, WINDOW_WAITS.code, np.where(served | known, codes, ROUND_NEW.code))
     most = float(rho[served].max(initial=0.0))
     numbers: Numbers = {
-        _C.WINDOW_RUNS: (planned, left, rho),
-        _C.WINDOW_FILLS: (planned, left, rho),
-        _C.WINDOW_WAITS: (planned, left, first, rho),
-        _C.WINDOW_OUT: (left, rho, most),
-        _C.ROUND_NEW: (plan.begins + (turn + 1) * length,),
+        WINDOW_RUNS: (planned, left, rho),
+        WINDOW_FILLS: (planned, left, rho),
+        WINDOW_WAITS: (planned, left, first, rho),
+        WINDOW_OUT: (left, rho, most),
+        ROUND_NEW: (plan.begins + (turn + 1) * length,),
     }
     verdicts = explained(snapshot, gpus, codes.astype(np.uint8), numbers, kinds)
     near = _on_one_node(snapshot, gpus, kinds, moving)
@@ -57,7 +85,7 @@ def told(
 def nobody(snapshot: Snapshot) -> Verdicts:
     """Verdicts where no live job could run on the cluster as it is: each is told why."""
     count = len(snapshot.columns)
-    return explained(snapshot, np.zeros(count, dtype=np.int32), np.full(count, np.uint8(_C.NO_KIND)), {})
+    return explained(snapshot, np.zeros(count, dtype=np.int32), np.full(count, NO_KIND.code), {})
 
 
 def _on_one_node(snapshot: Snapshot, gpus: Int32s, kinds: Int8s | None, moving: bool) -> Flags:

@@ -16,9 +16,10 @@ from shoal.perf.app_valuation import Use, Work, finish_seconds, phase_seconds, u
 from shoal.policy.themis.carry import Reckoning
 from shoal.policy.themis.locality import Slowdown
 from shoal.policy.themis.protocol import Bid, GpuOffer, Level, Row, Seats
+from shoal.policy.themis.tuning import TUNING
 from shoal.solve.max_min_counts import fair_counts
 
-NOTHING = 2.0
+NOTHING = TUNING.nothing
 """How many times later than on its fewest GPUs an app is taken to finish that is left with none.
 
 With an allocation that binds for ever, as equation 1 has it, that would be never, and whoever wins where not all can be

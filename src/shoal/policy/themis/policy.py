@@ -38,15 +38,18 @@ from shoal.policy.themis.agent import AppAgent
 from shoal.policy.themis.apps import Apps
 from shoal.policy.themis.arbiter import Arbiter
 from shoal.policy.themis.carry import ThemisCarry
-from shoal.policy.themis.reasons import told
+from shoal.policy.themis.reasons import REASONS, told
 from shoal.policy.themis.round import Round
 from shoal.policy.themis.standing import standing_of
+from shoal.policy.themis.tuning import TUNING
 
 
 @dataclass(frozen=True, slots=True)
 class Themis:
     """Round-by-round partial allocation auctions."""
 
+    reasons = REASONS
+    tuning = TUNING
     f: float = 0.8
     lease: float = 600.0
     rounding: str = "random"

@@ -6,23 +6,61 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.core.arrays import Floats, Int64s
-from shoal.core.decision import NumberColumn, ReasonCode, Verdicts
+from shoal.core.decision import NumberColumn, Verdicts
+from shoal.core.reasons import LEASED, NO_ROOM, ReasonTemplate
 from shoal.policy.base import explained
 from shoal.policy.themis.protocol import Award
 from shoal.policy.themis.round import Invitation, Round
 
-_WON, _HANDED = ReasonCode.AUCTION_WON, ReasonCode.AUCTION_HANDED
-_LOST, _UNINVITED = ReasonCode.AUCTION_LOST, ReasonCode.AUCTION_UNINVITED
-_LEASED, _NO_ROOM = ReasonCode.LEASED, ReasonCode.NO_ROOM
+AUCTION_WON = ReasonTemplate(
+    12,
+    "AUCTION_WON",
+    "runs on {0:,.0f} GPUs: its app, at ρ {1:,.4g}, won {2:,.0f} at auction, paid {3:,.0f}% of them "
+    "and kept {4:,.0f}, with {5:,.0f} left over by others; leased until t = {6:,.6g} s",
+    (
+        "GPUs granted",
+        "the app's ρ",
+        "GPUs the app won",
+        "hidden payment in percent",
+        "GPUs the app kept",
+        "leftover GPUs the app got",
+        "end of the lease in seconds",
+    ),
+)
+AUCTION_HANDED = ReasonTemplate(
+    13,
+    "AUCTION_HANDED",
+    "runs on {0:,.0f} GPUs: its app, at ρ {1:,.4g}, was handed {2:,.0f} of the {3:,.0f} auctioned "
+    "that nobody kept; leased until t = {4:,.6g} s",
+    ("GPUs granted", "the app's ρ", "leftover GPUs the app got", "GPUs auctioned", "end of the lease in seconds"),
+)
+AUCTION_LOST = ReasonTemplate(
+    32,
+    "AUCTION_LOST",
+    "waits: its app, at ρ {0:,.4g}, bid for up to {1:,.0f} GPUs and has {2:,.0f} for other jobs, having paid {3:,.0f}%",
+    ("the app's ρ", "GPUs auctioned", "GPUs the app got", "hidden payment in percent"),
+)
+AUCTION_UNINVITED = ReasonTemplate(
+    33,
+    "AUCTION_UNINVITED",
+    "waits: its app, at ρ {3:,.4g}, is not among the {0:,.0f} that bid for {2:,.0f} GPUs, at ρ "
+    "{1:,.4g} and above; it was handed {4:,.0f} for other jobs",
+    ("apps that bid", "lowest ρ of those", "GPUs auctioned", "the app's ρ", "leftover GPUs the app got"),
+)
+
+REASONS = (AUCTION_WON, AUCTION_HANDED, AUCTION_LOST, AUCTION_UNINVITED)
+_WON, _HANDED = AUCTION_WON, AUCTION_HANDED
+_LOST, _UNINVITED = AUCTION_LOST, AUCTION_UNINVITED
+_LEASED, _NO_ROOM = LEASED, NO_ROOM
 
 
 def told(turn: Round) -> Verdicts:
     """The verdicts of a round."""
     snapshot = turn.apps.snapshot
-    codes = np.where(turn.gpus > 0, np.uint8(_LEASED), np.uint8(_NO_ROOM))
+    codes = np.where(turn.gpus > 0, _LEASED.code, _NO_ROOM.code)
     for kind in turn.cuts:
         jobs, given = _by_job(turn, kind, _given)
-        _, denied = _by_job(turn, kind, lambda award, _: _LOST if award.bidder else _UNINVITED)
+        _, denied = _by_job(turn, kind, lambda award, _: _LOST.code if award.bidder else _UNINVITED.code)
         codes[jobs] = np.where(turn.gpus[jobs] > 0, given, denied)
     numbers = _AuctionNumbers(turn)
     verdicts = explained(snapshot, turn.gpus, codes, numbers, turn.kinds)
@@ -41,8 +79,9 @@ def told(turn: Round) -> Verdicts:
     return detailed.overruled(hopeless)
 
 
-def _given(award: Award, _: Invitation) -> ReasonCode:
-    return _WON if award.gpus > award.extra else _HANDED if award.gpus else _LEASED
+def _given(award: Award, _: Invitation) -> float:
+    template = _WON if award.gpus > award.extra else _HANDED if award.gpus else _LEASED
+    return template.code
 
 
 def _by_job(turn: Round, kind: int, number: Callable[[Award, Invitation], float]) -> tuple[Int64s, Floats]:
@@ -55,32 +94,32 @@ def _by_job(turn: Round, kind: int, number: Callable[[Award, Invitation], float]
 
 
 @dataclass(frozen=True, eq=False)
-class _AuctionNumbers(Mapping[ReasonCode, tuple[NumberColumn, ...]]):
+class _AuctionNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
     """The numbers of the sentences, worked out when somebody asks."""
 
     turn: Round
 
-    def __getitem__(self, code: ReasonCode) -> tuple[NumberColumn, ...]:
+    def __getitem__(self, template: ReasonTemplate) -> tuple[NumberColumn, ...]:
         turn, column = self.turn, self._column
-        if code is _WON:
+        if template is _WON:
             kept, paid = column(lambda a, _: a.gpus - a.extra), column(lambda a, _: 100.0 * (1.0 - a.kept))
             won, extra = column(lambda a, _: a.won), column(lambda a, _: a.extra)
             return turn.gpus, self._rho(), won, paid, kept, extra, turn.ends()
-        if code is _HANDED:
+        if template is _HANDED:
             return turn.gpus, self._rho(), column(lambda a, _: a.extra), column(lambda _, cut: cut.gpus), turn.ends()
-        if code is _LOST:
+        if template is _LOST:
             paid = column(lambda a, _: 100.0 * (1.0 - a.kept))
             return self._rho(), column(lambda _, cut: cut.gpus), column(lambda a, _: a.gpus), paid
-        if code is _UNINVITED:
+        if template is _UNINVITED:
             bidders, least = column(lambda _, cut: cut.bidders), column(lambda _, cut: cut.rho)
             return bidders, least, column(lambda _, cut: cut.gpus), self._rho(), column(lambda a, _: a.gpus)
-        if code is _LEASED:
+        if template is _LEASED:
             return (turn.ends(),)
-        if code is _NO_ROOM:
+        if template is _NO_ROOM:
             return turn.apps.snapshot.columns.min_gpus, self._free()
-        raise KeyError(code)
+        raise KeyError(template)
 
-    def __iter__(self) -> Iterator[ReasonCode]:
+    def __iter__(self) -> Iterator[ReasonTemplate]:
         return iter((_WON, _HANDED, _LOST, _UNINVITED, _LEASED, _NO_ROOM))
 
     def __len__(self) -> int:

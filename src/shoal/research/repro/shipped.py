@@ -21,14 +21,16 @@ import msgspec
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.decision import Decision, ReasonCode
+from shoal.core.decision import Decision
 from shoal.core.errors import InputError
 from shoal.core.interfaces import Policy
+from shoal.core.reasons import LEASED
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained, round_end
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares
 from shoal.policy.registry import parse_policy
+from shoal.policy.shared_reasons import ALLOTTED_LATER
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.setting import Setting
 from shoal.research.repro.shockwave import ROUND, TRACES, TraceCase, public, simulated
@@ -57,8 +59,8 @@ class AtRounds:
         if now % self.round == 0.0:
             return replace(self.policy.decide(snapshot), review_at=review)
         holds = columns.held > 0
-        codes = np.where(holds, np.uint8(ReasonCode.LEASED), np.uint8(ReasonCode.ALLOTTED_LATER))
-        numbers = {ReasonCode.LEASED: (end,), ReasonCode.ALLOTTED_LATER: (end,)}
+        codes = np.where(holds, LEASED.code, ALLOTTED_LATER.code)
+        numbers = {LEASED: (end,), ALLOTTED_LATER: (end,)}
         verdicts = explained(snapshot, np.where(holds, columns.gpus, 0).astype(np.int32), codes, numbers)
         return Decision(verdicts, review, snapshot.carry)
 
