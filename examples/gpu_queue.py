@@ -20,8 +20,9 @@ from gpu_models import KINDS, device, endless, settle, step, workload
 from shoal.agent.devices import find, reported
 from shoal.core.topology import parse_cluster
 from shoal.live.home import JOURNAL, Settings
+from shoal.provider.local import LocalNodes
 from shoal.scenario.scenario import Scenario
-from shoal.serve.service import Address, LocalNodes, run_service
+from shoal.serve.service import Address, run_service
 from shoal.wire.client import Client
 from shoal.wire.messages import AcctRow, JobRow, Submission, SubmissionBatch, Submitted
 
@@ -108,27 +109,29 @@ def _submission(name: str, facts: dict[str, float], work_s: float, folder: Path,
 
 def _run(settings: Settings, jobs: list[Submission], round_s: float, patience: float) -> tuple[list[AcctRow], bool]:
     with run_service(settings, Address()) as made:
-        local = LocalNodes.of(made, settings, None)
+        local = LocalNodes.of(
+            made.listening.url, made.agent_token, settings.scenario.cluster.nodes, settings.home, roots=settings.roots
+        )
         client = Client(made.listening.url, made.admin_token)
         try:
             begin = time.monotonic()
-            local.tend()
-            while made.plane.cluster().up_gpus < 1:
+            local.ensure_running()
+            while made.control_plane.cluster().up_gpus < 1:
                 if time.monotonic() - begin > 60:
                     raise RuntimeError("the node did not come up")
-                local.tend()
+                local.ensure_running()
                 time.sleep(0.05)
             # Rounds are counted from when the control plane began: jobs that came long before the next would have the
             # GPU for what is left of this one and the whole of it.
-            clock = made.plane.machines.clock
+            clock = made.control_plane.machines.clock
             while clock.now() % round_s < round_s - _EARLY_SECONDS:
-                local.tend()
+                local.ensure_running()
                 time.sleep(0.02)
             client.post("/v1/jobs/batch", SubmissionBatch(jobs), Submitted)
             return _watch(client, local, patience)
         finally:
             client.close()
-            local.end(_patiently)
+            local.stop(_patiently)
 
 
 def _patiently() -> bool:
@@ -139,7 +142,7 @@ def _patiently() -> bool:
 def _watch(client: Client, local: LocalNodes, patience: float) -> tuple[list[AcctRow], bool]:
     begin, shown = time.monotonic(), ""
     while True:
-        local.tend()
+        local.ensure_running()
         rows = client.get("/v1/jobs?all=true", list[JobRow])
         now = time.monotonic() - begin
         states = ", ".join(f"{row.name} {row.state}" for row in rows)

@@ -9,8 +9,9 @@ import pytest
 
 from shoal.core.topology import parse_cluster
 from shoal.live.home import JOURNAL, Settings
+from shoal.provider.local import LocalNodes
 from shoal.scenario.scenario import Scenario, replay_file
-from shoal.serve.service import Address, LocalNodes, run_service
+from shoal.serve.service import Address, run_service
 from shoal.wire.messages import Submission
 
 STAYS = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); time.sleep(600)"
@@ -32,8 +33,17 @@ def soon(happens: Callable[[], bool]) -> None:
 def test_elastic_jobs_are_resized_when_others_come_and_go(tmp_path: Path, policy: str) -> None:
     settings = Settings(tmp_path / "home", Scenario(parse_cluster("gpu:2x2"), policy))
     with run_service(settings, Address()) as made:
-        plane, local = made.plane, LocalNodes.of(made, settings, None)
-        local.tend()
+        plane, local = (
+            made.control_plane,
+            LocalNodes.of(
+                made.listening.url,
+                made.agent_token,
+                settings.scenario.cluster.nodes,
+                settings.home,
+                roots=settings.roots,
+            ),
+        )
+        local.ensure_running()
 
         def holds(job: str) -> tuple[str, int]:
             row = plane.job(job, None).job
@@ -52,6 +62,6 @@ def test_elastic_jobs_are_resized_when_others_come_and_go(tmp_path: Path, policy
             assert plane.job(first, None).crashes == 0
             assert plane.job(first, None).incarnation >= 3
         finally:
-            local.end(lambda: bool(time.sleep(0.05)))  # type: ignore[func-returns-value]
+            local.stop(lambda: bool(time.sleep(0.05)))  # type: ignore[func-returns-value]
     derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
     assert derived.decisions > 0

@@ -14,8 +14,9 @@ from shoal.agent.keeper import environment, everyone
 from shoal.core.topology import parse_cluster
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL, Settings
+from shoal.provider.local import LocalNodes
 from shoal.scenario.scenario import Scenario, replay_file
-from shoal.serve.service import Address, LocalNodes, run_service
+from shoal.serve.service import Address, run_service
 from shoal.wire.messages import Submission
 
 pytest.importorskip("torch")
@@ -48,13 +49,15 @@ def soon(happens: Callable[[], bool]) -> None:
 def cluster(home: Path) -> Iterator[ControlPlane]:
     settings = Settings(home, Scenario(parse_cluster("gpu:2x2"), "afs-p"))
     with run_service(settings, Address()) as made:
-        local = LocalNodes.of(made, settings, None)
-        local.tend()
+        local = LocalNodes.of(
+            made.listening.url, made.agent_token, settings.scenario.cluster.nodes, settings.home, roots=settings.roots
+        )
+        local.ensure_running()
         try:
-            soon(lambda: made.plane.cluster().up_gpus == 4)
-            yield made.plane
+            soon(lambda: made.control_plane.cluster().up_gpus == 4)
+            yield made.control_plane
         finally:
-            local.end(lambda: bool(time.sleep(0.05)))  # type: ignore[func-returns-value]
+            local.stop(lambda: bool(time.sleep(0.05)))  # type: ignore[func-returns-value]
 
 
 def workers(job: str) -> dict[int, int]:

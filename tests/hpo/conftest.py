@@ -9,8 +9,9 @@ import pytest
 
 from shoal.core.topology import parse_cluster
 from shoal.live.home import Settings
+from shoal.provider.local import LocalNodes
 from shoal.scenario.scenario import Scenario
-from shoal.serve.service import Address, LocalNodes, run_service
+from shoal.serve.service import Address, run_service
 from shoal.wire.client import Client
 
 TRAIN = """
@@ -37,16 +38,18 @@ def _cluster(folder: Path, policy: str) -> Iterator[Client]:
     settings = Settings(folder / "home", Scenario(parse_cluster("gpu:2x2"), policy), roots=(str(folder),))
     settings.home.mkdir()
     with run_service(settings, Address()) as made:
-        local = LocalNodes.of(made, settings, None)
+        local = LocalNodes.of(
+            made.listening.url, made.agent_token, settings.scenario.cluster.nodes, settings.home, roots=settings.roots
+        )
         client = Client(made.listening.url, made.admin_token)
         try:
-            local.tend()
-            while made.plane.cluster().up_gpus < 4:
+            local.ensure_running()
+            while made.control_plane.cluster().up_gpus < 4:
                 time.sleep(0.05)
             yield client
         finally:
             client.close()
-            local.end(_patiently)
+            local.stop(_patiently)
 
 
 @pytest.fixture

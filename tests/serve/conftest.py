@@ -1,4 +1,4 @@
-"""A cluster that is only pretended, and the application in front of it, called without a socket or with one."""
+"""A fake control plane and the application in front of it, called without a socket or with one."""
 
 import asyncio
 import shutil
@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import pytest
 from starlette.applications import Starlette
 
 from shoal.core.errors import InputError
+from shoal.live.control_plane import ControlPlaneFigures
 from shoal.serve import Listening, ServerLimits, Tokens, make_app, serve
 from shoal.serve.limits import Rate
-from shoal.serve.route import Question
+from shoal.serve.route import AnswerWhatIf
 from shoal.wire.messages import (
     PROTOCOL,
     AcctRow,
@@ -43,7 +44,7 @@ from shoal.wire.messages import (
 
 
 class UnknownJob(LookupError):
-    """What the pretended cluster says, with a text that must not get out."""
+    """Raised by the fake control plane, with a text that must not reach the caller."""
 
 
 def done(value: Any) -> "Future[Any]":
@@ -52,33 +53,31 @@ def done(value: Any) -> "Future[Any]":
     return future
 
 
-@dataclass
-class Figures:
-    states: dict[str, int] = field(default_factory=lambda: {"running": 2, "pending": 1})
-    gpus_up: dict[str, int] = field(default_factory=lambda: {"v100": 6, "k80": 2})
-    gpus_used: dict[str, int] = field(default_factory=lambda: {"v100": 4, "k80": 0})
-    nodes_up: int = 2
-    nodes_down: int = 1
-    decisions: int = 7
-    decision_seconds: list[float] = field(default_factory=lambda: [0.001, 0.002])
-    commit_seconds: list[float] = field(default_factory=lambda: [0.004])
-    tenants: list[TenantRow] = field(
-        default_factory=lambda: [
-            TenantRow(tenant="ana", live=1, held=3, gpu_seconds=30.0, part_now=0.75, part_ever=0.6),
-            TenantRow(tenant="bo", live=1, held=1, gpu_seconds=20.0, part_now=0.25, part_ever=0.4),
-            TenantRow(tenant="gone", live=0, held=0, gpu_seconds=0.0, part_now=0.0, part_ever=0.0),
-        ]
-    )
-    lost_gpu_seconds: float = 1.5
-    restarts: int = 3
-    crashes: int = 1
-    completed: int = 4
-    submitted: int = 9
-    review_in: float = float("inf")
+FIGURES = ControlPlaneFigures(
+    states={"running": 2, "pending": 1},
+    gpus_up={"v100": 6, "k80": 2},
+    gpus_used={"v100": 4, "k80": 0},
+    nodes_up=2,
+    nodes_down=1,
+    decisions=7,
+    decision_seconds=[0.001, 0.002],
+    commit_seconds=[0.004],
+    tenants=[
+        TenantRow(tenant="ana", live=1, held=3, gpu_seconds=30.0, part_now=0.75, part_ever=0.6),
+        TenantRow(tenant="bo", live=1, held=1, gpu_seconds=20.0, part_now=0.25, part_ever=0.4),
+        TenantRow(tenant="gone", live=0, held=0, gpu_seconds=0.0, part_now=0.0, part_ever=0.0),
+    ],
+    lost_gpu_seconds=1.5,
+    restarts=3,
+    crashes=1,
+    completed=4,
+    submitted=9,
+    review_in=float("inf"),
+)
 
 
-class FakeDesk:
-    """Keeps jobs in a dictionary; ``stuck`` makes its promises never come true."""
+class FakeControlPlane:
+    """Keeps jobs in a dictionary; with ``stuck`` its futures never resolve."""
 
     def __init__(self) -> None:
         self.failed: str | None = None
@@ -161,7 +160,7 @@ class FakeDesk:
         return [NodeRow(name="n0", kind="v100", gpus=4, rack="", up=True, used=1, jobs=[], heard=None)]
 
     def share(self, tenant: str | None) -> list[TenantRow]:
-        return [row for row in Figures().tenants if tenant in (None, row.tenant)]
+        return [row for row in FIGURES.tenants if tenant in (None, row.tenant)]
 
     def acct(self, tenant: str | None) -> list[AcctRow]:
         return []
@@ -195,8 +194,8 @@ class FakeDesk:
             LogPart(self._seen(job, tenant), incarnation or 1, rank, offset, 14, text, True, offset + len(text))
         )
 
-    def figures(self) -> Figures:
-        return Figures()
+    def figures(self) -> ControlPlaneFigures:
+        return FIGURES
 
 
 def answer(question: WhatIf, tenant: str | None) -> dict[str, Any]:
@@ -206,10 +205,10 @@ def answer(question: WhatIf, tenant: str | None) -> dict[str, Any]:
 
 
 @dataclass
-class House:
-    """Everything a test needs: the pretended cluster, the application, and a secret for each kind of caller."""
+class Harness:
+    """A fake control plane, the application, and a secret for each kind of caller."""
 
-    desk: FakeDesk
+    control_plane: FakeControlPlane
     tokens: Tokens
     app: Starlette
     secrets: dict[str, str]
@@ -232,7 +231,7 @@ class House:
         return {**more, "headers": {**own, **more.get("headers", {})}}
 
 
-NewHouse = Callable[..., House]
+NewHarness = Callable[..., Harness]
 
 
 @dataclass(frozen=True)
@@ -260,49 +259,49 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 
 @contextmanager
-def houses(keys: Keys, folder: Path) -> Iterator[NewHouse]:
+def harnesses(keys: Keys, folder: Path) -> Iterator[NewHarness]:
     with ExitStack() as opened:
 
-        def build(limits: ServerLimits | None = None, what_if: Question = answer) -> House:
+        def build(limits: ServerLimits | None = None, what_if: AnswerWhatIf = answer) -> Harness:
             copy = shutil.copy(keys.path, tempfile.mkdtemp(dir=folder))
             tokens = opened.enter_context(closing(Tokens.open(Path(copy))))
-            desk = FakeDesk()
-            app = make_app(desk, tokens, what_if=what_if, version="1.2", limits=limits)
-            return House(desk, tokens, app, dict(keys.secrets))
+            control_plane = FakeControlPlane()
+            app = make_app(control_plane, tokens, what_if=what_if, version="1.2", limits=limits)
+            return Harness(control_plane, tokens, app, dict(keys.secrets))
 
         yield build
 
 
 @pytest.fixture
-def new_house(keys: Keys, tmp_path: Path) -> Iterator[NewHouse]:
-    with houses(keys, tmp_path) as build:
+def new_harness(keys: Keys, tmp_path: Path) -> Iterator[NewHarness]:
+    with harnesses(keys, tmp_path) as build:
         yield build
 
 
 @pytest.fixture(scope="module")
-def crowd(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """A house where nobody waits or listens and nobody comes too often: made-up callers would ask for a minute each."""
-    with houses(keys, tmp_path_factory.mktemp("crowd")) as build:
+def crowd(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """No waiting, no listeners and no rate limit: generated requests would otherwise wait for a minute each."""
+    with harnesses(keys, tmp_path_factory.mktemp("crowd")) as build:
         yield build(ServerLimits(known=Rate(1e9, 1e9), unknown=Rate(1e9, 1e9), longest_wait=0.0, listeners=0))
 
 
 @pytest.fixture
-def house(new_house: NewHouse) -> House:
-    return new_house()
+def harness(new_harness: NewHarness) -> Harness:
+    return new_harness()
 
 
 Serving = Callable[..., Listening]
 
 
 @pytest.fixture
-def serving(house: House) -> Iterator[Serving]:
-    """Runs the house's application, or the one given, on a real socket, in a thread, until the test is over."""
+def serving(harness: Harness) -> Iterator[Serving]:
+    """Runs the harness's application, or the one given, on a real socket, in a thread, until the test is over."""
     running: list[tuple[Listening, threading.Thread]] = []
 
     def start(app: Starlette | None = None, **more: Any) -> Listening:
         ready: Future[Listening] = Future()
         wanted = {"listening": ready.set_result, **more}
-        thread = threading.Thread(target=serve, args=(app or house.app,), kwargs=wanted)
+        thread = threading.Thread(target=serve, args=(app or harness.app,), kwargs=wanted)
         thread.start()
         running.append((ready.result(10), thread))
         return running[-1][0]

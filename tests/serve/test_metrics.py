@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
-    from tests.serve.conftest import House
+    from tests.serve.conftest import Harness
 
 
-def scrape(house: "House") -> dict[str, float]:
+def scrape(harness: "Harness") -> dict[str, float]:
     """Every sample by its name and labels."""
-    families = text_string_to_metric_families(house.call("GET", "/v1/metrics").text)
+    families = text_string_to_metric_families(harness.call("GET", "/v1/metrics").text)
     samples = (sample for family in families for sample in family.samples)
     return {
         sample.name + "".join(f",{v}" for _, v in sorted(sample.labels.items())): sample.value for sample in samples
     }
 
 
-def test_the_figures_are_told_as_they_are(house: "House") -> None:
-    told = scrape(house)
+def test_the_figures_are_told_as_they_are(harness: "Harness") -> None:
+    told = scrape(harness)
     expected = {
         "shoal_jobs,running": 2,
         "shoal_jobs,pending": 1,
@@ -44,17 +44,17 @@ def test_the_figures_are_told_as_they_are(house: "House") -> None:
     assert {name: told.get(name) for name in expected} == expected
 
 
-def test_times_add_up_from_scrape_to_scrape(house: "House") -> None:
-    first, second = scrape(house), scrape(house)
+def test_times_add_up_from_scrape_to_scrape(harness: "Harness") -> None:
+    first, second = scrape(harness), scrape(harness)
     assert (first["shoal_decision_seconds_count"], second["shoal_decision_seconds_count"]) == (2, 4)
     assert second["shoal_decision_seconds_sum"] == 2 * first["shoal_decision_seconds_sum"]
 
 
-def test_requests_are_counted_by_route_and_never_by_what_callers_make_up(house: "House") -> None:
+def test_requests_are_counted_by_route_and_never_by_what_callers_make_up(harness: "Harness") -> None:
     for path in ("/v1/jobs/hers-aaaa", "/v1/jobs/none-aaaa", "/made/up"):
-        house.call("GET", path, "ana")
-    house.call("BREW", "/v1/jobs", "ana")
-    told = {name: value for name, value in scrape(house).items() if name.startswith("shoal_http_requests_total")}
+        harness.call("GET", path, "ana")
+    harness.call("BREW", "/v1/jobs", "ana")
+    told = {name: value for name, value in scrape(harness).items() if name.startswith("shoal_http_requests_total")}
     assert told == {
         "shoal_http_requests_total,GET,/v1/jobs/{job},200": 1,
         "shoal_http_requests_total,GET,/v1/jobs/{job},404": 1,

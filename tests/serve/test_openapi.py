@@ -14,10 +14,10 @@ from schemathesis.specs.openapi.schemas import OpenApiSchema
 
 from shoal.serve.route import Route
 from shoal.serve.routes import ROUTES
-from shoal.wire.messages import Role
+from shoal.wire.fields import Role
 
 if TYPE_CHECKING:
-    from tests.serve.conftest import House
+    from tests.serve.conftest import Harness
 
 WHO = ("admin", "ana", "agent-n0")
 ROLES: dict[str, Role] = {"admin": "admin", "ana": "user", "agent-n0": "agent"}
@@ -27,7 +27,7 @@ RULES = positive_data_acceptance
 
 
 @pytest.fixture(scope="module")
-def described(crowd: "House") -> OpenApiSchema:
+def described(crowd: "Harness") -> OpenApiSchema:
     headers = {"Authorization": f"Bearer {crowd.secrets['ana']}"}
     return schemathesis.openapi.from_asgi("/v1/openapi.json", crowd.app, headers=headers)
 
@@ -42,7 +42,7 @@ def call_by_name(case: "schemathesis.Case[Any]") -> None:
         case.body["node"] = "n0"
 
 
-def try_out(crowd: "House", schema: OpenApiSchema, route: Route, mode: GenerationMode, data: st.DataObject) -> None:
+def try_out(crowd: "Harness", schema: OpenApiSchema, route: Route, mode: GenerationMode, data: st.DataObject) -> None:
     """One made-up request, of somebody who may make it more often than not."""
     who = data.draw(st.sampled_from([who for who in WHO if ROLES[who] in route.roles] + list(WHO)))
     case = data.draw(schema[route.path][route.method].as_strategy(generation_mode=mode))
@@ -58,7 +58,7 @@ some = settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @some
 @given(data=st.data())
 def test_requests_that_follow_the_description_get_what_it_says(
-    crowd: "House", described: OpenApiSchema, route: Route, data: st.DataObject
+    crowd: "Harness", described: OpenApiSchema, route: Route, data: st.DataObject
 ) -> None:
     try_out(crowd, described, route, GenerationMode.POSITIVE, data)
 
@@ -71,13 +71,13 @@ def test_requests_that_follow_the_description_get_what_it_says(
 @some
 @given(data=st.data())
 def test_requests_that_break_the_description_are_refused_as_it_says(
-    crowd: "House", described: OpenApiSchema, route: Route, data: st.DataObject
+    crowd: "Harness", described: OpenApiSchema, route: Route, data: st.DataObject
 ) -> None:
     try_out(crowd, described, route, GenerationMode.NEGATIVE, data)
 
 
-def test_the_description_is_openapi_and_says_who_may_call_and_every_answer(house: "House") -> None:
-    document: dict[str, Any] = house.call("GET", "/v1/openapi.json", "bo").json()
+def test_the_description_is_openapi_and_says_who_may_call_and_every_answer(harness: "Harness") -> None:
+    document: dict[str, Any] = harness.call("GET", "/v1/openapi.json", "bo").json()
     schemathesis.openapi.from_dict(document).validate()
     assert document["info"]["version"] == "1.2"
     assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}

@@ -8,7 +8,7 @@ import pytest
 from shoal.serve.routes import ROUTES
 
 if TYPE_CHECKING:
-    from tests.serve.conftest import House
+    from tests.serve.conftest import Harness
 
 HELLO = {"protocol": 1, "node": "n0", "boot": "b", "kind": "v100", "gpus": 4, "address": "127.0.0.1"}
 REPORT = {"protocol": 1, "node": "n0", "boot": "b", "known": 0, "runs": []}
@@ -46,11 +46,11 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
 
 @pytest.mark.parametrize(("method", "path", "body", "statuses"), TABLE, ids=[f"{row[0]} {row[1]}" for row in TABLE])
 def test_each_route_answers_each_caller_as_the_table_says(
-    house: "House", method: str, path: str, body: Any, statuses: tuple[int, ...]
+    harness: "Harness", method: str, path: str, body: Any, statuses: tuple[int, ...]
 ) -> None:
     order = [2, 3, 0, 4, 5, 1]  # the admin last: it revokes the token and makes the one that the others ask about
     for caller in order:
-        response = house.call(method, path, CALLERS[caller], **({"json": body} if body is not None else {}))
+        response = harness.call(method, path, CALLERS[caller], **({"json": body} if body is not None else {}))
         assert response.status_code == statuses[caller], (CALLERS[caller], response.text)
         if response.status_code >= 400:
             assert response.json()["error"]
@@ -65,9 +65,9 @@ def test_the_table_leaves_no_route_out() -> None:
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Bearer nonsense", "Basic YTpi", "Bearer \xff\xfe"])
-def test_what_is_not_a_token_is_refused_with_a_challenge(house: "House", header: str) -> None:
+def test_what_is_not_a_token_is_refused_with_a_challenge(harness: "Harness", header: str) -> None:
     headers = {"Authorization": header.encode("latin-1")}
-    response = house.call("GET", "/v1/jobs", None, headers=headers)
+    response = harness.call("GET", "/v1/jobs", None, headers=headers)
     assert response.status_code == 401
     assert response.headers["WWW-Authenticate"] == "Bearer"
 
@@ -77,10 +77,10 @@ def test_what_is_not_a_token_is_refused_with_a_challenge(house: "House", header:
     [("GET", "", None), ("GET", "/log?rank=3", None), ("DELETE", "", None), ("PATCH", "", {"gpus": 2})],
 )
 def test_another_tenants_job_answers_byte_for_byte_like_none(
-    house: "House", method: str, suffix: str, body: Any
+    harness: "Harness", method: str, suffix: str, body: Any
 ) -> None:
-    hers = house.call(method, f"/v1/jobs/hers-aaaa{suffix}", "bo", json=body)
-    none = house.call(method, f"/v1/jobs/none-aaaa{suffix}", "bo", json=body)
+    hers = harness.call(method, f"/v1/jobs/hers-aaaa{suffix}", "bo", json=body)
+    none = harness.call(method, f"/v1/jobs/none-aaaa{suffix}", "bo", json=body)
     assert hers.status_code == none.status_code == 404
     assert hers.content.replace(b"hers-aaaa", b"none-aaaa") == none.content
     assert dict(hers.headers) == dict(none.headers)
@@ -88,9 +88,9 @@ def test_another_tenants_job_answers_byte_for_byte_like_none(
     assert b"ana" not in hers.content
 
 
-def test_a_user_is_listed_only_its_tenants_jobs(house: "House") -> None:
-    assert [row["id"] for row in house.call("GET", "/v1/jobs?all=true", "bo").json()] == ["his-bbbb"]
-    assert [row["id"] for row in house.call("GET", "/v1/jobs").json()] == ["hers-aaaa", "his-bbbb"]
+def test_a_user_is_listed_only_its_tenants_jobs(harness: "Harness") -> None:
+    assert [row["id"] for row in harness.call("GET", "/v1/jobs?all=true", "bo").json()] == ["his-bbbb"]
+    assert [row["id"] for row in harness.call("GET", "/v1/jobs").json()] == ["hers-aaaa", "his-bbbb"]
 
 
 @pytest.mark.parametrize(
@@ -101,19 +101,19 @@ def test_a_user_is_listed_only_its_tenants_jobs(house: "House") -> None:
         ("/v1/whatif", {"job": {**JOB, "tenant": "bo"}}, "job.tenant"),
     ],
 )
-def test_a_user_cannot_submit_for_another_tenant(house: "House", path: str, body: Any, field: str) -> None:
-    before = dict(house.desk.owners)
-    response = house.call("POST", path, "ana", json=body)
+def test_a_user_cannot_submit_for_another_tenant(harness: "Harness", path: str, body: Any, field: str) -> None:
+    before = dict(harness.control_plane.owners)
+    response = harness.call("POST", path, "ana", json=body)
     assert response.status_code == 422
     assert (response.json()["field"], response.json()["value"]) == (field, "bo")
-    assert house.desk.owners == before
+    assert harness.control_plane.owners == before
 
 
-def test_a_submission_belongs_to_the_tenant_of_its_token_or_the_one_an_admin_names(house: "House") -> None:
+def test_a_submission_belongs_to_the_tenant_of_its_token_or_the_one_an_admin_names(harness: "Harness") -> None:
     for who, body in [("ana", JOB), ("ana", {**JOB, "tenant": "ana"}), ("admin", {**JOB, "tenant": "bo"})]:
-        house.call("POST", "/v1/jobs", who, json=body)
-    house.call("POST", "/v1/jobs", "admin", json=JOB)
-    assert list(house.desk.owners.values())[2:] == ["ana", "ana", "bo", "default"]
+        harness.call("POST", "/v1/jobs", who, json=body)
+    harness.call("POST", "/v1/jobs", "admin", json=JOB)
+    assert list(harness.control_plane.owners.values())[2:] == ["ana", "ana", "bo", "default"]
 
 
 @pytest.mark.parametrize(("address", "forwarded", "status"), [
@@ -123,36 +123,36 @@ def test_a_submission_belongs_to_the_tenant_of_its_token_or_the_one_an_admin_nam
     ("127.0.0.1", {"X-Forwarded-For": "192.0.2.7"}, 401),
 ])  # fmt: skip
 def test_metrics_need_no_token_on_the_same_machine_unless_a_proxy_asks(
-    house: "House", address: str, forwarded: dict[str, str], status: int
+    harness: "Harness", address: str, forwarded: dict[str, str], status: int
 ) -> None:
     import asyncio
 
     async def ask() -> int:
-        async with house.client(address) as client:
+        async with harness.client(address) as client:
             return (await client.get("/v1/metrics", headers=forwarded)).status_code
 
     assert asyncio.run(ask()) == status
 
 
-def test_a_revoked_token_is_refused_at_once_and_the_last_admin_cannot_be_revoked(house: "House") -> None:
-    assert house.call("GET", "/v1/jobs", "bo").status_code == 200
-    assert house.call("DELETE", "/v1/tokens/bo").status_code == 204
-    assert house.call("GET", "/v1/jobs", "bo").status_code == 401
-    assert house.call("DELETE", "/v1/tokens/bo").status_code == 404
-    last = house.call("DELETE", "/v1/tokens/admin")
+def test_a_revoked_token_is_refused_at_once_and_the_last_admin_cannot_be_revoked(harness: "Harness") -> None:
+    assert harness.call("GET", "/v1/jobs", "bo").status_code == 200
+    assert harness.call("DELETE", "/v1/tokens/bo").status_code == 204
+    assert harness.call("GET", "/v1/jobs", "bo").status_code == 401
+    assert harness.call("DELETE", "/v1/tokens/bo").status_code == 404
+    last = harness.call("DELETE", "/v1/tokens/admin")
     assert last.status_code == 409
     assert "only admin" in last.json()["hint"]
 
 
-def test_a_made_token_works_its_secret_is_told_once_and_its_name_is_taken(house: "House") -> None:
+def test_a_made_token_works_its_secret_is_told_once_and_its_name_is_taken(harness: "Harness") -> None:
     body = {"name": "cy", "role": "user", "tenant": "cy"}
-    made = house.call("POST", "/v1/tokens", json=body).json()
-    house.secrets["cy"] = made["secret"]
-    assert house.call("GET", "/v1/jobs", "cy").json() == []
-    listed = house.call("GET", "/v1/tokens")
+    made = harness.call("POST", "/v1/tokens", json=body).json()
+    harness.secrets["cy"] = made["secret"]
+    assert harness.call("GET", "/v1/jobs", "cy").json() == []
+    listed = harness.call("GET", "/v1/tokens")
     assert made["secret"] not in listed.text
     assert {row["name"]: row["secret"] for row in listed.json()}["cy"] is None
-    again = house.call("POST", "/v1/tokens", json=body)
+    again = harness.call("POST", "/v1/tokens", json=body)
     assert (again.status_code, again.json()["field"]) == (409, "name")
 
 
@@ -167,6 +167,8 @@ def test_a_made_token_works_its_secret_is_told_once_and_its_name_is_taken(house:
         ({"name": "x", "role": "root"}, "role"),
     ],
 )
-def test_a_token_that_fits_no_role_is_refused(house: "House", body: dict[str, str], field: str) -> None:
-    response = house.call("POST", "/v1/tokens", content=json.dumps(body), headers={"Content-Type": "application/json"})
+def test_a_token_that_fits_no_role_is_refused(harness: "Harness", body: dict[str, str], field: str) -> None:
+    response = harness.call(
+        "POST", "/v1/tokens", content=json.dumps(body), headers={"Content-Type": "application/json"}
+    )
     assert (response.status_code, response.json()["field"]) == (422, field)

@@ -18,7 +18,7 @@ from shoal.core.errors import InputError
 from shoal.serve import Listening, serve
 
 if TYPE_CHECKING:
-    from tests.serve.conftest import House, Serving
+    from tests.serve.conftest import Harness, Serving
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_it_speaks_tls_with_the_certificate_it_was_given(
 
 
 def test_a_certificate_or_key_that_cannot_serve_is_named(
-    house: "House", certificate: tuple[str, str], tmp_path: Path
+    harness: "Harness", certificate: tuple[str, str], tmp_path: Path
 ) -> None:
     cert, key = certificate
     junk = tmp_path / "junk.pem"
@@ -75,15 +75,15 @@ def test_a_certificate_or_key_that_cannot_serve_is_named(
     ]
     for given, field, value in cases:
         with pytest.raises(InputError) as refused:
-            serve(house.app, **given)
+            serve(harness.app, **given)
         assert (refused.value.field, refused.value.value) == (field, value)
 
 
-def test_a_port_that_is_taken_and_a_host_that_is_not_ours_are_bad_input(house: "House") -> None:
+def test_a_port_that_is_taken_and_a_host_that_is_not_ours_are_bad_input(harness: "Harness") -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="port"):
-        serve(house.app, port=taken.getsockname()[1])
+        serve(harness.app, port=taken.getsockname()[1])
     with pytest.raises(InputError, match="host"):
-        serve(house.app, host="no.such.host.invalid")
+        serve(harness.app, host="no.such.host.invalid")
 
 
 def test_binding_elsewhere_without_tls_is_warned_of_and_loopback_is_not(
@@ -97,7 +97,7 @@ def test_binding_elsewhere_without_tls_is_warned_of_and_loopback_is_not(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_server_and_leaves_the_rest_to_the_caller(house: "House", number: int) -> None:
+def test_a_signal_stops_the_server_and_leaves_the_rest_to_the_caller(harness: "Harness", number: int) -> None:
     seen: list[int] = []
 
     def listening(server: Listening) -> None:
@@ -108,14 +108,14 @@ def test_a_signal_stops_the_server_and_leaves_the_rest_to_the_caller(house: "Hou
         threading.Thread(target=ask).start()
 
     before = signal.getsignal(number)
-    serve(house.app, listening=listening)
+    serve(harness.app, listening=listening)
     assert seen == [200]
     assert signal.getsignal(number) is before
 
 
-def test_an_oversized_upload_over_a_socket_gets_its_answer(house: "House", serving: "Serving") -> None:
+def test_an_oversized_upload_over_a_socket_gets_its_answer(harness: "Harness", serving: "Serving") -> None:
     server = serving()
-    headers = {"Authorization": f"Bearer {house.secrets['ana']}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {harness.secrets['ana']}", "Content-Type": "application/json"}
     answers = [
         httpx.post(f"{server.url}/v1/jobs", content=content, headers=headers)
         for content in (b" " * (3 << 20), iter([b" " * (1 << 20)] * 3))

@@ -16,36 +16,36 @@ from shoal.serve.notifier import Notifier
 from shoal.wire.messages import LogRead, WhatIf
 
 if TYPE_CHECKING:
-    from tests.serve.conftest import House, NewHouse, Serving
+    from tests.serve.conftest import Harness, NewHarness, Serving
 
 
 def report(node: str = "n0", known: int = 1, wait: float = 60.0, boot: str = "b") -> dict[str, Any]:
     return {"protocol": 1, "node": node, "boot": boot, "known": known, "runs": [], "wait": wait}
 
 
-def test_an_agent_that_waits_is_answered_when_its_own_orders_change(house: "House") -> None:
+def test_an_agent_that_waits_is_answered_when_its_own_orders_change(harness: "Harness") -> None:
     async def scene() -> tuple[list[str], dict[str, Any]]:
         order: list[str] = []
 
         async def poll(node: str) -> dict[str, Any]:
-            async with house.client() as client:
+            async with harness.client() as client:
                 response = await client.post(
-                    "/v1/agent/sync", timeout=60, **house.authorized("agent", {"json": report(node)})
+                    "/v1/agent/sync", timeout=60, **harness.authorized("agent", {"json": report(node)})
                 )
                 order.append(node)
                 answer: dict[str, Any] = response.json()
                 return answer
 
         polls = [asyncio.create_task(poll(node)) for node in ("n0", "n1")]
-        while len(house.desk.reports) < 2:
+        while len(harness.control_plane.reports) < 2:
             await asyncio.sleep(0.001)
         threads = threading.active_count()
-        house.desk.change()  # a change that concerns neither
+        harness.control_plane.change()  # a change that concerns neither
         await asyncio.sleep(0.05)
         assert order == []
         assert threading.active_count() == threads
         for node in ("n1", "n0"):
-            threading.Thread(target=house.desk.change, args=(node,)).start()
+            threading.Thread(target=harness.control_plane.change, args=(node,)).start()
             while node not in order:
                 await asyncio.sleep(0.001)
         return order, await polls[0]
@@ -55,55 +55,55 @@ def test_an_agent_that_waits_is_answered_when_its_own_orders_change(house: "Hous
     assert orders["generation"] == 2
 
 
-def test_an_agent_is_answered_at_once_for_news_for_a_log_and_when_it_will_not_wait(house: "House") -> None:
+def test_an_agent_is_answered_at_once_for_news_for_a_log_and_when_it_will_not_wait(harness: "Harness") -> None:
     for body in (report(known=0), report(wait=0)):
-        assert house.call("POST", "/v1/agent/sync", "agent", json=body).json()["generation"] == 1
-    house.desk.reads = [LogRead(1, "hers-aaaa", 1, 0, 0, 10)]
-    assert house.call("POST", "/v1/agent/sync", "agent", json=report()).json()["reads"][0]["read"] == 1
-    house.desk.reads = []
-    assert house.call("POST", "/v1/agent/sync", "agent", json=report(wait=0.01)).json()["generation"] == 1
+        assert harness.call("POST", "/v1/agent/sync", "agent", json=body).json()["generation"] == 1
+    harness.control_plane.reads = [LogRead(1, "hers-aaaa", 1, 0, 0, 10)]
+    assert harness.call("POST", "/v1/agent/sync", "agent", json=report()).json()["reads"][0]["read"] == 1
+    harness.control_plane.reads = []
+    assert harness.call("POST", "/v1/agent/sync", "agent", json=report(wait=0.01)).json()["generation"] == 1
 
 
-def test_a_report_that_waited_is_not_repeated_over_a_newer_one(house: "House") -> None:
+def test_a_report_that_waited_is_not_repeated_over_a_newer_one(harness: "Harness") -> None:
     """The agent's other thread has said more meanwhile: what it said first must not be the last word."""
     newer = {**report(wait=0), "runs": [{"job": 3, "incarnation": 1, "phase": "running"}]}
 
     async def scene() -> None:
-        async with house.client() as client:
+        async with harness.client() as client:
             first = asyncio.create_task(
-                client.post("/v1/agent/sync", timeout=60, **house.authorized("agent", {"json": report()}))
+                client.post("/v1/agent/sync", timeout=60, **harness.authorized("agent", {"json": report()}))
             )
-            while not house.desk.reports:
+            while not harness.control_plane.reports:
                 await asyncio.sleep(0.001)
-            await client.post("/v1/agent/sync", **house.authorized("agent", {"json": newer}))
-            house.desk.change("n0")
+            await client.post("/v1/agent/sync", **harness.authorized("agent", {"json": newer}))
+            harness.control_plane.change("n0")
             assert (await first).json()["generation"] == 2
 
     asyncio.run(scene())
-    assert [len(heard.runs) for heard in house.desk.reports] == [0, 1, 1]
+    assert [len(heard.runs) for heard in harness.control_plane.reports] == [0, 1, 1]
 
 
-def test_the_bell_hears_rings_in_a_burst_as_few_and_passes_errors_to_the_one_concerned() -> None:
+def test_notifications_in_a_burst_cause_few_checks_and_an_error_reaches_only_its_waiter() -> None:
     async def scene() -> tuple[int, bool, str]:
-        bell, looks = Notifier(), 0
+        notifier, looks = Notifier(), 0
 
         def counted() -> bool:
             nonlocal looks
             looks += 1
-            return bell.rings >= 1000
+            return notifier.version >= 1000
 
         def broken() -> bool:
-            if bell.rings:
+            if notifier.version:
                 raise LookupError("gone")
             return False
 
-        good = asyncio.create_task(bell.until(counted, 60))
-        bad = asyncio.create_task(bell.until(broken, 60))
+        good = asyncio.create_task(notifier.until(counted, 60))
+        bad = asyncio.create_task(notifier.until(broken, 60))
         await asyncio.sleep(0)
 
         def burst() -> None:
             for _ in range(250):
-                bell.ring()
+                notifier.notify()
 
         threads = [threading.Thread(target=burst) for _ in range(4)]
         for thread in threads:
@@ -134,31 +134,31 @@ def event(response: http.client.HTTPResponse) -> dict[str, Any]:
     return row
 
 
-def test_a_listener_hears_how_it_is_then_each_change_then_the_end(house: "House", serving: "Serving") -> None:
+def test_a_listener_hears_how_it_is_then_each_change_then_the_end(harness: "Harness", serving: "Serving") -> None:
     server = serving()
-    connection, response = listen(server.port, house.secrets["ana"])
+    connection, response = listen(server.port, harness.secrets["ana"])
     assert response.headers["Content-Type"].startswith("text/event-stream")
     assert event(response)["decisions"] == 2
     for _ in range(50):
-        house.desk.change("n0")
+        harness.control_plane.change("n0")
     assert event(response)["decisions"] == 52
     server.stop()
     assert response.read() == b""
     connection.close()
 
 
-def test_listeners_are_bounded_and_one_that_leaves_makes_room(new_house: "NewHouse", serving: "Serving") -> None:
-    house = new_house(ServerLimits(listeners=1))
-    port = serving(house.app).port
-    first, response = listen(port, house.secrets["ana"])
+def test_listeners_are_bounded_and_one_that_leaves_makes_room(new_harness: "NewHarness", serving: "Serving") -> None:
+    harness = new_harness(ServerLimits(listeners=1))
+    port = serving(harness.app).port
+    first, response = listen(port, harness.secrets["ana"])
     event(response)
-    second, refused = listen(port, house.secrets["bo"])
+    second, refused = listen(port, harness.secrets["bo"])
     assert (refused.status, refused.headers["Retry-After"]) == (429, "5")
     for connection in (response, first, second):
         connection.close()
     status = 429
     for _ in range(500):
-        third, answer = listen(port, house.secrets["bo"])
+        third, answer = listen(port, harness.secrets["bo"])
         status = answer.status
         answer.close()
         third.close()
@@ -168,25 +168,25 @@ def test_listeners_are_bounded_and_one_that_leaves_makes_room(new_house: "NewHou
     assert status == 200
 
 
-def test_shutting_down_answers_those_who_wait(house: "House", serving: "Serving") -> None:
+def test_shutting_down_answers_those_who_wait(harness: "Harness", serving: "Serving") -> None:
     server = serving()
 
     def poll() -> int:
-        headers = {"Authorization": f"Bearer {house.secrets['agent']}"}
+        headers = {"Authorization": f"Bearer {harness.secrets['agent']}"}
         answer = httpx.post(f"{server.url}/v1/agent/sync", json=report(), headers=headers, timeout=30)
         generation: int = answer.json()["generation"]
         return generation
 
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(poll)
-        while not house.desk.reports:
+        while not harness.control_plane.reports:
             time.sleep(0.001)
         server.stop()
         assert answer.result(30) == 1
 
 
 def test_a_question_is_answered_refused_when_wrong_and_put_off_while_others_are_thought_about(
-    new_house: "NewHouse",
+    new_harness: "NewHarness",
 ) -> None:
     go = threading.Event()
 
@@ -196,14 +196,14 @@ def test_a_question_is_answered_refused_when_wrong_and_put_off_while_others_are_
             raise InputError("add", question.add, "must be a cluster such as v100:1x8")
         return tenant
 
-    house = new_house(ServerLimits(questions=2), what_if=slow)
+    harness = new_harness(ServerLimits(questions=2), what_if=slow)
 
     async def scene() -> list[httpx.Response]:
-        async with house.client() as client:
+        async with harness.client() as client:
 
             def ask(who: str, **body: Any) -> asyncio.Task[httpx.Response]:
                 return asyncio.create_task(
-                    client.post("/v1/whatif", timeout=60, **house.authorized(who, {"json": body}))
+                    client.post("/v1/whatif", timeout=60, **harness.authorized(who, {"json": body}))
                 )
 
             first = [ask("ana"), ask("admin", add="nonsense")]
@@ -219,16 +219,16 @@ def test_a_question_is_answered_refused_when_wrong_and_put_off_while_others_are_
     assert (later.status_code, later.json()) == (200, None)
 
 
-def test_a_long_question_does_not_hold_up_a_shutdown(new_house: "NewHouse", serving: "Serving") -> None:
+def test_a_long_question_does_not_hold_up_a_shutdown(new_harness: "NewHarness", serving: "Serving") -> None:
     begun, over = threading.Event(), threading.Event()
 
     def endless(question: WhatIf, tenant: str | None) -> None:
         begun.set()
         over.wait(60)
 
-    house = new_house(what_if=endless)
-    server = serving(house.app)
-    headers = {"Authorization": f"Bearer {house.secrets['ana']}"}
+    harness = new_harness(what_if=endless)
+    server = serving(harness.app)
+    headers = {"Authorization": f"Bearer {harness.secrets['ana']}"}
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(httpx.post, f"{server.url}/v1/whatif", json={}, headers=headers, timeout=30)
         begun.wait(30)

@@ -28,6 +28,7 @@ from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage
 from shoal.agent.node_state import Forget, Key, NodeState, Prepare, StartRanks, StopRanks, Tell, Todo
 from shoal.agent.workspace import Record, Workspace
+from shoal.core.decoding import convert
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.client import Client
 from shoal.wire.logs import log_json
@@ -406,10 +407,4 @@ def _client(settings: AgentSettings) -> Client:
 
 def _checked(hello: Hello) -> Hello:
     """The same, if it is what the control plane takes."""
-    said = msgspec.structs.asdict(hello)
-    try:
-        return msgspec.convert(said, Hello)
-    except msgspec.ValidationError as error:
-        what, _, place = str(error).rpartition(" - at `$.")
-        field = place.rstrip("`")
-        raise InputError(field, said.get(field), what) from None
+    return convert(msgspec.structs.asdict(hello), Hello)

@@ -9,7 +9,8 @@ from msgspec import to_builtins
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count, print_listing
 from shoal.cli.output import json_option, print_json, warn
-from shoal.wire.messages import NewToken, Role, TokenRow
+from shoal.wire.fields import Role
+from shoal.wire.messages import NewToken, TokenRow
 
 if TYPE_CHECKING:
     from shoal.wire.client import Client

@@ -49,23 +49,26 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 @_common
 def up(nodes: str | None, cluster: str | None, port: int, as_json: bool, **options: Any) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
-    from shoal.serve.service import Address, LocalNodes, run_service
+    from shoal.provider.local import LocalNodes
+    from shoal.serve.service import Address, run_service
 
     stop = _Stop()
     roots = tuple(options.pop("roots")) or (os.getcwd(), str(Path.home()))
     settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
     _log_to(settings.home / "control.log")
     with run_service(settings, Address(port=port)) as made:
-        local = LocalNodes.of(made, settings, None)
-        local.tend()
+        local = LocalNodes.of(
+            made.listening.url, made.agent_token, settings.scenario.cluster.nodes, settings.home, roots=settings.roots
+        )
+        local.ensure_running()
         _announce(made.listening.url, settings, as_json, local=True)
         while not stop.wait(0.5):
-            local.tend()
-            _check(made.plane.failed)
-        running = made.plane.cluster().running
+            local.ensure_running()
+            _check(made.control_plane.failed)
+        running = made.control_plane.cluster().running
         if running:
             warn(f"stopping {running} running job{'s' * (running > 1)}, each with its grace; Ctrl-C again kills them")
-        local.end(lambda: stop.again(0.05))
+        local.stop(lambda: stop.again(0.05))
 
 
 @click.command()
@@ -86,7 +89,7 @@ def serve(
     with run_service(settings, Address(host, port, certfile, keyfile)) as made:
         _announce(made.listening.url, settings, as_json, local=False)
         while not stop.wait(0.5):
-            _check(made.plane.failed)
+            _check(made.control_plane.failed)
 
 
 @click.command()

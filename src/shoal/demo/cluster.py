@@ -13,8 +13,9 @@ from pathlib import Path
 
 from shoal.core.topology import parse_cluster
 from shoal.live.home import Settings
+from shoal.provider.local import LocalNodes
 from shoal.scenario.scenario import Scenario, run
-from shoal.serve.service import Address, LocalNodes, run_service
+from shoal.serve.service import Address, run_service
 from shoal.wire.client import Client
 from shoal.wire.messages import AcctRow, JobRow, Submission, SubmissionBatch, Submitted
 from shoal.workload.schema import Job, Workload
@@ -77,17 +78,23 @@ def play(policy: str, show: Callable[[str, float, Sequence[JobRow]], None]) -> C
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as folder:
         settings = Settings(Path(folder), Scenario(parse_cluster(CLUSTER), policy), roots=(folder,))
         with run_service(settings, Address()) as made:
-            local = LocalNodes.of(made, settings, None)
+            local = LocalNodes.of(
+                made.listening.url,
+                made.agent_token,
+                settings.scenario.cluster.nodes,
+                settings.home,
+                roots=settings.roots,
+            )
             client = Client(made.listening.url, made.admin_token)
             try:
-                local.tend()
-                while made.plane.cluster().up_gpus < settings.scenario.cluster.total_gpus:
+                local.ensure_running()
+                while made.control_plane.cluster().up_gpus < settings.scenario.cluster.total_gpus:
                     time.sleep(0.05)
                 client.post("/v1/jobs/batch", SubmissionBatch([_submission(*job) for job in JOBS]), Submitted)
                 rows = _watch(policy, client, local, show)
             finally:
                 client.close()
-                local.end(_patiently)
+                local.stop(_patiently)
     jct, makespan = _simulated(policy)
     return Came(policy, rows, jct, makespan)
 
@@ -110,7 +117,7 @@ def _watch(
 ) -> list[AcctRow]:
     begin = time.monotonic()
     while True:
-        local.tend()
+        local.ensure_running()
         rows = client.get("/v1/jobs?all=true", list[JobRow])
         now = time.monotonic() - begin
         show(policy, now, rows)

@@ -1,4 +1,4 @@
-"""The application: the route table, behind the door, as one ASGI application."""
+"""The ASGI application: the route table behind the request pipeline."""
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
@@ -10,33 +10,40 @@ from shoal.serve.limits import ServerLimits
 from shoal.serve.metrics import Metrics
 from shoal.serve.notifier import Notifier
 from shoal.serve.openapi import describe
-from shoal.serve.request_pipeline import Doorway, RequestPipeline
-from shoal.serve.route import AppContext, Question
+from shoal.serve.request_pipeline import Endpoint, RequestPipeline
+from shoal.serve.route import AnswerWhatIf, AppContext
 from shoal.serve.routes import ROUTES, by_path
 from shoal.serve.tokens import Tokens
 
-_ELSEWHERE = "/{rest:path}"
+_UNKNOWN_PATH = "/{rest:path}"
 
 
 def make_app(
-    desk: ControlPlaneAPI, tokens: Tokens, *, what_if: Question, version: str, limits: ServerLimits | None = None
+    control_plane: ControlPlaneAPI,
+    tokens: Tokens,
+    *,
+    what_if: AnswerWhatIf,
+    version: str,
+    limits: ServerLimits | None = None,
 ) -> Starlette:
-    """Everything under ``/v1``. ``app.state.close()`` ends what goes on or waits, for a quick shutdown."""
-    bell = Notifier()
-    desk.listen(bell.ring)
-    room = AppContext(
-        desk=desk,
+    """Return the application for everything under ``/v1``; ``app.state.close()`` ends long polls and event streams."""
+    notifier = Notifier()
+    control_plane.listen(notifier.notify)
+    context = AppContext(
+        control_plane=control_plane,
         tokens=tokens,
         what_if=what_if,
         version=version,
         description=describe(ROUTES, version),
         limits=limits or ServerLimits(),
-        metrics=Metrics(desk),
-        bell=bell,
-        news=ClusterFeed(desk, bell),
+        metrics=Metrics(control_plane),
+        notifier=notifier,
+        feed=ClusterFeed(control_plane, notifier),
     )
-    door = RequestPipeline(room)
-    paths: list[BaseRoute] = [Path(path, Doorway(door, path, methods)) for path, methods in by_path(ROUTES).items()]
-    app = Starlette(routes=[*paths, Path(_ELSEWHERE, Doorway(door, "elsewhere", {}))])
-    app.state.close = bell.close
+    pipeline = RequestPipeline(context)
+    paths: list[BaseRoute] = [
+        Path(path, Endpoint(pipeline, path, methods)) for path, methods in by_path(ROUTES).items()
+    ]
+    app = Starlette(routes=[*paths, Path(_UNKNOWN_PATH, Endpoint(pipeline, "elsewhere", {}))])
+    app.state.close = notifier.close
     return app

@@ -1,4 +1,4 @@
-"""What listeners are told: the cluster in one look, made at most four times a second however many of them there are."""
+"""Server-sent events with the cluster's summary, computed at most four times a second for all listeners together."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,37 +9,37 @@ import msgspec
 from shoal.serve.control_plane_api import ControlPlaneAPI
 from shoal.serve.notifier import Notifier
 
-_GAP = 0.25
-_HEARTBEAT = 15.0
+_GAP_SECONDS = 0.25
+_HEARTBEAT_SECONDS = 15.0
 
 
 @dataclass(slots=True)
 class ClusterFeed:
-    """The latest look at the cluster, shared by all who listen."""
+    """The latest encoded ``ClusterRow``, shared by all listeners."""
 
-    desk: ControlPlaneAPI
-    bell: Notifier
+    control_plane: ControlPlaneAPI
+    notifier: Notifier
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _rings: int = -1
-    _made: float = float("-inf")
+    _version: int = -1
+    _computed_at: float = float("-inf")
     _row: bytes = b""
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Server-sent events: how it is now, then each change; a comment where none comes. Ends with the bell."""
-        while not self.bell.closed:
+        """Yield the summary now and at each change, a comment every 15 s without one; ends when the notifier closes."""
+        while not self.notifier.closed:
             seen, row = await self._latest()
             yield b"event: changed\ndata: " + row + b"\n\n"
-            while not await self.bell.rung(seen, _HEARTBEAT) and not self.bell.closed:
+            while not await self.notifier.changed_since(seen, _HEARTBEAT_SECONDS) and not self.notifier.closed:
                 yield b": still here\n\n"
 
     async def _latest(self) -> tuple[int, bytes]:
-        """A look made after this was asked for, or before but with no change since; and the ring it goes with."""
+        """A summary no older than this call, or unchanged since; with the notifier's version it belongs to."""
         loop = asyncio.get_running_loop()
         asked = loop.time()
         async with self._lock:
-            if self._rings != self.bell.rings and self._made < asked:
-                await asyncio.sleep(max(0.0, self._made + _GAP - asked))
-                rings = self.bell.rings
-                self._row = await asyncio.to_thread(lambda: msgspec.json.encode(self.desk.cluster()))
-                self._rings, self._made = rings, loop.time()
-            return self._rings, self._row
+            if self._version != self.notifier.version and self._computed_at < asked:
+                await asyncio.sleep(max(0.0, self._computed_at + _GAP_SECONDS - asked))
+                version = self.notifier.version
+                self._row = await asyncio.to_thread(lambda: msgspec.json.encode(self.control_plane.cluster()))
+                self._version, self._computed_at = version, loop.time()
+            return self._version, self._row

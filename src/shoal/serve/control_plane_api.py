@@ -1,12 +1,14 @@
-"""The cluster as the HTTP door sees it: whatever has these methods can be served, a live plane or a test's stand-in.
+"""What the HTTP server calls: the live control plane, or a test's stand-in with the same methods.
 
-Every method may be called from any thread. What takes a ``tenant`` answers for that tenant alone; None is an admin.
+Every method may be called from any thread. A method that takes a ``tenant`` answers for that tenant alone; None stands
+for an admin, who sees all.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
+from shoal.live.control_plane import ControlPlaneFigures
 from shoal.wire.messages import (
     AcctRow,
     AgentOrders,
@@ -25,95 +27,19 @@ from shoal.wire.messages import (
 )
 
 
-class MetricsView(Protocol):
-    """The numbers behind ``/v1/metrics``; the two lists hold what came since they were last asked for."""
-
-    @property
-    def states(self) -> Mapping[str, int]:
-        """Jobs by state."""
-        ...
-
-    @property
-    def gpus_up(self) -> Mapping[str, int]:
-        """GPUs on nodes that answer, by kind."""
-        ...
-
-    @property
-    def gpus_used(self) -> Mapping[str, int]:
-        """GPUs held by jobs, by kind."""
-        ...
-
-    @property
-    def nodes_up(self) -> int:
-        """Nodes that answer."""
-        ...
-
-    @property
-    def nodes_down(self) -> int:
-        """Nodes that do not."""
-        ...
-
-    @property
-    def decisions(self) -> int:
-        """Decisions so far."""
-        ...
-
-    @property
-    def decision_seconds(self) -> Sequence[float]:
-        """How long each new decision took."""
-        ...
-
-    @property
-    def commit_seconds(self) -> Sequence[float]:
-        """How long each new commit of the journal took."""
-        ...
-
-    @property
-    def tenants(self) -> Sequence[TenantRow]:
-        """What each tenant holds and has had."""
-        ...
-
-    @property
-    def lost_gpu_seconds(self) -> float:
-        """Work that had to be done again."""
-        ...
-
-    @property
-    def restarts(self) -> int:
-        """Incarnations after the first, of all jobs."""
-        ...
-
-    @property
-    def crashes(self) -> int:
-        """Incarnations that ended by their own fault."""
-        ...
-
-    @property
-    def completed(self) -> int:
-        """Jobs that reached their end."""
-        ...
-
-    @property
-    def submitted(self) -> int:
-        """Jobs ever accepted."""
-        ...
-
-    @property
-    def review_in(self) -> float:
-        """Seconds until the policy is asked again, if nothing happens first."""
-        ...
-
-
 class ControlPlaneAPI(Protocol):
-    """What the door calls. An unknown job, or another tenant's, is a ``LookupError``; bad input an ``InputError``."""
+    """Unknown jobs and apps, or another tenant's, are a ``LookupError``; bad input is an ``InputError``.
+
+    Futures resolve when the change is durable in the journal.
+    """
 
     @property
     def failed(self) -> str | None:
-        """Why the loop died, once it has."""
+        """Why the loop died; None while it runs."""
         ...
 
     def submit(self, submissions: Sequence[Submission], tenant: str) -> "Future[list[str]]":
-        """Take jobs in, those that name no tenant for this one; resolves when they are durable."""
+        """Accept jobs, all or none; ``tenant`` owns those that name no tenant. Resolves to their ids."""
         ...
 
     def cancel(self, job: str, tenant: str | None) -> "Future[None]":
@@ -121,11 +47,11 @@ class ControlPlaneAPI(Protocol):
         ...
 
     def reshape(self, job: str, shape: Reshape, tenant: str | None) -> "Future[None]":
-        """Give a job another gang."""
+        """Change the bounds of a job's gang."""
         ...
 
     def jobs(self, tenant: str | None, *, ended: bool = False) -> list[JobRow]:
-        """The live jobs, and on request those that ended."""
+        """List the live jobs, with ``ended`` also those that ended."""
         ...
 
     def job(self, job: str, tenant: str | None) -> JobDetail:
@@ -133,51 +59,51 @@ class ControlPlaneAPI(Protocol):
         ...
 
     def offer(self, app: str, tenant: str | None) -> AppOffer:
-        """How an app stands before the next auction; an unknown one, or another tenant's, is a ``LookupError``."""
+        """How an app stands before the next auction."""
         ...
 
     def bid(self, app: str, valuation: AppBidMessage, tenant: str | None) -> "Future[None]":
-        """Hear what GPUs are worth to an app; unknown ones as before."""
+        """Record an app's valuation of GPUs."""
         ...
 
     def nodes(self, tenant: str | None) -> list[NodeRow]:
-        """The nodes."""
+        """List the nodes."""
         ...
 
     def share(self, tenant: str | None) -> list[TenantRow]:
-        """What tenants hold and have had."""
+        """GPUs and GPU-seconds by tenant."""
         ...
 
     def acct(self, tenant: str | None) -> list[AcctRow]:
-        """The jobs that ended and what they took."""
+        """List the jobs that ended and the resources they used."""
         ...
 
     def cluster(self) -> ClusterRow:
-        """The cluster in one look; never blocks."""
+        """Summary of the cluster; never blocks."""
         ...
 
     def hello(self, hello: Hello) -> AgentOrders:
-        """An agent introduces itself; never blocks."""
+        """Register an agent; never blocks."""
         ...
 
     def sync(self, report: AgentReport) -> AgentOrders:
-        """Hear an agent's report and give its orders; never blocks."""
+        """Take an agent's report and return its orders; never blocks."""
         ...
 
     def generation(self, node: str) -> int:
-        """The generation of a node's orders; it rises with each change, and when a log is to be read there."""
+        """Generation of a node's orders: rises with each change, and when a log is to be read there."""
         ...
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Call this, from any thread, whenever orders or the board changed."""
+        """Call ``callback``, from any thread, whenever orders or the last decision changed."""
         ...
 
     def read_log(
         self, job: str, tenant: str | None, *, incarnation: int | None, rank: int, offset: int, most: int
     ) -> "Future[LogPart]":
-        """A piece of a rank's log, once its node has sent it."""
+        """Part of a rank's log; resolves when its node has sent it."""
         ...
 
-    def figures(self) -> MetricsView:
-        """The numbers behind the metrics."""
+    def figures(self) -> ControlPlaneFigures:
+        """The numbers behind ``/v1/metrics``; drains the lists of decision and commit times."""
         ...

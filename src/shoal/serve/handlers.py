@@ -1,4 +1,4 @@
-"""What each route does, once its caller, its rate and its types are known to be right."""
+"""What each route does, after the request's token, rate, role and types have been checked."""
 
 import asyncio
 import re
@@ -19,6 +19,7 @@ from shoal.serve.limits import too_many
 from shoal.serve.metrics import MEDIA
 from shoal.serve.route import AppContext, Call
 from shoal.serve.tokens import Holder, LastAdmin, NameTaken
+from shoal.wire.fields import Natural
 from shoal.wire.messages import (
     AcctRow,
     AgentOrders,
@@ -30,7 +31,6 @@ from shoal.wire.messages import (
     JobDetail,
     JobRow,
     LogPart,
-    Natural,
     NewToken,
     NodeRow,
     ProblemDetails,
@@ -45,14 +45,14 @@ from shoal.wire.messages import (
 
 _T = TypeVar("_T")
 
-_NOBODYS = "default"
-"""The tenant of an admin's jobs that name none."""
+_DEFAULT_TENANT = "default"
+"""Owner of an admin's jobs that name no tenant."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z")
 
 
 class Health(Struct, frozen=True):
-    """The loop is alive, and this is the version that runs."""
+    """The loop is alive, and this version runs."""
 
     version: str
 
@@ -64,7 +64,7 @@ class JobsQuery(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class LogQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """Which piece of which log; the latest incarnation where none is named."""
+    """Which part of which log; the latest incarnation by default."""
 
     incarnation: Natural | None = None
     rank: Natural = 0
@@ -75,69 +75,62 @@ class LogQuery(Struct, forbid_unknown_fields=True, frozen=True):
 # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def submit(room: AppContext, call: Call) -> Submitted:
-    """Take in one job."""
+async def submit(context: AppContext, call: Call) -> Submitted:
+    """Submit a job; answered when it is durable."""
     body: Submission = call.body
-    return await _take_in(room, call.who, [body], "tenant")
+    return await _submit(context, call.holder, [body], "tenant")
 
 
-async def submit_batch(room: AppContext, call: Call) -> Submitted:
-    """Take in many jobs, all or none."""
+async def submit_batch(context: AppContext, call: Call) -> Submitted:
+    """Submit many jobs, all or none; answered when they are durable."""
     body: SubmissionBatch = call.body
-    return await _take_in(room, call.who, body.jobs, "jobs[{}].tenant")
+    return await _submit(context, call.holder, body.jobs, "jobs[{}].tenant")
 
 
-async def _take_in(room: AppContext, who: Holder, jobs: list[Submission], field: str) -> Submitted:
+async def _submit(context: AppContext, holder: Holder, jobs: list[Submission], field: str) -> Submitted:
     for index, job in enumerate(jobs):
-        _own_tenant(who, job, field.format(index))
-    future = await asyncio.to_thread(room.desk.submit, jobs, who.tenant or _NOBODYS)
-    return Submitted(await _durable(room, future))
+        _check_tenant(holder, job, field.format(index))
+    future = await asyncio.to_thread(context.control_plane.submit, jobs, holder.tenant or _DEFAULT_TENANT)
+    return Submitted(await _durable(context, future))
 
 
-async def cancel(room: AppContext, call: Call) -> None:
-    """End a job."""
+async def cancel(context: AppContext, call: Call) -> None:
+    """Cancel a job."""
     job = call.path["job"]
-    with _known(job):
-        await _durable(room, await asyncio.to_thread(room.desk.cancel, job, call.who.sees))
+    with _not_found_as_404(job):
+        await _durable(context, await asyncio.to_thread(context.control_plane.cancel, job, call.holder.sees))
 
 
-async def reshape(room: AppContext, call: Call) -> None:
-    """Give a job another gang."""
+async def reshape(context: AppContext, call: Call) -> None:
+    """Change the bounds of a job's gang."""
     job = call.path["job"]
     body: Reshape = call.body
-    with _known(job):
-        await _durable(room, await asyncio.to_thread(room.desk.reshape, job, body, call.who.sees))
+    with _not_found_as_404(job):
+        await _durable(context, await asyncio.to_thread(context.control_plane.reshape, job, body, call.holder.sees))
 
 
-async def jobs(room: AppContext, call: Call) -> list[JobRow]:
-    """The jobs one may see."""
+async def jobs(context: AppContext, call: Call) -> list[JobRow]:
+    """List the jobs the caller may see."""
     query: JobsQuery = call.query
-    return await asyncio.to_thread(room.desk.jobs, call.who.sees, ended=query.all)
+    return await asyncio.to_thread(context.control_plane.jobs, call.holder.sees, ended=query.all)
 
 
-async def job(room: AppContext, call: Call) -> JobDetail:
-    """One job."""
+async def job(context: AppContext, call: Call) -> JobDetail:
+    """Everything about one job."""
     name = call.path["job"]
-    with _known(name):
-        return await asyncio.to_thread(room.desk.job, name, call.who.sees)
+    with _not_found_as_404(name):
+        return await asyncio.to_thread(context.control_plane.job, name, call.holder.sees)
 
 
-async def log(room: AppContext, call: Call) -> LogPart:
-    """A piece of a log."""
+async def log(context: AppContext, call: Call) -> LogPart:
+    """Part of a rank's log."""
     name = call.path["job"]
     query: LogQuery = call.query
-    with _known(name):
-        future = room.desk.read_log(
-            name,
-            call.who.sees,
-            incarnation=query.incarnation,
-            rank=query.rank,
-            offset=query.offset,
-            most=query.most,
-        )
-        if await _came(room, future, room.limits.log_seconds):
+    with _not_found_as_404(name):
+        future = context.control_plane.read_log(name, call.holder.sees, **structs.asdict(query))
+        if await _resolved(context, future, context.limits.log_seconds):
             return future.result()
-    future.cancel()  # given up here, it is given up at the node too
+    future.cancel()  # also withdraws the request from the node
     hint = "its node has not answered; try again when `shoal nodes` shows it up"
     raise bad_input(InputError("job", name, hint), 409)
 
@@ -145,199 +138,197 @@ async def log(room: AppContext, call: Call) -> LogPart:
 # ── apps ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def offer(room: AppContext, call: Call) -> AppOffer:
-    """How an app stands before the next auction."""
+async def offer(context: AppContext, call: Call) -> AppOffer:
+    """How an app stands before the next auction, and what will be on offer."""
     app = call.path["app"]
-    with _known(app, unknown_app):
-        return await asyncio.to_thread(room.desk.offer, app, call.who.sees)
+    with _not_found_as_404(app, unknown_app):
+        return await asyncio.to_thread(context.control_plane.offer, app, call.holder.sees)
 
 
-async def bid(room: AppContext, call: Call) -> None:
-    """Hear what GPUs are worth to an app."""
+async def bid(context: AppContext, call: Call) -> None:
+    """Record an app's valuation of GPUs, for the jobs it has now; answered when it is durable."""
     app = call.path["app"]
     body: AppBidMessage = call.body
-    with _known(app, unknown_app):
-        await _durable(room, await asyncio.to_thread(room.desk.bid, app, body, call.who.sees))
+    with _not_found_as_404(app, unknown_app):
+        await _durable(context, await asyncio.to_thread(context.control_plane.bid, app, body, call.holder.sees))
 
 
 # ── the cluster ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def nodes(room: AppContext, call: Call) -> list[NodeRow]:
-    """The nodes."""
-    return await asyncio.to_thread(room.desk.nodes, call.who.sees)
+async def nodes(context: AppContext, call: Call) -> list[NodeRow]:
+    """List the nodes."""
+    return await asyncio.to_thread(context.control_plane.nodes, call.holder.sees)
 
 
-async def share(room: AppContext, call: Call) -> list[TenantRow]:
-    """Who holds and has had how much."""
-    return await asyncio.to_thread(room.desk.share, call.who.sees)
+async def share(context: AppContext, call: Call) -> list[TenantRow]:
+    """GPUs held and GPU time used, by tenant."""
+    return await asyncio.to_thread(context.control_plane.share, call.holder.sees)
 
 
-async def acct(room: AppContext, call: Call) -> list[AcctRow]:
-    """The jobs that ended."""
-    return await asyncio.to_thread(room.desk.acct, call.who.sees)
+async def acct(context: AppContext, call: Call) -> list[AcctRow]:
+    """Jobs that ended and the resources they used."""
+    return await asyncio.to_thread(context.control_plane.acct, call.holder.sees)
 
 
-async def cluster(room: AppContext, call: Call) -> ClusterRow:
-    """The cluster in one look."""
-    return await asyncio.to_thread(room.desk.cluster)
+async def cluster(context: AppContext, call: Call) -> ClusterRow:
+    """Summary of the cluster."""
+    return await asyncio.to_thread(context.control_plane.cluster)
 
 
-async def what_if(room: AppContext, call: Call) -> Any:
-    """Answer a question about another policy, more machines or one more job."""
+async def what_if(context: AppContext, call: Call) -> Any:
+    """Simulate other policies, more nodes or one more job from now on."""
     body: WhatIf = call.body
     if body.job is not None:
-        _own_tenant(call.who, body.job, "job.tenant")
-    if not room.asks():
+        _check_tenant(call.holder, body.job, "job.tenant")
+    if not context.begin_question():
         raise too_many("other questions are being answered", 5.0)
     answer: Future[Any] = Future()
 
-    def think() -> None:
+    def simulate() -> None:
         try:
-            answer.set_result(room.what_if(body, call.who.sees))
+            answer.set_result(context.what_if(body, call.holder.sees))
         except Exception as error:
             answer.set_exception(error)
 
-    answer.add_done_callback(lambda _: room.answered())
-    # A thread that nobody waits for at the end: a long simulation must not hold up a shutdown.
-    threading.Thread(target=think, name="what-if", daemon=True).start()
-    if await _came(room, answer, room.limits.question_seconds):
+    answer.add_done_callback(lambda _: context.end_question())
+    # A daemon thread: a long simulation must not delay a shutdown.
+    threading.Thread(target=simulate, name="what-if", daemon=True).start()
+    if await _resolved(context, answer, context.limits.question_seconds):
         return answer.result()
     raise RequestError(503, ProblemDetails("not answered in time", hint="ask for fewer policies or seeds"))
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
-    """An answer that goes on: counted from before its first byte to after its last."""
+class EventStream:
+    """Response that streams cluster events; counted in ``context.listeners`` while it runs."""
 
-    room: AppContext
+    context: AppContext
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the caller leaves or the server stops."""
-        self.room.listeners += 1
+        """Stream until the caller disconnects or the server stops."""
+        self.context.listeners += 1
         try:
-            await StreamingResponse(self.room.news.stream(), media_type="text/event-stream")(scope, receive, send)
+            await StreamingResponse(self.context.feed.stream(), media_type="text/event-stream")(scope, receive, send)
         finally:
-            self.room.listeners -= 1
+            self.context.listeners -= 1
 
 
-async def events(room: AppContext, call: Call) -> Listener:
-    """Server-sent events, one at each change."""
-    if room.listeners >= room.limits.listeners:
+async def events(context: AppContext, call: Call) -> EventStream:
+    """Server-sent events: `changed` with a ClusterRow at each change."""
+    if context.listeners >= context.limits.listeners:
         raise too_many("too many listeners", 5.0)
-    return Listener(room)
+    return EventStream(context)
 
 
 # ── agents ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def hello(room: AppContext, call: Call) -> AgentOrders:
-    """An agent introduces itself."""
+async def hello(context: AppContext, call: Call) -> AgentOrders:
+    """Register an agent."""
     body: Hello = call.body
-    _own_node(call.who, body.node)
-    return room.desk.hello(body)
+    _check_node(call.holder, body.node)
+    return context.control_plane.hello(body)
 
 
-async def sync(room: AppContext, call: Call) -> AgentOrders:
-    """Hear an agent and give its orders: at once when they are news to it, else when they change or it has waited."""
+async def sync(context: AppContext, call: Call) -> AgentOrders:
+    """Take an agent's report and return its orders."""
     report: AgentReport = call.body
-    _own_node(call.who, report.node)
-    orders = room.desk.sync(report)
-    room.reports[report.node] = report
+    _check_node(call.holder, report.node)
+    orders = context.control_plane.sync(report)
+    context.reports[report.node] = report
     if orders.generation > report.known or orders.reads or report.wait <= 0:
         return orders
-    wait = min(report.wait, room.limits.longest_wait)
-    if not await room.bell.until(lambda: room.desk.generation(report.node) > report.known, wait):
+    wait = min(report.wait, context.limits.longest_wait)
+    changed = await context.notifier.until(lambda: context.control_plane.generation(report.node) > report.known, wait)
+    if not changed:
         return orders
-    # The agent may have said more meanwhile: repeating its latest words is harmless, repeating older ones is not.
-    latest = room.reports[report.node]
-    return room.desk.sync(structs.replace(latest if latest.boot == report.boot else report, logs=[]))
+    # The agent may have reported again meanwhile: repeating its latest report is harmless, an older one is not.
+    latest = context.reports[report.node]
+    return context.control_plane.sync(structs.replace(latest if latest.boot == report.boot else report, logs=[]))
 
 
-# ── the door itself ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── the server itself ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def create_token(room: AppContext, call: Call) -> TokenRow:
-    """Make a token."""
+async def create_token(context: AppContext, call: Call) -> TokenRow:
+    """Create a token; only this answer holds its secret."""
     body: NewToken = call.body
     try:
-        return room.tokens.create(body)
+        return context.tokens.create(body)
     except NameTaken as error:
         raise bad_input(error, 409) from error
 
 
-async def tokens(room: AppContext, call: Call) -> list[TokenRow]:
-    """The tokens there are."""
-    return room.tokens.rows()
+async def tokens(context: AppContext, call: Call) -> list[TokenRow]:
+    """List the tokens."""
+    return context.tokens.rows()
 
 
-async def revoke_token(room: AppContext, call: Call) -> None:
-    """End a token."""
+async def revoke_token(context: AppContext, call: Call) -> None:
+    """Revoke a token."""
     name = call.path["token"]
     try:
-        room.tokens.revoke(name)
+        context.tokens.revoke(name)
     except KeyError as error:
         raise bad_input(InputError("token", name, "there is no such token"), 404) from error
     except LastAdmin as error:
         raise bad_input(error, 409) from error
 
 
-async def metrics(room: AppContext, call: Call) -> Response:
-    """The figures for Prometheus."""
-    return Response(await asyncio.to_thread(room.metrics.text), headers={"Content-Type": MEDIA})
+async def metrics(context: AppContext, call: Call) -> Response:
+    """Metrics for Prometheus; also without a token from the same machine."""
+    return Response(await asyncio.to_thread(context.metrics.text), headers={"Content-Type": MEDIA})
 
 
-async def health(room: AppContext, call: Call) -> Health:
-    """Whether the loop lives."""
-    return Health(room.version)
+async def health(context: AppContext, call: Call) -> Health:
+    """Whether the loop is alive."""
+    return Health(context.version)
 
 
-async def openapi(room: AppContext, call: Call) -> dict[str, Any]:
-    """The description of all this."""
-    return room.description
+async def openapi(context: AppContext, call: Call) -> dict[str, Any]:
+    """This description."""
+    return context.description
 
 
-# ── what several of them need ─────────────────────────────────────────────────────────────────────────────────────
+# ── shared helpers ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _own_tenant(who: Holder, job: Submission, field: str) -> None:
-    if who.role != "admin" and job.tenant not in (None, who.tenant):
-        raise InputError(field, job.tenant, f"this token acts for {who.tenant}; leave tenant out")
+def _check_tenant(holder: Holder, job: Submission, field: str) -> None:
+    if holder.role != "admin" and job.tenant not in (None, holder.tenant):
+        raise InputError(field, job.tenant, f"this token acts for {holder.tenant}; leave tenant out")
 
 
-def _own_node(who: Holder, node: str) -> None:
-    if who.node not in (None, node):
-        raise RequestError(
-            403, ProblemDetails("this token is another node's", "node", node, f"it speaks for {who.node} alone")
-        )
+def _check_node(holder: Holder, node: str) -> None:
+    if holder.node not in (None, node):
+        hint = f"it speaks for {holder.node} alone"
+        raise RequestError(403, ProblemDetails("this token is another node's", "node", node, hint))
 
 
 @contextmanager
-def _known(name: str, unknown: Callable[[str], RequestError] = unknown_job) -> Iterator[None]:
-    """An unknown job, or app, is a 404 that says the same whoever's it may be."""
-    if not _ID.match(name):  # the cluster is not even asked about what cannot be an identifier
+def _not_found_as_404(name: str, unknown: Callable[[str], RequestError] = unknown_job) -> Iterator[None]:
+    """Answer 404 to a ``LookupError`` of the control plane, and to a name that no job or app can have."""
+    if not _ID.match(name):
         raise unknown(name)
     try:
         yield
     except LookupError as error:
-        if type(error) in (KeyError, IndexError):  # the cluster's own slip, not an unknown job
+        if type(error) in (KeyError, IndexError):  # a bug in the control plane, not an unknown job
             raise
         raise unknown(name) from error
 
 
-async def _came(room: AppContext, future: "Future[_T]", seconds: float) -> bool:
-    """Wait for a promise that may take long; False when the time is over or the server stops."""
-    future.add_done_callback(lambda _: room.bell.ring())
-    return await room.bell.until(future.done, seconds)
+async def _resolved(context: AppContext, future: "Future[_T]", seconds: float) -> bool:
+    """Wait for a future that may take long; False on time-out or when the server stops."""
+    future.add_done_callback(lambda _: context.notifier.notify())
+    return await context.notifier.until(future.done, seconds)
 
 
-async def _durable(room: AppContext, future: "Future[_T]") -> _T:
+async def _durable(context: AppContext, future: "Future[_T]") -> _T:
     try:
-        async with asyncio.timeout(room.limits.durable_seconds):
-            # Shielded: whoever resolves it must not find it cancelled because the caller went away.
+        async with asyncio.timeout(context.limits.durable_seconds):
+            # Shielded: the future must not be cancelled when the caller disconnects.
             return await asyncio.shield(asyncio.wrap_future(future))
     except TimeoutError as error:
-        problem = ProblemDetails(
-            "not known to be durable yet", hint="ask again; a submission's key keeps it from doubling"
-        )
-        raise RequestError(503, problem) from error
+        hint = "ask again; a submission's key keeps it from doubling"
+        raise RequestError(503, ProblemDetails("not known to be durable yet", hint=hint)) from error

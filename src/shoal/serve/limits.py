@@ -1,4 +1,4 @@
-"""How much one may ask for at once: bytes in a body, requests in a second, listeners at a time."""
+"""Limits of the server: bytes in a body, requests per second, listeners at a time."""
 
 import asyncio
 import math
@@ -13,16 +13,15 @@ from shoal.serve.errors import RequestError
 from shoal.wire.messages import ProblemDetails
 
 _MOST_BUCKETS = 10_000
-"""Callers remembered at a time; whoever has been silent longest is forgotten first, and starts afresh."""
-
+"""Callers remembered at a time; the one silent longest is forgotten first and starts with a full bucket."""
 
 _ROUNDING = 1e-9
-"""Who waits just as long as it was told to must not be turned away for the last bit of a difference of times."""
+"""Tolerance, so that a caller who waits exactly ``Retry-After`` is not refused for a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many requests a second in the long run, and so many at once after a rest."""
+    """Sustained requests per second, and how many may come at once after a pause."""
 
     per_second: float
     burst: float
@@ -30,7 +29,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """The bounds of one server."""
+    """Limits of one server; ``known`` applies per token, ``unknown`` per address without a valid token."""
 
     body_bytes: int = 2**20
     large_body_bytes: int = 16 * 2**20
@@ -46,7 +45,7 @@ class ServerLimits:
 
 
 class Buckets:
-    """One token bucket per caller, filled at a rate."""
+    """One token bucket per caller, refilled at a rate."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -54,7 +53,7 @@ class Buckets:
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str) -> None:
-        """Count one request of this caller, or refuse it with the time after which to come back."""
+        """Count one request of this caller, or refuse it (429) with the seconds after which to retry."""
         now = self._clock()
         level, at = self._levels.pop(caller, (self._rate.burst, now))
         level = min(self._rate.burst, level + (now - at) * self._rate.per_second)
@@ -67,14 +66,14 @@ class Buckets:
 
 
 def too_many(error: str, seconds: float) -> RequestError:
-    """A refusal for now: the caller may come back after so many seconds."""
+    """429 with ``Retry-After``: the caller may retry after this many seconds, rounded up."""
     wait = max(1, math.ceil(seconds))
     problem = ProblemDetails(error, hint=f"come back in {wait} s")
     return RequestError(429, problem, {"Retry-After": str(wait)})
 
 
 async def read_body(request: Request, most: int, seconds: float) -> bytes:
-    """A request's body, refused as soon as it is known to be longer than ``most`` bytes or takes too long to come."""
+    """Read a request's body; 413 as soon as it exceeds ``most`` bytes, 408 when it takes longer than ``seconds``."""
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared[:20]) > most:
         raise _too_large(int(declared[:20]), most)

@@ -1,11 +1,12 @@
-"""The Prometheus endpoint: the plane's figures at the moment they are asked for, and counts of what was served."""
+"""The Prometheus endpoint: the control plane's figures at the time of the scrape, and counts of requests."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from shoal.serve.control_plane_api import ControlPlaneAPI, MetricsView
+from shoal.live.control_plane import ControlPlaneFigures
+from shoal.serve.control_plane_api import ControlPlaneAPI
 from shoal.wire.messages import TenantRow
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
@@ -15,41 +16,41 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class Metrics:
-    """Everything ``/v1/metrics`` says; the registry is its own, so several may live in one process."""
+    """The metrics of one server, in a registry of its own: several may run in one process."""
 
-    def __init__(self, desk: ControlPlaneAPI) -> None:
+    def __init__(self, control_plane: ControlPlaneAPI) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "shoal_http_requests", "Requests answered.", ["method", "route", "status"], registry=self._registry
         )
-        self._registry.register(_Plane(desk))
+        self._registry.register(_ClusterCollector(control_plane))
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """Count a request, under its route's template: what callers make up must not become a time series."""
+        """Count a request under its route's template: arbitrary paths must not become time series."""
         self._requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
 
     def text(self) -> bytes:
-        """The whole, in the exposition format."""
+        """Return all metrics in the text exposition format."""
         return generate_latest(self._registry)
 
 
-class _Plane:
-    """Collects the plane's figures when scraped."""
+class _ClusterCollector:
+    """Collects the control plane's figures when scraped."""
 
-    def __init__(self, desk: ControlPlaneAPI) -> None:
-        self._desk = desk
+    def __init__(self, control_plane: ControlPlaneAPI) -> None:
+        self._control_plane = control_plane
         self._decisions = Histogram("shoal_decision_seconds", "Time to decide.", buckets=_SECONDS, registry=None)
         self._commits = Histogram(
             "shoal_journal_commit_seconds", "Time to make records durable.", buckets=_SECONDS, registry=None
         )
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing yet: asking the plane for its figures empties its lists, which only a scrape may do."""
+        """Nothing: reading the figures drains their lists, which only a scrape may do."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The figures as they are now."""
-        figures = self._desk.figures()
+        """Yield the figures at this moment."""
+        figures = self._control_plane.figures()
         for seconds in figures.decision_seconds:
             self._decisions.observe(seconds)
         for seconds in figures.commit_seconds:
@@ -61,21 +62,21 @@ class _Plane:
         yield from self._commits.collect()
 
 
-def _cluster(figures: MetricsView) -> Iterator[Metric]:
+def _cluster(figures: ControlPlaneFigures) -> Iterator[Metric]:
     yield _by("shoal_gpus_up", "GPUs on nodes that answer.", "kind", figures.gpus_up.items())
     yield _by("shoal_gpus_used", "GPUs held by jobs.", "kind", figures.gpus_used.items())
     up, used = sum(figures.gpus_up.values()), sum(figures.gpus_used.values())
     yield GaugeMetricFamily(
-        "shoal_gpu_utilization_ratio", "Part of the GPUs up that jobs hold.", value=used / up if up else 0.0
+        "shoal_gpu_utilization_ratio", "Fraction of the GPUs up that jobs hold.", value=used / up if up else 0.0
     )
     nodes = (("up", figures.nodes_up), ("down", figures.nodes_down))
     yield _by("shoal_nodes", "Nodes, by whether they answer.", "state", nodes)
     yield GaugeMetricFamily(
-        "shoal_review_in_seconds", "Time until the policy is asked again unprompted.", value=figures.review_in
+        "shoal_review_in_seconds", "Time until the next scheduled decision.", value=figures.review_in
     )
 
 
-def _work(figures: MetricsView) -> Iterator[Metric]:
+def _work(figures: ControlPlaneFigures) -> Iterator[Metric]:
     yield _by("shoal_jobs", "Jobs, by state.", "state", figures.states.items())
     yield CounterMetricFamily("shoal_decisions", "Decisions made.", value=figures.decisions)
     yield CounterMetricFamily("shoal_jobs_submitted", "Jobs accepted.", value=figures.submitted)
@@ -92,20 +93,20 @@ def _tenants(tenants: Sequence[TenantRow]) -> Iterator[Metric]:
     yield _by("shoal_tenant_live_jobs", "Jobs not ended.", "tenant", ((row.tenant, row.live) for row in tenants))
     yield _by(
         "shoal_tenant_share_now_ratio",
-        "Part of the GPUs held now.",
+        "Fraction of the GPUs held now.",
         "tenant",
         ((t.tenant, t.part_now) for t in tenants),
     )
     yield _by(
         "shoal_tenant_share_ever_ratio",
-        "Part of all GPU time so far.",
+        "Fraction of all GPU time so far.",
         "tenant",
         ((row.tenant, row.part_ever) for row in tenants),
     )
-    had = CounterMetricFamily("shoal_tenant_gpu_seconds", "GPU time had so far.", labels=["tenant"])
+    used = CounterMetricFamily("shoal_tenant_gpu_seconds", "GPU time used so far.", labels=["tenant"])
     for row in tenants:
-        had.add_metric([row.tenant], row.gpu_seconds)
-    yield had
+        used.add_metric([row.tenant], row.gpu_seconds)
+    yield used
     yield GaugeMetricFamily(
         "shoal_fairness_ratio",
         "Jain's index of the GPUs held by tenants with live jobs: 1 is equal, 1/n is all to one of n.",

@@ -1,50 +1,50 @@
-"""Waking coroutines from other threads: a thousand waiting agents cost one look each, no thread and no task switch."""
+"""Wake coroutines from other threads: a thousand waiting agents cost one check each per change, and no thread."""
 
 import asyncio
 import threading
 from collections.abc import Callable
 
-_QUIET = 0.01
-"""Seconds between two looks at all that wait: news comes in bursts, and a burst is answered once."""
+_GAP_SECONDS = 0.01
+"""Time between two checks of all waiting coroutines: changes come in bursts, and one check serves a burst."""
 
 
 class Notifier:
-    """Anyone rings, from any thread; whoever waits on the event loop is woken when what it waits for holds."""
+    """Any thread notifies; coroutines on the event loop wait for a condition that is checked after notifications."""
 
     def __init__(self) -> None:
-        self.rings = 0
+        self.version = 0
         self.closed = False
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._due = False
-        self._looked = float("-inf")
+        self._checked_at = float("-inf")
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
-    def ring(self) -> None:
-        """Say that something changed; rings that come close together are heard as one."""
+    def notify(self) -> None:
+        """Report a change; changes within 10 ms cause one check."""
         with self._lock:
-            self.rings += 1
+            self.version += 1
             if self._due or self._loop is None or self._loop.is_closed():
                 return
             self._due = True
             loop = self._loop
-        loop.call_soon_threadsafe(self._heard, loop)
+        loop.call_soon_threadsafe(self._schedule, loop)
 
     def close(self) -> None:
-        """Wake everybody and let nobody wait any more."""
+        """Wake all waiting coroutines; later waits return at once."""
         self.closed = True
-        self.ring()
+        self.notify()
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait until it holds, looking each time the bell rings; False when the time is over or the bell closed.
+        """Wait until ``holds()``, checked at each notification; False on time-out or when the notifier closes.
 
-        ``holds`` is called on the event loop and must be quick; what it raises is raised here.
+        ``holds`` is called on the event loop and must be quick; an exception it raises is raised here.
         """
         loop = asyncio.get_running_loop()
         with self._lock:
             if self._loop is not loop:
-                self._loop, self._due, self._looked = loop, False, float("-inf")
-        if self.closed or holds():  # only now: a ring before the loop was known would have been lost
+                self._loop, self._due, self._checked_at = loop, False, float("-inf")
+        if self.closed or holds():  # after the loop is set: an earlier notification would have been lost
             return not self.closed
         woken: asyncio.Future[None] = loop.create_future()
         self._waiting[woken] = holds
@@ -57,22 +57,22 @@ class Notifier:
             del self._waiting[woken]
         return not self.closed
 
-    async def rung(self, seen: int, seconds: float) -> bool:
-        """Wait until it has rung more than ``seen`` times; False when the time is over or the bell closed."""
-        return await self.until(lambda: self.rings > seen, seconds)
+    async def changed_since(self, version: int, seconds: float) -> bool:
+        """Wait until ``self.version`` exceeds ``version``; False on time-out or when the notifier closes."""
+        return await self.until(lambda: self.version > version, seconds)
 
-    def _heard(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.call_at(self._looked + _QUIET, self._look, loop)
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_at(self._checked_at + _GAP_SECONDS, self._check, loop)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
-            self._due = False  # before looking: what rings from here on is looked at again
-        self._looked = loop.time()
+            self._due = False  # before the check: a notification from here on causes another one
+        self._checked_at = loop.time()
         for woken, holds in list(self._waiting.items()):
             if woken.done():
                 continue
             try:
                 if self.closed or holds():
                     woken.set_result(None)
-            except Exception as error:  # the one who waits hears of it, not the others
+            except Exception as error:  # only for the coroutine whose condition failed
                 woken.set_exception(error)

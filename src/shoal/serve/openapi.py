@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description, made from the route table and the message types and from nothing else."""
+"""The OpenAPI 3.1 description, generated from the route table and the message types alone."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from shoal.serve.route import Route
-from shoal.wire.messages import JobName, Name, ProblemDetails
+from shoal.wire.fields import JobName, Name
+from shoal.wire.messages import ProblemDetails
 
 _REFS = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
@@ -17,7 +18,7 @@ _TAGS = {"jobs": "jobs", "apps": "apps", "agent": "agents", "tokens": "tokens"}
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    """The whole document."""
+    """Return the OpenAPI document."""
     types = {kind for route in routes for kind in (route.body, route.answer, route.query) if kind is not None}
     ordered = sorted([*types, ProblemDetails, JobName, Name], key=repr)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REFS)
@@ -49,7 +50,7 @@ def _operation(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
     }
     if route.roles:
         operation["description"] = f"For tokens with the role {' or '.join(sorted(route.roles))}."
-        operation["security"] = [{"token": []}, {}] if route.nearby else [{"token": []}]
+        operation["security"] = [{"token": []}, {}] if route.local else [{"token": []}]
     parameters = [_in_path(name, by_type) for name in _PARAMETER.findall(route.path)]
     if route.query is not None:
         properties = by_type[route.query]["properties"]
@@ -77,7 +78,7 @@ def _in_path(name: str, by_type: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _in_query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter: what may be left out needs no null."""
+    """A query parameter; one that may be left out needs no null."""
     value = {key: value for key, value in schema.items() if key != "anyOf" and (key, value) != ("default", None)}
     for choice in schema.get("anyOf", ()):
         value |= choice if choice != {"type": "null"} else {}
@@ -89,7 +90,7 @@ def _json(schema: Any) -> dict[str, Any]:
 
 
 def _portable(part: Any) -> Any:
-    r"""The document with Python's end of text, ``\Z``, as ``$``, which is how everybody else spells it."""
+    r"""The document with Python's end of text, ``\Z``, spelled ``$`` as in other regular expressions."""
     if isinstance(part, dict):
         return {
             key: value.removesuffix(r"\Z") + "$"

@@ -1,7 +1,7 @@
-"""The way in: every request takes the same steps, in the same order, whichever route it is for.
+"""The steps every request takes, in this order, before its handler runs.
 
-1. whose token  2. not too often  3. a role that may  4. a living loop  5. parameters  6. body  7. the handler.
-A body is read only for somebody who may send it, and no more of it than the route allows.
+1. token  2. rate  3. method and role  4. loop alive  5. query parameters  6. body  7. handler.
+A body is read only for a caller who may send it, and no more of it than the route allows.
 """
 
 import asyncio
@@ -17,8 +17,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shoal.core.decoding import NotJson, convert, decode
 from shoal.core.errors import InputError, ShoalError
-from shoal.serve.errors import RequestError, bad_input, malformed, misasked
+from shoal.serve.errors import RequestError, bad_input
 from shoal.serve.limits import Buckets, read_body
 from shoal.serve.route import AppContext, Call, Route
 from shoal.serve.tokens import Holder
@@ -28,52 +29,52 @@ _access = logging.getLogger("shoal.http")
 _errors = logging.getLogger("shoal.serve")
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_ANYBODY = Holder("", "user")
-"""Who asks without a token where none is needed; no such route looks at it."""
+_ANONYMOUS = Holder("", "user")
+"""The caller of a route that needs no token; no such route reads it."""
 
 
 class RequestPipeline:
-    """Lets requests in; one per application."""
+    """Checks requests and calls their handlers; one per application."""
 
-    def __init__(self, room: AppContext) -> None:
-        self.room = room
-        self._known = Buckets(room.limits.known)
-        self._unknown = Buckets(room.limits.unknown)
+    def __init__(self, context: AppContext) -> None:
+        self.context = context
+        self._known = Buckets(context.limits.known)
+        self._unknown = Buckets(context.limits.unknown)
 
     async def answer(self, request: Request, methods: Mapping[str, Route]) -> tuple[ASGIApp, Holder | None]:
-        """What to say to a request for a path that has these methods, and whose it was."""
-        who = self._holder(request)
+        """Return the response to a request for a path with these methods, and the token's holder."""
+        holder = self._holder(request)
         try:
-            self._rate(request, methods, who)
+            self._rate(request, methods, holder)
             route = _route(request.method, methods)
-            _role(request, route, who)
+            _role(request, route, holder)
             self._alive(route)
             query = _query(request, route)
             body = await self._body(request, route)
-            call = Call(who or _ANYBODY, request.path_params, query, body)
-            return await _served(route, await route.handler(self.room, call)), who
+            call = Call(holder or _ANONYMOUS, request.path_params, query, body)
+            return await _served(route, await route.handler(self.context, call)), holder
         except RequestError as refusal:
-            return _refused(refusal), who
+            return _refused(refusal), holder
         except InputError as error:
-            return _refused(bad_input(error)), who
+            return _refused(bad_input(error)), holder
         except ClientDisconnect:
-            return _refused(RequestError(400, ProblemDetails("the body ended early"))), who
+            return _refused(RequestError(400, ProblemDetails("the body ended early"))), holder
         except Exception as error:
-            return _refused(self._unforeseen(request, error)), who
+            return _refused(self._internal(request, error)), holder
 
     def _holder(self, request: Request) -> Holder | None:
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        return self.room.tokens.holder(secret.strip()) if scheme.lower() == "bearer" else None
+        return self.context.tokens.holder(secret.strip()) if scheme.lower() == "bearer" else None
 
-    def _rate(self, request: Request, methods: Mapping[str, Route], who: Holder | None) -> None:
-        if who is None:
+    def _rate(self, request: Request, methods: Mapping[str, Route], holder: Holder | None) -> None:
+        if holder is None:
             self._unknown.take(request.client.host if request.client else "")
-        elif who.role != "agent" or not all(route.roles == {"agent"} for route in methods.values()):
-            self._known.take(who.name)
+        elif holder.role != "agent" or not all(route.roles == {"agent"} for route in methods.values()):
+            self._known.take(holder.name)
 
     def _alive(self, route: Route) -> None:
-        if route.alive and self.room.desk.failed is not None:
-            raise _stopped(self.room.desk.failed)
+        if route.alive and self.context.control_plane.failed is not None:
+            raise _stopped(self.context.control_plane.failed)
 
     async def _body(self, request: Request, route: Route) -> object:
         if route.body is None:
@@ -83,17 +84,17 @@ class RequestPipeline:
             raise RequestError(
                 415, ProblemDetails("the body must be JSON", "Content-Type", kind, "send application/json")
             )
-        limits = self.room.limits
+        limits = self.context.limits
         most = limits.large_body_bytes if route.large else limits.body_bytes
         raw = await read_body(request, most, limits.body_seconds)
         try:
-            return msgspec.json.decode(raw, type=route.body)
-        except (ValueError, RecursionError) as error:
-            raise malformed(error, raw) from error
+            return decode(raw, route.body)
+        except NotJson as error:
+            raise bad_input(error, 400) from error
 
-    def _unforeseen(self, request: Request, error: Exception) -> RequestError:
-        if self.room.desk.failed is not None:  # it died while this request was with it
-            return _stopped(self.room.desk.failed)
+    def _internal(self, request: Request, error: Exception) -> RequestError:
+        if self.context.control_plane.failed is not None:  # it died during this request
+            return _stopped(self.context.control_plane.failed)
         if isinstance(error, ShoalError):
             return RequestError(409, ProblemDetails(str(error)))
         _errors.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
@@ -101,10 +102,10 @@ class RequestPipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Doorway:
-    """One path, as an ASGI application: finds the method's route, answers, counts and logs."""
+class Endpoint:
+    """One path as an ASGI application: finds the method's route, answers, counts and logs."""
 
-    door: RequestPipeline
+    pipeline: RequestPipeline
     path: str
     methods: Mapping[str, Route]
 
@@ -112,8 +113,8 @@ class Doorway:
         """Answer one request."""
         request = Request(scope, receive)
         begun = time.perf_counter()
-        status = 499  # the caller went away unanswered
-        who: Holder | None = None
+        status = 499  # the caller disconnected before an answer
+        holder: Holder | None = None
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -124,11 +125,13 @@ class Doorway:
             await send(message)
 
         try:
-            answer, who = await self.door.answer(request, self.methods)
+            answer, holder = await self.pipeline.answer(request, self.methods)
             await answer(scope, receive, sent)
         finally:
-            self.door.room.metrics.answered(request.method, self.path, status)
-            _access.info("request", extra=_fields(request.method, self.path, status, time.perf_counter() - begun, who))
+            self.pipeline.context.metrics.answered(request.method, self.path, status)
+            _access.info(
+                "request", extra=_fields(request.method, self.path, status, time.perf_counter() - begun, holder)
+            )
 
 
 def _route(method: str, methods: Mapping[str, Route]) -> Route:
@@ -147,21 +150,21 @@ def _stopped(why: str) -> RequestError:
     )
 
 
-def _role(request: Request, route: Route, who: Holder | None) -> None:
-    if not route.roles or (route.nearby and _nearby(request)):
+def _role(request: Request, route: Route, holder: Holder | None) -> None:
+    if not route.roles or (route.local and _is_local(request)):
         return
-    if who is None:
+    if holder is None:
         hint = "send the header `Authorization: Bearer TOKEN`"
         raise RequestError(401, ProblemDetails("no valid token", hint=hint), {"WWW-Authenticate": "Bearer"})
-    if who.role not in route.roles:
+    if holder.role not in route.roles:
         allowed = " or ".join(sorted(route.roles))
         raise RequestError(
-            403, ProblemDetails(f"a token with the role {who.role} may not do this", hint=f"it takes {allowed}")
+            403, ProblemDetails(f"a token with the role {holder.role} may not do this", hint=f"it takes {allowed}")
         )
 
 
-def _nearby(request: Request) -> bool:
-    """Whether the caller is on this machine; one whom a proxy speaks for need not be."""
+def _is_local(request: Request) -> bool:
+    """Whether the caller is on this machine; not known of one behind a proxy."""
     if request.client is None or "x-forwarded-for" in request.headers or "forwarded" in request.headers:
         return False
     try:
@@ -176,12 +179,9 @@ def _query(request: Request, route: Route) -> object:
     given = request.query_params.multi_items()
     query = dict(given)
     if len(query) < len(given):
-        twice = next(name for name, _ in given if [other for other, _ in given].count(name) > 1)
-        raise bad_input(InputError(twice, query[twice], "must be given once"))
-    try:
-        return msgspec.convert(query, route.query, strict=False)
-    except msgspec.ValidationError as error:
-        raise misasked(error, query) from error
+        repeated = next(name for name, _ in given if [other for other, _ in given].count(name) > 1)
+        raise bad_input(InputError(repeated, query[repeated], "must be given once"))
+    return convert(query, route.query, whole="query", strict=False)
 
 
 async def _served(route: Route, result: object) -> ASGIApp:
@@ -189,7 +189,7 @@ async def _served(route: Route, result: object) -> ASGIApp:
         return cast(ASGIApp, result)
     if route.answer is None:
         return Response(status_code=route.status)
-    # Ten thousand rows take long enough to encode that agents would wait for it.
+    # Encoding ten thousand rows would hold up the event loop, and with it the agents.
     content = await asyncio.to_thread(msgspec.json.encode, result) if isinstance(result, list) else None
     return Response(content or msgspec.json.encode(result), route.status, media_type=route.media)
 
@@ -199,12 +199,12 @@ def _refused(refusal: RequestError) -> Response:
     return Response(content, refusal.status, refusal.headers, media_type="application/json")
 
 
-def _fields(method: str, path: str, status: int, seconds: float, who: Holder | None) -> dict[str, object]:
-    """What is logged of a request: never a token, only its name."""
+def _fields(method: str, path: str, status: int, seconds: float, holder: Holder | None) -> dict[str, object]:
+    """The fields logged for a request: the token's name, never its secret."""
     return {
         "method": method[:20],
         "route": path,
         "status": status,
         "ms": round(seconds * 1000, 3),
-        "token": who.name if who else None,
+        "token": holder.name if holder else None,
     }

@@ -1,4 +1,4 @@
-"""The words of the route table: what a route is, what it is called with, and what its handlers share."""
+"""Types of the route table: a route, the call a handler gets, and what handlers share."""
 
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,9 +11,10 @@ from shoal.serve.limits import ServerLimits
 from shoal.serve.metrics import Metrics
 from shoal.serve.notifier import Notifier
 from shoal.serve.tokens import Holder, Tokens
-from shoal.wire.messages import AgentReport, Role, WhatIf
+from shoal.wire.fields import Role
+from shoal.wire.messages import AgentReport, WhatIf
 
-Question: TypeAlias = Callable[[WhatIf, str | None], Any]
+AnswerWhatIf: TypeAlias = Callable[[WhatIf, str | None], Any]
 """Answers a what-if for a tenant (None: for an admin) with a document of plain values; may take seconds."""
 
 
@@ -21,41 +22,42 @@ Question: TypeAlias = Callable[[WhatIf, str | None], Any]
 class AppContext:
     """What the handlers share.
 
-    ``reports`` has what each node's agent said last; ``listeners`` and ``questions`` count what is under way now.
+    ``reports`` holds the latest report of each node's agent; ``listeners`` and ``questions`` count open event streams
+    and what-if simulations.
     """
 
-    desk: ControlPlaneAPI
+    control_plane: ControlPlaneAPI
     tokens: Tokens
-    what_if: Question
+    what_if: AnswerWhatIf
     version: str
     description: dict[str, Any]
     limits: ServerLimits
     metrics: Metrics
-    bell: Notifier
-    news: ClusterFeed
+    notifier: Notifier
+    feed: ClusterFeed
     reports: dict[str, AgentReport] = field(default_factory=dict)
     listeners: int = 0
     questions: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def asks(self) -> bool:
-        """Count a question, if one more may be asked now."""
+    def begin_question(self) -> bool:
+        """Count a what-if simulation; False where as many run as the limits allow."""
         with self._lock:
             allowed = self.questions < self.limits.questions
             self.questions += allowed
             return allowed
 
-    def answered(self) -> None:
-        """A question is no longer being thought about, whether or not anybody still waits for the answer."""
+    def end_question(self) -> None:
+        """Count a what-if simulation as ended, whether or not its caller still waits."""
         with self._lock:
             self.questions -= 1
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request that passed every check: who asks, and what, already of the route's types."""
+    """A request that passed every check; ``query`` and ``body`` are of the route's types."""
 
-    who: Holder
+    holder: Holder
     path: Mapping[str, str]
     query: Any
     body: Any
@@ -66,17 +68,17 @@ Handler: TypeAlias = Callable[[AppContext, Call], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One thing that can be asked.
+    """One method of one path.
 
-    ``roles`` empty: anybody, without a token. ``query`` is a structure whose fields are the query parameters.
-    ``answer`` is what the handler returns, encoded as JSON; a handler of another ``media`` returns an ASGI application.
-    ``alive`` needs a living loop. ``refusals`` come on top of those every route has.
+    ``roles`` may call it; empty: anyone, without a token. The fields of ``query`` are the query parameters. The
+    handler returns a value of type ``answer``, sent as JSON; with another ``media`` it returns an ASGI application.
+    ``alive`` routes answer 503 once the loop has died. ``refusals`` are statuses beyond those every route has.
+    ``local`` routes also answer callers on the same machine without a token.
     """
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
     handler: Handler
-    summary: str
     roles: frozenset[Role]
     answer: Any = None
     body: type | None = None
@@ -86,12 +88,16 @@ class Route:
     refusals: tuple[int, ...] = ()
     alive: bool = False
     large: bool = False
-    nearby: bool = False
-    """Also answered without a token, or with any, to who is on the same machine."""
+    local: bool = False
+
+    @property
+    def summary(self) -> str:
+        """First line of the handler's docstring, without its full stop."""
+        return (self.handler.__doc__ or "").partition("\n")[0].removesuffix(".")
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """Every status a refusal of this route may have."""
+        """Every status that a refusal of this route may have."""
         codes = {429, *self.refusals}
         codes |= {401, 403} if self.roles else set()
         codes |= {400, 408, 413, 415, 422} if self.body else set()

@@ -1,4 +1,4 @@
-"""Running the application: bound to loopback unless told otherwise, with TLS by certificate files, quick to stop."""
+"""Run the application: on loopback by default, with TLS from certificate files, stopping within a second."""
 
 import ipaddress
 import logging
@@ -18,12 +18,12 @@ from shoal.core.errors import InputError
 _log = logging.getLogger("shoal.serve")
 
 _GRACE = 1
-"""Whole seconds that requests under way get at shutdown; long polls and event streams end at once anyway."""
+"""Whole seconds for running requests at shutdown; long polls and event streams end at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A server that takes connections. ``stop`` may be called from any thread and returns at once."""
+    """A server that accepts connections. ``stop`` may be called from any thread and returns at once."""
 
     url: str
     port: int
@@ -39,9 +39,9 @@ def serve(
     keyfile: str | None = None,
     listening: Callable[[Listening], None] = lambda _: None,
 ) -> None:
-    """Serve until stopped, by ``Listening.stop`` or, in the main thread, by SIGINT or SIGTERM; returns either way.
+    """Serve until ``Listening.stop`` is called or, in the main thread, SIGINT or SIGTERM arrives; then return.
 
-    Port 0 takes a free one. ``listening`` is called once connections are taken.
+    Port 0 selects a free port. ``listening`` is called once connections are accepted.
     """
     tls = _has_tls(certfile, keyfile)
     bound = _bind(host, port)
@@ -70,30 +70,30 @@ def serve(
     def stop() -> None:
         server.should_exit = True
 
-    server.begun = lambda: listening(Listening(f"http{'s' if tls else ''}://{shown}:{port}", port, stop))
-    server.ending = app.state.close
-    with bound, _signals_spent():
+    server.on_started = lambda: listening(Listening(f"http{'s' if tls else ''}://{shown}:{port}", port, stop))
+    server.on_stopping = app.state.close
+    with bound, _signals_ignored_afterwards():
         server.run(sockets=[bound])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server has no other place to learn that it takes connections and that it is about to stop."""
+    """Calls back when connections are accepted and before shutdown, for which uvicorn has no other hook."""
 
-    begun: Callable[[], None]
-    ending: Callable[[], None]
+    on_started: Callable[[], None]
+    on_stopping: Callable[[], None]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.begun()
+        self.on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.ending()
+        self.on_stopping()
         await super().shutdown(sockets)
 
 
 @contextmanager
-def _signals_spent() -> Iterator[None]:
-    """uvicorn raises the signal that stopped it once more afterwards; the caller still has a journal to close."""
+def _signals_ignored_afterwards() -> Iterator[None]:
+    """Ignore the signal that uvicorn raises again after it stopped: the caller still has a journal to close."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -125,7 +125,7 @@ def _is_loopback(bound: socket.socket) -> bool:
 
 
 def _has_tls(certfile: str | None, keyfile: str | None) -> bool:
-    """Whether TLS is asked for; files that cannot serve for it are refused, by name, before anything is bound."""
+    """Whether TLS is requested; unusable files are refused by name before a socket is bound."""
     if certfile is None and keyfile is None:
         return False
     if certfile is None or keyfile is None:
@@ -138,7 +138,7 @@ def _has_tls(certfile: str | None, keyfile: str | None) -> bool:
         except OSError as error:
             raise InputError(name, path, f"cannot be read: {error.strerror}") from error
     try:
-        # With a password of its own, or a key that has one would have the server wait at a prompt.
+        # An empty password: without one, an encrypted key would make the server wait at a prompt.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password="")
     except (ssl.SSLError, OSError) as error:
         raise InputError("certfile", certfile, f"is no certificate with the key in {keyfile}: {error}") from error

@@ -1,7 +1,7 @@
-"""Bearer tokens: made once, told once, kept only as a hash in a SQLite file that nobody but its owner may read.
+"""Bearer tokens, stored as hashes in a SQLite file readable by its owner alone; a secret is shown once, when created.
 
-A token is 256 random bits, so its plain SHA-256 cannot be guessed back and needs no salt; looking it up by that hash
-takes as long for a wrong token as for a right one.
+A token is 256 random bits, so its plain SHA-256 cannot be inverted and needs no salt; a lookup by that hash takes the
+same time for a wrong token as for a right one.
 """
 
 import hashlib
@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.core.errors import InputError
-from shoal.wire.messages import NewToken, Role, TokenRow
+from shoal.wire.fields import Role
+from shoal.wire.messages import NewToken, TokenRow
 
 _VERSION = 1
 _PREFIX = "shoal_"
-"""Lets people, and scanners of published code, see what a stray secret belongs to."""
+"""Lets people and secret scanners recognise a leaked token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who asks: the token's name and role, the tenant it acts for, the node it may speak for (None: any)."""
+    """A token's name and role, the tenant it acts for, and the node it may speak for (None: any)."""
 
     name: str
     role: Role
@@ -31,20 +32,20 @@ class Holder:
 
     @property
     def sees(self) -> str | None:
-        """The tenant whose jobs may be seen: None is all of them, and the empty name nobody's."""
+        """The tenant whose jobs the holder may see: None for all, the empty name for none."""
         return None if self.role == "admin" else self.tenant or ""
 
 
 class NameTaken(InputError):
-    """There is a token of this name already."""
+    """A token of this name exists."""
 
 
 class LastAdmin(InputError):
-    """Without this token nobody could make another."""
+    """The token is the only admin's: without it no other could be created."""
 
 
 class Tokens:
-    """The tokens of one control plane; any thread may call."""
+    """The tokens of one control plane; methods may be called from any thread."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -55,7 +56,7 @@ class Tokens:
 
     @classmethod
     def begin(cls, path: Path) -> "Tokens":
-        """A new file without any token; an existing one is never overwritten."""
+        """Create a file without tokens; an existing file is an error."""
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except OSError as error:
@@ -72,7 +73,7 @@ class Tokens:
 
     @classmethod
     def open(cls, path: Path) -> "Tokens":
-        """The tokens in an existing file."""
+        """Open an existing file."""
         if not path.is_file():
             raise InputError("tokens", str(path), "there is no such file")
         connection = _connect(path)
@@ -87,7 +88,7 @@ class Tokens:
         raise InputError("tokens", str(path), f"is of version {version}, this Shoal reads version {_VERSION}")
 
     def create(self, new: NewToken) -> TokenRow:
-        """Make a token; its secret is in this answer and nowhere else."""
+        """Create a token; its secret is in the returned row and stored nowhere."""
         _check(new)
         secret = _PREFIX + secrets.token_urlsafe(32)
         hashed = _hash(secret)
@@ -103,12 +104,12 @@ class Tokens:
         return TokenRow(new.name, new.role, new.tenant, secret, new.node)
 
     def rows(self) -> list[TokenRow]:
-        """Every token by name, without its secret."""
+        """Every token, sorted by name, without its secret."""
         holders = sorted(self._held.copy().values(), key=lambda holder: holder.name)
         return [TokenRow(holder.name, holder.role, holder.tenant, None, holder.node) for holder in holders]
 
     def revoke(self, name: str) -> None:
-        """End a token at once; KeyError if there is none of this name."""
+        """Revoke a token at once; KeyError if there is none of this name."""
         with self._lock:
             hashed = {holder.name: hashed for hashed, holder in self._held.items()}[name]
             admins = [holder.name for holder in self._held.values() if holder.role == "admin"]
@@ -118,7 +119,7 @@ class Tokens:
             del self._held[hashed]
 
     def holder(self, secret: str) -> Holder | None:
-        """Whose token this is, if it is one."""
+        """The holder of this secret; None for an unknown one."""
         return self._held.get(_hash(secret))
 
     def close(self) -> None:

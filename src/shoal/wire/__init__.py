@@ -1,1 +1,1 @@
-"""What is said over sockets: versioned messages, and the one client that says them. Imports nothing heavy."""
+"""Messages between clients, agents and the control plane, and their HTTP client. Imports no heavy library."""

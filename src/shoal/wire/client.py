@@ -1,6 +1,6 @@
-"""The HTTP client of agents and of the command line: the standard library's, so that an idle agent stays small.
+"""HTTP client of agents and of the command line, on the standard library, so that an idle agent stays small.
 
-One connection is kept open for each thread that calls. A refusal of the server is raised as the error it stands for.
+Keeps one connection open per calling thread. A refusal by the server is raised as the error it stands for.
 """
 
 import http.client
@@ -19,15 +19,15 @@ from shoal.wire.messages import ProblemDetails
 _T = TypeVar("_T")
 
 _MOST_BYTES = 256 * 2**20
-"""No answer of a Shoal server is longer."""
+"""Upper bound of a Shoal server's answers."""
 
 
 class Unreachable(ShoalError):
-    """Nobody answered, or what answered does not speak HTTP."""
+    """No server answered, or what answered does not speak HTTP."""
 
 
 class Refused(ShoalError):
-    """The server understood the request and said no, other than for bad input."""
+    """The server refused the request, other than for bad input."""
 
     def __init__(self, status: int, text: str) -> None:
         self.status = status
@@ -51,15 +51,15 @@ class Client:
         self._own = threading.local()
 
     def get(self, path: str, into: type[_T], *, timeout: float | None = None) -> _T:
-        """What is at a path, as a message of this type."""
+        """GET a path; the answer as a message of type ``into``."""
         return self.call("GET", path, None, into, timeout=timeout)
 
     def post(self, path: str, body: Any, into: type[_T], *, timeout: float | None = None) -> _T:
-        """Send a message and give the answer, as a message of this type."""
+        """POST a message; the answer as a message of type ``into``."""
         return self.call("POST", path, body, into, timeout=timeout)
 
     def call(self, method: str, path: str, body: Any, into: type[_T], *, timeout: float | None = None) -> _T:
-        """One request and its answer."""
+        """Send one request; the answer as a message of type ``into``, None for ``type(None)``."""
         data = None if body is None else msgspec.json.encode(body)
         status, answer = self._exchange(method, path, data, timeout or self._timeout)
         if status >= 400:
@@ -70,7 +70,7 @@ class Client:
             raise Unreachable(f"{self.url}{path} answered something that is not Shoal's: {error}") from error
 
     def lines(self, path: str) -> Iterator[str]:
-        """The lines of an answer that goes on, until the server ends it."""
+        """Yield the lines of a streamed answer until the server ends it."""
         connection = self._connect(None)
         try:
             connection.request("GET", self._base + path, headers=self._headers(None))
@@ -85,7 +85,7 @@ class Client:
             connection.close()
 
     def close(self) -> None:
-        """Hang up on behalf of this thread; a later call connects anew."""
+        """Close this thread's connection; a later call connects anew."""
         kept: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
         if kept is not None:
             kept.close()
@@ -94,7 +94,7 @@ class Client:
     def _exchange(self, method: str, path: str, data: bytes | None, timeout: float) -> tuple[int, bytes]:
         kept: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
         for connection in (kept, None):
-            # A kept connection may have been closed at the other end; then a fresh one gets the one more try.
+            # The server may have closed a kept connection: try once more on a fresh one.
             fresh = connection is None
             link = self._own.connection = connection or self._connect(timeout)
             try:
@@ -126,7 +126,7 @@ class Client:
 
 
 def refusal(status: int, answer: bytes) -> ShoalError:
-    """The error a refusal stands for: bad input names its field, anything else says what the server said."""
+    """The error a refusal stands for: ``InputError`` where it names a field, ``Refused`` otherwise."""
     problem = ProblemDetails(answer[:500].decode(errors="replace") or f"status {status}")
     with suppress(msgspec.DecodeError):
         problem = msgspec.json.decode(answer, type=ProblemDetails)

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, with when, how bad, who says it, what happened, and its fields."""
+"""Structured logs: one JSON object per line with time, level, logger, event and fields."""
 
 import json
 import logging
@@ -8,10 +8,10 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class JsonLine(logging.Formatter):
-    """A record as one JSON object; what was given as ``extra`` are its fields."""
+    """Formats a record as one JSON object; keys of ``extra`` become fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line."""
+        """Return the record as one line of JSON."""
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
             "at": f"{when}.{record.msecs:03.0f}Z",
@@ -26,7 +26,7 @@ class JsonLine(logging.Formatter):
 
 
 def log_json(handler: logging.Handler | None = None) -> None:
-    """Have this process log that way, on the standard error unless another handler is given."""
+    """Log JSON lines from this process, to standard error unless another handler is given."""
     handler = handler or logging.StreamHandler()
     handler.setFormatter(JsonLine())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

@@ -1,35 +1,23 @@
-"""The messages of the HTTP API, as typed structures: what is not one of these is refused before anybody sees it.
+"""Messages of the HTTP API as typed structures: those people send and receive here, those of agents re-exported.
 
-Field names are the JSON keys. A new optional field keeps ``PROTOCOL``; anything else is a new one. Unknown fields are
-refused in what people write (a misspelt option must not pass silently) and ignored in what machines say (a newer
-agent may say more).
+Field names are the JSON keys. A new optional field keeps ``PROTOCOL``; any other change is a new protocol. Unknown
+fields are refused in what people write, so that a misspelt option is an error, and ignored in what machines send.
 """
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from shoal.core.goodput import GoodputReport
-from shoal.core.job import BatchLimits, BatchSetting
+from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
+from shoal.wire.fields import Command, Count, JobName, Name, Positive, Ranks, Resizes, Role, Text, Variable
 
 PROTOCOL = 1
 
-Count: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
-Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-Positive: TypeAlias = Annotated[float, Meta(gt=0)]
-Text: TypeAlias = Annotated[str, Meta(pattern=r"^[^\x00]*\Z", max_length=4096)]
-Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}\Z", max_length=64)]
-JobName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z", max_length=80)]
-
-Role: TypeAlias = Literal["admin", "user", "agent"]
-Ranks: TypeAlias = Literal["gpu", "node"]
-Resizes: TypeAlias = Literal["restart", "in_place"]
-
-# ── what people send ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Ahead(Struct, forbid_unknown_fields=True, frozen=True):
-    """A phase that a job's app means to run after it: so many jobs, of so many GPUs and so much work each."""
+    """A phase that a job's app will run after it: number of jobs, GPUs of each, work of each."""
 
     jobs: Count
     gpus: Count
@@ -37,20 +25,19 @@ class Ahead(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A job, as its owner writes it down.
+    """A job as its owner declares it.
 
-    ``command`` is executed as it stands, without a shell, once per GPU (``ranks: gpu``) or once per node
-    (``ranks: node``). ``work`` is in samples where ``model`` is named, else in seconds on the requested GPUs.
-    ``deadline`` is in seconds from now. ``workdir`` must lie in a folder the node's agent was told to allow; without
-    one the job runs in a folder of its own. ``key`` makes a repeated submission harmless: the same key, the same job.
-    With ``max_batch_size`` the batch size may be adapted, from ``batch_size`` upwards, with ``min_local_batch`` to
-    ``max_local_batch`` samples on a GPU at once; ``adaptation`` says by which rule the job's own script changes it.
-    ``ahead`` are the phases its app will run after it, for policies that ask how much an app has left. ``resizes`` says
-    how it is brought to other GPUs: it is stopped and started again, or, where its script trains with ``Elastic``, its
-    ranks come and go while the others train on.
+    ``command`` is executed without a shell, once per GPU (``ranks: gpu``) or once per node (``ranks: node``). ``work``
+    is in samples where ``model`` is named, else in seconds on the requested GPUs. ``deadline`` is in seconds from now.
+    ``workdir`` must lie in a folder that the node's agent allows; without one the job runs in a folder of its own.
+    Two submissions with the same ``key`` are one job. With ``max_batch_size`` the batch size may be adapted, from
+    ``batch_size`` upwards, with ``min_local_batch`` to ``max_local_batch`` samples on a GPU at once; ``adaptation``
+    names the rule by which the job's own script changes it. ``ahead`` lists the phases its app will run after it, for
+    policies that ask how much work an app has left. ``resizes``: the job is stopped and started again on other GPUs,
+    or, where its script trains with ``Elastic``, workers join and leave while the others train on.
     """
 
-    command: Annotated[list[Text], Meta(min_length=1, max_length=1024)]
+    command: Command
     name: Name = "job"
     gpus: Count = 1
     min_gpus: Count | None = None
@@ -68,9 +55,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
     deadline: Positive | None = None
     workdir: Text | None = None
-    env: dict[Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", max_length=256)], Text] = field(
-        default_factory=dict
-    )
+    env: dict[Variable, Text] = field(default_factory=dict)
     ranks: Ranks = "gpu"
     resizes: Resizes = "restart"
     grace: Annotated[float, Meta(ge=0, le=3600)] = 10.0
@@ -85,13 +70,13 @@ class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Submitted(Struct, frozen=True):
-    """The identifiers the jobs got, in the order they came."""
+    """The ids of the accepted jobs, in the order of the submissions."""
 
     jobs: list[str]
 
 
 class Reshape(Struct, forbid_unknown_fields=True, frozen=True):
-    """Another gang for a job: it moves when the policy next seats it."""
+    """New bounds of a job's gang; the job moves when the policy next grants it GPUs."""
 
     gpus: Count
     min_gpus: Count | None = None
@@ -99,10 +84,10 @@ class Reshape(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class AppBidMessage(Struct, forbid_unknown_fields=True, frozen=True):
-    """What an app says GPUs are worth to it, while it has these jobs.
+    """An app's valuation of GPUs, valid while it has exactly these jobs.
 
-    ``rows`` are GPUs held for good, ascending, and the seconds until the app would be done with them: falling, and no
-    faster than the GPUs grow. They are of the kind that its offer names.
+    ``rows`` are pairs of GPUs held until the end, ascending, and seconds until the app is done with them: falling, and
+    no faster than the GPUs grow. The GPUs are of the kind that the app's offer names.
     """
 
     jobs: Annotated[list[JobName], Meta(min_length=1, max_length=10_000)]
@@ -110,9 +95,9 @@ class AppBidMessage(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
-    """A token to be made. A user's is bound to a tenant, an agent's to a node if one is named.
+    """A token to create. A user's is bound to a tenant, an agent's to a node if one is named.
 
-    An admin's jobs that name no tenant belong to the token's, or to ``default``.
+    An admin's jobs that name no tenant belong to the token's tenant, or to ``default``.
     """
 
     name: Name
@@ -122,7 +107,7 @@ class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class WhatIf(Struct, forbid_unknown_fields=True, frozen=True):
-    """A question about the live state: other policies, more machines, one more job; over this many seeds."""
+    """A question about the live state: other policies, more nodes or one more job, simulated over ``seeds`` seeds."""
 
     policies: Annotated[list[Text], Meta(max_length=8)] = field(default_factory=list)
     add: Text | None = None
@@ -130,7 +115,7 @@ class WhatIf(Struct, forbid_unknown_fields=True, frozen=True):
     seeds: Annotated[int, Meta(ge=1, le=20)] = 5
 
 
-# ── what people are told ──────────────────────────────────────────────────────────────────────────────────────────
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ProblemDetails(Struct, frozen=True):
@@ -151,7 +136,7 @@ class StartForecast(Struct, frozen=True):
 
 
 class JobRow(Struct, frozen=True, kw_only=True):
-    """One job in a list. Times are Unix seconds; ``position`` counts from 1 among the waiting jobs one may see."""
+    """One job in a list. Times are Unix seconds; ``position`` counts from 1 among the waiting jobs the caller sees."""
 
     id: str
     name: str
@@ -172,14 +157,14 @@ class JobRow(Struct, frozen=True, kw_only=True):
 
 
 class Moment(Struct, frozen=True):
-    """One entry of a job's story: when (Unix seconds), what happened, in words."""
+    """One entry of a job's history: Unix seconds, and a sentence."""
 
     at: float
     what: str
 
 
 class JobDetail(Struct, frozen=True, kw_only=True):
-    """Everything about one job. ``change`` says what would change its fortune, where something would."""
+    """Everything about one job. ``change`` says what would change its state soonest; empty where nothing is known."""
 
     job: JobRow
     command: list[str]
@@ -198,9 +183,9 @@ class JobDetail(Struct, frozen=True, kw_only=True):
 
 
 class WorkLeft(Struct, frozen=True):
-    """What is left of an app's job as the cluster sees it: the part of its work, and the seconds that takes.
+    """What is left of a job of an app: the fraction of its work, and how long that takes.
 
-    ``seconds`` are by number of GPUs from ``least`` on, up to the most it can use; none where it can use none.
+    ``seconds[i]`` is for ``least + i`` GPUs, up to the most it can use; empty where it can use none.
     """
 
     id: str
@@ -210,9 +195,9 @@ class WorkLeft(Struct, frozen=True):
 
 
 class KindOffer(Struct, frozen=True):
-    """GPUs of a kind that are nobody's, or will not be at the end of the next lease (Unix seconds; None: at once).
+    """GPUs of a kind that are free, or will be at the end of the next lease (``until``, Unix seconds; None: now).
 
-    ``machines`` are how many GPUs a machine has, and how many such machines there are.
+    ``machines`` are pairs of GPUs on a machine and the number of such machines.
     """
 
     kind: str
@@ -222,10 +207,10 @@ class KindOffer(Struct, frozen=True):
 
 
 class AppOffer(Struct, frozen=True, kw_only=True):
-    """How an app stands before the next auction, if the cluster holds any.
+    """How an app stands before the next auction, if the cluster's policy holds any.
 
-    ``rho`` is its finish-time fairness as the arbiter sees it; ``kind`` the one in whose GPUs it is to bid, of which it
-    could hold ``most`` at once; ``said`` whether what it last said of itself counts now.
+    ``rho`` is the app's finish-time fairness as the arbiter computes it. The app bids in GPUs of ``kind``, of which it
+    could hold ``most`` at once. ``said``: the app's last bid is valid now.
     """
 
     app: str
@@ -239,7 +224,7 @@ class AppOffer(Struct, frozen=True, kw_only=True):
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
-    """One node: what it has, whether it answers, what runs there."""
+    """One node: its GPUs, whether it answers, the jobs on it. ``heard``: last contact, Unix seconds."""
 
     name: str
     kind: str
@@ -252,7 +237,7 @@ class NodeRow(Struct, frozen=True, kw_only=True):
 
 
 class TenantRow(Struct, frozen=True, kw_only=True):
-    """What a tenant holds now, has had (GPU-seconds), and its part of both."""
+    """GPUs a tenant holds now, GPU-seconds it has used, and its fraction of both."""
 
     tenant: str
     live: int
@@ -263,7 +248,7 @@ class TenantRow(Struct, frozen=True, kw_only=True):
 
 
 class AcctRow(Struct, frozen=True, kw_only=True):
-    """A job that ended: what it took. Times are Unix seconds, spans are seconds."""
+    """A job that ended and the resources it used. Times are Unix seconds, spans are seconds."""
 
     id: str
     name: str
@@ -280,7 +265,7 @@ class AcctRow(Struct, frozen=True, kw_only=True):
 
 
 class ClusterRow(Struct, frozen=True, kw_only=True):
-    """The cluster in one look."""
+    """Summary of the cluster."""
 
     version: str
     protocol: int
@@ -296,7 +281,7 @@ class ClusterRow(Struct, frozen=True, kw_only=True):
 
 
 class TokenRow(Struct, frozen=True):
-    """A token that exists; its secret is told once, when it is made."""
+    """A token; ``secret`` is set only in the answer that creates it."""
 
     name: str
     role: Role
@@ -306,7 +291,7 @@ class TokenRow(Struct, frozen=True):
 
 
 class LogPart(Struct, frozen=True):
-    """A piece of a rank's log, from byte ``offset`` to byte ``next``; how long the log is, and whether it may grow."""
+    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow."""
 
     job: str
     incarnation: int
@@ -316,153 +301,3 @@ class LogPart(Struct, frozen=True):
     text: str
     live: bool
     next: int
-
-
-# ── what agents and the control plane say to each other ───────────────────────────────────────────────────────────
-
-
-class Hello(Struct, frozen=True):
-    """An agent introduces itself. ``boot`` is new each time it starts: nothing of an older one lives on."""
-
-    protocol: int
-    node: Name
-    boot: Annotated[str, Meta(max_length=64)]
-    kind: Name
-    gpus: Annotated[int, Meta(ge=1, le=255)]
-    address: Annotated[str, Meta(max_length=255)]
-
-
-class RankExit(Struct, frozen=True):
-    """A rank that ended: its exit status, negative for a signal, and whether it had been warned to leave."""
-
-    rank: Natural
-    status: int
-    warned: bool = False
-
-
-class SessionReport(Struct, frozen=True, kw_only=True):
-    """What the trainer library inside a job tells of its training, all of it optional.
-
-    ``rate`` is progress per second, in the unit of the job's work, at ``batch_size`` samples a step; ``profile`` is
-    what it knows of its goodput, where it adapts its batch size itself. ``generation`` is the latest order of workers
-    in whose group a step was trained, where the job is resized in place.
-    """
-
-    rate: Annotated[float, Meta(ge=0, le=1e12)] | None = None
-    batch_size: Count | None = None
-    loss: float | None = None
-    profile: GoodputReport | None = None
-    generation: Natural | None = None
-
-
-class RunReport(Struct, frozen=True, kw_only=True):
-    """What an agent has of one incarnation of a job: ranks not started yet, running, or all ended.
-
-    ``cause`` says why it could not even start, or why the agent ended it unasked; it is ``blameless`` when that was
-    not the job's fault (its lease ran out), and ``finished`` when every rank left by itself, unwarned, with status 0.
-    ``done`` and ``saved`` are what the job wrote of its progress, ``session`` what its trainer library added. With a
-    ``roster``, that is the latest it acts on, and ``exits`` may come while others of its ranks go on.
-    """
-
-    job: Natural
-    incarnation: Natural
-    phase: Literal["ready", "running", "ended"]
-    port: Natural = 0
-    exits: list[RankExit] = field(default_factory=list)
-    cause: Annotated[str, Meta(max_length=2000)] = ""
-    blameless: bool = False
-    finished: bool = False
-    done: float | None = None
-    saved: float | None = None
-    session: SessionReport | None = None
-    roster: "Roster | None" = None
-
-
-class LogAnswer(Struct, frozen=True):
-    """A piece of a log file, base64; ``size`` is the file's length, −1 where there is no such file."""
-
-    read: Natural
-    size: int
-    data: bytes
-
-
-class AgentReport(Struct, frozen=True, kw_only=True):
-    """All that an agent has, and what it was asked to read. ``known`` is the generation of orders it acts on."""
-
-    protocol: int
-    node: Name
-    boot: Annotated[str, Meta(max_length=64)]
-    known: int
-    runs: Annotated[list[RunReport], Meta(max_length=4096)]
-    logs: Annotated[list[LogAnswer], Meta(max_length=64)] = field(default_factory=list)
-    wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
-
-
-class Roster(Struct, frozen=True, kw_only=True):
-    """Who is to train, of the workers that a job resized in place has had since it started from its checkpoint.
-
-    That start was its incarnation ``origin``. ``keeps_store`` is of the run whose node keeps the job's store.
-    ``members`` are worker numbers, by rank, from ``generation`` on; 0 where no order has named this run's workers yet.
-    """
-
-    origin: int
-    keeps_store: bool = False
-    generation: int = 0
-    members: list[int] = field(default_factory=list)
-
-
-class RunOrder(Struct, frozen=True, kw_only=True):
-    """One incarnation an agent should have: made ready, running, or being stopped.
-
-    ``prepare`` keeps ``gpus`` devices and a rendezvous port and starts nothing; ``go`` starts this node's ranks;
-    ``stop`` warns, waits ``grace`` seconds and kills. An incarnation that is not in the orders is to be stopped.
-    ``shared_with`` is a job on this node whose devices are to be used as well. ``work``, ``batch`` and ``limits`` are
-    for the job to know: how much there is to do, which batch size it was granted, and between what it may adapt it.
-
-    With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends takes
-    nobody with it, and one that the roster has left out ends by itself. Its store is at ``master`` and ``port``.
-    """
-
-    job: int
-    incarnation: int
-    phase: Literal["prepare", "go", "stop"]
-    id: str
-    command: list[str]
-    env: dict[str, str]
-    workdir: str | None
-    ranks: Ranks
-    grace: float
-    gpus: int
-    shared_with: int | None
-    node_rank: int
-    nodes: int
-    first_rank: int
-    local_ranks: int
-    world: int
-    master: str
-    port: int
-    work: float | None = None
-    batch: BatchSetting | None = None
-    limits: BatchLimits | None = None
-    roster: Roster | None = None
-
-
-class LogRead(Struct, frozen=True):
-    """A piece of a log an agent should send with its next report."""
-
-    read: int
-    id: str
-    incarnation: int
-    rank: int
-    offset: int
-    most: int
-
-
-class AgentOrders(Struct, frozen=True, kw_only=True):
-    """All that an agent should have. Its leases run for ``lease`` seconds from when it asked."""
-
-    protocol: int
-    generation: int
-    lease: float
-    runs: list[RunOrder]
-    reads: list[LogRead] = field(default_factory=list)

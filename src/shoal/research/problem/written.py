@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from shoal.core.decoding import NotJson, decode
 from shoal.core.errors import InputError, nearest
 
 
@@ -137,10 +138,10 @@ def read_problems(path: Path) -> list[WrittenProblem]:
         raise InputError("problem", str(path), f"cannot be read: {error.strerror}") from error
     try:
         if text.lstrip()[:1] == b"[":
-            return msgspec.json.decode(text, type=list[WrittenProblem])
-        return [msgspec.json.decode(text, type=WrittenProblem)]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError("problem", str(path), f"is not a problem file: {error}") from error
+            return decode(text, list[WrittenProblem], whole="problem")
+        return [decode(text, WrittenProblem, whole="problem")]
+    except NotJson as error:
+        raise InputError("problem", str(path), f"is not a problem file: {error.hint}") from error
 
 
 def check(problem: WrittenProblem) -> None:

@@ -17,8 +17,9 @@ from shoal.core.errors import ShoalError
 from shoal.core.events import EventBatch, JobCompleted, JobProfiled, JobStopped, JobSubmitted, NodeReturned
 from shoal.core.units import Seconds
 from shoal.live.home import JOURNAL, Settings
+from shoal.provider.local import LocalNodes
 from shoal.scenario.scenario import Scenario
-from shoal.serve.service import Address, LocalNodes, run_service
+from shoal.serve.service import Address, run_service
 from shoal.store.codec import Decided, Header
 from shoal.store.journal import JournalFile
 from shoal.wire.client import Client
@@ -41,24 +42,26 @@ def play(
     """
     settings = Settings(home, scenario, roots=(str(home),))
     with run_service(settings, Address()) as made:
-        local = LocalNodes.of(made, settings, None)
+        local = LocalNodes.of(
+            made.listening.url, made.agent_token, settings.scenario.cluster.nodes, settings.home, roots=settings.roots
+        )
         client = Client(made.listening.url, made.admin_token)
         try:
-            while made.plane.cluster().up_gpus < scenario.cluster.total_gpus:
-                local.tend()
+            while made.control_plane.cluster().up_gpus < scenario.cluster.total_gpus:
+                local.ensure_running()
                 time.sleep(0.05)
             _submit(client, local, queue)
             _await(client, local, home, tell)
         finally:
             client.close()
-            local.end(_patiently)
+            local.stop(_patiently)
 
 
 def _submit(client: Client, local: LocalNodes, queue: Sequence[tuple[float, Submission]]) -> None:
     origin = time.monotonic()
     for at, submission in queue:
         while (left := origin + at - time.monotonic()) > 0:
-            local.tend()
+            local.ensure_running()
             time.sleep(min(left, _LOOK_EVERY_SECONDS))
         client.post("/v1/jobs", submission, Submitted)
 
@@ -66,7 +69,7 @@ def _submit(client: Client, local: LocalNodes, queue: Sequence[tuple[float, Subm
 def _await(client: Client, local: LocalNodes, home: Path, tell: Callable[[str], None]) -> None:
     begin, ended = time.monotonic(), -1
     while True:
-        local.tend()
+        local.ensure_running()
         rows = client.get("/v1/jobs?all=true", list[JobRow])
         over = [row for row in rows if row.ended is not None]
         if len(over) > ended:

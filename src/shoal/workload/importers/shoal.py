@@ -5,18 +5,15 @@ round trip exactly.
 """
 
 import io
-import json
-import re
 from collections.abc import Iterator
 
 import msgspec
 
-from shoal.core.errors import InputError, nearest
+from shoal.core.decoding import NotJson, convert, decode
+from shoal.core.errors import InputError
 from shoal.workload.importers.rows import Format, Reading, Source, collect
 from shoal.workload.schema import Job
 
-_FIELD = re.compile(r"\$\.(\w+)")
-_NAMED = re.compile(r"field `(\w+)`")
 _DECODER = msgspec.json.Decoder(Job)
 
 
@@ -36,22 +33,12 @@ def _lines(source: Source) -> Iterator[tuple[str, bytes]]:
 def _line(line: bytes) -> Job:
     try:
         return _DECODER.decode(line)
-    except msgspec.ValidationError as error:
-        raise explained(error, _loosely(line)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _no_object(line, error) from None
-
-
-def _loosely(line: bytes) -> object:
-    # The standard library also reads what msgspec refuses, such as numbers out of range, so that they can be shown.
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _no_object(line, error) from None
-
-
-def _no_object(line: bytes, error: Exception) -> InputError:
-    return InputError("row", line[:60].decode("utf-8", "replace"), f"is not a JSON object: {error}")
+        return decode(line, Job, whole="row")
+    except NotJson as error:
+        raise InputError("row", line[:60].decode("utf-8", "replace"), error.hint) from None
 
 
 def _records(source: Source) -> Iterator[tuple[str, dict[str, object]]]:
@@ -73,25 +60,7 @@ def _row(row: dict[str, object]) -> Job:
     schedule = present.get("batch_schedule")
     if isinstance(schedule, list) and all(isinstance(change, dict) for change in schedule):
         present["batch_schedule"] = [[change.get("progress"), change.get("batch_size")] for change in schedule]
-    try:
-        return msgspec.convert(present, Job)
-    except msgspec.ValidationError as error:
-        raise explained(error, present) from None
-
-
-def explained(error: msgspec.ValidationError, row: object) -> InputError:
-    """The same error with the field and the value that caused it."""
-    message = str(error).split(" - at ")[0]
-    at = _FIELD.search(str(error)) or _NAMED.search(message)
-    if at is None:
-        return InputError("row", row, message[:1].lower() + message[1:])
-    field = at[1]
-    value = row.get(field) if isinstance(row, dict) else None
-    if "unknown field" in message:
-        return InputError(field, value, nearest(field, Job.__struct_fields__))
-    if "missing required" in message:
-        return InputError(field, None, "is missing")
-    return InputError(field, value, message[:1].lower() + message[1:])
+    return convert(present, Job, whole="row")
 
 
 def claims(source: Source) -> bool:

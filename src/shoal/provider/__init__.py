@@ -1,0 +1,1 @@
+"""Providers start node agents: `local` starts them as processes on this machine."""

@@ -1,0 +1,85 @@
+"""Forecasts and what-if answers: the live state simulated onward, in a process of its own so decisions never wait."""
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shoal.core.errors import InputError, ShoalError
+from shoal.core.units import TenantId
+from shoal.live.control_plane import ControlPlane
+from shoal.wire.messages import StartForecast, WhatIf
+
+log = logging.getLogger("shoal.serve.forecaster")
+
+_ASKED_SECONDS = 30.0
+"""Start times are forecast while the queue was last listed no longer ago than this."""
+
+_FORECAST_SECONDS = 5.0
+_FORECAST_FRACTION = 0.1
+"""Pause between forecasts: at least 5 s, and long enough that forecasts take a tenth of the time."""
+
+_QUESTION_SECONDS = 120.0
+
+
+@dataclass(slots=True)
+class Forecaster:
+    """Answers questions from the control plane's journal; ``start`` also keeps its start-time forecasts up to date."""
+
+    control_plane: ControlPlane
+    journal: Path
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> None:
+        """Begin to forecast start times in a thread."""
+        threading.Thread(target=self._forecast_repeatedly, name="forecasts", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop forecasting."""
+        self._stopped.set()
+
+    def answer(self, question: WhatIf, tenant: TenantId | None) -> Any:
+        """Simulate the live jobs onward; of other tenants' jobs the answer holds only sums."""
+        return self._ask({"question": msgspec.to_builtins(question), "tenant": tenant})
+
+    def _forecast_repeatedly(self) -> None:
+        pause, seen = _FORECAST_SECONDS, (-1, -1.0)
+        while not self._stopped.wait(pause):
+            pause = 0.5
+            if time.monotonic() - self.control_plane.asked >= _ASKED_SECONDS:
+                continue
+            state = (self.control_plane.cluster().decisions, round(self.control_plane.asked))
+            if state == seen or not self.control_plane.waiting:
+                continue
+            seen, began = state, time.monotonic()
+            try:
+                found = self._ask({"forecast": True})
+                self.control_plane.forecasts = msgspec.convert(found, dict[str, StartForecast])
+            except (ShoalError, msgspec.ValidationError, OSError) as error:
+                log.warning("no forecast", extra={"error": str(error)})
+            pause = max(_FORECAST_SECONDS, (time.monotonic() - began) / _FORECAST_FRACTION)
+
+    def _ask(self, question: dict[str, Any]) -> Any:
+        now = self.control_plane.cluster().now - self.control_plane.about.epoch
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "shoal.forecast.what_if"],
+                input=json.dumps({**question, "journal": str(self.journal), "now": now}),
+                capture_output=True,
+                text=True,
+                timeout=_QUESTION_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise InputError("question", "…", f"took longer than {_QUESTION_SECONDS:.0f} s: ask less") from error
+        answer = json.loads(done.stdout) if done.stdout else {"error": ["simulation", None, done.stderr[-500:]]}
+        if "error" in answer:
+            raise InputError(*answer["error"])
+        return answer["answer"]

@@ -1,0 +1,159 @@
+"""Messages between node agents and the control plane. Receivers ignore unknown fields: a newer sender may add some."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from shoal.core.goodput import GoodputReport
+from shoal.core.job import BatchLimits, BatchSetting
+from shoal.wire.fields import Boot, Count, Name, Natural, Ranks
+
+
+class Hello(Struct, frozen=True):
+    """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive."""
+
+    protocol: int
+    node: Name
+    boot: Boot
+    kind: Name
+    gpus: Annotated[int, Meta(ge=1, le=255)]
+    address: Annotated[str, Meta(max_length=255)]
+
+
+class RankExit(Struct, frozen=True):
+    """A rank that ended: its exit status, negative for a signal, and whether it had been warned (SIGTERM)."""
+
+    rank: Natural
+    status: int
+    warned: bool = False
+
+
+class SessionReport(Struct, frozen=True, kw_only=True):
+    """What the trainer library inside a job reports; every field is optional.
+
+    ``rate`` is progress per second, in the unit of the job's work, at ``batch_size`` samples a step. ``profile`` is the
+    job's goodput model, where it adapts its batch size itself. ``generation`` is the latest worker roster in whose
+    group a step was trained, where the job is resized in place.
+    """
+
+    rate: Annotated[float, Meta(ge=0, le=1e12)] | None = None
+    batch_size: Count | None = None
+    loss: float | None = None
+    profile: GoodputReport | None = None
+    generation: Natural | None = None
+
+
+class Roster(Struct, frozen=True, kw_only=True):
+    """Which workers train, of those that a job resized in place has had since it started from its checkpoint.
+
+    That start was incarnation ``origin``. ``keeps_store`` marks the run whose node keeps the job's store. ``members``
+    are worker numbers by rank, valid from ``generation`` on; 0 where no order has named this run's workers yet.
+    """
+
+    origin: int
+    keeps_store: bool = False
+    generation: int = 0
+    members: list[int] = field(default_factory=list)
+
+
+class RunReport(Struct, frozen=True, kw_only=True):
+    """State of one incarnation of a job on the agent's node: ranks not started yet, running, or all ended.
+
+    ``cause`` says why it could not start, or why the agent ended it without an order; ``blameless`` marks a cause that
+    is not the job's fault (its lease ran out). ``finished``: every rank left unwarned with status 0. ``done`` and
+    ``saved`` are the progress the job wrote, ``session`` what its trainer library added. ``roster`` is the latest the
+    agent acts on; with one, ``exits`` may arrive while other ranks of the run continue.
+    """
+
+    job: Natural
+    incarnation: Natural
+    phase: Literal["ready", "running", "ended"]
+    port: Natural = 0
+    exits: list[RankExit] = field(default_factory=list)
+    cause: Annotated[str, Meta(max_length=2000)] = ""
+    blameless: bool = False
+    finished: bool = False
+    done: float | None = None
+    saved: float | None = None
+    session: SessionReport | None = None
+    roster: Roster | None = None
+
+
+class LogAnswer(Struct, frozen=True):
+    """Part of a log file, base64; ``size`` is the file's length in bytes, −1 where there is no such file."""
+
+    read: Natural
+    size: int
+    data: bytes
+
+
+class AgentReport(Struct, frozen=True, kw_only=True):
+    """All runs of an agent and the log parts it was asked for.
+
+    ``known`` is the generation of the orders it acts on. The server may hold the answer for ``wait`` seconds.
+    """
+
+    protocol: int
+    node: Name
+    boot: Boot
+    known: int
+    runs: Annotated[list[RunReport], Meta(max_length=4096)]
+    logs: Annotated[list[LogAnswer], Meta(max_length=64)] = field(default_factory=list)
+    wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
+
+
+class RunOrder(Struct, frozen=True, kw_only=True):
+    """One incarnation an agent should have: prepared, running, or being stopped.
+
+    ``prepare`` reserves ``gpus`` devices and a rendezvous port and starts nothing; ``go`` starts this node's ranks;
+    ``stop`` warns, waits ``grace`` seconds and kills. An agent stops an incarnation that the orders do not list.
+    ``shared_with`` is a job on this node whose devices this run uses too. ``work``, ``batch`` and ``limits`` are passed
+    on to the job: its total work, the batch size granted, and the bounds within which it may adapt it.
+
+    With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
+    not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
+    """
+
+    job: int
+    incarnation: int
+    phase: Literal["prepare", "go", "stop"]
+    id: str
+    command: list[str]
+    env: dict[str, str]
+    workdir: str | None
+    ranks: Ranks
+    grace: float
+    gpus: int
+    shared_with: int | None
+    node_rank: int
+    nodes: int
+    first_rank: int
+    local_ranks: int
+    world: int
+    master: str
+    port: int
+    work: float | None = None
+    batch: BatchSetting | None = None
+    limits: BatchLimits | None = None
+    roster: Roster | None = None
+
+
+class LogRead(Struct, frozen=True):
+    """Part of a log that an agent should send with its next report: at most ``most`` bytes from ``offset``."""
+
+    read: int
+    id: str
+    incarnation: int
+    rank: int
+    offset: int
+    most: int
+
+
+class AgentOrders(Struct, frozen=True, kw_only=True):
+    """All runs an agent should have. Its leases run for ``lease`` seconds from when it sent its request."""
+
+    protocol: int
+    generation: int
+    lease: float
+    runs: list[RunOrder]
+    reads: list[LogRead] = field(default_factory=list)

@@ -1,0 +1,55 @@
+"""Field types of the messages: their bounds, and the hint of an error where the bounds alone do not say enough."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta
+
+from shoal.core.decoding import hint
+
+_NAME_HINT = "must be letters, digits, `_`, `.` or `-`, beginning with a letter or digit, at most {} characters"
+
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
+Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e18, extra=hint("must be a finite number above 0"))]
+Text: TypeAlias = Annotated[
+    str, Meta(pattern=r"^[^\x00]*\Z", max_length=4096, extra=hint("must be at most 4,096 characters, none of them NUL"))
+]
+Name: TypeAlias = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}\Z", max_length=64, extra=hint(_NAME_HINT.format(64))),
+]
+JobName: TypeAlias = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z", max_length=80, extra=hint(_NAME_HINT.format(80))),
+]
+Variable: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z",
+        max_length=256,
+        extra=hint("is no name of a variable: letters, digits and `_`, not beginning with a digit"),
+    ),
+]
+Command: TypeAlias = Annotated[
+    list[Text],
+    Meta(
+        min_length=1,
+        max_length=1024,
+        extra=hint(
+            "must be a list of words, as no shell reads it: [python, train.py], or [bash, -c, 'cd src && make']"
+        ),
+    ),
+]
+Boot: TypeAlias = Annotated[str, Meta(max_length=64)]
+
+Role: TypeAlias = Literal["admin", "user", "agent"]
+Ranks: TypeAlias = Annotated[
+    Literal["gpu", "node"],
+    Meta(extra=hint("must be gpu (run the command once for each GPU) or node (once for each node)")),
+]
+Resizes: TypeAlias = Annotated[
+    Literal["restart", "in_place"],
+    Meta(
+        extra=hint("must be restart (stop it and start it again) or in_place (workers come and go while others train)")
+    ),
+]
