@@ -13,20 +13,17 @@ from shoal.policy.gavel.carry import GavelCarry, carried_over
 from shoal.policy.gavel.consolidation import localities
 from shoal.policy.gavel.job_classes import job_classes
 from shoal.policy.gavel.problem import HOUR, ShareProblem, Shares, visible_speeds
-from shoal.policy.gavel.rounds import NOBODY, Cells, cells_of
+from shoal.policy.gavel.rounds import NONE, Cells, cells_of
 from shoal.policy.gavel.tuning import TUNING
-
-NOTHING = TUNING.least_share
-"""A smaller share of time is none: it would take a million rounds to be worth one."""
 
 
 @runtime_checkable
 class ShareRule(Protocol):
-    """What one of Gavel's policies adds: its shares, and whether GPUs nobody has a share of are given away."""
+    """One of Gavel's policies: its shares, and whether GPUs that no share uses are given away."""
 
     @property
     def aware(self) -> bool:
-        """Whether it may tell kinds of GPU apart."""
+        """Whether it tells kinds of GPU apart."""
         ...
 
     @property
@@ -36,7 +33,7 @@ class ShareRule(Protocol):
 
     @property
     def fills(self) -> bool:
-        """Whether nothing idles that somebody could use."""
+        """Whether no GPU idles that some job could use."""
         ...
 
     def shares(self, problem: ShareProblem) -> Shares:
@@ -85,28 +82,28 @@ def problem_of(
 def with_new_shares(rule: ShareRule, snapshot: Snapshot, before: GavelCarry | None, end: Seconds) -> GavelCarry:
     """The carry with the shares of this moment in force; with the old ones where the rule's answer is in trouble."""
     columns, cluster, now, jobs = snapshot.columns, snapshot.cluster, snapshot.now, len(snapshot.columns)
-    places = np.full(jobs, NOBODY) if before is None else before.places(snapshot)
+    positions = np.full(jobs, NONE) if before is None else before.positions(snapshot)
     able = np.flatnonzero(snapshot.possible)
     isolated, isolated_speed = np.zeros(jobs), np.zeros(jobs)
     shares = Shares(np.zeros((0, len(cluster.kinds))))
     if len(able):
-        old = _shares_before(before, places, able)
+        old = _shares_before(before, positions, able)
         problem = problem_of(snapshot, able, aware=rule.aware, round=rule.round, before=old)
         isolated_speed[able] = problem.isolated_speed
         isolated[able] = columns.done[able] / problem.isolated_speed
         if before is not None:
-            known = places >= 0
-            isolated[known] = before.isolated[places[known]]
+            known = positions >= 0
+            isolated[known] = before.isolated[positions[known]]
         shares = _solved(rule, replace(problem, isolated=isolated[able]))
     trouble, cells = "", _cells(snapshot, able, shares)
     if shares.trouble:
         trouble = f"; the last solve was {shares.trouble}"
         if before is not None:
             trouble += f"; the shares of t = {before.start:,.6g} s stay in force"
-            cells = _surviving(before, places, snapshot)
+            cells = _surviving(before, positions, snapshot)
     owed = np.zeros(len(cells))
     if before is not None:
-        owed = carried_over(before, before.debt(now, rule.round), places, cells)
+        owed = carried_over(before, before.debt(now, rule.round), positions, cells)
     notes = [""] * jobs if shares.notes else []
     for row, note in shares.notes.items():
         notes[able[row]] = note
@@ -122,7 +119,7 @@ def with_new_shares(rule: ShareRule, snapshot: Snapshot, before: GavelCarry | No
         at=now,
         ran=columns.run_seconds,
         done=columns.done,
-        runs=np.full(jobs, NOBODY),
+        runs=np.full(jobs, NONE),
         isolated=isolated,
         isolated_speed=isolated_speed,
         trouble=trouble,
@@ -138,34 +135,34 @@ def _solved(rule: ShareRule, problem: ShareProblem) -> Shares:
     return shares
 
 
-def _shares_before(before: GavelCarry | None, places: Indices, able: Indices) -> Floats | None:
-    """The time alone that was in force, for the jobs that can run; 0 for new ones."""
+def _shares_before(before: GavelCarry | None, positions: Indices, able: Indices) -> Floats | None:
+    """The time alone that was in force (jobs that can run × kinds); 0 for new jobs."""
     if before is None or not len(before.cells):
         return None
-    alone = np.zeros((len(before.rows) + 1, len(before.capacity)))  # the last row is that of new jobs
+    alone = np.zeros((len(before.rows) + 1, len(before.capacity)))  # row −1: new jobs
     single = before.cells.second < 0
     np.add.at(alone, (before.cells.first[single], before.cells.kind[single]), before.cells.share[single])
-    return alone[places[able]]
+    return alone[positions[able]]
 
 
 def _cells(snapshot: Snapshot, able: Indices, shares: Shares) -> Cells:
     """The shares of the rows of a problem as cells of the snapshot's jobs."""
     alone = np.zeros((len(snapshot.columns), len(snapshot.cluster.kinds)))
-    alone[able] = np.where(shares.alone > NOTHING, shares.alone, 0.0)
-    together = np.where(shares.together > NOTHING, shares.together, 0.0)
+    alone[able] = np.where(shares.alone > TUNING.least_share, shares.alone, 0.0)
+    together = np.where(shares.together > TUNING.least_share, shares.together, 0.0)
     near = None
     if shares.consolidated is not None:
         near = np.zeros(alone.shape)
-        near[able] = np.where(shares.consolidated > NOTHING, shares.consolidated, 0.0)
-        alone = np.where(alone - near > NOTHING, alone, near)
+        near[able] = np.where(shares.consolidated > TUNING.least_share, shares.consolidated, 0.0)
+        alone = np.where(alone - near > TUNING.least_share, alone, near)
     return cells_of(alone, snapshot.columns.gpus, able[shares.pairs], together, near)
 
 
-def _surviving(before: GavelCarry, places: Indices, snapshot: Snapshot) -> Cells:
-    """The old cells whose jobs are all still there and can still run there."""
+def _surviving(before: GavelCarry, positions: Indices, snapshot: Snapshot) -> Cells:
+    """The old cells whose jobs are all live and can still run on the cell's kind."""
     cells, columns = before.cells, snapshot.columns
-    now_at = np.full(len(before.rows) + 1, NOBODY)  # the last entry is the nobody that a job alone has beside it
-    now_at[places[places >= 0]] = np.flatnonzero(places >= 0)
+    now_at = np.full(len(before.rows) + 1, NONE)  # index −1: no second job
+    now_at[positions[positions >= 0]] = np.flatnonzero(positions >= 0)
     first, second = now_at[cells.first], now_at[cells.second]
     alive = (first >= 0) & ((cells.second < 0) | (second >= 0))
     fits = np.array(snapshot.cluster.capacity)[cells.kind] >= cells.gang
