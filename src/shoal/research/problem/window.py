@@ -13,10 +13,10 @@ import numpy as np
 
 from shoal.core.errors import InputError
 from shoal.perf.adaptation import Regime, RegimeForecast
-from shoal.policy.shockwave.carry import Outlooks
-from shoal.policy.shockwave.claimants import Claimants, fairness
-from shoal.policy.shockwave.outlook import gained_by
+from shoal.policy.shockwave.carry import JobForecasts
+from shoal.policy.shockwave.forecasts import work_by_round
 from shoal.policy.shockwave.policy import Shockwave
+from shoal.policy.shockwave.window_jobs import WindowJobs, predicted_rho
 from shoal.research.problem.problem_file import Problem, ProblemJob, ProblemRegime
 from shoal.research.problem.runnable import RunnableJobs, runnable
 
@@ -30,11 +30,11 @@ def window_plan(problem: Problem, policy: Shockwave, *, layout_given: bool) -> d
     rows = runnable(msgspec.structs.replace(problem, jobs=[_with_regimes(job) for job in problem.jobs]))
     if not rows.jobs:
         raise InputError("jobs", [job.id for job in problem.jobs], "none of them can run on this cluster")
-    claimants = _claimants(rows, policy)
+    window_jobs = _window_jobs(rows, policy)
     begin = process_time()
-    draft = policy.draft(claimants, list(problem.cluster.values()))
+    draft = policy.draft(window_jobs, list(problem.cluster.values()))
     seconds = process_time() - begin
-    ids, known = [job.id for job in rows.jobs], claimants.known
+    ids, known = [job.id for job in rows.jobs], window_jobs.known
     reached = known.gained[np.arange(len(ids)), draft.runs.sum(axis=1)] / (known.whole - known.done)
     rounds = {id: np.flatnonzero(row).tolist() for id, row in zip(ids, draft.runs, strict=True)}
     kinds = {id: rows.kinds[kind] for id, kind in zip(ids, draft.kinds.tolist(), strict=True)}
@@ -47,7 +47,7 @@ def window_plan(problem: Problem, policy: Shockwave, *, layout_given: bool) -> d
         "rounds": rows.by_job(rounds),
         "kinds": rows.by_job(kinds),
         "levels": rows.column(np.minimum(reached, 1.0)),
-        "rho": rows.column(claimants.rho),
+        "rho": rows.column(window_jobs.rho),
         "gap": max(window.gap for window in draft.windows),
         "seconds": seconds,
         "refused": rows.by_job(rows.refused),
@@ -65,18 +65,18 @@ def _with_regimes(job: ProblemJob) -> ProblemJob:
     return msgspec.structs.replace(job, regimes=[ProblemRegime(job.steps_left, job.throughput)])
 
 
-def _claimants(rows: RunnableJobs, policy: Shockwave) -> Claimants:
+def _window_jobs(rows: RunnableJobs, policy: Shockwave) -> WindowJobs:
     jobs, count = rows.jobs, len(rows.jobs)
     ends = np.arange(policy.rounds + 1, dtype=np.float64) * policy.round
     ahead = [_ahead(rows, row) for row in range(count)]
     done, ran = np.array([job.steps_done for job in jobs]), np.array([job.service / job.gpus for job in jobs])
     none, seconds = np.zeros(count, dtype=np.int32), np.array([forecast.seconds for forecast in ahead])
     optimistic = np.array([forecast.optimistic for forecast in ahead])
-    whole, gained = done + [a.work for a in ahead], np.array([gained_by(a, ends) for a in ahead])
-    known = Outlooks(np.arange(count), done, none, none, seconds, optimistic, whole, gained)
-    rho = fairness(rows.elapsed, ran, optimistic, count / max(float(rows.capacity.sum()), 1.0))
+    whole, gained = done + [a.work for a in ahead], np.array([work_by_round(a, ends) for a in ahead])
+    known = JobForecasts(np.arange(count), done, none, none, seconds, optimistic, whole, gained)
+    rho = predicted_rho(rows.elapsed, ran, optimistic, count / max(float(rows.capacity.sum()), 1.0))
     waiting = np.full(count, -1, dtype=np.int8)
-    return Claimants(rows.gangs.astype(np.int32), rows.speeds, rows.weights, rho, waiting, ran, known)
+    return WindowJobs(rows.gangs.astype(np.int32), rows.speeds, rows.weights, rho, waiting, ran, known)
 
 
 def _ahead(rows: RunnableJobs, row: int) -> RegimeForecast:
