@@ -13,8 +13,6 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.decision import Decision
-from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, seated, shared, solved
@@ -39,13 +37,10 @@ class GavelCost:
     weighted: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = False
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
         """The largest throughput per dollar, and of those the largest throughput."""
@@ -67,13 +62,10 @@ class GavelCostSlo:
     weighted: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = False
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
         """The largest throughput per dollar with which deadlines are met."""

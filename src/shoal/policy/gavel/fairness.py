@@ -6,8 +6,6 @@ References: Gavel (OSDI '20) §4.1 and §4.2; Themis (NSDI '20) for ρ.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shoal.core.decision import Decision
-from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated, shared
@@ -32,13 +30,10 @@ class GavelMaxMin:
     space_sharing: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
         """Max-min fair shares of time."""
@@ -63,13 +58,10 @@ class GavelMakespan:
     space_sharing: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
         """Shares with which the last job ends as early as possible; the objective is when, in seconds from now."""
@@ -94,13 +86,10 @@ class GavelFinishTime:
     aware: bool = True
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
         """Shares with the least worst ρ, which is the objective."""

@@ -12,8 +12,6 @@ from math import isfinite
 from types import MappingProxyType
 from typing import ClassVar
 
-from shoal.core.decision import Decision
-from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated
@@ -39,14 +37,11 @@ class GavelHierarchical:
     aware: bool = True
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
         _weights(self.weights)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
         """Shares that are fair at every node of the tree."""

@@ -8,8 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from shoal.core.decision import Decision
-from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, seated, shared, solved
@@ -30,13 +28,10 @@ class GavelFifo:
     space_sharing: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
         """The largest sum of throughput / fastest throughput · (jobs − place in line)."""
@@ -59,13 +54,10 @@ class GavelShortest:
     aware: bool = True
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
         """The least duration for the shortest job, the rest in order of theirs."""
@@ -89,13 +81,10 @@ class GavelThroughput:
     weighted: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
         """The largest sum of gang · throughput / fastest throughput, or of throughput in a common unit."""
