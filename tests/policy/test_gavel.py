@@ -265,8 +265,8 @@ class Broken:
 
     def shares(self, problem: ShareProblem) -> Shares:
         """Half of the time for everyone, until it breaks."""
-        broken = problem.snapshot.now >= self.after
-        share = np.full((len(problem.rows), 1), 0.0 if broken else 0.5)
+        broken = problem.now >= self.after
+        share = np.full((len(problem), 1), 0.0 if broken else 0.5)
         return Shares(share, trouble="unsolved (gap inf)" if broken else "")
 
 

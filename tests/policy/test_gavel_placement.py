@@ -10,6 +10,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.policy.gavel.carry import GavelCarry
 from shoal.policy.gavel.fairness import GavelFinishTime, GavelMakespan, GavelMaxMin
 from shoal.policy.gavel.problem import ShareProblem
+from shoal.policy.gavel.share_update import problem_of
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.solve.prices import max_min
 from shoal.testing.builders import SimulationLog, job, simulate, snapshot
@@ -30,8 +31,7 @@ def gangs(sizes: list[int], work: float = LONG, **model: Any) -> list[Job]:
 
 
 def problem(moment: Snapshot) -> ShareProblem:
-    rows = np.arange(len(moment.columns))
-    return ShareProblem(moment, rows, np.zeros(len(rows)))
+    return problem_of(moment, np.arange(len(moment.columns)))
 
 
 def asked(moment: Snapshot, policy: Any) -> dict[str, bool]:

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from shoal.core.arrays import Floats, Indices
-from shoal.policy.gavel.rounds import NOBODY, WINDOW, Cells, cells_of, exchanged, next_round
+from shoal.policy.gavel.rounds import NONE, Cells, cells_of, exchanged, next_round
+from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.prices import equal_share_speed, max_min
 
+WINDOW = TUNING.window
 POINTS = 0.02
 
 
@@ -40,7 +42,9 @@ def play(
         begin = max(t - WINDOW + 1, 0)
         owed, lately = cells.share * t - received, cells.share * (t - begin) - (received - history[begin])
         again = answers[t - WINDOW] if t >= WINDOW else None
-        chosen = next_round(cells, owed, lately, 1.0, room, jobs, sits=sits, idle=idle, nodes=nodes, again=again)
+        chosen = next_round(
+            cells, owed, lately, 1.0, room, jobs, runs_now=sits, idle=idle, nodes=nodes, window_ago=again
+        )
         answers.append(chosen)
         picked = np.unique(chosen[chosen >= 0])
         members = np.concatenate([cells.first[picked], cells.second[picked]])
@@ -168,10 +172,13 @@ def test_who_would_be_too_short_gets_what_ran_a_window_ago_instead() -> None:
     # The first is owed far more in all, but the second would be 1.4 rounds short of what was due to it lately.
     cells = alone([[0.5], [0.5]])
     owed, lately, sits = np.array([60.0, 0.9]), np.array([0.1, 0.9]), np.array([True, False])
-    freely = next_round(cells, owed, lately, 1.0, np.array([1]), 2, sits=sits)
+    freely = next_round(cells, owed, lately, 1.0, np.array([1]), 2, runs_now=sits)
     assert np.flatnonzero(freely >= 0).tolist() == [0]
-    again = np.array([NOBODY, 1])
-    assert next_round(cells, owed, lately, 1.0, np.array([1]), 2, sits=sits, again=again).tolist() == again.tolist()
+    again = np.array([NONE, 1])
+    assert (
+        next_round(cells, owed, lately, 1.0, np.array([1]), 2, runs_now=sits, window_ago=again).tolist()
+        == again.tolist()
+    )
 
 
 def test_where_gangs_cannot_be_packed_to_the_shares_the_loss_is_spread() -> None:
@@ -286,7 +293,7 @@ def test_among_equals_whoever_sits_there_stays() -> None:
     cells = alone([[0.5], [0.5]])
     for sitting in (0, 1):
         sits = np.arange(2) == sitting
-        chosen = next_round(cells, np.zeros(2), np.zeros(2), 1.0, np.array([1]), 2, sits=sits)
+        chosen = next_round(cells, np.zeros(2), np.zeros(2), 1.0, np.array([1]), 2, runs_now=sits)
         assert np.flatnonzero(chosen >= 0).tolist() == [sitting]
 
 
@@ -311,7 +318,7 @@ def test_exchanging_ends_at_an_assignment_of_the_largest_worth(seed: int) -> Non
     offered = chance.random((rows, kinds)) < 0.7
     worth = np.where(offered, chance.normal(size=(rows, kinds)), -np.inf)
     row, kind = np.nonzero(offered)
-    found = exchanged(row, kind, worth[row, kind], np.full(rows, NOBODY), seats.tolist())
+    found = exchanged(row, kind, worth[row, kind], np.full(rows, NONE), seats.tolist())
     taken = found[found >= 0]
     assert (row[taken] == np.flatnonzero(found >= 0)).all()
     assert (np.bincount(kind[taken], minlength=kinds) <= seats).all()

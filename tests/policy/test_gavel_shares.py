@@ -20,6 +20,7 @@ from shoal.policy.gavel.cost import GavelCost, GavelCostSlo
 from shoal.policy.gavel.fairness import GavelFinishTime, GavelMakespan, GavelMaxMin
 from shoal.policy.gavel.hierarchy import GavelHierarchical
 from shoal.policy.gavel.problem import HOUR, ShareProblem, Shares
+from shoal.policy.gavel.share_update import problem_of
 from shoal.policy.gavel.sums import GavelFifo, GavelShortest, GavelThroughput
 
 PRICES = {"v100": 2.48, "p100": 1.46, "k80": 0.45}
@@ -55,9 +56,9 @@ def spec(name: str, gpus: int = 1, work: float | None = 1e6, **more: Any) -> Job
     return JobSpec(name, more.pop("submitted", 0.0), gpus, work, gpus, gpus, **more)
 
 
-def problem(snapshot: Snapshot, *, aware: bool = True, isolated: float = 0.0) -> ShareProblem:
+def problem(snapshot: Snapshot, *, aware: bool = True, isolated: float = 0.0, round: float = 360.0) -> ShareProblem:
     rows = np.flatnonzero(snapshot.possible)
-    return ShareProblem(snapshot, rows, np.full(len(rows), isolated), aware=aware)
+    return replace(problem_of(snapshot, rows, aware=aware, round=round), isolated=np.full(len(rows), isolated))
 
 
 def crowd(seed: int) -> Snapshot:
@@ -145,22 +146,23 @@ def test_max_min_has_the_largest_least_level(seed: int, water_filling: bool) -> 
 
 @SEEDS
 def test_makespan_has_the_least_largest_duration(seed: int) -> None:
-    p = problem(crowd(seed))
+    snapshot = crowd(seed)
+    p = problem(snapshot)
     shares = GavelMakespan().shares(p)
     within_limits(p, shares)
-    left = p.snapshot.columns.remaining
+    left = snapshot.columns.remaining
     longest = float((left / throughput(p, shares)).max())
     assert 1 / longest == pytest.approx(program(p, np.zeros(p.speeds.shape), level=left), rel=1e-6)
 
 
 @SEEDS
 def test_finish_time_fairness_has_the_least_largest_rho(seed: int) -> None:
-    p = problem(crowd(seed), isolated=1000.0)
+    snapshot = crowd(seed)
+    p = problem(snapshot, isolated=1000.0)
     shares = GavelFinishTime().shares(p)
     within_limits(p, shares)
-    columns = p.snapshot.columns
-    elapsed, left = p.snapshot.now - columns.submitted, columns.remaining
-    part = np.array([p.capacity / (len(p.rows) * g) for g in p.gangs])
+    elapsed, left = snapshot.now - snapshot.columns.submitted, snapshot.columns.remaining
+    part = np.array([p.capacity / (len(p) * g) for g in p.gangs])
     part /= np.maximum(part.sum(axis=1, keepdims=True), 1.0)
     alone = (1000.0 + left / (p.speeds * part).sum(axis=1)) / p.weight
     worst = float(((elapsed + left / throughput(p, shares)) / alone).max())
@@ -176,10 +178,11 @@ def test_finish_time_fairness_has_the_least_largest_rho(seed: int) -> None:
 def test_fifo_and_throughput_have_the_largest_sums(seed: int) -> None:
     p = problem(crowd(seed))
     fastest = p.speeds.max(axis=1, keepdims=True)
-    place = np.arange(len(p.rows))[:, None]
+    place = np.arange(len(p))[:, None]
     for rule, gain in (
-        (GavelFifo(), p.speeds / fastest * (len(p.rows) - place)),
-        (GavelThroughput(), p.speeds / fastest * (p.weight * p.gangs)[:, None]),
+        (GavelFifo(), p.speeds / fastest * (len(p) - place)),
+        (GavelThroughput(), p.speeds / fastest * p.gangs[:, None]),
+        (GavelThroughput(weighted=True), p.speeds / fastest * (p.weight * p.gangs)[:, None]),
     ):
         shares = rule.shares(p)
         within_limits(p, shares)
@@ -188,12 +191,13 @@ def test_fifo_and_throughput_have_the_largest_sums(seed: int) -> None:
 
 @SEEDS
 def test_shortest_first_gives_the_shortest_its_fastest_kind(seed: int) -> None:
-    p = problem(crowd(seed))
+    snapshot = crowd(seed)
+    p = problem(snapshot)
     shares = GavelShortest().shares(p)
     within_limits(p, shares)
-    durations = p.snapshot.columns.remaining / p.speeds.max(axis=1)
+    left = snapshot.columns.remaining
     with np.errstate(divide="ignore"):
-        assert (p.snapshot.columns.remaining / throughput(p, shares)).min() == pytest.approx(durations.min())
+        assert (left / throughput(p, shares)).min() == pytest.approx((left / p.speeds.max(axis=1)).min())
 
 
 def best_ratio(p: ShareProblem, gain: Floats, cost: Floats, floors: Floats) -> float:
@@ -209,17 +213,22 @@ def best_ratio(p: ShareProblem, gain: Floats, cost: Floats, floors: Floats) -> f
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("rule", [GavelCost(), GavelCostSlo()], ids=["cost", "cost-slo"])
+@pytest.mark.parametrize(
+    "rule", [GavelCost(), GavelCost(weighted=True), GavelCostSlo()], ids=["cost", "weighted", "cost-slo"]
+)
 def test_cost_has_the_most_throughput_for_the_money(seed: int, rule: GavelCost | GavelCostSlo) -> None:
-    p = problem(crowd(seed))
+    snapshot = crowd(seed)
+    p = problem(snapshot)
     shares = rule.shares(p)
     within_limits(p, shares)
-    prices = np.array([PRICES[kind] for kind in p.snapshot.cluster.kinds])
+    prices = np.array([PRICES[kind] for kind in snapshot.cluster.kinds])
     cost = p.gangs[:, None] * prices
     gain = p.speeds / (p.speeds / cost).max(axis=1, keepdims=True)
-    columns, floors = p.snapshot.columns, np.zeros(len(p.rows))
+    if rule.weighted:
+        gain = gain * p.weight[:, None]
+    columns, floors = snapshot.columns, np.zeros(len(p))
     if isinstance(rule, GavelCostSlo):
-        left = columns.deadline - p.snapshot.now
+        left = columns.deadline - snapshot.now
         fastest = p.speeds.max(axis=1)
         attainable = (left > 0) & (columns.remaining / np.maximum(left, 1e-9) <= fastest)
         usable = left * 0.9 - 2 * rule.round
@@ -243,7 +252,7 @@ def test_the_least_entity_of_a_hierarchy_is_as_high_as_it_can_be(seed: int) -> N
     within_limits(p, shares)
     equal = p.speeds @ p.capacity / p.capacity.sum()
     level = p.gangs * throughput(p, shares) / equal
-    names = [snapshot.specs[row].tenant for row in p.rows]
+    names = [p.tenant_names[tenant] for tenant in p.tenant]
     sums = {name: sum(v for v, n in zip(level, names, strict=True) if n == name) for name in names}
     least = min(sums[name] / (2.0 if name == "a" else 1.0) for name in sums)
     # Inside an entity weights split the level, so the LP asks each job for its part until one is at its top speed;
@@ -362,12 +371,13 @@ def test_an_agnostic_rule_stays_within_limits_where_some_jobs_cannot_go_everywhe
 
 def test_sharing_gpus_is_never_worse() -> None:
     for seed in range(8):
-        p = problem(crowd(seed))
+        snapshot = crowd(seed)
+        p = problem(snapshot)
         alone, shared = GavelMaxMin().shares(p), GavelMaxMin(space_sharing=True).shares(p)
         equal = p.speeds @ p.capacity / p.capacity.sum()
         rate = (p.speeds * shared.alone).sum(axis=1)
         for (a, b), together in zip(shared.pairs.tolist(), shared.together, strict=True):
-            keeps = p.snapshot.perf.colocated(p.snapshot.jobs.at(a), p.snapshot.jobs.at(b))
+            keeps = snapshot.perf.colocated(snapshot.jobs.at(a), snapshot.jobs.at(b))
             rate[a] += keeps[0] * (p.speeds[a] @ together)
             rate[b] += keeps[1] * (p.speeds[b] @ together)
         level = p.gangs / p.weight / equal

@@ -89,20 +89,20 @@ def plans(over: SimulationLog) -> list[tuple[float, WindowPlan]]:
     """Every plan that came into force, and when."""
     found: list[tuple[float, WindowPlan]] = []
     for cycle in over.cycles:
-        memory = cycle.judgement.decision.carry
-        assert isinstance(memory, ShockwaveCarry)
-        if memory.plan is not None and (not found or memory.plan is not found[-1][1]):
-            found.append((cycle.now, memory.plan))
+        carry = cycle.judgement.decision.carry
+        assert isinstance(carry, ShockwaveCarry)
+        if carry.plan is not None and (not found or carry.plan is not found[-1][1]):
+            found.append((cycle.now, carry.plan))
     return found
 
 
-def crowd(count: int = 3, seconds: float = 3000.0) -> list[Job]:
+def long_jobs(count: int = 3, seconds: float = 3000.0) -> list[Job]:
     return [job(f"j{i}", 0, 1, seconds) for i in range(count)]
 
 
 def test_a_plan_is_followed_until_somebody_comes_or_goes_or_its_window_is_over() -> None:
     # 3 jobs of 3,000 s on 1 GPU; a fourth comes at 500. Windows of 5 rounds of 100 s.
-    over = simulate(Shockwave(rounds=5, round=100), [*crowd(), job("late", 520, 1, 90)], "gpu:1x1", until=1500.0)
+    over = simulate(Shockwave(rounds=5, round=100), [*long_jobs(), job("late", 520, 1, 90)], "gpu:1x1", until=1500.0)
     began = [at for at, _ in plans(over)]
     # At 500 the window is over; the newcomer of 520 is planned for from 600 on and done before 700.
     assert began[:4] == [0.0, 500.0, 600.0, 700.0]
@@ -112,7 +112,7 @@ def test_a_plan_is_followed_until_somebody_comes_or_goes_or_its_window_is_over()
 
 def test_who_changes_its_batch_size_gets_a_new_plan_and_lazily_only_with_the_next_window() -> None:
     rows = [
-        *crowd(2),
+        *long_jobs(2),
         job(
             "changes", 0, 1, work=517.65 * 2000, model="ResNet-18", batch_size=16, batch_schedule=((517.65 * 130, 256),)
         ),
@@ -125,16 +125,16 @@ def test_who_changes_its_batch_size_gets_a_new_plan_and_lazily_only_with_the_nex
 
 
 def test_a_plan_made_ahead_is_taken_up_at_the_end_of_the_round_and_one_not_made_is_not_waited_for() -> None:
-    rows = [*crowd(2), job("early", 30, 1, 500), job("late", 80, 1, 500)]
+    rows = [*long_jobs(2), job("early", 30, 1, 500), job("late", 80, 1, 500)]
     over = simulate(Shockwave(ahead=40, rounds=6, round=100), rows, "gpu:1x1", until=250.0)
     # Who came at 30 is in the plan made at 60 for 100; who came at 80, after that, in the one made at 160 for 200.
     assert [(at, len(plan.rows)) for at, plan in plans(over)] == [(0.0, 2), (100.0, 3), (200.0, 4)]
     carried = [(cycle.now, cycle.judgement.decision.carry) for cycle in over.cycles]
-    assert [at for at, memory in carried if isinstance(memory, ShockwaveCarry) and memory.coming] == [60.0, 80.0, 160.0]
+    assert [at for at, carry in carried if isinstance(carry, ShockwaveCarry) and carry.next_plan] == [60.0, 80.0, 160.0]
 
 
 def test_gpus_that_come_free_within_a_round_are_given_away_at_once() -> None:
-    over = simulate(Shockwave(round=100), [job("short", 0, 1, 30), *crowd(2)], "gpu:1x1", until=50.0)
+    over = simulate(Shockwave(round=100), [job("short", 0, 1, 30), *long_jobs(2)], "gpu:1x1", until=50.0)
     assert sorted(over.started.values())[:2] == [0.0, 30.0]
 
 

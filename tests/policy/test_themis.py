@@ -12,12 +12,13 @@ from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.perf.app_valuation import Work, finish_seconds, ideal_seconds, usable
 from shoal.policy.registry import parse_policy
-from shoal.policy.themis.agent import NOTHING, AppAgent, divided
+from shoal.policy.themis.agent import AppAgent, divided
 from shoal.policy.themis.arbiter import Arbiter
-from shoal.policy.themis.carry import Reaches, ThemisCarry
+from shoal.policy.themis.carry import GpuRanges, ThemisCarry
 from shoal.policy.themis.locality import GUESSED, learned
 from shoal.policy.themis.policy import Themis
 from shoal.policy.themis.protocol import AppReport, Bid, GpuOffer, Level, Row
+from shoal.policy.themis.tuning import TUNING
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.sim.faults import Faults, NodeFault
@@ -57,7 +58,7 @@ def test_table_2_of_the_paper() -> None:
     # 200 GPU-seconds, T_id of 400: 1/2 on one GPU, 1/4 on two.
     agent = AppAgent(0, 0.0, 400.0, (Work.linear(200.0, 1, 2),), 0, 4, GUESSED, 2, 2)
     rows = agent.bid(GpuOffer(0, ((0, "r0", 2),), 600.0)).rows
-    assert [(row.gpus, row.rho) for row in rows] == [(0, NOTHING / 2), (1, 0.5), (2, 0.25)]
+    assert [(row.gpus, row.rho) for row in rows] == [(0, TUNING.nothing / 2), (1, 0.5), (2, 0.25)]
 
 
 def test_an_app_in_a_narrow_phase_is_as_fast_as_its_wide_ones_allow() -> None:
@@ -122,10 +123,10 @@ def test_distance_is_learned_from_a_job_that_sat_apart() -> None:
     rows = [job("a", 0, 2, model="VGG16", work=1e6, kinds=("p100",))]
     moment = snapshot(rows, "p100:2x2", held={"a": Placement(((0, 1), (1, 1)))}, now=1000.0)
     (apart,) = moment.measurements(0)
-    memory = Themis().decide(moment).carry
-    assert isinstance(memory, ThemisCarry)
+    carry = Themis().decide(moment).carry
+    assert isinstance(carry, ThemisCarry)
     together = float(moment.perf.curve(moment.jobs.at(0), "p100")[2])
-    assert memory.apps[0].slowdown == pytest.approx((1.0, 1.0, together / apart.rate, 1.3))
+    assert carry.apps[0].slowdown == pytest.approx((1.0, 1.0, together / apart.rate, 1.3))
     assert together / apart.rate > 1.2
 
 
@@ -224,6 +225,17 @@ def test_gpus_stay_with_the_app_until_its_lease_is_over() -> None:
     assert told[100.0] == "keeps its GPUs: its lease runs until t = 600 s"
 
 
+def test_a_lease_given_in_the_second_half_of_a_period_lasts_until_the_end_of_the_next() -> None:
+    # Leases end every 600 s. One given at 200 s ends at 600 s; one given at 400 s would last 200 s only, and ends at
+    # 1,200 s: b, which waits from 450 s on, does not get the GPU before.
+    early = simulate(Themis(), [job("a", 200, 1, 5000), job("b", 250, 1, 300)], "gpu:1x1", until=1300)
+    assert early.cycles[0].sentence("a").endswith("leased until t = 600 s")
+    assert early.started["b"] == 600.0
+    late = simulate(Themis(), [job("a", 400, 1, 5000), job("b", 450, 1, 300)], "gpu:1x1", until=1300)
+    assert late.cycles[0].sentence("a").endswith("leased until t = 1,200 s")
+    assert late.started["b"] == 1200.0
+
+
 def test_while_the_last_of_a_phase_run_the_app_keeps_what_it_leases_for_the_next() -> None:
     # Three of four trials run, then the fourth alone; from 200 s on two go on, and from 400 s on one.
     trials = [job(f"a{i}", 0, 2, 700, app="a", search="halving:eta=2", loss=0.1 + 0.1 * i, pace=20.0) for i in range(4)]
@@ -300,9 +312,9 @@ def test_contention_is_averaged_over_the_life_of_an_app() -> None:
     # Alone for 600 s, then beside another: at 1,200 s there were 1.5 apps on average, and T_id is 1.5 · 3,000 s.
     rows = [job("a", 0, 4, 3000), job("b", 600, 1, 9000)]
     run = simulate(Themis(), rows, "gpu:1x4", until=1300)
-    memory = next(cycle for cycle in run.cycles if cycle.now == 1200.0).judgement.decision.carry
-    assert isinstance(memory, ThemisCarry)
-    assert memory.crowd == pytest.approx(600 + 2 * 600)
+    carry = next(cycle for cycle in run.cycles if cycle.now == 1200.0).judgement.decision.carry
+    assert isinstance(carry, ThemisCarry)
+    assert carry.app_seconds == pytest.approx(600 + 2 * 600)
 
 
 def test_who_came_early_counts_on_the_crowd_of_today_for_the_rest_of_its_life() -> None:
@@ -332,11 +344,11 @@ def test_a_liar_and_errors_change_bids_and_nothing_else() -> None:
     moment = snapshot(rows, "gpu:2x2")
     for policy in (Themis(noise=0.2), Themis(liar="app-1", lie=0.5)):
         assert Verdicts.of(moment, policy.decide(moment).verdicts).gpus.sum() == 4
-        memory = policy.decide(moment).carry
-        assert isinstance(memory, ThemisCarry)
-        assert {past.slowdown for past in memory.apps.values()} == {GUESSED}  # or every round would add to the error
+        carry = policy.decide(moment).carry
+        assert isinstance(carry, ThemisCarry)
+        assert {past.slowdown for past in carry.apps.values()} == {GUESSED}  # or every round would add to the error
     agent = AppAgent(0, 0.0, 1.0, (Work.linear(100.0, 1, 4),), 0, 4, GUESSED, 4, 4)
-    wrong = agent.mistaken(0.1, 0.5)
+    wrong = agent.with_errors(0.1, 0.5)
     assert wrong.left[2] == pytest.approx(1.1 * agent.left[2])
     assert wrong.slowdown == pytest.approx((1.0, 1.0, 1.65, 1.95))
 
@@ -348,18 +360,18 @@ class Forgetful:
     policy: Themis
 
     def decide(self, moment: Snapshot) -> Decision:
-        memory = moment.carry
-        if isinstance(memory, ThemisCarry):
-            apps = {app: replace(past, reckoning=None) for app, past in memory.apps.items()}
-            moment = replace(moment, carry=replace(memory, apps=apps, reaches=Reaches()))
+        carry = moment.carry
+        if isinstance(carry, ThemisCarry):
+            apps = {app: replace(past, estimate=None) for app, past in carry.apps.items()}
+            moment = replace(moment, carry=replace(carry, apps=apps, gpu_ranges=GpuRanges()))
         return self.policy.decide(moment)
 
 
 def said_last(decision: Decision) -> list[tuple[int, float, list[float]]]:
-    """By app what is remembered of its last valuation."""
-    memory = decision.carry
-    assert isinstance(memory, ThemisCarry)
-    valued = ((app, past.valuation) for app, past in memory.apps.items())
+    """By app what is carried of its last valuation."""
+    carry = decision.carry
+    assert isinstance(carry, ThemisCarry)
+    valued = ((app, past.valuation) for app, past in carry.apps.items())
     return [(app, v.spent, v.left.tolist()) for app, v in valued if v is not None]
 
 

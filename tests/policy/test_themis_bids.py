@@ -37,9 +37,9 @@ def awarded(moment: Snapshot, policy: Themis) -> list[int]:
 
 
 def valuation(moment: Snapshot, app: int = 0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    memory = Themis().decide(moment).carry
-    assert isinstance(memory, ThemisCarry)
-    kept = memory.apps[app].valuation
+    carry = Themis().decide(moment).carry
+    assert isinstance(carry, ThemisCarry)
+    kept = carry.apps[app].valuation
     assert kept is not None
     return kept.left
 

@@ -69,8 +69,8 @@ def test_the_table_shows_batches_and_seats(shoal: Shoal, tmp_path: Path) -> None
         ({"theta": {}}, "goodput.theta: {}: must have the parameters of one GPU type at least"),
         ({"theta": {"gpv": VISION["theta"]["gpu"]}}, "goodput.theta: 'gpv': unknown; did you mean gpu?"),  # type: ignore[index]
         ({"batch": {"initial": 64, "most": 32, "most_local": 8}}, "batch.initial: 64: must be from 1 to the most, 32"),
-        ({"batch": {"initial": 8, "most": 32, "most_local": 0}}, "batch.most_local: 0: must be 1 or more"),
-        ({"theta": {"gpu": {"alpha_grad": 0.1, "beta_grad": 0.1, "gamma": 0.5}}}, "gamma: 0.5: must be from 1 to 10"),
+        ({"batch": {"initial": 8, "most": 32, "most_local": 0}}, "batch.most_local: 0: must be a whole number"),
+        ({"theta": {"gpu": {"alpha_grad": 0.1, "beta_grad": 0.1, "gamma": 0.5}}}, "gpu.gamma: 0.5: must be a number"),
         ({"theta": {"gpu": {"alpha_grad": 0.0, "beta_grad": 0.0}}}, "a step must take some time: set beta_grad"),
     ],
 )

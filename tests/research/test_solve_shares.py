@@ -65,7 +65,7 @@ def test_the_table_shows_gpus_throughput_and_why(shoal: Shoal, tmp_path: Path) -
 
 WRONG = [
     ({"by_gpus": {"tpu": {"1": 1.0}}}, "by_gpus: 'tpu'"),
-    ({"by_gpus": {"gpu": {"0": 1.0}}}, "by_gpus.gpu: 0"),
+    ({"by_gpus": {"gpu": {"0": 1.0}}}, "by_gpus.gpu: '0'"),
     ({"by_gpus": {"gpu": {"1": -1.0}}}, "by_gpus.gpu.1: -1.0"),
     ({"by_gpus": {"gpu": {"1": 1.0}}, "min_gpus": 2}, "min_gpus: 2"),
     ({"by_gpus": {"gpu": {"1": 1.0}}, "steps_left": -1.0}, "steps_left: -1.0"),

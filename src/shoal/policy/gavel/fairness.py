@@ -1,4 +1,4 @@
-"""Shares that are water filled: max-min fairness, the least makespan, finish-time fairness.
+"""Rules solved by water filling: max-min fairness, the least makespan, finish-time fairness.
 
 References: Gavel (OSDI '20) §4.1 and §4.2; Themis (NSDI '20) for ρ.
 """
@@ -6,12 +6,9 @@ References: Gavel (OSDI '20) §4.1 and §4.2; Themis (NSDI '20) for ρ.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from shoal.core.decision import Decision
-from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
-from shoal.policy.gavel.pairs import crowd_of, shared
 from shoal.policy.gavel.policy import by_rounds
-from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated
+from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated, shared
 from shoal.policy.gavel.reasons import REASONS
 from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import water_filled
@@ -33,30 +30,27 @@ class GavelMaxMin:
     space_sharing: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
-
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
         """Max-min fair shares of time."""
         demands = problem.weight * problem.equal_speed / problem.gangs
         if self.space_sharing:
-            return shared(problem, shared_max_min(crowd_of(problem), demands, water_filling=self.water_filling))
+            return shared(problem, shared_max_min(problem.job_classes, demands, water_filling=self.water_filling))
         speeds, gangs, capacity = problem.speeds, problem.gangs, problem.capacity
         found = max_min(speeds, gangs, capacity, demands, water_filling=self.water_filling, prefer=problem.preferred)
         if problem.scarce(found.X):
             path = paths.Proportional(demands)
-            return seated(problem, water_filled(problem.places, path, water_filling=self.water_filling))
+            return seated(problem, water_filled(problem.localities, path, water_filling=self.water_filling))
         return filled(problem, found)
 
 
 @dataclass(frozen=True, slots=True)
 class GavelMakespan:
-    """All done as soon as possible: the largest work left / throughput is least. Weights do not count."""
+    """The least makespan: the largest work left / throughput is least. Weights do not count."""
 
     reasons = REASONS
     tuning = TUNING
@@ -64,29 +58,27 @@ class GavelMakespan:
     space_sharing: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
 
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
-
     def shares(self, problem: ShareProblem) -> Shares:
-        """Shares with which the last job is done first."""
+        """Shares with which the last job ends as early as possible; the objective is when, in seconds from now."""
         if self.space_sharing:
-            return shared(problem, shared_makespan(crowd_of(problem), problem.steps))
+            return shared(problem, shared_makespan(problem.job_classes, problem.steps))
         found = makespan(problem.speeds, problem.gangs, problem.capacity, problem.steps, prefer=problem.preferred)
         if problem.scarce(found.X):
-            return seated(problem, water_filled(problem.places, paths.Proportional(problem.steps)))
-        return filled(problem, found)
+            path = paths.Proportional(problem.steps)
+            return seated(problem, water_filled(problem.localities, path), inverse=True)
+        return filled(problem, found, inverse=True)
 
 
 @dataclass(frozen=True, slots=True)
 class GavelFinishTime:
-    """Finish-time fairness: the largest ρ, time in all over time in all on an n-th of the cluster, is least.
+    """Finish-time fairness: the largest ρ, completion time over that on an n-th of the cluster, is least.
 
-    The n-th counts the jobs that are there; a job of weight w is compared with w such parts.
+    n is the number of live jobs; a job of weight w is compared with w such parts.
     """
 
     reasons = REASONS
@@ -94,22 +86,19 @@ class GavelFinishTime:
     aware: bool = True
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
 
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
-
     def shares(self, problem: ShareProblem) -> Shares:
-        """Shares that make the worst ρ best."""
-        columns = problem.snapshot.columns
-        elapsed = problem.snapshot.now - columns.submitted[problem.rows]
-        alone = (problem.isolated + problem.steps / problem.isolated_speed) / problem.weight
+        """Shares with the least worst ρ, which is the objective."""
+        steps, elapsed = problem.steps, problem.elapsed
+        alone = (problem.isolated + steps / problem.isolated_speed) / problem.weight
         found = finish_time_fairness(
-            problem.speeds, problem.gangs, problem.capacity, problem.steps, elapsed, alone, prefer=problem.preferred
+            problem.speeds, problem.gangs, problem.capacity, steps, elapsed, alone, prefer=problem.preferred
         )
         if problem.scarce(found.X):
-            return seated(problem, water_filled(problem.places, paths.FinishTime(problem.steps, elapsed, alone)))
-        return filled(problem, found)
+            path = paths.FinishTime(steps, elapsed, alone)
+            return seated(problem, water_filled(problem.localities, path), inverse=True)
+        return filled(problem, found, inverse=True)

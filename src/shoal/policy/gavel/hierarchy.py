@@ -1,4 +1,4 @@
-"""Shares of shares: tenants as a tree, fair between the branches, fair or first in first out inside each.
+"""Hierarchical shares: tenants as a tree, fair between the branches, fair or first in first out inside each.
 
 A tenant's name is its path: ``team/group`` is a branch of ``team``. Levels are normalised throughputs, as in max-min.
 
@@ -12,8 +12,6 @@ from math import isfinite
 from types import MappingProxyType
 from typing import ClassVar
 
-from shoal.core.decision import Decision
-from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated
@@ -27,9 +25,9 @@ from shoal.solve.prices import ShareNode, hierarchical, paths
 class GavelHierarchical:
     """Water filling over the tenants' tree.
 
-    ``weights`` are those of branches, e.g. ``product=2|research/vision=3`` (1 where not said). ``fifo`` lists the
-    branches that serve whatever came first, e.g. ``research|product/nightly``; the others are fair to their parts by
-    weight, which for a job is its own.
+    ``weights`` are those of branches, e.g. ``product=2|research/vision=3``; others have 1. ``fifo`` lists the branches
+    that serve their parts in order of arrival, e.g. ``research|product/nightly``; the others are fair by weight to
+    their branches and jobs.
     """
 
     reasons = REASONS
@@ -39,33 +37,29 @@ class GavelHierarchical:
     aware: bool = True
     round: float = 360.0
     fills: ClassVar[bool] = True
+    decide = by_rounds
 
     def __post_init__(self) -> None:
         check_round(self.round)
         _weights(self.weights)
 
-    def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
-        return by_rounds(self, snapshot)
-
     def shares(self, problem: ShareProblem) -> Shares:
         """Shares that are fair at every node of the tree."""
-        names, tenant = problem.snapshot.register.tenants, problem.snapshot.columns.tenant
         root = _Branch("")
-        for row, at in enumerate(problem.rows.tolist()):
-            root.at(names[tenant[at]]).children.append(row)
+        for row, tenant in enumerate(problem.tenant.tolist()):
+            root.at(problem.tenant_names[tenant]).children.append(row)
         tree = root.node(_weights(self.weights), frozenset(self.fifo.split("|")) - {""})
         unit = problem.equal_speed / problem.gangs
         level = problem.speeds / unit[:, None]
         found = hierarchical(level, problem.gangs, problem.capacity, tree, problem.weight, prefer=problem.preferred)
         if problem.scarce(found.X):
-            return seated(problem, water_filled(problem.places.per(unit), paths.Tree(tree, problem.weight)))
+            return seated(problem, water_filled(problem.localities.per(unit), paths.Tree(tree, problem.weight)))
         return filled(problem, found)
 
 
 @cache
 def _weights(text: str) -> Mapping[str, float]:
-    """``a=2|b/c=3`` as a mapping; refuses what is not so, naming it."""
+    """``a=2|b/c=3`` as a mapping; a part of another form is a ``ValueError`` that names it."""
     weights: dict[str, float] = {}
     for part in filter(None, text.split("|")):
         name, equals, number = part.partition("=")
@@ -81,16 +75,16 @@ def _weights(text: str) -> Mapping[str, float]:
 
 @dataclass(slots=True)
 class _Branch:
-    """A tenant or a part of one in the making: what hangs on it, in order of first arrival."""
+    """A branch under construction: its jobs and branches, in order of first arrival."""
 
     path: str
     children: list["_Branch | int"] = field(default_factory=list)
     named: dict[str, "_Branch"] = field(default_factory=dict)
 
     def at(self, tenant: str) -> "_Branch":
-        """The branch of a tenant, grown where it is not there yet."""
+        """The branch of a tenant, added where it is not there yet; this one for the name ""."""
         branch = self
-        for name in tenant.split("/"):
+        for name in tenant.split("/") if tenant else ():
             if name not in branch.named:
                 below = _Branch(f"{branch.path}/{name}" if branch.path else name)
                 branch.named[name] = below
@@ -99,6 +93,6 @@ class _Branch:
         return branch
 
     def node(self, weights: Mapping[str, float], fifo: frozenset[str]) -> ShareNode:
-        """The finished tree from here down."""
+        """The tree from here down."""
         children = [child if isinstance(child, int) else child.node(weights, fifo) for child in self.children]
         return ShareNode(children, weights.get(self.path, 1.0), "fifo" if self.path in fifo else "fair")

@@ -1,8 +1,8 @@
-"""Shares put into force and carried out round by round: what all of Gavel's policies have in common.
+"""Shares carried out round by round: the decision that all of Gavel's policies have in common.
 
-Shares are computed anew when a round begins after a job came or went, a node was lost or came back, or a speed changed.
-Inside a round whoever runs keeps its GPUs; those that come free are given at once to somebody who waits, unless the
-rule would rather leave them idle. What a job is owed outlives new shares, so frequent arrivals starve nobody.
+Shares are computed anew when a round begins after a job arrived or completed, a node was lost or returned, or a speed
+changed. Inside a round running jobs keep their GPUs; those that become free go at once to waiting jobs, unless the rule
+would rather leave them idle. Debts outlive new shares, so frequent arrivals starve no job.
 """
 
 from dataclasses import replace
@@ -13,91 +13,102 @@ from shoal.core.arrays import Flags
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import round_end
-from shoal.policy.gavel.carry import GavelCarry, Turn
+from shoal.policy.gavel.carry import GavelCarry, RoundPlan
 from shoal.policy.gavel.consolidation import node_sizes
-from shoal.policy.gavel.reasons import told
-from shoal.policy.gavel.renewal import NOTHING, ShareRule, with_new_shares
-from shoal.policy.gavel.rounds import NOBODY, Cells, next_round
+from shoal.policy.gavel.reasons import round_verdicts
+from shoal.policy.gavel.rounds import NONE, Cells, next_round
+from shoal.policy.gavel.share_update import ShareRule, with_new_shares
+from shoal.policy.gavel.tuning import TUNING
 
 
 def by_rounds(rule: ShareRule, snapshot: Snapshot) -> Decision:
-    """A verdict for every live job, reviewed at the end of the round if that could change anything."""
+    """A verdict for every live job, reviewed at the end of the round if that could change anything.
+
+    The ``decide`` of every rule.
+    """
     before = snapshot.carry if isinstance(snapshot.carry, GavelCarry) else None
     if before is not None and (len(before.capacity) != len(snapshot.cluster.kinds) or before.at > snapshot.now):
         before = None
     if before is not None:
-        before = before.settled(snapshot)
-    inside = before is not None and snapshot.now < before.end
-    turn = _rest_of(rule, snapshot, before) if inside and before is not None else _fresh(rule, snapshot, before)
-    if rule.fills or turn.memory.trouble:
-        _fill(rule, snapshot, turn)
-    runs = np.full(len(turn.memory.rows), NOBODY)
-    known = turn.places >= 0
-    runs[turn.places[known]] = turn.cell[known]
-    memory = replace(turn.memory, runs=runs)
-    return Decision(told(snapshot, turn), _review(snapshot, turn), memory)
+        before = before.booked(snapshot)
+    if before is not None and snapshot.now < before.end:
+        plan = _rest_of_round(rule, snapshot, before)
+    else:
+        plan = _new_round(rule, snapshot, before)
+    if rule.fills or plan.carry.trouble:
+        _fill(rule, snapshot, plan)
+    runs = np.full(len(plan.carry.rows), NONE)
+    known = plan.positions >= 0
+    runs[plan.positions[known]] = plan.cell[known]
+    return Decision(round_verdicts(snapshot, plan), _review(snapshot, plan), replace(plan.carry, runs=runs))
 
 
-def _review(snapshot: Snapshot, turn: Turn) -> float:
-    """The end of the round; never, if every share is all or nothing and everyone sits where it should."""
-    cells, columns = turn.memory.cells, snapshot.columns
-    waiting = snapshot.possible & (turn.kind < 0)
-    # Where a node has just come back, somebody with a share may wait for the next round to begin.
-    owed = np.isin(turn.places, np.concatenate([cells.first, cells.second[cells.second >= 0]]))
-    steady = np.array_equal(turn.kind, columns.kind) and turn.memory.current(snapshot) and not turn.memory.trouble
-    settled = bool((cells.share >= 1.0 - NOTHING).all()) and not (waiting & owed).any()
+def _review(snapshot: Snapshot, plan: RoundPlan) -> float:
+    """The end of the round; infinity if every share is all or nothing and every job is where it should be."""
+    carry, cells = plan.carry, plan.carry.cells
+    waiting = snapshot.possible & (plan.kind < 0)
+    # When a node has just returned, a job with a share may wait for the next round to begin.
+    has_share = np.isin(plan.positions, np.concatenate([cells.first, cells.second[cells.second >= 0]]))
+    steady = np.array_equal(plan.kind, snapshot.columns.kind) and carry.current(snapshot) and not carry.trouble
+    settled = bool((cells.share >= 1.0 - TUNING.least_share).all()) and not (waiting & has_share).any()
     if steady and settled and (len(cells) or not waiting.any()):
         return float("inf")
-    return turn.memory.end if snapshot.possible.any() else float("inf")
+    return carry.end if snapshot.possible.any() else float("inf")
 
 
-def _rest_of(rule: ShareRule, snapshot: Snapshot, memory: GavelCarry) -> Turn:
-    """Inside a round: who runs goes on."""
-    columns = snapshot.columns
-    places = memory.places(snapshot)
+def _rest_of_round(rule: ShareRule, snapshot: Snapshot, carry: GavelCarry) -> RoundPlan:
+    """Inside a round: running jobs keep their GPUs."""
+    columns, positions = snapshot.columns, carry.positions(snapshot)
     usable = columns.speeds[np.arange(len(columns)), columns.kind] > 0
     kept = (columns.held == columns.gpus) & usable
-    kind = np.where(kept, columns.kind, NOBODY).astype(np.int8)
-    cell = np.where(kept & (places >= 0), memory.runs[places] if len(memory.runs) else NOBODY, NOBODY)
-    partner = np.full(len(columns), NOBODY, dtype=np.int32)
+    kind = np.where(kept, columns.kind, NONE).astype(np.int8)
+    cell = np.where(kept & (positions >= 0), carry.runs[positions] if len(carry.runs) else NONE, NONE)
+    partner = np.full(len(columns), NONE, dtype=np.int32)
     for i in np.flatnonzero(kept & (columns.partner >= 0)).tolist() if snapshot.sharing else ():
-        mate = snapshot.position_of(int(columns.partner[i]))
-        partner[i] = mate if mate >= 0 and kept[mate] else NOBODY
-    return Turn(memory, cell, kind, partner, kept, places, memory.debt(snapshot.now, rule.round))
+        other = snapshot.position_of(int(columns.partner[i]))
+        partner[i] = other if other >= 0 and kept[other] else NONE
+    return RoundPlan(carry, cell, kind, partner, kept, positions, carry.debt(snapshot.now, rule.round))
 
 
-def _fresh(rule: ShareRule, snapshot: Snapshot, before: GavelCarry | None) -> Turn:
-    """A new round, with new shares where the old ones are no longer those of these jobs."""
+def _new_round(rule: ShareRule, snapshot: Snapshot, before: GavelCarry | None) -> RoundPlan:
+    """A new round, with new shares unless those in force are still current."""
     columns, now, jobs = snapshot.columns, snapshot.now, len(snapshot.columns)
     end = round_end(now, rule.round)
     if before is not None and before.current(snapshot):
-        memory = replace(before, end=end)
+        carry = replace(before, end=end)
     else:
-        memory = with_new_shares(rule, snapshot, before, end)
-    memory = memory.marked(now, rule.round)
-    cells, debt = memory.cells, memory.debt(now, rule.round)
-    capacity = np.array(snapshot.cluster.capacity)
-    mate = np.where(cells.second >= 0, columns.rows[cells.second], NOBODY) if jobs else cells.second
-    sits = (columns.kind[cells.first] == cells.kind) & (columns.partner[cells.first] == mate)
+        carry = with_new_shares(rule, snapshot, before, end)
+    carry = carry.marked(now, rule.round)
+    cells, debt = carry.cells, carry.debt(now, rule.round)
+    partner_row = np.where(cells.second >= 0, columns.rows[cells.second], NONE) if jobs else cells.second
+    runs_now = (columns.kind[cells.first] == cells.kind) & (columns.partner[cells.first] == partner_row)
     nodes: tuple[tuple[int, ...], ...] = ()
     if cells.consolidated.any():
         nodes = node_sizes(snapshot.cluster)
-        sits &= ~cells.consolidated | _on_one_node(snapshot, cells)
-    span = (end - now) / rule.round
-    lately, again = memory.lately(debt, now, rule.round), memory.again(now, rule.round, jobs)
-    idle = not rule.fills
-    cell = next_round(cells, debt, lately, span, capacity, jobs, sits=sits, idle=idle, nodes=nodes, again=again)
+        runs_now &= ~cells.consolidated | _on_one_node(snapshot, cells)
+    cell = next_round(
+        cells,
+        debt,
+        carry.recent_debt(debt, now, rule.round),
+        (end - now) / rule.round,
+        np.array(snapshot.cluster.capacity),
+        jobs,
+        runs_now=runs_now,
+        idle=not rule.fills,
+        nodes=nodes,
+        window_ago=carry.window_ago(now, rule.round, jobs),
+    )
     runs = cell >= 0
-    kind = np.where(runs, cells.kind[cell], NOBODY).astype(np.int8) if len(cells) else np.full(jobs, NOBODY, np.int8)
-    partner = np.full(jobs, NOBODY, dtype=np.int32)
+    kind = np.where(runs, cells.kind[cell], NONE).astype(np.int8) if len(cells) else np.full(jobs, NONE, np.int8)
+    partner = np.full(jobs, NONE, dtype=np.int32)
     shared = np.unique(cell[runs])
     shared = shared[cells.second[shared] >= 0]
     partner[cells.first[shared]], partner[cells.second[shared]] = cells.second[shared], cells.first[shared]
-    return Turn(memory, cell, kind, partner, np.zeros(jobs, dtype=bool), np.arange(jobs), debt)
+    return RoundPlan(carry, cell, kind, partner, np.zeros(jobs, dtype=bool), np.arange(jobs), debt)
 
 
 def _on_one_node(snapshot: Snapshot, cells: Cells) -> Flags:
-    """By cell: whether its job sits on one node now."""
+    """By cell: whether its job is on one node now."""
     one = np.zeros(len(snapshot.columns), dtype=bool)
     for i in np.unique(cells.first[cells.consolidated]).tolist():
         seats = snapshot.placement(i)
@@ -105,33 +116,33 @@ def _on_one_node(snapshot: Snapshot, cells: Cells) -> Flags:
     return one[cells.first]
 
 
-def _fill(rule: ShareRule, snapshot: Snapshot, turn: Turn) -> None:
-    """GPUs left over go to who waits: who is owed most first, then in order of arrival, on the best kind with room."""
+def _fill(rule: ShareRule, snapshot: Snapshot, plan: RoundPlan) -> None:
+    """Give free GPUs to waiting jobs, by debt and then arrival, on the best kind with enough of them."""
     columns = snapshot.columns
-    waiting = np.flatnonzero(snapshot.possible & (turn.kind < 0))
+    waiting = np.flatnonzero(snapshot.possible & (plan.kind < 0))
     if not len(waiting):
         return
-    once = (turn.kind >= 0) & ((turn.partner < 0) | (np.arange(len(columns)) < turn.partner))
-    used = np.bincount(turn.kind[once], columns.gpus[once], len(snapshot.cluster.kinds))
+    once = (plan.kind >= 0) & ((plan.partner < 0) | (np.arange(len(columns)) < plan.partner))
+    used = np.bincount(plan.kind[once], columns.gpus[once], len(snapshot.cluster.kinds))
     free = [c - int(u) for c, u in zip(snapshot.cluster.capacity, used.tolist(), strict=True)]
     most = max(free)
     waiting = waiting[columns.gpus[waiting] <= most]
     if most <= 0 or not len(waiting):
         return
-    memory = turn.memory
-    owed = np.append(memory.cells.totals(turn.debt, len(memory.rows)), 0.0)[turn.places[waiting]]
+    carry = plan.carry
+    owed = np.append(carry.cells.totals(plan.debt, len(carry.rows)), 0.0)[plan.positions[waiting]]
     for i in waiting[np.argsort(-owed, kind="stable")].tolist():
         gang, speeds, held = int(columns.gpus[i]), columns.speeds[i].tolist(), int(columns.kind[i])
-        room = [k for k, gpus in enumerate(free) if gpus >= gang and speeds[k] > 0]
-        if not room:
+        fits = [k for k, gpus in enumerate(free) if gpus >= gang and speeds[k] > 0]
+        if not fits:
             continue
-        k = held if held in room else max(room, key=lambda k: (speeds[k] if rule.aware else free[k], -k))
+        k = held if held in fits else max(fits, key=lambda k: (speeds[k] if rule.aware else free[k], -k))
         free[k] -= gang
-        turn.kind[i] = k
-        turn.cell[i] = _own_cell(memory.cells, int(turn.places[i]), k)
+        plan.kind[i] = k
+        plan.cell[i] = _own_cell(carry.cells, int(plan.positions[i]), k)
 
 
-def _own_cell(cells: Cells, place: int, kind: int) -> int:
-    """The cell of a job alone on a kind, or ``NOBODY``."""
-    found = np.flatnonzero((cells.first == place) & (cells.kind == kind) & (cells.second < 0))
-    return int(found[0]) if len(found) else NOBODY
+def _own_cell(cells: Cells, job: int, kind: int) -> int:
+    """The cell of a job alone on a kind, or ``NONE``."""
+    found = np.flatnonzero((cells.first == job) & (cells.kind == kind) & (cells.second < 0))
+    return int(found[0]) if len(found) else NONE

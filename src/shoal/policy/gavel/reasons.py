@@ -1,4 +1,4 @@
-"""What Gavel tells each job: its share, what it has had of it, and whose turn it is."""
+"""The reasons of Gavel's policies and the verdicts of a round."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from shoal.core.decision import NumberColumn, Verdicts
 from shoal.core.reasons import LEASED, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
-from shoal.policy.gavel.carry import Turn
+from shoal.policy.gavel.carry import RoundPlan
 from shoal.policy.shared_reasons import ROUND_NEW
 
 ROUND_TURN = ReasonTemplate(
@@ -38,48 +38,48 @@ _TURN, _FILLS, _WAITS = ROUND_TURN, ROUND_FILLS, ROUND_WAITS
 _NEW, _LEASED = ROUND_NEW, LEASED
 
 
-def told(snapshot: Snapshot, turn: Turn) -> Verdicts:
-    """The verdicts of a round. What a job has had and is owed counts from when its shares were computed."""
-    runs = turn.kind >= 0
-    codes = np.where(runs, np.where(turn.cell >= 0, _TURN.code, _FILLS.code), _WAITS.code)
-    codes[(turn.places < 0) & ~runs] = _NEW.code
-    codes[turn.kept] = _LEASED.code
+def round_verdicts(snapshot: Snapshot, plan: RoundPlan) -> Verdicts:
+    """The verdicts of a round; time received and owed counts from when the shares were computed."""
+    runs = plan.kind >= 0
+    codes = np.where(runs, np.where(plan.cell >= 0, _TURN.code, _FILLS.code), _WAITS.code)
+    codes[(plan.positions < 0) & ~runs] = _NEW.code
+    codes[plan.kept] = _LEASED.code
     gpus = np.where(runs, snapshot.columns.gpus, 0).astype(np.int32)
-    numbers = _RoundNumbers(turn, snapshot.now, np.array([*snapshot.cluster.kinds, ""]))
-    verdicts, near = explained(snapshot, gpus, codes, numbers, turn.kind), turn.near
-    if (turn.partner < 0).all() and not near.any():
+    numbers = _RoundNumbers(plan, snapshot.now, np.array([*snapshot.cluster.kinds, ""]))
+    verdicts, near = explained(snapshot, gpus, codes, numbers, plan.kind), plan.on_one_node
+    if (plan.partner < 0).all() and not near.any():
         return verdicts
-    hopeless = {i: verdicts.at(i) for i in np.flatnonzero(~snapshot.possible).tolist()}
+    infeasible = {i: verdicts.at(i) for i in np.flatnonzero(~snapshot.possible).tolist()}
     detailed = Verdicts(
         snapshot,
         gpus=gpus,
         codes=codes,
         numbers=numbers,
-        kinds=turn.kind,
-        partners=turn.partner,
+        kinds=plan.kind,
+        partners=plan.partner,
         consolidated=near if near.any() else None,
     )
-    return detailed.overruled(hopeless)
+    return detailed.overruled(infeasible)
 
 
 @dataclass(frozen=True, eq=False)
 class _RoundNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
-    """The numbers of the sentences, worked out when somebody asks: most rounds nobody does."""
+    """The numbers of the reasons, computed when first read: most rounds none is."""
 
-    turn: Turn
+    plan: RoundPlan
     now: float
     kinds: np.ndarray[tuple[int], np.dtype[np.str_]]
 
     def __getitem__(self, template: ReasonTemplate) -> tuple[NumberColumn, ...]:
-        memory = self.turn.memory
+        carry = self.plan.carry
         if template is _TURN:
             return self._where, self._there, self._total, self._had, self._note
         if template is _FILLS:
-            return self.kinds[self.turn.kind], self._total, self._had, self._note
+            return self.kinds[self.plan.kind], self._total, self._had, self._note
         if template is _WAITS:
-            return self._total, self._best, self._had, self._by_job(self.turn.debt), self._note
+            return self._total, self._best, self._had, self._by_job(self.plan.debt), self._note
         if template is _NEW or template is _LEASED:
-            return (memory.end,)
+            return (carry.end,)
         raise KeyError(template)
 
     def __iter__(self) -> Iterator[ReasonTemplate]:
@@ -89,46 +89,46 @@ class _RoundNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
         return 5
 
     def _by_job(self, by_cell: Floats) -> Floats:
-        memory = self.turn.memory
-        total: Floats = np.append(memory.cells.totals(by_cell, len(memory.rows)), 0.0)[self.turn.places]
+        carry = self.plan.carry
+        total: Floats = np.append(carry.cells.totals(by_cell, len(carry.rows)), 0.0)[self.plan.positions]
         return total
 
     @cached_property
     def _total(self) -> Floats:
-        return 100.0 * self._by_job(self.turn.memory.cells.share)
+        return 100.0 * self._by_job(self.plan.carry.cells.share)
 
     @cached_property
     def _had(self) -> Floats:
-        return 100.0 * self._by_job(self.turn.memory.received) / max(self.now - self.turn.memory.start, 1e-9)
+        return 100.0 * self._by_job(self.plan.carry.received) / max(self.now - self.plan.carry.start, 1e-9)
 
     @cached_property
     def _where(self) -> NumberColumn:
-        near = self.turn.near
-        where = self.kinds[self.turn.kind]
+        near = self.plan.on_one_node
+        where = self.kinds[self.plan.kind]
         return np.char.add(where, np.where(near, ", one node", "")) if near.any() else where
 
     @cached_property
     def _there(self) -> Floats:
-        share = np.append(self.turn.memory.cells.share, 0.0)  # no cell is the last one
-        there: Floats = 100.0 * share[self.turn.cell]
+        share = np.append(self.plan.carry.cells.share, 0.0)  # index −1: no cell
+        there: Floats = 100.0 * share[self.plan.cell]
         return there
 
     @cached_property
     def _best(self) -> NumberColumn:
         """The kind on which a job has its largest share; none for a job without any."""
-        cells = self.turn.memory.cells
-        best = np.full(len(self.turn.memory.rows) + 1, -1)
+        cells = self.plan.carry.cells
+        best = np.full(len(self.plan.carry.rows) + 1, -1)
         rising = np.argsort(cells.share, kind="stable")
         for side in (cells.first[rising], cells.second[rising]):
             alone = side >= 0
-            best[side[alone]] = cells.kind[rising][alone]  # of several writes the last stays: the largest share
-        named: NumberColumn = np.where(best < 0, "no kind", self.kinds[best])[self.turn.places]
+            best[side[alone]] = cells.kind[rising][alone]  # the last write, the largest share, stays
+        named: NumberColumn = np.where(best < 0, "no kind", self.kinds[best])[self.plan.positions]
         return named
 
     @cached_property
     def _note(self) -> NumberColumn:
-        memory = self.turn.memory
-        if not memory.notes:
-            return memory.trouble
-        notes = np.array([*memory.notes, ""])[self.turn.places]
-        return np.char.add(notes, memory.trouble) if memory.trouble else notes
+        carry = self.plan.carry
+        if not carry.notes:
+            return carry.trouble
+        notes = np.array([*carry.notes, ""])[self.plan.positions]
+        return np.char.add(notes, carry.trouble) if carry.trouble else notes

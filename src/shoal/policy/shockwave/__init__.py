@@ -1,5 +1,5 @@
 """Shockwave: a market over time that plans windows of rounds for jobs that change while they train.
 
-``policy`` decides, ``outlook`` says what every job has before it, ``welfare`` what rounds are worth to it, ``memory``
-what is carried from one decision to the next, and ``words`` what everyone is told.
+``policy`` decides, ``forecasts`` predicts each job's regimes, ``window_jobs`` holds what a window is planned from,
+``welfare`` values rounds, ``carry`` passes from one decision to the next, ``reasons`` explains the verdicts.
 """

@@ -1,8 +1,6 @@
-"""What Shockwave carries from one decision to the next: the plan in force, each job's outlook, how crowded it was."""
+"""Shockwave's carry: the plan in force, each job's forecast, and the most jobs that were live at once."""
 
 from dataclasses import dataclass
-
-import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
 from shoal.core.units import Seconds
@@ -10,7 +8,7 @@ from shoal.core.units import Seconds
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowPlan:
-    """A window of rounds: by admission number (``rows``) who runs when, on which kind, and who is filled in first.
+    """A window of rounds, by admission number (``rows``): ``runs`` (jobs × rounds), the kind, the rank in the order.
 
     ``batches`` and ``capacity`` are those it was made for; ``gap`` is the solver's, the worst of any kind of GPU.
     """
@@ -31,11 +29,11 @@ class WindowPlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outlooks:
-    """By admission number: what each job has before it, as long as its progress, batch size and speeds are these.
+class JobForecasts:
+    """By admission number: a job's forecast, valid while its progress, batch size and measurements are these.
 
     ``seconds`` is the predicted run time left and ``optimistic`` that at its fastest known rate, both with the
-    requested gang; ``whole`` is all its work, done and to do; ``gained[n]`` what n more rounds would do of it.
+    requested gang; ``whole`` is all its work, done and to do; ``gained[n]`` the work done by n more rounds.
     """
 
     rows: Indices
@@ -50,22 +48,14 @@ class Outlooks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShockwaveCarry:
-    """When the round in force ends, the plan in force, and the one made ahead for the next round, if any.
+    """The end of the present round, the plan in force, and the one made ahead for the next round, if any.
 
-    ``crowd`` has, for each of ``rows``, the most jobs that were live at once since it came.
+    ``peak_jobs`` is, for each of ``rows``, the most jobs that were live at once since it arrived.
     """
 
     ends: Seconds
     rows: Indices
-    crowd: Int32s
-    outlooks: Outlooks | None = None
+    peak_jobs: Int32s
+    forecasts: JobForecasts | None = None
     plan: WindowPlan | None = None
-    coming: WindowPlan | None = None
-
-
-def places(rows: Indices, wanted: Indices) -> tuple[Indices, Flags]:
-    """Where each wanted number stands among sorted rows, and whether it does."""
-    if not len(rows):
-        return np.zeros(len(wanted), dtype=np.intp), np.zeros(len(wanted), dtype=bool)
-    at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
-    return at, rows[at] == wanted
+    next_plan: WindowPlan | None = None

@@ -1,35 +1,35 @@
-"""Shockwave: windows of rounds planned for the most welfare over time, who may finish unfairly late weighing more.
+"""Shockwave: windows of rounds planned for the most welfare over time, weighted by predicted unfairness.
 
 A plan says which jobs run in each of the next ``rounds`` rounds (``solve.window``). It maximises Σ budget · ρ^k ·
-welfare(progress after the window) − λ · makespan level: ρ is the finish-time fairness a job is heading for, its gains
-know the regimes it is predicted to train through (``perf.adaptation``), and the level is what the longest job will have
-left after the window. A new plan is made, at the end of a round, when jobs have come or gone, when one changed its
-batch size (``mode=lazy`` leaves that until the window is over), when GPUs were lost or returned, and when the window
-is over; else the plan in force is followed. GPUs that it leaves free go to whoever waits, in the plan's order, at once.
+welfare(progress after the window) − λ · makespan level: ρ is a job's predicted finish-time fairness,
+its gains follow the regimes it is predicted to train through (``perf.adaptation``), and the level is the time that the
+longest job has left after the window. A new plan is made, at the end of a round, when jobs have arrived or ended, when
+one changed its batch size (``mode=lazy`` ignores that until the window ends), when GPUs were lost or returned, and when
+the window ends; else the plan in force is followed. GPUs that it leaves free go to waiting jobs at once, in its order.
 
-Choices of ours, where the paper is silent or its figures speak against it; docs/shockwave.md has the figures:
+Choices of ours, where the paper is silent or its figures contradict it; docs/shockwave.md has the figures:
 
-- ρ counts the run time left alone from now (R, not R · N), at the job's fastest known batch size, so that one that was
-  predicted to stay slow is not told too late; and N is the most live jobs at once since the job came, over GPUs.
-- ``welfare`` is ``linear``, in parts of what a job has left: a round is worth most to those it brings nearest to their
-  end. ``slopes`` and ``log`` are the published code's and the paper's, in parts of all its work.
-- The worth of a plan does not say which rounds come first. Those with the most budget · ρ^k for the GPU time they have
-  left do (Smith's rule, which makes the weighted sum of completion times least on one machine); who runs already
-  counts as nearer to its end, so that rounds follow each other. What the makespan forces goes before all of them once
-  it has no round to lose. ``layout=exact`` keeps the counts of most welfare instead, and with them postpones short
-  jobs as long as the window allows: re-planned every round, it does so again and again.
-- A job's run time counts ``_MARGIN`` rounds more where the makespan is concerned, but never more than the soonest that
-  all can be done: a margin beyond that would raise the level, and leave the next longest jobs without theirs. And a
-  window is never longer than the makespan: else nothing in it would press.
-- Gangs ask to sit on one node; the paper's jobs do not mind distance.
+- ρ counts the run time left alone from now (R, not R · N), at the job's fastest known batch size, so that a job wrongly
+  predicted to stay slow is not recognised too late; N is the most live jobs at once since the job arrived, over GPUs.
+- ``welfare`` is ``linear``, in fractions of the work left: a round is worth most to jobs that it brings nearest to
+  their end. ``slopes`` and ``log`` are the published code's and the paper's, in fractions of all work.
+- Welfare does not order rounds. Jobs with the most budget · ρ^k for the GPU time they have left go first (Smith's rule,
+  which minimises the weighted sum of completion times on one machine); a running job's time left counts
+  ``TUNING.nearer``, so that its rounds follow each other. Jobs that the makespan forces go before all of them once they
+  have no round to lose. ``layout=exact`` keeps the counts of most welfare instead, and with them postpones short jobs
+  as long as the window allows: re-planned every round, it does so again and again.
+- For the makespan a job's run time counts ``TUNING.margin`` rounds more, for a restart or a late change, but never more
+  than the soonest end of all jobs: a larger margin would raise the level, and leave the next longest jobs without
+  theirs. A window is never longer than the makespan: else the level would force nothing.
+- Gangs ask for one node; the paper's jobs are as fast across nodes.
 - Z0 makes λ a pure number, as in the paper. From 3 to infinity (the level before all else) it changed next to nothing
-  we saw; at 1 some makespan goes to whoever would be treated unfairly for it.
+  we saw; at 1 some makespan is given up for jobs that would be treated unfairly.
 
-``ahead`` is how long before a round's end the next plan is made, 0 for at the end. A plan that was not made by then
-is not waited for: the one in force goes on, and newcomers are filled in. ``budgets`` says whom weights are given to:
-each ``job``, or each ``tenant`` (its largest weight, split among its jobs by weight). A kind of GPU is planned by
-itself; jobs are dealt out in the order of service, each to the kind where it would be done first, and those that run
-leave theirs only for more than a round's gain.
+``ahead`` is how many seconds before a round's end the next plan is made, 0 for at the end. A plan that is not ready by
+then is not waited for: the one in force stays, and new jobs get free GPUs. ``budgets`` gives weights to each ``job``,
+or to each ``tenant`` (its largest weight, split among its jobs by weight). Each kind of GPU is planned by itself; jobs
+go, in the order of service, to the kind where they would end first, and running jobs change theirs only for a gain of
+more than a round.
 
 References: Shockwave (NSDI '23); ρ after Themis (NSDI '20).
 """
@@ -46,21 +46,15 @@ from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.regime_forecast import RULES
-from shoal.policy.base import all_fit, any_on_slow_kind, check_round, round_end
-from shoal.policy.shockwave.carry import Outlooks, ShockwaveCarry, WindowPlan, places
-from shoal.policy.shockwave.claimants import Claimants, Draft, dealt_out, fairness
-from shoal.policy.shockwave.outlook import outlooks
-from shoal.policy.shockwave.reasons import REASONS, nobody, told
-from shoal.policy.shockwave.seats import seated
+from shoal.policy.base import all_fit, any_on_slow_kind, check_round, first_of_all, round_end, serve
+from shoal.policy.carried_rows import match_rows
+from shoal.policy.shockwave.carry import JobForecasts, ShockwaveCarry, WindowPlan
+from shoal.policy.shockwave.forecasts import job_forecasts
+from shoal.policy.shockwave.reasons import REASONS, infeasible_verdicts, window_verdicts
 from shoal.policy.shockwave.tuning import TUNING
 from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
+from shoal.policy.shockwave.window_jobs import WindowDraft, WindowJobs, assign_kinds, predicted_rho
 from shoal.solve.window import Claims, plan
-
-_MARGIN = TUNING.margin
-"""How many rounds longer than predicted a job is taken to run: what a restart or a late change may cost it."""
-
-_NEARER = TUNING.nearer
-"""As what part of the time it has left that of a job that runs counts, in the order of rounds."""
 
 _CHOICES = {
     "mode": ("reactive", "lazy"),
@@ -103,49 +97,49 @@ class Shockwave:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)}")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, reviewed at the end of the round if anybody waits."""
+        """A verdict for every live job, reviewed at the end of the round if some job waits."""
         now = snapshot.now
         before = snapshot.carry if isinstance(snapshot.carry, ShockwaveCarry) else None
         inside = before is not None and now < before.ends
         ends = before.ends if before is not None and inside else round_end(now, self.round)
-        memory = ShockwaveCarry(ends, snapshot.columns.rows, _crowd(snapshot, before))
+        carry = ShockwaveCarry(ends, snapshot.columns.rows, _peak_jobs(snapshot, before))
         settled = all_fit(snapshot)
         if settled is None and not snapshot.possible.any():
-            settled = nobody(snapshot)
+            settled = infeasible_verdicts(snapshot)
         if settled is not None:
-            return Decision(settled, inf, memory)
+            return Decision(settled, inf, carry)
         if before is not None:
-            memory = replace(memory, outlooks=before.outlooks, plan=before.plan, coming=before.coming)
-        memory = self._planned(snapshot, memory, inside)
-        assert memory.plan is not None
-        assert memory.outlooks is not None
-        turn = min(max(round((ends - self.round - memory.plan.begins) / self.round), 0), memory.plan.rounds - 1)
-        gpus, kinds = seated(snapshot, memory.plan, turn, inside)
-        rho = _fairness(snapshot, memory.outlooks, memory.crowd)
-        verdicts = told(snapshot, memory.plan, turn, self.round, gpus, kinds, rho, moving=not inside)
+            carry = replace(carry, forecasts=before.forecasts, plan=before.plan, next_plan=before.next_plan)
+        carry = self._planned(snapshot, carry, inside)
+        assert carry.plan is not None
+        assert carry.forecasts is not None
+        turn = min(max(round((ends - self.round - carry.plan.begins) / self.round), 0), carry.plan.rounds - 1)
+        gpus, kinds = _serve_round(snapshot, carry.plan, turn, inside)
+        rho = _fairness(snapshot, carry.forecasts, carry.peak_jobs)
+        verdicts = window_verdicts(snapshot, carry.plan, turn, self.round, gpus, kinds, rho, moving=not inside)
         if not (snapshot.possible & (gpus == 0)).any() and not (inside and any_on_slow_kind(snapshot)):
-            return Decision(verdicts, inf, memory)
+            return Decision(verdicts, inf, carry)
         early = ends - self.ahead
-        return Decision(verdicts, early if now < early else ends, memory)
+        return Decision(verdicts, early if now < early else ends, carry)
 
-    def _planned(self, snapshot: Snapshot, memory: ShockwaveCarry, inside: bool) -> ShockwaveCarry:
-        """The memory with the plan to follow now, outlooks for everyone, and the next plan if it is time for it."""
-        force, coming = memory.plan, memory.coming
-        if not inside and coming is not None:
-            force, coming = coming, None
+    def _planned(self, snapshot: Snapshot, carry: ShockwaveCarry, inside: bool) -> ShockwaveCarry:
+        """The carry with the plan to follow now, forecasts of all jobs, and the next plan if it is time for it."""
+        force, next_plan = carry.plan, carry.next_plan
+        if not inside and next_plan is not None:
+            force, next_plan = next_plan, None
         over = force is not None and snapshot.now >= force.begins + (force.rounds - 0.5) * self.round
         at_once = force is None or (not inside and (over or (not self.ahead and self._due(snapshot, force))))
-        soon = inside and coming is None and snapshot.now >= memory.ends - self.ahead
-        soon = soon and force is not None and (self._due(snapshot, force) or self._last(force, memory.ends))
-        known = outlooks(snapshot, memory.outlooks, self.predictor, self.rounds, self.round, renew=at_once or soon)
+        soon = inside and next_plan is None and snapshot.now >= carry.ends - self.ahead
+        soon = soon and force is not None and (self._due(snapshot, force) or self._last(force, carry.ends))
+        known = job_forecasts(snapshot, carry.forecasts, self.predictor, self.rounds, self.round, renew=at_once or soon)
         if at_once:
-            force = self._window(snapshot, known, memory.crowd, memory.ends - self.round)
+            force = self._window(snapshot, known, carry.peak_jobs, carry.ends - self.round)
         elif soon:
-            coming = self._window(snapshot, known, memory.crowd, memory.ends)
-        return replace(memory, outlooks=known, plan=force, coming=coming)
+            next_plan = self._window(snapshot, known, carry.peak_jobs, carry.ends)
+        return replace(carry, forecasts=known, plan=force, next_plan=next_plan)
 
     def _due(self, snapshot: Snapshot, force: WindowPlan) -> bool:
-        """Whether something has happened that the plan does not know of."""
+        """Whether jobs, capacity or batch sizes changed since the plan was made."""
         columns = snapshot.columns
         if force.capacity != snapshot.cluster.capacity or not np.array_equal(force.rows, columns.rows):
             return True
@@ -154,54 +148,54 @@ class Shockwave:
     def _last(self, force: WindowPlan, ends: Seconds) -> bool:
         return ends >= force.begins + (force.rounds - 0.5) * self.round
 
-    def _window(self, snapshot: Snapshot, known: Outlooks, crowd: Int32s, begins: Seconds) -> WindowPlan:
-        """The plan of a window that begins then."""
+    def _window(self, snapshot: Snapshot, known: JobForecasts, peak_jobs: Int32s, begins: Seconds) -> WindowPlan:
+        """The plan of a window that begins at this time."""
         columns, cluster = snapshot.columns, snapshot.cluster
-        rho = _fairness(snapshot, known, crowd)
+        rho = _fairness(snapshot, known, peak_jobs)
         speeds = np.where(snapshot.possible[:, None], columns.speeds, 0.0)
         kinds = np.where(columns.held > 0, columns.kind, -1).astype(np.int8)
-        claimants = Claimants(columns.gpus, speeds, self._budgets(snapshot), rho, kinds, columns.run_seconds, known)
-        draft = self.draft(claimants, cluster.capacity)
+        jobs = WindowJobs(columns.gpus, speeds, self._budgets(snapshot), rho, kinds, columns.run_seconds, known)
+        draft = self.draft(jobs, cluster.capacity)
         for array in (draft.runs, draft.rank, draft.kinds):
             sealed(array)
         gap = max((found.gap for found in draft.windows), default=0.0)
         batches = columns.batch_size
         return WindowPlan(begins, columns.rows, draft.runs, draft.kinds, draft.rank, batches, cluster.capacity, gap)
 
-    def draft(self, claimants: Claimants, capacity: Sequence[int]) -> Draft:
-        """Rounds for claimants on so many GPUs of each kind, kind by kind."""
-        known, gpus, weight = claimants.known, claimants.gpus, claimants.budget * claimants.rho**self.k
-        service = known.optimistic * gpus * np.where(claimants.kinds >= 0, _NEARER, 1.0)
+    def draft(self, jobs: WindowJobs, capacity: Sequence[int]) -> WindowDraft:
+        """A window for jobs on ``capacity`` GPUs of each kind, kind by kind."""
+        known, gpus, weight = jobs.known, jobs.gpus, jobs.budget * jobs.rho**self.k
+        service = known.optimistic * gpus * np.where(jobs.kinds >= 0, TUNING.nearer, 1.0)
         order = np.argsort(service / weight, kind="stable")
         rank = np.empty(len(order), dtype=np.intp)
         rank[order] = np.arange(len(order))
-        kinds, pace = dealt_out(claimants, capacity, order, self.round)
+        kinds, pace = assign_kinds(jobs, capacity, order, self.round)
         after = part_done(known.done, known.gained * pace[:, None], known.whole, self.welfare)
         worth = weight[:, None] * welfare(after, self.welfare)
-        horizon = self._horizon(claimants, capacity, kinds, pace)
+        horizon = self._horizon(jobs, capacity, kinds, pace)
         runs, windows, objective = np.zeros((len(gpus), horizon), dtype=bool), [], 0.0
-        for kind, room in enumerate(capacity):
+        for kind, available in enumerate(capacity):
             here = order[kinds[order] == kind]
             if not len(here):
                 continue
             rate = pace[here] * self.round
             left, alone = known.seconds[here] / rate, known.optimistic[here] / rate
-            full = float(gpus[here] @ alone) / room
-            left = np.minimum(left + _MARGIN, max(full, float(alone.max())))
-            interpolated = float((claimants.ran[here] + known.seconds[here] / pace[here]).sum())
-            price = self.lam * len(here) * room * self.round / interpolated
+            full = float(gpus[here] @ alone) / available
+            left = np.minimum(left + TUNING.margin, max(full, float(alone.max())))
+            interpolated = float((jobs.ran[here] + known.seconds[here] / pace[here]).sum())
+            price = self.lam * len(here) * available * self.round / interpolated
             claims = Claims(gpus[here], worth[here, : horizon + 1], left)
-            found = plan(claims, room, price, least=full - horizon, early=self.layout == "early")
+            found = plan(claims, available, price, least=full - horizon, early=self.layout == "early")
             runs[here] = found.runs
             windows.append(found)
             objective += found.welfare - (price * found.level if isfinite(price) else 0.0)
-        return Draft(runs, rank, kinds, tuple(windows), objective)
+        return WindowDraft(runs, rank, kinds, tuple(windows), objective)
 
-    def _horizon(self, claimants: Claimants, capacity: Sequence[int], kinds: Int8s, pace: Floats) -> int:
-        """Rounds to plan: no more than the makespan of what is there, or its level would no longer press anyone."""
+    def _horizon(self, jobs: WindowJobs, capacity: Sequence[int], kinds: Int8s, pace: Floats) -> int:
+        """Rounds to plan: no more than the makespan of the live jobs, or its level would force nothing."""
         able = kinds >= 0
-        alone = claimants.known.optimistic[able] / pace[able]
-        areas = np.bincount(kinds[able], alone * claimants.gpus[able], len(capacity))
+        alone = jobs.known.optimistic[able] / pace[able]
+        areas = np.bincount(kinds[able], alone * jobs.gpus[able], len(capacity))
         makespan = max(float((areas / np.maximum(capacity, 1)).max()), float(alone.max()))
         return int(np.clip(np.ceil(makespan / self.round), 1, self.rounds))
 
@@ -217,19 +211,36 @@ class Shockwave:
         return split
 
 
-def _crowd(snapshot: Snapshot, before: ShockwaveCarry | None) -> Int32s:
-    """By job: the most jobs that were live at once since it came, as far as is remembered."""
-    rows = snapshot.columns.rows
-    crowd: Int32s = np.full(len(rows), int(snapshot.possible.sum()), dtype=np.int32)
-    if before is not None:
-        at, known = places(before.rows, rows)
-        crowd[known] = np.maximum(crowd[known], before.crowd[at[known]])
-    sealed(crowd)
-    return crowd
+def _serve_round(snapshot: Snapshot, plan: WindowPlan, turn: int, inside: bool) -> tuple[Int32s, Int8s | None]:
+    """GPUs by job and, with several kinds, their kind: planned jobs, then waiting jobs that fit, in the plan's order.
 
-
-def _fairness(snapshot: Snapshot, known: Outlooks, crowd: Int32s) -> Floats:
-    """By job: the ρ it would end at, if it ran from now on at its fastest."""
+    Inside a round running jobs keep their GPUs before all others.
+    """
     columns = snapshot.columns
-    contention = crowd / max(snapshot.cluster.total_gpus, 1)
-    return fairness(snapshot.now - columns.submitted, columns.run_seconds, known.optimistic, contention)
+    at, known = match_rows(plan.rows, columns.rows)
+    planned = known & plan.runs[at, turn]
+    kept = (columns.held == columns.gpus) & inside
+    rank = np.where(known, plan.rank[at], len(plan.rows))
+    order = np.lexsort((rank, ~planned, ~kept))
+    order = order[snapshot.possible[order]]
+    wanted = np.where(kept, columns.kind, np.where(known, plan.kinds[at], -1))
+    served = serve(snapshot, order, preferences=first_of_all(snapshot, wanted))
+    return served.gpus, served.kinds
+
+
+def _peak_jobs(snapshot: Snapshot, before: ShockwaveCarry | None) -> Int32s:
+    """By job: the most jobs that were live at once since it arrived, as far as the carry goes back."""
+    rows = snapshot.columns.rows
+    peak_jobs: Int32s = np.full(len(rows), int(snapshot.possible.sum()), dtype=np.int32)
+    if before is not None:
+        at, known = match_rows(before.rows, rows)
+        peak_jobs[known] = np.maximum(peak_jobs[known], before.peak_jobs[at[known]])
+    sealed(peak_jobs)
+    return peak_jobs
+
+
+def _fairness(snapshot: Snapshot, known: JobForecasts, peak_jobs: Int32s) -> Floats:
+    """By job the ρ at its end if it ran from now on at its fastest."""
+    columns = snapshot.columns
+    contention = peak_jobs / max(snapshot.cluster.total_gpus, 1)
+    return predicted_rho(snapshot.now - columns.submitted, columns.run_seconds, known.optimistic, contention)

@@ -1,4 +1,4 @@
-"""What Shockwave tells everyone: how many of the window's rounds are planned for it, from when on, and its ρ."""
+"""The reasons of Shockwave and the verdicts of a round."""
 
 import numpy as np
 
@@ -8,8 +8,9 @@ from shoal.core.reasons import NO_KIND, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.policy.base import explained
+from shoal.policy.carried_rows import match_rows
 from shoal.policy.shared_reasons import ROUND_NEW
-from shoal.policy.shockwave.carry import WindowPlan, places
+from shoal.policy.shockwave.carry import WindowPlan
 
 WINDOW_RUNS = ReasonTemplate(
     16,
@@ -38,7 +39,7 @@ WINDOW_OUT = ReasonTemplate(
 REASONS = (WINDOW_RUNS, WINDOW_FILLS, WINDOW_WAITS, WINDOW_OUT, ROUND_NEW)
 
 
-def told(
+def window_verdicts(
     snapshot: Snapshot,
     plan: WindowPlan,
     turn: int,
@@ -49,11 +50,11 @@ def told(
     *,
     moving: bool,
 ) -> Verdicts:
-    """A verdict for every live job, ``turn`` being the round of the plan that is in force.
+    """A verdict for every live job in round ``turn`` of the plan.
 
-    Gangs are to sit on one node where one can hold them; with ``moving`` those that run elsewhere are moved for it.
+    Gangs belong on one node where one can hold them; with ``moving`` running gangs are moved for it.
     """
-    at, known = places(plan.rows, snapshot.columns.rows)
+    at, known = match_rows(plan.rows, snapshot.columns.rows)
     ahead = plan.runs[at, turn:] & known[:, None]
     planned, left = ahead.sum(axis=1, dtype=np.int32), plan.rounds - turn
     later = ahead[:, 1:].any(axis=1)
@@ -73,22 +74,22 @@ def told(
     near = _on_one_node(snapshot, gpus, kinds, moving)
     if not near.any():
         return verdicts
-    hopeless = {i: verdicts.at(i) for i in np.flatnonzero(~snapshot.possible).tolist()}
-    asking = Verdicts(
+    infeasible = {i: verdicts.at(i) for i in np.flatnonzero(~snapshot.possible).tolist()}
+    detailed = Verdicts(
         snapshot, gpus=gpus, codes=codes.astype(np.uint8), numbers=numbers, kinds=kinds, consolidated=near
     )
-    return asking.overruled(hopeless)
+    return detailed.overruled(infeasible)
 
 
-def nobody(snapshot: Snapshot) -> Verdicts:
-    """Verdicts where no live job could run on the cluster as it is: each is told why."""
+def infeasible_verdicts(snapshot: Snapshot) -> Verdicts:
+    """Verdicts where no live job can run on the cluster as it is."""
     count = len(snapshot.columns)
     return explained(snapshot, np.zeros(count, dtype=np.int32), np.full(count, NO_KIND.code), {})
 
 
 def _on_one_node(snapshot: Snapshot, gpus: Int32s, kinds: Int8s | None, moving: bool) -> Flags:
-    """Gangs that a node of their kind can hold: those that sit down now and, if so asked, those that sit apart."""
+    """Gangs that a node of their kind can hold: those that start now and, with ``moving``, those that run."""
     sizes = np.asarray(snapshot.cluster.node_size)
-    room = sizes[kinds] if kinds is not None else sizes.max(initial=0)
-    near: Flags = (gpus > 1) & (gpus <= room)
+    largest = sizes[kinds] if kinds is not None else sizes.max(initial=0)
+    near: Flags = (gpus > 1) & (gpus <= largest)
     return near if moving else near & (snapshot.columns.held == 0)

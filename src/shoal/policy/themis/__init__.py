@@ -1,7 +1,7 @@
 """Themis: finish-time fairness for apps by auctions of leased GPUs, an agent for each app and one arbiter.
 
-`protocol` has what the two sides say to each other, `agent` and `arbiter` have the sides, both pure; `policy` plays a
-round between them on a snapshot. What an app is worth where comes from `perf.valuation` and `locality`.
+`protocol` has the messages, `agent` and `arbiter` the two sides; `round` holds the auctions of one decision. Valuations
+come from `perf.app_valuation` and `locality`.
 
 References: Themis (NSDI '20).
 """

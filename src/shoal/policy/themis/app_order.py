@@ -1,15 +1,15 @@
-"""Whole apps in an order: the baselines of Themis, which compares schedulers of apps and not of jobs.
+"""Whole apps served in an order: the baselines of Themis, which compares schedulers of apps and not of jobs.
 
 GPUs go to the first app in the order, as many as all its jobs can use, then to the next. ``by`` is the order:
 
-- ``service``: the fewest GPU-seconds so far first, jobs that are gone included. So Themis sets up Tiresias.
+- ``service``: the fewest GPU-seconds so far first, completed jobs included. So Themis sets up Tiresias.
 - ``time``: the least time left first, had the app all GPUs it can use: SRTF.
 - ``work``: the fewest GPU-seconds left first: SRSF.
 
-What is left of an app counts the phases it means to run after its live jobs, where it declares them. Within an app its
-jobs take as many GPUs as make them faster, in order of arrival. Jobs keep their GPUs until their lease is over; all
-leases end together, every ``lease`` seconds, so that wide gangs find room. What comes free before goes out in the same
-order, to jobs that have none.
+What is left of an app counts the later phases that it declares; undeclared work is expected as in
+`perf.work_prior.remaining_work`. Within an app jobs take as many GPUs as make them faster, in order of arrival. Jobs
+keep their GPUs until their lease ends; all leases end together, every ``lease`` seconds, so that there are enough GPUs
+for wide gangs. GPUs that become free before go to jobs without any, in the same order.
 
 References: Themis (NSDI '20) §6.1.
 """
@@ -24,6 +24,7 @@ from shoal.core.arrays import Flags, Floats, Indices, Int32s
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
+from shoal.perf.work_prior import remaining_work
 from shoal.policy.base import Served, check_round, ranked_verdicts, round_end
 
 _ORDERS = {
@@ -35,7 +36,7 @@ _ORDERS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _AppOrderCarry:
-    """The lease that runs, the jobs of named apps as they were ``at`` the last decision, and service of jobs gone."""
+    """Number of the present lease, jobs of named apps ``at`` the last decision, service of completed jobs by app."""
 
     turn: int = -1
     at: Seconds = 0.0
@@ -46,11 +47,11 @@ class _AppOrderCarry:
     gone: Mapping[int, float] = field(default_factory=dict)
 
     def departed(self, snapshot: Snapshot) -> dict[int, float]:
-        """By app the service of its jobs that are no longer there; the end of a job is decided on when it comes."""
+        """By app the service of its jobs that are no longer live; a job's end is always followed by a decision."""
         service = dict(self.gone)
-        left = ~np.isin(self.rows, snapshot.columns.rows)
-        had = self.attained[left] + self.held[left] * (snapshot.now - self.at)
-        for app, seconds in zip(self.app[left].tolist(), had.tolist(), strict=True):
+        ended = ~np.isin(self.rows, snapshot.columns.rows)
+        received = self.attained[ended] + self.held[ended] * (snapshot.now - self.at)
+        for app, seconds in zip(self.app[ended].tolist(), received.tolist(), strict=True):
             service[app] = service.get(app, 0.0) + seconds
         return service
 
@@ -68,28 +69,30 @@ class AppOrder:
         check_round(self.lease)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, reviewed with the lease while anybody could use more."""
+        """A verdict for every live job, reviewed at the end of the lease if some job could use more GPUs."""
         columns, now = snapshot.columns, snapshot.now
-        memory = snapshot.carry if isinstance(snapshot.carry, _AppOrderCarry) else _AppOrderCarry()
-        gone, turn = memory.departed(snapshot), floor(now / self.lease)
+        carry = snapshot.carry if isinstance(snapshot.carry, _AppOrderCarry) else _AppOrderCarry()
+        gone, turn = carry.departed(snapshot), floor(now / self.lease)
         key = self._keys(snapshot, gone)
-        leased = (columns.held > 0) & (turn == memory.turn)
+        leased = (columns.held > 0) & (turn == carry.turn)
         served = _serve(snapshot, np.argsort(key, kind="stable"), leased)
         ends = round_end(now, self.lease)
         verdicts = ranked_verdicts(snapshot, served, _ORDERS[self.by], key, leased=leased, until=ends)
-        content = (served.gpus >= columns.max_gpus) | ~snapshot.possible
+        satisfied = (served.gpus >= columns.max_gpus) | ~snapshot.possible
         named = np.array([spec.app is not None for spec in snapshot.specs], dtype=bool)
         seen = (columns.rows[named], columns.app[named], columns.attained[named], served.gpus[named])
-        return Decision(verdicts, inf if content.all() else ends, _AppOrderCarry(turn, now, *seen, gone))
+        return Decision(verdicts, inf if satisfied.all() else ends, _AppOrderCarry(turn, now, *seen, gone))
 
     def _keys(self, snapshot: Snapshot, gone: Mapping[int, float]) -> Floats:
-        """By job the place of its app in the order, the lowest first."""
+        """By job the sort key of its app, the lowest first."""
         columns = snapshot.columns
         apps, at = np.unique(columns.app, return_inverse=True)
         if self.by == "service":
-            had = np.bincount(at, columns.attained, len(apps)) + [gone.get(app, 0.0) for app in apps.tolist()]
-            return np.asarray(had[at], dtype=np.float64)
-        left, total = columns.remaining_seconds, np.zeros(len(apps))
+            service = np.bincount(at, columns.attained, len(apps)) + [gone.get(app, 0.0) for app in apps.tolist()]
+            return np.asarray(service[at], dtype=np.float64)
+        left, total = np.full(len(columns), inf), np.zeros(len(apps))
+        work, speed = remaining_work(columns.work, columns.done, columns.best_speed), columns.best_speed
+        np.divide(work, speed, out=left, where=speed > 0)
         if self.by == "work":
             np.add.at(total, at, left * columns.gpus)
         else:
@@ -100,7 +103,7 @@ class AppOrder:
 
 
 def _ahead(snapshot: Snapshot, i: int, *, wide: bool) -> float:
-    """Seconds, or with ``wide`` GPU-seconds, of what an app says at its latest job that it will run afterwards."""
+    """Seconds, or with ``wide`` GPU-seconds, of the later phases that an app's latest job declares."""
     spec, speed = snapshot.specs[i], float(snapshot.columns.best_speed[i])
     total = 0.0
     for jobs, gpus, work in spec.ahead:
@@ -111,7 +114,7 @@ def _ahead(snapshot: Snapshot, i: int, *, wide: bool) -> float:
 
 
 def _serve(snapshot: Snapshot, order: Indices, leased: Flags) -> Served:
-    """Those under lease as they are, then in order everyone as many GPUs of one kind as make it faster."""
+    """Leased jobs keep their GPUs; then each job, in order, gets as many GPUs of one kind as make it faster."""
     columns, cluster = snapshot.columns, snapshot.cluster
     gpus = np.where(leased, columns.held, 0).astype(np.int32)
     kinds = np.where(leased, columns.kind, -1).astype(np.int8)
@@ -129,7 +132,7 @@ def _serve(snapshot: Snapshot, order: Indices, leased: Flags) -> Served:
 
 
 def _best(snapshot: Snapshot, i: int, free: list[int]) -> tuple[int, int]:
-    """The kind on which a job goes fastest with what is free, its own kind if that is as fast, and on how many GPUs."""
+    """The kind and number of free GPUs on which a job is fastest; its present kind among equals."""
     columns, view = snapshot.columns, snapshot.jobs.at(i)
     least, most = int(columns.min_gpus[i]), int(columns.max_gpus[i])
     best, choice = 0.0, (-1, 0)

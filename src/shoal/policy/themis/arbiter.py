@@ -1,4 +1,4 @@
-"""The cluster's side of the auction: invites who fares worst, finds the winners, takes payments, hands out the rest."""
+"""The cluster's side of the auction: invites apps, finds the winners, takes payments, hands out the rest."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,14 @@ from math import ceil
 import numpy as np
 
 from shoal.core.topology import Placement
+from shoal.policy.themis.bundle_seats import joined, take_seats
 from shoal.policy.themis.protocol import AppReport, Award, Bid, GpuOffer, Row, Seats
-from shoal.policy.themis.seats import both, taken_from
 from shoal.solve.auction import AuctionOutcome, CountBid, MachineBid, auction_counts, auction_machines, rounded
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """All awards of an auction, with the outcome they rest on."""
+    """All awards of an auction, by app, and the outcome they follow from."""
 
     awards: Mapping[int, Award]
     outcome: AuctionOutcome
@@ -23,13 +23,13 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Arbiter:
-    """``f`` of the apps, those that fare best, see no offers; ``rounding`` is ``random`` or ``floor``."""
+    """Offers nothing to the ``f`` of all apps with the lowest ρ; ``rounding`` is ``random`` or ``floor``."""
 
     f: float
     rounding: str
 
     def invited(self, reports: Sequence[AppReport], live: int) -> frozenset[int]:
-        """Who bids: of the apps that could use more the worst by ρ, 1 − f of all ``live`` ones and at least one."""
+        """The bidders: of the apps that could use more, those with the highest ρ, 1 − f of all ``live`` apps (≥ 1)."""
         count = max(1, ceil((1.0 - self.f) * live - 1e-9))
         worst = sorted(reports, key=lambda report: -report.rho)
         return frozenset(report.app for report in worst[:count])
@@ -37,12 +37,11 @@ class Arbiter:
     def settle(
         self, offer: GpuOffer, bids: Sequence[Bid], others: Sequence[AppReport], chance: np.random.Generator
     ) -> Settlement:
-        """Awards to the bidders, and of what their payments leave, at random, to the ``others``.
+        """Awards to the bidders; what their payments leave goes at random to the ``others``, then to the bidders.
 
-        What no other can use goes, at random too, to the bidders: nothing that somebody can use is idle.
+        So no GPU is idle that some app can use.
         """
-        named = any(bid.rows[-1].seats for bid in bids)
-        outcome = _by_machines(offer, bids) if named else _by_counts(offer, bids)
+        outcome = auction(offer, bids)
         draws = chance.random(len(bids))
         awards: dict[int, Award] = {}
         for i, bid in enumerate(bids):
@@ -54,9 +53,18 @@ class Arbiter:
         for other in others:
             awards[other.app] = Award(other.app, 0, False)
         left = offer.gpus - sum(award.gpus for award in awards.values())
-        left = _handed_out(awards, [(other.app, other.sizes) for other in others], left, chance)
-        _handed_out(awards, [(bid.app, bid.sizes) for bid in bids], left, chance)
-        return Settlement(_seated(offer, awards) if named else awards, outcome)
+        left = _hand_out(awards, [(other.app, other.sizes) for other in others], left, chance)
+        _hand_out(awards, [(bid.app, bid.sizes) for bid in bids], left, chance)
+        return Settlement(_seated(offer, awards) if _name_machines(bids) else awards, outcome)
+
+
+def auction(offer: GpuOffer, bids: Sequence[Bid]) -> AuctionOutcome:
+    """The rows of the bids with the largest product of 1/ρ, and the fraction of it that each bidder keeps."""
+    return _by_machines(offer, bids) if _name_machines(bids) else _by_counts(offer, bids)
+
+
+def _name_machines(bids: Sequence[Bid]) -> bool:
+    return any(bid.rows[-1].seats for bid in bids)
 
 
 def _by_counts(offer: GpuOffer, bids: Sequence[Bid]) -> AuctionOutcome:
@@ -81,19 +89,19 @@ def _within(bid: Bid, gpus: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(bid.sizes[: bisect_right(bid.sizes, gpus)], dtype=np.int64)
 
 
-def _handed_out(
-    awards: dict[int, Award], wishes: Sequence[tuple[int, Sequence[int]]], left: int, chance: np.random.Generator
+def _hand_out(
+    awards: dict[int, Award], usable: Sequence[tuple[int, Sequence[int]]], left: int, chance: np.random.Generator
 ) -> int:
-    """Hand out what is left, to each in a random order as much as it can use; what then is still left.
+    """Hand out what is left, to each app in a random order as much as it can use; returns what is still left.
 
-    ``wishes`` are the numbers of GPUs that each can use of the whole offer, ascending.
+    ``usable`` are the numbers of GPUs that each app can use of the whole offer, ascending.
     """
-    if not left or not wishes:
+    if not left or not usable:
         return left
-    for at in chance.permutation(len(wishes)).tolist():
+    for at in chance.permutation(len(usable)).tolist():
         if not left:
             break
-        app, sizes = wishes[at]
+        app, sizes = usable[at]
         had = awards[app]
         within = bisect_right(sizes, had.gpus + left)
         extra = sizes[within - 1] - had.gpus if within else 0
@@ -104,7 +112,7 @@ def _handed_out(
 
 
 def _trimmed(seats: Seats, gpus: int) -> Seats:
-    """So many of these seats, given up where the fewest are."""
+    """This many of the seats, given up first on the machines with the fewest."""
     kept: list[tuple[int, int]] = []
     for node, count in sorted(seats, key=lambda seat: (-seat[1], seat[0])):
         take = min(count, gpus)
@@ -115,13 +123,13 @@ def _trimmed(seats: Seats, gpus: int) -> Seats:
 
 
 def _seated(offer: GpuOffer, awards: Mapping[int, Award]) -> dict[int, Award]:
-    """The same awards with seats for the GPUs that were handed out, on as few machines as will do."""
+    """The awards with seats for the GPUs that were handed out, on as few machines as possible."""
     free = {node: gpus for node, _, gpus in offer.free}
     for award in awards.values():
         for node, count in award.seats:
             free[node] -= count
     done: dict[int, Award] = {}
     for app, award in sorted(awards.items(), key=lambda item: -item[1].extra):
-        more = taken_from(free, award.extra)
-        done[app] = award._replace(seats=both(Placement(award.seats), more).seats)
+        more = take_seats(free, award.extra)
+        done[app] = award._replace(seats=joined(Placement(award.seats), more).seats)
     return done

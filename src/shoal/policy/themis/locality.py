@@ -1,4 +1,4 @@
-"""How much slower jobs go the further apart their GPUs are: four levels, guessed at first and then measured.
+"""Slowdown of jobs by the distance between their GPUs: four levels, guessed at first and then measured.
 
 References: Themis (NSDI '20) §4.3.1, footnote 3, for the first guesses, and §6.1 for the four levels.
 """
@@ -17,15 +17,14 @@ GUESSED: Slowdown = (1.0, 1.0, 1.1, 1.3)
 
 
 def level_of(gpus: int, locality: Locality) -> Level:
-    """The level of so many GPUs that sit so far apart."""
+    """The level of this many GPUs at this distance."""
     return Level.SLOT if gpus == 1 else Level(locality + 1)
 
 
 def learned(slowdown: Slowdown, measured: Iterable[tuple[Measurement, float, Level]]) -> Slowdown:
-    """The slowdowns after these measurements, the oldest first.
+    """The slowdowns after these measurements, the oldest first, each with the expected rate and its level.
 
-    With each comes the rate that was expected of so many GPUs, and the level it was expected at; one seen at that level
-    tells of speed and not of distance. No level is faster than a nearer one.
+    A measurement at the expected level says nothing about distance. No level is faster than a nearer one.
     """
     known = list(slowdown)
     for seen, expected, at in measured:

@@ -1,27 +1,27 @@
-"""Themis as a policy: GPUs that are nobody's are auctioned among the apps furthest from finish-time fairness.
+"""Themis as a policy: GPUs without a lease are auctioned among the apps furthest from finish-time fairness.
 
 ρ of an app is the time it takes here over the time it would take on its own 1/N of the cluster, N being the average
-number of apps in its life. Whenever GPUs are free or their lease has run out, every app reports its ρ; the ``1 − f`` of
+number of apps in its life. Whenever GPUs are free or their lease has ended, every app reports its ρ; the ``1 − f`` of
 them with the worst are offered all these GPUs and bid the ρ they would have; the product of 1/ρ decides. Winners give
-up a part of what they won as hidden payment, which is handed out at random to the others. An app divides its GPUs among
-its jobs so that few are moved and those of a phase are done together. GPUs that a job leaves behind stay with its app
-for as long as they are leased, if another of its jobs can use them, or its next phase could and no job waits in this.
+up a part of what they won as hidden payment, which goes to other apps at random. An app divides its GPUs among its jobs
+so that few are moved and those of a phase end together. The GPUs of a completed job stay with its app until their lease
+ends, if another of its jobs can use them, or its next phase could and no job of this one waits.
 
-Choices where the paper is silent, each in its place: the ρ by which apps are invited (`Round`), how crowded the rest of
-an app's life is taken to be (`Apps.ideal`), what an app is worth with nothing (`agent.NOTHING`), whole GPUs of a
-fraction (`solve.auction.rounding`), who gets what no app outside the auction can use (`Arbiter.settle`). Leases end on
-a common clock, every ``lease`` seconds, and last from half of that to one and a half: where each ended at a time of its
-own GPUs would be offered a few at a time, and gangs find no room (in a trial on the paper's 168 GPUs the worst ρ was
-then 2.5 times as high in the median of three seeds). On a cluster of several kinds they are auctioned one after the
-other, in the operator's order.
+Choices where the paper is silent, each in its place: the ρ by which apps are invited (`AuctionRound`), the number of
+apps expected in the rest of an app's life (`Apps.ideal`), the ρ of an app without GPUs (`AppAgent.rho`), whole GPUs of
+a fraction (`solve.auction.rounding`), the recipient of GPUs that no app outside the auction can use (`Arbiter.settle`).
+Leases end on a common clock, every ``lease`` seconds, and last from half of that to one and a half: if each ended at a
+time of its own, GPUs would be offered a few at a time, too few for gangs (in a trial on the paper's 168 GPUs the worst
+ρ was then 2.5 times as high in the median of three seeds). Kinds are auctioned one after the other, in the operator's
+order.
 
-An app may speak for itself: what it last said of the seconds it would take, by number of GPUs, counts as long as it has
-the jobs it said it with, and its time on its own share is reckoned from the same word (`Apps.ideal`).
+An app may bid for itself: the seconds it would take, by number of GPUs, count as long as it has the jobs it bid with,
+and its time on its own share follows from the same bid (`Apps.ideal`).
 
 ``bids=count`` bids for numbers of GPUs, as near together as the offer allows, and asks placement for one machine where
-it bid for one; ``bids=machines`` names machines and is seated there. ``noise``, ``liar`` and ``lie`` are knobs for
-experiments (figures 17 and 18): every app's estimates of its work and of the cost of distance are off by up to ±
-``noise`` of them, and one app overstates the cost of distance by ``lie``.
+it bid for one; ``bids=machines`` names machines and is placed there. Experiments (figures 17 and 18) set ``noise``,
+``liar`` and ``lie``: every app's estimates of its work and of the cost of distance are off by up to ± ``noise`` of
+them, and one app overstates the cost of distance by ``lie``.
 
 References: Themis (NSDI '20), with the slips of its pseudocode put right.
 """
@@ -35,12 +35,12 @@ from shoal.core.bids import AppStanding
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.themis.agent import AppAgent
+from shoal.policy.themis.app_status import app_status
 from shoal.policy.themis.apps import Apps
 from shoal.policy.themis.arbiter import Arbiter
 from shoal.policy.themis.carry import ThemisCarry
-from shoal.policy.themis.reasons import REASONS, told
-from shoal.policy.themis.round import Round
-from shoal.policy.themis.standing import standing_of
+from shoal.policy.themis.reasons import REASONS, auction_verdicts
+from shoal.policy.themis.round import AuctionRound
 from shoal.policy.themis.tuning import TUNING
 
 
@@ -73,24 +73,24 @@ class Themis:
             raise ValueError(f"lie must be a finite fraction, at least 0, not {self.lie}")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, reviewed when the first lease ends while anyone could use more."""
-        turn = Round(_apps(snapshot), self.lease)
+        """A verdict for every live job, reviewed when the first lease ends if some job could use more GPUs."""
+        auctions = AuctionRound(_apps(snapshot), self.lease)
         arbiter = Arbiter(self.f, self.rounding)
         for kind in range(len(snapshot.cluster.kinds)):
-            turn.auction(kind, arbiter, self._bent, named=self.bids == "machines")
-        return Decision(told(turn), turn.review_at(), turn.remembered())
+            auctions.auction(kind, arbiter, self._distorted, named=self.bids == "machines")
+        return Decision(auction_verdicts(auctions), auctions.review_at(), auctions.next_carry())
 
     def standing(self, snapshot: Snapshot, app: int) -> AppStanding:
-        """How an app, by its number, stands before the next auction."""
-        return standing_of(_apps(snapshot), app)
+        """The status of an app, by its number, before the next auction."""
+        return app_status(_apps(snapshot), app)
 
-    def _bent(self, agent: AppAgent, apps: Apps) -> AppAgent:
-        """The agent as the experiment wants it: mistaken at random, or lying."""
+    def _distorted(self, agent: AppAgent, apps: Apps) -> AppAgent:
+        """The agent with the experiment's random errors or lie."""
         if self.noise:
             chance = np.random.default_rng([apps.snapshot.seed, agent.app])
             work, slowdown = chance.uniform(-self.noise, self.noise, 2).tolist()
-            agent = agent.mistaken(work, slowdown)
-        return agent.mistaken(0.0, self.lie) if self.lie and apps.name(agent.app) == self.liar else agent
+            agent = agent.with_errors(work, slowdown)
+        return agent.with_errors(0.0, self.lie) if self.lie and apps.name(agent.app) == self.liar else agent
 
 
 def _apps(snapshot: Snapshot) -> Apps:

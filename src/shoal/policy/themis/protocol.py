@@ -1,9 +1,8 @@
-"""What agents and the arbiter say to each other: report, offer, bid, award.
+"""The messages between agents and the arbiter: report, offer, bid, award.
 
-An auction is one exchange. Every agent *reports* how its app fares. The arbiter makes the same *offer* to those that
-fare worst; nothing is anybody's yet. Each of them answers with one *bid*, a table of what it would make of how much.
-Every agent then gets its *award*. All are values, and mean the same in one process as over a wire; those that are made
-by the thousand in every auction are tuples.
+An auction is one exchange. Every agent *reports* the ρ of its app. The arbiter makes the same *offer* to those with the
+highest. Each of them answers with one *bid*, a table of ρ by GPUs. Every agent then gets its *award*. All are values;
+those made by the thousand in every auction are tuples.
 
 References: Themis (NSDI '20) §4.2.2, figure 6.
 """
@@ -29,7 +28,7 @@ class Level(IntEnum):
 
 
 class AppReport(NamedTuple):
-    """How an app fares: ρ as it is now, from its latest valuation, and the further GPUs it could use, ascending."""
+    """An app's ρ now, from its latest valuation, and the numbers of further GPUs it could use, ascending."""
 
     app: int
     rho: float
@@ -38,7 +37,7 @@ class AppReport(NamedTuple):
 
 @dataclass(frozen=True)
 class GpuOffer:
-    """GPUs of one kind that are nobody's: how many are free on which node of which rack, leased until when if won."""
+    """Free GPUs of one kind: (node, rack, GPUs) of each node that has any, and the end of a lease on them."""
 
     kind: int
     free: tuple[tuple[int, str, int], ...]
@@ -46,17 +45,17 @@ class GpuOffer:
 
     @cached_property
     def gpus(self) -> int:
-        """How many there are."""
+        """The GPUs on offer."""
         return sum(gpus for _, _, gpus in self.free)
 
     @cached_property
     def block(self) -> int:
-        """The most that are on one machine."""
+        """The most on one machine."""
         return max((gpus for _, _, gpus in self.free), default=0)
 
     @cached_property
     def rack(self) -> int:
-        """The most that are in one rack."""
+        """The most in one rack."""
         racks: dict[str, int] = {}
         for _, rack, gpus in self.free:
             racks[rack] = racks.get(rack, 0) + gpus
@@ -64,7 +63,7 @@ class GpuOffer:
 
 
 class Row(NamedTuple):
-    """A line of a bid: the ρ an app would have with so many GPUs more, seated like this.
+    """A row of a bid: the ρ an app would have with this many GPUs more, at this level.
 
     ``seats`` are empty unless machines are named; the first row of a bid asks for nothing.
     """
@@ -77,7 +76,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bid:
-    """What an app would make of an offer; ``sizes`` are the numbers of GPUs it can use at all, ascending from 0."""
+    """An app's bid for an offer; ``sizes`` are the numbers of GPUs it can use at all, ascending from 0."""
 
     app: int
     rows: tuple[Row, ...]
@@ -85,10 +84,10 @@ class Bid:
 
 
 class Award(NamedTuple):
-    """What an app was given of an offer, and how that came about.
+    """The GPUs that an app gets of an offer.
 
     ``won`` GPUs were its part of the best product of values, of which it keeps the fraction ``kept`` (1 − its hidden
-    payment), rounded; ``gpus`` is what it has in the end, ``extra`` of them handed out when nobody bid for them.
+    payment), rounded; ``gpus`` is the result, ``extra`` of them handed out after the auction.
     """
 
     app: int

@@ -1,4 +1,4 @@
-"""What Themis tells each job: how its app fares, what it bid and won, what it paid, and until when it has its GPUs."""
+"""The reasons of Themis and the verdicts of a round of auctions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from shoal.core.decision import NumberColumn, Verdicts
 from shoal.core.reasons import LEASED, NO_ROOM, ReasonTemplate
 from shoal.policy.base import explained
 from shoal.policy.themis.protocol import Award
-from shoal.policy.themis.round import Invitation, Round
+from shoal.policy.themis.round import AuctionRound, Invitation
 
 AUCTION_WON = ReasonTemplate(
     12,
@@ -46,29 +46,29 @@ _LOST, _UNINVITED = AUCTION_LOST, AUCTION_UNINVITED
 _LEASED, _NO_ROOM = LEASED, NO_ROOM
 
 
-def told(turn: Round) -> Verdicts:
+def auction_verdicts(auctions: AuctionRound) -> Verdicts:
     """The verdicts of a round."""
-    snapshot = turn.apps.snapshot
-    codes = np.where(turn.gpus > 0, _LEASED.code, _NO_ROOM.code)
-    for kind in turn.cuts:
-        jobs, given = _by_job(turn, kind, _given)
-        _, denied = _by_job(turn, kind, lambda award, _: _LOST.code if award.bidder else _UNINVITED.code)
-        codes[jobs] = np.where(turn.gpus[jobs] > 0, given, denied)
-    numbers = _AuctionNumbers(turn)
-    verdicts = explained(snapshot, turn.gpus, codes, numbers, turn.kinds)
-    if not turn.near.any() and not turn.pinned:
+    snapshot = auctions.apps.snapshot
+    codes = np.where(auctions.gpus > 0, _LEASED.code, _NO_ROOM.code)
+    for kind in auctions.invitations:
+        jobs, given = _by_job(auctions, kind, _given)
+        _, denied = _by_job(auctions, kind, lambda award, _: _LOST.code if award.bidder else _UNINVITED.code)
+        codes[jobs] = np.where(auctions.gpus[jobs] > 0, given, denied)
+    numbers = _AuctionNumbers(auctions)
+    verdicts = explained(snapshot, auctions.gpus, codes, numbers, auctions.kinds)
+    if not auctions.one_node.any() and not auctions.pinned:
         return verdicts
-    hopeless = {i: verdicts.at(i) for i in np.flatnonzero((turn.gpus == 0) & ~snapshot.possible).tolist()}
+    infeasible = {i: verdicts.at(i) for i in np.flatnonzero((auctions.gpus == 0) & ~snapshot.possible).tolist()}
     detailed = Verdicts(
         snapshot,
-        gpus=turn.gpus,
+        gpus=auctions.gpus,
         codes=codes,
         numbers=numbers,
-        kinds=turn.kinds,
-        consolidated=turn.near if turn.near.any() else None,
-        placements=turn.pinned,
+        kinds=auctions.kinds,
+        consolidated=auctions.one_node if auctions.one_node.any() else None,
+        placements=auctions.pinned,
     )
-    return detailed.overruled(hopeless)
+    return detailed.overruled(infeasible)
 
 
 def _given(award: Award, _: Invitation) -> float:
@@ -76,39 +76,40 @@ def _given(award: Award, _: Invitation) -> float:
     return template.code
 
 
-def _by_job(turn: Round, kind: int, number: Callable[[Award, Invitation], float]) -> tuple[Int64s, Floats]:
-    """The jobs that an auction was about, those it seated and those still waiting, and a number of each one's app."""
-    awards = {app: award for (app, k), award in turn.awards.items() if k == kind}
-    members, cut = [turn.apps.members[app] for app in awards], turn.cuts[kind]
-    jobs, numbers = np.concatenate(members), [float(number(award, cut)) for award in awards.values()]
-    concerned = (turn.kinds[jobs] == kind) | (turn.gpus[jobs] == 0)
+def _by_job(auctions: AuctionRound, kind: int, number: Callable[[Award, Invitation], float]) -> tuple[Int64s, Floats]:
+    """The jobs of an auction's apps that run on its kind or wait, and a number of each one's app."""
+    awards = {app: award for (app, k), award in auctions.awards.items() if k == kind}
+    members, invitation = [auctions.apps.members[app] for app in awards], auctions.invitations[kind]
+    jobs, numbers = np.concatenate(members), [float(number(award, invitation)) for award in awards.values()]
+    concerned = (auctions.kinds[jobs] == kind) | (auctions.gpus[jobs] == 0)
     return jobs[concerned], np.repeat(numbers, [len(own) for own in members])[concerned]
 
 
 @dataclass(frozen=True, eq=False)
 class _AuctionNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
-    """The numbers of the sentences, worked out when somebody asks."""
+    """The numbers of the reasons, computed when read."""
 
-    turn: Round
+    auctions: AuctionRound
 
     def __getitem__(self, template: ReasonTemplate) -> tuple[NumberColumn, ...]:
-        turn, column = self.turn, self._column
+        auctions, column = self.auctions, self._column
+        offered = column(lambda _, invitation: invitation.gpus)
+        got, extra = column(lambda award, _: award.gpus), column(lambda award, _: award.extra)
+        paid = column(lambda award, _: 100.0 * (1.0 - award.kept))
         if template is _WON:
-            kept, paid = column(lambda a, _: a.gpus - a.extra), column(lambda a, _: 100.0 * (1.0 - a.kept))
-            won, extra = column(lambda a, _: a.won), column(lambda a, _: a.extra)
-            return turn.gpus, self._rho(), won, paid, kept, extra, turn.ends()
+            won = column(lambda award, _: award.won)
+            return auctions.gpus, self._rho(), won, paid, got - extra, extra, auctions.ends()
         if template is _HANDED:
-            return turn.gpus, self._rho(), column(lambda a, _: a.extra), column(lambda _, cut: cut.gpus), turn.ends()
+            return auctions.gpus, self._rho(), extra, offered, auctions.ends()
         if template is _LOST:
-            paid = column(lambda a, _: 100.0 * (1.0 - a.kept))
-            return self._rho(), column(lambda _, cut: cut.gpus), column(lambda a, _: a.gpus), paid
+            return self._rho(), offered, got, paid
         if template is _UNINVITED:
-            bidders, least = column(lambda _, cut: cut.bidders), column(lambda _, cut: cut.rho)
-            return self._rho(), bidders, column(lambda _, cut: cut.gpus), least, column(lambda a, _: a.gpus)
+            bidders, least = column(lambda _, asked: asked.bidders), column(lambda _, asked: asked.rho)
+            return self._rho(), bidders, offered, least, got
         if template is _LEASED:
-            return (turn.ends(),)
+            return (auctions.ends(),)
         if template is _NO_ROOM:
-            return turn.apps.snapshot.columns.min_gpus, self._free()
+            return auctions.apps.snapshot.columns.min_gpus, self._free()
         raise KeyError(template)
 
     def __iter__(self) -> Iterator[ReasonTemplate]:
@@ -118,20 +119,20 @@ class _AuctionNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
         return 6
 
     def _column(self, number: Callable[[Award, Invitation], float]) -> Floats:
-        """A number of the auction each job's app was in; 0 for one that was in none."""
-        column = np.zeros(len(self.turn.gpus))
-        for kind in self.turn.cuts:
-            jobs, numbers = _by_job(self.turn, kind, number)
+        """By job a number of the auction that its app was in; 0 without one."""
+        column = np.zeros(len(self.auctions.gpus))
+        for kind in self.auctions.invitations:
+            jobs, numbers = _by_job(self.auctions, kind, number)
             column[jobs] = numbers
         return column
 
     def _rho(self) -> Floats:
-        """How each job's app fares, if it was asked."""
-        column = np.zeros(len(self.turn.gpus))
-        for app, rho in self.turn.rhos.items():
-            column[self.turn.apps.members[app]] = rho
+        """By job the ρ that its app reported; 0 if it did not."""
+        column = np.zeros(len(self.auctions.gpus))
+        for app, rho in self.auctions.rhos.items():
+            column[self.auctions.apps.members[app]] = rho
         return column
 
     def _free(self) -> float:
-        """GPUs that nobody has in the end."""
-        return float(self.turn.apps.snapshot.cluster.total_gpus - self.turn.gpus.sum())
+        """GPUs left idle."""
+        return float(self.auctions.apps.snapshot.cluster.total_gpus - self.auctions.gpus.sum())

@@ -1,4 +1,4 @@
-"""``shoal solve``: one decision on a written-down problem."""
+"""``shoal solve``: one decision on a problem file."""
 
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,11 @@ def solve(spec: str, path: Path, as_json: bool) -> None:
         elif "rounds" in answer:
             _print_window(answer)
         elif "seats" in answer:
-            _print_adapted(answer)
+            _print_allotment(answer)
         elif "shares" in answer:
-            _print_shares(answer)
+            _print_gpu_counts(answer)
         else:
-            _print(answer)
+            _print_time_shares(answer)
 
 
 def _print_auction(answer: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ def _print_window(answer: dict[str, Any]) -> None:
     print_table(title, ["job", "on", "rounds", "count", "done by then", "ρ"], rows, notes)
 
 
-def _print_adapted(answer: dict[str, Any]) -> None:
+def _print_allotment(answer: dict[str, Any]) -> None:
     rows = []
     for job, gpus in answer["shares"].items():
         seats = ", ".join(f"{node}:{count}" for node, count in answer["seats"].get(job, {}).items())
@@ -76,7 +76,7 @@ def _print_adapted(answer: dict[str, Any]) -> None:
     print_table(title, ["job", "GPUs", "seats", "batch (per GPU × passes)", "goodput", "speed-up"], rows, notes)
 
 
-def _print_shares(answer: dict[str, Any]) -> None:
+def _print_gpu_counts(answer: dict[str, Any]) -> None:
     rows = [
         [job, str(gpus), answer["kinds"][job] or "", f"{answer['levels'][job]:.6g}"]
         for job, gpus in answer["shares"].items()
@@ -85,14 +85,14 @@ def _print_shares(answer: dict[str, Any]) -> None:
     print_table(f"{answer['policy']}: GPUs by job", ["job", "GPUs", "of", "throughput"], rows, notes)
 
 
-def _print(answer: dict[str, Any]) -> None:
-    kinds, seated = list(next(iter(answer["allocation"].values()), {})), answer.get("consolidated", {})
-    nodes = [kind for kind in kinds if any(shares[kind] for shares in seated.values())]
+def _print_time_shares(answer: dict[str, Any]) -> None:
+    kinds, near = list(next(iter(answer["allocation"].values()), {})), answer.get("consolidated", {})
+    nodes = [kind for kind in kinds if any(shares[kind] for shares in near.values())]
     rows = [
         [
             job,
             *(f"{shares[kind]:.4f}" for kind in kinds),
-            *(f"{seated[job][kind]:.4f}" if job in seated else "" for kind in nodes),
+            *(f"{near[job][kind]:.4f}" if job in near else "" for kind in nodes),
             f"{answer['levels'][job]:.6g}",
         ]
         for job, shares in answer["allocation"].items()

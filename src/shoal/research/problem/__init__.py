@@ -1,6 +1,6 @@
-"""One decision on a written-down problem: jobs, speeds and capacities in a JSON file; shares, objective and gap out."""
+"""``shoal solve``: one decision of a policy on a problem file; allocation, objective and gap out."""
 
-from shoal.research.problem.answer import solve
-from shoal.research.problem.written import Entity, WrittenJob, WrittenPair, WrittenProblem, read_problems
+from shoal.research.problem.problem_file import Problem, read_problems
+from shoal.research.problem.solve import solve
 
-__all__ = ["Entity", "WrittenJob", "WrittenPair", "WrittenProblem", "read_problems", "solve"]
+__all__ = ["Problem", "read_problems", "solve"]

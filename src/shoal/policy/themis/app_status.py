@@ -1,4 +1,4 @@
-"""How an app stands before the next auction: what it is told when it asks, so that it can speak for itself."""
+"""An app's status before the next auction, from which it can make a bid of its own."""
 
 from collections import Counter
 
@@ -8,31 +8,31 @@ from shoal.policy.themis.apps import Apps
 from shoal.policy.themis.carry import AppValuation
 
 
-def standing_of(apps: Apps, app: int) -> AppStanding:
-    """How an app of this moment stands."""
-    kind = apps.favourite(app)
-    jobs = [i for i in apps.members[app].tolist() if apps.reach(i, kind)[0]]
+def app_status(apps: Apps, app: int) -> AppStanding:
+    """An app's ρ, the work left of its jobs, and the GPUs to be offered next."""
+    kind = apps.best_kind(app)
+    jobs = [i for i in apps.members[app].tolist() if apps.gpu_range(i, kind)[0]]
     agent = apps.agent(app, kind, jobs, 0)
-    valuation = apps.pasts[app].valuation or AppValuation(apps.jobs(app), agent.left, agent.least, agent.fastest)
+    valuation = apps.histories[app].valuation or AppValuation(apps.jobs(app), agent.left, agent.least, agent.fastest)
     return AppStanding(
         rho=apps.rho(app, valuation),
         kind=apps.snapshot.cluster.kinds[kind],
         most=agent.limit,
         jobs=tuple(_left(apps, i, kind) for i in apps.members[app].tolist()),
         offers=tuple(_on_offer(apps, k) for k in range(len(apps.snapshot.cluster.kinds))),
-        said=apps.said(app) is not None,
+        said=apps.own_bid(app) is not None,
     )
 
 
 def _left(apps: Apps, i: int, kind: int) -> JobLeft:
-    columns, (least, most) = apps.snapshot.columns, apps.reach(i, kind)
+    columns, (least, most) = apps.snapshot.columns, apps.gpu_range(i, kind)
     left, done = float(apps.left[i]), float(columns.done[i])
     seconds = tuple(apps.work(i, kind).seconds[least : most + 1].tolist()) if least else ()
     return JobLeft(int(columns.rows[i]), left / (left + done), least, seconds)
 
 
 def _on_offer(apps: Apps, kind: int) -> OnOffer:
-    """What is not leased beyond the end of the next lease."""
+    """The GPUs of a kind that are not leased beyond the end of the next lease."""
     cluster = apps.snapshot.cluster
     leases = [part for (_, k), lease in apps.before.leases.items() if k == kind for part in lease]
     until: Seconds | None = min((end for _, end in leases), default=None)

@@ -1,4 +1,4 @@
-"""What every job has before it, as columns: forecasts are made anew only for jobs of which something changed."""
+"""Forecasts of all live jobs as columns, made anew only for jobs that changed."""
 
 from math import isinf
 
@@ -9,13 +9,14 @@ from shoal.core.columns import sealed
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.regime_forecast import RegimeForecast, forecast
-from shoal.policy.shockwave.carry import Outlooks, places
+from shoal.policy.carried_rows import match_rows
+from shoal.policy.shockwave.carry import JobForecasts
 
 
-def outlooks(
-    snapshot: Snapshot, before: Outlooks | None, rule: str, rounds: int, seconds: Seconds, *, renew: bool
-) -> Outlooks:
-    """Every live job's outlook. With ``renew`` those that ran, adapted or were measured since are forecast again."""
+def job_forecasts(
+    snapshot: Snapshot, before: JobForecasts | None, rule: str, rounds: int, seconds: Seconds, *, renew: bool
+) -> JobForecasts:
+    """Every live job's forecast; with ``renew`` that of jobs that ran, adapted or were measured since is made anew."""
     columns, count = snapshot.columns, len(snapshot.columns)
     exact = np.stack([columns.done, np.zeros(count), np.zeros(count), np.zeros(count)])
     keys = np.stack([columns.batch_size, columns.measured])
@@ -32,20 +33,20 @@ def outlooks(
     for i in np.flatnonzero(fresh).tolist():
         job = jobs.at(i)
         ahead = forecast(snapshot, job, rule)
-        if isinf(ahead.seconds):  # what it declared, or is to come to, runs nowhere; what it trains at now does
+        if isinf(ahead.seconds):  # a batch size that it declared or is predicted fits nowhere; the present one does
             ahead = forecast(snapshot, job, "reactive")
         exact[1:, i] = ahead.seconds, ahead.optimistic, job.done + ahead.work
-        gained[i] = gained_by(ahead, ends)
+        gained[i] = work_by_round(ahead, ends)
     for array in (exact, keys, gained):
         sealed(array)
     done, left, optimistic, whole = exact
-    return Outlooks(columns.rows, done, keys[0], keys[1], left, optimistic, whole, gained)
+    return JobForecasts(columns.rows, done, keys[0], keys[1], left, optimistic, whole, gained)
 
 
-def _kept(snapshot: Snapshot, before: Outlooks, renew: bool) -> tuple[Indices, Flags]:
-    """Where outlooks that still hold stand in the memory, and whose they are. An impossible job's is not looked at."""
+def _kept(snapshot: Snapshot, before: JobForecasts, renew: bool) -> tuple[Indices, Flags]:
+    """Positions of forecasts that still hold, and whose they are; a job that could not run has none."""
     columns = snapshot.columns
-    at, known = places(before.rows, columns.rows)
+    at, known = match_rows(before.rows, columns.rows)
     known &= before.whole[at] > 0.0
     if renew:
         known &= before.done[at] == columns.done
@@ -53,8 +54,8 @@ def _kept(snapshot: Snapshot, before: Outlooks, renew: bool) -> tuple[Indices, F
     return at[known], known
 
 
-def gained_by(ahead: RegimeForecast, ends: Floats) -> Floats:
-    """Work done by the end of each round; the last counts as a whole one, so that a job that ends in it still gains."""
+def work_by_round(ahead: RegimeForecast, ends: Floats) -> Floats:
+    """Work done by the end of each round; the job's last round counts as a whole one, so that it gains as much."""
     times = np.cumsum([0.0, *(regime.seconds for regime in ahead.ahead)])
     works = np.cumsum([0.0, *(regime.work for regime in ahead.ahead)])
     whole = max(float(np.ceil(times[-1] / ends[1] - 1e-9) * ends[1]), float(times[-1]))

@@ -1,4 +1,4 @@
-"""Which seats of an app's bundle each of its jobs gets, where machines are named."""
+"""The seats of an app's bundle divided among its jobs, where bids name machines."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,10 +8,9 @@ from shoal.core.topology import Placement
 def seats_by_job(
     bundle: Sequence[tuple[int, int]], wanted: Mapping[int, int], held: Mapping[int, Placement | None]
 ) -> dict[int, Placement]:
-    """Seats for so many GPUs a job, the widest first, from a bundle that has enough for all.
+    """Seats for the ``wanted`` GPUs of each job, the widest first, from a bundle that has enough for all.
 
-    A job that can stay where it is does; any other takes the tightest node with room for all of it, or fills the
-    fullest ones.
+    A job that can stay on its seats does; the others are placed by `take_seats`.
     """
     free = dict(bundle)
     seated: dict[int, Placement] = {}
@@ -22,20 +21,20 @@ def seats_by_job(
             for node, count in seats.seats:
                 free[node] -= count
     for job in sorted(wanted.keys() - seated.keys(), key=lambda job: (-wanted[job], job)):
-        seated[job] = taken_from(free, wanted[job])
+        seated[job] = take_seats(free, wanted[job])
     return seated
 
 
-def both(a: Placement, b: Placement) -> Placement:
-    """The seats of both."""
+def joined(a: Placement, b: Placement) -> Placement:
+    """The seats of both placements."""
     seats = dict(a.seats)
     for node, count in b.seats:
         seats[node] = seats.get(node, 0) + count
     return Placement(tuple(sorted(seats.items())))
 
 
-def taken_from(free: dict[int, int], gpus: int) -> Placement:
-    """So many GPUs taken out of those free, which must be enough: the tightest node with room, or the fullest ones."""
+def take_seats(free: dict[int, int], gpus: int) -> Placement:
+    """Take GPUs out of ``free``, which must have enough: the tightest node that has all, or those with the most."""
     taken: list[tuple[int, int]] = []
     while gpus:
         fits = [node for node, count in free.items() if count >= gpus]
