@@ -20,6 +20,7 @@ import msgspec
 
 from shoal.agent.node_state import Key
 from shoal.core.errors import InputError
+from shoal.wire.files import replace_file
 from shoal.wire.messages import LogAnswer, LogRead, Roster, SessionReport
 
 MOST_LOG_BYTES = 256 * 1024
@@ -159,9 +160,7 @@ class Workspace:
 
     def write_lease(self, key: Key, until: float, *, stopping: bool) -> None:
         """Tell the job when its lease ends, on the monotonic clock, and whether it is being stopped."""
-        new = self.run(key) / "lease.new"
-        new.write_bytes(msgspec.json.encode({"until": until, "stopping": stopping}))
-        new.replace(self.lease(key))
+        replace_file(self.lease(key), msgspec.json.encode({"until": until, "stopping": stopping}))
 
     def orders(self, key: Key) -> Path:
         """The file where the workers of a job that is resized in place find who is to train."""
@@ -170,9 +169,8 @@ class Workspace:
     def write_orders(self, key: Key, roster: Roster) -> None:
         """Tell the workers who is to train; nothing as long as no order names them."""
         if roster.generation:
-            new = self.run(key) / "orders.new"
-            new.write_bytes(msgspec.json.encode({"generation": roster.generation, "members": roster.members}))
-            new.replace(self.orders(key))
+            order = {"generation": roster.generation, "members": roster.members}
+            replace_file(self.orders(key), msgspec.json.encode(order))
 
 
 def store_log_name(incarnation: int) -> str:

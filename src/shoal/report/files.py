@@ -17,6 +17,7 @@ from shoal.core.errors import InputError
 from shoal.report.history import History, read_history
 from shoal.report.metrics import DEFINITIONS, JobTable, Summary
 from shoal.store.journal import JournalFile
+from shoal.wire.files import replace_file
 
 SUMMARY, JOBS, JOURNAL = "summary.json", "jobs.parquet", "journal.sqlite"
 """The files of a run."""
@@ -61,9 +62,7 @@ def write_run(directory: Path, summary: Summary, jobs: JobTable) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / JOBS).write_bytes(to_parquet(jobs))
         # A run counts as finished once its summary is there, so that comes last and whole or not at all.
-        draft = directory / f"{SUMMARY}.part"
-        draft.write_bytes(to_json(summary))
-        draft.replace(directory / SUMMARY)
+        replace_file(directory / SUMMARY, to_json(summary))
     except OSError as error:
         raise InputError("out", str(directory), f"cannot be written: {error.strerror or error}") from error
 

@@ -23,6 +23,7 @@ from shoal.live.home import JOURNAL, Settings, open_control_plane
 from shoal.serve.app import make_app
 from shoal.serve.server import Listening, serve
 from shoal.serve.tokens import Tokens
+from shoal.wire.files import replace_file
 from shoal.wire.messages import NewToken, StartForecast, WhatIf
 
 log = logging.getLogger("shoal.serve.service")
@@ -126,22 +127,13 @@ def _secret(path: Path, tokens: Tokens, new: NewToken) -> str:
     else:
         other = tokens.create(new).secret
     assert other is not None
-    _write_private(path, other + "\n")
+    replace_file(path, f"{other}\n".encode(), mode=0o600)
     return other
 
 
 def _leave_for_clients(home: Path, url: str, token: str, cafile: str | None) -> None:
     told = {"server": url, "token": token, "cafile": None if cafile is None else str(Path(cafile).resolve())}
-    _write_private(home / "client.json", json.dumps(told) + "\n")
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file whole or not at all, readable by its owner alone."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(file, "w") as out:
-        out.write(text)
-    beside.replace(path)
+    replace_file(home / "client.json", f"{json.dumps(told)}\n".encode(), mode=0o600)
 
 
 @dataclass(slots=True)

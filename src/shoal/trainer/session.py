@@ -12,7 +12,6 @@ import gc
 import json
 import logging
 import math
-import os
 import signal
 import threading
 import time
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, SupportsFloat
 
 from shoal.trainer.rank_environment import Place, read_place
+from shoal.wire.files import replace_file
 
 _LOG = logging.getLogger("shoal.trainer")
 
@@ -165,10 +165,8 @@ class Session:
             text += f" {unit * said.saved!r}"
         if self.place.lease is not None:  # an agent that gives leases also reads reports
             text += "\n" + json.dumps(_report(said, None if rate is None else unit * rate))
-        new = path.with_name(f"{path.name}.{os.getpid()}")
         try:
-            new.write_text(text + "\n")
-            new.replace(path)
+            replace_file(path, f"{text}\n".encode())
         except OSError as error:
             self._complain(error)
         else:

@@ -7,7 +7,6 @@ needs torch, and asking for the latest order never waits.
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from shoal.core.errors import InputError
+from shoal.wire.files import replace_file
 
 _LOG = logging.getLogger("shoal.trainer")
 
@@ -103,9 +103,7 @@ class FileOrders:
 
 def write_order(path: Path, order: Order) -> None:
     """Replace an orders file; a reader sees the old order or the new one, never a part."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(order.to_json())
-    beside.replace(path)
+    replace_file(path, order.to_json().encode())
 
 
 class Store(Protocol):
