@@ -29,7 +29,7 @@ class StaticColumns:
     app: Int32s
 
 
-F_ATTAINED, F_RUN, F_DONE, F_SINCE, F_PROGRESS_SINCE, F_RATE, F_CRASH_DONE, F_SPEEDS = range(8)
+F_ATTAINED, F_RUN, F_DONE, F_SINCE, F_PROGRESS_SINCE, F_RATE, F_SPEEDS = range(7)
 """Rows of the block of changing floats; the speeds by kind follow."""
 
 I_STATE, I_HELD, I_KIND, I_INCARNATION, I_SEATS, I_PARTNER, I_STARTS, I_CRASHES, I_BATCH, I_MEASURED, I_ROWS = range(11)

@@ -17,7 +17,6 @@ from shoal.core.arrays import Floats, Indices, Int32s
 from shoal.core.bids import StandingBid
 from shoal.core.columns import (
     F_ATTAINED,
-    F_CRASH_DONE,
     F_DONE,
     F_PROGRESS_SINCE,
     F_RATE,
@@ -60,7 +59,7 @@ from shoal.core.events import (
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.job import ADAPTIVE
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
-from shoal.core.retry import MOST_CRASHES
+from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.snapshot import LearnsOfPairs, Measurement, PerfModel, Register, Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import Seconds
@@ -100,6 +99,7 @@ class State:
         self._frozen: ref[Columns] | None = None
         self._paired: set[int] = set()
         self._learned = TrainingReports()
+        self._crashes: dict[int, Crashes] = {}
         self._bids: Mapping[int, StandingBid] = {}
         self._count = 0
         self._live: Indices = np.empty(_FIRST_CAPACITY, dtype=np.intp)
@@ -259,8 +259,6 @@ class State:
         ints = self._ints
         ints[I_KIND, slot] = ints[I_SEATS, slot] = ints[I_PARTNER, slot] = ints[I_MEASURED, slot] = -1
         ints[I_BATCH, slot] = spec.batch_size or 0
-        floats = self._floats
-        floats[F_CRASH_DONE, slot] = -1.0
         self._live[self._live_count] = slot
         self._live_count += 1
 
@@ -335,13 +333,12 @@ class State:
             return
         slot = event.job
         self._learn_from(event)
-        if event.blamed:
-            further = event.done > self._floats[F_CRASH_DONE, slot]
-            self._ints[I_CRASHES, slot] = 1 if further else self._ints[I_CRASHES, slot] + 1
-            self._floats[F_CRASH_DONE, slot] = event.done
-            if self._ints[I_CRASHES, slot] >= _UNFIT:
-                self._shun(slot, self._ints.item(I_KIND, slot))
-        if self._ints[I_CRASHES, slot] >= MOST_CRASHES:
+        crashes, failed, _ = self._crashes.get(slot, NO_CRASHES).after(event.done, blamed=event.blamed)
+        self._crashes[slot] = crashes
+        self._ints[I_CRASHES, slot] = crashes.in_a_row
+        if event.blamed and crashes.in_a_row >= _UNFIT:
+            self._shun(slot, self._ints.item(I_KIND, slot))
+        if failed:
             self._end(slot, Trigger.GAVE_UP, event.at)
         elif event.retry_in > 0:
             self._move(slot, Trigger.HELD_BACK)
@@ -441,6 +438,7 @@ class State:
         self._move(slot, trigger)
         self._release(slot, at)
         self._learned.forget(slot)
+        self._crashes.pop(slot, None)
         app = self._static.app.item(slot)
         if app in self._bids:  # whatever it said was with this job
             self._bids = {other: said for other, said in self._bids.items() if other != app}

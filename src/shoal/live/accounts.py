@@ -23,7 +23,7 @@ from shoal.core.events import (
 )
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
-from shoal.core.retry import MOST_CRASHES
+from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.store.codec import Decided, Record
@@ -48,8 +48,7 @@ class Account:
     since: Seconds = 0.0
     gpu_seconds: float = 0.0
     starts: int = 0
-    crashes: int = 0
-    crash_done: float = -1.0
+    crashes: Crashes = NO_CRASHES
     cause: str = ""
     held_until: Seconds = inf
     rate: float = 0.0
@@ -183,12 +182,11 @@ class Accounts:
             self.lost_gpu_seconds += held * min(lost, event.at - account.since)
         self.crashes += 1
         account.cause, account.done, account.done_at = event.cause, event.done, event.at
-        if event.blamed:
-            account.crashes = 1 if event.done > account.crash_done else account.crashes + 1
-            account.crash_done = event.done
+        account.crashes, failed, _ = account.crashes.after(event.done, blamed=event.blamed)
         said = f"crashed: {event.cause}"
-        if account.crashes >= MOST_CRASHES:
-            self._end(account, JobState.FAILED, event.at, f"{said}; set aside after {account.crashes} times in a row")
+        if failed:
+            times = f"{account.crashes.in_a_row} times in a row"
+            self._end(account, JobState.FAILED, event.at, f"{said}; set aside after {times}")
             return
         self._leave(account, event.at)
         account.state, account.rate = JobState.PENDING, 0.0

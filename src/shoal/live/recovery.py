@@ -22,7 +22,7 @@ from shoal.core.events import (
     NodeReturned,
 )
 from shoal.core.job import JobSpec, Launch
-from shoal.core.retry import MOST_CRASHES
+from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds
 from shoal.store.codec import Decided, Record
@@ -35,8 +35,7 @@ class PastJob:
     spec: JobSpec
     launch: Launch
     saved: float = 0.0
-    crashes: int = 0
-    crash_done: float = -1.0
+    crashes: Crashes = NO_CRASHES
     incarnation: int = 0
     over: bool = False
     order: Start | Resize | None = None
@@ -99,10 +98,8 @@ class RecoveredRuns:
             return
         job.saved, job.order = event.done, None
         job.over = isinstance(event, JobCompleted)
-        if isinstance(event, JobCrashed) and event.blamed:
-            job.crashes = 1 if event.done > job.crash_done else job.crashes + 1
-            job.crash_done = event.done
-            job.over = job.crashes >= MOST_CRASHES
+        if isinstance(event, JobCrashed):
+            job.crashes, job.over, _ = job.crashes.after(event.done, blamed=event.blamed)
             if event.retry_in and not job.over:
                 self.releases[event.job] = event.at + event.retry_in
 

@@ -25,7 +25,7 @@ from shoal.core.events import (
 )
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import ADAPTIVE, JobSpec, Launch
-from shoal.core.retry import FIRST_RETRY, MOST_CRASHES, retry_after
+from shoal.core.retry import FIRST_RETRY, NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobNumber, Seconds
 from shoal.live import report_filter
@@ -58,8 +58,7 @@ class _Job:
     spec: JobSpec
     launch: Launch
     saved: float = 0.0
-    crashes: int = 0
-    crash_done: float = -1.0
+    crashes: Crashes = NO_CRASHES
     current: int = 0
     batch_size: int | None = None
     """The batch size its owner was last known to train at."""
@@ -390,13 +389,10 @@ class RunRegistry:
             self._crashed(gang, outcome, saved, now)
 
     def _crashed(self, gang: Gang, outcome: RunEnd, saved: float, now: Seconds) -> None:
-        job, blamed, retry = self._jobs[gang.job], outcome.end is End.CRASHED, 0.0
-        if blamed:
-            job.crashes = 1 if saved > job.crash_done else job.crashes + 1
-            job.crash_done = saved
-            job.over = job.crashes >= MOST_CRASHES
-            job.end = outcome if job.over else None
-            retry = 0.0 if job.over else retry_after(job.crashes, self.first_retry)
+        job, blamed = self._jobs[gang.job], outcome.end is End.CRASHED
+        job.crashes, failed, retry = job.crashes.after(saved, blamed=blamed, first_retry=self.first_retry)
+        if failed:
+            job.over, job.end = True, outcome
         if retry:
             self.releases[gang.job] = now + retry
         self.events.append(JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry))
@@ -438,8 +434,7 @@ class RunRegistry:
                 self.events.append(NodeLost(now, index))
         self.releases = dict(recalled.releases)
         for past in recalled.jobs:
-            progress = past.saved, past.crashes, past.crash_done
-            job = _Job(past.spec, past.launch, *progress, over=past.over, batch_size=past.batch_size)
+            job = _Job(past.spec, past.launch, past.saved, past.crashes, over=past.over, batch_size=past.batch_size)
             job.measured = past.measured
             self._jobs.append(job)
             if past.order is not None:

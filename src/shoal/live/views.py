@@ -53,7 +53,7 @@ class ClusterViews:
             grace=account.launch.grace,
             incarnation=account.incarnation,
             restarts=max(0, account.starts - 1),
-            crashes=account.crashes,
+            crashes=account.crashes.in_a_row,
             gpu_seconds=account.used(self.now),
             rate=account.rate,
             decision=row.reason,
@@ -158,7 +158,7 @@ class ClusterViews:
             return account.cause or account.state.name.lower()
         if account.state is JobState.HELD:
             wait = max(0.0, account.held_until - self.now)
-            times = f"{account.crashes} of {MOST_CRASHES} times in a row"
+            times = f"{account.crashes.in_a_row} of {MOST_CRASHES} times in a row"
             return f"waits: crashed {times} ({account.cause}); tried again in {wait:,.0f} s"
         sentence = self.board.sentence(account.number) if self.board is not None else None
         return "waits: it has just been submitted" if sentence is None else self._veiled(sentence)

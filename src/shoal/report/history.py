@@ -35,7 +35,7 @@ from shoal.core.events import (
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
-from shoal.core.retry import MOST_CRASHES
+from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
 from shoal.core.units import JobId, Seconds, TenantId
 from shoal.store.codec import COMMAND_TAGS, DECIDED, EVENT_TAGS, HEADER, HEARD
@@ -205,7 +205,7 @@ class _Fold:
         self.incarnation: list[int] = []
         self.batch: list[int] = []
         self.hold: list[int] = []  # the job's latest hold, −1 before its first
-        self.crashes: dict[int, tuple[int, float]] = {}  # in a row, and the progress at the last of them
+        self.crashes: dict[int, Crashes] = {}
         self.trajectories: dict[int, list[tuple[float, int]]] = {}
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
         self.since, self.until, self.done = array("d"), array("d"), array("d")
@@ -341,11 +341,8 @@ class _Fold:
         if incarnation != self.incarnation[job]:
             return
         self.done[self.hold[job]] = done
-        crashes, furthest = self.crashes.get(job, (0, -1.0))
-        if blamed:
-            crashes = 1 if done > furthest else crashes + 1
-            self.crashes[job] = (crashes, done)
-        if crashes >= MOST_CRASHES:
+        self.crashes[job], failed, _ = self.crashes.get(job, NO_CRASHES).after(done, blamed=blamed)
+        if failed:
             self._end(job, at, JobState.FAILED)
         else:
             self._close(job, at)

@@ -31,7 +31,6 @@ from shoal.core.events import (
 )
 from shoal.core.job import ADAPTIVE, JobSpec
 from shoal.core.lifecycle import JobState
-from shoal.core.retry import MOST_CRASHES, retry_after
 from shoal.core.topology import Placement
 from shoal.core.units import JobId, Seconds
 from shoal.sim.batch_tuner import TICK
@@ -382,8 +381,7 @@ class SimBackend:
         run.done = kept
         run.script_at = sum(1 for at, _ in truth.batch_schedule if at <= kept)
         run.batch_size = truth.batch_schedule[run.script_at - 1][1] if run.script_at else truth.batch_size
-        crashes = run.blame(kept) if blamed else 0
-        retry_in = retry_after(crashes) if 0 < crashes < MOST_CRASHES else 0.0
+        run.crashes, _, retry_in = run.crashes.after(kept, blamed=blamed)
         if retry_in:
             self._hold_back(job, now + retry_in)
         return JobCrashed(now, job, run.incarnation, kept, blamed, cause, retry_in)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from shoal.core.goodput import GoodputReport
 from shoal.core.lifecycle import JobState
+from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
 from shoal.sim.batch_tuner import SimulatedTuner
@@ -49,8 +50,7 @@ class JobRun:
     stamp: int = 0
     placement: Placement | None = None
     partner: int | None = None
-    crashes: int = 0
-    crashed_at: float = -1.0
+    crashes: Crashes = NO_CRASHES
     finished: bool = False
     resumes: bool = False
     marks_at: int = 0
@@ -79,9 +79,3 @@ class JobRun:
     def progress(self, now: Seconds) -> float:
         """Progress at a time, the rate being constant since it was last set."""
         return self.done + self.rate * (now - self.since) if now > self.since else self.done
-
-    def blame(self, kept: float) -> int:
-        """Count a crash through the job's own fault, back to ``kept``: how many in a row without getting further."""
-        self.crashes = 1 if kept > self.crashed_at else self.crashes + 1
-        self.crashed_at = kept
-        return self.crashes
