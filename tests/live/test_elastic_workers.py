@@ -12,16 +12,16 @@ TWO_NODES = Placement(((0, 2), (1, 1)))
 def founded() -> ElasticWorkers:
     """Workers 0 and 1 on node 0, worker 2 on node 1."""
     it = ElasticWorkers(1)
-    it.enlist(1, TWO_NODES.seats)
-    it.order(it.workers)
+    it.add(1, TWO_NODES.seats)
+    it.set_members(it.workers)
     return it
 
 
 def grown() -> ElasticWorkers:
     """The same, with worker 3 on node 2, which was named and is not known to have trained yet."""
     it = founded()
-    it.enlist(2, ((2, 1),))
-    it.welcome(2)
+    it.add(2, ((2, 1),))
+    it.admit(2)
     return it
 
 
@@ -43,54 +43,54 @@ KEPT = {
 def test_who_stays_on_other_seats(
     it: ElasticWorkers, seats: tuple[tuple[int, int], ...], kept: tuple[int, ...], lacking: tuple[tuple[int, int], ...]
 ) -> None:
-    assert it.keep(Placement(seats)) == kept
-    assert it.lacking(Placement(seats), kept) == lacking
+    assert it.members_on(Placement(seats)) == kept
+    assert it.free_seats(Placement(seats), kept) == lacking
 
 
 def test_one_who_has_just_come_can_go_on_alone_only_once_it_is_known_to_train() -> None:
     it = grown()
-    it.hear(1, 0, said(RankExit(0, 1), RankExit(1, 1)))
-    it.hear(1, 1, said(RankExit(2, -9)))
-    assert (it.mourn(), it.lame) == (False, True)
+    it.update(1, 0, said(RankExit(0, 1), RankExit(1, 1)))
+    it.update(1, 1, said(RankExit(2, -9)))
+    assert (it.drop_failed(), it.broken) == (False, True)
     it = grown()
-    it.hear(1, 0, said(RankExit(0, 1), RankExit(1, 1), generation=2))
-    it.hear(1, 1, said(RankExit(2, -9)))
-    assert (it.mourn(), it.lame, it.members, it.generation) == (True, False, (3,), 3)
+    it.update(1, 0, said(RankExit(0, 1), RankExit(1, 1), generation=2))
+    it.update(1, 1, said(RankExit(2, -9)))
+    assert (it.drop_failed(), it.broken, it.members, it.generation) == (True, False, (3,), 3)
 
 
 def test_newcomers_are_told_of_nothing_before_they_are_named_and_a_number_is_given_once() -> None:
     it = founded()
-    it.enlist(2, ((1, 1),))
+    it.add(2, ((1, 1),))
     assert it.roster(2, 1, keeps_store=False).generation == 0
-    it.order((0, 2))
-    it.welcome(2)
+    it.set_members((0, 2))
+    it.admit(2)
     assert it.roster(2, 1, keeps_store=False).members == [0, 2, 3]
-    it.enlist(3, ((0, 1),))
+    it.add(3, ((0, 1),))
     assert [number for number, _ in it.on(3, 0)] == [4]
 
 
 def test_it_is_finished_when_all_that_were_to_train_left_unwarned() -> None:
     it = founded()
-    it.order((0, 2))
-    it.hear(1, 0, said(RankExit(0, 0), RankExit(1, 0)))
+    it.set_members((0, 2))
+    it.update(1, 0, said(RankExit(0, 0), RankExit(1, 0)))
     assert not it.finished
-    it.hear(1, 1, said(RankExit(2, 0, warned=True)))
+    it.update(1, 1, said(RankExit(2, 0, warned=True)))
     assert not it.finished
     it = founded()
-    it.order((0,))
-    it.hear(1, 0, said(RankExit(0, 0)))
+    it.set_members((0,))
+    it.update(1, 0, said(RankExit(0, 0)))
     assert it.finished
 
 
 def test_a_warned_worker_that_ends_badly_has_not_died_of_itself() -> None:
     it = founded()
-    it.hear(1, 1, said(RankExit(2, -15, warned=True)))
-    assert (it.mourn(), it.lame, it.keep(TWO_NODES)) == (False, False, (0, 1))
+    it.update(1, 1, said(RankExit(2, -15, warned=True)))
+    assert (it.drop_failed(), it.broken, it.members_on(TWO_NODES)) == (False, False, (0, 1))
 
 
 def test_what_an_earlier_control_plane_ordered_is_taken_up() -> None:
     it = founded()
     told = founded().roster(1, 0, keeps_store=True)
     newer = RunReport(job=0, incarnation=1, phase="running", roster=type(told)(origin=1, generation=4, members=[1, 2]))
-    it.hear(1, 0, newer)
+    it.update(1, 0, newer)
     assert (it.generation, it.members) == (4, (1, 2))

@@ -32,7 +32,7 @@ def said(phase: str, *statuses: int, cause: str = "", blameless: bool = False) -
 
 def after(it: Gang, *reports: tuple[int, RunReport]) -> Gang:
     for node, report in reports:
-        it.hear(node, report)
+        it.update(node, report)
     return it
 
 
@@ -78,9 +78,9 @@ def test_a_lost_node_ends_it_without_blame() -> None:
 def test_one_that_was_told_to_stop_has_stopped_when_nothing_of_it_is_left_whatever_the_status() -> None:
     it = after(gang(), (0, said("running")), (1, said("running")))
     it.stopping = True
-    it.hear(0, said("ended", -15, 1))
+    it.update(0, said("ended", -15, 1))
     assert end_of(it) is None
-    it.hear(1, said("ended", 0))
+    it.update(1, said("ended", 0))
     assert end_of(it) == (End.STOPPED, "")
 
 

@@ -9,12 +9,12 @@ from shoal.live.rate_tracker import RateTracker
 Heard = list[tuple[float, float]]
 
 
-def told(pace: RateTracker, heard: Heard) -> Iterator[tuple[float, float, float]]:
+def told(tracker: RateTracker, heard: Heard) -> Iterator[tuple[float, float, float]]:
     """(when, rate, done) of what is told, as reports (when, done) come in."""
     for at, done in heard:
-        rate = pace.hear(at, done)
+        rate = tracker.observe(at, done)
         if rate is not None:
-            pace.told(at, rate, done)
+            tracker.reported(at, rate, done)
             yield at, rate, done
 
 
@@ -45,11 +45,11 @@ def test_pace(case: str) -> None:
 
 
 def test_the_ring_is_never_further_off_than_a_tenth_or_five_seconds_and_a_window() -> None:
-    pace = RateTracker(10.0)
+    tracker = RateTracker(10.0)
     slow = [(float(at), 10.0 * at if at < 300 else 3000 + 4.0 * (at - 300)) for at in range(1, 900)]
     for at, done in slow:
-        rate = pace.hear(at, done)
+        rate = tracker.observe(at, done)
         if rate is not None:
-            pace.told(at, rate, done)
-        believed = pace.done + pace.rate * (at - pace.at)
-        assert abs(believed - done) <= 10.0 * (6 + max(5.0, 0.1 * (at - pace.at)))
+            tracker.reported(at, rate, done)
+        believed = tracker.done + tracker.rate * (at - tracker.at)
+        assert abs(believed - done) <= 10.0 * (6 + max(5.0, 0.1 * (at - tracker.at)))

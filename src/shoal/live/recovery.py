@@ -1,6 +1,5 @@
-"""What a journal says was going on when it ended: the half of recovery that concerns machines, a fold of its own."""
+"""The runs that a journal leaves unfinished at its end: what the live backend resumes after a restart."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from shoal.core.commands import Resize, Start, Stop
@@ -30,7 +29,7 @@ from shoal.store.codec import Decided, Record
 
 @dataclass(slots=True)
 class PastJob:
-    """A job as the journal leaves it; ``order`` is the last command that gave it seats it has not left since."""
+    """A job at the end of the journal; ``command`` is the one that gave it the seats it still holds, if any."""
 
     spec: JobSpec
     launch: Launch
@@ -38,84 +37,69 @@ class PastJob:
     crashes: Crashes = NO_CRASHES
     incarnation: int = 0
     over: bool = False
-    order: Start | Resize | None = None
+    command: Start | Resize | None = None
     started: bool = False
     stopping: bool = False
     batch_size: int | None = None
     measured: tuple[float, Placement] | None = None
-    """Its speed where that was last measured."""
+    """The last measured rate, and the placement it was measured on."""
 
 
 @dataclass(slots=True)
 class RecoveredRuns:
-    """All jobs in order of admission, when held ones are to be tried again, and which nodes were up."""
+    """A fold over a journal: all jobs in order of admission, release times of held jobs, and which nodes were up."""
 
     jobs: list[PastJob] = field(default_factory=list)
     releases: dict[JobNumber, Seconds] = field(default_factory=dict)
     up: dict[int, bool] = field(default_factory=dict)
 
-    def take(self, record: Record) -> None:
+    def fold(self, record: Record) -> None:
         """Fold one record."""
         if isinstance(record, EventBatch):
             for event in record.events:
-                self.hear(event)
+                self._fold_event(event)
         elif isinstance(record, Decided):
             for command in record.commands:
-                self.assume(command)
+                self._fold_command(command)
 
-    def hear(self, event: Event) -> None:
-        """Fold one event."""
+    def _fold_event(self, event: Event) -> None:
         if isinstance(event, JobSubmitted):
             if event.launch is None:
                 raise JournalError(f"job {event.spec.id!r} has nothing to execute: this is a simulation's journal")
             self.jobs.append(PastJob(event.spec, event.launch, batch_size=event.spec.batch_size))
         elif isinstance(event, NodeLost | NodeReturned):
             self.up[event.node] = isinstance(event, NodeReturned)
-        elif isinstance(event, JobReleased):
+        elif isinstance(event, JobReleased | JobCancelled):
             self.releases.pop(event.job, None)
-        elif isinstance(event, JobCancelled):
-            self.releases.pop(event.job, None)
-            self.jobs[event.job].over = True
-            self.jobs[event.job].order = None
+            if isinstance(event, JobCancelled):
+                self.jobs[event.job].over, self.jobs[event.job].command = True, None
         elif isinstance(event, JobStarted):
-            job = self.jobs[event.job]
-            job.started = job.started or event.incarnation == job.incarnation
+            self.jobs[event.job].started |= event.incarnation == self.jobs[event.job].incarnation
         elif isinstance(event, JobMeasured | JobProfiled | BatchChanged):
-            self._measured(event)
+            self._measured(self.jobs[event.job], event)
         elif isinstance(event, JobStopped | JobCompleted | JobCrashed):
-            self._end(event)
+            self._ended(self.jobs[event.job], event)
 
-    def _measured(self, event: JobMeasured | JobProfiled | BatchChanged) -> None:
-        job = self.jobs[event.job]
+    def _measured(self, job: PastJob, event: JobMeasured | JobProfiled | BatchChanged) -> None:
         if isinstance(event, BatchChanged):
             job.batch_size = event.batch_size
-        if job.order is not None and event.incarnation == job.incarnation:
-            job.measured = event.rate, job.order.placement
+        if job.command is not None and event.incarnation == job.incarnation:
+            job.measured = event.rate, job.command.placement
 
-    def _end(self, event: JobStopped | JobCompleted | JobCrashed) -> None:
-        job = self.jobs[event.job]
-        if event.incarnation != job.incarnation or job.order is None:
+    def _ended(self, job: PastJob, event: JobStopped | JobCompleted | JobCrashed) -> None:
+        if event.incarnation != job.incarnation or job.command is None:
             return
-        job.saved, job.order = event.done, None
+        job.saved, job.command = event.done, None
         job.over = isinstance(event, JobCompleted)
         if isinstance(event, JobCrashed):
             job.crashes, job.over, _ = job.crashes.after(event.done, blamed=event.blamed)
             if event.retry_in and not job.over:
                 self.releases[event.job] = event.at + event.retry_in
 
-    def assume(self, command: Start | Stop | Resize) -> None:
-        """Fold one command."""
+    def _fold_command(self, command: Start | Stop | Resize) -> None:
         job = self.jobs[command.job]
         if isinstance(command, Stop):
             job.stopping = True
         else:
-            job.order, job.incarnation = command, command.incarnation
+            job.command, job.incarnation = command, command.incarnation
             job.started = job.stopping = False
-
-
-def recover_runs(records: Iterable[Record]) -> RecoveredRuns:
-    """What these records say was going on at their end."""
-    recalled = RecoveredRuns()
-    for record in records:
-        recalled.take(record)
-    return recalled

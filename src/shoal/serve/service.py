@@ -163,9 +163,9 @@ class _Forecaster:
         pause, seen = _FORECAST_SECONDS, (-1, -1.0)
         while not self._ended.wait(pause):
             pause = 0.5
-            if time.monotonic() - self.plane.asked >= _ASKED_SECONDS:
+            if time.monotonic() - self.plane.jobs_read_at >= _ASKED_SECONDS:
                 continue
-            state = (self.plane.crew.state.cycle, round(self.plane.asked))
+            state = (self.plane.scheduler.state.cycle, round(self.plane.jobs_read_at))
             if state == seen or not self.plane.waiting:
                 continue
             seen, begin = state, time.monotonic()
@@ -177,7 +177,7 @@ class _Forecaster:
             pause = max(_FORECAST_SECONDS, (time.monotonic() - begin) / _FORECAST_PART)
 
     def _ask(self, question: dict[str, Any]) -> Any:
-        now = self.plane.machines.clock.now()
+        now = self.plane.backend.clock.now()
         asked = json.dumps({**question, "journal": str(self.journal), "now": now})
         try:
             done = subprocess.run(
