@@ -33,11 +33,9 @@ from shoal.cli.simulate import simulate
 from shoal.core import interfaces
 from shoal.core.decision import SENTENCES
 from shoal.core.lifecycle import diagram
-from shoal.core.snapshot import PerfModel
 from shoal.perf.catalog import catalog
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.research.bench.registry import BENCHES
-from shoal.store.journal import Journal
 from shoal.testing.conformance import CHECKS
 from shoal.workload.generators.registry import GENERATORS
 from shoal.workload.importers import FORMATS
@@ -212,8 +210,8 @@ def _seams() -> str:
         interfaces.Placer,
         interfaces.MovePlanner,
         interfaces.Backend,
-        PerfModel,
-        Journal,
+        interfaces.PerfModel,
+        interfaces.Journal,
     ):
         (tree,) = ast.parse(inspect.getsource(protocol)).body
         for node in ast.walk(tree):

@@ -4,10 +4,11 @@ import sqlite3
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from shoal.core.commands import Decided
 from shoal.core.events import EventBatch
 from shoal.core.topology import parse_cluster
 from shoal.scenario.scenario import Scenario, replay_file, run
-from shoal.store.codec import Decided, Header
+from shoal.store.codec import Header
 from shoal.store.journal import JournalFile
 from shoal.workload.files import read_workload
 

@@ -10,11 +10,10 @@ import pytest
 from tests.e2e.site import Site, until
 from tests.e2e.trial import ready
 
-from shoal.core.commands import Stop
+from shoal.core.commands import Decided, Stop
 from shoal.core.events import EventBatch, JobCompleted, JobStopped, JobSubmitted
 from shoal.core.topology import parse_cluster
 from shoal.scenario.scenario import Scenario, replay_file, run
-from shoal.store.codec import Decided
 from shoal.store.journal import JournalFile
 from shoal.wire.messages import ClusterRow, Submission, Submitted
 from shoal.workload.schema import Job, Workload

@@ -45,13 +45,13 @@ OTHER = Placement(((1, 4),))
 def state_of(*jobs: Job, cluster: str = "gpu:2x4") -> State:
     world = parse_cluster(cluster)
     state = State(world, ProfiledModel(world, catalog()))
-    state.hear(0.0, [JobSubmitted(row.submitted, row.spec()) for row in jobs])
+    state.apply_events(0.0, [JobSubmitted(row.submitted, row.spec()) for row in jobs])
     return state
 
 
 def do(state: State, now: float, *, hear: Sequence[Event] = (), assume: Sequence[Command] = ()) -> Snapshot:
-    state.hear(now, hear)
-    state.assume(assume)
+    state.apply_events(now, hear)
+    state.apply_commands(assume)
     return state.freeze()
 
 
@@ -76,12 +76,12 @@ def picture(snapshot: Snapshot) -> tuple[object, ...]:
         seats,
         measured,
         list(snapshot.ids),
-        snapshot.room,
+        snapshot.free_gpus,
         snapshot.cluster,
         repr(snapshot.tenants),
         dict(snapshot.reports),
-        dict(snapshot.remembered),
-        dict(snapshot.changes),
+        dict(snapshot.model_reports),
+        dict(snapshot.batch_changes),
     )
 
 
@@ -171,11 +171,11 @@ def test_what_an_agent_reports_is_seen_of_its_job_and_remembered_of_its_model() 
     assert (seen.report, seen.batch_size, seen.rate, seen.done) == (first, 64, 20.0, 300.0)
     assert [m.rate for m in seen.measured] == [10.0], "a drifting rate is not added to the chain"
     after = do(state, 60.0, hear=[JobProfiled(60.0, 1, 1, 20.0, 300.0, second), JobCompleted(60.0, 0, 1, 1e6)])
-    memory = after.remembered["ResNet-18"]
+    memory = after.model_reports["ResNet-18"]
     assert dict(memory.fits) == {"v100": dict(first.fits)["v100"], "k80": dict(second.fits)["k80"]}
     assert (memory.noise, memory.seen_gpus, memory.remembered) == (20.0, 4, True)
     assert (after.jobs["b"].report, list(after.reports)) == (second, [1]), "a job that ended has no report any more"
-    assert (before.jobs["a"].report, before.remembered["ResNet-18"].noise) == (first, 10.0)
+    assert (before.jobs["a"].report, before.model_reports["ResNet-18"].noise) == (first, 10.0)
     settled = do(state, 60.0, assume=[Resize(1, 2, Placement(((0, 2),)))])
     assert settled.jobs["b"].batch_size == 32, "granted no batch, it trains at the one declared"
 
@@ -257,7 +257,7 @@ def test_a_job_may_complete_while_it_is_being_stopped() -> None:
     incarnation = running(state, 0, at=0.0)
     do(state, 9.0, assume=[Stop(0, incarnation)])
     after = do(state, 9.5, hear=[JobCompleted(9.5, 0, incarnation, 100.0)])
-    assert (len(after.columns), after.room.free) == (0, (8,))
+    assert (len(after.columns), after.free_gpus.free) == (0, (8,))
 
 
 # ── ends ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -285,7 +285,7 @@ def test_a_job_can_be_cancelled_at_any_time_of_its_life_and_once(into: Callable[
     state = state_of(job("a", gpus=4), job("b"))
     into(state)
     after = do(state, 5.0, hear=[JobCancelled(5.0, 0), JobCancelled(5.0, 0)])
-    assert (list(after.ids), after.room.free, state.live) == (["b"], (8,), 1)
+    assert (list(after.ids), after.free_gpus.free, state.live) == (["b"], (8,), 1)
     with pytest.raises(KeyError):
         after.position("a")
 
@@ -305,7 +305,7 @@ def test_a_job_that_crashes_too_often_through_its_own_fault_is_set_aside() -> No
         running(state, 0, at=float(n))
         do(state, n + 0.5, hear=[JobCrashed(n + 0.5, 0, n, 0.0, True, "it crashed")])
     after = state.freeze()
-    assert (state.live, after.room.free) == (0, (8,))
+    assert (state.live, after.free_gpus.free) == (0, (8,))
 
 
 def test_a_job_that_keeps_crashing_on_one_kind_is_tried_on_another() -> None:
@@ -351,9 +351,9 @@ def test_a_lost_node_has_no_room_until_it_returns() -> None:
     state = state_of(job("a", gpus=4))
     running(state, 0, at=0.0, seats=FOUR)
     lost = do(state, 5.0, hear=[NodeLost(5.0, 0), JobCrashed(5.0, 0, 1, 0.0, False, "node gpu-0 was lost")])
-    assert (lost.cluster.capacity, lost.room.free, list(lost.room.node_free)) == ((4,), (4,), [0, 4])
+    assert (lost.cluster.capacity, lost.free_gpus.free, list(lost.free_gpus.node_free)) == ((4,), (4,), [0, 4])
     back = do(state, 9.0, hear=[NodeReturned(9.0, 0)])
-    assert (back.cluster.capacity, back.room.free, list(back.room.node_free)) == ((8,), (8,), [4, 4])
+    assert (back.cluster.capacity, back.free_gpus.free, list(back.free_gpus.node_free)) == ((8,), (8,), [4, 4])
 
 
 def test_jobs_can_swap_seats_in_one_cycle() -> None:
@@ -362,35 +362,35 @@ def test_jobs_can_swap_seats_in_one_cycle() -> None:
     running(state, 1, at=0.0, seats=OTHER)
     after = do(state, 5.0, assume=[Resize(0, 2, OTHER), Resize(1, 2, FOUR)])
     assert [after.placement(0), after.placement(1)] == [OTHER, FOUR]
-    assert (after.room.free, list(after.room.node_free)) == ((0,), [0, 0])
+    assert (after.free_gpus.free, list(after.free_gpus.node_free)) == ((0,), [0, 0])
 
 
 def test_a_start_may_take_the_seats_a_stop_of_the_same_cycle_gives_back_in_any_order() -> None:
     state = state_of(job("a", gpus=4), job("b", gpus=4))
     running(state, 0, at=0.0, seats=FOUR)
     after = do(state, 5.0, assume=[Start(1, 1, FOUR), Stop(0, 1)])
-    assert (after.jobs["a"].held, after.jobs["b"].held, after.room.free) == (0, 4, (4,))
+    assert (after.jobs["a"].held, after.jobs["b"].held, after.free_gpus.free) == (0, 4, (4,))
 
 
 def test_shared_seats_are_taken_once_and_free_when_both_have_left() -> None:
     state = state_of(job("a", gpus=2), job("b", gpus=2))
     both = do(state, 0.0, assume=[Start(0, 1, PAIR, partner=1), Start(1, 1, PAIR, partner=0)])
-    assert (both.room.free, both.columns.partner.tolist(), both.columns.held.tolist()) == ((6,), [1, 0], [2, 2])
+    assert (both.free_gpus.free, both.columns.partner.tolist(), both.columns.held.tolist()) == ((6,), [1, 0], [2, 2])
     do(state, 0.0, hear=[JobStarted(0.0, 0, 1, 0.5, 0.0), JobStarted(0.0, 1, 1, 0.5, 0.0)])
     one = do(state, 5.0, hear=[JobCompleted(5.0, 0, 1, 100.0)])
-    assert (one.room.free, one.columns.partner.tolist()) == ((6,), [-1])
-    assert do(state, 6.0, assume=[Stop(1, 1)]).room.free == (8,)
+    assert (one.free_gpus.free, one.columns.partner.tolist()) == ((6,), [-1])
+    assert do(state, 6.0, assume=[Stop(1, 1)]).free_gpus.free == (8,)
 
 
 def test_two_who_share_can_stop_together() -> None:
     state = state_of(job("a", gpus=2), job("b", gpus=2))
     do(state, 0.0, assume=[Start(0, 1, PAIR, partner=1), Start(1, 1, PAIR, partner=0)])
-    assert do(state, 5.0, assume=[Stop(0, 1), Stop(1, 1)]).room.free == (8,)
+    assert do(state, 5.0, assume=[Stop(0, 1), Stop(1, 1)]).free_gpus.free == (8,)
 
 
 def test_equal_seats_without_sharing_are_different_gpus() -> None:
     state = state_of(job("a", gpus=2), job("b", gpus=2))
-    assert do(state, 0.0, assume=[Start(0, 1, PAIR), Start(1, 1, PAIR)]).room.free == (4,)
+    assert do(state, 0.0, assume=[Start(0, 1, PAIR), Start(1, 1, PAIR)]).free_gpus.free == (4,)
 
 
 # ── things that cannot have happened ──────────────────────────────────────────────────────────────────────────────
@@ -399,14 +399,14 @@ def test_equal_seats_without_sharing_are_different_gpus() -> None:
 def test_a_name_cannot_be_submitted_twice() -> None:
     state = state_of(job("a"))
     with pytest.raises(JournalError, match="'a' was submitted twice"):
-        state.hear(1.0, [JobSubmitted(1.0, job("a").spec())])
+        state.apply_events(1.0, [JobSubmitted(1.0, job("a").spec())])
 
 
 def test_what_the_table_does_not_allow_names_the_job_and_its_state() -> None:
     state = state_of(job("a", gpus=2))
     running(state, 0, at=0.0)
     with pytest.raises(JournalError, match="'a' cannot be start while running"):
-        state.assume([Start(0, 2, OTHER)])
+        state.apply_commands([Start(0, 2, OTHER)])
 
 
 # ── snapshots ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -414,10 +414,10 @@ def test_what_the_table_does_not_allow_names_the_job_and_its_state() -> None:
 
 def busy(state: State) -> None:
     """Change everything that can change."""
-    state.hear(50.0, [JobCompleted(50.0, 0, 1, 100.0), JobCancelled(50.0, 2), NodeLost(50.0, 1)])
-    state.assume([Start(1, 1, FOUR)])
-    state.hear(60.0, [JobStarted(60.0, 1, 1, 3.0, 0.0), JobSubmitted(60.0, job("late", 60.0).spec())])
-    state.settle("something to remember")
+    state.apply_events(50.0, [JobCompleted(50.0, 0, 1, 100.0), JobCancelled(50.0, 2), NodeLost(50.0, 1)])
+    state.apply_commands([Start(1, 1, FOUR)])
+    state.apply_events(60.0, [JobStarted(60.0, 1, 1, 3.0, 0.0), JobSubmitted(60.0, job("late", 60.0).spec())])
+    state.end_cycle("something to remember")
 
 
 def test_nothing_that_happens_later_changes_a_snapshot() -> None:
@@ -454,7 +454,7 @@ def test_growing_beyond_the_first_buffers_keeps_every_job_and_every_old_snapshot
     running(state, 7, at=1.0, seats=Placement(((0, 1),)), rate=2.0)
     old = do(state, 2.0)
     before = picture(old)
-    state.hear(3.0, [JobSubmitted(3.0, job(f"k{i}", 3.0, gpus=2, seconds=5.0).spec()) for i in range(300)])
+    state.apply_events(3.0, [JobSubmitted(3.0, job(f"k{i}", 3.0, gpus=2, seconds=5.0).spec()) for i in range(300)])
     assert picture(old) == before
     new = state.freeze()
     assert len(new.columns) == 360
@@ -477,7 +477,7 @@ def test_live_jobs_stay_in_order_of_admission_whoever_leaves() -> None:
 def test_settling_counts_the_cycle_and_keeps_the_carry() -> None:
     state = state_of(job("a"))
     assert (state.freeze().cycle, state.freeze().carry) == (0, None)
-    state.settle(("lease", 5.0))
+    state.end_cycle(("lease", 5.0))
     assert (state.freeze().cycle, state.freeze().carry) == (1, ("lease", 5.0))
 
 
@@ -495,7 +495,7 @@ def test_a_job_held_back_after_a_crash_is_offered_to_no_policy_until_it_is_relea
     state = state_of(job("a", gpus=2), job("b", gpus=2), job("c", gpus=2))
     running(state, 1, at=1.0)
     held = do(state, 2.0, hear=[JobCrashed(2.0, 1, 1, 0.5, True, "it crashed", retry_in=10.0)])
-    assert (list(held.ids), held.room.free) == (["a", "c"], (8,))
+    assert (list(held.ids), held.free_gpus.free) == (["a", "c"], (8,))
     back = do(state, 12.0, hear=[JobReleased(12.0, 1)])
     assert list(back.ids) == ["a", "b", "c"]
     assert (back.jobs["b"].state, back.jobs["b"].done) == (JobState.PENDING, 0.5)

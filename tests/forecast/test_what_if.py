@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.core.commands import Decided
 from shoal.core.errors import InputError, JournalError
 from shoal.core.events import EventBatch, JobCompleted
 from shoal.core.job import JobSpec
@@ -21,7 +22,7 @@ from shoal.forecast.what_if import AS_IT_IS, Branch, forecast, read_present, wha
 from shoal.scenario.scenario import PLACERS, Scenario, make_backend
 from shoal.scenario.specs import read_cluster
 from shoal.sim.truth import RestartCost
-from shoal.store.codec import Decided, Header, Record
+from shoal.store.codec import Header, Record
 from shoal.store.journal import JournalFile, MemoryJournal, SqliteJournal
 from shoal.testing.builders import job
 from shoal.wire.messages import Submission, WhatIf

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.commands import Command
+from shoal.core.commands import Command, Decided
 from shoal.core.decision import Decision
 from shoal.core.errors import InputError
 from shoal.core.events import EventBatch, JobCompleted, JobCrashed, JobStarted, JobStopped
@@ -36,7 +36,7 @@ from shoal.placement.packed import PackedPlacer
 from shoal.policy.classic.fifo import Fifo
 from shoal.policy.classic.las import Las
 from shoal.policy.elastic.max_min import MaxMin
-from shoal.store.codec import Decided, Record
+from shoal.store.codec import Record
 from shoal.store.journal import MemoryJournal
 from shoal.wire.messages import (
     PROTOCOL,
@@ -243,13 +243,13 @@ class Books:
     accounts: Accounts
     now: float = 0.0
 
-    def heard(self, heard: EventBatch) -> None:
+    def record_events(self, heard: EventBatch) -> None:
         self.now = heard.now
-        self.journal.heard(heard)
+        self.journal.record_events(heard)
         self.accounts.apply_events(heard.events)
 
-    def decided(self, decided: Decided) -> None:
-        self.journal.decided(decided)
+    def record_decision(self, decided: Decided) -> None:
+        self.journal.record_decision(decided)
         self.accounts.apply_commands(self.now, decided.commands)
 
 
@@ -591,8 +591,8 @@ def test_whatever_dies_and_whenever_no_job_is_lost_or_runs_twice_and_the_journal
         it.talk()
         it.pass_time(GRACE)
     assert all(not agent.runs for agent in it.agents)
-    room = it.loop.state.freeze().room
-    assert sum(room.free) == it.loop.state.topology.total_gpus
+    free = it.loop.state.freeze().free_gpus.free
+    assert sum(free) == it.loop.state.topology.total_gpus
     it.replay()
 
 
@@ -703,5 +703,5 @@ def test_a_job_that_ends_while_the_ring_decides_to_resize_it_has_ended(status: i
     policy.happens = ends
     it.talk(4)
     assert [it.state_of(job) for job in (0, other)] == [ends_as, JobState.COMPLETED]
-    assert sum(it.loop.state.freeze().room.free) == 3
+    assert sum(it.loop.state.freeze().free_gpus.free) == 3
     it.replay()

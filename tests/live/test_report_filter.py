@@ -106,11 +106,11 @@ def test_a_job_that_adapts_is_heard_of_by_its_profile_and_told_what_it_may_do() 
     [order] = it.backend.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[])).runs
     assert (order.work, order.batch, order.limits) == (100.0, ADAPTIVE, BatchLimits(64, 512, 1, 64))
     said = SessionReport(rate=2.0, batch_size=128, profile=SAID)
-    assert it.say(1.0, done=2.0, session=said) == [JobProfiled(2.0, 0, 1, 2.0, 2.0, SAID, loud=True)]
+    assert it.say(1.0, done=2.0, session=said) == [JobProfiled(2.0, 0, 1, 2.0, 2.0, SAID, urgent=True)]
     noisier = replace(SAID, noise=200.0)
     again = SessionReport(rate=2.0, batch_size=128, profile=noisier)
     assert it.say(1.0, done=4.0, session=again) == []
-    assert it.say(5.0, done=14.0, session=again) == [JobProfiled(8.0, 0, 1, 2.0, 14.0, noisier, loud=False)]
+    assert it.say(5.0, done=14.0, session=again) == [JobProfiled(8.0, 0, 1, 2.0, 14.0, noisier, urgent=False)]
     assert it.say(6.0, done=26.0, session=again) == []
 
 

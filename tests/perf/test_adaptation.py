@@ -38,15 +38,15 @@ def seen(row: Job, done: float, *changes: tuple[float, int], off: float = 1.0, o
     def rate(size: int | None) -> float:
         return off * float(profiled.speeds(spec, size)[0])
 
-    state.hear(0.0, [JobSubmitted(0.0, spec)])
-    state.assume([Start(0, 1, Placement(((0, 1),)))])
+    state.apply_events(0.0, [JobSubmitted(0.0, spec)])
+    state.apply_commands([Start(0, 1, Placement(((0, 1),)))])
     at, part, size = 0.0, 0.0, row.batch_size
-    state.hear(at, [JobStarted(at, 0, 1, rate(size), 0.0)])
+    state.apply_events(at, [JobStarted(at, 0, 1, rate(size), 0.0)])
     for upto, new in changes:
         at += (upto - part) * row.work / rate(size)
         part, size = upto, new
-        state.hear(at, [BatchChanged(at, 0, 1, rate(size), part * row.work, new)])
-    state.hear(at + (done - part) * row.work / rate(size), [])
+        state.apply_events(at, [BatchChanged(at, 0, 1, rate(size), part * row.work, new)])
+    state.apply_events(at + (done - part) * row.work / rate(size), [])
     return state.freeze()
 
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from shoal.core.arrays import Floats
 from shoal.core.commands import Start
 from shoal.core.events import Event, JobCrashed, JobStarted, JobSubmitted, NodeLost
+from shoal.core.interfaces import PerfModel
 from shoal.core.job import JobSpec
-from shoal.core.snapshot import JobView, PerfModel
+from shoal.core.snapshot import JobView
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.engine.state import State
 from shoal.perf.catalog import TIME_SLICED, Catalog, TypeKey, catalog
@@ -468,10 +469,10 @@ def test_only_a_job_that_breaks_off_beside_another_at_its_start_is_taken_not_to_
     one, other = view("LM", 5), view("A3C", 1)
     specs = replace(one.spec, id="a"), replace(other.spec, id="b")
     state, seats = State(CLUSTER, model()), Placement(((0, 1),))
-    state.hear(0.0, [JobSubmitted(0.0, spec) for spec in specs])
-    state.assume([Start(0, 1, seats), Start(1, 1, seats, partner=0)])
+    state.apply_events(0.0, [JobSubmitted(0.0, spec) for spec in specs])
+    state.apply_commands([Start(0, 1, seats), Start(1, 1, seats, partner=0)])
     before: list[Event] = [NodeLost(1.0, 0)] if lost else [JobStarted(1.0, 1, 1, 5.0, 0.0)] if started else []
-    state.hear(1.0, [*before, JobCrashed(1.0, 1, 1, 0.0, blamed, "out of memory")])
+    state.apply_events(1.0, [*before, JobCrashed(1.0, 1, 1, 0.0, blamed, "out of memory")])
     assert (state.perf.colocated(one, other) == (0.0, 0.0)) is parted
 
 

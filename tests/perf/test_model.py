@@ -6,8 +6,9 @@ from typing import cast
 import pytest
 
 from shoal.core.errors import InputError
+from shoal.core.interfaces import PerfModel
 from shoal.core.job import BatchSetting, JobSpec
-from shoal.core.snapshot import JobView, Measurement, PerfModel
+from shoal.core.snapshot import JobView, Measurement
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.perf.catalog import TIME_SLICED, catalog
 from shoal.perf.model import EXTRAPOLATED_SPREAD, UNKNOWN_SPREAD, OnlineModel, ProfiledModel

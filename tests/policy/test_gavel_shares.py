@@ -47,7 +47,7 @@ def world(
     perf = Written(topology, catalog())
     perf.table = table or {}
     state = State(topology, perf, 0)
-    state.hear(now, [JobSubmitted(spec.submitted, spec) for spec in specs])
+    state.apply_events(now, [JobSubmitted(spec.submitted, spec) for spec in specs])
     return state.freeze()
 
 

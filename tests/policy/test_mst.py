@@ -48,7 +48,7 @@ def moment(cluster: str, speeds: dict[str, list[float]], gpus: dict[str, int] | 
     """Jobs that wait, with these speeds by kind."""
     state = State(parse_cluster(cluster), _Table(speeds))
     rows = [job(name, 0, (gpus or {}).get(name, 1)) for name in speeds]
-    state.hear(0.0, [JobSubmitted(0.0, row.spec()) for row in rows])
+    state.apply_events(0.0, [JobSubmitted(0.0, row.spec()) for row in rows])
     return state.freeze()
 
 
@@ -74,10 +74,10 @@ def test_steps_per_second_are_counted_at_the_batch_size_of_the_moment() -> None:
     # Both make 600 samples a second: 10 steps of 60, or 20 of 30. Once the second trains at 120, its 5 are the fewer.
     state = State(parse_cluster("gpu:1x1"), _Table({"large": [600], "small": [600]}))
     rows = [replace(job(name, 0).spec(), batch_size=size) for name, size in (("large", 60), ("small", 30))]
-    state.hear(0.0, [JobSubmitted(0.0, spec) for spec in rows])
+    state.apply_events(0.0, [JobSubmitted(0.0, spec) for spec in rows])
     assert list(kinds(Mst(normalised=False), state.freeze())) == ["small"]
-    state.assume([Start(1, 1, Placement(((0, 1),)))])
-    state.hear(60.0, [JobStarted(0.0, 1, 1, 600.0, 0.0), BatchChanged(60.0, 1, 1, 600.0, 3e4, 120)])
+    state.apply_commands([Start(1, 1, Placement(((0, 1),)))])
+    state.apply_events(60.0, [JobStarted(0.0, 1, 1, 600.0, 0.0), BatchChanged(60.0, 1, 1, 600.0, 3e4, 120)])
     assert list(kinds(Mst(normalised=False), state.freeze())) == ["large"]
 
 

@@ -159,7 +159,7 @@ def test_kinds_are_told_apart_unless_told_not_to() -> None:
 
 
 def test_a_remembered_model_need_not_start_from_one_gpu() -> None:
-    seen = replace(moment([adaptive("new")], {}), remembered={"cifar10": replace(reported(4), remembered=True)})
+    seen = replace(moment([adaptive("new")], {}), model_reports={"cifar10": replace(reported(4), remembered=True)})
     assert gpus(Pollux(), seen) == {"new": 1}
     assert gpus(Pollux(memory=True), seen)["new"] > 1
 

@@ -115,7 +115,7 @@ def test_on_several_kinds_each_job_goes_where_its_end_comes_sooner() -> None:
 
 def test_memory_can_be_left_out() -> None:
     seen = snapshot([adaptive("new", 1e7)], "t4:2x4", knowledge="online")
-    seen = replace(seen, remembered={"cifar10": replace(reported(4), remembered=True)})
+    seen = replace(seen, model_reports={"cifar10": replace(reported(4), remembered=True)})
     assert shares(seen, Rank(memory=False)) == {"new": 1}
     assert shares(seen)["new"] > 1
 

@@ -167,11 +167,11 @@ def test_an_app_is_told_how_it_stands_and_what_comes_up() -> None:
 def test_the_state_forgets_what_an_app_said_when_one_of_its_jobs_ends() -> None:
     state = State(parse_cluster("gpu:1x4"), ProfiledModel(parse_cluster("gpu:1x4"), catalog()))
     specs = [snapshot([row], "gpu:1x4").specs[0] for row in trials("a", 2, 100)]
-    state.hear(0.0, [JobSubmitted(0.0, spec) for spec in specs])
-    state.hear(1.0, [AppBid(1.0, "a", (0, 1), ((1, 5.0),))])
+    state.apply_events(0.0, [JobSubmitted(0.0, spec) for spec in specs])
+    state.apply_events(1.0, [AppBid(1.0, "a", (0, 1), ((1, 5.0),))])
     before = state.freeze()
     assert before.bids == {0: StandingBid(1.0, (0, 1), ((1, 5.0),))}
-    state.assume([Start(0, 1, Placement(((0, 1),)))])
-    state.hear(3.0, [JobCompleted(3.0, 0, 1, 100.0)])
+    state.apply_commands([Start(0, 1, Placement(((0, 1),)))])
+    state.apply_events(3.0, [JobCompleted(3.0, 0, 1, 100.0)])
     assert state.freeze().bids == {}
     assert before.bids

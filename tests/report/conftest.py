@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from shoal.core.commands import Command, Start, Stop
+from shoal.core.commands import Command, Decided, Start, Stop
 from shoal.core.events import Event, EventBatch, JobCompleted, JobStarted, JobStopped, JobSubmitted
 from shoal.core.job import JobSpec
 from shoal.core.topology import Placement, parse_cluster
-from shoal.store.codec import Decided
 from shoal.store.journal import MemoryJournal
 
 Telling = Callable[[float, list[Event], list[Command]], None]
@@ -26,8 +25,8 @@ def spec(name: str, submitted: float, gpus: int, work: float | None, **more: obj
 
 def teller(journal: MemoryJournal) -> Telling:
     def tell(now: float, events: list[Event], commands: list[Command]) -> None:
-        journal.heard(EventBatch(now, tuple(events)))
-        journal.decided(Decided(0, float("inf"), tuple(commands)))
+        journal.record_events(EventBatch(now, tuple(events)))
+        journal.record_decision(Decided(0, float("inf"), tuple(commands)))
 
     return tell
 

@@ -57,11 +57,11 @@ def test_a_policy_can_be_made_to_forget_one_model() -> None:
 
     class Asked:
         def decide(self, snapshot: Snapshot) -> Decision:
-            asked.append(set(snapshot.remembered))
+            asked.append(set(snapshot.model_reports))
             return Pollux().decide(snapshot)
 
     report = GoodputReport((), 1.0, 1, 1, BatchSetting(1))
-    moment = replace(builders.snapshot([]), remembered={"bert": report, "ncf": report})
+    moment = replace(builders.snapshot([]), model_reports={"bert": report, "ncf": report})
     Forgetful(Asked(), "bert").decide(moment)
     assert asked == [{"ncf"}]
 

@@ -27,7 +27,7 @@ from shoal.report.files import JOBS, JOURNAL, SUMMARY
 from shoal.scenario.scenario import Scenario, SimulationResult, replay_file, run
 from shoal.scenario.specs import read_cluster
 from shoal.scenario.sweep import WorkloadSource, sweep, tasks
-from shoal.store.codec import DECIDED, HEARD, checksum, unpack_raw
+from shoal.store.codec import DECISION, EVENTS, checksum, unpack_raw
 from shoal.workload.generators.registry import generate
 
 MIXED = read_cluster("v100:2x4,p100:1x4,k80:1x4")
@@ -131,9 +131,9 @@ def deciding(journal: Path) -> Iterator[tuple[int, int, float]]:
     """Each decision that gave a command: its record, its number from 0, its time."""
     number, now = 0, 0.0
     for seq, raw in records(journal).items():
-        if raw[0] == HEARD:
+        if raw[0] == EVENTS:
             now = raw[1]
-        elif raw[0] == DECIDED:
+        elif raw[0] == DECISION:
             if raw[3]:
                 yield seq, number, now
             number += 1
@@ -481,7 +481,7 @@ def test_racks_and_prices_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "kept" / "fifo-seed0" / JOURNAL
     said = records(path)
     assert [node[3] for node in said[1][2]["cluster_nodes"]] == ["left", "right", "right"]
-    starts = [command for raw in said.values() if raw[0] == DECIDED for command in raw[3]]
+    starts = [command for raw in said.values() if raw[0] == DECISION for command in raw[3]]
     assert [start[3] for start in starts] == [[[1, 2], [2, 2]]]
     assert replay_file(path)[0].decisions > 0
 

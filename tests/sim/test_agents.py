@@ -65,7 +65,7 @@ CIFAR10 = _scaling("cifar10")
 def test_an_agent_explores_from_one_gpu_and_each_new_number_of_gpus_is_loud() -> None:
     run = simulate(Doubling(), [training()], "t4:4x4")
     told = profiled(run)
-    assert [event.report.seen_gpus for event in told if event.loud] == [1, 2, 4, 8, 16]
+    assert [event.report.seen_gpus for event in told if event.urgent] == [1, 2, 4, 8, 16]
     started = {e.incarnation: e.at for e in run.events if isinstance(e, JobStarted)}
     for event in told:
         assert (event.at - started[event.incarnation]) % TICK == pytest.approx(0.0, abs=1e-6)
@@ -166,4 +166,4 @@ def test_a_world_that_begins_in_the_middle_goes_on_from_what_was_reported() -> N
     heard = world.wait(INF)
     first = heard.events[0]
     assert getattr(first, "rate", 0.0) == pytest.approx(before.rate, rel=0.02)
-    assert not [e for e in heard.events if isinstance(e, JobProfiled) and e.loud]
+    assert not [e for e in heard.events if isinstance(e, JobProfiled) and e.urgent]

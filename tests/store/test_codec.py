@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.commands import Command, Decided, Resize, Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
     AppBid,
@@ -33,7 +33,7 @@ from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import BatchLimits, BatchSetting, JobSpec, Launch
 from shoal.core.topology import Placement
 from shoal.store import codec
-from shoal.store.codec import Decided, Header
+from shoal.store.codec import Header
 
 times = st.floats(0, 1e12)
 rates = st.floats(0, 1e9)
@@ -121,7 +121,7 @@ def test_these_tests_know_every_event_and_every_command() -> None:
 @given(data=st.data())
 def test_an_event_comes_back_as_it_went_in(kind: type, data: st.DataObject) -> None:
     heard = EventBatch(data.draw(times), tuple(data.draw(st.lists(EVENTS[kind], max_size=3))))
-    assert codec.unpack(codec.pack_heard(heard)) == heard
+    assert codec.unpack(codec.pack_events(heard)) == heard
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
@@ -131,7 +131,7 @@ def test_a_command_comes_back_as_it_went_in(kind: type, data: st.DataObject) -> 
     decided = Decided(
         data.draw(st.integers(0, 2**32 - 1)), review_at, tuple(data.draw(st.lists(COMMANDS[kind], max_size=3)))
     )
-    assert codec.unpack(codec.pack_decided(decided)) == decided
+    assert codec.unpack(codec.pack_decision(decided)) == decided
 
 
 settings_ = st.dictionaries(texts, st.none() | st.booleans() | st.integers(-(2**63), 2**63) | texts | times, max_size=5)
@@ -144,8 +144,8 @@ def test_a_header_comes_back_as_it_went_in(settings: dict[str, Any]) -> None:
 
 @given(st.lists(st.one_of(*EVENTS.values()), max_size=5))
 def test_a_bare_record_leads_with_the_tags_it_promises(events: list[Any]) -> None:
-    raw = codec.unpack_raw(codec.pack_heard(EventBatch(3.0, tuple(events))))
-    assert raw[:2] == [codec.HEARD, 3.0]
+    raw = codec.unpack_raw(codec.pack_events(EventBatch(3.0, tuple(events))))
+    assert raw[:2] == [codec.EVENTS, 3.0]
     assert [e[0] for e in raw[2]] == [codec.EVENT_TAGS[type(e)] for e in events]
     assert [e[1] for e in raw[2]] == [e.at for e in events]
     assert [len(e) for e in raw[2]] == [1 + len(fields(e)) for e in events]
@@ -156,7 +156,7 @@ def test_the_same_record_is_the_same_bytes() -> None:
     # Worked out by hand from the MessagePack specification: fixarray, fixint and float64 in the order of the fields.
     one, four, five = "cb3ff0000000000000", "cb4010000000000000", "cb4014000000000000"
     written = f"9301{one}92960 1{one}0203{four}{five}9308{one}07".replace(" ", "")
-    assert codec.pack_heard(EventBatch(1.0, events)).hex() == written
+    assert codec.pack_events(EventBatch(1.0, events)).hex() == written
 
 
 @given(st.binary(max_size=200))

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shoal.core.commands import Decided
 from shoal.core.errors import InputError, JournalError
 from shoal.core.events import EventBatch, JobStarted, JobSubmitted
 from shoal.policy.classic.las import Las
 from shoal.store import codec
-from shoal.store.codec import Decided, Record
+from shoal.store.codec import Record
 from shoal.store.journal import JournalFile, MemoryJournal, SqliteJournal, settings_of
 from shoal.testing.builders import job, simulate
 
@@ -37,9 +38,9 @@ def write(path: Path, records: list[Record]) -> list[Record]:
     journal = SqliteJournal.begin(path, {"policy": "las"})
     for record in records:
         if isinstance(record, EventBatch):
-            journal.heard(record)
+            journal.record_events(record)
         elif isinstance(record, Decided):
-            journal.decided(record)
+            journal.record_decision(record)
     journal.close()
     return [codec.Header({"policy": "las"}), *records]
 
@@ -63,7 +64,7 @@ def test_reading_gives_back_what_was_written(sound: Sound) -> None:
     file = JournalFile(path)
     assert list(file.read()) == records
     assert (file.cut, file.records) == (None, len(records))
-    assert [raw[0] for raw in file.raw()] == [codec.HEADER] + [codec.HEARD, codec.DECIDED] * 150
+    assert [raw[0] for raw in file.raw()] == [codec.HEADER] + [codec.EVENTS, codec.DECISION] * 150
 
 
 def test_both_kinds_of_journal_write_the_same_bytes(tmp_path: Path) -> None:
@@ -71,9 +72,9 @@ def test_both_kinds_of_journal_write_the_same_bytes(tmp_path: Path) -> None:
     memory = MemoryJournal.begin({"policy": "las"})
     for record in records:
         if isinstance(record, EventBatch):
-            memory.heard(record)
+            memory.record_events(record)
         elif isinstance(record, Decided):
-            memory.decided(record)
+            memory.record_decision(record)
     write(tmp_path / "journal.db", records)
     with sqlite3.connect(tmp_path / "journal.db") as connection:
         assert [row[0] for row in connection.execute("SELECT body FROM record ORDER BY seq")] == memory.records

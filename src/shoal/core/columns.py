@@ -88,7 +88,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def declaring(self, work: Floats) -> "Columns":
+    def with_work(self, work: Floats) -> "Columns":
         """The same jobs at the same moment, had they declared so much work in all."""
         other, work = copy(self), work.copy()
         sealed(work)

@@ -1,11 +1,11 @@
-"""What the ring orders, in the imperative. Each names a job and the incarnation it is meant for."""
+"""Commands from the ring to the backend. Each names a job by admission number and the incarnation it is meant for."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from shoal.core.job import BatchSetting
 from shoal.core.topology import Placement
-from shoal.core.units import JobNumber
+from shoal.core.units import JobNumber, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Go on as this next incarnation on other seats: more, fewer or elsewhere."""
+    """Continue on other seats (more, fewer or elsewhere) as this next incarnation."""
 
     job: JobNumber
     incarnation: int
@@ -39,3 +39,12 @@ class Resize:
 
 
 Command: TypeAlias = Start | Stop | Resize
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The record that ends a cycle: a digest of the verdicts, the time of the next review, and the commands given."""
+
+    digest: int
+    review_at: Seconds
+    commands: tuple[Command, ...]

@@ -2,7 +2,7 @@
 
 ``job`` is the admission number; an event about an incarnation that is no longer the current one is ignored.
 ``done`` is the job's progress then, in the unit of its declared work; ``rate`` is progress per second.
-An event is *loud* when somebody may deserve another decision because of it; quiet ones ride along with the next.
+An event is *urgent* when somebody may deserve another decision because of it; quiet ones ride along with the next.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class JobSubmitted:
     at: Seconds
     spec: JobSpec
     launch: Launch | None = None
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class JobStarted:
     incarnation: int
     rate: float
     done: float
-    loud: ClassVar[bool] = False
+    urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class JobMeasured:
     incarnation: int
     rate: float
     done: float
-    loud: ClassVar[bool] = False
+    urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class BatchChanged:
     rate: float
     done: float
     batch_size: int
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class JobProfiled:
     """The job's agent, which chooses its batch size, knows more of the job's goodput than before: this is all of it.
 
-    It is loud where a policy may do more with the job than it could before, as when the job has trained on more GPUs
+    It is urgent where a policy may do more with the job than it could before, as when the job has trained on more GPUs
     than ever.
     """
 
@@ -80,7 +80,7 @@ class JobProfiled:
     rate: float
     done: float
     report: GoodputReport
-    loud: bool = False
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class JobStopped:
     job: JobNumber
     incarnation: int
     done: float
-    loud: ClassVar[bool] = False
+    urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class JobCompleted:
     job: JobNumber
     incarnation: int
     done: float
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class JobCrashed:
     blamed: bool
     cause: str
     retry_in: Seconds = 0.0
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class JobReleased:
 
     at: Seconds
     job: JobNumber
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class JobReshaped:
     gpus: int
     min_gpus: int
     max_gpus: int
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class JobCancelled:
 
     at: Seconds
     job: JobNumber
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class AppBid:
     app: str
     jobs: tuple[JobNumber, ...]
     rows: Rows
-    loud: ClassVar[bool] = False
+    urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class NodeLost:
 
     at: Seconds
     node: int
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class NodeReturned:
 
     at: Seconds
     node: int
-    loud: ClassVar[bool] = True
+    urgent: ClassVar[bool] = True
 
 
 Event: TypeAlias = (
@@ -218,7 +218,7 @@ class EventBatch:
 
         ``told`` are the codes of the last verdicts: the end of a run matters where somebody was kept waiting for it.
         """
-        if self.now >= review_at or any(event.loud for event in self.events):
+        if self.now >= review_at or any(event.urgent for event in self.events):
             return True
         stopped = any(type(event) is JobStopped for event in self.events)
         return stopped and bool((told == ReasonCode.STOPPING).any())

@@ -1,56 +1,131 @@
-"""The seams of the ring: what a policy, a placer, a mechanism and a backend each promise the loop."""
+"""The protocols of the ring: what the loop relies on in each part that can be exchanged.
+
+The loop asks a ``Backend`` for events, records them in a ``Journal``, freezes a snapshot whose ``perf`` is a
+``PerfModel``, and passes it through a ``Policy``, a ``Placer`` and a ``MovePlanner`` to commands for the backend.
+All but the backend and the journal must be pure: equal arguments give equal results, since replay calls them again.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from shoal.core.arrays import Floats
 from shoal.core.bids import AppStanding
-from shoal.core.commands import Command
+from shoal.core.commands import Command, Decided
 from shoal.core.decision import Decision, Seating, Verdicts
 from shoal.core.events import EventBatch
-from shoal.core.snapshot import Snapshot
+from shoal.core.goodput import GoodputReport
+from shoal.core.job import BatchSetting, JobSpec
+from shoal.core.snapshot import Estimate, JobView, Snapshot
+from shoal.core.topology import Placement
 from shoal.core.units import Seconds
 
 
 class Policy(Protocol):
-    """Who gets how much: a pure function of the snapshot; what it must remember it returns as ``carry``."""
+    """Decides how many GPUs each job gets.
+
+    A policy is a pure function of the snapshot: no clock, no I/O, randomness only from ``snapshot.seed``. What it must
+    know at its next decision it returns as ``carry`` and finds in ``snapshot.carry``, which is None at first.
+    """
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job."""
+        """Return a verdict for every live job, and a time of review later than ``snapshot.now``."""
         ...
 
 
 @runtime_checkable
 class Auctions(Protocol):
-    """A policy that auctions GPUs among apps, and lets them speak for themselves."""
+    """A policy that auctions GPUs among apps and accepts bids from them."""
 
     def standing(self, snapshot: Snapshot, app: int) -> AppStanding:
-        """How the app of this number stands before the next auction; ``carry`` is of the last."""
+        """Return what an app may know before the next auction; ``snapshot.carry`` is from the last decision."""
         ...
 
 
 class Placer(Protocol):
-    """Where they sit: turns counts into seats, moving nobody whose grant did not change."""
+    """Turns granted GPU counts into seats on nodes.
+
+    Seats never exceed what is free once the jobs that leave have left, and never include a node that is down. A job
+    whose grant equals what it holds keeps its seats, unless the placer must move it to seat another.
+    """
 
     def place(self, snapshot: Snapshot, verdicts: Verdicts) -> Seating:
-        """Seats for what changes; a grant that cannot be seated is overruled with the reason."""
+        """Return the seats that change; a grant that cannot be seated is overruled, with the reason."""
         ...
 
 
 class MovePlanner(Protocol):
-    """How to get there: the commands that lead from the seats held to the seats given."""
+    """Turns a seating into commands."""
 
     def plan(self, snapshot: Snapshot, verdicts: Verdicts, seating: Seating) -> tuple[Command, ...]:
-        """Commands in the order they must be carried out."""
+        """Return commands in an order in which seats are free before they are taken."""
+        ...
+
+
+class PerfModel(Protocol):
+    """Predicts how fast a job would run. Rates are progress per second, in the unit of the job's declared work."""
+
+    def rate(self, job: JobView, placement: Placement, batch: BatchSetting | None = None) -> Estimate:
+        """Return the rate on exactly these seats."""
+        ...
+
+    def speeds(self, spec: JobSpec, batch_size: int | None = None) -> Floats:
+        """Return, by kind, the rate of the requested gang on its best seats; 0 where the job cannot run.
+
+        ``batch_size`` is by default the declared one.
+        """
+        ...
+
+    def curve(self, job: JobView, kind: str) -> Floats:
+        """Return the rate on a kind by number of GPUs, from 0 to the job's most, on the best seats.
+
+        It may depend only on the job's specification, its batch size and its measurements: callers cache it by these.
+        """
+        ...
+
+    def colocated(self, a: JobView, b: JobView) -> tuple[float, float]:
+        """Return the fractions of their rates that two jobs keep when they share GPUs."""
+        ...
+
+    def goodput(self, job: JobView) -> GoodputReport | None:
+        """Return how the job's goodput depends on GPUs and batch size, or None if that is unknown."""
+        ...
+
+
+@runtime_checkable
+class LearnsOfPairs(Protocol):
+    """A performance model that predicts which jobs fit on the same GPUs, and can be corrected."""
+
+    def parted(self, a: JobSpec, a_batch: int | None, b: JobSpec, b_batch: int | None) -> PerfModel:
+        """Return the same model, knowing that two such jobs at these batch sizes do not fit on the same GPUs."""
         ...
 
 
 class Backend(Protocol):
-    """The world: a heap of things to come, or machines."""
+    """The cluster: simulated (``sim.backend``) or real (``live.backend``).
+
+    Events arrive in order of time, each once. An event carries the incarnation it is about; the state ignores those
+    of an earlier incarnation, so a backend may report late but must never change a number.
+    """
 
     def wait(self, until: Seconds) -> EventBatch:
-        """Sleep, or jump, until something loud happens, and no later than ``until``."""
+        """Block, or advance simulated time, until something urgent happens, and no later than ``until``.
+
+        The batch's ``now`` is never earlier than that of the batch before.
+        """
         ...
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Carry these out; repeating a command is harmless."""
+        """Begin to carry out commands, in order; the same command sent again has no effect."""
+        ...
+
+
+class Journal(Protocol):
+    """Receives the records of a run, in order; what was recorded must come back unchanged when it is read."""
+
+    def record_events(self, batch: EventBatch) -> None:
+        """Append a batch of events, before the state folds it."""
+        ...
+
+    def record_decision(self, decided: Decided) -> None:
+        """Append a decision, before its commands are sent."""
         ...

@@ -7,7 +7,7 @@ Both are read-only; every array refuses to be written.
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +16,13 @@ from shoal.core.bids import StandingBid
 from shoal.core.columns import Columns, sealed
 from shoal.core.free_gpus import FrozenFreeGpus
 from shoal.core.goodput import GoodputReport
-from shoal.core.job import BatchSetting, JobSpec
+from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.core.units import JobId, Seconds, TenantId
+
+if TYPE_CHECKING:
+    from shoal.core.interfaces import PerfModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,42 +53,6 @@ class Usage:
     held_gpus: int
     attained: float
     weight: float = 1.0
-
-
-class PerfModel(Protocol):
-    """How fast a job would go, as far as anyone may know. Rates are progress per second, in the job's own unit."""
-
-    def rate(self, job: "JobView", placement: Placement, batch: BatchSetting | None = None) -> Estimate:
-        """The rate on exactly these seats."""
-        ...
-
-    def speeds(self, spec: JobSpec, batch_size: int | None = None) -> Floats:
-        """By kind: the rate of the requested gang, seated well, at this or its declared batch size; 0: cannot run."""
-        ...
-
-    def curve(self, job: "JobView", kind: str) -> Floats:
-        """By number of GPUs from 0 to the job's most: the rate on that kind, seated well.
-
-        It depends on nothing but the job's specification, its batch size and what was measured on it.
-        """
-        ...
-
-    def colocated(self, a: "JobView", b: "JobView") -> tuple[float, float]:
-        """What fraction of their rates two jobs keep when they share GPUs."""
-        ...
-
-    def goodput(self, job: "JobView") -> GoodputReport | None:
-        """What is known of how the job's goodput depends on GPUs and batch size; None where nothing is."""
-        ...
-
-
-@runtime_checkable
-class LearnsOfPairs(Protocol):
-    """A model that guesses what two jobs keep beside each other, and is told when it guessed wrong."""
-
-    def parted(self, a: JobSpec, a_batch: int | None, b: JobSpec, b_batch: int | None) -> PerfModel:
-        """The same model, knowing that two such jobs at these batch sizes do not fit on the same GPUs."""
-        ...
 
 
 class JobView:
@@ -263,9 +230,9 @@ class Snapshot:
     now: Seconds
     seed: int
     cluster: Topology
-    perf: PerfModel
+    perf: "PerfModel"
     columns: Columns
-    room: FrozenFreeGpus
+    free_gpus: FrozenFreeGpus
     register: Register
     tenant_service: Floats
     sharing: bool = False
@@ -273,10 +240,10 @@ class Snapshot:
     carry: object | None = None
     reports: Mapping[int, GoodputReport] = field(default_factory=dict)
     """By admission number of a live job: what its agent last reported of its goodput."""
-    remembered: Mapping[str, GoodputReport] = field(default_factory=dict)
+    model_reports: Mapping[str, GoodputReport] = field(default_factory=dict)
     """By declared model: what all jobs of it ever reported, taken together. For each kind the fit that has seen the
     most GPUs, the latest of equals; the latest noise scale; the most GPUs any of them trained on."""
-    changes: Mapping[int, tuple[tuple[float, int], ...]] = field(default_factory=dict)
+    batch_changes: Mapping[int, tuple[tuple[float, int], ...]] = field(default_factory=dict)
     """By admission number of a live job whose owner's script changed its batch size: from which progress to what."""
     bids: Mapping[int, StandingBid] = field(default_factory=dict)
     """By number of an app: what it last said of itself. It may have been with other jobs than it has now."""
@@ -349,7 +316,7 @@ class Snapshot:
 
     def regimes(self, at: int) -> tuple[tuple[float, int], ...]:
         """(progress, batch size) of every batch size the job at a position was seen to train at, in order."""
-        declared, changes = self.specs[at].batch_size, self.changes.get(int(self.columns.rows[at]), ())
+        declared, changes = self.specs[at].batch_size, self.batch_changes.get(int(self.columns.rows[at]), ())
         if declared is None or (changes and changes[0][0] <= 0.0):
             return changes
         return ((0.0, declared), *changes)

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.core.arrays import UInt8s
-from shoal.core.commands import Command
+from shoal.core.commands import Command, Decided
 from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts, in_words
 from shoal.core.errors import PolicyError
-from shoal.core.interfaces import Backend, MovePlanner, Placer, Policy
+from shoal.core.interfaces import Backend, Journal, MovePlanner, Placer, Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import JobId, Seconds
 from shoal.engine.state import State
-from shoal.store.codec import Decided
-from shoal.store.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class Judgement:
         return Decided(self.verdicts.digest(), self.decision.review_at, self.commands)
 
 
-def judge(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: MovePlanner) -> Judgement:
+def judge(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: MovePlanner) -> Judgement:
     """Steps 4 to 6: decide, seat, plan. A pure function; replay calls it again and must get the same."""
     decision = policy.decide(snapshot)
     if not decision.review_at > snapshot.now:
@@ -41,15 +39,17 @@ def judge(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: MovePla
     asked = Verdicts.of(snapshot, decision.verdicts)
     seating = placer.place(snapshot, asked)
     verdicts = asked.overruled(seating.overruled)
-    return Judgement(decision, verdicts, mechanism.plan(snapshot, verdicts, seating))
+    return Judgement(decision, verdicts, move_planner.plan(snapshot, verdicts, seating))
 
 
-def steadily(snapshot: Snapshot, policy: Policy, placer: Placer, mechanism: MovePlanner) -> Judgement:
+def judge_or_keep(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: MovePlanner) -> Judgement:
     """The same, for a cluster that must go on: where a policy fails, everyone stays as they are and is told why."""
     try:
-        return judge(snapshot, policy, placer, mechanism)
+        return judge(snapshot, policy, placer, move_planner)
     except Exception as error:
-        return judge(snapshot, _StandStill(f"the policy failed ({type(error).__name__}: {error})"), placer, mechanism)
+        return judge(
+            snapshot, _StandStill(f"the policy failed ({type(error).__name__}: {error})"), placer, move_planner
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Loop:
     state: State
     policy: Policy
     placer: Placer
-    mechanism: MovePlanner
+    move_planner: MovePlanner
     journal: Journal
     watch: Callable[[Snapshot, Judgement], None] | None = None
     review_at: Seconds = float("inf")
@@ -95,14 +95,14 @@ class Loop:
         heard = self.backend.wait(self.review_at)  # 1. hear events
         if heard.over:
             return False
-        self.journal.heard(heard)  # 2. record and fold them
-        self.state.hear(heard.now, heard.events)
+        self.journal.record_events(heard)  # 2. record and fold them
+        self.state.apply_events(heard.now, heard.events)
         if not heard.calls_for_decision(self.review_at, self.told):
             return True
         decided, carry = self._decide()  # 3. freeze a snapshot  4. decide  5. seat  6. plan the moves
-        self.journal.decided(decided)  # 7. record
-        self.state.assume(decided.commands)  # 8. assume, then send
-        self.state.settle(carry)
+        self.journal.record_decision(decided)  # 7. record
+        self.state.apply_commands(decided.commands)  # 8. assume, then send
+        self.state.end_cycle(carry)
         self.backend.send(decided.commands)
         self.review_at = decided.review_at
         return True
@@ -110,7 +110,7 @@ class Loop:
     def _decide(self) -> tuple[Decided, object | None]:
         """Steps 3 to 6. The snapshot ends with this call unless somebody keeps it, which spares copying it whole."""
         snapshot = self.state.freeze()
-        judgement = self.judge(snapshot, self.policy, self.placer, self.mechanism)
+        judgement = self.judge(snapshot, self.policy, self.placer, self.move_planner)
         if self.watch is not None:
             self.watch(snapshot, judgement)
         self.told = judgement.verdicts.codes

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.arrays import UInt8s
+from shoal.core.commands import Decided
 from shoal.core.errors import JournalError, ShoalError
 from shoal.core.events import EventBatch
 from shoal.core.interfaces import MovePlanner, Placer, Policy
@@ -19,7 +20,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.loop import Judgement, judge
 from shoal.engine.state import State
-from shoal.store.codec import Decided, Header, Record
+from shoal.store.codec import Header, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Scheduler:
     state: State
     policy: Policy
     placer: Placer
-    mechanism: MovePlanner
+    move_planner: MovePlanner
     judge: Callable[[Snapshot, Policy, Placer, MovePlanner], Judgement] = judge
 
 
@@ -61,7 +62,7 @@ def fold(records: Iterable[Record], state: State) -> State:
             _hear(state, record)
         elif isinstance(record, Decided):
             _assume(state, record)
-            state.settle(None)
+            state.end_cycle(None)
     return state
 
 
@@ -109,7 +110,7 @@ def replay(
 def _hear(state: State, heard: EventBatch) -> None:
     try:
         backwards = not heard.now >= state.now
-        state.hear(heard.now, heard.events)
+        state.apply_events(heard.now, heard.events)
     except (LookupError, TypeError, ValueError) as error:
         # A checksum says that a record is as it was written, not that its numbers name jobs and nodes there are.
         raise JournalError(f"the events up to t = {heard.now} s cannot have happened: {error!r}") from error
@@ -119,7 +120,7 @@ def _hear(state: State, heard: EventBatch) -> None:
 
 def _assume(state: State, written: Decided) -> None:
     try:
-        state.assume(written.commands)
+        state.apply_commands(written.commands)
     except (LookupError, TypeError, ValueError) as error:
         raise JournalError(f"decision {state.cycle} cannot have been carried out: {error!r}") from error
 
@@ -128,7 +129,7 @@ def _check(crew: Scheduler, written: Decided, watch: Callable[[Snapshot, Judgeme
     """Derive one decision again; the codes of its verdicts."""
     state = crew.state
     snapshot = state.freeze()
-    judgement = crew.judge(snapshot, crew.policy, crew.placer, crew.mechanism)
+    judgement = crew.judge(snapshot, crew.policy, crew.placer, crew.move_planner)
     derived = judgement.record()
     if derived != written:
         what = "verdicts" if derived.digest != written.digest else "time of the next review"
@@ -142,6 +143,6 @@ def _check(crew: Scheduler, written: Decided, watch: Callable[[Snapshot, Judgeme
         raise ReplayDifference(f"{when}, differs in its {what}", state.now)
     if watch is not None:
         watch(snapshot, judgement)
-    state.assume(written.commands)
-    state.settle(judgement.decision.carry)
+    state.apply_commands(written.commands)
+    state.end_cycle(judgement.decision.carry)
     return judgement.verdicts.codes

@@ -57,10 +57,11 @@ from shoal.core.events import (
     NodeReturned,
 )
 from shoal.core.free_gpus import FreeGpus
+from shoal.core.interfaces import LearnsOfPairs, PerfModel
 from shoal.core.job import ADAPTIVE
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
 from shoal.core.retry import NO_CRASHES, Crashes
-from shoal.core.snapshot import LearnsOfPairs, Measurement, PerfModel, Register, Snapshot
+from shoal.core.snapshot import Measurement, Register, Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import Seconds
 from shoal.engine.training_reports import TrainingReports
@@ -90,7 +91,7 @@ class State:
         self.now: Seconds = 0.0
         self.cycle = 0
         self.carry: object | None = None
-        self.room = FreeGpus.of(topology)
+        self.free_gpus = FreeGpus.of(topology)
         self.register = Register([], [], {}, [], [], [])
         self._placement_index: dict[tuple[tuple[int, int], ...], int] = {}
         self._tenant_index: dict[str, int] = {}
@@ -129,14 +130,14 @@ class State:
             cluster=self.topology,
             perf=self.perf,
             columns=columns,
-            room=self.room.freeze(),
+            free_gpus=self.free_gpus.freeze(),
             register=self.register,
             tenant_service=service,
             sharing=bool(self._paired),
             carry=self.carry,
             reports=reports,
-            remembered=remembered,
-            changes=changes,
+            model_reports=remembered,
+            batch_changes=changes,
             bids=MappingProxyType(self._bids),
         )
 
@@ -147,14 +148,14 @@ class State:
             columns.secure()
         self._frozen = None
 
-    def hear(self, now: Seconds, events: Iterable[Event]) -> None:
+    def apply_events(self, now: Seconds, events: Iterable[Event]) -> None:
         """Fold what happened up to now."""
         self._secure()
         for event in events:
             _FOLD[type(event)](self, event)
         self.now = now
 
-    def assume(self, commands: Sequence[Command]) -> None:
+    def apply_commands(self, commands: Sequence[Command]) -> None:
         """Fold what was ordered, as if it were carried out at once."""
         if not commands:
             return
@@ -172,7 +173,7 @@ class State:
         for begin, trigger in begins:
             self._begin(begin, trigger)
 
-    def settle(self, carry: object | None) -> None:
+    def end_cycle(self, carry: object | None) -> None:
         """End the cycle: remember what the policy asked to be reminded of."""
         self.carry = carry
         self.cycle += 1
@@ -184,7 +185,7 @@ class State:
         self._move(slot, trigger)
         partner = -1 if order.partner is None else order.partner
         if not self._shares(slot, partner, order.placement):
-            self.room.take(order.placement)
+            self.free_gpus.take(order.placement)
         ints[I_HELD, slot] = order.placement.gpus
         ints[I_KIND, slot] = self.topology.kind_of(order.placement)
         ints[I_SEATS, slot] = self._placement_number(order.placement)
@@ -230,7 +231,7 @@ class State:
             index = int(ints[I_SEATS, partner])
             if index >= 0 and self.register.placements[index] == placement:
                 return
-        self.room.give(placement)
+        self.free_gpus.give(placement)
 
     # ── events ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -411,11 +412,11 @@ class State:
 
     def _node_lost(self, event: NodeLost) -> None:
         self.topology = self.topology.without(event.node)
-        self.room.close(event.node)
+        self.free_gpus.close(event.node)
 
     def _node_returned(self, event: NodeReturned) -> None:
         self.topology = self.topology.with_back(event.node)
-        self.room.open(event.node)
+        self.free_gpus.open(event.node)
 
     # ── shared pieces ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -61,7 +61,7 @@ class Fork:
     ) -> "Fork":
         """A fork of a state as it is; what becomes of that state later does not change it."""
         present, everyone = _copied(state), _copied(state)
-        everyone.hear(state.now, [JobReleased(state.now, job) for job in past.releases])
+        everyone.apply_events(state.now, [JobReleased(state.now, job) for job in past.releases])
         picture = everyone.freeze()
         free = set(present.freeze().columns.rows.tolist())
         specs = (*state.register.specs, *arrivals)

@@ -7,11 +7,11 @@ from math import inf
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.commands import Stop
+from shoal.core.commands import Decided, Stop
 from shoal.core.decision import ReasonCode
 from shoal.core.events import EventBatch, JobCompleted, JobCrashed, JobStopped
 from shoal.core.units import Seconds
-from shoal.store.codec import Decided, Record
+from shoal.store.codec import Record
 
 _TOLD = np.array([ReasonCode.STOPPING], dtype=np.uint8)
 """A journal does not say what jobs were told last: somebody may have been kept waiting for a run to end."""

@@ -19,9 +19,10 @@ import msgspec
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.core.commands import Stop
+from shoal.core.commands import Decided, Stop
 from shoal.core.errors import InputError, JournalError, ShoalError
 from shoal.core.events import EventBatch, JobCompleted, JobCrashed
+from shoal.core.interfaces import Journal
 from shoal.core.job import JobSpec
 from shoal.core.topology import Node, Topology, parse_cluster
 from shoal.core.units import JobId, Seconds, TenantId
@@ -34,8 +35,8 @@ from shoal.perf.work_prior import DECLARED_SPREAD
 from shoal.report.compare import t_interval
 from shoal.scenario.scenario import Scenario
 from shoal.sim.truth import RestartCost
-from shoal.store.codec import HEADER, Decided, Header, Record
-from shoal.store.journal import Journal, JournalFile
+from shoal.store.codec import HEADER, Header, Record
+from shoal.store.journal import JournalFile
 from shoal.wire.messages import StartForecast, Submission, WhatIf
 
 Source: TypeAlias = Path | Sequence[Record]
@@ -89,7 +90,7 @@ def read_present(source: Source, now: Seconds, *, added: Sequence[Node] = (), mo
     crew = scenario.make_crew()
     state = fold(memoir.read(islice(_records(source), most)), crew.state)
     if now > state.now:
-        state.hear(now, ())
+        state.apply_events(now, ())
     return Present(scenario, crew, memoir.past(), max(memoir.review_at, state.now), memoir.records)
 
 
@@ -131,7 +132,7 @@ class Branch:
     def loop(self, journal: Journal, seed: int, spread: float = DECLARED_SPREAD) -> Loop:
         """The ring, ready to turn on from here in a world of its own."""
         crew, world, state = self.crew, self.fork.world(seed, spread), self.fork.state()
-        decide = (crew.policy, crew.placer, crew.mechanism)
+        decide = (crew.policy, crew.placer, crew.move_planner)
         return Loop(world, state, *decide, journal, review_at=self.review_at, judge=crew.judge)
 
 
@@ -157,7 +158,7 @@ class BranchOutcome:
         self.waited = dict.fromkeys(self.fork.live, 0.0)
         self._idle_since = {job: max(self.fork.specs[job].submitted, now) for job in waiting}
 
-    def heard(self, heard: EventBatch) -> None:
+    def record_events(self, heard: EventBatch) -> None:
         """Note who ended."""
         self._now = heard.now
         for event in heard.events:
@@ -166,7 +167,7 @@ class BranchOutcome:
             elif isinstance(event, JobCompleted):
                 self.ends[event.job] = event.at - self.fork.now
 
-    def decided(self, decided: Decided) -> None:
+    def record_decision(self, decided: Decided) -> None:
         """Note who got GPUs and who lost them."""
         for command in decided.commands:
             if isinstance(command, Stop):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
-from shoal.core.commands import Command, Resize, Stop
+from shoal.core.commands import Command, Decided, Resize, Stop
 from shoal.core.events import (
     BatchChanged,
     Event,
@@ -29,7 +29,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
-from shoal.store.codec import Decided, Record
+from shoal.store.codec import Record
 
 _NO_LAUNCH = Launch("job", ())
 _Request: TypeAlias = JobCancelled | JobReleased | JobReshaped

@@ -23,19 +23,19 @@ from time import monotonic, perf_counter
 
 import numpy as np
 
+from shoal.core.commands import Decided
 from shoal.core.errors import InputError
 from shoal.core.events import EventBatch
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import JobId, TenantId
-from shoal.engine.loop import Judgement, Loop, steadily
+from shoal.engine.loop import Judgement, Loop, judge_or_keep
 from shoal.engine.replay import Scheduler
 from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
 from shoal.live.views import ClusterViews, LastDecision
-from shoal.store.codec import Decided
 from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.wire import messages as wire
 
@@ -111,8 +111,8 @@ class ControlPlane:
         self._recorder = _Recorder(self)
         scheduler = self.scheduler
         self._loop = Loop(
-            self.backend, scheduler.state, scheduler.policy, scheduler.placer, scheduler.mechanism, self._recorder,
-            watch=self._watch, review_at=-inf if self.resumed else inf, judge=steadily,
+            self.backend, scheduler.state, scheduler.policy, scheduler.placer, scheduler.move_planner, self._recorder,
+            watch=self._watch, review_at=-inf if self.resumed else inf, judge=judge_or_keep,
         )  # fmt: skip
         self.backend.on_change = self._notify
         self._thread = threading.Thread(target=self._run, name="ring", daemon=True)
@@ -154,7 +154,8 @@ class ControlPlane:
         if self._last is not None:
             last.compare(self._last)
         for i in np.flatnonzero(last.changed).tolist():
-            self.journal.told(snapshot.now, int(snapshot.columns.rows[i]), judgement.verdicts.reason(i).sentence())
+            sentence = judgement.verdicts.reason(i).sentence()
+            self.journal.record_verdict(snapshot.now, int(snapshot.columns.rows[i]), sentence)
         self._last = last
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -376,17 +377,17 @@ class _Recorder:
     _began: float = 0.0
     _now: float = 0.0
 
-    def heard(self, heard: EventBatch) -> None:
+    def record_events(self, batch: EventBatch) -> None:
         """Record events."""
-        self.plane.journal.heard(heard)
+        self.plane.journal.record_events(batch)
         with self.plane._lock:
-            self.plane.accounts.apply_events(heard.events)
-        self._now, self._began = heard.now, perf_counter()
+            self.plane.accounts.apply_events(batch.events)
+        self._now, self._began = batch.now, perf_counter()
 
-    def decided(self, decided: Decided) -> None:
+    def record_decision(self, decided: Decided) -> None:
         """Record the decision on them, and make both durable."""
         self.decision_seconds.append(perf_counter() - self._began)
-        self.plane.journal.decided(decided)
+        self.plane.journal.record_decision(decided)
         with self.plane._lock:
             self.plane.accounts.apply_commands(self._now, decided.commands)
         self.commit()

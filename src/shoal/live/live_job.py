@@ -87,7 +87,7 @@ class LiveJob:
             return None
         self.profile, self.profiled_at = report, now
         self._report_rate(gang, now, rate)
-        return JobProfiled(now, gang.job, gang.incarnation, rate, gang.progress, report, loud=grown)
+        return JobProfiled(now, gang.job, gang.incarnation, rate, gang.progress, report, urgent=grown)
 
     def _batch_changed(self, gang: Gang, now: Seconds, rate: float, batch_size: int) -> Event | None:
         before, self.batch_size = self.batch_size, batch_size

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from shoal.core.commands import Resize, Start, Stop
+from shoal.core.commands import Decided, Resize, Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
     BatchChanged,
@@ -24,7 +24,7 @@ from shoal.core.job import JobSpec, Launch
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds
-from shoal.store.codec import Decided, Record
+from shoal.store.codec import Record
 
 
 @dataclass(slots=True)

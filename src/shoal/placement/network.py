@@ -39,7 +39,7 @@ class NetworkPlacer:
         changed = (gpus != columns.held) | ((gpus > 0) & (columns.held > 0) & (kinds != columns.kind))
         if not changed.any():
             return Seating()
-        plan = _NetworkDraft(snapshot, snapshot.room.thaw())
+        plan = _NetworkDraft(snapshot, snapshot.free_gpus.thaw())
         overruled: dict[int, Verdict] = {}
         for i in np.flatnonzero((gpus > 0) & (columns.state == JobState.STOPPING)).tolist():
             overruled[i] = Refusal(Reason(ReasonCode.STOPPING))

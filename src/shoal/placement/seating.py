@@ -87,7 +87,7 @@ class _SeatingDraft:
         self.snapshot = snapshot
         self.verdicts = verdicts
         self.find = find
-        self.free = snapshot.room.thaw()
+        self.free = snapshot.free_gpus.thaw()
         self.leaving = list(leaving)
         self.seated: dict[int, Placement] = {}
         self.overruled: dict[int, Verdict] = {}

@@ -102,7 +102,7 @@ def _report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
     job = snapshot.jobs.at(i)
     own = snapshot.perf.goodput(job)
     model = job.spec.model
-    past = snapshot.remembered.get(model) if memory and model is not None else None
+    past = snapshot.model_reports.get(model) if memory and model is not None else None
     if own is None or past is None:
         return own or past
     fits: dict[str, StepFit] = dict(past.fits)

@@ -38,7 +38,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
 from shoal.core.units import JobId, Seconds, TenantId
-from shoal.store.codec import COMMAND_TAGS, DECIDED, EVENT_TAGS, HEADER, HEARD
+from shoal.store.codec import COMMAND_TAGS, DECISION, EVENT_TAGS, EVENTS, HEADER
 
 _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
 _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work", "tenant", "app"))
@@ -167,9 +167,9 @@ def read_history(records: Iterable[list[Any]]) -> History:
     topology = _topology(header[2])
     fold = _Fold(topology.node_kind)
     for record in source:
-        if record[0] == HEARD:
+        if record[0] == EVENTS:
             fold.hear(record[1], record[2])
-        elif record[0] == DECIDED:
+        elif record[0] == DECISION:
             fold.assume(record[3])
         else:  # taken up again, perhaps on a larger cluster: nodes are only ever added
             header, topology = record, _topology(record[2])

@@ -16,11 +16,11 @@ import numpy as np
 from shoal import __version__
 from shoal.core.decision import Decision
 from shoal.core.errors import InputError, JournalError, nearest
-from shoal.core.interfaces import Placer, Policy
+from shoal.core.interfaces import PerfModel, Placer, Policy
 from shoal.core.job import JobSpec
-from shoal.core.snapshot import PerfModel, Snapshot
+from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Node, Topology, topology_of
-from shoal.engine.loop import Judgement, Loop, judge, steadily
+from shoal.engine.loop import Judgement, Loop, judge, judge_or_keep
 from shoal.engine.moves import StopStartPlanner
 from shoal.engine.replay import ReplayDifference, Replayed, Scheduler, replay
 from shoal.engine.state import State
@@ -172,7 +172,7 @@ class Scenario:
     def make_crew(self) -> Scheduler:
         """Those who decide in this scenario, on an empty state."""
         placer = PLACERS[self.placement]()
-        how = steadily if self.steadfast else judge
+        how = judge_or_keep if self.steadfast else judge
         return Scheduler(self.make_state(self.speeds()), self.make_policy(), placer, StopStartPlanner(), how)
 
     def declared(self, job: Job, speed: float) -> JobSpec:
@@ -263,7 +263,7 @@ def unfinished(loop: Loop, most: int = 10) -> list[dict[str, str]]:
     if not loop.state.live:
         return []
     snapshot = loop.state.freeze()
-    verdicts = judge(snapshot, loop.policy, loop.placer, loop.mechanism).verdicts
+    verdicts = judge(snapshot, loop.policy, loop.placer, loop.move_planner).verdicts
     return [{"id": name, "reason": verdicts.reason(i).sentence()} for i, name in enumerate(snapshot.ids[:most])]
 
 

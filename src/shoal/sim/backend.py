@@ -148,7 +148,7 @@ class SimBackend:
             return EventBatch(self.now, tuple(self._outbox), over=True)
         events = self._outbox  # what happens below may add to it as a side effect: one moment is one batch
         heap, specs = self._heap, self.specs
-        loud = any(event.loud for event in events)
+        loud = any(event.urgent for event in events)
         while not loud:
             arrival = specs[self._arrived].submitted if self._arrived < len(specs) else inf
             at = min(heap[0][0], arrival) if heap else arrival

@@ -200,7 +200,7 @@ class Cloud:
             events += self._booted(heard.now)
             if any(concerned) or heard.now >= self._review_at:
                 events += self._reviewed(heard.now)
-            if heard.now >= until or any(event.loud for event in events):
+            if heard.now >= until or any(event.urgent for event in events):
                 return EventBatch(heard.now, tuple(events))
 
     def _noted(self, event: Event) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.commands import Command, Decided, Resize, Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
     AppBid,
@@ -34,11 +34,10 @@ from shoal.core.events import (
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import BatchLimits, BatchSetting, JobSpec, Launch
 from shoal.core.topology import Placement
-from shoal.core.units import Seconds
 
 VERSION = 4
 
-HEADER, HEARD, DECIDED = 0, 1, 2
+HEADER, EVENTS, DECISION = 0, 1, 2
 """What leads a raw record."""
 
 _EVENTS: tuple[type, ...] = (
@@ -74,18 +73,9 @@ class Header:
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The end of a cycle: a digest of the verdicts, when to ask again, and the commands given."""
-
-    digest: int
-    review_at: Seconds
-    commands: tuple[Command, ...]
-
-
 Record: TypeAlias = Header | EventBatch | Decided
 
-_LENGTHS = {HEADER: 3, HEARD: 3, DECIDED: 4}
+_LENGTHS = {HEADER: 3, EVENTS: 3, DECISION: 4}
 _BY_EVENT_TAG = dict(enumerate(_EVENTS))
 _BY_BEGIN_TAG: Mapping[int, type[Start] | type[Resize]] = {0: Start, 2: Resize}
 _BROKEN = (msgspec.DecodeError, TypeError, ValueError, IndexError, KeyError, RecursionError)
@@ -111,8 +101,8 @@ def _pack_event(event: Event) -> tuple[Any, ...]:
         return (0, event.at, _pack_spec(event.spec), event.launch and _launch_fields(event.launch))
     tag, values = _event_fields[type(event)]
     if type(event) is JobProfiled:
-        *plain, _, loud = values(event)
-        return (tag, *plain, _pack_report(event.report), loud)
+        *plain, _, urgent = values(event)
+        return (tag, *plain, _pack_report(event.report), urgent)
     return (tag, *values(event))
 
 
@@ -143,15 +133,15 @@ def pack_header(settings: dict[str, Any]) -> bytes:
     return _encoder.encode((HEADER, VERSION, settings))
 
 
-def pack_heard(heard: EventBatch) -> bytes:
+def pack_events(heard: EventBatch) -> bytes:
     """A batch of events as a record."""
-    return _encoder.encode((HEARD, heard.now, [_pack_event(e) for e in heard.events]))
+    return _encoder.encode((EVENTS, heard.now, [_pack_event(e) for e in heard.events]))
 
 
-def pack_decided(decided: Decided) -> bytes:
+def pack_decision(decided: Decided) -> bytes:
     """A decision as a record."""
     commands = [_pack_command(c) for c in decided.commands]
-    return _encoder.encode((DECIDED, decided.digest, decided.review_at, commands))
+    return _encoder.encode((DECISION, decided.digest, decided.review_at, commands))
 
 
 def checksum(body: bytes) -> int:
@@ -162,7 +152,7 @@ def checksum(body: bytes) -> int:
 def unpack_raw(body: bytes) -> list[Any]:
     """A record as the bare array it is stored as: ten times cheaper than objects, for reading long journals.
 
-    ``[HEADER, version, settings]``, ``[HEARD, now, events]`` or ``[DECIDED, digest, review_at, commands]``; only the
+    ``[HEADER, version, settings]``, ``[EVENTS, now, events]`` or ``[DECISION, digest, review_at, commands]``; only the
     outermost array is checked.
     """
     try:
@@ -184,9 +174,9 @@ def unpack(body: bytes) -> Record:
     """A record from its bytes; anything that is not one is a ``JournalError``."""
     raw = unpack_raw(body)
     try:
-        if raw[0] == HEARD:
+        if raw[0] == EVENTS:
             return EventBatch(raw[1], tuple(_unpack_event(e) for e in raw[2]))
-        if raw[0] == DECIDED:
+        if raw[0] == DECISION:
             return Decided(raw[1], raw[2], tuple(_unpack_command(c) for c in raw[3]))
         return Header({**raw[2]})
     except _BROKEN as error:
@@ -198,8 +188,8 @@ def _unpack_event(raw: list[Any]) -> Event:
     if cls is JobSubmitted:
         return JobSubmitted(raw[1], _unpack_spec(raw[2]), raw[3] and _unpack_launch(raw[3]))
     if cls is JobProfiled:
-        at, job, incarnation, rate, done, report, loud = raw[1:]
-        return JobProfiled(at, job, incarnation, rate, done, _unpack_report(report), loud)
+        at, job, incarnation, rate, done, report, urgent = raw[1:]
+        return JobProfiled(at, job, incarnation, rate, done, _unpack_report(report), urgent)
     if cls is AppBid:
         at, app, jobs, rows = raw[1:]
         return AppBid(at, app, tuple(jobs), tuple((gpus, seconds) for gpus, seconds in rows))

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from shoal.core.commands import Decided
 from shoal.core.errors import InputError, JournalError
 from shoal.core.events import EventBatch
 from shoal.core.units import JobNumber, Seconds
@@ -20,18 +21,6 @@ _T = TypeVar("_T")
 
 _GROUP = 1000
 """Records per commit: a durable commit costs milliseconds, a record in a group microseconds."""
-
-
-class Journal(Protocol):
-    """Where the loop records."""
-
-    def heard(self, heard: EventBatch) -> None:
-        """Record what one wait brought."""
-        ...
-
-    def decided(self, decided: codec.Decided) -> None:
-        """Record what was decided on it."""
-        ...
 
 
 @dataclass(slots=True)
@@ -45,13 +34,13 @@ class MemoryJournal:
         """A new journal of a run with these settings."""
         return cls([codec.pack_header(settings)])
 
-    def heard(self, heard: EventBatch) -> None:
-        """Record what one wait brought."""
-        self.records.append(codec.pack_heard(heard))
+    def record_events(self, batch: EventBatch) -> None:
+        """Append a batch of events."""
+        self.records.append(codec.pack_events(batch))
 
-    def decided(self, decided: codec.Decided) -> None:
-        """Record what was decided on it."""
-        self.records.append(codec.pack_decided(decided))
+    def record_decision(self, decided: Decided) -> None:
+        """Append a decision."""
+        self.records.append(codec.pack_decision(decided))
 
     def read(self) -> Iterator[codec.Record]:
         """Every record, in order."""
@@ -95,13 +84,13 @@ class SqliteJournal:
         self.commit()
         return self
 
-    def heard(self, heard: EventBatch) -> None:
-        """Record what one wait brought."""
-        self._append(codec.pack_heard(heard))
+    def record_events(self, batch: EventBatch) -> None:
+        """Append a batch of events."""
+        self._append(codec.pack_events(batch))
 
-    def decided(self, decided: codec.Decided) -> None:
-        """Record what was decided on it."""
-        self._append(codec.pack_decided(decided))
+    def record_decision(self, decided: Decided) -> None:
+        """Append a decision."""
+        self._append(codec.pack_decision(decided))
 
     def _append(self, body: bytes) -> None:
         self._pending.append((body, codec.checksum(body)))
@@ -121,7 +110,7 @@ class SqliteJournal:
             self._told.clear()
         return anything
 
-    def told(self, at: Seconds, job: JobNumber, sentence: str) -> None:
+    def record_verdict(self, at: Seconds, job: JobNumber, sentence: str) -> None:
         """Keep a job's verdict beside the records, for its story; made durable with them."""
         self._told.append((at, job, sentence))
 

@@ -11,11 +11,11 @@ from itertools import count
 from math import inf
 from typing import Any, Literal, TypeAlias
 
-from shoal.core.commands import Command, Start, Stop
+from shoal.core.commands import Command, Decided, Start, Stop
 from shoal.core.events import Event, EventBatch, JobCompleted, JobStarted, JobStopped, JobSubmitted, NodeLost
-from shoal.core.interfaces import Placer, Policy
+from shoal.core.interfaces import PerfModel, Placer, Policy
 from shoal.core.job import JobSpec
-from shoal.core.snapshot import PerfModel, Snapshot
+from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology, parse_cluster
 from shoal.core.units import JobId, Seconds
 from shoal.engine.loop import Judgement, Loop
@@ -31,7 +31,6 @@ from shoal.placement.rack import RackPlacer
 from shoal.sim.backend import SimBackend
 from shoal.sim.faults import NO_FAULTS, Faults
 from shoal.sim.truth import RestartCost, Truth
-from shoal.store.codec import Decided
 from shoal.store.journal import MemoryJournal
 from shoal.workload.schema import Job
 
@@ -214,7 +213,7 @@ def snapshot(
     moment = max((j.submitted for j in rows), default=0.0) if now is None else now
     state = State(world, _perf(world, knowledge), seed)
     scene = _Scene(rows, state, Truth.of(rows, world, catalog()), moment)
-    state.hear(moment, [JobSubmitted(row.submitted, _declared(row, knowledge, 1.0)) for row in rows])
+    state.apply_events(moment, [JobSubmitted(row.submitted, _declared(row, knowledge, 1.0)) for row in rows])
     holding, past, guests = held or {}, ran or {}, sharing or {}
     for number, row in enumerate(rows):
         if row.id in past and row.id not in holding and row.id not in guests:
@@ -223,7 +222,7 @@ def snapshot(
         scene.runs(state.register.numbers[name], seats, past.get(name))
     for name, host in guests.items():
         scene.shares(state.register.numbers[name], state.register.numbers[host], past.get(name))
-    state.hear(moment, [NodeLost(moment, node) for node in down])
+    state.apply_events(moment, [NodeLost(moment, node) for node in down])
     return replace(state.freeze(), carry=carry)
 
 
@@ -239,9 +238,9 @@ class _Scene:
     def ran_once(self, number: int, seconds: Seconds) -> None:
         begin, end = self.now - seconds, self.now
         rate = self._start(number, self._seats(number, self.jobs[number].gpus), begin, None)
-        self.state.hear(end, ())
-        self.state.assume([Stop(number, 1)])
-        self.state.hear(end, [JobStopped(end, number, 1, rate * seconds)])
+        self.state.apply_events(end, ())
+        self.state.apply_commands([Stop(number, 1)])
+        self.state.apply_events(end, [JobStopped(end, number, 1, rate * seconds)])
 
     def runs(self, number: int, seats: int | Placement, seconds: Seconds | None) -> None:
         placement = seats if isinstance(seats, Placement) else self._seats(number, seats)
@@ -258,16 +257,16 @@ class _Scene:
 
     def _start(self, number: int, seats: Placement, at: Seconds, partner: int | None) -> float:
         rate = self.truth.rate(number, seats, self.jobs[number].batch_size, partner)
-        self.state.hear(at, ())
-        self.state.assume([Start(number, 1, seats, partner=partner)])
-        self.state.hear(self.now, [JobStarted(at, number, 1, rate, 0.0)])
+        self.state.apply_events(at, ())
+        self.state.apply_commands([Start(number, 1, seats, partner=partner)])
+        self.state.apply_events(self.now, [JobStarted(at, number, 1, rate, 0.0)])
         return rate
 
     def _seats(self, number: int, gpus: int) -> Placement:
         world = self.state.topology
         speeds = self.state.perf.speeds(self.state.register.specs[number])
         for kind in sorted(range(len(world.kinds)), key=lambda k: -speeds[k]):
-            found = packed.find(world, self.state.room, kind, gpus, None)
+            found = packed.find(world, self.state.free_gpus, kind, gpus, None)
             if found is not None:
                 return found
         raise ValueError(f"no {gpus} GPUs of one kind are free for {self.jobs[number].id!r}; say who sits where")

@@ -155,7 +155,7 @@ def check_seats(moment: Snapshot) -> None:
             continue
         for node, gpus in placement.seats:
             taken[node] += gpus
-    for there, sits, free in zip(moment.cluster.nodes, taken, moment.room.node_free, strict=True):
+    for there, sits, free in zip(moment.cluster.nodes, taken, moment.free_gpus.node_free, strict=True):
         up = moment.cluster.node_index[there.name] not in moment.cluster.down
         promise = f"at t = {moment.now:g} {sits} GPUs of {there.name} are taken and {free} free of {there.gpus * up}"
         _require(sits + free == there.gpus * up, promise)
@@ -188,7 +188,7 @@ def _fingerprint(moment: Snapshot) -> tuple[object, ...]:
     for name, array in reachable.items():
         _require(not array.flags.writeable, f"the snapshot's column {name} can be written")
     columns = tuple((name, array.tobytes()) for name, array in reachable.items())
-    return (columns, moment.room, moment.cluster, moment.now, moment.seed, moment.cycle, _copied(moment.carry))
+    return (columns, moment.free_gpus, moment.cluster, moment.now, moment.seed, moment.cycle, _copied(moment.carry))
 
 
 def _copied(carry: object) -> object:

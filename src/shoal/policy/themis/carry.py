@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
+from shoal.core.interfaces import PerfModel
 from shoal.core.job import JobSpec
-from shoal.core.snapshot import PerfModel
 from shoal.core.units import Seconds
 from shoal.perf.app_valuation import Use, Work
 from shoal.policy.themis.locality import GUESSED, Slowdown

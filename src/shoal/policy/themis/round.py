@@ -156,7 +156,7 @@ class Round:
     def _lessees_and_offer(self, kind: int) -> tuple[dict[int, Stand], GpuOffer]:
         """How every app stands that has a lease on GPUs of a kind, and what is left of it to auction."""
         snapshot = self.apps.snapshot
-        cluster, columns, free = snapshot.cluster, snapshot.columns, dict(enumerate(snapshot.room.node_free))
+        cluster, columns, free = snapshot.cluster, snapshot.columns, dict(enumerate(snapshot.free_gpus.node_free))
         free = {n: free[n] for n, k in enumerate(cluster.node_kind) if k == kind and n not in cluster.down}
         stands = self._lessees(kind)
         held = np.zeros(len(columns), dtype=np.int64)

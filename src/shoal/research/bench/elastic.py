@@ -24,7 +24,7 @@ def _moment(jobs: int, gpus: int) -> Snapshot:
     scenario = Scenario(parse_cluster(f"gtx1080:{gpus // 4}x4"), "afs-p")
     state = scenario.make_state(catalog())
     specs = [replace(job.spec(), submitted=0.0) for job in generate("afs", jobs=jobs, seed=3).jobs]
-    state.hear(0.0, [JobSubmitted(0.0, spec) for spec in specs])
+    state.apply_events(0.0, [JobSubmitted(0.0, spec) for spec in specs])
     return state.freeze()
 
 

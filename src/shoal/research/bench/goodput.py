@@ -101,11 +101,11 @@ def _moment(jobs: int, cluster: str) -> Snapshot:
         JobSpec(f"j{i}", 0.0, 1, work[i], 1, 64, model=f"m{i % 5}", batch_size=limit.initial, limits=limit)
         for i, limit in enumerate(limits)
     ]
-    state.hear(0.0, [JobSubmitted(0.0, spec) for spec in specs])
+    state.apply_events(0.0, [JobSubmitted(0.0, spec) for spec in specs])
     first = state.freeze()
     given = Verdicts.of(first, Pollux().decide(first).verdicts).placements
-    state.assume([Start(i, 1, seats) for i, seats in given.items()])
-    state.hear(3600.0, [])
+    state.apply_commands([Start(i, 1, seats) for i, seats in given.items()])
+    state.apply_events(3600.0, [])
     reports = {
         i: GoodputReport(
             tuple((kind, fit) for kind in world.kinds), noise, limit.initial, int(seen), BatchSetting(limit.initial)

@@ -115,12 +115,12 @@ def _live_cycles(policy: str) -> tuple[float, float]:
     seconds, review_at = [], float("inf")
     for _ in range(150):
         heard = backend.wait(review_at)
-        state.hear(heard.now, heard.events)
+        state.apply_events(heard.now, heard.events)
         begin = process_time()
         judgement = judge(state.freeze(), chosen, placer, mechanism)
         seconds.append(process_time() - begin)
-        state.assume(judgement.commands)
-        state.settle(judgement.decision.carry)
+        state.apply_commands(judgement.commands)
+        state.end_cycle(judgement.decision.carry)
         backend.send(judgement.commands)
         review_at = judgement.decision.review_at
     return seconds[0], float(np.median(seconds[1:]))

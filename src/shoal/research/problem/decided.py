@@ -71,7 +71,7 @@ def moment(problem: WrittenProblem) -> Snapshot:
     state = State(cluster, ProfiledModel(cluster, Catalog(profiles, sources)), 0)
     specs = sorted((_spec(job) for job in problem.jobs), key=lambda spec: spec.submitted)
     now = max([problem.now, *(spec.submitted for spec in specs)])
-    state.hear(now, [JobSubmitted(spec.submitted, spec) for spec in specs])
+    state.apply_events(now, [JobSubmitted(spec.submitted, spec) for spec in specs])
     return state.freeze()
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from shoal.core.commands import Resize, Start
+from shoal.core.commands import Decided, Resize, Start
 from shoal.core.errors import InputError
 from shoal.core.events import BatchChanged, EventBatch, JobProfiled
 from shoal.core.topology import Locality, parse_cluster
@@ -49,7 +49,6 @@ from shoal.scenario.scenario import PLACERS, Scenario
 from shoal.sim.backend import SimBackend
 from shoal.sim.faults import Faults, NodeFault
 from shoal.sim.truth import RestartCost, Truth
-from shoal.store.codec import Decided
 from shoal.store.journal import JournalFile, MemoryJournal
 
 REPEATS = 3

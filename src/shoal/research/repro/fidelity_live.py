@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from shoal.core.commands import Resize, Start, Stop
+from shoal.core.commands import Decided, Resize, Start, Stop
 from shoal.core.errors import ShoalError
 from shoal.core.events import EventBatch, JobCompleted, JobProfiled, JobStopped, JobSubmitted, NodeReturned
 from shoal.core.units import Seconds
 from shoal.live.home import JOURNAL, Settings
 from shoal.scenario.scenario import Scenario
 from shoal.serve.service import Address, LocalNodes, run_service
-from shoal.store.codec import Decided, Header
+from shoal.store.codec import Header
 from shoal.store.journal import JournalFile
 from shoal.wire.client import Client
 from shoal.wire.messages import JobRow, Submission, Submitted

@@ -68,8 +68,8 @@ class Forgetful:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """What the policy decides without it."""
-        remembered = {model: known for model, known in snapshot.remembered.items() if model != self.model}
-        return self.policy.decide(replace(snapshot, remembered=remembered))
+        remembered = {model: known for model, known in snapshot.model_reports.items() if model != self.model}
+        return self.policy.decide(replace(snapshot, model_reports=remembered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Misled:
         columns = snapshot.columns
         coins = np.random.default_rng(self.seed).random(int(columns.rows.max(initial=-1)) + 1)
         off = np.where(coins[columns.rows] < 0.5, self.factor, 1.0 / self.factor)
-        return self.policy.decide(replace(snapshot, columns=columns.declaring(columns.done + off * columns.remaining)))
+        return self.policy.decide(replace(snapshot, columns=columns.with_work(columns.done + off * columns.remaining)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,9 +364,9 @@ def _moment(model: ProfiledModel, job: Job, progress: float) -> tuple[Snapshot, 
             now = at + (upto - since) / rate
         at += (until - since) / rate
     state = State(model.topology, model)
-    state.hear(0.0, [JobSubmitted(0.0, spec)])
-    state.assume([Start(0, 1, Placement(((0, spec.gpus),)))])
-    state.hear(now, events)
+    state.apply_events(0.0, [JobSubmitted(0.0, spec)])
+    state.apply_commands([Start(0, 1, Placement(((0, spec.gpus),)))])
+    state.apply_events(now, events)
     return state.freeze(), at
 
 
