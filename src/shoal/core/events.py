@@ -201,6 +201,9 @@ Event: TypeAlias = (
     | AppBid
 )
 
+RunEvent: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed
+"""Events about one incarnation of a job."""
+
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:

@@ -8,22 +8,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
+from shoal.core import events
 from shoal.core.commands import Command, Decided, Resize, Stop
-from shoal.core.events import (
-    BatchChanged,
-    Event,
-    EventBatch,
-    JobCancelled,
-    JobCompleted,
-    JobCrashed,
-    JobMeasured,
-    JobProfiled,
-    JobReleased,
-    JobReshaped,
-    JobStarted,
-    JobStopped,
-    JobSubmitted,
-)
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
@@ -32,8 +18,7 @@ from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.store.codec import Record
 
 _NO_LAUNCH = Launch("job", ())
-_Request: TypeAlias = JobCancelled | JobReleased | JobReshaped
-_RunEvent: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed
+_Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped
 
 
 @dataclass(slots=True)
@@ -99,21 +84,21 @@ class Accounts:
 
     def fold(self, record: Record) -> None:
         """Fold one record of a journal."""
-        if isinstance(record, EventBatch):
+        if isinstance(record, events.EventBatch):
             self.now = record.now
             self.apply_events(record.events)
         elif isinstance(record, Decided):
             self.apply_commands(self.now, record.commands)
 
-    def apply_events(self, events: Iterable[Event]) -> None:
+    def apply_events(self, new: Iterable[events.Event]) -> None:
         """Fold events; those of an incarnation that is not the present one change nothing."""
-        for event in events:
-            if isinstance(event, JobSubmitted):
+        for event in new:
+            if isinstance(event, events.JobSubmitted):
                 self._submitted(event)
             elif isinstance(event, _Request):
                 if self.accounts[event.job].live:
                     self._requested(self.accounts[event.job], event)
-            elif isinstance(event, _RunEvent):
+            elif isinstance(event, events.RunEvent):
                 account = self.accounts[event.job]
                 if account.live and event.incarnation == account.incarnation:
                     self._ran(account, event)
@@ -142,7 +127,7 @@ class Accounts:
     def _seats(self, placement: Placement) -> str:
         return ", ".join(f"{self.nodes[node].name} ({count} GPU{'s' * (count > 1)})" for node, count in placement.seats)
 
-    def _submitted(self, event: JobSubmitted) -> None:
+    def _submitted(self, event: events.JobSubmitted) -> None:
         number, spec, launch = len(self.accounts), event.spec, event.launch or _NO_LAUNCH
         account = Account(number, spec, launch, event.at, story=[(event.at, f"submitted by {spec.tenant}")])
         self.accounts.append(account)
@@ -152,10 +137,10 @@ class Accounts:
             self.keys[spec.tenant, launch.key] = spec.id
 
     def _requested(self, account: Account, event: _Request) -> None:
-        if isinstance(event, JobCancelled):
+        if isinstance(event, events.JobCancelled):
             account.cause = "cancelled"
             self._end(account, JobState.CANCELLED, event.at, "cancelled")
-        elif isinstance(event, JobReleased):
+        elif isinstance(event, events.JobReleased):
             account.state, account.held_until = JobState.PENDING, inf
             account.story.append((event.at, "may be tried again"))
         else:
@@ -163,23 +148,23 @@ class Accounts:
             account.spec = replace(account.spec, gpus=gpus, min_gpus=least, max_gpus=most)
             account.story.append((event.at, f"asked to run on {gpus} GPUs (at least {least}, at most {most})"))
 
-    def _ran(self, account: Account, event: _RunEvent) -> None:
-        if isinstance(event, JobCrashed):
+    def _ran(self, account: Account, event: events.RunEvent) -> None:
+        if isinstance(event, events.JobCrashed):
             self._crashed(account, event)
-        elif isinstance(event, JobCompleted):
+        elif isinstance(event, events.JobCompleted):
             self.completed += 1
             account.done, account.done_at = event.done, event.at
             self._end(account, JobState.COMPLETED, event.at, "completed")
-        elif isinstance(event, JobStopped):
+        elif isinstance(event, events.JobStopped):
             account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0
             account.story.append((event.at, f"stopped; {event.done:,.6g} done and saved"))
         else:
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
-            if isinstance(event, JobStarted):
+            if isinstance(event, events.JobStarted):
                 account.state = JobState.RUNNING
                 account.story.append((event.at, "all ranks are up"))
 
-    def _crashed(self, account: Account, event: JobCrashed) -> None:
+    def _crashed(self, account: Account, event: events.JobCrashed) -> None:
         if account.rate > 0 and account.placement is not None:
             lost = max(0.0, account.progress(event.at) - event.done) / account.rate
             self.lost_gpu_seconds += account.placement.gpus * min(lost, event.at - account.placed_at)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from shoal.core.events import BatchChanged, Event, JobMeasured, JobProfiled, JobStarted
+from shoal.core import events
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import ADAPTIVE, JobSpec, Launch
 from shoal.core.retry import NO_CRASHES, Crashes
@@ -47,30 +47,30 @@ class LiveJob:
         rate, there = self.measured
         return expected * rate / speed(self.spec, there)
 
-    def start(self, gang: Gang, now: Seconds) -> JobStarted:
+    def start(self, gang: Gang, now: Seconds) -> events.JobStarted:
         """Note that all ranks of a gang are up; return the event."""
         gang.started, gang.running_since = True, now
         if gang.workers is not None:
             gang.workers.admit(gang.incarnation)
             self.places[gang.incarnation] = gang.workers.places
         gang.tracker.reported(now, gang.tracker.rate, gang.progress)
-        return JobStarted(now, gang.job, gang.incarnation, gang.tracker.rate, gang.progress)
+        return events.JobStarted(now, gang.job, gang.incarnation, gang.tracker.rate, gang.progress)
 
-    def news(self, gang: Gang, now: Seconds) -> list[Event]:
+    def news(self, gang: Gang, now: Seconds) -> list[events.Event]:
         """Return events for what a running gang reports of its progress and training, where the ring needs them."""
         if not gang.started or gang.stopping:
             return []
         found = (self._measured(gang, now), self._trained(gang, now))
         return [event for event in found if event is not None]
 
-    def _measured(self, gang: Gang, now: Seconds) -> Event | None:
+    def _measured(self, gang: Gang, now: Seconds) -> events.Event | None:
         rate = None if gang.done is None else gang.tracker.observe(now, gang.done)
         if rate is None:
             return None
         self._report_rate(gang, now, rate)
-        return JobMeasured(now, gang.job, gang.incarnation, rate, gang.progress)
+        return events.JobMeasured(now, gang.job, gang.incarnation, rate, gang.progress)
 
-    def _trained(self, gang: Gang, now: Seconds) -> Event | None:
+    def _trained(self, gang: Gang, now: Seconds) -> events.Event | None:
         session = gang.session
         if session is None or not session.rate:
             return None
@@ -80,21 +80,21 @@ class LiveJob:
             return None
         return self._batch_changed(gang, now, session.rate, session.batch_size)
 
-    def _profiled(self, gang: Gang, now: Seconds, rate: float, report: GoodputReport) -> Event | None:
+    def _profiled(self, gang: Gang, now: Seconds, rate: float, report: GoodputReport) -> events.Event | None:
         grown = self.profile is None or report.seen_gpus > self.profile.seen_gpus
         due = grown or now - self.profiled_at >= MIN_INTERVAL
         if not due or not report_filter.is_news(self.profile, report):
             return None
         self.profile, self.profiled_at = report, now
         self._report_rate(gang, now, rate)
-        return JobProfiled(now, gang.job, gang.incarnation, rate, gang.progress, report, urgent=grown)
+        return events.JobProfiled(now, gang.job, gang.incarnation, rate, gang.progress, report, urgent=grown)
 
-    def _batch_changed(self, gang: Gang, now: Seconds, rate: float, batch_size: int) -> Event | None:
+    def _batch_changed(self, gang: Gang, now: Seconds, rate: float, batch_size: int) -> events.Event | None:
         before, self.batch_size = self.batch_size, batch_size
         if before is None:
             return None
         self._report_rate(gang, now, rate)
-        return BatchChanged(now, gang.job, gang.incarnation, rate, gang.progress, batch_size)
+        return events.BatchChanged(now, gang.job, gang.incarnation, rate, gang.progress, batch_size)
 
     def _report_rate(self, gang: Gang, now: Seconds, rate: float) -> None:
         gang.tracker.reported(now, rate, gang.progress)

@@ -344,12 +344,10 @@ class RunRegistry:
             if not agent.up and index not in down:
                 self.events.append(NodeLost(now, index))
         self.releases = dict(recovered.releases)
-        for past in recovered.jobs:
-            progress = past.saved, past.crashes, past.incarnation, past.batch_size, past.measured
-            self._jobs.append(LiveJob(past.spec, past.launch, *progress, over=past.over))
-            if past.command is not None:
-                gang = self._add_gang(past.command, now)
-                gang.resumed, gang.started, gang.stopping = True, past.started, past.stopping
+        self._jobs = list(recovered.jobs)
+        for _, run in sorted(recovered.runs.items()):
+            gang = self._add_gang(run.command, now)
+            gang.resumed, gang.started, gang.stopping = True, run.started, run.stopping
 
 
 def _workers(command: Start | Resize, after: Gang | None) -> tuple[ElasticWorkers, Seats]:
