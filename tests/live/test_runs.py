@@ -1,5 +1,7 @@
 """The registry of runs by itself: commands and reports in, events and orders out; no clock, no lock, no process."""
 
+from typing import Any
+
 import pytest
 
 from shoal.core.commands import Resize, Start, Stop
@@ -121,9 +123,7 @@ PROGRESS = {
 
 
 @pytest.mark.parametrize(("reported", "statuses", "saved"), PROGRESS.values(), ids=PROGRESS.keys())
-def test_the_progress_of_a_run_that_stopped(
-    reported: dict[str, float], statuses: tuple[int, int], saved: float
-) -> None:
+def test_the_progress_of_a_run_that_stopped(reported: dict[str, Any], statuses: tuple[int, int], saved: float) -> None:
     it = running()
     it.carry_out(Stop(0, 1), 5.0)
     it.report(0, [run("ended", *statuses, **reported)], 10.0)

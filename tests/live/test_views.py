@@ -34,7 +34,7 @@ class Scene:
         self.accounts = Accounts(topology.nodes)
         launch = Launch("name", ("train", "-x"), workdir="/w", grace=4.0)
         self.events(0.0, *(JobSubmitted(0.0, each, launch) for each in specs))
-        hosts = {seats: number for number, seats in reversed(placed.items())}
+        hosts = {seats: number for number, seats in reversed(list(placed.items()))}
         starts = [
             Start(n, 1, seats, partner=None if hosts[seats] == n else hosts[seats]) for n, seats in placed.items()
         ]
