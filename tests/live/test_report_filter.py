@@ -27,7 +27,33 @@ IMPOSSIBLE = {
     "an overlap out of range": replace(SAID, fits=(("gpu", replace(FIT, gamma=11.0)),)),
     "no GPU ever": replace(SAID, seen_gpus=0),
     "no batch": replace(SAID, batch=BatchSetting(0)),
+    "a noise of no batch": replace(SAID, noise_batch=0),
+    "a noise without end": replace(SAID, noise=float("inf")),
+    "an accumulation below nothing": replace(SAID, batch=BatchSetting(128, -1)),
+    "too many kinds": replace(SAID, fits=tuple((f"kind-{n}", FIT) for n in range(65))),
+    "a kind without a name": replace(SAID, fits=(("", FIT),)),
+    "a kind with an endless name": replace(SAID, fits=(("k" * 65, FIT),)),
+    "one of two fits impossible": replace(SAID, fits=(("gpu", FIT), ("big", replace(FIT, gamma=0.5)))),
+    "a time below nothing": replace(SAID, fits=(("gpu", replace(FIT, rack=(-0.1, 0.0))),)),
+    "an error that is no number": replace(SAID, fits=(("gpu", replace(FIT, error=float("nan"))),)),
+    "no sample on a GPU": replace(SAID, fits=(("gpu", replace(FIT, most_local=0)),)),
+    "fewer GPUs than none": replace(SAID, fits=(("gpu", replace(FIT, gpus=-1)),)),
+    "fewer nodes than none": replace(SAID, fits=(("gpu", replace(FIT, nodes=-1)),)),
 }
+
+JUST_POSSIBLE = {
+    "as many kinds as may be": replace(SAID, fits=tuple((f"kind-{n}", FIT) for n in range(64))),
+    "a name as long as may be": replace(SAID, fits=(("k" * 64, FIT),)),
+    "the smallest figures": replace(SAID, noise=0.0, noise_batch=1, seen_gpus=1, batch=BatchSetting(1, 0)),
+    "the smallest fit": replace(SAID, fits=(("gpu", replace(FIT, gamma=1.0, most_local=1, gpus=0, nodes=0)),)),
+    "the largest overlap": replace(SAID, fits=(("gpu", replace(FIT, gamma=10.0)),)),
+    "steps whose time is all in the batch": replace(SAID, fits=(("gpu", replace(FIT, compute=(0.0, 0.001))),)),
+}
+
+
+@pytest.mark.parametrize("said", JUST_POSSIBLE.values(), ids=JUST_POSSIBLE.keys())
+def test_what_can_just_be_true_is_believed(said: GoodputReport) -> None:
+    assert credible(said)
 
 
 @pytest.mark.parametrize("said", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
@@ -42,6 +68,15 @@ def test_what_cannot_be_true_is_taken_as_not_said(said: GoodputReport) -> None:
         (SAID, False),
         (replace(SAID, noise=104.0), False),
         (replace(SAID, noise=110.0), True),
+        (replace(SAID, noise=95.5), False),
+        (replace(SAID, noise=94.5), True),
+        (replace(SAID, noise_batch=256), False),
+        (replace(SAID, fits=(("gpu", replace(FIT, gpus=3)),)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, nodes=2)),)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, compute=(0.01, 0.0011))),)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, node=(0.003, 0.0))),)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, network=(0.1, 0.0))),)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, rack=(0.1, 0.0))),)), True),
         (replace(SAID, seen_gpus=4), True),
         (replace(SAID, batch=BatchSetting(256, 1)), True),
         (replace(SAID, fits=(("gpu", replace(FIT, compute=(0.0101, 0.001))),)), False),
