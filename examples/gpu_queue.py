@@ -123,7 +123,7 @@ def _run(settings: Settings, jobs: list[Submission], round_s: float, patience: f
                 time.sleep(0.05)
             # Rounds are counted from when the control plane began: jobs that came long before the next would have the
             # GPU for what is left of this one and the whole of it.
-            clock = made.control_plane.machines.clock
+            clock = made.control_plane.backend.clock
             while clock.now() % round_s < round_s - _EARLY_SECONDS:
                 local.ensure_running()
                 time.sleep(0.02)

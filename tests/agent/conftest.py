@@ -17,7 +17,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from shoal.agent.keeper import environment, everyone
+from shoal.agent.keeper import all_processes, environment
 from shoal.wire.messages import (
     PROTOCOL,
     AgentOrders,
@@ -47,7 +47,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 def marked(mark: str) -> dict[int, dict[str, str]]:
     """The living processes that carry a mark, with their environment."""
-    found = {p.pid: environment(p.pid) for p in everyone() if p.state != "Z"}
+    found = {p.pid: environment(p.pid) for p in all_processes() if p.state != "Z"}
     return {pid: environ for pid, environ in found.items() if environ.get("MARK") == mark}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.agent.conftest import Site, order, until
 
-from shoal.agent.keeper import look
+from shoal.agent.keeper import find_process
 from shoal.agent.workspace import MOST_LOG_BYTES
 from shoal.wire.messages import LogRead, ProblemDetails, RunOrder
 
@@ -95,7 +95,7 @@ def until_said(agent: subprocess.Popen[str], event: str) -> None:
 
 
 def living(pid: int) -> bool:
-    process = look(pid)
+    process = find_process(pid)
     return process is not None and process.state != "Z"
 
 

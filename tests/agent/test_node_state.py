@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.conftest import order as order_of
 
-from shoal.agent.node_state import Forget, NodeState, Prepare, RunPhase, StartRanks, StopRanks, Tell, Todo
+from shoal.agent.node_state import Actions, Forget, NodeState, Prepare, RunPhase, SetMembers, StartRanks, StopRanks
 from shoal.wire.messages import PROTOCOL, AgentOrders, Roster, RunOrder
 
 
@@ -19,7 +19,7 @@ def orders(*runs: RunOrder, generation: int = 0) -> AgentOrders:
     return AgentOrders(protocol=PROTOCOL, generation=generation, lease=10.0, runs=list(runs))
 
 
-def words(todo: Todo) -> list[str]:
+def words(todo: Actions) -> list[str]:
     """What is to be done, in short."""
     said = []
     for action in todo:
@@ -28,7 +28,7 @@ def words(todo: Todo) -> list[str]:
                 said.append(f"prepare {run.job}.{run.incarnation}")
             case StartRanks(run, devices, port):
                 said.append(f"start {run.job}.{run.incarnation} on {list(devices)} port {port}")
-            case Tell((job, incarnation), roster, leavers):
+            case SetMembers((job, incarnation), roster, leavers):
                 said.append(f"tell {job}.{incarnation} {roster.generation}: {roster.members}, without {list(leavers)}")
             case StopRanks((job, incarnation), grace):
                 said.append(f"stop {job}.{incarnation} in {grace:g}")
@@ -212,7 +212,7 @@ def test_whatever_comes_no_device_is_held_twice_and_no_job_lives_twice(script: l
     desk = NodeState(_DEVICES)
     live: dict[tuple[int, int], str] = {}  # what processes there would be: started, or being stopped
 
-    def obey(todo: Todo) -> None:
+    def obey(todo: Actions) -> None:
         for action in todo:
             match action:
                 case StartRanks(run, devices, _):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.workspace import MOST_LOG_BYTES, Record, Workspace
+from shoal.agent.workspace import MOST_LOG_BYTES, KeeperRecord, Workspace
 from shoal.core.errors import InputError
 from shoal.wire.messages import LogRead, SessionReport
 
@@ -77,18 +77,18 @@ PROGRESS = {
 def test_progress_is_one_line_of_numbers_and_perhaps_a_report_or_nothing(
     folder: Workspace, text: str, expected: tuple[float, float | None, SessionReport | None] | None
 ) -> None:
-    folder.record((1, 2), Record(1, 1, "boot", "machine"))
+    folder.record((1, 2), KeeperRecord(1, 1, "boot", "machine"))
     assert folder.read_progress((1, 2)) is None
     folder.progress((1, 2)).write_text(text, encoding="latin-1")
     assert folder.read_progress((1, 2)) == expected
 
 
 def test_records_tell_of_keepers_and_of_folders_without_one(folder: Workspace) -> None:
-    folder.record((1, 2), Record(11, 22, "boot", "machine"))
-    folder.record((1, 3), Record(11, 22, "boot", "machine"))
+    folder.record((1, 2), KeeperRecord(11, 22, "boot", "machine"))
+    folder.record((1, 3), KeeperRecord(11, 22, "boot", "machine"))
     (folder.run((1, 3)) / "keeper.json").write_text("{")
     assert sorted((path.name, record) for path, record in folder.records()) == [
-        ("1.2", Record(11, 22, "boot", "machine")),
+        ("1.2", KeeperRecord(11, 22, "boot", "machine")),
         ("1.3", None),
     ]
     folder.forget(folder.run((1, 2)))

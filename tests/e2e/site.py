@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tests.e2e.cable import Cable
 
-from shoal.agent.keeper import environment, everyone, look
+from shoal.agent.keeper import all_processes, environment, find_process
 from shoal.agent.workspace import Workspace
 from shoal.wire.client import Client
 
@@ -155,13 +155,13 @@ class Site:
     def ranks(self) -> list[int]:
         """The processes of jobs of this cluster, by what their environment says."""
         jobs = str(self.home / "jobs") + "/"
-        living = [process.pid for process in everyone() if process.state != "Z"]
+        living = [process.pid for process in all_processes() if process.state != "Z"]
         return [pid for pid in living if environment(pid).get("SHOAL_DIR", "").startswith(jobs)]
 
     def keepers(self, node: int) -> list[int]:
         """The processes that keep the ranks of a node."""
         records = [record for _, record in Workspace(self.home, f"gpu-{node}").records() if record is not None]
-        found = [(record, look(record.pid)) for record in records]
+        found = [(record, find_process(record.pid)) for record in records]
         return [record.pid for record, process in found if process is not None and process.start == record.start]
 
     def runs(self) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.keeper import environment, everyone
+from shoal.agent.keeper import all_processes, environment
 from shoal.core.topology import parse_cluster
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL, Settings
@@ -63,7 +63,7 @@ def cluster(home: Path) -> Iterator[ControlPlane]:
 
 def workers(job: str) -> dict[int, int]:
     """The living workers of a job by number, and their processes."""
-    found = [(process.pid, environment(process.pid)) for process in everyone() if process.state != "Z"]
+    found = [(process.pid, environment(process.pid)) for process in all_processes() if process.state != "Z"]
     mine = [(pid, environ) for pid, environ in found if environ.get("SHOAL_JOB") == job]
     return {int(environ["SHOAL_WORKER"]): pid for pid, environ in mine if "SHOAL_WORKER" in environ}
 

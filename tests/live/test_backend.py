@@ -29,13 +29,14 @@ from shoal.engine.replay import Scheduler, fold, replay
 from shoal.engine.state import State
 from shoal.live.accounts import Accounts
 from shoal.live.backend import LiveBackend
-from shoal.live.recovery import recover_runs
+from shoal.live.recovery import RecoveredRuns
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.classic.fifo import Fifo
 from shoal.policy.classic.las import Las
 from shoal.policy.elastic.max_min import MaxMin
+from shoal.store.codec import Record
 from shoal.store.journal import MemoryJournal
 from shoal.wire.messages import (
     PROTOCOL,
@@ -138,10 +139,10 @@ class ModelAgent:
         self.runs.clear()
         self.alive = self.known = False
 
-    def talk(self, machines: LiveBackend, now: float, *, answer_lost: bool = False) -> None:
+    def talk(self, backend: LiveBackend, now: float, *, answer_lost: bool = False) -> None:
         boot = f"boot-{self.boots}"
         if not self.known:
-            machines.hello(Hello(PROTOCOL, self.node, boot, "gpu", self.gpus, "127.0.0.1"))
+            backend.hello(Hello(PROTOCOL, self.node, boot, "gpu", self.gpus, "127.0.0.1"))
             self.known = True
         report = AgentReport(
             protocol=PROTOCOL,
@@ -151,7 +152,7 @@ class ModelAgent:
             runs=[run.report() for run in self.runs.values() if run.phase != "waiting"],
         )
         try:
-            orders = machines.sync(report)
+            orders = backend.sync(report)
         except InputError:
             self.known = False
             return
@@ -222,34 +223,34 @@ class ModelAgent:
 class Door:
     """The backend as the loop sees it, but never sleeping: time passes when the test says so."""
 
-    machines: LiveBackend
+    backend: LiveBackend
     clock: ManualClock
     heard: EventBatch = field(default_factory=lambda: EventBatch(0.0, ()))
 
     def wait(self, until: float) -> EventBatch:
-        self.heard = self.machines.wait(min(until, self.clock.time))
+        self.heard = self.backend.wait(min(until, self.clock.time))
         return self.heard
 
     def send(self, commands: Sequence[Command]) -> None:
-        self.machines.send(commands)
+        self.backend.send(commands)
 
 
 @dataclass(slots=True)
 class Books:
-    """A journal that keeps the ledger beside it."""
+    """A journal that keeps the accounts beside it."""
 
     journal: MemoryJournal
-    ledger: Accounts
+    accounts: Accounts
     now: float = 0.0
 
     def record_events(self, heard: EventBatch) -> None:
         self.now = heard.now
         self.journal.record_events(heard)
-        self.ledger.hear(heard.events)
+        self.accounts.apply_events(heard.events)
 
     def record_decision(self, decided: Decided) -> None:
         self.journal.record_decision(decided)
-        self.ledger.assume(self.now, decided.commands)
+        self.accounts.apply_commands(self.now, decided.commands)
 
 
 @dataclass
@@ -261,17 +262,17 @@ class World:
     clock: ManualClock = field(default_factory=ManualClock)
     journal: MemoryJournal = field(default_factory=lambda: MemoryJournal.begin({}))
     agents: list[ModelAgent] = field(default_factory=list)
-    machines: LiveBackend = field(init=False)
+    backend: LiveBackend = field(init=False)
     loop: Loop = field(init=False)
     door: Door = field(init=False)
-    ledger: Accounts = field(init=False)
+    accounts: Accounts = field(init=False)
     ids: list[str] = field(default_factory=list)
     holders: dict[tuple[int, int], set[int]] = field(default_factory=dict)
     """By job and origin: the workers that hold, or held when they died, what was trained."""
 
     def __post_init__(self) -> None:
         self.agents = [ModelAgent(node.name, node.gpus) for node in self.topology.nodes]
-        self.ledger = Accounts(self.topology.nodes)
+        self.accounts = Accounts(self.topology.nodes)
         self.open(again=False)
 
     def open(self, *, again: bool = True) -> None:
@@ -280,10 +281,10 @@ class World:
         fold(past, state)
         if again:
             self.journal.records.append(MemoryJournal.begin({}).records[0])
-        self.machines = LiveBackend(self.topology, self.clock, lambda spec, seats: 1.0, LEASE, first_retry=2.0)
-        self.machines.begin(recover_runs(past), state.topology.down)
-        self.door = Door(self.machines, self.clock)
-        books, review = Books(self.journal, self.ledger), -inf if again else inf
+        self.backend = LiveBackend(self.topology, self.clock, lambda spec, seats: 1.0, LEASE, first_retry=2.0)
+        self.backend.resume(recovered(past), state.topology.down)
+        self.door = Door(self.backend, self.clock)
+        books, review = Books(self.journal, self.accounts), -inf if again else inf
         self.loop = Loop(self.door, state, self.policy, PackedPlacer(), StopStartPlanner(), books, review_at=review)
 
     def submit(self, gpus: int, work: float = 100.0, *, least: int = 0, most: int = 0, in_place: bool = False) -> int:
@@ -291,7 +292,7 @@ class World:
         self.ids.append(id)
         spec = JobSpec(id, self.clock.time, gpus, work, least or gpus, most or gpus)
         launch = Launch("job", ("python",), grace=GRACE, in_place=in_place)
-        acknowledged = self.machines.submit([(spec, launch)], id)
+        acknowledged = self.backend.submit([(spec, launch)], id)
         assert not acknowledged.done()
         self.turn()
         assert acknowledged.result() == id
@@ -301,7 +302,7 @@ class World:
         """Cycles until there is nothing left to be told."""
         for _ in range(50):
             self.loop.cycle()
-            self.machines.confirmed()
+            self.backend.confirm()
             if not self.door.heard.events and self.loop.review_at > self.clock.time:
                 return
         raise AssertionError("the ring does not come to rest")
@@ -310,7 +311,7 @@ class World:
         for _ in range(times):
             for agent in self.agents:
                 if agent.alive:
-                    agent.talk(self.machines, self.clock.time)
+                    agent.talk(self.backend, self.clock.time)
             self.turn()
 
     def pass_time(self, seconds: float) -> None:
@@ -364,7 +365,7 @@ class World:
                         run.leave(worker, 0)
 
     def state_of(self, job: int) -> JobState:
-        return self.ledger.accounts[job].state
+        return self.accounts.accounts[job].state
 
     def settle(self, rounds: int = 60) -> None:
         """Agents that answer, ranks that finish when all are up, until every job is done."""
@@ -392,6 +393,13 @@ class World:
         assert replayed.decisions == self.loop.state.cycle
 
 
+def recovered(records: Sequence[Record]) -> RecoveredRuns:
+    runs = RecoveredRuns()
+    for record in records:
+        runs.fold(record)
+    return runs
+
+
 def world(cluster: str = "gpu:2x2", policy: Policy | None = None) -> World:
     it = World(parse_cluster(cluster), policy or Fifo())
     for agent in it.agents:
@@ -413,7 +421,7 @@ def events_of(it: World) -> list[str]:
 def test_a_gang_on_two_nodes_starts_when_both_are_ready_and_completes_when_all_ranks_left() -> None:
     it = world()
     job = it.submit(gpus=3)
-    it.agents[0].talk(it.machines, 0.0)
+    it.agents[0].talk(it.backend, 0.0)
     it.turn()
     assert [agent.running() for agent in it.agents] == [[], []]
     it.talk(6)
@@ -451,11 +459,11 @@ def test_a_silent_node_is_lost_only_after_its_agent_has_killed_what_ran_there() 
     other = next(agent for agent in it.agents if agent is not silent)
     while it.state_of(job) is JobState.RUNNING:
         it.pass_time(0.5)
-        other.talk(it.machines, it.clock.time)
+        other.talk(it.backend, it.clock.time)
         it.turn()
         assert it.clock.time < 20
     assert not silent.running()
-    other.talk(it.machines, it.clock.time)
+    other.talk(it.backend, it.clock.time)
     it.turn()
     assert len(other.running()) == 1
 
@@ -502,7 +510,7 @@ def test_an_end_that_was_heard_and_not_yet_recorded_is_heard_again() -> None:
     job = it.submit(gpus=1)
     it.talk(6)
     it.finish(job)
-    it.agents[0].talk(it.machines, it.clock.time)  # the control plane dies before it turns
+    it.agents[0].talk(it.backend, it.clock.time)  # the control plane dies before it turns
     it.open()
     it.agents[0].known = False
     it.talk()
@@ -513,7 +521,7 @@ def test_a_cancelled_job_is_stopped_and_its_gpus_are_given_to_the_next() -> None
     it = world("gpu:1x2")
     first, second = it.submit(gpus=2), it.submit(gpus=2)
     it.talk(6)
-    asked = it.machines.cancel(first)
+    asked = it.backend.cancel(first)
     assert not asked.done()
     it.turn()
     assert asked.done()
@@ -532,7 +540,7 @@ def test_a_strange_node_another_size_and_another_protocol_are_refused() -> None:
         (Hello(PROTOCOL + 1, "gpu-0", "b", "gpu", 2, ""), "protocol"),
     ):
         with pytest.raises(InputError) as refused:
-            it.machines.hello(hello)
+            it.backend.hello(hello)
         assert refused.value.field == field_
 
 
@@ -571,7 +579,7 @@ def test_whatever_dies_and_whenever_no_job_is_lost_or_runs_twice_and_the_journal
         elif what < 0.6:
             it.pass_time(chance.choice([0.2, 1.0, 3.0]))
         elif agent.alive:
-            agent.talk(it.machines, it.clock.time, answer_lost=chance.random() < 0.2)
+            agent.talk(it.backend, it.clock.time, answer_lost=chance.random() < 0.2)
         it.check()
         if chance.random() < 0.7:
             it.turn()
@@ -583,8 +591,8 @@ def test_whatever_dies_and_whenever_no_job_is_lost_or_runs_twice_and_the_journal
         it.talk()
         it.pass_time(GRACE)
     assert all(not agent.runs for agent in it.agents)
-    room = it.loop.state.freeze().free_gpus
-    assert sum(room.free) == it.loop.state.topology.total_gpus
+    free = it.loop.state.freeze().free_gpus.free
+    assert sum(free) == it.loop.state.topology.total_gpus
     it.replay()
 
 
@@ -608,17 +616,17 @@ def test_a_job_is_resized_in_place_without_stopping_who_stays_and_a_newer_resize
     it.talk(4)
     assert it.state_of(other) is JobState.RUNNING
     it.finish(other)
-    it.agents[0].talk(it.machines, it.clock.time)
+    it.agents[0].talk(it.backend, it.clock.time)
     it.turn()
-    assert it.ledger.accounts[job].incarnation == 3
+    assert it.accounts.accounts[job].incarnation == 3
     third = it.submit(gpus=1)  # before those of incarnation 3 are up
     it.talk(6)
     told = rosters(it)
-    assert (it.ledger.accounts[job].incarnation, told[1, 0]) == (4, ("go", [0, 1, 6]))
+    assert (it.accounts.accounts[job].incarnation, told[1, 0]) == (4, ("go", [0, 1, 6]))
     assert [key for key, (phase, _) in told.items() if phase == "go"] == [(1, 0), (4, 6)]
     assert [it.state_of(each) for each in (job, third)] == [JobState.RUNNING, JobState.RUNNING]
     assert events_of(it).count("JobCrashed") == 0
-    assert (it.ledger.accounts[job].starts, it.ledger.restarts) == (1, 0), "a resize in place is no restart"
+    assert (it.accounts.accounts[job].starts, it.accounts.restarts) == (1, 0), "a resize in place is no restart"
 
 
 def test_a_rank_that_dies_is_left_out_at_once_and_only_the_last_one_crashes_the_job() -> None:
@@ -632,7 +640,7 @@ def test_a_rank_that_dies_is_left_out_at_once_and_only_the_last_one_crashes_the_
     run.leave(0, 1)
     it.talk()
     assert it.state_of(job) is JobState.HELD
-    assert it.ledger.accounts[job].cause == "rank 0 on gpu-0 exited with status 1"
+    assert it.accounts.accounts[job].cause == "rank 0 on gpu-0 exited with status 1"
 
 
 def test_a_hello_that_comes_late_from_an_agent_long_gone_does_not_make_a_job_run_twice() -> None:
@@ -642,10 +650,10 @@ def test_a_hello_that_comes_late_from_an_agent_long_gone_does_not_make_a_job_run
     it.finish(first)
     it.talk(3)
     assert [len(agent.running()) for agent in it.agents] == [0, 1]
-    it.machines.hello(Hello(PROTOCOL, "gpu-1", "boot-0", "gpu", 2, "127.0.0.1"))
+    it.backend.hello(Hello(PROTOCOL, "gpu-1", "boot-0", "gpu", 2, "127.0.0.1"))
     it.turn()
     for _ in range(3):
-        it.agents[0].talk(it.machines, it.clock.time)
+        it.agents[0].talk(it.backend, it.clock.time)
         it.turn()
         it.check()
     for _ in range(6):
@@ -674,14 +682,14 @@ def test_a_job_that_ends_while_the_ring_decides_to_resize_it_has_ended(status: i
     it = world("gpu:1x3", policy)
     elastic = JobSpec("job-0", 0.0, 1, 100.0, 1, 2)
     it.ids.append("job-0")
-    it.machines.submit([(elastic, Launch("job", ("train",), grace=GRACE))], None)
+    it.backend.submit([(elastic, Launch("job", ("train",), grace=GRACE))], None)
     other = it.submit(gpus=2)
 
     def ends() -> None:
         for run in it.agents[0].running():
             if run.order.job == 0:
                 run.phase, run.statuses = "ended", (status,) * run.order.local_ranks
-        it.agents[0].talk(it.machines, it.clock.time)
+        it.agents[0].talk(it.backend, it.clock.time)
 
     for _ in range(MOST_CRASHES - 1 if status else 0):  # so that once more is too often
         it.talk(4)

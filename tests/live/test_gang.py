@@ -2,11 +2,12 @@
 
 import pytest
 
-from shoal.core.job import Launch
+from shoal.core.job import BatchLimits, BatchSetting, Launch
 from shoal.core.topology import Node, Placement
+from shoal.live.elastic_workers import ElasticWorkers
 from shoal.live.gang import End, Gang, NodePhase
 from shoal.live.rate_tracker import RateTracker
-from shoal.wire.messages import RankExit, RunReport
+from shoal.wire.messages import RankExit, Roster, RunReport, SessionReport
 
 NODES = (Node("n0", "gpu", 2), Node("n1", "gpu", 2))
 TWO_NODES = Placement(((0, 2), (1, 1)))
@@ -32,7 +33,7 @@ def said(phase: str, *statuses: int, cause: str = "", blameless: bool = False) -
 
 def after(it: Gang, *reports: tuple[int, RunReport]) -> Gang:
     for node, report in reports:
-        it.hear(node, report)
+        it.update(node, report)
     return it
 
 
@@ -78,9 +79,9 @@ def test_a_lost_node_ends_it_without_blame() -> None:
 def test_one_that_was_told_to_stop_has_stopped_when_nothing_of_it_is_left_whatever_the_status() -> None:
     it = after(gang(), (0, said("running")), (1, said("running")))
     it.stopping = True
-    it.hear(0, said("ended", -15, 1))
+    it.update(0, said("ended", -15, 1))
     assert end_of(it) is None
-    it.hear(1, said("ended", 0))
+    it.update(1, said("ended", 0))
     assert end_of(it) == (End.STOPPED, "")
 
 
@@ -136,3 +137,257 @@ def test_orders_number_the_ranks_through_all_nodes() -> None:
     ]
     by_node = [gang(ranks="node").order(node, "10.0.0.1") for node in (0, 1)]
     assert [(o.first_rank, o.local_ranks, o.world) for o in by_node if o] == [(0, 1, 2), (1, 1, 2)]
+
+
+def test_only_the_head_node_tells_progress_and_what_it_does_not_tell_is_kept() -> None:
+    it = gang()
+    it.update(1, RunReport(job=0, incarnation=1, phase="running", done=5.0, saved=5.0))
+    assert (it.done, it.saved, it.progress) == (None, None, 0.0)
+    session = SessionReport(rate=1.0)
+    it.update(0, RunReport(job=0, incarnation=1, phase="running", done=5.0, saved=4.0, session=session))
+    it.update(0, RunReport(job=0, incarnation=1, phase="running"))
+    assert (it.done, it.saved, it.session, it.progress) == (5.0, 4.0, session, 5.0)
+    it.update(0, RunReport(job=0, incarnation=1, phase="running", done=3.0, saved=2.0))
+    assert (it.done, it.saved) == (3.0, 2.0)
+
+
+def test_ranks_that_were_called_off_before_they_started_end_it_without_blame() -> None:
+    assert end_of(after(gang(), (1, said("ended")))) == (
+        End.LOST,
+        "its ranks were called off before they started, by a control plane that has died since",
+    )
+
+
+def test_one_that_completed_before_it_heard_of_the_stop_has_completed() -> None:
+    it = after(gang(), (0, said("running")), (1, said("running")))
+    it.stopping = True
+    for node in (0, 1):
+        report = RunReport(job=0, incarnation=1, phase="ended", exits=[RankExit(node, 0)], finished=True)
+        it.update(node, report)
+    assert end_of(it) == (End.COMPLETED, "")
+    it.end_reported = True
+    assert end_of(it) is None
+
+
+def test_a_node_that_is_lost_stays_so_and_one_that_ended_before_is_not_lost() -> None:
+    it = after(gang(), (0, said("ended", 0, 0)))
+    it.lose(0)
+    it.lose(1)
+    it.update(1, said("running"))
+    assert [part.phase for part in it.parts.values()] == [NodePhase.ENDED, NodePhase.LOST]
+    assert ([it.lost(node) for node in (0, 1)], it.over, it.up) == ([False, True], True, False)
+    assert (it.order(1, "a"), it.order(0, "a") is None) == (None, False)
+
+
+def test_it_is_up_when_every_node_runs_or_has_run_it() -> None:
+    assert not after(gang(), (0, said("running")), (1, said("ready"))).up
+    assert after(gang(), (0, said("running")), (1, said("ended", 0))).up
+
+
+@pytest.mark.parametrize(
+    ("statuses", "killed", "cause"),
+    [
+        ((0, 7), False, "rank 1 on n0 exited with status 7"),
+        ((-6, 0), True, "rank 0 on n0 ended by signal 6 (it aborted)"),
+        ((0, -11), True, "rank 1 on n0 ended by signal 11 (it broke memory protection)"),
+        ((-15, 0), True, "rank 0 on n0 ended by signal 15 (it was terminated)"),
+        ((-31, -9), True, "rank 0 on n0 ended by signal 31"),
+    ],
+)
+def test_how_a_rank_failed(statuses: tuple[int, ...], killed: bool, cause: str) -> None:
+    it = after(gang(), (0, said("ended", *statuses)))
+    assert (it.killed, end_of(it)) == (killed, (End.CRASHED, cause))
+
+
+def test_a_stopped_gang_may_not_go() -> None:
+    it = after(gang(), (0, said("ready")), (1, said("ready")))
+    it.stopping = True
+    assert not it.may_go(alone=True)
+    assert not after(gang(ONE_NODE), (0, said("running"))).may_go(alone=True)
+
+
+def test_an_order_says_everything_about_the_run() -> None:
+    it = gang()
+    it.work, it.batch, it.limits, it.partner = 9.0, BatchSetting(64), BatchLimits(64, 128, 1, 8), 7
+    it.update(0, RunReport(job=0, incarnation=1, phase="ready", port=1234))
+    order = it.order(1, "10.0.0.1")
+    assert order is not None
+    assert (order.phase, order.id, order.command, order.master, order.port) == (
+        "prepare",
+        "job-a",
+        ["train"],
+        "10.0.0.1",
+        1234,
+    )
+    assert (order.work, order.batch, order.limits, order.shared_with, order.nodes, order.ranks) == (
+        9.0,
+        BatchSetting(64),
+        BatchLimits(64, 128, 1, 8),
+        7,
+        2,
+        "gpu",
+    )
+    it.going = True
+    assert [order.phase for node in (0, 1) if (order := it.order(node, ""))] == ["go", "go"]
+    it.stopping = True
+    assert [order.phase for node in (0, 1) if (order := it.order(node, ""))] == ["stop", "stop"]
+    assert (it.head, it.nodes, it.latest) == (0, {0, 1}, it)
+
+
+# ── jobs that are resized in place ────────────────────────────────────────────────────────────────────────────────
+
+IN_PLACE = Launch("job", ("python",), in_place=True)
+
+
+def elastic(*, resumed: bool = False) -> Gang:
+    """Workers 0 and 1 on node 0 and worker 2 on node 1, all up."""
+    workers = ElasticWorkers(1)
+    workers.add(1, TWO_NODES.seats)
+    workers.set_members(workers.workers)
+    it = Gang(0, 1, "job-a", IN_PLACE, TWO_NODES, None, RateTracker(1.0), workers=workers, resumed=resumed)
+    it.started = True
+    return after(it, (0, said("running")), (1, said("running")))
+
+
+def joined(first: Gang, node: int = 1) -> Gang:
+    """Worker 3 on a node, which joins the others."""
+    assert first.workers is not None
+    first.workers.add(2, ((node, 1),))
+    placement = Placement(((0, 2), (1, 2)))
+    tracker = RateTracker(1.0)
+    first.end_reported = True
+    return Gang(
+        0, 2, "job-a", IN_PLACE, placement, None, tracker, workers=first.workers, chain=first.chain,
+        own_seats=((node, 1),),
+    )  # fmt: skip
+
+
+def exits(*ended: RankExit, phase: str = "running", cause: str = "", blameless: bool = False) -> RunReport:
+    return RunReport(
+        job=0,
+        incarnation=1,
+        phase=phase,  # type: ignore[arg-type]
+        exits=list(ended),
+        cause=cause,
+        blameless=blameless,
+    )
+
+
+CALLED_OFF = "its ranks were called off before they started, by a control plane that has died since"
+ELASTIC_ENDS = {
+    "while all train it goes on": ([], None),
+    "a rank that fails is no end while others train": ([(1, exits(RankExit(2, 1)))], None),
+    "when none is left that trains it has crashed": (
+        [(0, exits(RankExit(0, 1), RankExit(1, -9))), (1, exits(RankExit(2, 1)))],
+        (End.CRASHED, "rank 0 on n0 exited with status 1"),
+    ),
+    "all left by themselves": (
+        [(0, exits(RankExit(0, 0), RankExit(1, 0), phase="ended")), (1, exits(RankExit(2, 0), phase="ended"))],
+        (End.COMPLETED, ""),
+    ),
+    "a node that ends it for a reason of the job": (
+        [(1, exits(phase="ended", cause="no such program"))],
+        (End.CRASHED, "no such program"),
+    ),
+    "a node that ends it for a reason of its own": (
+        [(1, exits(phase="ended", cause="its lease ended", blameless=True))],
+        (End.LOST, "its lease ended"),
+    ),
+    "a node that ended with workers that were needed": ([(1, exits(phase="ended"))], (End.LOST, CALLED_OFF)),
+    "a node that ended after its workers had": ([(1, exits(RankExit(2, 0), phase="ended"))], None),
+}
+
+
+@pytest.mark.parametrize(("reports", "end"), ELASTIC_ENDS.values(), ids=ELASTIC_ENDS.keys())
+def test_how_a_job_that_is_resized_in_place_ends(
+    reports: list[tuple[int, RunReport]], end: tuple[End, str] | None
+) -> None:
+    assert end_of(after(elastic(), *reports)) == end
+
+
+def test_a_lost_node_ends_it_only_where_a_worker_or_the_store_is_needed() -> None:
+    it = elastic()
+    it.lose(1)
+    assert end_of(it) == (End.LOST, "node n1 was lost")
+    it = after(elastic(), (1, exits(RankExit(2, 0))))
+    it.lose(1)
+    assert end_of(it) is None
+    it = after(elastic(), (0, exits(RankExit(0, 0), RankExit(1, 0))))
+    it.lose(0)
+    assert end_of(it) == (End.LOST, "node n0 was lost")
+
+
+def test_the_latest_of_a_chain_speaks_for_all_and_a_newcomer_that_fails_ends_it() -> None:
+    first = elastic()
+    it = joined(first)
+    assert (first.latest, it.head, it.nodes, list(it.parts), it.own_seats) == (it, 0, {0, 1}, [1], ((1, 1),))
+    first.update(0, RunReport(job=0, incarnation=1, phase="running", done=5.0, saved=4.0))
+    first.update(1, RunReport(job=0, incarnation=1, phase="running", done=3.0, saved=2.0))
+    assert (it.done, it.saved, first.done) == (5.0, 4.0, None)
+    it.update(1, exits(RankExit(3, 1)))
+    assert end_of(it) == (End.CRASHED, "rank 3 on n1 exited with status 1")
+    assert end_of(first) is None
+
+
+def test_a_stopped_chain_is_over_when_nothing_of_any_of_its_gangs_is_left() -> None:
+    first = elastic()
+    it = joined(first)
+    it.stopping = True
+    it.update(1, exits(phase="ended"))
+    assert (it.over, first.over, end_of(it)) == (False, False, None)
+    for node in (0, 1):
+        first.update(node, exits(phase="ended"))
+    assert (it.over, end_of(it)) == (True, (End.STOPPED, ""))
+
+
+def test_a_gang_whose_ranks_were_called_off_does_not_end_its_chain() -> None:
+    first = elastic()
+    second = joined(first)
+    assert second.workers is not None
+    second.workers.add(3, ((1, 1),))
+    third = Gang(
+        0, 3, "job-a", IN_PLACE, TWO_NODES, None, RateTracker(1.0), workers=first.workers, chain=first.chain,
+        own_seats=((1, 1),),
+    )  # fmt: skip
+    second.lose(1)
+    assert end_of(third) == (End.LOST, "node n1 was lost")
+    second.stopping = True
+    assert end_of(third) is None
+
+
+def test_the_workers_that_can_stay_are_those_of_a_gang_that_is_up_and_goes_on() -> None:
+    seats = Placement(((0, 1), (1, 1)))
+    assert elastic().workers_to_keep(seats) == (0, 2)
+    assert gang().workers_to_keep(seats) == ()
+    for name in ("stopping", "end_reported"):
+        it = elastic()
+        setattr(it, name, True)
+        assert it.workers_to_keep(seats) == ()
+    it = elastic()
+    it.started = False
+    assert it.workers_to_keep(seats) == ()
+    it = elastic()
+    it.lose(1)
+    assert it.workers_to_keep(seats) == ()
+
+
+def test_one_from_the_journal_whose_workers_joined_others_is_given_up() -> None:
+    lost = "the control plane was away after it was resized in place, or an agent restarted"
+    for resumed, end in ((True, (End.LOST, lost)), (False, None)):
+        it = elastic(resumed=resumed)
+        it.update(0, RunReport(job=0, incarnation=1, phase="running", roster=Roster(origin=1)))
+        assert end_of(it) is None
+        it.update(0, RunReport(job=0, incarnation=1, phase="running", roster=Roster(origin=7)))
+        assert end_of(it) == end
+
+
+def test_orders_of_a_chain_number_its_own_workers_and_say_who_keeps_the_store() -> None:
+    first = elastic()
+    orders = [first.order(node, "here") for node in (0, 1)]
+    found = [(o.first_rank, o.local_ranks, o.gpus, o.roster.keeps_store) for o in orders if o and o.roster]
+    assert found == [(0, 2, 2, True), (2, 1, 1, False)]
+    it = joined(first, node=0)
+    order = it.order(0, "here")
+    assert order is not None
+    assert order.roster is not None
+    assert (order.first_rank, order.local_ranks, order.gpus, order.roster.keeps_store) == (3, 1, 1, False)

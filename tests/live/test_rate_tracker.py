@@ -9,12 +9,12 @@ from shoal.live.rate_tracker import RateTracker
 Heard = list[tuple[float, float]]
 
 
-def told(pace: RateTracker, heard: Heard) -> Iterator[tuple[float, float, float]]:
+def told(tracker: RateTracker, heard: Heard) -> Iterator[tuple[float, float, float]]:
     """(when, rate, done) of what is told, as reports (when, done) come in."""
     for at, done in heard:
-        rate = pace.hear(at, done)
+        rate = tracker.observe(at, done)
         if rate is not None:
-            pace.told(at, rate, done)
+            tracker.reported(at, rate, done)
             yield at, rate, done
 
 
@@ -45,11 +45,68 @@ def test_pace(case: str) -> None:
 
 
 def test_the_ring_is_never_further_off_than_a_tenth_or_five_seconds_and_a_window() -> None:
-    pace = RateTracker(10.0)
+    tracker = RateTracker(10.0)
     slow = [(float(at), 10.0 * at if at < 300 else 3000 + 4.0 * (at - 300)) for at in range(1, 900)]
     for at, done in slow:
-        rate = pace.hear(at, done)
+        rate = tracker.observe(at, done)
         if rate is not None:
-            pace.told(at, rate, done)
-        believed = pace.done + pace.rate * (at - pace.at)
-        assert abs(believed - done) <= 10.0 * (6 + max(5.0, 0.1 * (at - pace.at)))
+            tracker.reported(at, rate, done)
+        believed = tracker.done + tracker.rate * (at - tracker.at)
+        assert abs(believed - done) <= 10.0 * (6 + max(5.0, 0.1 * (at - tracker.at)))
+
+
+EDGES: dict[str, tuple[RateTracker, float, float, float | None]] = {
+    "five seconds ahead of what is believed is near enough": (RateTracker(10.0), 1.0, 60.0, None),
+    "further ahead is a drift": (RateTracker(10.0), 1.0, 60.5, 10.0),
+    "five seconds behind is near enough": (RateTracker(10.0), 20.0, 150.0, None),
+    "further behind is a drift": (RateTracker(10.0), 20.0, 149.5, 10.0),
+    "after a hundred seconds a tenth of them is near enough": (RateTracker(10.0), 100.0, 900.0, None),
+    "more than a tenth is a drift": (RateTracker(10.0), 100.0, 899.5, 10.0),
+    "what counts is the time and the progress last reported": (RateTracker(10.0, 50.0, 500.0), 60.0, 600.0, None),
+    "and a drift from there": (RateTracker(10.0, 50.0, 500.0), 60.0, 651.0, 10.0),
+    "no progress beyond what was reported is no news": (RateTracker(10.0, 0.0, 500.0), 99.0, 500.0, None),
+}
+
+
+@pytest.mark.parametrize(("tracker", "now", "done", "rate"), EDGES.values(), ids=EDGES.keys())
+def test_the_first_progress_is_reported_only_where_it_has_drifted(
+    tracker: RateTracker, now: float, done: float, rate: float | None
+) -> None:
+    assert tracker.observe(now, done) == rate
+
+
+def test_a_rate_needs_five_seconds_and_three_advances() -> None:
+    tracker = RateTracker(10.0)
+    assert [tracker.observe(at, 20.0 * at) for at in (1.0, 2.0, 3.0, 5.9)] == [None, None, None, None]
+    assert tracker.observe(6.0, 120.0) == 20.0
+    slow = RateTracker(10.0)
+    assert [slow.observe(at, 20.0 * at) for at in (1.0, 4.0, 6.0)] == [None, None, None]
+    assert slow.observe(6.5, 130.0) == 20.0
+
+
+def test_the_next_rate_is_measured_from_the_last_one_on() -> None:
+    tracker = RateTracker(10.0)
+    assert [tracker.observe(float(at), 10.0 * at) for at in range(1, 7)] == [None] * 6
+    assert [tracker.observe(6.0 + at, 60.0 + 5.0 * at) for at in range(1, 5)] == [None] * 4
+    assert tracker.observe(11.0, 85.0) == 5.0
+
+
+@pytest.mark.parametrize(("speed", "reported"), [(10.9, None), (11.1, 11.1), (9.1, None), (8.9, 8.9)])
+def test_a_rate_is_reported_where_it_differs_by_more_than_a_tenth(speed: float, reported: float | None) -> None:
+    tracker = RateTracker(10.0)
+    found = [tracker.observe(float(at), speed * at) for at in range(1, 7)]
+    assert found[:-1] == [None] * 5
+    assert found[-1] == (None if reported is None else pytest.approx(reported))
+
+
+def test_a_drift_is_reported_also_where_the_rate_is_as_expected() -> None:
+    tracker = RateTracker(10.0)
+    for at in range(1, 7):
+        tracker.observe(float(at), 10.0 * at)
+    found = [tracker.observe(6.0 + 10 + at, 60.0 + 10.5 * at) for at in range(1, 7)]
+    assert found == [None, None, pytest.approx(31.5 / 13), None, None, None]
+    tracker = RateTracker(10.0)
+    for at in range(1, 7):
+        tracker.observe(float(at), 10.0 * at)
+    tracker.reported(6.0, 10.0, 0.0)  # the ring was told of other progress meanwhile
+    assert [tracker.observe(6.0 + at, 60.0 + 10.0 * at) for at in range(1, 6)] == [None] * 4 + [10.0]

@@ -27,7 +27,33 @@ IMPOSSIBLE = {
     "an overlap out of range": replace(SAID, fits=(("gpu", replace(FIT, gamma=11.0)),)),
     "no GPU ever": replace(SAID, seen_gpus=0),
     "no batch": replace(SAID, batch=BatchSetting(0)),
+    "a noise of no batch": replace(SAID, noise_batch=0),
+    "a noise without end": replace(SAID, noise=float("inf")),
+    "an accumulation below nothing": replace(SAID, batch=BatchSetting(128, -1)),
+    "too many kinds": replace(SAID, fits=tuple((f"kind-{n}", FIT) for n in range(65))),
+    "a kind without a name": replace(SAID, fits=(("", FIT),)),
+    "a kind with an endless name": replace(SAID, fits=(("k" * 65, FIT),)),
+    "one of two fits impossible": replace(SAID, fits=(("gpu", FIT), ("big", replace(FIT, gamma=0.5)))),
+    "a time below nothing": replace(SAID, fits=(("gpu", replace(FIT, rack=(-0.1, 0.0))),)),
+    "an error that is no number": replace(SAID, fits=(("gpu", replace(FIT, error=float("nan"))),)),
+    "no sample on a GPU": replace(SAID, fits=(("gpu", replace(FIT, most_local=0)),)),
+    "fewer GPUs than none": replace(SAID, fits=(("gpu", replace(FIT, gpus=-1)),)),
+    "fewer nodes than none": replace(SAID, fits=(("gpu", replace(FIT, nodes=-1)),)),
 }
+
+JUST_POSSIBLE = {
+    "as many kinds as may be": replace(SAID, fits=tuple((f"kind-{n}", FIT) for n in range(64))),
+    "a name as long as may be": replace(SAID, fits=(("k" * 64, FIT),)),
+    "the smallest figures": replace(SAID, noise=0.0, noise_batch=1, seen_gpus=1, batch=BatchSetting(1, 0)),
+    "the smallest fit": replace(SAID, fits=(("gpu", replace(FIT, gamma=1.0, most_local=1, gpus=0, nodes=0)),)),
+    "the largest overlap": replace(SAID, fits=(("gpu", replace(FIT, gamma=10.0)),)),
+    "steps whose time is all in the batch": replace(SAID, fits=(("gpu", replace(FIT, compute=(0.0, 0.001))),)),
+}
+
+
+@pytest.mark.parametrize("said", JUST_POSSIBLE.values(), ids=JUST_POSSIBLE.keys())
+def test_what_can_just_be_true_is_believed(said: GoodputReport) -> None:
+    assert credible(said)
 
 
 @pytest.mark.parametrize("said", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
@@ -42,6 +68,15 @@ def test_what_cannot_be_true_is_taken_as_not_said(said: GoodputReport) -> None:
         (SAID, False),
         (replace(SAID, noise=104.0), False),
         (replace(SAID, noise=110.0), True),
+        (replace(SAID, noise=95.5), False),
+        (replace(SAID, noise=94.5), True),
+        (replace(SAID, noise_batch=256), False),
+        (replace(SAID, fits=(("gpu", replace(FIT, gpus=3)),)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, nodes=2)),)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, compute=(0.01, 0.0011))),)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, node=(0.003, 0.0))),)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, network=(0.1, 0.0))),)), True),
+        (replace(SAID, fits=(("gpu", replace(FIT, rack=(0.1, 0.0))),)), True),
         (replace(SAID, seen_gpus=4), True),
         (replace(SAID, batch=BatchSetting(256, 1)), True),
         (replace(SAID, fits=(("gpu", replace(FIT, compute=(0.0101, 0.001))),)), False),
@@ -66,27 +101,27 @@ class Clock:
 class Stage:
     """One job that runs on one node, and what the ring hears of it."""
 
-    machines: LiveBackend
+    backend: LiveBackend
     clock: Clock
 
     def say(self, after: float, **said: Any) -> list[Event]:
         """Some seconds later the job's node reports; what the ring hears."""
         self.clock.time += after
         run = RunReport(job=0, incarnation=1, phase="running", **said)
-        self.machines.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[run]))
-        return list(self.machines.wait(self.clock.time).events)
+        self.backend.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[run]))
+        return list(self.backend.wait(self.clock.time).events)
 
 
 def stage(batch: BatchSetting | None, limits: BatchLimits | None = None) -> Stage:
     clock = Clock()
     cluster = parse_cluster("gpu:1x2")
-    machines = LiveBackend(cluster, clock, lambda *_: 1.0)
-    machines.hello(Hello(PROTOCOL, "gpu-0", "b", "gpu", 2, "here"))
+    backend = LiveBackend(cluster, clock, lambda *_: 1.0)
+    backend.hello(Hello(PROTOCOL, "gpu-0", "b", "gpu", 2, "here"))
     spec = JobSpec("job", 0.0, 2, 100.0, 2, 2, batch_size=64, limits=limits)
-    machines.submit([(spec, Launch("job", ("train",)))], None)
-    machines.wait(0.0)
-    machines.send([Start(0, 1, Placement(((0, 2),)), batch)])
-    made = Stage(machines, clock)
+    backend.submit([(spec, Launch("job", ("train",)))], None)
+    backend.wait(0.0)
+    backend.send([Start(0, 1, Placement(((0, 2),)), batch)])
+    made = Stage(backend, clock)
     assert [type(event) for event in made.say(1.0, done=0.0)] == [JobStarted]
     return made
 
@@ -103,7 +138,7 @@ def test_a_batch_size_that_the_script_changed_is_told_with_its_new_speed_once() 
 
 def test_a_job_that_adapts_is_heard_of_by_its_profile_and_told_what_it_may_do() -> None:
     it = stage(ADAPTIVE, BatchLimits(64, 512, 1, 64))
-    [order] = it.machines.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[])).runs
+    [order] = it.backend.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[])).runs
     assert (order.work, order.batch, order.limits) == (100.0, ADAPTIVE, BatchLimits(64, 512, 1, 64))
     said = SessionReport(rate=2.0, batch_size=128, profile=SAID)
     assert it.say(1.0, done=2.0, session=said) == [JobProfiled(2.0, 0, 1, 2.0, 2.0, SAID, urgent=True)]
@@ -116,11 +151,11 @@ def test_a_job_that_adapts_is_heard_of_by_its_profile_and_told_what_it_may_do() 
 
 def test_what_a_job_that_was_killed_did_without_a_word_is_not_counted() -> None:
     it = stage(None)
-    it.machines.send([Stop(0, 1)])
+    it.backend.send([Stop(0, 1)])
     it.clock.time += 50.0
     ended = RunReport(job=0, incarnation=1, phase="ended", exits=[RankExit(0, -15), RankExit(1, -15)])
-    it.machines.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[ended]))
-    [stopped] = it.machines.wait(60.0).events
+    it.backend.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[ended]))
+    [stopped] = it.backend.wait(60.0).events
     assert stopped == JobStopped(51.0, 0, 1, 0.0)
 
 
@@ -135,13 +170,13 @@ def test_a_job_is_expected_to_go_as_fast_as_it_was_measured_before_it_was_stoppe
     it = stage(None)
     heard = [event for at in range(1, 7) for event in it.say(1.0, done=3.0 * at)]
     assert heard == [JobMeasured(7.0, 0, 1, 3.0, 18.0)]
-    it.machines.send([Stop(0, 1)])
+    it.backend.send([Stop(0, 1)])
     ended = RunReport(
         job=0, incarnation=1, phase="ended", done=20.0, saved=20.0, exits=[RankExit(0, 0), RankExit(1, 0)]
     )
-    it.machines.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[ended]))
-    it.machines.wait(it.clock.time)
-    it.machines.send([Start(0, 2, Placement(((0, 2),)), None)])
+    it.backend.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[ended]))
+    it.backend.wait(it.clock.time)
+    it.backend.send([Start(0, 2, Placement(((0, 2),)), None)])
     again = RunReport(job=0, incarnation=2, phase="running")
-    it.machines.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[again]))
-    assert it.machines.wait(it.clock.time).events == (JobStarted(7.0, 0, 2, 3.0, 20.0),)
+    it.backend.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[again]))
+    assert it.backend.wait(it.clock.time).events == (JobStarted(7.0, 0, 2, 3.0, 20.0),)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.workspace import Record, Workspace
+from shoal.agent.workspace import KeeperRecord, Workspace
 from shoal.core.errors import InputError
 from shoal.core.job import BatchLimits
 from shoal.trainer.environment import RankEnvironment, read_rank_environment
@@ -24,7 +24,7 @@ KEY = (3, 1)
 def folder(tmp_path: Path) -> Workspace:
     made = Workspace(tmp_path, "node")
     os.close(made.lock())
-    made.record(KEY, Record(1, 1, "boot", "machine"))
+    made.record(KEY, KeeperRecord(1, 1, "boot", "machine"))
     return made
 
 

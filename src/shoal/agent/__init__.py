@@ -1,1 +1,1 @@
-"""One agent per node: starts what the control plane orders, keeps its leases, and leaves no process behind."""
+"""The agent of a node: starts the runs that the control plane orders, and leaves no process behind."""

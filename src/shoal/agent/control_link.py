@@ -1,21 +1,23 @@
-"""The agent's side of the conversation with the control plane: two threads that never touch the agent's own state.
+"""The agent's connection to the control plane: two threads that never touch the agent's own state.
 
-One asks and is kept waiting until there are new orders, the other tells at once what has changed here. Both report
-everything each time, so that a message lost or repeated does no harm. A control plane that is away is asked again for
-as long as it takes.
+One sends a report and waits until the control plane has new orders; the other reports changes at once. Every request
+carries the whole report, so that a message lost or repeated does no harm. While the control plane cannot be reached,
+both try again without end.
 """
 
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
+
 from shoal.core.errors import ShoalError
 from shoal.wire.client import Client, Refused, Unreachable
-from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, RunReport
+from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,149 +28,131 @@ _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class OutgoingReport:
-    """What the control plane is to be told: the runs, pieces of logs, and the generation of orders acted on."""
-
-    runs: Sequence[RunReport] = ()
-    logs: Sequence[LogAnswer] = ()
-    known: int = -1
-
-
-@dataclass(frozen=True, slots=True)
 class ReceivedOrders:
-    """An answer: orders, when they were asked for (monotonic), and the log reads that went out with the question."""
+    """Orders, the monotonic time of the request for them, and the log reads that were answered with it."""
 
     sent: float
     orders: AgentOrders
     first: bool
     answered: tuple[int, ...] = ()
-    taken: threading.Event = field(default_factory=threading.Event)
-    """Set by the receiver once it acts on the orders: the next question is then about what it has by then."""
+    applied: threading.Event = field(default_factory=threading.Event)
+    """Set by the agent once it follows the orders, so that the next report shows it."""
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedAway:
-    """The control plane will not have this agent."""
+class Rejected:
+    """The control plane refuses this agent, or the connection failed for good."""
 
     error: ShoalError
 
 
-News: TypeAlias = ReceivedOrders | TurnedAway
+LinkMessage: TypeAlias = ReceivedOrders | Rejected
 
 
 class ControlLink:
-    """Keeps an agent and its control plane informed of each other."""
+    """Exchanges reports and orders with the control plane; ``deliver`` is called from its threads."""
 
-    def __init__(self, client: Client, hello: Hello, deliver: Callable[[News], None]) -> None:
+    def __init__(self, client: Client, hello: Hello, deliver: Callable[[LinkMessage], None]) -> None:
         self._client = client
         self._hello = hello
         self._deliver = deliver
-        self._told = OutgoingReport()
+        self._report = AgentReport(protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=-1, runs=[])
         self._wait = 0.0
-        self._met = threading.Event()
+        self._registered = threading.Event()
         self._changed = threading.Event()
-        self._away = False
+        self._unreachable = False
 
     def open(self) -> None:
-        """Begin: introduce the agent, then ask and tell for as long as the process lives."""
-        for part in (self._listen, self._tell):
-            threading.Thread(target=self._guarded, args=(part,), name=part.__name__, daemon=True).start()
+        """Start the threads, which register the agent and then run as long as the process."""
+        for loop in (self._poll, self._push):
+            threading.Thread(target=self._guarded, args=(loop,), name=loop.__name__, daemon=True).start()
 
-    def publish(self, told: OutgoingReport, *, urgent: bool) -> None:
-        """From now on this is what is told; at once if it is urgent, else with the next question."""
-        self._told = told
+    def publish(self, report: AgentReport, *, urgent: bool) -> None:
+        """Send this report from now on: at once if ``urgent``, else with the next request."""
+        self._report = report
         if urgent:
             self._changed.set()
 
-    def farewell(self, told: OutgoingReport) -> None:
-        """Tell one last time, from the caller's own thread, if the control plane is there to hear it."""
-        if self._met.is_set():
-            self._told = told
+    def send_last(self, report: AgentReport) -> None:
+        """Send a report once, from the caller's thread, if the agent is registered."""
+        if self._registered.is_set():
+            self._report = report
             try:
-                self._ask(0.0)
+                self._sync(0.0)
             except ShoalError as error:
                 _LOG.warning("last report not delivered", extra={"error": str(error)})
 
-    def _guarded(self, part: Callable[[], None]) -> None:
-        """Run a thread's part; an agent that can no longer hear or tell must not go on as if it could."""
+    def _guarded(self, loop: Callable[[], None]) -> None:
         try:
-            part()
+            loop()
         except Exception as error:
+            # Without this thread the agent must not go on.
             _LOG.exception("the conversation broke off")
-            self._deliver(TurnedAway(ShoalError(f"the agent failed: {error!r}")))
+            self._deliver(Rejected(ShoalError(f"the agent failed: {error!r}")))
 
-    def _listen(self) -> None:
-        pauses = _Pauses()
+    def _poll(self) -> None:
+        backoff = _Backoff()
         while True:
             try:
-                heard = self._ask(self._wait) if self._met.is_set() else self._greet()
-                self._met.set()
+                received = self._sync(self._wait) if self._registered.is_set() else self._register()
+                self._registered.set()
             except ShoalError as error:
-                if not self._passes(error):
-                    if not self._met.is_set():
-                        self._deliver(TurnedAway(error))
+                if not self._retryable(error):
+                    if not self._registered.is_set():
+                        self._deliver(Rejected(error))
                         return
-                    # It knows this boot no longer: introduce the agent again.
-                    self._met.clear()
-                pauses.sleep()
+                    # The control plane no longer knows this boot: register again.
+                    self._registered.clear()
+                backoff.sleep()
                 continue
-            pauses.reset()
-            if self._away:
+            backoff.reset()
+            if self._unreachable:
                 _LOG.info("control plane answers", extra={"server": self._client.url})
-            self._away = False
-            self._wait = min(_LONGEST_WAIT_SECONDS, heard.orders.lease / 3)
-            self._deliver(heard)
-            heard.taken.wait(1.0)
+            self._unreachable = False
+            self._wait = min(_LONGEST_WAIT_SECONDS, received.orders.lease / 3)
+            self._deliver(received)
+            received.applied.wait(1.0)
 
-    def _tell(self) -> None:
-        pauses = _Pauses()
+    def _push(self) -> None:
+        backoff = _Backoff()
         while True:
             self._changed.wait()
-            self._met.wait()
+            self._registered.wait()
             self._changed.clear()
             try:
-                heard = self._ask(0.0)
+                received = self._sync(0.0)
             except ShoalError:
-                # Whether it is away or will not hear us, the other thread finds out and says so.
+                # The other thread finds out why, and logs it.
                 self._changed.set()
-                pauses.sleep()
+                backoff.sleep()
             else:
-                pauses.reset()
-                self._deliver(heard)
+                backoff.reset()
+                self._deliver(received)
 
-    def _greet(self) -> ReceivedOrders:
+    def _register(self) -> ReceivedOrders:
         sent = time.monotonic()
         orders = self._client.post("/v1/agent/hello", self._hello, AgentOrders, timeout=_ANSWER_SECONDS)
         return ReceivedOrders(sent, orders, first=True)
 
-    def _ask(self, wait: float) -> ReceivedOrders:
-        told = self._told
-        report = AgentReport(
-            protocol=PROTOCOL,
-            node=self._hello.node,
-            boot=self._hello.boot,
-            known=told.known,
-            runs=list(told.runs),
-            logs=list(told.logs),
-            wait=wait,
-        )
+    def _sync(self, wait: float) -> ReceivedOrders:
+        report = msgspec.structs.replace(self._report, wait=wait)
         sent = time.monotonic()
         orders = self._client.post("/v1/agent/sync", report, AgentOrders, timeout=wait + _ANSWER_SECONDS)
-        return ReceivedOrders(sent, orders, first=False, answered=tuple(log.read for log in told.logs))
+        return ReceivedOrders(sent, orders, first=False, answered=tuple(log.read for log in report.logs))
 
-    def _passes(self, error: ShoalError) -> bool:
-        """Whether the same request may be answered later; says so once when it begins."""
+    def _retryable(self, error: ShoalError) -> bool:
+        """Return whether the same request may succeed later; log it the first time."""
         busy = isinstance(error, Refused) and (error.status >= 500 or error.status in (408, 429))
         if not (busy or isinstance(error, Unreachable)):
             return False
-        if not self._away:
+        if not self._unreachable:
             _LOG.warning("control plane away", extra={"server": self._client.url, "error": str(error)})
-        self._away = True
+        self._unreachable = True
         return True
 
 
-class _Pauses:
-    """Longer and longer pauses, at random so that agents which lost the control plane together do not come together."""
+class _Backoff:
+    """Longer and longer pauses, randomized so that agents do not all return at the same moment."""
 
     def __init__(self) -> None:
         self._next = _FIRST_PAUSE_SECONDS

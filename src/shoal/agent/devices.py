@@ -1,4 +1,4 @@
-"""The accelerators of a node: those NVIDIA's driver reports, or as many slots as were declared."""
+"""The GPUs of a node: those that NVIDIA's driver reports, or slots that were declared."""
 
 import ctypes
 from collections.abc import Callable
@@ -17,14 +17,14 @@ _NAME_BYTES = 96
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """So many accelerators of one kind."""
+    """GPUs of one kind and their number."""
 
     kind: str
     count: int
 
 
 def find(kind: str | None, gpus: int | None, *, load: Callable[[str], Any] = ctypes.CDLL) -> Devices:
-    """The node's accelerators; what was declared wins over what the driver reports."""
+    """Return the node's GPUs: the declared kind and number, and from the driver what was not declared."""
     if kind is not None and gpus is not None:
         return Devices(kind, gpus)
     names = reported(load)
@@ -38,7 +38,7 @@ def find(kind: str | None, gpus: int | None, *, load: Callable[[str], Any] = cty
 
 
 def reported(load: Callable[[str], Any] = ctypes.CDLL) -> list[str]:
-    """The names of the GPUs that NVIDIA's driver reports, in the order of their bus; empty where there is no driver."""
+    """Return the names of the GPUs that NVIDIA's driver reports, in bus order; empty without a driver."""
     try:
         nvml = load(_DRIVER)
     except OSError:
@@ -66,7 +66,7 @@ def _name(nvml: Any, index: int) -> str:
 
 
 def kind_of(name: str) -> str:
-    """A GPU's kind in one word from the driver's name for it: ``NVIDIA H100 80GB HBM3`` is an ``h100``."""
+    """Return a GPU's kind in one word from the driver's name: ``NVIDIA H100 80GB HBM3`` is ``h100``."""
     words = [word for word in name.lower().replace("-", " ").split() if word not in _NOT_A_MODEL]
     model = [word for word in words if not word.startswith(_FORMS) and not word.endswith("gb")]
     if not model:

@@ -1,26 +1,26 @@
-"""One keeper, as its agent holds it: what it says, and what it is told. Nothing here ever waits for a keeper."""
+"""A keeper process as its agent controls it. No method waits for a keeper that is still running."""
 
 import os
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from shoal.agent import keeper
-from shoal.agent.keeper import look
 
 _KEEPER = str(Path(keeper.__file__).resolve())
 
 _OVERDUE_SECONDS = 5.0
-"""A keeper that has not ended its ranks so long after it should have hangs, and is killed itself."""
+"""How long after its ranks should have ended a keeper counts as hanging, and is killed."""
 
 
 class KeeperMessage(msgspec.Struct, frozen=True):
-    """A line from a keeper."""
+    """A line of a keeper's output."""
 
     event: Literal["started", "failed", "ended", "cleared", "over"]
     pids: dict[str, int] = {}
@@ -32,7 +32,7 @@ class KeeperMessage(msgspec.Struct, frozen=True):
 
 
 class KeeperHandle:
-    """A keeper that runs, but has not been told yet what to start."""
+    """A keeper that has started no rank yet; ``begin`` tells it what to start."""
 
     def __init__(self, lease: float, grace: float) -> None:
         self._process = subprocess.Popen(
@@ -46,12 +46,12 @@ class KeeperHandle:
             start_new_session=True,
         )
         self._lease, self._grace = lease, grace
-        self._stop_by = float("inf")
-        self._heard = b""
+        self._stop_by = inf
+        self._unread = b""
         self.cause = ""
-        """Why the keeper could not start the ranks, once it has said so."""
+        """Why the keeper could not start the ranks, or could not go on."""
         self.last: KeeperMessage | None = None
-        """What it said when all was over."""
+        """Its message that no process is left."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -64,12 +64,12 @@ class KeeperHandle:
 
     @property
     def start_time(self) -> int:
-        """The keeper's start time, as /proc counts it; 0 where it is gone already."""
-        process = look(self._process.pid)
+        """The keeper's start time as /proc counts it; 0 if it is already gone."""
+        process = keeper.find_process(self._process.pid)
         return process.start if process else 0
 
     def fileno(self) -> int:
-        """Where its lines come from."""
+        """Return the file descriptor of the keeper's output."""
         return self._out
 
     @property
@@ -77,51 +77,51 @@ class KeeperHandle:
         """When, on the monotonic clock, the keeper must have ended by itself."""
         return min(self._stop_by, self._lease + self._grace) + _OVERDUE_SECONDS
 
-    def begin(self, what: dict[str, Any]) -> None:
-        """Tell it what to start."""
+    def begin(self, run: dict[str, Any]) -> None:
+        """Tell the keeper what to start."""
         with suppress(BrokenPipeError):
-            line = memoryview(msgspec.json.encode(what) + b"\n")
+            line = memoryview(msgspec.json.encode(run) + b"\n")
             while line:
                 line = line[os.write(self._in, line) :]
-        # From here on a keeper that does not listen must not hold up the agent.
+        # From here on a keeper that does not read must not block the agent.
         os.set_blocking(self._in, False)
 
     def renew(self, lease: float) -> None:
-        """The lease now ends then."""
+        """Prolong the lease to this monotonic time."""
         self._lease = max(self._lease, lease)
-        self._tell(f"lease {lease!r}\n")
+        self._send(f"lease {lease!r}\n")
 
     def stop(self, grace: float) -> None:
-        """Warn the ranks, and kill what is left of them after ``grace`` seconds."""
+        """Have the ranks warned, and killed after ``grace`` seconds."""
         self._stop_by = min(self._stop_by, time.monotonic() + grace)
-        self._tell(f"stop {grace!r}\n")
+        self._send(f"stop {grace!r}\n")
 
     def release(self, rank: int, grace: float) -> None:
-        """A rank is to leave by itself; kill it if it has not after ``grace`` seconds."""
-        self._tell(f"release {rank} {grace!r}\n")
+        """Have a rank that should leave by itself killed after ``grace`` seconds."""
+        self._send(f"release {rank} {grace!r}\n")
 
     def kill(self) -> None:
-        """Kill the keeper itself; its ranks die with it, what they started becomes the agent's to kill."""
-        self._stop_by = self._lease = float("inf")
+        """Kill the keeper: its ranks die with it, and what they started becomes the agent's to kill."""
+        self._stop_by = self._lease = inf
         self._process.kill()
 
-    def hear(self) -> tuple[list[KeeperMessage], list[str], bool]:
-        """What it has said since, what was not a message (a traceback), and whether it has closed its end."""
+    def read(self) -> tuple[list[KeeperMessage], list[str], bool]:
+        """Return new messages, lines that are none (a traceback), and whether the keeper has closed its output."""
         try:
             piece = os.read(self._out, 65536)
         except BlockingIOError:
             return [], [], False
-        *lines, self._heard = (self._heard + piece).split(b"\n")
-        said, noise = [], []
+        *lines, self._unread = (self._unread + piece).split(b"\n")
+        messages, other = [], []
         for line in lines:
             try:
-                said.append(msgspec.json.decode(line, type=KeeperMessage))
+                messages.append(msgspec.json.decode(line, type=KeeperMessage))
             except msgspec.DecodeError:
-                noise.append(line.decode(errors="replace"))
-        return said, noise, not piece
+                other.append(line.decode(errors="replace"))
+        return messages, other, not piece
 
     def close(self) -> int:
-        """Wait for the keeper, which has closed its end; its exit status."""
+        """Wait for the keeper, which has closed its output, and return its exit status."""
         status = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -129,7 +129,7 @@ class KeeperHandle:
         self._in = -1
         return status
 
-    def _tell(self, line: str) -> None:
-        # The pipe of a keeper that hangs is full, that of one which is gone is broken; both are noticed elsewhere.
+    def _send(self, line: str) -> None:
+        # The pipe of a keeper that hangs is full, that of a dead one is broken: both are noticed elsewhere.
         with suppress(OSError):
             os.write(self._in, line.encode())

@@ -1,8 +1,8 @@
-"""What a node should have and what it has: orders and news go in, things to do come out.
+"""The runs of a node and its devices: orders and what happened to runs go in, actions come out.
 
-Pure bookkeeping: no clock, no process, no file. Repeating orders changes nothing. A device is held by one run, or by
-one and those that share with it, from when it is made ready until nothing of it is left; of a job that is resized in
-place, until nothing of the worker is left that had it.
+Pure bookkeeping: no clock, no process, no file. Repeating orders changes nothing. A device belongs to one run, or to
+two that share it, from preparation until no process of the run is left; for a job that is resized in place, until no
+process of the worker on it is left.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ _MOST_CAUSE = 2000
 
 
 class RunPhase(StrEnum):
-    """How far a run has come."""
+    """The phases of a run, in order."""
 
     WAITING = "waiting"
     PREPARING = "preparing"
@@ -29,26 +29,26 @@ class RunPhase(StrEnum):
     ENDED = "ended"
 
 
-_TOLD: dict[RunPhase, Literal["ready", "running", "ended"]] = {
+_REPORTED: dict[RunPhase, Literal["ready", "running", "ended"]] = {
     RunPhase.READY: "ready",
     RunPhase.STARTING: "ready",
     RunPhase.RUNNING: "running",
     RunPhase.STOPPING: "running",
     RunPhase.ENDED: "ended",
 }
-"""What the control plane is told of each phase; a run that is not ready yet is not spoken of."""
+"""Each phase as it is reported to the control plane; a run that is not ready yet is not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """See whether the run could start here and find it a port; answer with ``NodeState.prepared``."""
+    """Check that the run can start here and reserve a port; then call ``NodeState.prepared``."""
 
     order: RunOrder
 
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Start the ranks; tell ``NodeState.started``, ``NodeState.exited`` and at last ``NodeState.over``."""
+    """Start the ranks; then call ``NodeState.started``, ``exited`` for each rank, and ``over``."""
 
     order: RunOrder
     devices: tuple[int, ...]
@@ -56,8 +56,8 @@ class StartRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """Tell the workers of a run who is to train from now on, and see to it that those left out leave."""
+class SetMembers:
+    """Tell the workers of a run which workers train from now on, and make the ``leavers`` leave."""
 
     key: Key
     roster: Roster
@@ -66,7 +66,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class StopRanks:
-    """Warn the ranks and kill them after ``grace`` seconds; tell ``NodeState.over`` when nothing is left."""
+    """Warn the ranks and kill them after ``grace`` seconds; call ``NodeState.over`` when none is left."""
 
     key: Key
     grace: float
@@ -74,13 +74,13 @@ class StopRanks:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nobody will ask for this run again: drop what was kept of it."""
+    """Delete everything kept for a run."""
 
     key: Key
 
 
-Action: TypeAlias = Prepare | StartRanks | Tell | StopRanks | Forget
-Todo: TypeAlias = list[Action]
+Action: TypeAlias = Prepare | StartRanks | SetMembers | StopRanks | Forget
+Actions: TypeAlias = list[Action]
 
 
 @dataclass(slots=True)
@@ -93,11 +93,11 @@ class NodeRun:
     port: int = 0
     exits: dict[int, RankExit] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
-    """Ranks of which nothing is left."""
+    """Ranks of which no process is left."""
     workers: range = range(0)
     """The ranks it was started with."""
     roster: Roster | None = None
-    """The one they were told of last."""
+    """The members its workers were last told, if the job is resized in place."""
     cause: str = ""
     blameless: bool = False
     finished: bool = False
@@ -108,37 +108,37 @@ class NodeRun:
 
     @property
     def key(self) -> Key:
-        """Which job, which incarnation."""
+        """The job and the incarnation."""
         return self.order.job, self.order.incarnation
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The devices that are in use, or kept for it."""
+        """The devices that are in use or reserved."""
         if self.roster is None:
             return self.devices
-        having = zip(self.workers, self.devices, strict=True) if self.devices else ()
-        return tuple(device for rank, device in having if rank not in self.gone)
+        pairs = zip(self.workers, self.devices, strict=True) if self.devices else ()
+        return tuple(device for rank, device in pairs if rank not in self.gone)
 
     def end(self, cause: str = "", *, blameless: bool = False) -> None:
-        """Nothing of it is left, for this reason, which may be no fault of its own."""
+        """Note that no process is left, with the cause and whether the job is not to blame."""
         self.phase, self.devices = RunPhase.ENDED, ()
         self.cause, self.blameless = cause[:_MOST_CAUSE], blameless
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Its workers that the roster they were told of has left out."""
+        """Its live workers that are not members."""
         if self.roster is None or not self.roster.generation:
             return ()
         staying = {*self.roster.members, *self.exits}
         return tuple(number for number in self.workers if number not in staying)
 
     def report(self) -> RunReport | None:
-        """What the control plane is told of it, if anything yet."""
-        told = _TOLD.get(self.phase)
-        return told and RunReport(
+        """Return the report for the control plane; None if it is not ready yet."""
+        phase = _REPORTED.get(self.phase)
+        return phase and RunReport(
             job=self.order.job,
             incarnation=self.order.incarnation,
-            phase=told,
+            phase=phase,
             port=self.port,
             exits=list(self.exits.values()),
             cause=self.cause,
@@ -152,7 +152,7 @@ class NodeRun:
 
 
 class NodeState:
-    """The runs of a node with so many devices."""
+    """The runs of a node with this many devices."""
 
     def __init__(self, devices: int) -> None:
         self._devices = devices
@@ -161,30 +161,32 @@ class NodeState:
         self.runs: dict[Key, NodeRun] = {}
 
     def reports(self) -> list[RunReport]:
-        """All runs, as the control plane is told of them."""
+        """Return the reports of all runs."""
         return [report for run in self.runs.values() if (report := run.report())]
 
-    def follow(self, orders: AgentOrders, *, first: bool = False) -> Todo:
-        """Take in all that the node should have. Orders older than the last are ignored, unless ``first``: a control
-        plane that has just been met may count from anywhere."""
+    def follow(self, orders: AgentOrders, *, first: bool = False) -> Actions:
+        """Take in the orders for everything the node should have.
+
+        Orders of an older generation are ignored, unless they are the ``first`` of a control plane.
+        """
         if orders.generation < self.generation and not first:
             return []
         self.generation = orders.generation
-        todo: Todo = []
+        actions: Actions = []
         wanted = {(order.job, order.incarnation): order for order in orders.runs}
         for key in [key for key in self.runs if key not in wanted]:
-            todo += self._drop(self.runs[key])
+            actions += self._drop(self.runs[key])
         for key, order in wanted.items():
-            todo += self._take(key, order)
-        return todo + self._seat()
+            actions += self._take(key, order)
+        return actions + self._seat()
 
-    def close(self) -> Todo:
-        """Stop every run and take no new one: the agent is ending."""
+    def close(self) -> Actions:
+        """Stop every run and accept no new one: the agent is ending."""
         self._closing = True
         return [action for run in self.runs.values() for action in self._stop(run, "the agent was told to end")]
 
-    def prepared(self, key: Key, port: int, cause: str = "") -> Todo:
-        """A run can start here, or cannot for this reason."""
+    def prepared(self, key: Key, port: int, cause: str = "") -> Actions:
+        """Note that a run can start here, or that it cannot for this cause."""
         run = self.runs.get(key)
         if run is None or run.phase is not RunPhase.PREPARING:
             return []
@@ -196,74 +198,72 @@ class NodeState:
         return self._go(run)
 
     def started(self, key: Key) -> None:
-        """All ranks have been exec'ed."""
+        """Note that all ranks have been exec'ed."""
         if self.runs[key].phase is RunPhase.STARTING:
             self.runs[key].phase = RunPhase.RUNNING
 
     def exited(self, key: Key, rank: int, status: int, *, warned: bool = False) -> None:
-        """A rank has ended, by itself or after it was warned."""
+        """Note that a rank has ended, by itself or after it was warned."""
         self.runs[key].exits[rank] = RankExit(rank, status, warned)
 
-    def cleared(self, key: Key, rank: int) -> Todo:
-        """Nothing of a rank that ended is left."""
+    def cleared(self, key: Key, rank: int) -> Actions:
+        """Note that no process of a rank that ended is left."""
         self.runs[key].gone.add(rank)
         return self._seat()
 
     def progressed(
         self, key: Key, done: float, saved: float | None = None, session: SessionReport | None = None
     ) -> None:
-        """The job has written how far it is, and its trainer library how it fares."""
+        """Note the progress that the job has written, and its trainer library's report."""
         run = self.runs[key]
         run.done, run.saved, run.session = done, saved, session
 
-    def over(self, key: Key, cause: str = "", *, blameless: bool = False, unwarned: bool = False) -> Todo:
-        """Nothing of a run is left, for this reason, which may be no fault of its own, or because it was done."""
+    def over(self, key: Key, cause: str = "", *, blameless: bool = False, unwarned: bool = False) -> Actions:
+        """Note that no process of a run is left; ``unwarned`` if it ended without being stopped."""
         run = self.runs[key]
         run.end(cause, blameless=blameless)
         run.finished = unwarned and not cause and not any(ended.status for ended in run.exits.values())
-        todo: Todo = []
-        if run.unwanted:
-            todo.append(self._forget(run))
-        return todo + self._seat()
+        return [*self._forget(run), *self._seat()]
 
-    def _take(self, key: Key, order: RunOrder) -> Todo:
+    def _take(self, key: Key, order: RunOrder) -> Actions:
         run = self.runs.get(key)
         if run is None:
             if self._closing:
                 return []
             run = self.runs[key] = NodeRun(order)
-        if run.phase is RunPhase.READY and _start_of(order) != _start_of(run.order):
+        if run.phase is RunPhase.READY and _origin(order) != _origin(run.order):
             run.end("it was to join workers of which the control plane knows nothing any more", blameless=True)
         run.order, run.unwanted = order, False
-        return self._stop(run, "") if order.phase == "stop" else [*self._go(run), *self._tell(run)]
+        return self._stop(run, "") if order.phase == "stop" else [*self._go(run), *self._set_members(run)]
 
-    def _tell(self, run: NodeRun) -> Todo:
-        """A newer roster for workers that run. Until one names them they are told nothing, or they would leave."""
+    def _set_members(self, run: NodeRun) -> Actions:
+        """Pass on a newer roster to running workers; one that does not name them yet would make them leave."""
         roster, known = run.order.roster, run.roster
         if roster is None or known is None or run.phase not in (RunPhase.STARTING, RunPhase.RUNNING):
             return []
         if roster.generation <= known.generation or roster.origin != known.origin:
             return []
         run.roster = roster
-        return [Tell(run.key, roster, run.leavers)]
+        return [SetMembers(run.key, roster, run.leavers)]
 
-    def _go(self, run: NodeRun) -> Todo:
+    def _go(self, run: NodeRun) -> Actions:
         if run.phase is not RunPhase.READY or run.order.phase != "go":
             return []
         run.phase, run.roster = RunPhase.STARTING, run.order.roster
         run.workers = range(run.order.first_rank, run.order.first_rank + run.order.local_ranks)
         return [StartRanks(run.order, run.devices, run.order.port or run.port)]
 
-    def _drop(self, run: NodeRun) -> Todo:
+    def _drop(self, run: NodeRun) -> Actions:
         run.unwanted = True
-        todo = self._stop(run, "")
-        return [*todo, self._forget(run)] if run.phase is RunPhase.ENDED else todo
+        return [*self._stop(run, ""), *self._forget(run)]
 
-    def _forget(self, run: NodeRun) -> Forget:
+    def _forget(self, run: NodeRun) -> Actions:
+        if not run.unwanted or run.phase is not RunPhase.ENDED:
+            return []
         del self.runs[run.key]
-        return Forget(run.key)
+        return [Forget(run.key)]
 
-    def _stop(self, run: NodeRun, cause: str) -> Todo:
+    def _stop(self, run: NodeRun, cause: str) -> Actions:
         if run.phase in (RunPhase.STARTING, RunPhase.RUNNING):
             run.phase = RunPhase.STOPPING
             return [StopRanks(run.key, run.order.grace)]
@@ -271,32 +271,29 @@ class NodeState:
             run.end(cause, blameless=True)
         return []
 
-    def _seat(self) -> Todo:
-        """Give devices to the runs that wait for them, in the order they came; who shares comes after its partner."""
-        todo: Todo = []
+    def _seat(self) -> Actions:
+        """Give devices to waiting runs in order of arrival, a run that shares after its partner."""
+        actions: Actions = []
         waiting = [run for run in self.runs.values() if run.phase is RunPhase.WAITING]
         for run in sorted(waiting, key=lambda run: run.order.shared_with is not None):
             if run.order.gpus > self._devices:
                 run.end(f"needs {run.order.gpus} devices, and this node has {self._devices}")
-            elif not self._predecessor(run) and len(devices := self._choose(run.order)) == run.order.gpus:
+            elif not self._has_predecessor(run) and len(devices := self._choose(run.order)) == run.order.gpus:
                 run.devices, run.phase = devices, RunPhase.PREPARING
-                todo.append(Prepare(run.order))
-        return todo
+                actions.append(Prepare(run.order))
+        return actions
 
-    def _predecessor(self, run: NodeRun) -> bool:
-        """Whether another incarnation of the job still lives here: two would write to the same checkpoint.
-
-        One that it is to join is none.
-        """
+    def _has_predecessor(self, run: NodeRun) -> bool:
+        """Return whether another incarnation of the job, other than one to join, is here: both write one checkpoint."""
         return any(
             other.order.job == run.order.job
             and other.phase not in (RunPhase.WAITING, RunPhase.ENDED)
-            and _start_of(other.order) != _start_of(run.order)
+            and _origin(other.order) != _origin(run.order)
             for other in self.runs.values()
         )
 
     def _choose(self, order: RunOrder) -> tuple[int, ...]:
-        """The devices a run would get: those it is to share, then free ones; too few where it has to wait."""
+        """Return the devices for a run, those it shares first; fewer than it needs if it must wait."""
         shared: tuple[int, ...] = ()
         for run in self.runs.values():
             if run.order.job == order.shared_with and run.phase not in (RunPhase.STOPPING, RunPhase.ENDED):
@@ -308,6 +305,6 @@ class NodeState:
         return (*shared, *free)[: order.gpus]
 
 
-def _start_of(order: RunOrder) -> int:
-    """The incarnation in which what it belongs to started from a checkpoint."""
+def _origin(order: RunOrder) -> int:
+    """Return the incarnation in which the job last started from its checkpoint."""
     return order.incarnation if order.roster is None else order.roster.origin

@@ -1,7 +1,7 @@
-"""Killing what has lost its keeper: after a keeper died, and after an earlier agent of the same node did.
+"""Killing processes without a keeper: after a keeper died, and after an earlier agent of the same node did.
 
-A process is named by its number and its start time, or by the boot in its environment: one that only happens to have
-an old number is never touched.
+A process is identified by its number and its start time, or by the boot in its environment: another process that
+happens to have an old number is never touched.
 """
 
 import logging
@@ -11,45 +11,45 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from shoal.agent.keeper import Process, descendants, environment, everyone, strike
-from shoal.agent.workspace import Record, Workspace
+from shoal.agent.keeper import Process, all_processes, descendants, environment, send_signal
+from shoal.agent.workspace import KeeperRecord, Workspace
 
 _LOG = logging.getLogger(__name__)
 
 _KEEPERS_OWN_SECONDS = 2.0
-"""A keeper whose agent has died warns its ranks and kills them within a second: let it, they may be saving."""
+"""Time for keepers whose agent has died to warn their ranks and kill them, so that ranks can save."""
 
 _PAUSE_SECONDS = 0.05
 _COMPLAIN_SECONDS = 10.0
 
 
 def machine_boot() -> str:
-    """What names this boot of the machine: after another one no process number means anything."""
+    """Return what identifies this boot of the machine: process numbers are of no use after it."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 def children() -> set[int]:
-    """The numbers of this process's children."""
-    return {process.pid for process in everyone() if process.parent == os.getpid()}
+    """Return the numbers of this process's children."""
+    return {process.pid for process in all_processes() if process.parent == os.getpid()}
 
 
 def kill_orphans(others: Collection[int]) -> bool:
-    """Kill all descendants of this process but these children and theirs; whether none was left."""
-    processes = everyone()
+    """Kill all descendants of this process but these children and theirs; return whether there were none."""
+    processes = all_processes()
     orphans = [process for process in processes if process.parent == os.getpid() and process.pid not in others]
     for process in [*orphans, *descendants([orphan.pid for orphan in orphans], processes)]:
-        strike(process, signal.SIGKILL)
+        send_signal(process, signal.SIGKILL)
     for orphan in orphans:
         with suppress(ChildProcessError):
             os.waitpid(orphan.pid, os.WNOHANG)
     return not orphans
 
 
-def remains(records: Sequence[Record], machine: str) -> list[Process]:
-    """What still lives of these keepers and of all they started."""
+def remains(records: Sequence[KeeperRecord], machine: str) -> list[Process]:
+    """Return the live processes of these keepers and of everything they started, on this boot of the machine."""
     records = [record for record in records if record.machine == machine]
-    processes = [process for process in everyone() if process.state != "Z" and process.pid != os.getpid()]
+    processes = [process for process in all_processes() if process.state != "Z" and process.pid != os.getpid()]
     keepers = {(record.pid, record.start) for record in records}
     boots = {record.boot for record in records}
     tops = [
@@ -60,9 +60,9 @@ def remains(records: Sequence[Record], machine: str) -> list[Process]:
     return list({*tops, *descendants([top.pid for top in tops], processes)})
 
 
-def clear_earlier(folder: Workspace, given_up: Callable[[], bool]) -> bool:
-    """Return when nothing of any earlier boot lives; false where somebody gave up waiting for that."""
-    found = list(folder.records())
+def clear_earlier(workspace: Workspace, given_up: Callable[[], bool]) -> bool:
+    """Kill every process of earlier boots and remove their records; return False if ``given_up`` came first."""
+    found = list(workspace.records())
     records = [record for _, record in found if record is not None]
     machine = machine_boot()
     began = complained = time.monotonic()
@@ -74,13 +74,13 @@ def clear_earlier(folder: Workspace, given_up: Callable[[], bool]) -> bool:
         kept = any((process.pid, process.start) in keepers for process in left)
         if not kept or now - began >= _KEEPERS_OWN_SECONDS:
             for process in left:
-                strike(process, signal.SIGKILL)
+                send_signal(process, signal.SIGKILL)
         if now - complained >= _COMPLAIN_SECONDS:
             complained = now
             _LOG.warning("earlier processes do not die", extra={"pids": sorted(process.pid for process in left)})
         time.sleep(_PAUSE_SECONDS)
     for path, _ in found:
-        folder.forget(path)
+        workspace.forget(path)
     if records:
         _LOG.info("earlier boot cleared", extra={"runs": len(records)})
     return True

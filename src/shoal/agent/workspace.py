@@ -1,8 +1,8 @@
-"""A node's folder: where its jobs, logs and run records lie. No name from outside leads out of it.
+"""The folders of a node: jobs, logs and run records. No name from outside leads out of them.
 
-Under the agent's home: ``jobs/<id>`` is a job's own folder, the same for every node with that home, so a job that moves
-finds its checkpoint; ``nodes/<node>/logs/<id>/<incarnation>.<rank>.log``; ``nodes/<node>/runs/<job>.<incarnation>`` is
-there as long as a process of that run may live.
+Under the agent's home: ``jobs/<id>`` is a job's own folder, the same for every node with that home, so that a job which
+moves finds its checkpoint; ``nodes/<node>/logs/<id>/<incarnation>.<rank>.log`` are logs; a folder
+``nodes/<node>/runs/<job>.<incarnation>`` exists as long as a process of that run may live.
 """
 
 import fcntl
@@ -20,18 +20,19 @@ import msgspec
 
 from shoal.agent.node_state import Key
 from shoal.core.errors import InputError
+from shoal.wire.files import replace_file
 from shoal.wire.messages import LogAnswer, LogRead, Roster, SessionReport
 
 MOST_LOG_BYTES = 256 * 1024
-"""The longest piece of a log sent at once; who wants more asks again."""
+"""The longest piece of a log that is sent at once."""
 
 _MOST_PROGRESS_BYTES = 256
 _MOST_SESSION_BYTES = 16 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}")
 
 
-class Record(msgspec.Struct, frozen=True):
-    """A keeper that was started: its process, the agent's boot it belongs to, and the machine's."""
+class KeeperRecord(msgspec.Struct, frozen=True):
+    """A keeper that was started: its process, and the boots of its agent and of the machine."""
 
     pid: int
     start: int
@@ -54,7 +55,7 @@ class Workspace:
         return self.home / "nodes" / self.node
 
     def lock(self) -> int:
-        """Take the folder for this process, as long as it lives; another agent's is bad input. Gives the open file."""
+        """Lock the node's folder for this process and return the open file; ``InputError`` if another agent has it."""
         try:
             for part in (self.home / "jobs", self._own / "logs", self._own / "runs"):
                 part.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,30 +75,30 @@ class Workspace:
         return lock
 
     def job(self, job_id: str) -> Path:
-        """A job's own folder, made where it is missing."""
+        """Return a job's own folder, which is made if it does not exist."""
         path = self.home / "jobs" / _checked("id", job_id)
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
     def logs(self, job_id: str) -> Path:
-        """Where a job's logs go, made where it is missing."""
+        """Return the folder of a job's logs, which is made if it does not exist."""
         path = self._own / "logs" / _checked("id", job_id)
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
     def read_log(self, read: LogRead) -> LogAnswer:
-        """A piece of a log, never longer than ``MOST_LOG_BYTES``; size −1 where there is no such log."""
+        """Return a piece of a log, at most ``MOST_LOG_BYTES``; size −1 if there is no such log."""
+        missing = LogAnswer(read.read, -1, b"")
         if not _NAME.fullmatch(read.id):
-            return LogAnswer(read.read, -1, b"")
-        path = self._own / "logs" / read.id
+            return missing
         try:
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            folder = os.open(self._own / "logs" / read.id, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 file = _open_plain(log_name(read.incarnation, read.rank), folder)
             finally:
                 os.close(folder)
         except OSError:
-            return LogAnswer(read.read, -1, b"")
+            return missing
         try:
             most, offset = max(0, min(read.most, MOST_LOG_BYTES)), max(0, min(read.offset, 2**62))
             return LogAnswer(read.read, os.fstat(file).st_size, os.pread(file, most, offset))
@@ -105,35 +106,43 @@ class Workspace:
             os.close(file)
 
     def run(self, key: Key) -> Path:
-        """The folder of one run's record and progress."""
+        """Return the folder of one run."""
         return self._own / "runs" / f"{key[0]:d}.{key[1]:d}"
 
-    def record(self, key: Key, record: Record) -> None:
-        """Remember a keeper, before it starts anything; this makes the run's folder."""
+    def progress(self, key: Key) -> Path:
+        """Return the file where a job may write its progress."""
+        return self.run(key) / "progress"
+
+    def lease(self, key: Key) -> Path:
+        """Return the file where a job reads the end of its lease."""
+        return self.run(key) / "lease"
+
+    def orders(self, key: Key) -> Path:
+        """Return the file where the workers of a job that is resized in place read which workers train."""
+        return self.run(key) / "orders"
+
+    def record(self, key: Key, record: KeeperRecord) -> None:
+        """Make a run's folder and record its keeper there, before the keeper starts anything."""
         path = self.run(key)
         path.mkdir(mode=0o700, exist_ok=True)
         (path / "keeper.json").write_bytes(msgspec.json.encode(record))
 
-    def records(self) -> Iterator[tuple[Path, Record | None]]:
-        """Every run folder, and the keeper that was started there if one was."""
+    def records(self) -> Iterator[tuple[Path, KeeperRecord | None]]:
+        """Yield every run folder with the record of its keeper, if it has one."""
         for path in (self._own / "runs").iterdir():
             record = None
             with suppress(OSError, msgspec.DecodeError):
-                record = msgspec.json.decode((path / "keeper.json").read_bytes(), type=Record)
+                record = msgspec.json.decode((path / "keeper.json").read_bytes(), type=KeeperRecord)
             yield path, record
 
     def forget(self, path: Path) -> None:
-        """Remove a run folder: none of its processes is left."""
+        """Remove a run folder, of which no process is left."""
         shutil.rmtree(path, ignore_errors=True)
 
-    def progress(self, key: Key) -> Path:
-        """The file where a job may write how far it is."""
-        return self.run(key) / "progress"
-
     def read_progress(self, key: Key) -> tuple[float, float | None, SessionReport | None] | None:
-        """What the job has written: done, saved if it says so, and what its trainer library wrote on the next line.
+        """Return what the job has written: done, saved if given, and its trainer library's report on the next line.
 
-        None where the first line is not one or two numbers; without the rest where that is not a report.
+        None if the first line is not one or two numbers; no report if the rest is not one.
         """
         try:
             file = _open_plain(self.progress(key))
@@ -153,40 +162,24 @@ class Workspace:
             session = msgspec.json.decode(more, type=SessionReport) if more.strip() else None
         return numbers[0], numbers[1] if len(numbers) == 2 else None, session
 
-    def lease(self, key: Key) -> Path:
-        """The file where a job finds how long it may go on."""
-        return self.run(key) / "lease"
-
     def write_lease(self, key: Key, until: float, *, stopping: bool) -> None:
         """Tell the job when its lease ends, on the monotonic clock, and whether it is being stopped."""
-        new = self.run(key) / "lease.new"
-        new.write_bytes(msgspec.json.encode({"until": until, "stopping": stopping}))
-        new.replace(self.lease(key))
-
-    def orders(self, key: Key) -> Path:
-        """The file where the workers of a job that is resized in place find who is to train."""
-        return self.run(key) / "orders"
+        replace_file(self.lease(key), msgspec.json.encode({"until": until, "stopping": stopping}))
 
     def write_orders(self, key: Key, roster: Roster) -> None:
-        """Tell the workers who is to train; nothing as long as no order names them."""
+        """Tell the workers which workers train; nothing until they have been members."""
         if roster.generation:
-            new = self.run(key) / "orders.new"
-            new.write_bytes(msgspec.json.encode({"generation": roster.generation, "members": roster.members}))
-            new.replace(self.orders(key))
+            order = {"generation": roster.generation, "members": roster.members}
+            replace_file(self.orders(key), msgspec.json.encode(order))
 
 
-def store_log_name(incarnation: int) -> str:
-    """The name of the log of a job's store."""
-    return f"{incarnation:d}.store.log"
-
-
-def log_name(incarnation: int, rank: int) -> str:
-    """The name of a rank's log."""
-    return f"{incarnation:d}.{rank:d}.log"
+def log_name(incarnation: int, rank: int | str) -> str:
+    """Return the file name of a rank's log, or of the log of the job's ``store``."""
+    return f"{incarnation:d}.{rank}.log"
 
 
 def _open_plain(name: str | Path, folder: int | None = None) -> int:
-    """Open a plain file for reading; a link, a pipe or a device in its place is an error and never waited for."""
+    """Open a plain file for reading; a link, a pipe or a device in its place is an error and never blocks."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)

@@ -1,1 +1,1 @@
-"""A cluster made of machines: the clock, gangs on their nodes, the live backend, and the plane that runs the loop."""
+"""A live cluster: the control plane with its loop, the live backend, and the runs of jobs on nodes."""

@@ -1,26 +1,15 @@
-"""What people are told of jobs: a fold over the same events and commands as the state, kept for asking only."""
+"""Accounts of all jobs, for views and metrics: a fold over the same events and commands as the state of the ring.
+
+No decision reads them.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
+from shoal.core import events
 from shoal.core.commands import Command, Decided, Resize, Stop
-from shoal.core.events import (
-    BatchChanged,
-    Event,
-    EventBatch,
-    JobCancelled,
-    JobCompleted,
-    JobCrashed,
-    JobMeasured,
-    JobProfiled,
-    JobReleased,
-    JobReshaped,
-    JobStarted,
-    JobStopped,
-    JobSubmitted,
-)
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
@@ -28,13 +17,13 @@ from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.store.codec import Record
 
-_NOTHING = Launch("job", ())
-_Ran: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed
+_NO_LAUNCH = Launch("job", ())
+_Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped
 
 
 @dataclass(slots=True)
 class Account:
-    """One job, as people ask about it. Times are the ring's; ``story`` is what happened to it, in words."""
+    """One job. Times are seconds since the journal began; ``done`` and ``rate`` are in the unit of its work."""
 
     number: JobNumber
     spec: JobSpec
@@ -45,8 +34,9 @@ class Account:
     ended: Seconds | None = None
     incarnation: int = 0
     placement: Placement | None = None
-    since: Seconds = 0.0
+    placed_at: Seconds = 0.0
     gpu_seconds: float = 0.0
+    """GPU-seconds of earlier placements; ``used`` adds those of the present one."""
     starts: int = 0
     crashes: Crashes = NO_CRASHES
     cause: str = ""
@@ -54,9 +44,10 @@ class Account:
     rate: float = 0.0
     done: float = 0.0
     done_at: Seconds = 0.0
-    last_seats: dict[int, Placement] = field(default_factory=dict)
-    """Where each incarnation sat, for finding its logs."""
+    placements: dict[int, Placement] = field(default_factory=dict)
+    """The placement of each incarnation, for finding its logs."""
     story: list[tuple[Seconds, str]] = field(default_factory=list)
+    """What happened to it and when, in sentences."""
 
     @property
     def live(self) -> bool:
@@ -64,67 +55,68 @@ class Account:
         return self.state.live
 
     def progress(self, now: Seconds) -> float:
-        """How far it is, going on at its last rate."""
+        """Return the work done by ``now``, extrapolated at the last rate."""
         return self.done + self.rate * max(0.0, now - self.done_at)
 
     def used(self, now: Seconds) -> float:
-        """GPU-seconds it has held."""
-        return self.gpu_seconds + (self.placement.gpus * (now - self.since) if self.placement else 0.0)
+        """Return the GPU-seconds held until ``now``."""
+        return self.gpu_seconds + (self.placement.gpus * (now - self.placed_at) if self.placement else 0.0)
 
 
 @dataclass(slots=True)
 class Accounts:
-    """All jobs ever submitted, by admission number, and what was lost and done over all of them."""
+    """All jobs ever submitted, by admission number, and totals over them."""
 
     nodes: Sequence[Node]
     accounts: list[Account] = field(default_factory=list)
     numbers: dict[JobId, JobNumber] = field(default_factory=dict)
     keys: dict[tuple[TenantId, str], JobId] = field(default_factory=dict)
     live: dict[JobNumber, Account] = field(default_factory=dict)
-    past: dict[TenantId, float] = field(default_factory=dict)
+    ended_gpu_seconds: dict[TenantId, float] = field(default_factory=dict)
     """GPU-seconds of ended jobs, by tenant."""
     lost_gpu_seconds: float = 0.0
+    """GPU-seconds of work that crashes undid."""
     restarts: int = 0
     crashes: int = 0
     completed: int = 0
-
     now: Seconds = 0.0
-    """Until when it has heard."""
+    """The time of the last events folded by ``fold``."""
 
-    def take(self, record: Record) -> None:
+    def fold(self, record: Record) -> None:
         """Fold one record of a journal."""
-        if isinstance(record, EventBatch):
+        if isinstance(record, events.EventBatch):
             self.now = record.now
-            self.hear(record.events)
+            self.apply_events(record.events)
         elif isinstance(record, Decided):
-            self.assume(self.now, record.commands)
+            self.apply_commands(self.now, record.commands)
 
-    def hear(self, events: Iterable[Event]) -> None:
-        """Fold events."""
-        for event in events:
-            if isinstance(event, JobSubmitted):
+    def apply_events(self, new: Iterable[events.Event]) -> None:
+        """Fold events; those of an incarnation that is not the present one change nothing."""
+        for event in new:
+            if isinstance(event, events.JobSubmitted):
                 self._submitted(event)
-            elif isinstance(event, JobCancelled | JobReleased | JobReshaped):
-                self._asked(self.accounts[event.job], event)
-            elif isinstance(event, _Ran):
+            elif isinstance(event, _Request):
+                if self.accounts[event.job].live:
+                    self._requested(self.accounts[event.job], event)
+            elif isinstance(event, events.RunEvent):
                 account = self.accounts[event.job]
                 if account.live and event.incarnation == account.incarnation:
                     self._ran(account, event)
 
-    def assume(self, now: Seconds, commands: Iterable[Command]) -> None:
-        """Fold commands given at this time."""
+    def apply_commands(self, now: Seconds, commands: Iterable[Command]) -> None:
+        """Fold commands given at ``now``."""
         for command in commands:
             account = self.accounts[command.job]
-            self._leave(account, now)
+            self._leave_seats(account, now)
             if isinstance(command, Stop):
                 account.state = JobState.STOPPING
                 account.story.append((now, "told to save and stop"))
                 continue
             account.state = JobState.STARTING
-            account.incarnation, account.placement, account.since = command.incarnation, command.placement, now
-            account.last_seats[command.incarnation] = command.placement
+            account.incarnation, account.placement, account.placed_at = command.incarnation, command.placement, now
+            account.placements[command.incarnation] = command.placement
             account.started = now if account.started is None else account.started
-            where = f"on {self.seats(command.placement)} as run {command.incarnation}"
+            where = f"on {self._seats(command.placement)} as run {command.incarnation}"
             if isinstance(command, Resize) and account.launch.in_place:
                 account.story.append((now, f"resized in place, {where}"))
                 continue
@@ -132,12 +124,11 @@ class Accounts:
             account.starts += 1
             account.story.append((now, f"seated {where}"))
 
-    def seats(self, placement: Placement) -> str:
-        """In words: how many GPUs where."""
+    def _seats(self, placement: Placement) -> str:
         return ", ".join(f"{self.nodes[node].name} ({count} GPU{'s' * (count > 1)})" for node, count in placement.seats)
 
-    def _submitted(self, event: JobSubmitted) -> None:
-        number, spec, launch = len(self.accounts), event.spec, event.launch or _NOTHING
+    def _submitted(self, event: events.JobSubmitted) -> None:
+        number, spec, launch = len(self.accounts), event.spec, event.launch or _NO_LAUNCH
         account = Account(number, spec, launch, event.at, story=[(event.at, f"submitted by {spec.tenant}")])
         self.accounts.append(account)
         self.live[number] = account
@@ -145,13 +136,11 @@ class Accounts:
         if launch.key:
             self.keys[spec.tenant, launch.key] = spec.id
 
-    def _asked(self, account: Account, event: JobCancelled | JobReleased | JobReshaped) -> None:
-        if not account.live:
-            return
-        if isinstance(event, JobCancelled):
+    def _requested(self, account: Account, event: _Request) -> None:
+        if isinstance(event, events.JobCancelled):
             account.cause = "cancelled"
             self._end(account, JobState.CANCELLED, event.at, "cancelled")
-        elif isinstance(event, JobReleased):
+        elif isinstance(event, events.JobReleased):
             account.state, account.held_until = JobState.PENDING, inf
             account.story.append((event.at, "may be tried again"))
         else:
@@ -159,52 +148,52 @@ class Accounts:
             account.spec = replace(account.spec, gpus=gpus, min_gpus=least, max_gpus=most)
             account.story.append((event.at, f"asked to run on {gpus} GPUs (at least {least}, at most {most})"))
 
-    def _ran(self, account: Account, event: _Ran) -> None:
-        if isinstance(event, JobCrashed):
+    def _ran(self, account: Account, event: events.RunEvent) -> None:
+        if isinstance(event, events.JobCrashed):
             self._crashed(account, event)
-        elif isinstance(event, JobCompleted):
+        elif isinstance(event, events.JobCompleted):
             self.completed += 1
             account.done, account.done_at = event.done, event.at
             self._end(account, JobState.COMPLETED, event.at, "completed")
-        elif isinstance(event, JobStopped):
+        elif isinstance(event, events.JobStopped):
             account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0
             account.story.append((event.at, f"stopped; {event.done:,.6g} done and saved"))
         else:
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
-            if isinstance(event, JobStarted):
+            if isinstance(event, events.JobStarted):
                 account.state = JobState.RUNNING
                 account.story.append((event.at, "all ranks are up"))
 
-    def _crashed(self, account: Account, event: JobCrashed) -> None:
-        held = account.placement.gpus if account.placement else 0
-        if account.rate > 0:
+    def _crashed(self, account: Account, event: events.JobCrashed) -> None:
+        if account.rate > 0 and account.placement is not None:
             lost = max(0.0, account.progress(event.at) - event.done) / account.rate
-            self.lost_gpu_seconds += held * min(lost, event.at - account.since)
+            self.lost_gpu_seconds += account.placement.gpus * min(lost, event.at - account.placed_at)
         self.crashes += 1
         account.cause, account.done, account.done_at = event.cause, event.done, event.at
         account.crashes, failed, _ = account.crashes.after(event.done, blamed=event.blamed)
-        said = f"crashed: {event.cause}"
+        what = f"crashed: {event.cause}"
         if failed:
             times = f"{account.crashes.in_a_row} times in a row"
-            self._end(account, JobState.FAILED, event.at, f"{said}; set aside after {times}")
+            self._end(account, JobState.FAILED, event.at, f"{what}; set aside after {times}")
             return
-        self._leave(account, event.at)
+        self._leave_seats(account, event.at)
         account.state, account.rate = JobState.PENDING, 0.0
         if event.retry_in > 0:
             account.state, account.held_until = JobState.HELD, event.at + event.retry_in
-            said = f"{said}; to be tried again in {event.retry_in:,.3g} s"
-        account.story.append((event.at, said))
+            what = f"{what}; to be tried again in {event.retry_in:,.3g} s"
+        account.story.append((event.at, what))
 
-    def _end(self, account: Account, state: JobState, at: Seconds, said: str) -> None:
-        self._leave(account, at)
+    def _end(self, account: Account, state: JobState, at: Seconds, what: str) -> None:
+        self._leave_seats(account, at)
         account.state, account.ended, account.rate, account.held_until = state, at, 0.0, inf
-        account.story.append((at, said))
+        account.story.append((at, what))
         self.live.pop(account.number, None)
-        self.past[account.spec.tenant] = self.past.get(account.spec.tenant, 0.0) + account.gpu_seconds
+        tenant = account.spec.tenant
+        self.ended_gpu_seconds[tenant] = self.ended_gpu_seconds.get(tenant, 0.0) + account.gpu_seconds
 
-    def _leave(self, account: Account, at: Seconds) -> None:
-        """Count what it held until now, and let go of it."""
+    def _leave_seats(self, account: Account, at: Seconds) -> None:
+        """Count the GPU-seconds of the present placement and clear it; progress stays where it is at ``at``."""
         if account.placement is not None:
-            account.gpu_seconds += account.placement.gpus * (at - account.since)
+            account.gpu_seconds += account.placement.gpus * (at - account.placed_at)
             account.done, account.done_at = account.progress(at), at
             account.rate, account.placement = 0.0, None

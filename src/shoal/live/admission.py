@@ -1,4 +1,4 @@
-"""What may be submitted: a job as a person wrote it becomes a specification and a launch, or is refused."""
+"""Admission of jobs: a submission becomes a specification and a launch, or is refused with the field at fault."""
 
 import posixpath
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from shoal.wire.messages import Reshape, Submission
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The rules of a cluster: what it has, which models it knows, in which folders jobs may work."""
+    """The rules of a cluster: its nodes, the models it knows, and the folders jobs may work in (empty: any)."""
 
     topology: Topology
     catalog: Catalog
     roots: Sequence[str] = ()
 
     def admit(self, wanted: Submission, id: JobId, tenant: TenantId, now: Seconds) -> tuple[JobSpec, Launch]:
-        """The job as the ring takes it; ``InputError`` names what is wrong with it."""
+        """Return the job as the ring takes it; ``InputError`` names the field at fault."""
         gpus, least, most = self.gang(Reshape(wanted.gpus, wanted.min_gpus, wanted.max_gpus), wanted.kinds)
         if wanted.model is not None and wanted.model not in self.catalog.models:
             raise InputError("model", wanted.model, nearest(wanted.model, self.catalog.models))
@@ -60,7 +60,7 @@ class Admission:
         return spec, launch
 
     def gang(self, shape: Reshape, kinds: Sequence[str] | None = None) -> tuple[int, int, int]:
-        """The gang asked for, the fewest and the most GPUs; refused where no kind has as many."""
+        """Return the GPUs asked for, the fewest and the most; refused if no usable kind has as many installed."""
         topology = self.topology
         for kind in kinds or ():
             if kind not in topology.kind_index:
@@ -76,7 +76,7 @@ class Admission:
         return shape.gpus, least, min(most, max(usable))
 
     def _workdir(self, given: str | None) -> str | None:
-        """The folder, made plain; the agent checks again where it really leads."""
+        """Return the folder in normal form; the agent resolves links and checks it again."""
         if given is None:
             return None
         plain = posixpath.normpath(given)
@@ -88,7 +88,7 @@ class Admission:
 
 
 def _in_place(wanted: Submission) -> bool:
-    """Whether its workers may come and go; then it needs what can keep their store, and a worker for each GPU."""
+    """Return whether the job is resized in place, which needs one worker per GPU and a Python for their store."""
     if wanted.resizes != "in_place":
         return False
     if wanted.ranks != "gpu":
@@ -100,14 +100,14 @@ def _in_place(wanted: Submission) -> bool:
 
 
 def _ahead(wanted: Submission) -> tuple[tuple[int, int, float], ...]:
-    """The phases that its app will run after it."""
+    """Return the phases that its app will run after it, each as jobs, GPUs and work."""
     if wanted.ahead and wanted.app is None:
         raise InputError("ahead", len(wanted.ahead), "says nothing without app, whose phases they are")
     return tuple((phase.jobs, phase.gpus, phase.work) for phase in wanted.ahead or ())
 
 
 def _limits(wanted: Submission) -> BatchLimits | None:
-    """Between what the batch size may be adapted, if it may."""
+    """Return the limits of an adaptive batch size; None if it is fixed."""
     if wanted.max_batch_size is None:
         for name in ("min_local_batch", "max_local_batch"):
             if (value := getattr(wanted, name)) is not None:

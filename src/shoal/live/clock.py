@@ -1,4 +1,4 @@
-"""Real time, as the ring counts it: seconds since the journal began, never running back."""
+"""Real time as the ring counts it: seconds since the journal began, never running backwards."""
 
 import time
 from dataclasses import dataclass, field
@@ -8,16 +8,16 @@ from shoal.core.units import Seconds
 
 
 class Clock(Protocol):
-    """What tells the time."""
+    """The source of time of a live backend."""
 
     def now(self) -> Seconds:
-        """Seconds since the journal began."""
+        """Return the seconds since the journal began."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """The machine's clock, read once; after that only the monotonic one, so that nobody can set it back.
+    """The machine's clock, read once; from then on only the monotonic one, which nobody can set back.
 
     ``epoch`` is the Unix time at which the journal began, ``at_least`` the latest time already in it.
     """
@@ -31,5 +31,5 @@ class WallClock:
         object.__setattr__(self, "_origin", start - time.monotonic())
 
     def now(self) -> Seconds:
-        """Seconds since the journal began."""
+        """Return the seconds since the journal began."""
         return self._origin + time.monotonic()

@@ -1,10 +1,10 @@
-"""One incarnation of a job on its nodes: what is wanted of it, what each node said of it, and what follows.
+"""One incarnation of a job on its nodes: what each node reported, how it ended, and the orders for its nodes.
 
-Pure bookkeeping: reports go in, orders and events come out; no clock is read and nothing is sent. All ranks start or
-none do: nobody gets the word to go before every node is ready, and the first rank that fails ends the incarnation.
+Pure bookkeeping: reports go in, orders and outcomes come out; no clock is read and nothing is sent. All ranks start or
+none do: no node is ordered to start before every node is ready, and the first rank that fails ends the incarnation.
 
-A job that is resized in place has a lineage, and a gang for each of its incarnations: each has started the ranks that
-came with it, and the last speaks for all.
+A job that is resized in place has one gang for each incarnation since it started from its checkpoint (a *chain*): each
+started the ranks that came with it, and the latest one decides for all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,20 @@ from shoal.live.elastic_workers import ElasticWorkers, Seats
 from shoal.live.rate_tracker import RateTracker
 from shoal.wire.messages import RankExit, RunOrder, RunReport, SessionReport
 
+_CALLED_OFF = "its ranks were called off before they started, by a control plane that has died since"
+_AGENT_RESTARTED = "an agent was restarted while the control plane was away"
+_CHAIN_LOST = "the control plane was away after it was resized in place, or an agent restarted"
+
+_SIGNALS = {
+    6: "it aborted",
+    9: "it was killed: out of memory?",
+    11: "it broke memory protection",
+    15: "it was terminated",
+}
+
 
 class NodePhase(StrEnum):
-    """What a node is known to have of a gang."""
+    """How far a gang is known to be on one node; it only moves down this list."""
 
     UNKNOWN = "unknown"
     READY = "ready"
@@ -34,12 +45,12 @@ class NodePhase(StrEnum):
         return self in (NodePhase.ENDED, NodePhase.LOST)
 
 
-_ORDER = tuple(NodePhase)
+_PHASES = tuple(NodePhase)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The gang as one node last told it."""
+    """The gang on one node, by the node's last report."""
 
     phase: NodePhase = NodePhase.UNKNOWN
     port: int = 0
@@ -48,9 +59,14 @@ class Part:
     blameless: bool = False
     finished: bool = False
 
+    @property
+    def crashed(self) -> bool:
+        """Whether it ended with an error of a rank, or for a reason the agent gave."""
+        return self.phase is NodePhase.ENDED and bool(self.cause or any(rank.status for rank in self.exits))
+
 
 class End(StrEnum):
-    """How an incarnation ended."""
+    """How an incarnation ended; LOST is no fault of the job."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"
@@ -60,7 +76,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """That an incarnation is at its end, and why; what is left of it is then only to be cleared away."""
+    """The end of an incarnation and its cause; its remaining processes only have to be stopped."""
 
     end: End
     cause: str = ""
@@ -68,12 +84,7 @@ class RunEnd:
 
 @dataclass(slots=True, eq=False)
 class Gang:
-    """One incarnation of a job, on the seats it was given.
-
-    ``resumed`` marks one that the control plane found in its journal: what its nodes were told before is not known.
-    ``started`` is that all its ranks were seen up, ``told`` that the ring knows of its end, ``durable`` that this can
-    no longer be forgotten, ``banked`` that its progress was counted.
-    """
+    """One incarnation of a job, on the seats it was given."""
 
     job: JobNumber
     incarnation: int
@@ -81,7 +92,7 @@ class Gang:
     launch: Launch
     placement: Placement
     partner: JobNumber | None
-    pace: RateTracker
+    tracker: RateTracker
     base: float = 0.0
     """Progress it resumes from."""
     work: float | None = None
@@ -90,162 +101,188 @@ class Gang:
     limits: BatchLimits | None = None
     stopping: bool = False
     going: bool = False
+    """Whether its nodes are ordered to start the ranks."""
     started: bool = False
-    told: bool = False
+    """Whether all its ranks were seen running."""
     resumed: bool = False
-    banked: bool = False
-    durable: bool = False
+    """Whether it comes from the journal: orders that its nodes had before are not known."""
+    end_reported: bool = False
+    """Whether its end is an event of the ring, or of no interest to it."""
+    end_durable: bool = False
+    """Whether its end is on disk, so that its nodes may forget it."""
+    progress_counted: bool = False
+    """Whether its progress was added to the job's."""
     parts: dict[int, Part] = field(default_factory=dict)
     running_since: Seconds = 0.0
     done: float | None = None
     saved: float | None = None
     session: SessionReport | None = None
-    lineage: ElasticWorkers | None = None
-    kin: list["Gang"] = field(default_factory=list)
-    """Those of its lineage, in order; one list for all of them."""
-    foreign: bool = False
-    """Whether a node runs it as one that joined a lineage of which nothing is known here."""
-    own: Seats = ()
-    """Where it starts ranks itself: on all its seats, but for those of ranks that it takes over."""
+    workers: ElasticWorkers | None = None
+    """The workers of its chain, where the job is resized in place."""
+    chain: list["Gang"] = field(default_factory=list)
+    """The gangs of its chain in order, itself among them; one list for all of them."""
+    joins_unknown: bool = False
+    """Whether a node runs it as part of a chain that this control plane does not know."""
+    own_seats: Seats = ()
+    """Where it starts ranks: all its seats, but for those of ranks that it takes over."""
 
     def __post_init__(self) -> None:
-        if not self.kin:
-            self.own = self.placement.seats
-        self.parts = {node: Part() for node, _ in self.own}
-        self.kin.append(self)
+        if not self.chain:
+            self.own_seats = self.placement.seats
+        self.parts = {node: Part() for node, _ in self.own_seats}
+        self.chain.append(self)
 
     @property
     def latest(self) -> "Gang":
-        """The one that speaks for its lineage; without one, itself."""
-        return self.kin[-1]
+        """The last gang of its chain; without one, itself."""
+        return self.chain[-1]
 
     @property
     def head(self) -> int:
         """The node where its ranks meet."""
-        return self.kin[0].placement.nodes[0]
+        return self.chain[0].placement.nodes[0]
 
     @property
     def nodes(self) -> set[int]:
-        """Every node that has, or is to have, something of its lineage."""
-        return {node for gang in self.kin for node in (*gang.placement.nodes, *gang.parts)}
+        """Every node with a part of its chain, now or soon."""
+        return {node for gang in self.chain for node in (*gang.placement.nodes, *gang.parts)}
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it is left anywhere; of its whole lineage, where it speaks for that."""
-        mine = self.kin if self.latest is self else [self]
-        return all(part.phase.over for gang in mine for part in gang.parts.values())
+        """Whether nothing of it is left anywhere; for the latest of a chain, nothing of the whole chain."""
+        gangs = self.chain if self.latest is self else [self]
+        return all(part.phase.over for gang in gangs for part in gang.parts.values())
 
-    def kept(self, placement: Placement) -> tuple[int, ...]:
-        """The workers that could go on in place on other seats; none where it has to be stopped and started."""
-        # Before its first ranks are up, or are seen again to be, there is nothing to go on with.
-        first = self.kin[0]
-        if self.lineage is None or self.stopping or self.told or not (first.started and first.up):
-            return ()
-        return self.lineage.keep(placement)
+    @property
+    def up(self) -> bool:
+        """Whether its ranks run, or have run, on every node: some may end sooner than others."""
+        return all(part.phase in (NodePhase.RUNNING, NodePhase.ENDED) for part in self.parts.values())
+
+    @property
+    def progress(self) -> float:
+        """The progress last reported; before any report, what it resumes from."""
+        return self.base if self.done is None else self.done
 
     @property
     def killed(self) -> bool:
-        """Whether a rank ended by a signal: it had no time to save, or did not know how to."""
+        """Whether a signal ended a rank, which then had no time to save or does not handle the warning."""
         return any(rank.status < 0 for part in self.parts.values() for rank in part.exits)
 
-    def hear(self, node: int, report: RunReport) -> None:
-        """Take in what a node says. Nothing there runs backwards: a message that comes late changes nothing."""
+    def workers_to_keep(self, placement: Placement) -> tuple[int, ...]:
+        """Return the workers that can go on in place on other seats; none if the job has to be restarted."""
+        first = self.chain[0]
+        # Before the first ranks are up, or after a restart are seen up again, there is nothing to go on with.
+        if self.workers is None or self.stopping or self.end_reported or not (first.started and first.up):
+            return ()
+        return self.workers.members_on(placement)
+
+    def update(self, node: int, report: RunReport) -> None:
+        """Take in a node's report. Phases never go back, so a late report changes none."""
         phase = NodePhase(report.phase)
-        if _ORDER.index(phase) > _ORDER.index(self.parts[node].phase):
+        if _PHASES.index(phase) > _PHASES.index(self.parts[node].phase):
             self.parts[node] = Part(phase, report.port, report.exits, report.cause, report.blameless, report.finished)
-        if self.lineage is not None:
-            self.lineage.hear(self.incarnation, node, report)
-            self.foreign |= report.roster is not None and report.roster.origin != self.lineage.origin
-            self.latest.note(report)
+        if self.workers is not None:
+            self.workers.update(self.incarnation, node, report)
+            self.joins_unknown |= report.roster is not None and report.roster.origin != self.workers.origin
+            self.latest.update_progress(report)
         elif node == self.placement.nodes[0]:
             self.done = report.done if report.done is not None else self.done
             self.saved = report.saved if report.saved is not None else self.saved
             self.session = report.session or self.session
 
-    def note(self, report: RunReport) -> None:
-        """Take in how far its lineage is; who tells it changes with who is rank 0, and who was may say it once more."""
+    def update_progress(self, report: RunReport) -> None:
+        """Take in the progress of a chain. Rank 0, which reports it, may move: older progress is ignored."""
         if report.done is not None and report.done >= (self.done or 0.0):
             self.done, self.session = report.done, report.session or self.session
         if report.saved is not None:
             self.saved = max(report.saved, self.saved or 0.0)
 
     def lose(self, node: int) -> None:
-        """The node, or the agent on it, is gone, and everything it ran with it."""
+        """Mark the gang's part on a node as lost with the node or its agent."""
         if not self.parts[node].phase.over:
             self.parts[node] = Part(NodePhase.LOST)
 
     def lost(self, node: int) -> bool:
-        """Whether the node counts as gone."""
+        """Return whether the gang's part on a node is lost."""
         return self.parts[node].phase is NodePhase.LOST
 
     def outcome(self, nodes: Sequence[Node]) -> RunEnd | None:
-        """How it ended, as soon as that is certain; None while it goes on, or once it was told."""
-        if self.told:
+        """Return how it ended as soon as that is certain; None while it goes on, and once its end was reported."""
+        if self.end_reported:
             return None
-        if self.lineage is not None:
-            return self._outcome_in_place(self.lineage, nodes)
-        parts = self.parts
-        lost = next((node for node, part in parts.items() if part.phase is NodePhase.LOST), None)
         if self.stopping:
-            if not self.over:
-                return None
-            # It may have been done before the word to stop reached it.
-            done = all(part.finished for part in parts.values())
-            return RunEnd(End.COMPLETED if done else End.STOPPED)
+            return self._stopped() if self.over else None
+        if self.workers is not None:
+            return self._elastic_end(self.workers, nodes)
+        return self._failed(nodes) or self._completed() or self._inconsistent(_AGENT_RESTARTED)
+
+    def _stopped(self) -> RunEnd:
+        # It may have completed before the order to stop reached it.
+        finished = all(part.finished for part in self.parts.values()) if self.workers is None else self.workers.finished
+        return RunEnd(End.COMPLETED if finished else End.STOPPED)
+
+    def _failed(self, nodes: Sequence[Node]) -> RunEnd | None:
+        lost = next((node for node, part in self.parts.items() if part.phase is NodePhase.LOST), None)
         if lost is not None:
             return RunEnd(End.LOST, f"node {nodes[lost].name} was lost")
-        for node, part in parts.items():
-            if part.phase is NodePhase.ENDED and (part.cause or any(rank.status for rank in part.exits)):
+        for node, part in self.parts.items():
+            if part.crashed:
                 end = End.LOST if part.blameless else End.CRASHED
-                return RunEnd(end, part.cause or _died(part.exits, nodes[node].name))
+                return RunEnd(end, part.cause or _describe_exit(part.exits, nodes[node].name))
             if part.phase is NodePhase.ENDED and not part.exits:
                 return RunEnd(End.LOST, _CALLED_OFF)
-        if self.over:
-            return RunEnd(End.COMPLETED)
-        if self.resumed and self._broken():
-            return RunEnd(End.LOST, "an agent was restarted while the control plane was away")
         return None
 
-    def _outcome_in_place(self, lineage: ElasticWorkers, nodes: Sequence[Node]) -> RunEnd | None:
-        """The same for the last of a lineage: what one rank does ends it only where the others cannot go on."""
-        if self.stopping:
-            return RunEnd(End.COMPLETED if lineage.finished else End.STOPPED) if self.over else None
-        for gang, node, part in self._counted():
-            keeps_store = gang is self.kin[0] and node == self.head
-            if part.phase is NodePhase.LOST and (keeps_store or lineage.needs(gang.incarnation, node)):
-                return RunEnd(End.LOST, f"node {nodes[node].name} was lost")
-            if part.phase is NodePhase.ENDED and part.cause:
-                return RunEnd(End.LOST if part.blameless else End.CRASHED, part.cause)
-            if part.phase is NodePhase.ENDED and lineage.needs(gang.incarnation, node):
-                return RunEnd(End.LOST, _CALLED_OFF)
-        if lineage.finished:
+    def _completed(self) -> RunEnd | None:
+        return RunEnd(End.COMPLETED) if self.over else None
+
+    def _inconsistent(self, cause: str) -> RunEnd | None:
+        """Return the end of a gang from the journal where a node has not begun what other nodes, or the journal, say
+        was running."""
+        phases = {part.phase for part in self.parts.values()}
+        begun = self.started or bool(phases & {NodePhase.RUNNING, NodePhase.ENDED})
+        if self.resumed and ((NodePhase.READY in phases and begun) or self.joins_unknown):
+            return RunEnd(End.LOST, cause)
+        return None
+
+    def _elastic_end(self, workers: ElasticWorkers, nodes: Sequence[Node]) -> RunEnd | None:
+        """Return the end of a chain: a rank's failure ends it only where the others cannot go on."""
+        for gang, node, part in self._active_parts():
+            if end := gang._part_end(node, part, nodes[node].name):
+                return end
+        if workers.finished:
             return RunEnd(End.COMPLETED)
-        failed = [worker for worker in lineage.newcomers(self.incarnation) if worker.died]
-        if not failed and lineage.lame:
-            failed = [lineage.workers[number] for number in lineage.members if lineage.workers[number].died]
+        failed = [worker for worker in workers.newcomers(self.incarnation) if worker.failed]
+        if not failed and workers.broken:
+            failed = [workers.workers[number] for number in workers.members if workers.workers[number].failed]
         if failed:
             exits = [worker.exit for worker in failed if worker.exit is not None]
-            return RunEnd(End.CRASHED, _died(exits, nodes[failed[0].node].name))
-        if self.resumed and (self._broken() or self.foreign):
-            return RunEnd(End.LOST, "the control plane was away after it was resized in place, or an agent restarted")
-        return None
+            return RunEnd(End.CRASHED, _describe_exit(exits, nodes[failed[0].node].name))
+        return self._inconsistent(_CHAIN_LOST)
 
-    def _counted(self) -> Iterator[tuple["Gang", int, Part]]:
-        """The parts of its lineage, but for those of ranks that were called off before they joined."""
-        for gang in self.kin:
+    def _active_parts(self) -> Iterator[tuple["Gang", int, Part]]:
+        """Yield the parts of its chain, but for gangs whose ranks were called off before they joined."""
+        for gang in self.chain:
             if gang is self or not gang.stopping:
                 yield from ((gang, node, part) for node, part in gang.parts.items())
 
-    def _broken(self) -> bool:
-        """Whether a node has not begun what others, or the journal, say was going on."""
-        phases = {part.phase for part in self.parts.values()}
-        waiting = NodePhase.READY in phases
-        return waiting and (self.started or bool(phases & {NodePhase.RUNNING, NodePhase.ENDED}))
+    def _part_end(self, node: int, part: Part, name: str) -> RunEnd | None:
+        """Return the end of a chain that follows from one part, if any."""
+        assert self.workers is not None
+        needed = self.workers.needs(self.incarnation, node)
+        if part.phase is NodePhase.LOST and (needed or self._keeps_store(node)):
+            return RunEnd(End.LOST, f"node {name} was lost")
+        if part.phase is NodePhase.ENDED and part.cause:
+            return RunEnd(End.LOST if part.blameless else End.CRASHED, part.cause)
+        return RunEnd(End.LOST, _CALLED_OFF) if part.phase is NodePhase.ENDED and needed else None
+
+    def _keeps_store(self, node: int) -> bool:
+        return self is self.chain[0] and node == self.head
 
     def may_go(self, *, alone: bool) -> bool:
-        """Whether the ranks may start: every node is ready, and no earlier incarnation is left anywhere (``alone``).
+        """Return whether the ranks may start: every node is ready, and ``alone``: no earlier incarnation is left.
 
-        On one node that has not been asked yet, getting ready and going are one step.
+        On a single node that has no order yet, one order makes ready and starts.
         """
         if self.stopping or not alone:
             return False
@@ -254,24 +291,18 @@ class Gang:
             return phases[0] in (NodePhase.UNKNOWN, NodePhase.READY)
         return all(phase is NodePhase.READY for phase in phases)
 
-    @property
-    def up(self) -> bool:
-        """Whether every node says that its ranks run, or have run: some may be done sooner than others."""
-        return all(part.phase in (NodePhase.RUNNING, NodePhase.ENDED) for part in self.parts.values())
-
     def order(self, node: int, address: str) -> RunOrder | None:
-        """What a node should be told; None when nothing of it should be there."""
-        if self.parts[node].phase is NodePhase.LOST:
+        """Return the order for a node, with the address of the head node; None if nothing should be there."""
+        if self.lost(node):
             return None
-        seats, launch, head = self.placement.seats, self.launch, self.kin[0]
+        seats, launch = self.placement.seats, self.launch
         counts = [1 if launch.ranks == "node" else count for _, count in seats]
         rank = self.placement.nodes.index(node)
         first, local, roster = sum(counts[:rank]), counts[rank], None
-        if self.lineage is not None:
-            workers = self.lineage.on(self.incarnation, node)
-            first, local = workers[0][0], len(workers)
-            keeps_store = self is head and node == self.head
-            roster = self.lineage.roster(self.incarnation, node, keeps_store=keeps_store)
+        if self.workers is not None:
+            here = self.workers.on(self.incarnation, node)
+            first, local = here[0][0], len(here)
+            roster = self.workers.roster(self.incarnation, node, keeps_store=self._keeps_store(node))
         return RunOrder(
             job=self.job,
             incarnation=self.incarnation,
@@ -290,7 +321,7 @@ class Gang:
             local_ranks=local,
             world=sum(counts),
             master=address,
-            port=head.parts[self.head].port,
+            port=self.chain[0].parts[self.head].port,
             work=self.work,
             batch=self.batch,
             limits=self.limits,
@@ -298,18 +329,8 @@ class Gang:
         )
 
 
-_CALLED_OFF = "its ranks were called off before they started, by a control plane that has died since"
-
-_SIGNALS = {
-    6: "it aborted",
-    9: "it was killed: out of memory?",
-    11: "it broke memory protection",
-    15: "it was terminated",
-}
-
-
-def _died(exits: Sequence[RankExit], node: str) -> str:
-    """In words: which rank failed, where and how."""
+def _describe_exit(exits: Sequence[RankExit], node: str) -> str:
+    """Return a sentence on the first rank that failed: where and how."""
     first = next(rank for rank in exits if rank.status)
     if first.status < 0:
         hint = _SIGNALS.get(-first.status, "")

@@ -1,10 +1,10 @@
-"""Where concrete live things meet: a home folder and settings become a control plane on its journal."""
+"""Open a control plane on the journal in its home folder: a new journal, or the one that is there."""
 
 import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,20 +28,20 @@ from shoal.perf.profile import LinearProfile
 from shoal.scenario.scenario import Scenario
 from shoal.store.journal import JournalFile, SqliteJournal, last_settings, settings_of
 
-log = logging.getLogger("shoal.live.home")
+log = logging.getLogger(__name__)
 
 JOURNAL = "journal.sqlite"
 
 
 def home() -> Path:
-    """The folder everything live is kept in: ``$SHOAL_HOME``, or ``.shoal`` in one's own."""
+    """Return the folder of all live data: ``$SHOAL_HOME``, or ``.shoal`` in the user's home."""
     given = os.environ.get("SHOAL_HOME")
     return Path(given) if given else Path.home() / ".shoal"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a control plane is made of. ``roots`` are the folders jobs may work in, anywhere if there are none."""
+    """Settings of a control plane; ``roots`` are the folders jobs may work in (empty: any folder)."""
 
     home: Path
     scenario: Scenario
@@ -56,19 +56,16 @@ class Settings:
 
 @contextmanager
 def open_control_plane(settings: Settings) -> Iterator[ControlPlane]:
-    """A control plane on its journal, not turning yet: a new journal, or the one that is there taken up again.
-
-    Two of them cannot be opened on one folder. Leaving the context stops the loop and closes the journal.
-    """
+    """Start a control plane; leaving the context stops its loop and closes its journal. One per home folder."""
     settings.home.mkdir(parents=True, exist_ok=True)
     settings.home.chmod(0o700)
     with _locked(settings.home / "lock"):
-        plane = _make_plane(settings)
-        plane.start()
+        control_plane = _make_control_plane(settings)
+        control_plane.start()
         try:
-            yield plane
+            yield control_plane
         finally:
-            plane.stop()
+            control_plane.stop()
 
 
 @contextmanager
@@ -82,38 +79,35 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _make_plane(settings: Settings) -> ControlPlane:
+def _make_control_plane(settings: Settings) -> ControlPlane:
     path = settings.home / JOURNAL
     scenario = replace(settings.scenario, tolerate_policy_errors=True)
     file = JournalFile(path)
-    again = path.exists()
+    resumed = path.exists()
     epoch = time.time()
-    if again:
+    if resumed:
         before = last_settings(file.raw())
         if file.cut is not None:
             hint = f"is damaged ({file.cut}): move it away to begin anew; `shoal replay` shows what is left"
             raise InputError("journal", str(path), hint)
         epoch = _epoch(settings_of(file.read), path)
         scenario = replace(scenario, cluster=grown(Scenario.of_settings(before).cluster, scenario.cluster))
-    known, crew = scenario.speeds(), scenario.make_scheduler()
-    ledger, recalled = Accounts(scenario.cluster.nodes), RecoveredRuns()
-    if again:
-        for record in file.read():
-            fold((record,), crew.state)
-            recalled.take(record)
-            ledger.take(record)
-    clock = WallClock(epoch, crew.state.now)
+    cluster, speeds, scheduler = scenario.cluster, scenario.speeds(), scenario.make_scheduler()
+    accounts, recovered = Accounts(cluster.nodes), RecoveredRuns()
+    for record in file.read() if resumed else ():
+        fold((record,), scheduler.state)
+        recovered.fold(record)
+        accounts.fold(record)
     header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
-    journal = SqliteJournal.resume(path, header) if again else SqliteJournal.begin(path, header)
-    machines = LiveBackend(
-        scenario.cluster, clock, _speed(scenario.cluster, known), settings.lease, settings.first_retry
-    )
-    machines.begin(recalled, crew.state.topology.down)
-    about = About(__version__, scenario.policy, scenario.cluster.describe(), epoch)
-    admission = Admission(scenario.cluster, known, settings.roots)
-    if again:
-        log.info("journal taken up again", extra={"records": file.records, "live": len(ledger.live)})
-    return ControlPlane(crew, machines, journal, ledger, admission, about, resumed=again)
+    journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
+    clock = WallClock(epoch, scheduler.state.now)
+    backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
+    backend.resume(recovered, scheduler.state.topology.down)
+    if resumed:
+        log.info("journal taken up again", extra={"records": file.records, "live": len(accounts.live)})
+    about = About(__version__, scenario.policy, cluster.describe(), epoch)
+    admission = Admission(cluster, speeds, settings.roots)
+    return ControlPlane(scheduler, backend, journal, accounts, admission, about, resumed=resumed)
 
 
 def _epoch(first: Mapping[str, Any], path: Path) -> float:
@@ -124,9 +118,9 @@ def _epoch(first: Mapping[str, Any], path: Path) -> float:
 
 
 def grown(before: Topology, wanted: Topology) -> Topology:
-    """The cluster a journal knows, with the nodes that are wanted now added; those no longer wanted stay, and are down.
+    """Return the cluster of a journal with the new nodes added; nodes that are no longer wanted stay, and are down.
 
-    A node keeps its index for ever, since the journal names nodes by it; so one cannot become another.
+    The journal names nodes by index, so a node keeps its index, its kind and its GPUs for ever.
     """
     known = {node.name: node for node in before.nodes}
     new: list[Node] = []
@@ -142,13 +136,13 @@ def grown(before: Topology, wanted: Topology) -> Topology:
     return topology_of((*before.nodes, *new), prices)
 
 
-def _speed(topology: Topology, known: Catalog) -> Any:
-    """How fast a job is expected to go on seats."""
+def _expected_rate(topology: Topology, speeds: Catalog) -> Callable[[JobSpec, Placement], float]:
+    """Return a function for a job's rate on a placement, by the catalogue or in proportion to its GPUs."""
 
-    def speed(spec: JobSpec, placement: Placement) -> float:
+    def rate(spec: JobSpec, placement: Placement) -> float:
         if spec.model is None:
             return LinearProfile(spec.gpus).rate("", placement.gpus, Locality.SAME_NODE)
         kind = topology.kinds[topology.kind_of(placement)]
-        return known.profile(spec.model).rate(kind, placement.gpus, topology.locality(placement), spec.batch_size)
+        return speeds.profile(spec.model).rate(kind, placement.gpus, topology.locality(placement), spec.batch_size)
 
-    return speed
+    return rate

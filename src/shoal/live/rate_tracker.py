@@ -1,54 +1,53 @@
-"""How fast a gang trains by what it says, and when that is news to the ring.
+"""The training rate of a gang, measured from its progress, and when the ring must be told of it.
 
-The ring extrapolates: it takes a job to go on from where it was last told it is, at the rate it was told. It is told
-anew when the job goes faster or slower than that, and when it is not where it is thought to be, as after loading for
-longer than anybody knew.
+The ring extrapolates a job's progress from the last reported progress at the last reported rate. It needs a new report
+when the measured rate differs, and when progress has drifted from the extrapolation, as after a long loading time.
 """
 
 from dataclasses import dataclass
 
 from shoal.core.units import Seconds
 
-EVERY: Seconds = 5.0
-"""A speed is that of so many seconds at least."""
-_ADVANCES = 3
-"""And of so many reports in which the job had come further, since it moves by whole steps."""
-_CHANGE = 0.1
-"""By what part a speed, or the progress since it was last told, differs to be told anew."""
+MIN_INTERVAL: Seconds = 5.0
+"""The shortest time over which a rate is measured."""
+_MIN_ADVANCES = 3
+"""The fewest reports with new progress in that time: a job advances by whole steps."""
+_TOLERANCE = 0.1
+"""The part by which the rate, or the progress since the last report, may differ without a new report."""
 
 
 @dataclass(slots=True)
 class RateTracker:
-    """One gang's: the ``rate`` last told, from ``done`` at ``at`` on; before anything was told, what is expected."""
+    """What the ring knows of one gang: ``rate`` from progress ``done`` at time ``at``; at first the expected rate."""
 
     rate: float
     at: Seconds = 0.0
     done: float = 0.0
-    _further: float | None = None
-    _since: tuple[Seconds, float] | None = None
+    _furthest: float | None = None
+    _window: tuple[Seconds, float] | None = None
+    """Time and progress at the start of the present measurement."""
     _advances: int = 0
 
-    def told(self, at: Seconds, rate: float, done: float) -> None:
-        """The ring knows this from now on."""
+    def reported(self, at: Seconds, rate: float, done: float) -> None:
+        """Note what the ring was told."""
         self.rate, self.at, self.done = rate, at, done
 
-    def hear(self, now: Seconds, done: float) -> float | None:
-        """The job says how far it is: the rate to tell the ring with that, or None where nothing is news."""
-        if done <= (self.done if self._further is None else self._further):
+    def observe(self, now: Seconds, done: float) -> float | None:
+        """Take in the job's progress; return the rate to report with it, or None if no report is needed."""
+        if done <= (self.done if self._furthest is None else self._furthest):
             return None
-        self._further = done
-        if self._since is None:
-            self._since = now, done
-            return self.rate if self._astray(now, done) else None
+        self._furthest = done
+        if self._window is None:
+            self._window = now, done
+            return self.rate if self._drifted(now, done) else None
         self._advances += 1
-        began, before = self._since
-        if now - began < EVERY or self._advances < _ADVANCES:
+        began, before = self._window
+        if now - began < MIN_INTERVAL or self._advances < _MIN_ADVANCES:
             return None
         rate = (done - before) / (now - began)
-        self._since, self._advances = (now, done), 0
-        return rate if abs(rate - self.rate) > _CHANGE * self.rate or self._astray(now, done) else None
+        self._window, self._advances = (now, done), 0
+        return rate if abs(rate - self.rate) > _TOLERANCE * self.rate or self._drifted(now, done) else None
 
-    def _astray(self, now: Seconds, done: float) -> bool:
-        """Whether the job is not where the ring takes it to be."""
+    def _drifted(self, now: Seconds, done: float) -> bool:
         passed = now - self.at
-        return abs(done - self.done - self.rate * passed) > self.rate * max(EVERY, _CHANGE * passed)
+        return abs(done - self.done - self.rate * passed) > self.rate * max(MIN_INTERVAL, _TOLERANCE * passed)

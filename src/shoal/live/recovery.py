@@ -1,121 +1,83 @@
-"""What a journal says was going on when it ended: the half of recovery that concerns machines, a fold of its own."""
+"""The jobs and runs that a journal leaves unfinished at its end: what the live backend resumes after a restart."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from shoal.core.commands import Decided, Resize, Start, Stop
+from shoal.core import events
+from shoal.core.commands import Command, Decided, Resize, Start, Stop
 from shoal.core.errors import JournalError
-from shoal.core.events import (
-    BatchChanged,
-    Event,
-    EventBatch,
-    JobCancelled,
-    JobCompleted,
-    JobCrashed,
-    JobMeasured,
-    JobProfiled,
-    JobReleased,
-    JobStarted,
-    JobStopped,
-    JobSubmitted,
-    NodeLost,
-    NodeReturned,
-)
-from shoal.core.job import JobSpec, Launch
-from shoal.core.retry import NO_CRASHES, Crashes
-from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds
+from shoal.live.live_job import LiveJob
 from shoal.store.codec import Record
 
 
 @dataclass(slots=True)
-class PastJob:
-    """A job as the journal leaves it; ``order`` is the last command that gave it seats it has not left since."""
+class UnfinishedRun:
+    """A run that has not ended: the command that gave it its seats, and whether its ranks were up or told to stop."""
 
-    spec: JobSpec
-    launch: Launch
-    saved: float = 0.0
-    crashes: Crashes = NO_CRASHES
-    incarnation: int = 0
-    over: bool = False
-    order: Start | Resize | None = None
+    command: Start | Resize
     started: bool = False
     stopping: bool = False
-    batch_size: int | None = None
-    measured: tuple[float, Placement] | None = None
-    """Its speed where that was last measured."""
 
 
 @dataclass(slots=True)
 class RecoveredRuns:
-    """All jobs in order of admission, when held ones are to be tried again, and which nodes were up."""
+    """A fold over a journal: all jobs in order of admission, unfinished runs, held jobs, and which nodes were up."""
 
-    jobs: list[PastJob] = field(default_factory=list)
+    jobs: list[LiveJob] = field(default_factory=list)
+    runs: dict[JobNumber, UnfinishedRun] = field(default_factory=dict)
     releases: dict[JobNumber, Seconds] = field(default_factory=dict)
+    """When held jobs may be tried again."""
     up: dict[int, bool] = field(default_factory=dict)
 
-    def take(self, record: Record) -> None:
+    def fold(self, record: Record) -> None:
         """Fold one record."""
-        if isinstance(record, EventBatch):
+        if isinstance(record, events.EventBatch):
             for event in record.events:
-                self.hear(event)
+                self._apply_event(event)
         elif isinstance(record, Decided):
             for command in record.commands:
-                self.assume(command)
+                self._apply_command(command)
 
-    def hear(self, event: Event) -> None:
-        """Fold one event."""
-        if isinstance(event, JobSubmitted):
-            if event.launch is None:
-                raise JournalError(f"job {event.spec.id!r} has nothing to execute: this is a simulation's journal")
-            self.jobs.append(PastJob(event.spec, event.launch, batch_size=event.spec.batch_size))
-        elif isinstance(event, NodeLost | NodeReturned):
-            self.up[event.node] = isinstance(event, NodeReturned)
-        elif isinstance(event, JobReleased):
-            self.releases.pop(event.job, None)
-        elif isinstance(event, JobCancelled):
-            self.releases.pop(event.job, None)
-            self.jobs[event.job].over = True
-            self.jobs[event.job].order = None
-        elif isinstance(event, JobStarted):
-            job = self.jobs[event.job]
-            job.started = job.started or event.incarnation == job.incarnation
-        elif isinstance(event, JobMeasured | JobProfiled | BatchChanged):
-            self._measured(event)
-        elif isinstance(event, JobStopped | JobCompleted | JobCrashed):
-            self._end(event)
+    def _apply_event(self, event: events.Event) -> None:
+        match event:
+            case events.JobSubmitted(spec=spec, launch=launch):
+                if launch is None:
+                    raise JournalError(f"job {spec.id!r} has nothing to execute: this is a simulation's journal")
+                self.jobs.append(LiveJob(spec, launch, batch_size=spec.batch_size))
+            case events.NodeLost() | events.NodeReturned():
+                self.up[event.node] = isinstance(event, events.NodeReturned)
+            case events.JobReleased():
+                self.releases.pop(event.job, None)
+            case events.JobCancelled():
+                self.releases.pop(event.job, None)
+                self.runs.pop(event.job, None)
+                self.jobs[event.job].over = True
+            case events.JobReshaped() | events.AppBid():
+                pass
+            case _:
+                self._apply_run_event(self.jobs[event.job], event)
 
-    def _measured(self, event: JobMeasured | JobProfiled | BatchChanged) -> None:
-        job = self.jobs[event.job]
-        if isinstance(event, BatchChanged):
+    def _apply_run_event(self, job: LiveJob, event: events.RunEvent) -> None:
+        if isinstance(event, events.BatchChanged):
             job.batch_size = event.batch_size
-        if job.order is not None and event.incarnation == job.incarnation:
-            job.measured = event.rate, job.order.placement
-
-    def _end(self, event: JobStopped | JobCompleted | JobCrashed) -> None:
-        job = self.jobs[event.job]
-        if event.incarnation != job.incarnation or job.order is None:
+        run = self.runs.get(event.job)
+        if run is None or event.incarnation != job.incarnation:
             return
-        job.saved, job.order = event.done, None
-        job.over = isinstance(event, JobCompleted)
-        if isinstance(event, JobCrashed):
-            job.crashes, job.over, _ = job.crashes.after(event.done, blamed=event.blamed)
-            if event.retry_in and not job.over:
-                self.releases[event.job] = event.at + event.retry_in
-
-    def assume(self, command: Start | Stop | Resize) -> None:
-        """Fold one command."""
-        job = self.jobs[command.job]
-        if isinstance(command, Stop):
-            job.stopping = True
+        if isinstance(event, events.JobStarted):
+            run.started = True
+        elif isinstance(event, events.JobMeasured | events.JobProfiled | events.BatchChanged):
+            job.measured = event.rate, run.command.placement
         else:
-            job.order, job.incarnation = command, command.incarnation
-            job.started = job.stopping = False
+            del self.runs[event.job]
+            job.saved, job.over = event.done, isinstance(event, events.JobCompleted)
+            if isinstance(event, events.JobCrashed):
+                job.crashes, job.over, _ = job.crashes.after(event.done, blamed=event.blamed)
+                if event.retry_in and not job.over:
+                    self.releases[event.job] = event.at + event.retry_in
 
-
-def recover_runs(records: Iterable[Record]) -> RecoveredRuns:
-    """What these records say was going on at their end."""
-    recalled = RecoveredRuns()
-    for record in records:
-        recalled.take(record)
-    return recalled
+    def _apply_command(self, command: Command) -> None:
+        if not isinstance(command, Stop):
+            self.jobs[command.job].incarnation = command.incarnation
+            self.runs[command.job] = UnfinishedRun(command)
+        elif command.job in self.runs:
+            self.runs[command.job].stopping = True

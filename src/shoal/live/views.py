@@ -1,30 +1,121 @@
-"""What people are told of a cluster: its jobs, nodes and tenants as rows, for whoever asks.
+"""What people see of a live cluster: rows of jobs, nodes and tenants, with the last decision's sentences.
 
-A picture is made for one question and read at once, with nothing changing meanwhile: that is for the plane to see to.
-A tenant sees its own jobs; where another's name stands in the reason of one of them, it is veiled. None is an admin.
+A tenant sees its own jobs; the names of other tenants' jobs are hidden in sentences. An admin (tenant None) sees all.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 import msgspec
+import numpy as np
 
+from shoal.core.arrays import Flags
+from shoal.core.decision import Verdicts
 from shoal.core.lifecycle import JobState
+from shoal.core.reasons import NO_KIND
 from shoal.core.retry import MOST_CRASHES
+from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
-from shoal.core.units import JobId, Seconds, TenantId
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.accounts import Account, Accounts
-from shoal.live.last_decision import LastDecision
 from shoal.wire.messages import AcctRow, JobDetail, JobRow, Moment, NodeRow, StartForecast, TenantRow
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
+
+
+@dataclass(slots=True)
+class LastDecision:
+    """A snapshot, its verdicts, and the policy's ``carry`` after it."""
+
+    snapshot: Snapshot
+    verdicts: Verdicts
+    carry: object | None = None
+    changed: Flags = field(init=False)
+    """By position in the snapshot: whether a job's verdict differs from the decision before in code or GPUs."""
+
+    def __post_init__(self) -> None:
+        self.changed = np.ones(len(self.verdicts.gpus), dtype=bool)
+
+    def compare(self, before: "LastDecision") -> None:
+        """Set ``changed`` by comparing with the decision before."""
+        mine, theirs = self.snapshot.columns.rows, before.snapshot.columns.rows
+        if not len(theirs) or not len(mine):
+            return
+        at = np.minimum(np.searchsorted(theirs, mine), len(theirs) - 1)
+        same = theirs[at] == mine
+        same &= self.verdicts.codes == before.verdicts.codes[at]
+        same &= self.verdicts.gpus == before.verdicts.gpus[at]
+        self.changed = ~same
+
+    def sentence(self, job: JobNumber) -> str | None:
+        """Return the reason of a job's verdict; None if the job was not in the snapshot."""
+        at = self.snapshot.position_of(job)
+        return None if at < 0 else self.verdicts.reason(at).sentence()
+
+    def partner(self, job: JobNumber) -> JobNumber | None:
+        """Return the job that shares its GPUs."""
+        at = self.snapshot.position_of(job)
+        if at < 0 or self.verdicts.partners is None or self.verdicts.partners[at] < 0:
+            return None
+        return int(self.snapshot.columns.rows[self.verdicts.partners[at]])
+
+    def remedy(self, account: Account, placed: Sequence[Account]) -> str:
+        """Return a sentence on what would let a waiting job run; empty if it runs. ``placed`` are jobs with GPUs."""
+        if account.state is JobState.HELD:
+            return "`shoal logs` shows what it said before it died; `shoal cancel` ends the tries"
+        at = self.snapshot.position_of(account.number)
+        if at < 0 or self.verdicts.gpus[at] or not account.live:
+            return ""
+        cluster, speeds, wanted = self.snapshot.cluster, self.snapshot.columns.speeds[at], account.spec.gpus
+        usable = [k for k in range(len(cluster.kinds)) if speeds[k] > 0]
+        most = max((cluster.capacity[k] for k in usable), default=0)
+        if self.verdicts.codes[at] == NO_KIND.code:
+            return f"it would run if its `kinds` named one of {', '.join(cluster.kinds)}"
+        if not most:
+            return "it would run when a node it can use comes up (`shoal nodes`)"
+        if wanted > most:
+            return f"it would run on {most} GPUs or fewer (`shoal resize`), or when more nodes come up"
+        return self._waiting_for(usable, wanted, placed)
+
+    def _waiting_for(self, usable: Sequence[int], wanted: int, placed: Sequence[Account]) -> str:
+        """Return a sentence on the GPUs of the usable kinds that are free, and on when the next come free."""
+        cluster = self.snapshot.cluster
+        free = {k: cluster.capacity[k] for k in usable}
+        holders = []
+        for other in placed:
+            assert other.placement is not None
+            kind = cluster.kind_of(other.placement)
+            if kind in free:
+                holders.append(other)
+                partner = self.partner(other.number)
+                if partner is None or partner > other.number:  # of two that share GPUs, one counts
+                    free[kind] -= other.placement.gpus
+        most = max(free.values())
+        if most < wanted:
+            return f"it would start when {_gpus(wanted - most)} more come free: {self._next_end(holders)}"
+        return f"there is room for it, {_gpus(most)} free, but others are before it: {self._next_end(holders)}"
+
+    def _next_end(self, holders: Sequence[Account]) -> str:
+        if not holders:
+            return "nothing runs there now"
+        places = [self.snapshot.position_of(account.number) for account in holders]
+        left = [float(self.snapshot.columns.remaining_seconds[at]) for at in places if at >= 0]
+        soonest = min(left, default=inf)
+        when = f"the next is expected to end in {soonest:,.0f} s" if soonest < inf else "none says when it ends"
+        return f"{len(holders)} job{'s hold' if len(holders) > 1 else ' holds'} GPUs there, {when}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterViews:
-    """The ledger and the latest decision, as one tenant may see them; times are Unix times, from ``epoch`` on."""
+    """The accounts and the last decision as one tenant may see them, in Unix times: ``epoch`` plus the ring's.
 
-    ledger: Accounts
-    board: LastDecision | None
+    Built per request. The caller holds the control plane's lock.
+    """
+
+    accounts: Accounts
+    last: LastDecision | None
     topology: Topology
     forecasts: Mapping[JobId, StartForecast]
     now: Seconds
@@ -32,19 +123,19 @@ class ClusterViews:
     tenant: TenantId | None
 
     def jobs(self, *, ended: bool) -> list[JobRow]:
-        """The live jobs in order of submission; with ``ended``, all there ever were."""
-        accounts = self.ledger.accounts if ended else list(self.ledger.live.values())
+        """Return the live jobs in order of submission, or with ``ended`` all jobs; those that wait have a position."""
+        accounts = self.accounts.accounts if ended else list(self.accounts.live.values())
         rows = [self._row(account) for account in accounts if self._shown(account)]
-        waiting = [row for row in rows if row.state in ("pending", "held")]
-        starts = [row.start.median if row.start else inf for row in waiting]
-        order = sorted(range(len(waiting)), key=lambda i: (starts[i], i))
-        position = {waiting[i].id: place + 1 for place, i in enumerate(order)}
-        return [_at(row, position.get(row.id)) for row in rows]
+        waiting = [i for i, row in enumerate(rows) if row.state in ("pending", "held")]
+        forecast = [row.start.median if row.start else inf for row in rows]
+        for position, i in enumerate(sorted(waiting, key=lambda i: (forecast[i], i)), start=1):
+            rows[i] = msgspec.structs.replace(rows[i], position=position)
+        return rows
 
-    def job(self, account: Account, told: Sequence[tuple[Seconds, str]]) -> JobDetail:
-        """Everything about one job; ``told`` are the verdicts on it so far."""
-        row, board = self._row(account), self.board
-        story = sorted([*account.story, *((at, self._veiled(what)) for at, what in told)], key=lambda entry: entry[0])
+    def job(self, account: Account, verdicts: Sequence[tuple[Seconds, str]]) -> JobDetail:
+        """Return everything about one job; ``verdicts`` are its recorded verdicts, with their times."""
+        row, last = self._row(account), self.last
+        story = [*account.story, *((at, self._veiled(sentence)) for at, sentence in verdicts)]
         return JobDetail(
             job=row,
             command=list(account.launch.command),
@@ -57,16 +148,16 @@ class ClusterViews:
             gpu_seconds=account.used(self.now),
             rate=account.rate,
             decision=row.reason,
-            decided=self.epoch + (board.snapshot.now if board is not None else account.submitted),
-            change=board.change(account, self._seated()) if board is not None else "",
-            story=[Moment(self.epoch + at, what) for at, what in story],
+            decided=self.epoch + (last.snapshot.now if last is not None else account.submitted),
+            change=last.remedy(account, self._placed()) if last is not None else "",
+            story=[Moment(self.epoch + at, what) for at, what in sorted(story, key=lambda entry: entry[0])],
         )
 
-    def nodes(self, heard: Sequence[Seconds | None]) -> list[NodeRow]:
-        """Every node: what it has, when it was last ``heard``, what runs there that one may see."""
-        rows, seated = [], self._seated()
-        for index, (node, at) in enumerate(zip(self.topology.nodes, heard, strict=True)):
-            here = [a for a in seated if a.placement is not None and index in a.placement.nodes]
+    def nodes(self, last_reports: Sequence[Seconds | None]) -> list[NodeRow]:
+        """Return every node, with the time of its agent's last report and the jobs there that may be seen."""
+        rows, placed = [], self._placed()
+        for index, (node, at) in enumerate(zip(self.topology.nodes, last_reports, strict=True)):
+            here = [a for a in placed if a.placement is not None and index in a.placement.nodes]
             rows.append(
                 NodeRow(
                     name=node.name,
@@ -76,21 +167,21 @@ class ClusterViews:
                     up=index not in self.topology.down,
                     used=self._used(index, here),
                     jobs=[account.spec.id for account in here if self._shown(account)],
-                    heard=None if at is None else self.epoch + at,
+                    heard=self._unix(at),
                 )
             )
         return rows
 
     def share(self) -> list[TenantRow]:
-        """What each tenant holds and has had; a tenant sees itself and all others as one."""
+        """Return what each tenant holds and has had; a tenant sees itself and all others as one."""
         sums: dict[str, list[float]] = {}
 
         def row_of(owner: TenantId) -> list[float]:
             return sums.setdefault(owner if self.tenant in (None, owner) else "others", [0, 0, 0.0])
 
-        for owner, service in self.ledger.past.items():
-            row_of(owner)[2] += service
-        for account in self.ledger.live.values():
+        for owner, gpu_seconds in self.accounts.ended_gpu_seconds.items():
+            row_of(owner)[2] += gpu_seconds
+        for account in self.accounts.live.values():
             row = row_of(account.spec.tenant)
             row[0] += 1
             row[1] += account.placement.gpus if account.placement else 0
@@ -109,8 +200,7 @@ class ClusterViews:
         ]
 
     def acct(self) -> list[AcctRow]:
-        """Jobs that ended, in order of submission: what they took."""
-        epoch = self.epoch
+        """Return the jobs that ended, in order of submission, and what they took."""
         return [
             AcctRow(
                 id=account.spec.id,
@@ -118,23 +208,26 @@ class ClusterViews:
                 tenant=account.spec.tenant,
                 state=account.state.name.lower(),
                 gpus=account.spec.gpus,
-                submitted=epoch + account.submitted,
-                started=None if account.started is None else epoch + account.started,
-                ended=epoch + account.ended,
+                submitted=self.epoch + account.submitted,
+                started=self._unix(account.started),
+                ended=self.epoch + account.ended,
                 waited=(account.ended if account.started is None else account.started) - account.submitted,
                 gpu_seconds=account.gpu_seconds,
                 restarts=max(0, account.starts - 1),
                 cause=account.cause,
             )
-            for account in self.ledger.accounts
+            for account in self.accounts.accounts
             if account.ended is not None and self._shown(account)
         ]
 
     def _shown(self, account: Account) -> bool:
         return self.tenant in (None, account.spec.tenant)
 
+    def _unix(self, at: Seconds | None) -> float | None:
+        return None if at is None else self.epoch + at
+
     def _row(self, account: Account) -> JobRow:
-        spec, seats, nodes, epoch = account.spec, account.placement, self.topology.nodes, self.epoch
+        spec, seats, nodes = account.spec, account.placement, self.topology.nodes
         return JobRow(
             id=spec.id,
             name=account.launch.name,
@@ -142,9 +235,9 @@ class ClusterViews:
             state=account.state.name.lower(),
             gpus_held=seats.gpus if seats else 0,
             gpus_wanted=spec.gpus,
-            submitted=epoch + account.submitted,
-            started=None if account.started is None else epoch + account.started,
-            ended=None if account.ended is None else epoch + account.ended,
+            submitted=self.epoch + account.submitted,
+            started=self._unix(account.started),
+            ended=self._unix(account.ended),
             done=account.progress(self.now),
             work=spec.work,
             kind=nodes[seats.nodes[0]].kind if seats else None,
@@ -160,34 +253,31 @@ class ClusterViews:
             wait = max(0.0, account.held_until - self.now)
             times = f"{account.crashes.in_a_row} of {MOST_CRASHES} times in a row"
             return f"waits: crashed {times} ({account.cause}); tried again in {wait:,.0f} s"
-        sentence = self.board.sentence(account.number) if self.board is not None else None
+        sentence = self.last.sentence(account.number) if self.last is not None else None
         return "waits: it has just been submitted" if sentence is None else self._veiled(sentence)
 
     def _veiled(self, sentence: str) -> str:
-        """The sentence without the names of other tenants' jobs."""
-        accounts, numbers = self.ledger.accounts, self.ledger.numbers
+        """Return the sentence without the names of other tenants' jobs."""
 
-        def hidden(word: str) -> bool:
-            number = numbers.get(word)
-            return number is not None and not self._shown(accounts[number])
+        def shown(word: str) -> str:
+            number = self.accounts.numbers.get(word)
+            return word if number is None or self._shown(self.accounts.accounts[number]) else "another job"
 
-        return sentence if self.tenant is None else LastDecision.veil(sentence, hidden)
+        return _WORD.sub(lambda word: shown(word[0]), sentence)
 
-    def _seated(self) -> list[Account]:
-        return [account for account in self.ledger.live.values() if account.placement is not None]
+    def _placed(self) -> list[Account]:
+        return [account for account in self.accounts.live.values() if account.placement is not None]
 
     def _used(self, index: int, here: Sequence[Account]) -> int:
-        """GPUs in use on a node; two jobs that share seats use them once."""
+        """Return the GPUs in use on a node; two jobs that share GPUs use them once."""
         counts: dict[frozenset[int], int] = {}
         for account in here:
             assert account.placement is not None
-            partner = self.board.partner(account.number) if self.board is not None else None
+            partner = self.last.partner(account.number) if self.last is not None else None
             pair = frozenset({account.number} if partner is None else {account.number, partner})
             counts[pair] = dict(account.placement.seats)[index]
         return min(sum(counts.values()), self.topology.nodes[index].gpus)
 
 
-def _at(row: JobRow, position: int | None) -> JobRow:
-    if position is None:
-        return row
-    return msgspec.structs.replace(row, position=position)
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"

@@ -14,6 +14,7 @@ from shoal.core.errors import InputError
 from shoal.report.history import History, read_history
 from shoal.report.metrics import DEFINITIONS, JobTable, Summary
 from shoal.store.journal import JournalFile
+from shoal.wire.files import replace_file
 
 SUMMARY, JOBS, JOURNAL = "summary.json", "jobs.parquet", "journal.sqlite"
 """The files of a run."""
@@ -59,9 +60,7 @@ def write_run(directory: Path, summary: Summary, jobs: JobTable) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / JOBS).write_bytes(to_parquet(jobs))
         # A run is finished once its summary exists, so that is written last, and atomically.
-        draft = directory / f"{SUMMARY}.part"
-        draft.write_bytes(to_json(summary))
-        draft.replace(directory / SUMMARY)
+        replace_file(directory / SUMMARY, to_json(summary))
     except OSError as error:
         raise InputError("out", str(directory), f"cannot be written: {error.strerror or error}") from error
 

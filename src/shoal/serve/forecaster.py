@@ -53,9 +53,9 @@ class Forecaster:
         pause, seen = _FORECAST_SECONDS, (-1, -1.0)
         while not self._stopped.wait(pause):
             pause = 0.5
-            if time.monotonic() - self.control_plane.asked >= _ASKED_SECONDS:
+            if time.monotonic() - self.control_plane.jobs_read_at >= _ASKED_SECONDS:
                 continue
-            state = (self.control_plane.cluster().decisions, round(self.control_plane.asked))
+            state = (self.control_plane.cluster().decisions, round(self.control_plane.jobs_read_at))
             if state == seen or not self.control_plane.waiting:
                 continue
             seen, began = state, time.monotonic()

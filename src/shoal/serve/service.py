@@ -17,6 +17,7 @@ from shoal.serve.app import make_app
 from shoal.serve.forecaster import Forecaster
 from shoal.serve.server import Listening, serve
 from shoal.serve.tokens import Tokens
+from shoal.wire.files import replace_file
 from shoal.wire.messages import NewToken
 
 
@@ -111,19 +112,10 @@ def _secret(path: Path, tokens: Tokens, new: NewToken) -> str:
         new = NewToken(f"{new.name}-{os.urandom(3).hex()}", new.role)
     created = tokens.create(new).secret
     assert created is not None
-    _write_private(path, created + "\n")
+    replace_file(path, f"{created}\n".encode(), mode=0o600)
     return created
 
 
 def _write_client_file(home: Path, url: str, token: str, cafile: str | None) -> None:
     client = {"server": url, "token": token, "cafile": None if cafile is None else str(Path(cafile).resolve())}
-    _write_private(home / "client.json", json.dumps(client) + "\n")
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Replace a file atomically, readable by its owner alone."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(file, "w") as out:
-        out.write(text)
-    beside.replace(path)
+    replace_file(home / "client.json", f"{json.dumps(client)}\n".encode(), mode=0o600)

@@ -12,7 +12,6 @@ import gc
 import json
 import logging
 import math
-import os
 import signal
 import threading
 import time
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, SupportsFloat
 
 from shoal.trainer.environment import RankEnvironment, read_rank_environment
+from shoal.wire.files import replace_file
 
 _LOG = logging.getLogger("shoal.trainer")
 
@@ -174,10 +174,8 @@ class Session:
             text += f" {unit * progress.saved!r}"
         if self.environment.lease is not None:  # an agent that writes leases also reads the report line
             text += "\n" + json.dumps(_report(progress, None if rate is None else unit * rate))
-        new = path.with_name(f"{path.name}.{os.getpid()}")
         try:
-            new.write_text(text + "\n")
-            new.replace(path)
+            replace_file(path, f"{text}\n".encode())
         except OSError as error:
             self._warn_once(error)
         else:

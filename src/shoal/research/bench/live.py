@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from shoal.agent.keeper import look
+from shoal.agent.keeper import find_process
 from shoal.core.errors import ShoalError
 from shoal.wire.client import Client
 from shoal.wire.messages import ClusterRow, Submission, SubmissionBatch, Submitted
@@ -185,7 +185,7 @@ def cancel(grace: float = 1.0) -> dict[str, float]:
 
 
 def _is_gone(pid: int) -> bool:
-    return look(pid) is None
+    return find_process(pid) is None
 
 
 def _cpu_seconds(pid: int) -> float:

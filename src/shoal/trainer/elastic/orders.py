@@ -6,7 +6,6 @@ order left out is never named again. This module needs no torch, and reading the
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from shoal.core.errors import InputError
+from shoal.wire.files import replace_file
 
 _LOG = logging.getLogger("shoal.trainer")
 
@@ -105,9 +105,7 @@ class FileOrders:
 
 def write_order(path: Path, order: Order) -> None:
     """Replace an orders file atomically."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(order.to_json())
-    beside.replace(path)
+    replace_file(path, order.to_json().encode())
 
 
 class Store(Protocol):

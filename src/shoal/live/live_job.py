@@ -1,0 +1,112 @@
+"""A job as the live backend tracks it: its gangs, its progress, and the events that reports on it give rise to."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+
+from shoal.core import events
+from shoal.core.goodput import GoodputReport
+from shoal.core.job import ADAPTIVE, JobSpec, Launch
+from shoal.core.retry import NO_CRASHES, Crashes
+from shoal.core.topology import Placement
+from shoal.core.units import Seconds
+from shoal.live import report_filter
+from shoal.live.gang import End, Gang, RunEnd
+from shoal.live.rate_tracker import MIN_INTERVAL
+
+
+@dataclass(slots=True)
+class LiveJob:
+    """One job. Progress and rates are in the unit of its work."""
+
+    spec: JobSpec
+    launch: Launch
+    saved: float = 0.0
+    crashes: Crashes = NO_CRASHES
+    incarnation: int = 0
+    batch_size: int | None = None
+    """The last batch size its owner is known to have chosen."""
+    measured: tuple[float, Placement] | None = None
+    """The last measured rate, and the placement it was measured on."""
+    over: bool = False
+    end: RunEnd | None = None
+    """How it ended for good, unless it was cancelled."""
+    profile: GoodputReport | None = None
+    """The goodput report last passed on to the ring, at ``profiled_at``."""
+    profiled_at: Seconds = 0.0
+    gangs: list[Gang] = field(default_factory=list)
+    """Gangs of which something may be left on a node, the latest last."""
+    places: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """By incarnation, if resized in place: for each rank its node, the incarnation that started it, its number."""
+
+    def expected_rate(self, placement: Placement, speed: Callable[[JobSpec, Placement], float]) -> float:
+        """Return the rate by ``speed``, scaled by what the job was measured at on its last placement."""
+        expected = speed(self.spec, placement)
+        if self.measured is None:
+            return expected
+        rate, there = self.measured
+        return expected * rate / speed(self.spec, there)
+
+    def start(self, gang: Gang, now: Seconds) -> events.JobStarted:
+        """Note that all ranks of a gang are up; return the event."""
+        gang.started, gang.running_since = True, now
+        if gang.workers is not None:
+            gang.workers.admit(gang.incarnation)
+            self.places[gang.incarnation] = gang.workers.places
+        gang.tracker.reported(now, gang.tracker.rate, gang.progress)
+        return events.JobStarted(now, gang.job, gang.incarnation, gang.tracker.rate, gang.progress)
+
+    def news(self, gang: Gang, now: Seconds) -> list[events.Event]:
+        """Return events for what a running gang reports of its progress and training, where the ring needs them."""
+        if not gang.started or gang.stopping:
+            return []
+        found = (self._measured(gang, now), self._trained(gang, now))
+        return [event for event in found if event is not None]
+
+    def _measured(self, gang: Gang, now: Seconds) -> events.Event | None:
+        rate = None if gang.done is None else gang.tracker.observe(now, gang.done)
+        if rate is None:
+            return None
+        self._report_rate(gang, now, rate)
+        return events.JobMeasured(now, gang.job, gang.incarnation, rate, gang.progress)
+
+    def _trained(self, gang: Gang, now: Seconds) -> events.Event | None:
+        session = gang.session
+        if session is None or not session.rate:
+            return None
+        if session.profile is not None and report_filter.credible(session.profile):
+            return self._profiled(gang, now, session.rate, session.profile)
+        if session.batch_size in (None, self.batch_size) or gang.batch == ADAPTIVE:
+            return None
+        return self._batch_changed(gang, now, session.rate, session.batch_size)
+
+    def _profiled(self, gang: Gang, now: Seconds, rate: float, report: GoodputReport) -> events.Event | None:
+        grown = self.profile is None or report.seen_gpus > self.profile.seen_gpus
+        due = grown or now - self.profiled_at >= MIN_INTERVAL
+        if not due or not report_filter.is_news(self.profile, report):
+            return None
+        self.profile, self.profiled_at = report, now
+        self._report_rate(gang, now, rate)
+        return events.JobProfiled(now, gang.job, gang.incarnation, rate, gang.progress, report, urgent=grown)
+
+    def _batch_changed(self, gang: Gang, now: Seconds, rate: float, batch_size: int) -> events.Event | None:
+        before, self.batch_size = self.batch_size, batch_size
+        if before is None:
+            return None
+        self._report_rate(gang, now, rate)
+        return events.BatchChanged(now, gang.job, gang.incarnation, rate, gang.progress, batch_size)
+
+    def _report_rate(self, gang: Gang, now: Seconds, rate: float) -> None:
+        gang.tracker.reported(now, rate, gang.progress)
+        self.measured = rate, gang.placement
+
+    def progress_after(self, gang: Gang, end: End, now: Seconds) -> float:
+        """Return the progress that a gang leaves: what it reported; else, if it ended in order, by time and rate."""
+        reported = gang.done if gang.saved is None else gang.saved
+        if reported is not None:
+            return reported
+        if end not in (End.STOPPED, End.COMPLETED) or gang.killed:
+            return gang.base
+        ran = gang.tracker.rate * max(0.0, now - gang.running_since) if gang.started else 0.0
+        work = self.spec.work
+        return min(gang.base + ran, inf if work is None or end is End.COMPLETED else work)

@@ -1,0 +1,123 @@
+"""What a submission becomes, and what is refused with which hint."""
+
+import pytest
+
+from shoal.core.errors import InputError
+from shoal.core.job import BatchLimits, JobSpec, Launch
+from shoal.core.topology import parse_cluster
+from shoal.live.admission import Admission
+from shoal.perf.catalog import catalog
+from shoal.wire.messages import Ahead, Reshape, Submission
+
+RULES = Admission(parse_cluster("v100:2x4,k80:3x2"), catalog(), roots=("/data", "/home/"))
+
+
+def admit(**fields: object) -> tuple[JobSpec, Launch]:
+    wanted = Submission(**{"command": ["python", "t.py"], **fields})  # type: ignore[arg-type]
+    return RULES.admit(wanted, "job-1", "ann", 50.0)
+
+
+def test_a_submission_that_says_little_gets_the_defaults() -> None:
+    assert admit() == (
+        JobSpec("job-1", 50.0, 1, None, 1, 1, tenant="ann"),
+        Launch("job", ("python", "t.py"), grace=10.0),
+    )
+
+
+def test_everything_a_submission_says_is_kept() -> None:
+    spec, launch = admit(
+        name="n", gpus=4, min_gpus=2, max_gpus=8, app="a", work=9.0, kinds=["v100"], weight=2.0, deadline=100.0,
+        batch_size=64, max_batch_size=256, min_local_batch=2, max_local_batch=32, adaptation="gns",
+        env={"B": "2", "A": "1"}, workdir="/data/x/../y", grace=3.0, key="k", resizes="in_place",
+        ahead=[Ahead(jobs=2, gpus=1, work=5.0)],
+    )  # fmt: skip
+    assert spec == JobSpec(
+        "job-1", 50.0, 4, 9.0, 2, 8, "ann", "a", None, 64, ("v100",), 2.0, 150.0, ahead=((2, 1, 5.0),),
+        limits=BatchLimits(64, 256, 2, 32), adaptation="gns",
+    )  # fmt: skip
+    env = (("A", "1"), ("B", "2"))
+    assert launch == Launch("n", ("python", "t.py"), env, "/data/y", "gpu", 3.0, "k", in_place=True)
+
+
+REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
+    "more GPUs than any kind has": ({"gpus": 9}, "gpus", "the most this cluster has of one kind is 8"),
+    "more than its kind has": ({"gpus": 7, "kinds": ["k80"]}, "gpus", "the most this cluster has of k80 is 6"),
+    "a kind that is not there": ({"kinds": ["v10"]}, "kinds", "v100"),
+    "fewer than its least": ({"gpus": 2, "min_gpus": 3}, "gpus", r"min_gpus \(3\) and max_gpus \(2\)"),
+    "more than its most": ({"gpus": 4, "max_gpus": 3}, "gpus", r"min_gpus \(4\) and max_gpus \(3\)"),
+    "an unknown model": ({"model": "resnet51"}, "model", "resnet"),
+    "a zero byte in its command": ({"command": ["a", "b\0"]}, "command", "zero byte"),
+    "a zero byte in its environment": ({"env": {"A": "\0"}}, "env", "zero byte"),
+    "a relative folder": ({"workdir": "data"}, "workdir", "absolute"),
+    "a folder with a zero byte": ({"workdir": "/data/\0"}, "workdir", "absolute"),
+    "a folder elsewhere": ({"workdir": "/database"}, "workdir", "must lie in /data or /home/, or be left out"),
+    "a way out of the folders": ({"workdir": "/data/../etc"}, "workdir", "must lie in"),
+    "phases of no app": ({"ahead": [Ahead(jobs=1, gpus=1, work=1.0)]}, "ahead", "says nothing without app"),
+    "in place with a rank on each node": ({"resizes": "in_place", "ranks": "node"}, "ranks", "must be gpu"),
+    "in place without Python": ({"resizes": "in_place", "command": ["./python/t"]}, "command", "must begin with"),
+    "a local batch without a largest": ({"min_local_batch": 2}, "min_local_batch", "without max_batch_size"),
+    "a largest local batch without one": ({"max_local_batch": 2}, "max_local_batch", "without max_batch_size"),
+    "a largest batch without a batch": ({"max_batch_size": 8}, "max_batch_size", "needs batch_size"),
+    "a largest batch below the batch": ({"batch_size": 9, "max_batch_size": 8}, "max_batch_size", "is below"),
+    "a local batch above what fits": (
+        {"gpus": 2, "batch_size": 9, "max_batch_size": 9, "min_local_batch": 6},
+        "min_local_batch",
+        r"takes at once \(5\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "field", "hint"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_refused(fields: dict[str, object], field: str, hint: str) -> None:
+    with pytest.raises(InputError, match=hint) as refused:
+        admit(**fields)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("workdir", ["/data", "/data/x", "/home/ann", "/data//x/"])
+def test_folders_that_may_be_worked_in(workdir: str) -> None:
+    assert admit(workdir=workdir)[1].workdir == workdir.replace("//", "/").rstrip("/")
+
+
+def test_without_roots_any_absolute_folder_may_be_worked_in() -> None:
+    rules = Admission(RULES.topology, RULES.catalog)
+    assert rules.admit(Submission(command=["t"], workdir="/etc"), "j", "ann", 0.0)[1].workdir == "/etc"
+
+
+@pytest.mark.parametrize(
+    ("shape", "kinds", "gang"),
+    [
+        (Reshape(8), None, (8, 8, 8)),
+        (Reshape(2, 1, 99), None, (2, 1, 8)),
+        (Reshape(2, 1, 99), ["k80"], (2, 1, 6)),
+        (Reshape(6, None, 99), ["v100", "k80"], (6, 6, 8)),
+        (Reshape(3, 3, 3), ["v100"], (3, 3, 3)),
+    ],
+)
+def test_the_most_gpus_of_a_gang_are_those_installed(
+    shape: Reshape, kinds: list[str] | None, gang: tuple[int, int, int]
+) -> None:
+    assert RULES.gang(shape, kinds) == gang
+
+
+LIMITS: dict[str, tuple[dict[str, object], BatchLimits | None]] = {
+    "a fixed batch has none": ({"batch_size": 8}, None),
+    "the local batch is at most what the GPUs share": (
+        {"gpus": 3, "batch_size": 8, "max_batch_size": 8},
+        BatchLimits(8, 8, 1, 3),
+    ),
+    "the least local batch may be the most": (
+        {"gpus": 2, "batch_size": 9, "max_batch_size": 9, "min_local_batch": 5},
+        BatchLimits(9, 9, 5, 5),
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "limits"), LIMITS.values(), ids=LIMITS.keys())
+def test_the_limits_of_an_adaptive_batch(fields: dict[str, object], limits: BatchLimits | None) -> None:
+    assert admit(**fields)[0].limits == limits
+
+
+def test_any_python_may_keep_the_store() -> None:
+    assert admit(resizes="in_place", command=["/opt/bin/python3.11", "t"])[1].in_place
+    assert not admit(resizes="restart", command=["./t"])[1].in_place

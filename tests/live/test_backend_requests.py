@@ -1,0 +1,183 @@
+"""The live backend without a ring: requests and their answers, agents and their leases, pieces of logs."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import pytest
+
+from shoal.core.commands import Start
+from shoal.core.errors import InputError
+from shoal.core.events import AppBid, JobCancelled, JobCrashed, JobReshaped, NodeLost, NodeReturned
+from shoal.core.job import JobSpec, Launch
+from shoal.core.topology import Placement, parse_cluster
+from shoal.live.backend import LiveBackend
+from shoal.live.clock import WallClock
+from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, RunReport
+
+LEASE = 5.0
+
+
+@dataclass(slots=True)
+class ManualClock:
+    time: float = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+
+def backend(cluster: str = "gpu:2x2") -> tuple[LiveBackend, ManualClock]:
+    """A backend whose agents have said hello, and its clock."""
+    clock = ManualClock()
+    it = LiveBackend(parse_cluster(cluster), clock, lambda spec, seats: 1.0, LEASE)
+    for node in it.topology.nodes:
+        it.hello(Hello(PROTOCOL, node.name, "boot", node.kind, node.gpus, "here"))
+    it.wait(0.0)
+    return it, clock
+
+
+def sync(it: LiveBackend, node: str = "gpu-0", *runs: RunReport, logs: Sequence[LogAnswer] = ()) -> AgentOrders:
+    return it.sync(AgentReport(protocol=PROTOCOL, node=node, boot="boot", known=0, runs=list(runs), logs=list(logs)))
+
+
+def start(it: LiveBackend, grace: float) -> None:
+    spec = JobSpec("job", 0.0, 1, 100.0, 1, 1)
+    it.submit([(spec, Launch("job", ("train",), grace=grace))], "answer")
+    it.wait(0.0)
+    it.send([Start(0, 1, Placement(((0, 1),)))])
+
+
+def test_a_silent_node_is_lost_after_lease_and_grace_and_two_seconds() -> None:
+    it, clock = backend("gpu:1x2")
+    start(it, grace=3.0)
+    clock.time = 1.0
+    sync(it, "gpu-0", RunReport(job=0, incarnation=1, phase="running"))
+    it.wait(clock.time)
+    clock.time = 1.0 + LEASE + 3.0 + 2.0 - 0.01
+    assert it.wait(clock.time).events == ()
+    clock.time += 0.01
+    lost, crashed = it.wait(clock.time).events
+    assert (lost, type(crashed)) == (NodeLost(clock.time, 0), JobCrashed)
+    with pytest.raises(InputError, match="say hello first"):
+        sync(it)
+    clock.time += 100.0
+    assert it.wait(clock.time).events == (), "a node is lost once"
+    it.hello(Hello(PROTOCOL, "gpu-0", "boot", "gpu", 2, "here"))
+    assert it.wait(clock.time).events == (NodeReturned(clock.time, 0),)
+
+
+def test_a_hello_again_of_the_same_boot_loses_nothing_and_of_another_all() -> None:
+    it, _ = backend("gpu:1x2")
+    start(it, grace=3.0)
+    sync(it, "gpu-0", RunReport(job=0, incarnation=1, phase="running"))
+    it.wait(0.0)
+    assert it.last_report(0) == 0.0
+    orders = it.hello(Hello(PROTOCOL, "gpu-0", "boot", "gpu", 2, "here"))
+    assert ([order.incarnation for order in orders.runs], it.wait(0.0).events) == ([1], ())
+    orders = it.hello(Hello(PROTOCOL, "gpu-0", "other", "gpu", 2, "here"))
+    assert (orders.runs, [type(event) for event in it.wait(0.0).events]) == ([], [JobCrashed])
+    assert it.last_report(0) is None
+
+
+def test_every_change_of_orders_is_announced_and_nothing_else() -> None:
+    it, _ = backend()
+    changes: list[int] = []
+    it.on_change = lambda: changes.append(it.generation("gpu-0"))
+    before = it.generation("gpu-0")
+    sync(it)
+    it.send([])
+    assert changes == []
+    start(it, grace=1.0)
+    assert (len(changes), it.generation("gpu-0") > before) == (1, True)
+    sync(it, "gpu-0", RunReport(job=0, incarnation=1, phase="running"))
+    assert len(changes) == 2, "it has started"
+    sync(it, "gpu-0", RunReport(job=0, incarnation=1, phase="running"))
+    assert len(changes) == 2
+    it.cancel(0)
+    assert len(changes) == 3
+    it.wait(0.0)
+    it.confirm()
+    it.confirm()
+    assert len(changes) == 4, "the end of a run is durable"
+
+
+def test_a_request_is_answered_when_it_is_durable_and_not_before() -> None:
+    it, _ = backend()
+    first = it.submit([(JobSpec("job", 0.0, 1, 100.0, 1, 1), Launch("job", ()))], "answer")
+    assert len(it.wait(0.0).events) == 1
+    second = it.reshape(0, 2, 1, 2)
+    it.confirm()
+    assert (first.result(0), second.done()) == ("answer", False)
+    assert it.wait(0.0).events == (JobReshaped(0.0, 0, 2, 1, 2),)
+    it.confirm()
+    assert second.done()
+    third, fourth = it.bid("app", (0,), ((1, 2.0),)), it.cancel(0)
+    assert it.wait(0.0).events == (AppBid(0.0, "app", (0,), ((1, 2.0),)), JobCancelled(0.0, 0))
+    fourth.cancel()
+    it.confirm()
+    assert third.done()
+    it.reshape(0, 1, 1, 1)
+    assert it.wait(0.0).events == (), "a job that is over keeps its shape"
+
+
+def test_when_the_loop_dies_every_request_is_answered_with_the_error() -> None:
+    it, _ = backend()
+    delivered, given_up, waiting = it.bid("a", (), ()), it.bid("a", (), ()), None
+    given_up.cancel()
+    it.wait(0.0)
+    waiting = it.bid("b", (), ())
+    it.fail(RuntimeError("dead"))
+    for future in (delivered, waiting):
+        with pytest.raises(RuntimeError, match="dead"):
+            future.result(0)
+    it.confirm()
+
+
+def test_it_is_over_when_it_was_closed_and_nothing_is_left_to_tell() -> None:
+    it, _ = backend()
+    it.bid("a", (), ())
+    it.close()
+    first, second = it.wait(inf), it.wait(inf)
+    assert ([len(batch.events) for batch in (first, second)], first.over, second.over) == ([1, 0], False, True)
+
+
+def test_wait_sleeps_until_something_happens_and_no_longer_than_it_may() -> None:
+    it = LiveBackend(parse_cluster("gpu:1x2"), WallClock(time.time()), lambda spec, seats: 1.0)
+    begin = time.monotonic()
+    batch = it.wait(it.clock.now() + 0.1)
+    assert (batch.events, time.monotonic() - begin >= 0.1) == ((), True)
+    timer = threading.Timer(0.1, lambda: it.hello(Hello(PROTOCOL, "gpu-0", "boot", "gpu", 2, "here")))
+    timer.start()
+    assert [type(event) for event in it.wait(inf).events] == [NodeReturned]
+    timer.join()
+
+
+def test_a_log_is_asked_for_until_it_is_answered_or_given_up() -> None:
+    it, _ = backend()
+    before = it.generation("gpu-1")
+    first = it.read_log(1, LogRead(0, "job", 1, 0, 0, 10))
+    second = it.read_log(1, LogRead(0, "job", 1, 1, 5, 10))
+    assert it.generation("gpu-1") == before + 2
+    assert sync(it, "gpu-0").reads == []
+    assert sync(it, "gpu-1").reads == [LogRead(1, "job", 1, 0, 0, 10), LogRead(2, "job", 1, 1, 5, 10)]
+    sync(it, "gpu-1", logs=[LogAnswer(1, 3, b"abc"), LogAnswer(9, 0, b"")])
+    assert (first.result(0).data, second.done()) == (b"abc", False)
+    it.forget_read(second)
+    assert sync(it, "gpu-1").reads == []
+    third = it.read_log(1, LogRead(0, "job", 1, 0, 0, 10))
+    third.cancel()
+    sync(it, "gpu-1", logs=[LogAnswer(3, 3, b"abc")])
+    assert sync(it, "gpu-1").reads == []
+
+
+def test_orders_carry_the_lease_and_a_refused_agent_is_told_why() -> None:
+    it, _ = backend()
+    orders = sync(it)
+    assert (orders.lease, orders.protocol, orders.generation) == (LEASE, PROTOCOL, it.generation("gpu-0"))
+    report = AgentReport(protocol=PROTOCOL, node="gpu-0", boot="other", known=0, runs=[])
+    with pytest.raises(InputError, match="not known"):
+        it.sync(report)
+    with pytest.raises(InputError, match="gpu-0"):
+        it.generation("gpu0")

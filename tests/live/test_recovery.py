@@ -1,0 +1,124 @@
+"""What a journal leaves unfinished: jobs as far as they came, runs that have not ended, held jobs and live nodes."""
+
+from collections.abc import Sequence
+from math import inf
+
+import pytest
+
+from shoal.core.commands import Command, Decided, Resize, Start, Stop
+from shoal.core.errors import JournalError
+from shoal.core.events import (
+    AppBid,
+    BatchChanged,
+    Event,
+    EventBatch,
+    JobCancelled,
+    JobCompleted,
+    JobCrashed,
+    JobMeasured,
+    JobReleased,
+    JobReshaped,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    NodeLost,
+    NodeReturned,
+)
+from shoal.core.job import JobSpec, Launch
+from shoal.core.retry import MOST_CRASHES
+from shoal.core.topology import Placement
+from shoal.live.live_job import LiveJob
+from shoal.live.recovery import RecoveredRuns, UnfinishedRun
+
+SEATS, OTHER = Placement(((0, 2),)), Placement(((1, 1),))
+SUBMITTED = JobSubmitted(0.0, JobSpec("job", 0.0, 2, 100.0, 1, 2, batch_size=32), Launch("job", ("train",)))
+START, AGAIN, RESIZE = Start(0, 1, SEATS), Start(0, 2, OTHER), Resize(0, 2, OTHER)
+
+
+def recovered(*steps: Event | Command) -> RecoveredRuns:
+    """The fold of a job's submission and these events and commands."""
+    found = RecoveredRuns()
+    for step in (SUBMITTED, *steps):
+        is_command = isinstance(step, Start | Stop | Resize)
+        found.fold(Decided(0, inf, (step,)) if is_command else EventBatch(0.0, (step,)))  # type: ignore[arg-type]
+    return found
+
+
+def crash(incarnation: int, done: float = 5.0, *, blamed: bool = True, retry_in: float = 10.0) -> JobCrashed:
+    return JobCrashed(30.0, 0, incarnation, done, blamed, "it died", retry_in)
+
+
+RUNS: dict[str, tuple[Sequence[Event | Command], UnfinishedRun | None]] = {
+    "a job that never started has none": ([], None),
+    "one that was ordered": ([START], UnfinishedRun(START)),
+    "one whose ranks are up": ([START, JobStarted(1.0, 0, 1, 1.0, 0.0)], UnfinishedRun(START, started=True)),
+    "one that was told to stop": ([START, Stop(0, 1)], UnfinishedRun(START, stopping=True)),
+    "one that came up while it was told to stop": (
+        [START, Stop(0, 1), JobStarted(1.0, 0, 1, 1.0, 0.0)],
+        UnfinishedRun(START, started=True, stopping=True),
+    ),
+    "the next one after a resize": (
+        [START, JobStarted(1.0, 0, 1, 1.0, 0.0), Stop(0, 1), RESIZE],
+        UnfinishedRun(RESIZE),
+    ),
+    "word of an earlier one says nothing of the next": (
+        [START, RESIZE, JobStarted(1.0, 0, 1, 1.0, 0.0), JobStopped(2.0, 0, 1, 7.0)],
+        UnfinishedRun(RESIZE),
+    ),
+    "none after it stopped": ([START, Stop(0, 1), JobStopped(2.0, 0, 1, 7.0)], None),
+    "none after it crashed": ([START, crash(1)], None),
+    "none after it was cancelled": ([START, JobCancelled(2.0, 0)], None),
+    "none after it completed": ([START, JobCompleted(2.0, 0, 1, 100.0)], None),
+    "a stop that comes when nothing runs is forgotten": ([Stop(0, 1), START], UnfinishedRun(START)),
+}
+
+
+@pytest.mark.parametrize(("steps", "run"), RUNS.values(), ids=RUNS.keys())
+def test_the_unfinished_run(steps: Sequence[Event | Command], run: UnfinishedRun | None) -> None:
+    assert recovered(*steps).runs == ({} if run is None else {0: run})
+
+
+def job_after(*steps: Event | Command) -> LiveJob:
+    (job,) = recovered(*steps).jobs
+    return job
+
+
+def test_progress_is_what_the_last_run_saved() -> None:
+    job = job_after(START, JobMeasured(1.0, 0, 1, 4.0, 3.0))
+    assert (job.saved, job.measured, job.incarnation, job.over) == (0.0, (4.0, SEATS), 1, False)
+    job = job_after(START, Stop(0, 1), JobStopped(2.0, 0, 1, 7.0), JobStopped(3.0, 0, 1, 9.0), AGAIN)
+    assert (job.saved, job.incarnation, job.over) == (7.0, 2, False)
+    assert job_after(START, JobCompleted(2.0, 0, 1, 100.0)).over
+    assert job_after(JobCancelled(2.0, 0)).over
+
+
+def test_a_rate_is_remembered_with_the_seats_it_was_measured_on() -> None:
+    job = job_after(START, BatchChanged(1.0, 0, 1, 4.0, 3.0, 64), RESIZE, JobMeasured(2.0, 0, 1, 9.0, 4.0))
+    assert (job.measured, job.batch_size) == ((4.0, SEATS), 64)
+    assert job_after(JobReshaped(1.0, 0, 1, 1, 1), AppBid(1.0, "app", (0,), ())).batch_size == 32
+
+
+def test_a_held_job_is_released_when_it_was_to_be() -> None:
+    assert recovered(START, crash(1)).releases == {0: 40.0}
+    assert recovered(START, crash(1), JobReleased(40.0, 0)).releases == {}
+    assert recovered(START, crash(1), JobCancelled(35.0, 0)).releases == {}
+    assert recovered(START, crash(1, blamed=False, retry_in=0.0)).releases == {}
+    assert recovered(START, JobReleased(1.0, 0), JobCancelled(2.0, 0)).releases == {}
+
+
+def test_crashes_are_counted_and_too_many_end_the_job() -> None:
+    steps: list[Event | Command] = []
+    for n in range(1, MOST_CRASHES + 1):
+        steps += [Start(0, n, SEATS), crash(n, retry_in=0.0 if n == MOST_CRASHES else 10.0)]
+        job = job_after(*steps)
+        assert (job.crashes.in_a_row, job.over, job.saved) == (n, n == MOST_CRASHES, 5.0)
+    assert not job_after(*steps[:-1], crash(MOST_CRASHES, blamed=False)).over
+
+
+def test_the_nodes_that_were_up() -> None:
+    assert recovered(NodeReturned(0.0, 0), NodeReturned(0.0, 1), NodeLost(1.0, 0)).up == {0: False, 1: True}
+
+
+def test_a_simulations_journal_is_refused() -> None:
+    with pytest.raises(JournalError, match="'job' has nothing to execute"):
+        RecoveredRuns().fold(EventBatch(0.0, (JobSubmitted(0.0, SUBMITTED.spec),)))

@@ -1,0 +1,287 @@
+"""What people see: rows of jobs, nodes and tenants, what would let a job run, and what a tenant must not see."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from shoal.core import reasons
+from shoal.core.commands import Start
+from shoal.core.decision import Grant, Refusal, Verdict, Verdicts
+from shoal.core.events import JobCancelled, JobCompleted, JobCrashed, JobStarted, JobSubmitted, NodeLost
+from shoal.core.job import JobSpec, Launch
+from shoal.core.reasons import Reason, in_words
+from shoal.core.topology import Placement, parse_cluster
+from shoal.engine.state import State
+from shoal.live.accounts import Accounts
+from shoal.live.views import ClusterViews, LastDecision
+from shoal.perf.catalog import catalog
+from shoal.perf.model import ProfiledModel
+from shoal.wire.messages import StartForecast
+
+EPOCH, NOW = 1000.0, 110.0
+WAITS = Refusal(in_words("waits: others are first"))
+
+
+def spec(id: str, gpus: int = 1, tenant: str = "ann", work: float | None = 200.0, **more: object) -> JobSpec:
+    return JobSpec(id, 0.0, gpus, work, gpus, gpus, tenant=tenant, **more)  # type: ignore[arg-type]
+
+
+class Scene:
+    """A cluster with jobs that were submitted at time 0, seated at 10 and up at 20, and the decision at 100."""
+
+    def __init__(self, cluster: str, *specs: JobSpec, placed: Mapping[int, Placement], down: tuple[int, ...] = ()):
+        topology = parse_cluster(cluster)
+        self.state = State(topology, ProfiledModel(topology, catalog()))
+        self.accounts = Accounts(topology.nodes)
+        launch = Launch("name", ("train", "-x"), workdir="/w", grace=4.0)
+        self.events(0.0, *(JobSubmitted(0.0, each, launch) for each in specs))
+        hosts = {seats: number for number, seats in reversed(list(placed.items()))}
+        starts = [
+            Start(n, 1, seats, partner=None if hosts[seats] == n else hosts[seats]) for n, seats in placed.items()
+        ]
+        self.state.apply_events(10.0, ())
+        self.state.apply_commands(starts)
+        self.accounts.apply_commands(10.0, starts)
+        self.events(20.0, *(JobStarted(20.0, number, 1, 1.0, 0.0) for number in placed))
+        self.events(100.0, *(NodeLost(100.0, node) for node in down))
+
+    def events(self, now: float, *events: object) -> None:
+        self.state.apply_events(now, events)  # type: ignore[arg-type]
+        self.accounts.apply_events(events)  # type: ignore[arg-type]
+
+    def last(self, verdicts: Mapping[str, Verdict] | None = None) -> LastDecision:
+        snapshot = self.state.freeze()
+        found: dict[str, Verdict] = dict.fromkeys(snapshot.ids, WAITS)
+        found |= {a.spec.id: Grant(a.placement.gpus) for a in self.accounts.live.values() if a.placement}
+        found |= verdicts or {}
+        return LastDecision(snapshot, Verdicts.of(snapshot, found))
+
+    def views(
+        self,
+        last: LastDecision | None = None,
+        tenant: str | None = None,
+        forecasts: Mapping[str, StartForecast] | None = None,
+    ) -> ClusterViews:
+        topology = self.state.freeze().cluster
+        return ClusterViews(self.accounts, last, topology, forecasts or {}, NOW, EPOCH, tenant)
+
+
+ON_FIRST = Placement(((0, 2),))
+ON_BOTH = Placement(((0, 1), (1, 2)))
+
+
+def two_tenants() -> Scene:
+    """Ann's job runs on two GPUs of node 0, Bob's waits, and so does another of Ann's."""
+    return Scene("gpu:2x2", spec("a", 2), spec("b", 3, "bob"), spec("c", 1), placed={0: ON_FIRST})
+
+
+def test_the_row_of_a_job_that_runs_and_of_one_that_waits() -> None:
+    scene = two_tenants()
+    a, b, _ = scene.views(scene.last()).jobs(ended=False)
+    assert (a.id, a.name, a.tenant, a.state, a.gpus_held, a.gpus_wanted) == ("a", "name", "ann", "running", 2, 2)
+    assert (a.submitted, a.started, a.ended, a.done, a.work) == (1000.0, 1010.0, None, 90.0, 200.0)
+    assert (a.kind, a.nodes, a.position, a.start) == ("gpu", ["gpu-0"], None, None)
+    assert (b.state, b.gpus_held, b.started, b.kind, b.nodes) == ("pending", 0, None, None, [])
+    assert (b.reason, b.position) == ("waits: others are first", 1)
+
+
+def test_waiting_jobs_stand_in_order_of_their_forecast_start_then_of_submission() -> None:
+    scene = two_tenants()
+    scene.events(105.0, JobSubmitted(105.0, spec("d"), Launch("d", ())))
+    soon = {"c": StartForecast(5.0, 1.0, 9.0), "a": StartForecast(1.0, 1.0, 1.0)}
+    rows = scene.views(scene.last(), forecasts=soon).jobs(ended=False)
+    assert {row.id: row.position for row in rows} == {"a": None, "b": 2, "c": 1, "d": 3}
+    assert {row.id: row.start for row in rows} == {"a": None, "b": None, "c": soon["c"], "d": None}
+
+
+def test_jobs_that_ended_are_listed_on_request_and_in_the_accounts() -> None:
+    scene = two_tenants()
+    scene.events(105.0, JobCompleted(105.0, 0, 1, 200.0), JobCancelled(105.0, 1))
+    views = scene.views(scene.last())
+    assert [row.id for row in views.jobs(ended=False)] == ["c"]
+    assert [(row.id, row.reason, row.ended) for row in views.jobs(ended=True)] == [
+        ("a", "completed", 1105.0),
+        ("b", "cancelled", 1105.0),
+        ("c", "waits: others are first", None),
+    ]
+    a, b = views.acct()
+    assert (a.id, a.state, a.gpus, a.started, a.ended, a.waited, a.gpu_seconds, a.restarts, a.cause) == (
+        "a", "completed", 2, 1010.0, 1105.0, 10.0, 190.0, 0, "",
+    )  # fmt: skip
+    assert (b.started, b.waited, b.cause, b.submitted) == (None, 105.0, "cancelled", 1000.0)
+    assert [row.id for row in scene.views(tenant="bob").acct()] == ["b"]
+
+
+def test_the_detail_of_a_job_mixes_what_happened_with_the_verdicts_in_order_of_time() -> None:
+    scene = two_tenants()
+    last = scene.last()
+    detail = scene.views(last).job(scene.accounts.accounts[0], [(15.0, "runs: it is first")])
+    assert (detail.command, detail.workdir, detail.ranks, detail.grace) == (["train", "-x"], "/w", "gpu", 4.0)
+    assert (detail.incarnation, detail.restarts, detail.crashes, detail.gpu_seconds, detail.rate) == (1, 0, 0, 200.0, 1)
+    assert (detail.decided, detail.change) == (1100.0, "")
+    assert [(moment.at, moment.what) for moment in detail.story] == [
+        (1000.0, "submitted by ann"),
+        (1010.0, "seated on gpu-0 (2 GPUs) as run 1"),
+        (1015.0, "runs: it is first"),
+        (1020.0, "all ranks are up"),
+    ]
+    undecided = scene.views(None).job(scene.accounts.accounts[1], [])
+    assert (undecided.decided, undecided.change, undecided.decision) == (
+        1000.0,
+        "",
+        "waits: it has just been submitted",
+    )
+
+
+def test_a_held_job_says_how_often_it_crashed_and_when_it_is_tried_again() -> None:
+    scene = two_tenants()
+    scene.events(102.0, JobCrashed(102.0, 0, 1, 0.0, True, "rank 0 died", retry_in=38.0))
+    last = scene.last()
+    detail = scene.views(last).job(scene.accounts.accounts[0], [])
+    assert detail.decision == "waits: crashed 1 of 5 times in a row (rank 0 died); tried again in 30 s"
+    assert detail.change == "`shoal logs` shows what it said before it died; `shoal cancel` ends the tries"
+    row = scene.views(last, forecasts={"a": StartForecast(1.0, 1.0, 1.0)}).jobs(ended=False)[0]
+    assert (row.state, row.position, row.start) == ("held", 1, StartForecast(1.0, 1.0, 1.0))
+
+
+def test_nodes_say_what_is_used_and_name_only_the_jobs_that_may_be_seen() -> None:
+    scene = Scene("gpu:3x2", spec("a", 3), spec("b", 1, "bob"), placed={0: ON_BOTH, 1: Placement(((0, 1),))}, down=(2,))
+    rows = scene.views(scene.last()).nodes([50.0, None, 60.0])
+    assert [(row.name, row.kind, row.gpus, row.up, row.used, row.jobs, row.heard) for row in rows] == [
+        ("gpu-0", "gpu", 2, True, 2, ["a", "b"], 1050.0),
+        ("gpu-1", "gpu", 2, True, 2, ["a"], None),
+        ("gpu-2", "gpu", 2, False, 0, [], 1060.0),
+    ]
+    assert [row.jobs for row in scene.views(scene.last(), "bob").nodes([None] * 3)] == [["b"], [], []]
+
+
+def shared() -> tuple[Scene, LastDecision]:
+    """Two jobs on the same two GPUs, and one that waits for three."""
+    seats = {0: ON_FIRST, 1: ON_FIRST}
+    scene = Scene("gpu:2x2", spec("a", 2), spec("b", 2), spec("c", 3), placed=seats)
+    last = scene.last()
+    last.verdicts.partners = np.array([1, 0, -1], dtype=np.int32)
+    return scene, last
+
+
+def test_two_jobs_that_share_gpus_use_them_once() -> None:
+    scene, last = shared()
+    assert [row.used for row in scene.views(last).nodes([None, None])] == [2, 0]
+    assert [last.partner(number) for number in (0, 1, 2, 7)] == [1, 0, None, None]
+    assert [row.used for row in scene.views(None).nodes([None, None])] == [2, 0], "never more than the node has"
+    assert last.remedy(scene.accounts.accounts[2], scene.accounts.accounts[:2]) == (
+        "it would start when 1 GPU more come free: 2 jobs hold GPUs there, the next is expected to end in 120 s"
+    )
+
+
+def test_tenants_see_what_they_hold_and_had_and_all_others_as_one() -> None:
+    scene = Scene(
+        "gpu:3x2", spec("a", 3), spec("b", 1, "bob"), spec("c", 1, "cy"), spec("d", 1),
+        placed={0: ON_BOTH, 1: Placement(((0, 1),))},
+    )  # fmt: skip
+    scene.events(105.0, JobCompleted(105.0, 1, 1, 200.0))
+    rows = scene.views().share()
+    assert [(row.tenant, row.live, row.held, row.gpu_seconds) for row in rows] == [
+        ("ann", 2, 3, 300.0),
+        ("bob", 0, 0, 95.0),
+        ("cy", 1, 0, 0.0),
+    ]
+    assert [(row.part_now, row.part_ever) for row in rows] == [(1.0, 300 / 395), (0.0, 95 / 395), (0.0, 0.0)]
+    assert [(row.tenant, row.live, row.gpu_seconds) for row in scene.views(tenant="bob").share()] == [
+        ("bob", 0, 95.0),
+        ("others", 3, 300.0),
+    ]
+    nothing = Scene("gpu:1x2", spec("a"), placed={}).views().share()
+    assert [(row.part_now, row.part_ever) for row in nothing] == [(0.0, 0.0)]
+
+
+def test_names_of_other_tenants_jobs_are_hidden_in_sentences() -> None:
+    scene = two_tenants()
+    last = scene.last({"c": Refusal(in_words("waits: b is first, then a; ab and b.x stay"))})
+    told = {tenant: scene.views(last, tenant).jobs(ended=False)[-1].reason for tenant in (None, "ann")}
+    assert told[None] == "waits: b is first, then a; ab and b.x stay"
+    assert told["ann"] == "waits: another job is first, then a; ab and b.x stay"
+    detail = scene.views(last, "ann").job(scene.accounts.accounts[2], [(50.0, "waits: b runs")])
+    assert "waits: another job runs" in [moment.what for moment in detail.story]
+
+
+NO_KIND = Refusal(Reason(reasons.NO_KIND))
+HOLDS = "1 job holds GPUs there, the next is expected to end in 120 s"
+REMEDIES: dict[str, tuple[Scene, Mapping[str, Verdict], str]] = {
+    "it runs": (Scene("gpu:1x2", spec("x", 2), placed={0: ON_FIRST}), {}, ""),
+    "no kind suits it": (
+        Scene("gpu:1x2,big:1x2", spec("x", kinds=("k80",)), placed={}),
+        {"x": NO_KIND},
+        "it would run if its `kinds` named one of gpu, big",
+    ),
+    "no node it can use is up": (
+        Scene("gpu:1x2,big:1x2", spec("x", kinds=("gpu",)), placed={}, down=(0,)),
+        {},
+        "it would run when a node it can use comes up (`shoal nodes`)",
+    ),
+    "it wants more than are up": (
+        Scene("gpu:2x2", spec("x", 3), placed={}, down=(1,)),
+        {},
+        "it would run on 2 GPUs or fewer (`shoal resize`), or when more nodes come up",
+    ),
+    "it wants all that are up": (
+        Scene("gpu:2x2", spec("x", 2), placed={}, down=(1,)),
+        {},
+        "there is room for it, 2 GPUs free, but others are before it: nothing runs there now",
+    ),
+    "others hold what it wants": (
+        Scene("gpu:2x2", spec("x", 3), spec("y", 2), placed={1: ON_FIRST}),
+        {},
+        f"it would start when 1 GPU more come free: {HOLDS}",
+    ),
+    "others of another kind do not": (
+        Scene("gpu:1x2,big:1x2", spec("x", 2, kinds=("big",)), spec("y", 2), placed={1: ON_FIRST}),
+        {},
+        "there is room for it, 2 GPUs free, but others are before it: nothing runs there now",
+    ),
+    "the kind with the most free counts": (
+        Scene("gpu:2x2,big:1x4", spec("x", 3), spec("y", 2), placed={1: ON_FIRST}),
+        {},
+        f"there is room for it, 4 GPUs free, but others are before it: {HOLDS}",
+    ),
+    "nobody says when it ends": (
+        Scene("gpu:1x2", spec("x", 2), spec("y", 1, work=None), placed={1: Placement(((0, 1),))}),
+        {},
+        "it would start when 1 GPU more come free: 1 job holds GPUs there, none says when it ends",
+    ),
+}
+
+
+@pytest.mark.parametrize(("scene", "verdicts", "remedy"), REMEDIES.values(), ids=REMEDIES.keys())
+def test_what_would_let_a_job_run(scene: Scene, verdicts: Mapping[str, Verdict], remedy: str) -> None:
+    placed = [account for account in scene.accounts.accounts if account.placement]
+    assert scene.last(verdicts).remedy(scene.accounts.accounts[0], placed) == remedy
+
+
+def test_a_job_that_came_after_the_decision_or_has_ended_has_no_remedy() -> None:
+    scene = two_tenants()
+    last = scene.last()
+    scene.events(105.0, JobSubmitted(105.0, spec("d"), Launch("d", ())), JobCancelled(105.0, 1))
+    assert [last.remedy(scene.accounts.accounts[number], []) for number in (1, 3)] == ["", ""]
+    assert [last.sentence(number) for number in (1, 3)] == ["waits: others are first", None]
+
+
+def test_a_verdict_has_changed_where_its_code_or_its_gpus_have() -> None:
+    scene = two_tenants()
+    before = scene.last()
+    assert before.changed.tolist() == [True, True, True]
+    scene.events(105.0, JobSubmitted(105.0, spec("d"), Launch("d", ())))
+    same = scene.last()
+    same.compare(before)
+    assert same.changed.tolist() == [False, False, False, True]
+    other = scene.last({"a": Grant(1), "b": NO_KIND, "d": Refusal(in_words("waits: for another reason"))})
+    other.compare(same)
+    assert other.changed.tolist() == [True, True, False, False]
+    scene.events(106.0, JobCancelled(106.0, 1))
+    fewer = scene.last()
+    fewer.compare(same)
+    assert fewer.changed.tolist() == [False, False, False]
+    empty = Scene("gpu:1x2", placed={}).last()
+    fewer.compare(empty)
+    assert fewer.changed.tolist() == [False, False, False], "nothing to compare with"
