@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from shoal.core.errors import InputError
-from shoal.core.topology import Locality, Node, Placement, Topology, parse_cluster, topology_of
+from shoal.core.topology import AcceleratorType, Locality, Node, Placement, Topology, parse_cluster, topology_of
 from shoal.testing import strategies
 
 REFUSED = {
@@ -79,3 +79,19 @@ def test_a_description_reads_back_as_the_same_sizes(cluster: Topology) -> None:
     again = parse_cluster(cluster.describe())
     assert again.capacity == cluster.capacity
     assert [(n.kind, n.gpus) for n in again.nodes] == [(n.kind, n.gpus) for n in cluster.nodes]
+
+
+def test_kinds_without_a_type_of_their_own_are_added_behind_those_listed() -> None:
+    nodes = (Node("n0", "k80", 2), Node("n1", "v100", 4), Node("n2", "p100", 1), Node("n3", "k80", 2))
+    assert Topology(nodes).kinds == ("k80", "v100", "p100")
+    listed = Topology(nodes, (AcceleratorType("v100", 3.0),))
+    assert (listed.kinds, listed.capacity) == (("v100", "k80", "p100"), (4, 4, 1))
+    assert [t.price_per_hour for t in listed.types] == [3.0, None, None]
+
+
+def test_the_largest_node_and_the_largest_group_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_cluster("v100:1x255").total_gpus == 255
+    monkeypatch.setattr("shoal.core.topology.MOST_NODES", 3)
+    assert len(parse_cluster("v100:3x1,k80:3x1").nodes) == 6
+    with pytest.raises(InputError, match="'v100:4x1': a group can have at most 3 nodes"):
+        parse_cluster("v100:4x1")

@@ -382,6 +382,26 @@ def test_shared_seats_are_taken_once_and_free_when_both_have_left() -> None:
     assert do(state, 6.0, assume=[Stop(1, 1)]).free_gpus.free == (8,)
 
 
+def test_a_partner_named_by_one_of_the_two_is_a_partner_of_both() -> None:
+    state = state_of(job("a", gpus=2), job("b", gpus=2), job("c", gpus=2))
+    alone = do(state, 0.0, assume=[Start(0, 1, PAIR), Start(2, 1, PAIR)])
+    assert (alone.columns.partner.tolist(), alone.sharing) == ([-1, -1, -1], False)
+    both = do(state, 1.0, assume=[Start(1, 1, PAIR, partner=0)])
+    assert (both.columns.partner.tolist(), both.sharing, both.free_gpus.free) == ([1, 0, -1], True, (4,))
+    parted = do(state, 2.0, assume=[Resize(1, 2, OTHER)])
+    assert (parted.columns.partner.tolist(), parted.sharing, parted.free_gpus.free) == ([-1, -1, -1], False, (0,))
+
+
+def test_starts_are_counted_and_resizes_are_not() -> None:
+    state = state_of(job("a", gpus=2), job("b", gpus=2))
+    running(state, 0, at=0.0)
+    do(state, 1.0, assume=[Resize(0, 2, FOUR)])
+    assert state.freeze().columns.starts.tolist() == [1, 0]
+    do(state, 2.0, assume=[Stop(0, 2)], hear=[JobStarted(2.0, 0, 2, 1.0, 1.0)])
+    do(state, 3.0, hear=[JobStopped(3.0, 0, 2, 2.0)], assume=[Start(0, 3, PAIR)])
+    assert state.freeze().columns.starts.tolist() == [2, 0]
+
+
 def test_two_who_share_can_stop_together() -> None:
     state = state_of(job("a", gpus=2), job("b", gpus=2))
     do(state, 0.0, assume=[Start(0, 1, PAIR, partner=1), Start(1, 1, PAIR, partner=0)])
@@ -501,12 +521,27 @@ def test_a_job_held_back_after_a_crash_is_offered_to_no_policy_until_it_is_relea
     assert (back.jobs["b"].state, back.jobs["b"].done) == (JobState.PENDING, 0.5)
 
 
+def test_the_state_knows_when_held_jobs_are_released_and_how_long_completed_jobs_ran() -> None:
+    state = state_of(*(job(name, gpus=1) for name in "abcd"))
+    for number, at in enumerate((1.0, 2.0, 4.0)):
+        running(state, number, at=at, seats=Placement(((0, 1),)))
+    crash = JobCrashed(6.0, 1, 1, 0.5, True, "it crashed", retry_in=10.0)
+    do(state, 9.0, hear=[JobCompleted(5.0, 0, 1, 100.0), crash, JobCompleted(7.0, 2, 1, 100.0)])
+    assert state.releases == {1: 16.0}
+    assert state.run_times.tolist() == [3.0, 4.0], "of the completed, ascending"
+    do(state, 16.0, hear=[JobReleased(16.0, 1)])
+    assert state.releases == {}
+    do(state, 17.0, hear=[JobCancelled(17.0, 1)])
+    assert (state.live, state.run_times.tolist()) == (1, [3.0, 4.0])
+
+
 def test_a_held_job_can_be_cancelled_and_a_release_that_comes_late_is_ignored() -> None:
     state = state_of(job("a", gpus=2), job("b", gpus=2))
     running(state, 0, at=1.0)
     do(state, 2.0, hear=[JobCrashed(2.0, 0, 1, 0.0, True, "it crashed", retry_in=10.0)])
+    assert state.releases == {0: 12.0}
     after = do(state, 12.0, hear=[JobCancelled(5.0, 0), JobReleased(12.0, 0)])
-    assert list(after.ids) == ["b"]
+    assert (list(after.ids), state.releases) == (["b"], {})
 
 
 def test_crashes_are_counted_in_a_row_so_a_job_that_gets_further_begins_anew() -> None:

@@ -159,6 +159,45 @@ def test_the_same_record_is_the_same_bytes() -> None:
     assert codec.pack_events(EventBatch(1.0, events)).hex() == written
 
 
+def test_tags_never_change_so_that_old_journals_can_be_read() -> None:
+    order = "JobSubmitted JobStarted JobMeasured BatchChanged JobStopped JobCompleted JobCrashed JobCancelled NodeLost"
+    order += " NodeReturned JobReleased JobReshaped JobProfiled AppBid"
+    assert {kind.__name__: tag for kind, tag in codec.EVENT_TAGS.items()} == {n: i for i, n in enumerate(order.split())}
+    assert {Start: 0, Stop: 1, Resize: 2} == codec.COMMAND_TAGS
+    assert (codec.VERSION, codec.HEADER, codec.EVENTS, codec.DECISION) == (4, 0, 1, 2)
+
+
+def test_values_within_values_are_arrays_of_their_fields() -> None:
+    spec = JobSpec(
+        "a", 1.0, 2, 9.0, 1, 4, kinds=("v100",), batch_schedule=((3.0, 64),), limits=BatchLimits(8, 64, 1, 32)
+    )
+    launch = Launch("name", ("python", "x.py"), (("A", "b"),), in_place=True)
+    fit = StepFit((0.1, 0.2), (0.3, 0.4), (0.5, 0.6), (0.7, 0.8), 1.5, 64, 2, 1, 0.01)
+    report = GoodputReport((("v100", fit),), 5.0, 32, 2, BatchSetting(64, 1), remembered=True)
+    batch = EventBatch(
+        2.0,
+        (
+            JobSubmitted(1.0, spec, launch),
+            JobProfiled(2.0, 0, 1, 3.0, 4.0, report),
+            AppBid(2.0, "app", (0,), ((1, 9.0),)),
+        ),
+    )
+    raw_spec = ["a", 1.0, 2, 9.0, 1, 4, "default", None, None, None, ["v100"], 1.0, None, 1.0, [[3.0, 64]], []]
+    raw_launch = ["name", ["python", "x.py"], [["A", "b"]], None, "gpu", 10.0, "", True]
+    raw_fit = [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8], 1.5, 64, 2, 1, 0.01]
+    assert codec.unpack_raw(codec.pack_events(batch))[2] == [
+        [0, 1.0, [*raw_spec, [8, 64, 1, 32], None], raw_launch],
+        [12, 2.0, 0, 1, 3.0, 4.0, [[["v100", raw_fit]], 5.0, 32, 2, [64, 1], True], False],
+        [13, 2.0, "app", [0], [[1, 9.0]]],
+    ]
+    seats = Placement(((0, 2), (3, 1)))
+    decided = Decided(7, 9.0, (Start(0, 1, seats, BatchSetting(64), 5), Stop(1, 2), Resize(2, 3, seats)))
+    assert codec.unpack_raw(codec.pack_decision(decided)) == [
+        *(2, 7, 9.0),
+        [[0, 0, 1, [[0, 2], [3, 1]], [64, 0], 5], [1, 1, 2], [2, 2, 3, [[0, 2], [3, 1]], None, None]],
+    ]
+
+
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_record_are_a_journal_error(body: bytes) -> None:
     for unpack in (codec.unpack, codec.unpack_raw):
