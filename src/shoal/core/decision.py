@@ -1,12 +1,13 @@
-"""What a policy answers: one verdict per live job, each with a reason in numbers that can be said as a sentence.
+"""A policy's answer: one verdict per live job, each with a reason.
 
-Verdicts are columns inside and objects at the edge: a policy that thinks in arrays returns ``Verdicts`` and pays
-nothing per job; a newcomer's policy returns a plain dict of ``Grant`` and ``Refusal`` and gets the same treatment.
+Verdicts are stored as columns and read as objects: a policy that computes in arrays returns ``Verdicts`` at no cost per
+job; a simple policy returns a plain dict of ``Grant`` and ``Refusal``.
 """
 
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -23,24 +24,22 @@ if TYPE_CHECKING:
     from shoal.core.snapshot import Snapshot
 
 NumberColumn: TypeAlias = Floats | Int32s | Strings | float | str
-
-
-_LITTLE = np.dtype("<i4")
+"""One number of a reason for all jobs: a column, or a scalar that holds for each."""
 
 Numbers: TypeAlias = Mapping[ReasonTemplate, tuple[NumberColumn, ...]]
-"""The numbers of each template that some job of a `Verdicts` has as its reason."""
+"""The numbers of each template that some job has as its reason."""
 
+_LITTLE = np.dtype("<i4")
 _GRANTED = in_words("runs: the policy granted it these GPUs")
 _REFUSED = in_words("waits: the policy gave it no GPUs")
 
 
 class Grant(NamedTuple):
-    """GPUs for a job: how many, and only where the policy cares, of which kind, shared with whom, exactly where.
+    """GPUs for a job. Where they are None, kind and seats are the placer's choice and the batch size stays as it is.
 
-    ``consolidated`` asks for one node; if none has the room the job sits apart rather than wait.
-    Sharing is mutual and of equal gangs; it is enough that one of the two grants names the other. A tuple, like
-    `Refusal`, because a policy that thinks job by job makes them by the million, and a frozen dataclass costs three
-    times as much to make.
+    ``consolidated`` asks for one node; if none has enough free GPUs the job is spread rather than kept waiting.
+    Sharing is mutual and between equal gangs; it is enough that one of the two grants names the other. A tuple, like
+    `Refusal`, because simple policies make them by the million, and a frozen dataclass costs three times as much.
     """
 
     gpus: int
@@ -53,13 +52,13 @@ class Grant(NamedTuple):
 
     @property
     def detailed(self) -> bool:
-        """Whether it asks for more than a number of GPUs."""
+        """Whether it says more than a number of GPUs."""
         special = self.placement is not None or self.batch is not None or self.consolidated
         return special or not (self.kind is self.shared_with is None)
 
 
 class Refusal(NamedTuple):
-    """No GPUs for now."""
+    """No GPUs at this decision."""
 
     reason: Reason = _REFUSED
 
@@ -68,26 +67,13 @@ Verdict: TypeAlias = Grant | Refusal
 
 
 class Verdicts(Mapping[JobId, Verdict]):
-    """One verdict for each job of a snapshot, by column: position i is the i-th live job in order of admission.
+    """One verdict for each job of a snapshot, in columns: position i is the i-th live job in order of admission.
 
-    ``gpus[i] == 0`` is a refusal. ``kinds[i]`` is an index into the cluster's kinds or −1 for the placer's choice;
-    ``partners[i]`` is the position of the job to share GPUs with, or −1; ``consolidated[i]`` asks for one node.
-    ``numbers`` holds, for each code used, the numbers of its sentence: each a column, or a scalar that holds for every
-    job. The constructor checks the lengths, so a verdict cannot be missing.
+    ``gpus[i] == 0`` is a refusal. ``codes[i]`` is the code of its reason's template, one of those in ``numbers``.
+    ``kinds[i]`` is an index into the cluster's kinds, or −1 for the placer's choice; ``partners[i]`` is the position of
+    the job to share GPUs with, or −1; ``consolidated[i]`` asks for one node. ``own`` holds verdicts that are given as
+    objects. The constructor checks the lengths, so no verdict can be missing.
     """
-
-    __slots__ = (
-        "_own",
-        "_snapshot",
-        "batches",
-        "codes",
-        "consolidated",
-        "gpus",
-        "kinds",
-        "numbers",
-        "partners",
-        "placements",
-    )
 
     def __init__(
         self,
@@ -120,7 +106,7 @@ class Verdicts(Mapping[JobId, Verdict]):
 
     @classmethod
     def of(cls, snapshot: "Snapshot", verdicts: Mapping[JobId, Verdict]) -> "Verdicts":
-        """Verdicts from a plain dict; says which job was forgotten, or which is unknown."""
+        """Verdicts from a plain dict; a job without a verdict, or an unknown one, is an error that names it."""
         if isinstance(verdicts, Verdicts):
             return verdicts
         ids = snapshot.ids
@@ -129,10 +115,9 @@ class Verdicts(Mapping[JobId, Verdict]):
         except KeyError as missing:
             raise PolicyError(f"the policy gave no verdict for live job {missing.args[0]!r}") from None
         if len(verdicts) > len(ids):
-            stranger = next(iter(verdicts.keys() - set(ids)))
-            raise PolicyError(f"the policy gave a verdict for {stranger!r}, which is not a live job")
-        counts = [v.gpus if type(v) is Grant else 0 for v in ordered]
-        gpus = np.array(counts, dtype=np.int32)
+            unknown = next(iter(verdicts.keys() - set(ids)))
+            raise PolicyError(f"the policy gave a verdict for {unknown!r}, which is not a live job")
+        gpus = np.array([v.gpus if type(v) is Grant else 0 for v in ordered], dtype=np.int32)
         codes = np.array([v.reason.template.code for v in ordered], dtype=np.uint8)
         own = dict(enumerate(ordered))
         special = [(i, v) for i, v in enumerate(ordered) if type(v) is Grant and v.detailed]
@@ -167,7 +152,7 @@ class Verdicts(Mapping[JobId, Verdict]):
             if grant.placement is not None:
                 placements[i] = grant.placement
             consolidated[i] = grant.consolidated
-        for i, _ in special:  # sharing is mutual: it is enough that one of the two says so
+        for i, _ in special:  # sharing is mutual: it is enough that one of the two names the other
             if partners[i] >= 0 and partners[partners[i]] < 0 < gpus[partners[i]]:
                 partners[partners[i]] = i
         return cls(
@@ -183,7 +168,7 @@ class Verdicts(Mapping[JobId, Verdict]):
         )
 
     def reason(self, i: int) -> Reason:
-        """Why the job at position i got what it got."""
+        """The reason of the verdict at position i."""
         own = self._own.get(i)
         if own is not None:
             return own.reason
@@ -194,7 +179,7 @@ class Verdicts(Mapping[JobId, Verdict]):
         return Reason(template, tuple(n[i].item() if isinstance(n, np.ndarray) else n for n in columns))
 
     def at(self, i: int) -> Verdict:
-        """The verdict for the job at position i."""
+        """The verdict at position i."""
         own = self._own.get(i)
         if own is not None:
             return own
@@ -214,28 +199,18 @@ class Verdicts(Mapping[JobId, Verdict]):
         )
 
     def overruled(self, changes: Mapping[int, Verdict]) -> "Verdicts":
-        """The same verdicts, except where placement had to say otherwise."""
+        """The same verdicts, except for these positions."""
         if not changes:
             return self
-        gpus, codes = self.gpus.copy(), self.codes.copy()
+        changed = copy(self)
+        changed.gpus, changed.codes, changed._own = self.gpus.copy(), self.codes.copy(), {**self._own, **changes}
         for i, verdict in changes.items():
-            gpus[i] = verdict.gpus if isinstance(verdict, Grant) else 0
-            codes[i] = verdict.reason.template.code
-        return Verdicts(
-            self._snapshot,
-            gpus=gpus,
-            codes=codes,
-            numbers=self.numbers,
-            kinds=self.kinds,
-            partners=self.partners,
-            consolidated=self.consolidated,
-            batches=self.batches,
-            placements=self.placements,
-            own={**self._own, **changes},
-        )
+            changed.gpus[i] = verdict.gpus if isinstance(verdict, Grant) else 0
+            changed.codes[i] = verdict.reason.template.code
+        return changed
 
     def digest(self) -> int:
-        """A checksum of who got how much of what and why; equal decisions have equal digests on every machine."""
+        """A checksum of GPUs, reason codes, kinds, partners, seats and batches; the same on every machine."""
         columns = (self.gpus.astype(_LITTLE, copy=False), self.codes, self.kinds, self.partners, self.consolidated)
         crc = 0
         for column in columns:
@@ -266,7 +241,10 @@ def _partner(snapshot: "Snapshot", job: JobId) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A policy's whole answer. It is asked again at ``review_at``, unless something happens first."""
+    """A policy's whole answer. It is asked again at ``review_at`` (seconds), or at the next event that matters.
+
+    ``carry`` is what it remembers: the next snapshot has it.
+    """
 
     verdicts: Mapping[JobId, Verdict]
     review_at: Seconds = float("inf")
@@ -275,9 +253,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Seating:
-    """Where a placer put them, by position: only what changes. Everyone else stays as they are.
+    """A placer's answer, by position: only what changes.
 
-    ``leaving`` hold seats and lose them; ``seated`` get new seats; ``overruled`` had a grant that could not be seated.
+    Jobs in ``leaving`` lose the seats they hold, those in ``seated`` get new ones, and those in ``overruled`` had a
+    grant that could not be seated.
     """
 
     leaving: tuple[int, ...] = ()

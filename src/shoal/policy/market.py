@@ -40,7 +40,7 @@ from math import exp, inf, isfinite, log, sqrt
 
 import numpy as np
 
-from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
+from shoal.core.arrays import Flags, Floats, Indices, Int8s
 from shoal.core.columns import sealed
 from shoal.core.decision import Decision, Numbers, Verdicts
 from shoal.core.reasons import LEASED, NO_ROOM, ReasonTemplate
@@ -109,16 +109,14 @@ _TUNING = MarketTuning()
 class _Outlook:
     """By job: predicted, optimistic and pessimistic seconds left (0 where it cannot run), log correction or NaN.
 
-    ``done``, ``batch`` and ``gang`` are the values it was computed for; while they stay, it stays valid.
+    ``basis``: the progress, batch sizes and gangs it was computed for; while a job's stay, its outlook stays valid.
     """
 
     predicted: Floats
     optimistic: Floats
     pessimistic: Floats
     correction: Floats
-    done: Floats
-    batch: Int32s
-    gang: Int32s
+    basis: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,9 +159,9 @@ class _MarketCarry:
     outlook: _Outlook
 
 
-_NO_FLOATS, _NO_INTS = np.empty(0), np.empty(0, dtype=np.int32)
-_NO_OUTLOOK = _Outlook(_NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _NO_INTS, _NO_INTS)
-_NOTHING = _MarketCarry(-inf, -inf, _Learned(), 0.0, np.empty(0, dtype=np.intp), _NO_FLOATS, _NO_FLOATS, _NO_OUTLOOK)
+_NONE = np.empty(0)
+_NO_OUTLOOK = _Outlook(_NONE, _NONE, _NONE, _NONE, np.empty((3, 0)))
+_START = _MarketCarry(-inf, -inf, _Learned(), 0.0, np.empty(0, dtype=np.intp), _NONE, _NONE, _NO_OUTLOOK)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -206,7 +204,7 @@ class Market:
     def decide(self, snapshot: Snapshot) -> Decision:
         """Verdicts in the order above, reviewed at the end of the round if a job waits or may move to a faster kind."""
         columns, now = snapshot.columns, snapshot.now
-        before = snapshot.carry if isinstance(snapshot.carry, _MarketCarry) else _NOTHING
+        before = snapshot.carry if isinstance(snapshot.carry, _MarketCarry) else _START
         inside = now < before.end
         at, known = match_rows(before.rows, columns.rows)
         outlook = self._outlook(snapshot, before.outlook, at, known, inside)
@@ -232,29 +230,26 @@ class Market:
     def _outlook(self, snapshot: Snapshot, before: _Outlook, at: Indices, known: Flags, inside: bool) -> _Outlook:
         """Every job's outlook; within a round only new jobs' is computed, at its end that of jobs that changed."""
         columns = snapshot.columns
-        done, batch, gang = columns.done.copy(), columns.batch_size.copy(), columns.gpus.copy()
-        predicted, optimistic, pessimistic = (np.zeros(len(done)) for _ in range(3))
-        correction = np.full(len(done), np.nan)
+        basis = np.stack([columns.done, columns.batch_size, columns.gpus])
+        values = np.zeros((4, len(columns)))
+        values[3] = np.nan
         old, same = at[known], known.copy()
         same[known] = before.predicted[old] > 0.0
         if inside:
-            done[known], batch[known], gang[known] = before.done[old], before.batch[old], before.gang[old]
+            basis[:, known] = before.basis[:, old]
         else:
-            same[known] &= (before.done[old] == done[known]) & (before.batch[old] == batch[known])
-            same[known] &= before.gang[old] == gang[known]
-        old = at[same]
-        predicted[same], optimistic[same] = before.predicted[old], before.optimistic[old]
-        pessimistic[same], correction[same] = before.pessimistic[old], before.correction[old]
+            same[known] &= (before.basis[:, old] == basis[:, known]).all(axis=0)
+        earlier = np.stack([before.predicted, before.optimistic, before.pessimistic, before.correction])
+        values[:, same] = earlier[:, at[same]]
         for i in np.flatnonzero(~same & snapshot.possible).tolist():
             ahead = forecast(snapshot, snapshot.jobs.at(i), self.rule, self.noise)
             if isfinite(ahead.seconds):
-                predicted[i], optimistic[i], pessimistic[i] = ahead.seconds, ahead.optimistic, ahead.pessimistic
+                values[:3, i] = ahead.seconds, ahead.optimistic, ahead.pessimistic
             if ahead.correction is not None:
-                correction[i] = log(ahead.correction)
-        columns_made = (predicted, optimistic, pessimistic, correction, done, batch, gang)
-        for column in columns_made:
-            sealed(column)
-        return _Outlook(*columns_made)
+                values[3, i] = log(ahead.correction)
+        sealed(values)
+        sealed(basis)
+        return _Outlook(values[0], values[1], values[2], values[3], basis)
 
     def _ranking(
         self, snapshot: Snapshot, outlook: _Outlook, learned: _Learned, crowd: Floats, horizon: Seconds
