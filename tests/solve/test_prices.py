@@ -346,6 +346,24 @@ def test_what_is_preferred_changes_no_level_and_stays_when_preferred_again(
     np.testing.assert_allclose(again.X, near.X, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("speeds", "gangs", "capacity", "weights"),
+    [
+        # Row 0 gains next to nothing on type 1, which is not full: several shares keep as much of the preferred ones.
+        ([[9e4, 1e-3], [3e4, 6e4], [8e3, 2e4], [2, 1], [0.6, 0.6]], [1, 1, 1, 4, 4], [4, 1], [0.5, 0.5, 0.5, 2, 1]),
+        # The linear program's shares overdrew a type by its tolerance and, scaled back, were discarded.
+        ([[9e4, 1], [9e4, 1], [2e4, 7e4], [9e4, 1]], [4, 1, 1, 1], [4, 1], [1, 1, 1, 1]),
+    ],
+)
+def test_an_answer_preferred_again_is_returned_unchanged(
+    speeds: object, gangs: object, capacity: object, weights: object
+) -> None:
+    problem = floats(speeds), floats(gangs), floats(capacity), floats(weights)
+    near = max_min(*problem, prefer=np.eye(2)[np.arange(len(problem[0])) % 2])
+    again = max_min(*problem, prefer=near.X)
+    np.testing.assert_array_equal(again.X, near.X)
+
+
 @pytest.mark.parametrize("gap", [1e-15, 1e-12, 1e-9, 1e-6])
 def test_speeds_that_are_all_but_equal_do_no_harm(gap: float) -> None:
     chance = np.random.default_rng(0)

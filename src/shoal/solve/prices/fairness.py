@@ -186,10 +186,8 @@ def _filled(
             found, shares, residual = run, inside, missing
         if residual <= _RESIDUAL:
             break
-    if prefer is not None and found.menu is not None:
-        nearer = least_churn(shares, found.menu, gangs, capacity, prefer)
-        if _shortfall(found, (usable * nearer).sum(axis=1), fastest) <= max(residual, _RESIDUAL):
-            shares = nearer
+    if prefer is not None and found.menu is not None and found.menu.several.any():
+        shares = _nearest(found, shares, usable, gangs, capacity, prefer, max(residual, _RESIDUAL))
     if not water_filling:
         shares = spread_idle(shares, usable, gangs, capacity)
     levels = (usable * shares).sum(axis=1)
@@ -199,6 +197,29 @@ def _filled(
     gap = max(bound - objective, 0.0) / bound if bound > 0 else 0.0
     residual = max(_shortfall(found, levels, fastest), _doubt(found))
     return Filling(shares, levels, tau, objective, found.stages, residual, gap)
+
+
+def _nearest(
+    found: Filled, shares: Floats, speeds: Floats, gangs: Floats, capacity: Floats, prefer: Floats, most: float
+) -> Floats:
+    """The shares nearest to ``prefer`` whose levels fall short by at most ``most``.
+
+    ``prefer`` itself is returned where it is feasible and reaches the levels. That makes an answer a fixed point of
+    its own preference, which the linear program alone does not: where idle GPUs gain a row nothing, several shares keep
+    as much of ``prefer``.
+    """
+    fastest = speeds.max(axis=1)
+    feasible = (
+        (prefer >= 0).all()
+        and not prefer[speeds == 0].any()
+        and (prefer.sum(axis=1) <= 1).all()
+        and (gangs @ prefer <= capacity).all()
+    )
+    if feasible and _shortfall(found, (speeds * prefer).sum(axis=1), fastest) <= most:
+        return prefer
+    assert found.menu is not None
+    nearer = least_churn(shares, found.menu, gangs, capacity, prefer)
+    return nearer if _shortfall(found, (speeds * nearer).sum(axis=1), fastest) <= most else shares
 
 
 def _shortfall(found: Filled, levels: Floats, fastest: Floats) -> float:

@@ -36,15 +36,12 @@ def spread_idle(shares: Floats, speeds: Floats, gangs: Floats, capacity: Floats)
 def least_churn(shares: Floats, menu: TiedMixes, gangs: Floats, capacity: Floats, prefer: Floats) -> Floats:
     """Of all shares the menu allows, those that keep most of ``prefer``: maximise Σ gang · min(X, prefer).
 
-    Rows with one way keep it. Where nobody has a choice, or rounding hides a better one, the shares stay as they are.
+    Rows with one way keep it; some row has several. Where the linear program fails the shares stay as they are.
     """
-    many = np.bincount(menu.owner, minlength=len(shares))[menu.owner] > 1
-    if not many.any():
-        return shares
     from scipy.optimize import linprog
     from scipy.sparse import coo_matrix, vstack
 
-    free = menu.only(many)
+    free = menu.only(menu.several)
     owners, group = np.unique(free.owner, return_inverse=True)
     rest = np.ones(len(shares), dtype=bool)
     rest[owners] = False

@@ -23,6 +23,12 @@ class TiedMixes:
     def __len__(self) -> int:
         return len(self.owner)
 
+    @property
+    def several(self) -> Flags:
+        """By way: whether its owner has more than one."""
+        many: Flags = np.bincount(self._group)[self._group] > 1
+        return many
+
     def over(self, types: Indices) -> "TiedMixes":
         """The same ways as seen by these types only."""
         return TiedMixes(self.owner, np.ascontiguousarray(self.shares[:, types]), self.gangs)
