@@ -8,37 +8,11 @@ References: Qiao et al., OSDI 2021, §4.2 (interference avoidance); Johnson (197
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
 Seats: TypeAlias = tuple[tuple[int, int], ...]
 """(node, units there) by ascending node."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeAssignment:
-    """Where everybody sits, who had to move though it would have stayed, and who found no seat."""
-
-    seats: Mapping[int, Seats]
-    moved: frozenset[int]
-    left: frozenset[int]
-
-
-def pack(
-    room: Mapping[int, int],
-    staying: Mapping[int, Seats],
-    coming: Mapping[int, int],
-    cost: Mapping[int, float] | None = None,
-) -> NodeAssignment:
-    """Seat gangs on nodes of ``room`` units each.
-
-    ``staying`` sit already, on nodes that suffice for them; ``coming`` want so many units. ``cost`` is what moving one
-    that stays would cost; who is not named in it stays for good.
-    """
-    packer = Packer(room, staying, cost or {})
-    packer.seat(coming)
-    return NodeAssignment(packer.seats, frozenset(packer.moved), frozenset(packer.left))
 
 
 class Packer:

@@ -1,4 +1,4 @@
-"""Fair shares of unequal machines: max-min, makespan, finish-time fairness, trees of shares, and whether levels fit.
+"""Fair shares of unequal machines: max-min, makespan, finish-time fairness, trees of shares.
 
 Throughout, ``speeds[m, j]`` is what row m gains per unit of time on type j (0: it cannot run there), ``gangs[m]`` how
 many units of a type it holds while it runs, ``capacity[j]`` how many there are. The answer X[m, j] is the fraction of
@@ -15,7 +15,7 @@ import numpy as np
 from shoal.core.arrays import Floats, Indices
 from shoal.core.errors import InputError
 from shoal.solve.prices.filling import Filled, StageCertificate, fill
-from shoal.solve.prices.paths import FinishTime, Goals, Path, Proportional, ShareNode, Tree
+from shoal.solve.prices.paths import FinishTime, Path, Proportional, ShareNode, Tree
 from shoal.solve.prices.recovery import least_churn, spread_idle, within_capacity
 
 _RESIDUAL = 1e-9
@@ -42,21 +42,6 @@ class Filling:
     stages: tuple[StageCertificate, ...]
     residual: float
     gap: float
-
-
-@dataclass(frozen=True, slots=True)
-class Feasibility:
-    """Whether levels can be reached all at once: X that does, or prices at which they cost more than there is.
-
-    ``fraction`` of every level can be reached; 1 says all of it. ``alone`` are rows that ask for more than their
-    fastest type gives, whatever the others do; X then reaches what they can have.
-    """
-
-    feasible: bool
-    X: Floats
-    fraction: float
-    prices: Floats | None
-    alone: Indices
 
 
 def equal_share_speed(speeds: Floats, capacity: Floats) -> Floats:
@@ -144,27 +129,6 @@ def hierarchical(
     _positive("weight", weights)
     _check_tree(tree, len(speeds))
     return _filled(speeds, gangs, capacity, Tree(tree, weights), True, prefer)
-
-
-def feasible(speeds: Floats, gangs: Floats, capacity: Floats, levels: Floats) -> Feasibility:
-    """Can all rows reach these levels at once? Levels of 0 ask for nothing."""
-    usable = _usable(speeds, gangs, capacity)
-    if not (np.isfinite(levels) & (levels >= 0)).all():
-        raise InputError("levels", float(levels.min()), "must be finite and at least 0")
-    fastest = usable.max(axis=1, initial=0.0)
-    alone = np.flatnonzero(levels > fastest)
-    rows = np.flatnonzero((levels > 0) & (fastest > 0))
-    shares = np.zeros(usable.shape)
-    if not len(rows):
-        return Feasibility(not len(alone), shares, float(not len(alone)), None, alone)
-    found = fill(usable[rows], gangs[rows], capacity, Goals(levels[rows]), most=1)
-    shares[rows] = within_capacity(found.shares, gangs[rows], capacity)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        reached = np.where(levels > 0, fastest / levels, 1.0)
-    fraction = min(found.stages[0].tau if found.stages else 1.0, float(reached.min()), 1.0)
-    return Feasibility(
-        not found.stages and not len(alone), shares, fraction, found.stages[0].prices if found.stages else None, alone
-    )
 
 
 def _filled(

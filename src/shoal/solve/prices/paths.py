@@ -67,21 +67,6 @@ class _ProportionalClimb:
 
 
 @dataclass(frozen=True, slots=True)
-class Goals:
-    """u = min(τ·goal, stop) up to τ = 1 and no further: everyone arrives if and only if the goals fit together."""
-
-    goals: Floats
-
-    def climb(self, stop: Floats) -> BoundedPath:
-        """The path under these stops."""
-        return _ProportionalClimb(self.goals, np.minimum(stop, self.goals), 1.0)
-
-    def worth(self, levels: Floats) -> float:
-        """The least fraction of a goal."""
-        return float((levels / self.goals).min(initial=np.inf))
-
-
-@dataclass(frozen=True, slots=True)
 class FinishTime:
     """τ = 1/ρ, u = min(steps·τ / (alone − elapsed·τ), stop), where ρ = (elapsed + steps/u) / alone."""
 
