@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
-from shoal.solve.linear_program import LpSession, Program, Status, judged, relative_gap
+from shoal.solve import linear_objectives
+from shoal.solve.linear_objectives import TimeShares, time_shares
+from shoal.solve.linear_program import LpSession
 from shoal.solve.prices.paths import BoundedPath, Path
-from shoal.solve.ratio_program import best_ratio
-from shoal.solve.time_share_lp import NOBODY, Activities, Floored, LimitRows, extended, floored
+from shoal.solve.ratio_program import cheapest_activities
+from shoal.solve.time_share_lp import NOBODY, Activities, LimitRows
 
 _FITS = 1e-9
 """Levels fit if at most this much of an even part of a top speed is missing."""
@@ -29,7 +31,6 @@ _TIGHT = 1e-9
 """Whoever has more than this part of a cut stays where it is."""
 _MOST_CUTS = 200
 """Most stages take 3 to 6; this many mean that rounding has taken over."""
-_TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Localities:
         scale = 1.0 / unit[:, None]
         return replace(self, consolidated=self.consolidated * scale, apart=self.apart * scale)
 
-    def throughput(self, found: "LocalShares") -> Floats:
+    def throughput(self, found: TimeShares) -> Floats:
         """What each job makes of such shares."""
         rest = found.shares - found.consolidated
         made: Floats = (self.consolidated * found.consolidated + self.apart * rest).sum(axis=1)
@@ -105,71 +106,28 @@ class Localities:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LocalShares:
-    """Shares of time by job and kind, the part of them that is consolidated where that counts, and what proves them.
-
-    The other fields are those of `shoal.solve.linear_objectives.TimeShares`.
-    """
-
-    shares: Floats
-    consolidated: Floats
-    throughput: Floats
-    objective: float
-    bound: float
-    gap: float
-    residual: float
-    status: Status
-    unattainable: Flags
-    shortfall: Floats
+def most_throughput(places: Localities, weights: Floats, floors: Floats | None = None) -> TimeShares:
+    """The shares with the largest Σ weight · throughput, as `linear_objectives.maximise_throughput`."""
+    return linear_objectives.most_throughput(places.activities(), weights, floors)
 
 
-def most_throughput(places: Localities, weights: Floats, floors: Floats | None = None) -> LocalShares:
-    """The shares with the largest Σ weight · throughput, every job at or above its floor as far as that can be."""
+def first_come(places: Localities, order: Indices) -> TimeShares:
+    """The shares of first in, first out, as `linear_objectives.fifo`."""
     activities = places.activities()
-    held = floored(activities, floors)
-    gain = activities.gain(weights)
-    vertex = held.session.maximise(held.padded(gain))
-    x = activities.trimmed(vertex.x[: activities.size])
-    solved = vertex.solved and held.feasible
-    bound = held.session.bound(held.padded(gain), vertex.prices) if solved else float("inf")
-    return _told(activities, x, (float(gain @ x), bound), held, floors, solved=solved)
+    return linear_objectives.most_throughput(activities, linear_objectives.line_weights(activities, order))
 
 
-def first_come(places: Localities, order: Indices) -> LocalShares:
-    """First in, first out, as `linear_objectives.fifo`: the largest Σ throughput / top speed · (M − place)."""
-    ahead = np.empty(len(order))
-    ahead[order] = len(order) - np.arange(len(order))
-    return most_throughput(places, ahead / places.top_speed())
+def shortest_first(places: Localities, steps: Floats) -> TimeShares:
+    """The shares with the least duration of the shortest job, as `linear_objectives.shortest_job_first`."""
+    return linear_objectives.shortest_first(places.activities(), steps)
 
 
-def shortest_first(places: Localities, steps: Floats) -> LocalShares:
-    """The least duration for the shortest job, then the next, as `linear_objectives.shortest_job_first`."""
-    top = places.top_speed()
-    order = np.argsort(steps / top, kind="stable")
-    ahead, floors = np.empty(len(top)), np.zeros(len(top))
-    ahead[order] = (len(top) - np.arange(len(top))) / top[order]
-    floors[order[0]] = top[order[0]]
-    found = most_throughput(places, ahead, floors)
-    shortest = int(order[0])
-    rate, bound = float(found.throughput[shortest]), float(steps[shortest] / top[shortest])
-    objective = float(steps[shortest]) / rate if rate > 0 else float("inf")
-    gap = max(found.gap, relative_gap(objective, bound))
-    status = judged(found.status != "unsolved", gap, found.residual)
-    return replace(found, objective=objective, bound=bound, gap=gap, status=status)
+def most_for_the_money(places: Localities, prices: Floats, weights: Floats, floors: Floats | None = None) -> TimeShares:
+    """The shares with the largest Σ weight · throughput / Σ price · GPUs, as `ratio_program.cheapest`."""
+    return cheapest_activities(places.activities(), prices, weights, floors)
 
 
-def most_for_the_money(
-    places: Localities, prices: Floats, weights: Floats, floors: Floats | None = None
-) -> LocalShares:
-    """The shares with the largest Σ weight · throughput / Σ price · GPUs, as `shoal.solve.ratio_program.cheapest`."""
-    activities = places.activities()
-    held = floored(activities, floors)
-    best = best_ratio(activities, held, activities.gain(weights), activities.cost(prices))
-    return _told(activities, best.x, (best.ratio, best.bound), held, floors, solved=best.solved)
-
-
-def water_filled(places: Localities, path: Path, *, water_filling: bool = True) -> LocalShares:
+def water_filled(places: Localities, path: Path, *, water_filling: bool = True) -> TimeShares:
     """Raise everyone along the path, then whoever still can rise; without ``water_filling`` what is left goes where it
     adds most, each job counted in its own top speed. The objective is the path's; every job must have a way to run."""
     activities = places.activities()
@@ -181,7 +139,8 @@ def water_filled(places: Localities, path: Path, *, water_filling: bool = True) 
     x = activities.trimmed(rise.x)
     levels = activities.throughput(x)
     short = float(((rise.levels - levels) / rise.top).max(initial=0.0))
-    return _told(activities, x, (path.worth(levels), rise.bound), None, None, solved=rise.solved, short=short)
+    unpriced = np.zeros(len(levels) + len(activities.capacity))
+    return time_shares(activities, x, (path.worth(levels), rise.bound), unpriced, solved=rise.solved, short=short)
 
 
 class _Rise:
@@ -195,8 +154,17 @@ class _Rise:
         # Rows in units of about what is reached: in top speeds a small part of many GPUs would drown in the tolerance.
         self._unit = self.top / max(crowding, 1.0)
         self._base = LpSession(activities.program())
-        self._session, first = _level_session(activities, self._unit, max(crowding, 1.0))
-        self._rows = np.arange(first, first + len(self.top))
+        # The last column is the level missing, the same for all rows: throughput / unit + missing ≥ level / unit.
+        jobs = np.arange(len(self.top))
+        program, self._rows = activities.with_levels(
+            activities.first_speed / self._unit[activities.first],
+            jobs,
+            column=np.full(len(jobs), activities.size),
+            value=np.ones(len(jobs)),
+            lower=np.zeros(len(jobs)),
+            reach=np.full(1, max(crowding, 1.0)),
+        )
+        self._session = LpSession(program)
         self._missing = np.concatenate([np.zeros(activities.size), [-1.0]])
         self.x, self.levels = np.zeros(activities.size), np.zeros(len(self.top))
         self.bound = np.inf
@@ -251,66 +219,3 @@ def _widths(activities: Activities) -> Floats:
     widths = np.zeros(len(activities.counts))
     widths[activities.first] = activities.width
     return widths
-
-
-def _level_session(activities: Activities, unit: Floats, most: float) -> tuple[LpSession, int]:
-    """The common constraints, then a row throughput / unit + missing ≥ level / unit per job; what is missing, up to
-    ``most``, is the last column, the same for all."""
-    program = activities.program()
-    first, jobs = len(program.lower), np.arange(len(unit))
-    extra = Program(
-        rows=first + np.concatenate([activities.first, jobs]),
-        columns=np.concatenate([np.arange(activities.size), np.full(len(unit), activities.size)]),
-        values=np.concatenate([activities.first_speed / unit[activities.first], np.ones(len(unit))]),
-        lower=np.zeros(len(unit)),
-        upper=np.full(len(unit), np.inf),
-        reach=np.full(1, most),
-    )
-    return LpSession(extended(program, extra)), first
-
-
-def _told(
-    activities: Activities,
-    x: Floats,
-    value: tuple[float, float],
-    held: Floored | None,
-    floors: Floats | None,
-    *,
-    solved: bool,
-    short: float = 0.0,
-) -> LocalShares:
-    """The answer by job and kind, with the residual of every limit; ``short`` is what levels lack of their claim."""
-    shape = len(activities.counts), len(activities.capacity)
-    both = np.zeros((2, *shape))
-    split = _consolidated(activities)
-    for way, at in enumerate((slice(None, split), slice(split, None))):
-        both[way][activities.first[at], activities.types[at]] = x[at]
-    shares, throughput = both.sum(axis=0), activities.throughput(x)
-    used = np.bincount(activities.types, activities.width * x, minlength=shape[1])
-    kept = np.zeros(shape[0]) if held is None else held.kept
-    over = (
-        short,
-        (shares.sum(axis=1) - 1.0).max(initial=0.0),
-        (used / np.maximum(activities.capacity, _TINY) - 1.0).max(initial=0.0),
-        (activities.limits.filled(x) - activities.limits.most).max(initial=0.0),
-        ((kept - throughput) / np.maximum(activities.top_speed(), _TINY)).max(initial=0.0),
-    )
-    residual, gap = float(max(over)), relative_gap(*value)
-    asked = np.zeros(shape[0]) if floors is None else floors
-    return LocalShares(
-        shares=shares,
-        consolidated=both[0],
-        throughput=throughput,
-        objective=value[0],
-        bound=value[1],
-        gap=gap,
-        residual=residual,
-        status=judged(solved, gap, residual),
-        unattainable=np.zeros(shape[0], dtype=np.bool_) if held is None else held.unattainable,
-        shortfall=np.maximum(asked - np.maximum(throughput, kept), 0.0),
-    )
-
-
-def _consolidated(activities: Activities) -> int:
-    """How many activities, the first ones, are consolidated: all that a limit names."""
-    return int(activities.limits.activity.max(initial=-1)) + 1

@@ -46,9 +46,14 @@ def cheapest(
     activities = alone(speed, gangs, capacity)
     weights = checked_weights("weights", weights, len(speed))
     floors = checked_floors(floors, len(speed))
+    return cheapest_activities(activities, checked_prices(prices, activities), weights, floors)
+
+
+def cheapest_activities(activities: Activities, prices: Floats, weights: Floats, floors: Floats | None) -> TimeShares:
+    """`cheapest` over any activities of jobs that are each their own group."""
     held = floored(activities, floors)
-    best = best_ratio(activities, held, activities.gain(weights), activities.cost(checked_prices(prices, activities)))
-    return time_shares(activities, held, floors, best.x, (best.ratio, best.bound), best.prices, solved=best.solved)
+    best = best_ratio(activities, held, activities.gain(weights), activities.cost(prices))
+    return time_shares(activities, best.x, (best.ratio, best.bound), best.prices, held, floors, solved=best.solved)
 
 
 def checked_prices(prices: Floats, activities: Activities) -> Floats:

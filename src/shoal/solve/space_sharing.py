@@ -16,13 +16,12 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.job_classes import Groups, JobClasses, grouped, spread
 from shoal.solve.linear_objectives import checked_floors, checked_weights
-from shoal.solve.linear_program import LpSession, Program, Status, judged, relative_gap
+from shoal.solve.linear_program import LpSession, Status, judged, relative_gap
 from shoal.solve.ratio_program import best_ratio, checked_prices
-from shoal.solve.time_share_lp import Activities, extended, floored
+from shoal.solve.time_share_lp import TINY, Activities, floored
 
 _TIGHT = 1e-9
 """A group whose part of the level's price is above this can never rise: it stays where it is."""
-_TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +129,8 @@ def _told(groups: Groups, x: Floats, prices: Floats, kept: Floats, floor: Floats
     over = (
         0.0 - min(told.alone.min(initial=0.0), told.together.min(initial=0.0)),
         (told.time - 1.0).max(initial=0.0),
-        (told.used / np.maximum(capacity, _TINY) - 1.0).max(initial=0.0),
-        ((kept - told.throughput) / np.maximum(top, _TINY)).max(initial=0.0),
+        (told.used / np.maximum(capacity, TINY) - 1.0).max(initial=0.0),
+        ((kept - told.throughput) / np.maximum(top, TINY)).max(initial=0.0),
     )
     asked = np.zeros(jobs) if floor is None else floor[groups.of_job]
     row = len(groups.kind)
@@ -183,9 +182,19 @@ def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _
     # the rest: the geometric mean of both held over the widest range of demands.
     grain = np.sqrt(ceiling) / activities.counts
     slope = np.divide(grain * activities.counts, ceiling, out=np.zeros(len(top)), where=top > 0)
-    session, first_row = _level_session(activities, rising, grain / np.maximum(top, _TINY), slope)
+    # A row grain · throughput / top ≥ slope · level for each rising group; the level is the last column.
+    _, group, speed = activities.members()
+    program, rows = activities.with_levels(
+        speed * (grain / np.maximum(top, TINY))[group],
+        rising,
+        column=np.full(len(rising), activities.size),
+        value=-slope[rising],
+        lower=np.zeros(len(rising)),
+        reach=np.ones(1),
+    )
+    session, first_row = LpSession(program), int(rows[0])
     row = np.full(len(top), first_row)
-    row[rising] += np.arange(len(rising))
+    row[rising] = rows
     level = np.array([activities.size])
     only_level = np.concatenate([np.zeros(activities.size), [1.0]])
     first: tuple[float, Floats] | None = None
@@ -208,27 +217,9 @@ def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _
         rising = np.setdiff1d(rising, done)
     if first is not None and not water_filling:
         session.limit(level, np.zeros(1))
-        gain = np.concatenate([activities.gain(1.0 / np.maximum(top, _TINY)), [0.0]])
+        gain = np.concatenate([activities.gain(1.0 / np.maximum(top, TINY)), [0.0]])
         vertex = session.maximise(gain)
         x = vertex.x[:-1] if vertex.solved else x
         gap = max(gap, relative_gap(float(gain @ vertex.x), session.bound(gain, vertex.prices)))
     bound, prices = first or (float("inf"), np.zeros(first_row))
     return _Levels(x, bound, gap, prices, solved=first is not None)
-
-
-def _level_session(activities: Activities, rising: Indices, scale: Floats, slope: Floats) -> tuple[LpSession, int]:
-    """The common constraints, a row scale · throughput ≥ slope · level per rising group, the level as last column."""
-    program = activities.program()
-    first_row = len(program.lower)
-    place = np.full(len(scale), -1)
-    place[rising] = np.arange(len(rising))
-    activity, group, speed = activities.members()
-    extra = Program(
-        rows=first_row + np.concatenate([place[group], np.arange(len(rising))]),
-        columns=np.concatenate([activity, np.full(len(rising), activities.size)]),
-        values=np.concatenate([speed * scale[group], -slope[rising]]),
-        lower=np.zeros(len(rising)),
-        upper=np.full(len(rising), np.inf),
-        reach=np.ones(1),
-    )
-    return LpSession(extended(program, extra)), first_row

@@ -17,6 +17,8 @@ from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.linear_program import LpSession, Program, Vertex
 
 NOBODY = -1
+TINY = 1e-300
+"""Keeps a division by 0 from warning where its result is not used."""
 _GIVEN_UP = 1e-9
 """A shortfall below this fraction of a job's top speed is rounding."""
 _ALONE = 1e-9
@@ -30,6 +32,11 @@ class LimitRows:
     row: Indices
     activity: Indices
     most: Floats
+
+    @property
+    def activities(self) -> int:
+        """How many activities, the first ones, some row names."""
+        return int(self.activity.max(initial=-1)) + 1
 
     def filled(self, x: Floats) -> Floats:
         """What each row adds up to."""
@@ -102,13 +109,12 @@ class Activities:
         """``x`` with rounding taken out: never negative, no group over its time, no type over its capacity."""
         x = np.maximum(x, 0.0)
         activity, group, _ = self.members()
-        room = np.minimum(1.0, self.counts / np.maximum(self._time(x), 1e-300))
+        room = np.minimum(1.0, self.counts / np.maximum(self._time(x), TINY))
         factor = np.ones(self.size)
         np.minimum.at(factor, activity, room[group])
         x = x * factor
-        used = np.bincount(self.types, self.width * x, minlength=len(self.capacity))
-        x *= np.minimum(1.0, self.capacity / np.maximum(used, 1e-300))[self.types]
-        over = np.minimum(1.0, self.limits.most / np.maximum(self.limits.filled(x), 1e-300))
+        x *= np.minimum(1.0, self.capacity / np.maximum(self._used(x), TINY))[self.types]
+        over = np.minimum(1.0, self.limits.most / np.maximum(self.limits.filled(x), TINY))
         np.multiply.at(x, self.limits.activity, over[self.limits.row])
         trimmed: Floats = x
         return trimmed
@@ -133,17 +139,46 @@ class Activities:
             reach=reach,
         )
 
+    def with_levels(
+        self, speed: Floats, groups: Indices, *, column: Indices, value: Floats, lower: Floats, reach: Floats
+    ) -> tuple[Program, Indices]:
+        """The program with a row Σ speed · x + value · x[column] ≥ lower for each of ``groups``, and these rows.
 
-def extended(program: Program, extra: Program) -> Program:
-    """``program`` with more rows and columns; ``extra`` numbers its entries in the combined program already."""
-    return Program(
-        rows=np.concatenate([program.rows, extra.rows]),
-        columns=np.concatenate([program.columns, extra.columns]),
-        values=np.concatenate([program.values, extra.values]),
-        lower=np.concatenate([program.lower, extra.lower]),
-        upper=np.concatenate([program.upper, extra.upper]),
-        reach=np.concatenate([program.reach, extra.reach]),
-    )
+        ``speed`` is by membership, as `members` orders them. ``reach`` is that of the columns added, which are numbered
+        from ``size``.
+        """
+        program, count = self.program(), len(groups)
+        place = np.full(len(self.counts), NOBODY)
+        place[groups] = np.arange(count)
+        activity, group, _ = self.members()
+        on = place[group] != NOBODY
+        rows = len(program.lower) + np.arange(count)
+        extended = Program(
+            rows=np.concatenate([program.rows, rows[place[group[on]]], rows]),
+            columns=np.concatenate([program.columns, activity[on], column]),
+            values=np.concatenate([program.values, speed[on], value]),
+            lower=np.concatenate([program.lower, lower]),
+            upper=np.concatenate([program.upper, np.full(count, np.inf)]),
+            reach=np.concatenate([program.reach, reach]),
+        )
+        return extended, rows
+
+    def violation(self, x: Floats, time: Floats, throughput: Floats, kept: Floats) -> float:
+        """The largest relative violation of a constraint by ``x``: sign, time, GPUs, limits, throughput kept.
+
+        ``time``, ``throughput`` and ``kept`` are by job, each its own group.
+        """
+        over = (
+            0.0 - x.min(initial=0.0),
+            (time - 1.0).max(initial=0.0),
+            (self._used(x) / np.maximum(self.capacity, TINY) - 1.0).max(initial=0.0),
+            (self.limits.filled(x) - self.limits.most).max(initial=0.0),
+            ((kept - throughput) / np.maximum(self.top_speed(), TINY)).max(initial=0.0),
+        )
+        return float(max(over))
+
+    def _used(self, x: Floats) -> Floats:
+        return np.bincount(self.types, self.width * x, minlength=len(self.capacity)).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,33 +215,16 @@ def floored(activities: Activities, floors: Floats | None = None) -> Floored:
     some = np.flatnonzero(kept > 0)
     if not len(some):
         return Floored(LpSession(activities.program()), 0, kept, unattainable, None)
-    session = LpSession(_elastic(activities, some, kept, top))
     slack = np.arange(activities.size, activities.size + len(some))
+    _, group, speed = activities.members()
+    level = activities.counts[some] * kept[some] / top[some]
+    # A row for each floor, in units of the job's top speed, with a column of slack.
+    scaled = np.divide(speed, top[group], out=np.zeros(len(speed)), where=top[group] > 0)
+    program, _ = activities.with_levels(scaled, some, column=slack, value=np.ones(len(some)), lower=level, reach=level)
+    session = LpSession(program)
     start = session.maximise(np.concatenate([np.zeros(activities.size), -np.ones(len(some))]))
     missing = start.x[slack]
     missing = np.where(missing > _GIVEN_UP * activities.counts[some], missing, 0.0)
     session.limit(slack, missing)
     kept[some] = np.maximum(kept[some] - missing * top[some] / activities.counts[some], 0.0)
     return Floored(session, len(some), kept, unattainable, start)
-
-
-def _elastic(activities: Activities, some: Indices, kept: Floats, top: Floats) -> Program:
-    """A row for each floor, in units of the job's top speed, with a column of slack."""
-    program = activities.program()
-    base = len(program.lower)
-    place = np.full(len(kept), NOBODY)
-    place[some] = np.arange(len(some))
-    activity, group, speed = activities.members()
-    on = place[group] != NOBODY
-    level = activities.counts[some] * kept[some] / top[some]
-    return extended(
-        program,
-        Program(
-            rows=base + np.concatenate([place[group[on]], np.arange(len(some))]),
-            columns=np.concatenate([activity[on], activities.size + np.arange(len(some))]),
-            values=np.concatenate([speed[on] / top[group[on]], np.ones(len(some))]),
-            lower=level,
-            upper=np.full(len(some), np.inf),
-            reach=level,
-        ),
-    )

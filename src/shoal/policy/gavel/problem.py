@@ -8,7 +8,8 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.snapshot import Snapshot
 from shoal.policy.gavel.consolidation import localities
-from shoal.solve.consolidation import Localities, LocalShares
+from shoal.solve.consolidation import Localities
+from shoal.solve.linear_objectives import TimeShares
 from shoal.solve.prices import Filling, equal_share_speed, isolated_speed
 
 HOUR = 3600.0
@@ -166,7 +167,7 @@ def filled(problem: ShareProblem, found: Filling) -> Shares:
     return shares_of(problem, found.X, trouble)
 
 
-def seated(problem: ShareProblem, found: LocalShares, notes: dict[int, str] | None = None) -> Shares:
+def seated(problem: ShareProblem, found: TimeShares, notes: dict[int, str] | None = None) -> Shares:
     """The shares of a solve that chooses between one node and several; who is apart for a part of its time is told."""
     trouble = "" if found.status == "optimal" else f"{found.status} (gap {found.gap:.1e})"
     told = dict(notes or {})

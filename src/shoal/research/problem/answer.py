@@ -22,7 +22,7 @@ from shoal.research.problem.posed import Posed, pose
 from shoal.research.problem.windowed import windowed
 from shoal.research.problem.written import WrittenProblem
 from shoal.solve import consolidation, linear_objectives, prices, ratio_program, space_sharing
-from shoal.solve.consolidation import Localities, LocalShares, water_filled
+from shoal.solve.consolidation import Localities, water_filled
 from shoal.solve.prices.paths import FinishTime, Proportional, Tree
 
 Answer: TypeAlias = dict[str, Any]
@@ -80,7 +80,7 @@ def _answer(posed: Posed, shares: Floats, objective: float, gap: float, residual
 def _filled(
     posed: Posed,
     filling: prices.Filling,
-    local: Callable[[Localities], LocalShares],
+    local: Callable[[Localities], linear_objectives.TimeShares],
     *,
     inverse: bool = False,
 ) -> Answer:
@@ -100,8 +100,8 @@ def _filled(
 def _timed(
     posed: Posed,
     found: linear_objectives.TimeShares,
-    local: Callable[[Localities], LocalShares],
-    notes: Callable[[linear_objectives.TimeShares | LocalShares], Mapping[str, str]] = lambda _: {},
+    local: Callable[[Localities], linear_objectives.TimeShares],
+    notes: Callable[[linear_objectives.TimeShares], Mapping[str, str]] = lambda _: {},
 ) -> Answer:
     """The answer of a linear program, or where gangs would have to sit apart, of the one that knows of it."""
     if (places := posed.scarce(found.shares)) is not None:
@@ -111,7 +111,7 @@ def _timed(
     return _answer(posed, found.shares, found.objective, found.gap, found.residual, **more)
 
 
-def _local(posed: Posed, places: Localities, found: LocalShares, objective: float) -> Answer:
+def _local(posed: Posed, places: Localities, found: linear_objectives.TimeShares, objective: float) -> Answer:
     answer = _answer(posed, found.shares, objective, found.gap, found.residual, status=found.status)
     levels = dict(zip((job.id for job in posed.jobs), places.throughput(found).tolist(), strict=True))
     return {**answer, "levels": levels, "consolidated": _sensitive(posed, found.consolidated)}
@@ -211,9 +211,7 @@ def _cheapest(posed: Posed, policy: Any, floors: Floats | None, notes: Mapping[s
     )
 
 
-def _short(
-    posed: Posed, found: linear_objectives.TimeShares | LocalShares | space_sharing.SharedShares
-) -> dict[str, str]:
+def _short(posed: Posed, found: linear_objectives.TimeShares | space_sharing.SharedShares) -> dict[str, str]:
     """Which SLOs are not kept, and by how much."""
     notes = {}
     for row in np.flatnonzero((found.shortfall > 1e-9) | found.unattainable).tolist():
