@@ -57,28 +57,15 @@ class LpSession:
         """Load a program; the arrays that may change later are copied."""
         self._rows, self._columns, self._values = program.rows, program.columns, program.values.copy()
         self._lower, self._upper, self._reach = program.lower.copy(), program.upper.copy(), program.reach.copy()
-        order = np.lexsort((program.rows, program.columns))
-        starts = np.zeros(len(program.reach) + 1, dtype=np.int32)
-        np.cumsum(np.bincount(program.columns, minlength=len(program.reach)), out=starts[1:])
-        self._highs = _quiet()
-        # Activities are held in check by their rows; giving the reach as a bound too only makes more ties.
-        self._highs.passModel(
-            len(program.reach),
-            len(program.lower),
-            len(program.values),
-            int(MatrixFormat.kColwise),
-            int(ObjSense.kMaximize),
-            0.0,
-            np.zeros(len(program.reach)),
-            np.zeros(len(program.reach)),
-            np.full(len(program.reach), np.inf),
-            program.lower,
-            program.upper,
-            starts,
-            program.rows[order].astype(np.int32),
-            program.values[order],
-            np.zeros(len(program.reach), dtype=np.int32),
+        self._highs = quiet_highs(
+            presolve="off",
+            simplex_scale_strategy=0,  # the programs come scaled, and tolerances should mean what they say
+            primal_feasibility_tolerance=_FEASIBLE,
+            dual_feasibility_tolerance=_FEASIBLE,
         )
+        # Rows keep activities in check; giving the reach as a bound too only makes more ties.
+        columns = len(program.reach)
+        load(self._highs, program, np.zeros(columns), np.full(columns, np.inf), integer=False)
 
     def maximise(self, gain: Floats) -> Vertex:
         """The vertex with the most ``gain``, from the last vertex on; where that fails, once more from scratch."""
@@ -159,15 +146,33 @@ def judged(solved: bool, gap: float, residual: float) -> Status:
     return "optimal" if gap <= ACCURATE and residual <= ACCURATE else "inaccurate"
 
 
-def _quiet() -> Highs:
+def quiet_highs(**options: str | float) -> Highs:
+    """A HiGHS instance without output on one thread, so that its answers are repeatable, with these options."""
     highs = Highs()  # type: ignore[no-untyped-call]
-    for name, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("presolve", "off"),
-        ("simplex_scale_strategy", 0),  # the programs come scaled, and tolerances should mean what they say
-        ("primal_feasibility_tolerance", _FEASIBLE),
-        ("dual_feasibility_tolerance", _FEASIBLE),
-    ):
+    for name, value in {"output_flag": False, "threads": 1, **options}.items():
         highs.setOptionValue(name, value)
     return highs
+
+
+def load(highs: Highs, program: Program, gain: Floats, most: Floats, *, integer: bool) -> None:
+    """Give HiGHS the maximisation of ``gain`` · x over the program's rows and 0 ≤ x ≤ ``most``."""
+    order = np.lexsort((program.rows, program.columns))
+    starts = np.zeros(len(gain) + 1, dtype=np.int32)
+    np.cumsum(np.bincount(program.columns, minlength=len(gain)), out=starts[1:])
+    highs.passModel(
+        len(gain),
+        len(program.lower),
+        len(program.values),
+        int(MatrixFormat.kColwise),
+        int(ObjSense.kMaximize),
+        0.0,
+        gain,
+        np.zeros(len(gain)),
+        most,
+        program.lower,
+        program.upper,
+        starts,
+        program.rows[order].astype(np.int32),
+        program.values[order],
+        np.full(len(gain), int(integer), dtype=np.int32),
+    )

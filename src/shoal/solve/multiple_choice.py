@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.arrays import Flags, Floats, Indices, Int16s
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.knapsack import best_options
 
 _HALVINGS = 50
 _CYCLES = 3
@@ -282,38 +283,11 @@ class _PoolSearch:
 
     def run(self) -> Indices:
         """By row of the core the column chosen, −1 for none."""
-        shape = tuple((self.room + 1).tolist())
-        best = np.zeros(shape)
-        choices = np.full((len(self.core), *shape), -1, dtype=np.int16)
-        for j, row in enumerate(self.core.tolist()):
-            reached = best.copy() if self.none[j] else np.full(shape, -np.inf)
-            for column in self.columns[j]:
-                pool, take = self.options.pools[row, column], self.options.units[row, column] - self.least[j]
-                if take > self.room[pool]:
-                    continue
-                to, source = _shift(len(shape), pool, take)
-                worth = best[source] + self.options.worth[row, column]
-                better = worth > reached[to]
-                np.copyto(reached[to], worth, where=better)
-                choices[j][to][better] = column
-            best = reached
-        return self._traced(choices)
-
-    def _traced(self, choices: Int16s) -> Indices:
-        picks = np.full(len(self.core), -1, dtype=np.intp)
-        state = self.room.copy()
-        for j in range(len(self.core) - 1, -1, -1):
-            column = int(choices[(j, *state.tolist())])
-            picks[j] = column
-            if column >= 0:
-                row = self.core[j]
-                state[self.options.pools[row, column]] -= self.options.units[row, column] - self.least[j]
-        return picks
-
-
-def _shift(pools: int, pool: int, units: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Which states are reached by taking units of a pool, and from which."""
-    to, source = [slice(None)] * pools, [slice(None)] * pools
-    to[pool] = slice(units, None)
-    source[pool] = slice(None, -units) if units else slice(None)
-    return tuple(to), tuple(source)
+        table = self.options
+        options = [
+            [(int(table.pools[i, c]), int(table.units[i, c]) - least, float(table.worth[i, c])) for c in columns]
+            for i, least, columns in zip(self.core.tolist(), self.least, self.columns, strict=True)
+        ]
+        taken = best_options(options, self.none, self.room.tolist())
+        picks = [columns[at] if at >= 0 else -1 for columns, at in zip(self.columns, taken, strict=True)]
+        return np.array(picks, dtype=np.intp)

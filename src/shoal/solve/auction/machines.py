@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from highspy import Highs, HighsModelStatus, MatrixFormat, ObjSense
+from highspy import HighsModelStatus
 
 from shoal.core.arrays import Flags, Floats, Int64s
 from shoal.solve.auction.outcome import AuctionOutcome, judged
-from shoal.solve.linear_program import LpSession, Program
+from shoal.solve.linear_program import LpSession, Program, load, quiet_highs
 
 Bundle: TypeAlias = tuple[tuple[int, int], ...]
 """Units on machines: (machine, units), machines ascending."""
@@ -162,37 +162,18 @@ class _Market:
         place = np.full(len(gain), -1)
         place[open_columns] = np.arange(len(open_columns))
         part = place[self.columns] >= 0
-        columns, rows, values = place[self.columns[part]], self.rows[part], self.values[part]
-        order = np.lexsort((rows, columns))
-        starts = np.zeros(len(open_columns) + 1, dtype=np.int32)
-        np.cumsum(np.bincount(columns, minlength=len(open_columns)), out=starts[1:])
-        highs = _searcher()
-        highs.passModel(
-            len(open_columns),
-            len(self.upper),
-            len(values),
-            int(MatrixFormat.kColwise),
-            int(ObjSense.kMaximize),
-            0.0,
-            gain[open_columns],
-            np.zeros(len(open_columns)),
-            np.ones(len(open_columns)),
+        program = Program(
+            self.rows[part],
+            place[self.columns[part]],
+            self.values[part],
             np.full(len(self.upper), -np.inf),
             self.upper,
-            starts,
-            rows[order].astype(np.int32),
-            values[order],
-            np.ones(len(open_columns), dtype=np.int32),
+            np.ones(len(open_columns)),
         )
+        highs = quiet_highs(mip_rel_gap=0.0, mip_abs_gap=_EXACT / 10)
+        load(highs, program, gain[open_columns], program.reach, integer=True)
         highs.run()
         if highs.getModelStatus() != HighsModelStatus.kOptimal:
             return None, np.inf
         picked = open_columns[np.array(highs.getSolution().col_value) > 0.5]
         return (picked if self._fits(picked) else None), float(highs.getInfo().mip_dual_bound)
-
-
-def _searcher() -> Highs:
-    highs = Highs()  # type: ignore[no-untyped-call]
-    for name, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("mip_abs_gap", _EXACT / 10)):
-        highs.setOptionValue(name, value)
-    return highs

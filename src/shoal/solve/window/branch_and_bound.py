@@ -11,6 +11,7 @@ import numpy as np
 from highspy import Highs, HighsVarType
 
 from shoal.core.arrays import Floats, Int64s
+from shoal.solve.linear_program import quiet_highs
 from shoal.solve.window.classes import Classes
 from shoal.solve.window.prices import Priced
 
@@ -47,9 +48,7 @@ def in_whole_rounds(classes: Classes, priced: Priced, known: float) -> tuple[flo
 
 def _program(classes: Classes, patterns: Int64s, steps: list[tuple[int, Floats]], unit: float) -> Highs:
     """How many rounds each pattern has, and which of the open steps are taken: no more than there are seats for."""
-    highs = Highs()  # type: ignore[no-untyped-call]
-    for option, setting in (("output_flag", False), ("threads", 1), ("mip_max_nodes", _NODES), ("mip_rel_gap", 0.0)):
-        highs.setOptionValue(option, setting)
+    highs = quiet_highs(mip_max_nodes=_NODES, mip_rel_gap=0.0)
     many, rounds = len(patterns), float(classes.rounds)
     for p in range(many):
         highs.addVar(0.0, rounds)

@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
 from shoal.solve.first_fit import first_fit
+from shoal.solve.knapsack import zero_one
 from shoal.solve.window.round_counts import Claims
 
 _EARLY = 1.5
@@ -132,22 +133,12 @@ def _filled(claims: Claims, envelope: Floats, runs: Flags, room: int, t: int) ->
 
 def _knapsack(widths: Int32s, values: Floats, room: int) -> Indices:
     """Which items are worth most together and fit; of equal widths only as many as fit are looked at."""
-    best = np.zeros(room + 1)
-    offered: list[tuple[int, int, Flags]] = []
+    offered: list[int] = []
     for width in np.unique(widths[widths <= room]).tolist():
         same = np.flatnonzero(widths == width)
-        for item in same[np.argsort(-values[same], kind="stable")[: room // width]].tolist():
-            with_it = best[: room + 1 - width] + values[item]
-            better = np.zeros(room + 1, dtype=bool)
-            better[width:] = with_it > best[width:]
-            best[better] = with_it[better[width:]]
-            offered.append((item, width, better))
-    chosen = []
-    for item, width, better in reversed(offered):
-        if better[room]:
-            chosen.append(item)
-            room -= width
-    return np.array(chosen, dtype=np.intp)
+        offered += same[np.argsort(-values[same], kind="stable")[: room // width]].tolist()
+    chosen, _ = zero_one(widths[offered].tolist(), values[offered].tolist(), room)
+    return np.array(offered, dtype=np.intp)[chosen]
 
 
 def in_order(layout: Layout, widths: Int32s, order: Indices) -> Layout:

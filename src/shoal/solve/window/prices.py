@@ -11,9 +11,10 @@ References: Kelley (1960) for cutting planes; Gilmore and Gomory (1961) for patt
 from dataclasses import dataclass
 
 import numpy as np
-from highspy import Highs
 
-from shoal.core.arrays import Flags, Floats, Int64s
+from shoal.core.arrays import Floats, Int64s
+from shoal.solve.knapsack import doubling, zero_one
+from shoal.solve.linear_program import quiet_highs
 from shoal.solve.window.classes import Classes
 
 _CUTS, _FEWEST, _MOST = 400, 10, 60
@@ -62,9 +63,7 @@ class _Master:
 
     def __init__(self, classes: Classes, unit: float) -> None:
         self._classes, self._unit, self._many = classes, unit, len(classes.widths)
-        self._highs = Highs()  # type: ignore[no-untyped-call]
-        for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off")):
-            self._highs.setOptionValue(option, value)
+        self._highs = quiet_highs(presolve="off")
         # Rounds that are forced are wanted at any price; none need be above what they keep out.
         top = np.array([float(s[0]) if len(s) else 0.0 for s in classes.steps]) / unit
         round_worth = classes.capacity * float(np.max(top / classes.widths, initial=1.0))
@@ -118,23 +117,8 @@ class _Master:
 
 def _dearest(classes: Classes, price: Floats) -> tuple[float, Int64s]:
     """The pattern that costs most: its cost, and its seats."""
-    capacity = classes.capacity
-    best = np.zeros(capacity + 1)
-    blocks: list[tuple[int, int, Flags]] = []
-    for s, (width, most) in enumerate(zip(classes.widths.tolist(), classes.most.tolist(), strict=True)):
-        rest, size = most, 1
-        while rest:
-            size = min(size, rest)
-            shift = size * width
-            with_it = best[: capacity + 1 - shift] + size * price[s]
-            better = np.zeros(capacity + 1, dtype=bool)
-            better[shift:] = with_it > best[shift:]
-            best[better] = with_it[better[shift:]]
-            blocks.append((s, size, better))
-            rest, size = rest - size, 2 * size
-    seats, room = np.zeros(len(price), dtype=np.int64), capacity
-    for s, size, better in reversed(blocks):
-        if better[room]:
-            seats[s] += size
-            room -= size * int(classes.widths[s])
-    return float(best[capacity]), seats
+    blocks = [(s, size) for s, most in enumerate(classes.most.tolist()) for size in doubling(most)]
+    of, sizes = np.array(blocks, dtype=np.int64).reshape(-1, 2).T
+    chosen, cost = zero_one((sizes * classes.widths[of]).tolist(), (sizes * price[of]).tolist(), classes.capacity)
+    seats = np.bincount(of[chosen], sizes[chosen], len(price)).astype(np.int64)
+    return cost, seats

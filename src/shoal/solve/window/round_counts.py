@@ -14,6 +14,7 @@ import numpy as np
 
 from shoal.core.arrays import Floats, Indices, Int32s
 from shoal.core.errors import InputError
+from shoal.solve.knapsack import doubling
 
 _SLACK = 1e-9
 """Relative: worth, or rounds left, that differ by less are the same."""
@@ -79,12 +80,8 @@ def usable(widths: Int32s, capacity: int) -> int:
     """The most GPUs any set of these gangs can fill side by side."""
     reach, full = 1, 1 << capacity
     for width, many in zip(*np.unique(widths[widths <= capacity], return_counts=True), strict=True):
-        # Sums of up to `many` equal widths, by doubling: 1, 2, 4, … and the rest at once.
-        block, rest = 1, min(int(many), capacity // int(width))
-        while rest:
-            block = min(block, rest)
+        for block in doubling(min(int(many), capacity // int(width))):
             reach |= reach << (block * int(width))
-            rest, block = rest - block, 2 * block
         reach &= 2 * full - 1
         if reach & full:
             return capacity
