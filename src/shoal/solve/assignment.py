@@ -1,8 +1,10 @@
-"""Minimum-cost matching, and the least total completion time on unrelated machines, which is one.
+"""Minimum-cost matching, and the least total completion time on unrelated machines.
 
-A task that is k-th from the end of its machine's queue delays itself and the k − 1 behind it, so it adds k times its
-length to the total; and every task on a machine waits until that machine is ready. Matching tasks to (machine,
-place from the end) at these costs is therefore exact.
+    minimise Σ_i cost[i, column_i] over distinct columns.
+
+The k-th task from the end of a machine's queue delays itself and the k − 1 tasks behind it, so it adds k times its
+length, plus the time until the machine is ready, to the sum of completion times. Matching tasks to (machine, place from
+the end) at these costs is exact. O(n³) in the number of tasks and places.
 
 References: Horn (1973) and Bruno, Coffman and Sethi (1974) for the reduction; AlloX (EuroSys '20) uses it.
 """
@@ -18,7 +20,7 @@ from shoal.core.arrays import Flags, Floats, Indices
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """For each row its column, −1 for a row that no finite cost could be found for; and the total cost of the rest."""
+    """The column of each row, −1 for a row without one of finite cost, and the total cost of the others."""
 
     columns: Indices
     objective: float
@@ -40,12 +42,12 @@ def match(costs: Floats) -> Matching:
 
 
 def _forbidding(costs: Floats, finite: Flags) -> float:
-    """A cost no set of allowed pairs could add up to."""
+    """A cost above the sum of any allowed matching."""
     return 1.0 + 2.0 * float(np.where(finite, np.abs(costs), 0.0).max(axis=1).sum())
 
 
 def completion_costs(lengths: Floats, ready: Floats, depth: int) -> Floats:
-    """What each task adds to the sum of completion times at each (machine, place from the end), machine by machine.
+    """The cost of each task at each (machine, place from the end): what it adds to the sum of completion times.
 
     ``lengths`` is tasks × machines (infinite: cannot run there), ``ready`` when each machine is free, ``depth`` how
     many places a machine's queue has. Column c is machine c // depth, place c % depth + 1.
@@ -57,9 +59,9 @@ def completion_costs(lengths: Floats, ready: Floats, depth: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """For each task its kind of machine (−1: none can run it), its start, and the sum of all completion times.
+    """The machine kind of each task (−1: none can run it), its start, and the sum of all completion times.
 
-    ``ready`` says, by kind, when each machine is done with its queue, in the order of when it was free before.
+    ``ready`` is, by kind, when each machine has finished its queue, in the order of when it was free before.
     """
 
     kinds: Indices
@@ -69,7 +71,7 @@ class Queued:
 
 
 def least_total_completion(lengths: Floats, ready: Sequence[Floats], spare: int | None = None) -> Queued:
-    """Queue tasks on machines of several kinds so that their completion times add up to the least.
+    """Queues of tasks on machines of several kinds with the least sum of completion times.
 
     ``lengths`` is tasks × kinds (infinite: cannot run there); ``ready[k]`` holds, for each machine of kind k, when it
     is free. With ``spare`` a machine's queue has only so many places more than an even split of the tasks: exact

@@ -1,13 +1,15 @@
-"""Time shares of gangs that are faster on one node: a kind's GPUs together or apart, and how much can be together.
+"""Time shares of gangs that are faster on one node: time with all GPUs on one node is a limited resource.
 
-A gang's time on a kind is *consolidated*, all its GPUs on one node, or not; either takes GPUs of the kind. A node of n
-GPUs seats at most ⌊n/h⌋ gangs of h or more at once, so for every h the consolidated time of such gangs adds up to at
-most what all nodes seat. Nothing that can be carried out breaks these limits; not all that keeps them can be packed.
+A gang's time on a kind is *consolidated* (all its GPUs on one node) or not; both use GPUs of the kind. A node of n GPUs
+holds at most ⌊n/h⌋ gangs of h or more at once, so for every h
 
-Levels are raised along the same paths as in `shoal.solve.prices`. There is no search over prices here, because a gang's
-price now depends on its size in more than one way: a linear program says whether levels fit, and if not its prices give
-a cut that the next levels must keep. As in Newton's method on a concave function few cuts are needed. Whoever has a
-part in the last cut can never rise again. Every cut is recomputed from its prices, whatever the solver said.
+    Σ consolidated time of gangs of h or more ≤ Σ over nodes of ⌊n/h⌋.
+
+Every schedule obeys these limits; not everything that obeys them can be packed. The linear objectives are those of
+`linear_objectives` and `ratio_program` with these rows added. Levels are raised along the paths of `shoal.solve.prices`
+by cutting planes instead of a search over prices, because a gang's price now depends on its size in several ways: a
+linear program says whether levels fit, and if not its prices give a cut that the next levels must keep. Every cut is
+recomputed from its prices. Jobs with a part in the last cut cannot rise further.
 
 References: Gavel (OSDI '20) §3.1 on placement sensitivity; Kelley (1960) for cuts.
 """
@@ -28,7 +30,7 @@ from shoal.solve.time_share_lp import NOBODY, Activities, LimitRows
 _FITS = 1e-9
 """Levels fit if at most this much of an even part of a top speed is missing."""
 _TIGHT = 1e-9
-"""Whoever has more than this part of a cut stays where it is."""
+"""Jobs with more than this part of a cut are frozen."""
 _MOST_CUTS = 200
 """Most stages take 3 to 6; this many mean that rounding has taken over."""
 
@@ -48,21 +50,21 @@ class Localities:
 
     @property
     def sensitive(self) -> Flags:
-        """By job and kind: whether it makes a difference."""
+        """Whether consolidation makes a difference, by job and kind."""
         return self.consolidated > self.apart
 
     def top_speed(self) -> Floats:
-        """The fastest each job can ever go."""
+        """The top speed of each job."""
         top: Floats = np.maximum(self.consolidated, self.apart).max(axis=1, initial=0.0)
         return top
 
     def per(self, unit: Floats) -> "Localities":
-        """The same with each job's speeds counted in units of its own."""
+        """The same with the speeds of each job divided by its ``unit``."""
         scale = 1.0 / unit[:, None]
         return replace(self, consolidated=self.consolidated * scale, apart=self.apart * scale)
 
     def throughput(self, found: TimeShares) -> Floats:
-        """What each job makes of such shares."""
+        """The throughput of each job with these shares."""
         rest = found.shares - found.consolidated
         made: Floats = (self.consolidated * found.consolidated + self.apart * rest).sum(axis=1)
         return made
@@ -128,8 +130,11 @@ def most_for_the_money(places: Localities, prices: Floats, weights: Floats, floo
 
 
 def water_filled(places: Localities, path: Path, *, water_filling: bool = True) -> TimeShares:
-    """Raise everyone along the path, then whoever still can rise; without ``water_filling`` what is left goes where it
-    adds most, each job counted in its own top speed. The objective is the path's; every job must have a way to run."""
+    """The water-filled shares along the path; the objective is the path's, and every job must be able to run.
+
+    Without ``water_filling`` only the first stage is filled, and what is left goes where it adds most, each job counted
+    in its own top speed.
+    """
     activities = places.activities()
     rise = _Rise(activities, path)
     while rise.stage() and water_filling:
@@ -144,14 +149,14 @@ def water_filled(places: Localities, path: Path, *, water_filling: bool = True) 
 
 
 class _Rise:
-    """Levels on their way up: the program that says what fits, where everybody stops, and how far it has come."""
+    """Water filling in progress: the program that decides what fits, each job's stop, and the levels reached."""
 
     def __init__(self, activities: Activities, path: Path) -> None:
         self._activities, self._path = activities, path
         self.top = activities.top_speed()
         self._stop, self._tau = self.top.copy(), 0.0
         crowding = float(_widths(activities).sum()) / float(activities.capacity.sum())
-        # Rows in units of about what is reached: in top speeds a small part of many GPUs would drown in the tolerance.
+        # Rows in units of about the level reached: in top speeds small parts of many GPUs would be below the tolerance.
         self._unit = self.top / max(crowding, 1.0)
         self._base = LpSession(activities.program())
         # The last column is the level missing, the same for all rows: throughput / unit + missing ≥ level / unit.
@@ -171,7 +176,7 @@ class _Rise:
         self.solved = True
 
     def stage(self) -> bool:
-        """Raise all as far as all can; who cannot go on stops there. Whether anyone is left who might rise."""
+        """Raise all levels as far as they fit and freeze the jobs in the last cut; whether any job was frozen."""
         climb, cut, whole = self._path.climb(self._stop), np.zeros(len(self.top)), self.bound == np.inf
         tau = climb.top
         for _ in range(_MOST_CUTS):
@@ -194,7 +199,7 @@ class _Rise:
         return False
 
     def spend(self) -> None:
-        """Give what is left to whom it does most good, above the levels reached."""
+        """Give what is left where it adds most, above the levels reached."""
         self._session.raise_floors(self._rows, np.maximum(self.levels / self._unit - _FITS, 0.0))
         self._session.limit(np.array([self._activities.size]), np.zeros(1))
         vertex = self._session.maximise(np.append(self._activities.gain(1.0 / self.top), 0.0))
@@ -203,7 +208,7 @@ class _Rise:
 
 
 def _highest(climb: BoundedPath, cut: Floats, most: float, low: float, high: float) -> float:
-    """The largest τ whose levels keep a cut, by halving: levels only rise with τ."""
+    """The largest τ whose levels keep a cut, by bisection: levels only rise with τ."""
     for _ in range(100):
         middle = (low + high) / 2
         if middle in (low, high):

@@ -25,7 +25,7 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnapsackSolution:
-    """By row the option taken, ``NONE`` for none; what all of them weigh; whether nothing can be heavier."""
+    """By row the option taken, ``NONE`` for none; their total worth; whether that is proven to be the optimum."""
 
     taken: Indices
     worth: float
@@ -41,9 +41,9 @@ def heaviest(
     taken: Indices,
     most_states: int = MOST_STATES,
 ) -> KnapsackSolution:
-    """The heaviest packing of options, option o being ``width[o]`` seats of ``kind[o]`` for ``row[o]``.
+    """The packing of most worth; option o takes ``width[o]`` seats of ``kind[o]`` for ``row[o]``.
 
-    ``taken`` is a packing to begin with; options that weigh nothing or less are never taken.
+    ``taken`` is a packing to start from; options worth 0 or less are never taken.
     """
     useful = np.flatnonzero((worth > 0) & (width <= np.asarray(capacity)[kind]))
     if len(capacity) == 1 or prod(seats + 1 for seats in capacity) <= most_states:
@@ -134,7 +134,7 @@ def _exactly(
 
 
 def _pack_one(row: Indices, width: Indices, worth: Floats, options: Indices, seats: int, taken: Indices) -> None:
-    """Pack one kind anew; a row that has an option of another kind counts with what it gains. Writes to ``taken``."""
+    """Repack one kind in ``taken``; a row that holds an option of another kind counts with what it gains."""
     held = taken[row[options]]
     elsewhere = (held >= 0) & (held != options)
     gain = worth[options] - np.where(elsewhere, worth[held], 0.0)

@@ -1,12 +1,13 @@
-"""Time on GPUs as activities: one member alone, or two sharing the same GPUs, on one type.
+"""Time on GPUs as activities: one job alone, or two sharing the same GPUs, on one type.
 
-Groups are equal jobs counted together: an activity's amount is the time all of a group's jobs spend in it, so the
-programs stay as small as the number of different jobs. Amounts x obey x ≥ 0, Σ time of a group ≤ its count, and
-Σ width · x ≤ capacity for every type; two sharing GPUs take the time of both and the GPUs (and their price) once.
+    x ≥ 0,  Σ time of a group ≤ its count,  Σ width · x ≤ capacity of each type,  Σ x of a limit row ≤ most.
 
-Floors on throughput are elastic. One that a job could not meet even alone is dropped, so that it takes nothing from
-those that can be met; if the rest cannot be met together, the least total is given up, each counted in its own top
-speed. That first program also gives every later one a feasible start.
+x is the time all jobs of a group spend in an activity; groups are equal jobs counted together, so programs grow with
+the number of different jobs only. Two jobs that share GPUs use the time of both and the GPUs (and their price) once.
+
+Floors on throughput are elastic. A floor above a job's top speed is dropped, so that it takes nothing from the others;
+if the rest cannot be met together, the least total is given up, each counted in its own top speed. That first program
+also gives every later one a feasible start.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ _ALONE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class LimitRows:
-    """More than GPUs can be scarce: the amounts of the activities named in a row add up to at most its ``most``."""
+    """Further limits: the amounts of the activities named in a row add up to at most its ``most``."""
 
     row: Indices
     activity: Indices
@@ -39,7 +40,7 @@ class LimitRows:
         return int(self.activity.max(initial=-1)) + 1
 
     def filled(self, x: Floats) -> Floats:
-        """What each row adds up to."""
+        """The sum of each row at ``x``."""
         return np.bincount(self.row, x[self.activity], minlength=len(self.most)).astype(np.float64)
 
 
@@ -48,10 +49,10 @@ _NO_LIMITS = LimitRows(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp), n
 
 @dataclass(frozen=True, slots=True)
 class Activities:
-    """What can run where: per activity its members' groups, their speeds, its type and its width in GPUs.
+    """By activity: its members' groups and speeds, its type, and its width in GPUs.
 
-    ``second`` is `NOBODY` for one alone. Two of the same group are two different jobs of it. A job may have several
-    activities on one type, where ``limits`` tell them apart.
+    ``second`` is `NOBODY` for a job alone. Two members of one group are two different jobs of it. A job may have
+    several activities on one type, which ``limits`` distinguish.
     """
 
     counts: Floats
@@ -66,11 +67,11 @@ class Activities:
 
     @property
     def size(self) -> int:
-        """How many activities there are."""
+        """The number of activities."""
         return len(self.first)
 
     def members(self) -> tuple[Indices, Indices, Floats]:
-        """Every (activity, group, speed) membership; an activity of two of one group is named once, with both."""
+        """Every (activity, group, speed) membership; two jobs of one group appear once, with both speeds."""
         alone = np.arange(self.size)
         twin = self.first == self.second
         with_other = np.flatnonzero((self.second != NOBODY) & ~twin)
@@ -88,7 +89,7 @@ class Activities:
         return gain
 
     def cost(self, prices: Floats) -> Floats:
-        """What a unit of each activity costs: its GPUs at their type's price, once however many share them."""
+        """The cost of a unit of each activity: its GPUs at their type's price, once however many jobs share them."""
         paid: Floats = prices[self.types] * self.width
         return paid
 
@@ -106,7 +107,7 @@ class Activities:
         return top
 
     def trimmed(self, x: Floats) -> Floats:
-        """``x`` with rounding taken out: never negative, no group over its time, no type over its capacity."""
+        """``x`` scaled down where rounding made it negative, or overdrew a group's time, a type or a limit."""
         x = np.maximum(x, 0.0)
         activity, group, _ = self.members()
         room = np.minimum(1.0, self.counts / np.maximum(self._time(x), TINY))
@@ -125,7 +126,7 @@ class Activities:
         return np.bincount(group, heads[activity] * x[activity], minlength=len(self.counts)).astype(np.float64)
 
     def program(self) -> Program:
-        """The common constraint set: one row of time for each group, one of GPUs for each type, then the limits."""
+        """The constraints as a program: a row of time for each group, of GPUs for each type, then the limits."""
         activity, group, _ = self.members()
         heads = np.where(self.first == self.second, 2.0, 1.0)
         groups, types, limits = len(self.counts), len(self.capacity), self.limits
@@ -183,7 +184,7 @@ class Activities:
 
 @dataclass(frozen=True, slots=True)
 class Floored:
-    """A session in which every floor that can be kept is kept, and what had to be given up for that.
+    """A session that keeps every floor that can be kept, and what had to be given up.
 
     ``kept`` is the throughput each job of a group is sure of; ``unattainable`` names the groups whose floor is above
     their top speed; ``start`` is a feasible point (`None` without floors).
@@ -206,7 +207,7 @@ class Floored:
 
 
 def floored(activities: Activities, floors: Floats | None = None) -> Floored:
-    """Open a session with ``floors`` on the throughput of each job of a group (0: none)."""
+    """A session with ``floors`` on the throughput of each job of a group (0: none)."""
     groups = len(activities.counts)
     top = activities.top_speed()
     wanted = np.zeros(groups) if floors is None else floors

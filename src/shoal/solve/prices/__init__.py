@@ -1,4 +1,4 @@
-"""Exact water filling by a search over one price per machine type; the certificate comes with the answer."""
+"""Exact water filling by a search over one price per machine type, with a certificate."""
 
 from shoal.solve.prices.fairness import (
     Filling,
