@@ -6,7 +6,6 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from shoal.core.decision import ReasonCode
 from shoal.core.events import (
     Event,
     EventBatch,
@@ -18,11 +17,12 @@ from shoal.core.events import (
 )
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting
+from shoal.core.reasons import FITS, NO_ROOM, STOPPING
 from shoal.testing.builders import job
 
 NOTHING = np.empty(0, dtype=np.uint8)
-WAITS_FOR_A_STOP = np.array([ReasonCode.FITS, ReasonCode.STOPPING], dtype=np.uint8)
-WAITS_OTHERWISE = np.array([ReasonCode.FITS, ReasonCode.NO_ROOM], dtype=np.uint8)
+WAITS_FOR_A_STOP = np.array([FITS.code, STOPPING.code], dtype=np.uint8)
+WAITS_OTHERWISE = np.array([FITS.code, NO_ROOM.code], dtype=np.uint8)
 STARTED, STOPPED = JobStarted(5.0, 0, 1, 1.0, 0.0), JobStopped(5.0, 0, 1, 3.0)
 REPORT = GoodputReport((), 1.0, 32, 1, BatchSetting(32))
 

@@ -12,13 +12,13 @@ from shoal.core.arrays import Floats
 from shoal.solve import linear_objectives, prices, ratio_program
 from shoal.solve.consolidation import (
     Localities,
-    LocalShares,
     first_come,
     most_for_the_money,
     most_throughput,
     shortest_first,
     water_filled,
 )
+from shoal.solve.linear_objectives import TimeShares
 from shoal.solve.prices import ShareNode
 from shoal.solve.prices.paths import FinishTime, Proportional, Tree
 
@@ -75,7 +75,7 @@ def reference(p: Localities, gain: Floats, *, floors: Floats | None = None, leve
     return -float(found.fun) if found.status == 0 else -np.inf
 
 
-def check(p: Localities, found: LocalShares) -> None:
+def check(p: Localities, found: TimeShares) -> None:
     """Every limit is kept, and what the answer says of itself is true."""
     assert found.status == "optimal"
     assert (found.consolidated >= 0).all()

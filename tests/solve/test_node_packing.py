@@ -3,12 +3,20 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.solve.node_packing import NodeAssignment, Seats, pack
+from shoal.solve.node_packing import Packer, Seats
 
 FOUR = {0: 4, 1: 4, 2: 4, 3: 4}
 
 
-def checked(room: dict[int, int], staying: dict[int, Seats], coming: dict[int, int], packing: NodeAssignment) -> None:
+def pack(
+    room: dict[int, int], staying: dict[int, Seats], coming: dict[int, int], cost: dict[int, float] | None = None
+) -> Packer:
+    packer = Packer(room, staying, cost or {})
+    packer.seat(coming)
+    return packer
+
+
+def checked(room: dict[int, int], staying: dict[int, Seats], coming: dict[int, int], packing: Packer) -> None:
     """Everyone asked for is seated whole or left out, nodes suffice, and no two spanning gangs meet."""
     assert set(packing.seats) | packing.left == set(staying) | set(coming)
     assert not set(packing.seats) & packing.left
@@ -52,7 +60,7 @@ def test_who_names_no_cost_stays_and_who_finds_no_room_is_left_out() -> None:
     staying: dict[int, Seats] = {n: ((n, 1),) for n in range(4)}
     packing = pack(FOUR, staying, {9: 4})
     assert packing.left == {9}
-    assert packing.moved == frozenset()
+    assert packing.moved == set()
 
 
 def test_a_wide_gang_sits_on_parts_of_nodes_before_it_is_left_out() -> None:

@@ -1,12 +1,12 @@
-"""Apathetic Future Share: units to jobs one by one, by what each would gain and by who would be done first.
+"""Apathetic Future Share: units given one by one, by marginal gain and by which job ends first.
 
-A job is its throughput p by number of units. AFS compares two jobs, a the one done earlier and b the later one, by
+A job is its throughput p by number of units. AFS gives the next unit to job b rather than to a, which ends earlier, if
 
     (p'_b − p_b) / p'_b  >  (p'_a − p_a) / p_a                                                            (3)
 
-where p' is the throughput with one unit more; if it holds the next unit is better given to b. The left side is a job's
-gain counted on what it would have (``Gains.later``), the right side its gain counted on what it has
-(``Gains.sooner``). A unit that does not raise a job's throughput is never given to it.
+where p' is the throughput with one unit more. The left side is the gain relative to the new throughput
+(``Gains.later``), the right side the gain relative to the present one (``Gains.sooner``). A unit that does not raise a
+job's throughput is never given to it. The rule is a greedy heuristic and has no bound.
 
 Reference: Hwang et al., "Elastic Resource Sharing for Distributed Deep Learning", NSDI 2021, §3.
 """
@@ -24,10 +24,7 @@ NO_GAIN = -inf
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """Of one curve, by units held k: the throughput, and both sides of (3); ``NO_GAIN`` where one more does not help.
-
-    ``later`` and ``sooner`` end one short of ``throughput``: with all its units a job can gain nothing.
-    """
+    """Throughput and both sides of (3) by number of units held; ``NO_GAIN`` where one unit more does not help."""
 
     throughput: tuple[float, ...]
     later: tuple[float, ...]
@@ -35,14 +32,14 @@ class Gains:
 
     @classmethod
     def of(cls, throughput: Sequence[float]) -> "Gains":
-        """The gains along a curve that begins at 0 units."""
+        """The gains along a throughput curve that begins at 0 units."""
         steps = list(pairwise(throughput))
         later = tuple((more - p) / more if more > p else NO_GAIN for p, more in steps)
         sooner = tuple((more - p) / p if more > p > 0 else NO_GAIN if more <= p else inf for p, more in steps)
         return cls(tuple(throughput), (*later, NO_GAIN), (*sooner, NO_GAIN))
 
     def useful(self, units: int) -> int:
-        """Units up to which, from so many on, each one more helps."""
+        """The number of units, from ``units`` up, until which each one more raises the throughput."""
         while self.later[units] > 0:
             units += 1
         return units
@@ -51,10 +48,10 @@ class Gains:
 def with_lengths(gains: Sequence[Gains], work: Sequence[float], units: Sequence[int], free: int) -> list[int]:
     """Units by job after giving ``free`` more, each to the job of top priority (Algorithm 1, stage two).
 
-    Every job has at least one unit to begin with, and ``work`` left. The comparison (3) is not transitive, so which
-    job comes out on top depends on the order in which jobs are compared; here they are scanned from the longest to the
-    shortest, lengths being those with the units held so far, and of equals the first in order counts as the longer.
-    Scanned so, the top job is the longest of those that (3) puts before every shorter one.
+    Every job holds at least one unit at the start and has ``work`` left. The comparison (3) is not transitive, so the
+    result depends on the order of comparison: jobs are scanned from the longest to the shortest by their length with
+    the units held so far, the first of equals counting as longer. The top job is then the longest of those that (3)
+    puts before every shorter one. O((jobs + free) · jobs) in the worst case, near-linear in practice.
     """
     counts = list(units)
 
@@ -73,13 +70,13 @@ def with_lengths(gains: Sequence[Gains], work: Sequence[float], units: Sequence[
 
 
 _Entry: TypeAlias = tuple[tuple[float, int], float, float]
-"""A job in line: its place (length, and minus its number, so that the later of equals is the shorter) and its gains."""
+"""Sort key (length, minus job number, so that the later of equals is shorter) and the gains of a job."""
 
 
 class _Line:
     """Jobs from the shortest to the longest, and for each whether (3) puts it before every shorter one.
 
-    A unit given moves one job down the line, and little else changes: only what does is worked out again.
+    Giving a unit moves one job towards the front; only the entries that this changes are recomputed.
     """
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
@@ -87,20 +84,20 @@ class _Line:
         self._later = [later for _, later, _ in entries]
         self._sooner = [sooner for _, _, sooner in entries]
         self._hurdles = [NO_GAIN] * len(entries)
-        """By job: the highest gain as the sooner one of any job before it."""
+        """By job: the highest ``sooner`` of the jobs before it."""
         self._ahead = bytearray(len(entries))
-        self._work_out(0, len(entries))
+        self._recompute(0, len(entries))
 
     def top(self) -> int:
-        """Where the longest job stands that goes before every shorter one."""
+        """The place of the longest job that (3) puts before every shorter one."""
         return self._ahead.rfind(1)
 
     def replace(self, at: int, entry: _Entry | None) -> None:
-        """Put a job in its new place, which is no longer than its old one, or take it out."""
+        """Move the job at ``at`` to its new place, never further back, or remove it."""
         for column in (self.places, self._later, self._sooner, self._hurdles, self._ahead):
             del column[at]
         if entry is None:
-            self._work_out(at, at)
+            self._recompute(at, at)
             return
         place, later, sooner = entry
         new = bisect_left(self.places, place)
@@ -109,10 +106,10 @@ class _Line:
         self._sooner.insert(new, sooner)
         self._hurdles.insert(new, NO_GAIN)
         self._ahead.insert(new, 0)
-        self._work_out(new, at + 1)
+        self._recompute(new, at + 1)
 
-    def _work_out(self, begin: int, end: int) -> None:
-        """Hurdles from one place to another, and beyond as long as they differ from what they were."""
+    def _recompute(self, begin: int, end: int) -> None:
+        """Recompute hurdles from ``begin`` to ``end``, and beyond as long as they change."""
         later, sooner, hurdles, ahead = self._later, self._sooner, self._hurdles, self._ahead
         hurdle = max(hurdles[begin - 1], sooner[begin - 1]) if begin else NO_GAIN
         for at in range(begin, len(later)):
@@ -125,12 +122,11 @@ class _Line:
 
 
 def without_lengths(gains: Sequence[Gains], units: Sequence[int], free: int) -> list[int]:
-    """Units by job after giving ``free`` more, when nobody knows who will be done first (AFS-P).
+    """Units by job after giving ``free`` more, when job lengths are unknown (AFS-P).
 
-    Then (3) is tried with either job as the later one. Job b goes before a if its gain as the later one exceeds a's as
-    the sooner one, and a job's gain as the sooner is never the lower of its two; so nobody goes before the job with the
-    highest gain as the later one, and a heap of those is all it takes. Where neither goes before the other the paper
-    draws; here the higher gain goes first, and of equals the first in order.
+    (3) is tried with either job as the later one. Since ``sooner`` is never below ``later``, no job goes before the one
+    with the highest ``later``, and a heap of those suffices. Where neither job goes before the other the paper draws at
+    random; here the higher gain is served first, and of equals the first in order.
     """
     counts = list(units)
     heap = [(-gain, i) for i, k in enumerate(counts) if (gain := gains[i].later[k]) > 0]

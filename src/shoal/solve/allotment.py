@@ -1,9 +1,12 @@
-"""How many units of which pool each gang gets, and on which nodes: choices that can be seated, with a bound on them.
+"""Units, pool and nodes for each gang: choices of most worth that can be placed on nodes, with a bound.
 
-The choices of most worth are found as if units of a pool were one heap (``choices``), then seated (``nodes``). Where
-that makes gangs move that were to stay, or leaves some out, the choices are made again with the move paid for or the
-option struck, and compared with changing nobody and filling the holes. The best that could be seated is the answer; the
-bound is that of the heap, so that the gap covers the choosing and the seating.
+    maximise   Σ_i worth[i, c_i]  over one column c_i (or none) for each gang i
+    subject to the chosen units can be packed on the nodes of their pools.
+
+`multiple_choice` solves the relaxation in which a pool is one heap of units; its bound holds for every packing.
+`node_packing` then places the choices. If gangs that were to stay must move, or some find no nodes, the choice is
+repeated with the move charged or the option removed, at most `_ROUNDS` times, and compared with changing no gang and
+filling free units. ``Allotment.gap`` covers both the choosing and the packing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +19,17 @@ from shoal.solve.multiple_choice import Chosen, best_choices
 from shoal.solve.node_packing import Packer, Seats
 
 STAY = 0
-"""The column that means staying on the seats one has."""
+"""The column that means keeping the present seats."""
 
 _ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class AllotmentOptions:
-    """What each gang could have: worth over nothing, units and pool by gang and column, and the seats each has now.
+    """Options of each gang (gangs × columns): worth over none, units and pool; and the seats each holds now.
 
-    Column ``STAY`` is to keep one's seats as they are; −inf is no option. ``rooms`` is by pool: units by node. The
-    seats that gangs hold must fit on those nodes together.
+    Column ``STAY`` keeps the present seats; a worth of −inf is no option. ``rooms`` is by pool: units by node. The
+    seats held must fit on those nodes together.
     """
 
     worth: Floats
@@ -43,7 +46,7 @@ class AllotmentOptions:
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
-    """By gang the column it got, −1 for none, and its seats; what that is worth, and a bound on what could be."""
+    """By gang the column chosen, −1 for none, and its seats; the total worth, and a bound on the best total worth."""
 
     picks: Indices
     seats: Mapping[int, Seats]
@@ -57,7 +60,7 @@ class Allotment:
 
 
 def allot(menu: AllotmentOptions) -> Allotment:
-    """The allotment of most worth that was found; never worth less than changing nobody and filling what is free."""
+    """The best allotment found; never worth less than changing no gang and filling free units."""
     if not menu.worth.size:
         return Allotment(np.full(len(menu.worth), -1, dtype=np.intp), {}, 0.0, 0.0)
     worth, units = menu.worth.copy(), menu.units
@@ -82,13 +85,13 @@ def allot(menu: AllotmentOptions) -> Allotment:
 
 
 def _rounded(menu: AllotmentOptions) -> Indices:
-    """Units as they are, except that more than half a node counts as the node: such gangs leave holes few can use."""
+    """Units, with more than half a node rounded up to the node: such gangs leave holes that few gangs fit."""
     widest = np.array([max(room.values(), default=0) for room in menu.rooms], dtype=np.intp)[menu.pools]
     return np.where((2 * menu.units > widest) & (menu.units < widest), widest, menu.units)
 
 
 def _unchanged(menu: AllotmentOptions) -> "_Trial":
-    """Whoever has seats and may stay does; the others share what is free."""
+    """Every gang that may stay does; the others choose among the free units."""
     stays = np.isfinite(menu.worth[:, STAY])
     worth = np.where(stays[:, None], -np.inf, menu.worth)
     free = np.array(menu.capacity, dtype=np.intp)
@@ -99,7 +102,7 @@ def _unchanged(menu: AllotmentOptions) -> "_Trial":
 
 
 class _Trial:
-    """Choices being seated, pool by pool."""
+    """Choices placed on nodes, pool by pool; ``moved`` had to leave their seats, ``left`` found none."""
 
     def __init__(self, menu: AllotmentOptions, chosen: Chosen, *, settled: bool = False) -> None:
         self.menu = menu
@@ -128,7 +131,7 @@ class _Trial:
         self.left |= packer.left
 
     def _same(self, gang: int) -> int:
-        """The column of as many units of the same pool on other seats; −1 where there is none."""
+        """The column with the same units and pool on other seats; −1 where there is none."""
         menu = self.menu
         same = (menu.units[gang] == menu.units[gang, STAY]) & (menu.pools[gang] == menu.pools[gang, STAY])
         same[STAY] = False
@@ -140,7 +143,7 @@ class _Trial:
         return float(self.menu.worth[gang, STAY] - self.menu.worth[gang, column]) if column >= 0 else None
 
     def fill(self) -> None:
-        """Seat gangs that have nothing wherever they still fit, those of most worth for a unit first."""
+        """Place gangs without seats wherever they fit, the most worth per unit first."""
         waiting = np.flatnonzero(self.picks < 0)
         if not len(waiting) or not any(any(p.free.values()) for p in self.packers):
             return
@@ -157,11 +160,11 @@ class _Trial:
 
     @property
     def value(self) -> float:
-        """What the choices that were seated are worth."""
+        """The total worth of the choices placed."""
         served = np.flatnonzero(self.picks >= 0)
         return float(self.menu.worth[served, self.picks[served]].sum())
 
     @property
     def seats(self) -> dict[int, Seats]:
-        """Where everyone served sits."""
+        """The seats of every gang served."""
         return {gang: seats for packer in self.packers for gang, seats in packer.seats.items()}

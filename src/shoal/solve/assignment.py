@@ -1,8 +1,10 @@
-"""Minimum-cost matching, and the least total completion time on unrelated machines, which is one.
+"""Minimum-cost matching, and the least total completion time on unrelated machines.
 
-A task that is k-th from the end of its machine's queue delays itself and the k − 1 behind it, so it adds k times its
-length to the total; and every task on a machine waits until that machine is ready. Matching tasks to (machine,
-place from the end) at these costs is therefore exact.
+    minimise Σ_i cost[i, column_i] over distinct columns.
+
+The k-th task from the end of a machine's queue delays itself and the k − 1 tasks behind it, so it adds k times its
+length, plus the time until the machine is ready, to the sum of completion times. Matching tasks to (machine, place from
+the end) at these costs is exact. O(n³) in the number of tasks and places.
 
 References: Horn (1973) and Bruno, Coffman and Sethi (1974) for the reduction; AlloX (EuroSys '20) uses it.
 """
@@ -18,7 +20,7 @@ from shoal.core.arrays import Flags, Floats, Indices
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """For each row its column, −1 for a row that no finite cost could be found for; and the total cost of the rest."""
+    """The column of each row, −1 for a row without one of finite cost, and the total cost of the others."""
 
     columns: Indices
     objective: float
@@ -40,33 +42,12 @@ def match(costs: Floats) -> Matching:
 
 
 def _forbidding(costs: Floats, finite: Flags) -> float:
-    """A cost no set of allowed pairs could add up to."""
+    """A cost above the sum of any allowed matching."""
     return 1.0 + 2.0 * float(np.where(finite, np.abs(costs), 0.0).max(axis=1).sum())
 
 
-def duality_gap(costs: Floats, matching: Matching) -> float:
-    """How far the matching's cost lies above a bound that no matching of the same rows can go below.
-
-    The bound comes from prices of the columns (0 for those left free) that the matching's own exchanges imply: it is
-    0 up to rounding exactly when no exchange of partners, in pairs or in longer rings, would be cheaper.
-    """
-    rows = np.flatnonzero(matching.columns >= 0)
-    if not len(rows):
-        return 0.0
-    chosen, sub = matching.columns[rows], costs[rows]
-    extra = sub - sub[np.arange(len(rows)), chosen][:, None]
-    price = np.zeros(costs.shape[1])
-    for _ in range(len(rows) + 1):
-        cheaper = np.minimum(price, (price[chosen][:, None] + extra).min(axis=0))
-        if np.array_equal(cheaper, price):
-            break
-        price = cheaper
-    bound = float((sub - price).min(axis=1).sum() + np.minimum(price, 0.0).sum())
-    return matching.objective - bound
-
-
 def completion_costs(lengths: Floats, ready: Floats, depth: int) -> Floats:
-    """What each task adds to the sum of completion times at each (machine, place from the end), machine by machine.
+    """The cost of each task at each (machine, place from the end): what it adds to the sum of completion times.
 
     ``lengths`` is tasks × machines (infinite: cannot run there), ``ready`` when each machine is free, ``depth`` how
     many places a machine's queue has. Column c is machine c // depth, place c % depth + 1.
@@ -78,9 +59,9 @@ def completion_costs(lengths: Floats, ready: Floats, depth: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """For each task its kind of machine (−1: none can run it), its start, and the sum of all completion times.
+    """The machine kind of each task (−1: none can run it), its start, and the sum of all completion times.
 
-    ``ready`` says, by kind, when each machine is done with its queue, in the order of when it was free before.
+    ``ready`` is, by kind, when each machine has finished its queue, in the order of when it was free before.
     """
 
     kinds: Indices
@@ -90,7 +71,7 @@ class Queued:
 
 
 def least_total_completion(lengths: Floats, ready: Sequence[Floats], spare: int | None = None) -> Queued:
-    """Queue tasks on machines of several kinds so that their completion times add up to the least.
+    """Queues of tasks on machines of several kinds with the least sum of completion times.
 
     ``lengths`` is tasks × kinds (infinite: cannot run there); ``ready[k]`` holds, for each machine of kind k, when it
     is free. With ``spare`` a machine's queue has only so many places more than an even split of the tasks: exact

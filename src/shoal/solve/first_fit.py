@@ -1,4 +1,4 @@
-"""First fit in a given order: what is too large for the room left is passed over."""
+"""First fit in a given order: items too large for the capacity left are skipped."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from shoal.core.arrays import Flags, Int32s
 
 
 def first_fit(sizes: Int32s, room: int) -> Flags:
-    """Which items get in when taken in order, each if it fits in what is left; sizes are at least 1."""
+    """Whether each item is taken when items come in order and are taken if they fit; sizes are at least 1."""
     taken: Flags = np.zeros(len(sizes), dtype=bool)
     line = np.flatnonzero(sizes <= room)
-    # The item that stops a run is larger than what is left, so everything as large is out for good: there are at most
-    # as many runs as there are distinct sizes.
+    # The item that ends a run is larger than the capacity left, so every item as large is out: there are no more
+    # runs than distinct sizes.
     while len(line):
         total = np.cumsum(sizes[line])
         count = int(np.searchsorted(total, room, side="right"))

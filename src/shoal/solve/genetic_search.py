@@ -1,8 +1,9 @@
-"""A population of seatings that are crossed, changed at random and made to fit, the best surviving: the baseline.
+"""Genetic search over placements: Pollux's own method, kept as the baseline of `allotment`.
 
-The search Pollux describes, kept beside the near-exact one (``allotment``) to compare with. It may give any number of
-units on any nodes of a pool, knows no bound of its own, and is repeatable: the same seed gives the same answer. At most
-one gang that spans nodes is on a node, unless that is waived, and no node is overfull.
+A population of placements (gangs × nodes) is crossed, mutated and repaired, and the best survive. Any number of units
+on any nodes of a pool is allowed; no node is overfull, and unless waived at most one gang that spans nodes is on a
+node. The search has no bound of its own: `Allotment.bound` is that of `multiple_choice`. The same seed gives the same
+answer. Cost: generations × population × gangs × nodes.
 
 References: Qiao et al., OSDI 2021, §4.3 (population-based search).
 """
@@ -28,7 +29,7 @@ def evolve(
     *,
     apart: bool = True,
 ) -> Allotment:
-    """The best seating found; ``spread`` says by column whether it is over several nodes, but for ``STAY``.
+    """The best placement found; ``spread`` says by column, ``STAY`` aside, whether it spans several nodes.
 
     Unless ``apart``, gangs that span nodes may share them.
     """
@@ -52,14 +53,14 @@ def evolve(
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """The menu by gang, pool, units and whether on several nodes."""
+    """The options indexed by gang, pool, units and whether they span nodes."""
 
     menu: AllotmentOptions
     nodes: Indices
     pools: Indices
     capacity: Indices
     columns: Int32s
-    """By gang, pool, units and spread: the column of the menu; −1 where there is none."""
+    """By gang, pool, units and spread: the column of the option; −1 where there is none."""
     now: Int16s
     apart: bool
 
@@ -79,13 +80,13 @@ class _World:
         return cls(menu, nodes, pools, capacity, columns, now, apart)
 
     def changed(self, seatings: Int16s, chance: np.random.Generator) -> Int16s:
-        """Each entry replaced with a chance of one in the number of nodes, half of them by nothing."""
+        """Each entry replaced with probability 1 / nodes, in half of the cases by 0."""
         hit = chance.random(seatings.shape) < 1.0 / seatings.shape[2]
         new = (chance.random(seatings.shape) * 2.0 * (self.capacity + 1)).astype(np.int16)
         return np.where(hit, np.where(new > self.capacity, 0, new), seatings)
 
     def fitting(self, seatings: Int16s, chance: np.random.Generator) -> Int16s:
-        """One pool for each gang, one spanning gang for each node, and no node overfull; who gives way is drawn."""
+        """Repaired placements: one pool a gang, one spanning gang a node, no node overfull; a random gang yields."""
         by_pool = np.stack([seatings[:, :, self.pools == k].sum(axis=2) for k in range(len(self.menu.rooms))], axis=2)
         seatings = np.where(self.pools == by_pool.argmax(axis=2)[:, :, None], seatings, 0)
         order = chance.permuted(np.tile(np.arange(seatings.shape[1]), (len(seatings), 1)), axis=1)[:, :, None]
@@ -100,7 +101,7 @@ class _World:
         return fitted
 
     def picks(self, seatings: Int16s) -> Indices:
-        """By seating and gang the column that its row comes to, −1 for none."""
+        """By placement and gang the column of its option, −1 for none."""
         taken = seatings > 0
         units, nodes = seatings.sum(axis=2, dtype=np.intp), taken.sum(axis=2)
         gangs = np.arange(seatings.shape[1])[None, :]
@@ -109,14 +110,14 @@ class _World:
         return np.where(stays, STAY, found)
 
     def fitness(self, seatings: Int16s) -> Floats:
-        """What each seating is worth."""
+        """The total worth of each placement."""
         picks = self.picks(seatings)
         worth = self.menu.worth[np.arange(picks.shape[1])[None, :], picks]
         fitness: Floats = np.where(picks >= 0, worth, 0.0).sum(axis=1)
         return fitness
 
     def answer(self, seating: Int16s) -> Allotment:
-        """A seating as an allotment, with the bound of the same menu."""
+        """A placement as an allotment, with the bound of `multiple_choice`."""
         picks = self.picks(seating[None])[0]
         seats = {
             i: tuple(sorted((int(self.nodes[n]), int(seating[i, n])) for n in np.flatnonzero(seating[i]).tolist()))

@@ -1,12 +1,12 @@
-"""Jobs of a few kinds, any two of which may share GPUs: from jobs to groups of equals, and from groups back to jobs.
+"""Jobs of a few classes, any two of which may share GPUs: from jobs to groups of equals, and back to jobs.
 
-Equal jobs (same kind, weight, floor) are counted as one group, so 2,048 jobs of 26 kinds need 26 rows, not 2,048, and
-351 pairs, not 2 million. Averaging an allocation over equal jobs changes no total, so nothing is lost. On the way back
-every job of a group gets the same time: two groups meet as two evenly divided lines laid side by side, the jobs of
-one group in a ring, each with its neighbours, so nobody is paired with itself and a pair's time is one number for both.
+Equal jobs (same class, weight, floor) form one group, so 2,048 jobs of 26 classes need 26 rows instead of 2,048, and
+351 pairs instead of 2 million. Averaging an allocation over equal jobs changes no total, so nothing is lost. On the way
+back every job of a group gets the same time: two groups are paired like two evenly divided lines laid side by side, and
+the jobs of one group in a ring, each with its neighbours, so no job is paired with itself.
 
-A pair whose two speeds, each over the speed alone, add up to 1 or less is left out: taking turns is as good. If the
-groups are so many that all pairs would take too much memory and time, some are left out: see `MOST_PAIRS`.
+A pair whose two speeds, each over the speed alone, add up to 1 or less is left out: time slicing is as good. With so
+many groups that all pairs would take too much memory and time, some are left out: see `MOST_PAIRS`.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from shoal.solve.linear_objectives import refuse, table
 from shoal.solve.time_share_lp import NOBODY, Activities
 
 MOST_PAIRS = 6_000
-"""Pairs of groups beyond which some are left out: all pairs of about 100 unlike jobs are within it."""
+"""Pairs of groups beyond which some are left out; about 100 different jobs have this many."""
 KEPT_PAIRS = 4_000
 """How many are then kept. First each group meets fewer groups of every kind, spread evenly; if that is not enough, the
 best pairs (by what both get of their speed alone) are taken until both groups of a pair have an equal part of this
@@ -29,7 +29,7 @@ to 6 % of the makespan; keeping 10,000 cost under 1 % and took 5 times as long."
 
 @dataclass(frozen=True, slots=True)
 class JobClasses:
-    """The kind of each job; by kind its speed on each type alone and its gang; GPUs by type; and pairs of kinds.
+    """The class (``kinds``) of each job; by class its speed alone (classes × types) and its gang; GPUs by type; pairs.
 
     ``pair_speed[p, 0, j]`` is how fast a job of kind ``pairs[p, 0]`` goes on type j beside one of kind ``pairs[p, 1]``,
     and ``pair_speed[p, 1, j]`` the other way round; 0 for either: they cannot share. Both need the same gang. For two
@@ -44,7 +44,7 @@ class JobClasses:
     pair_speed: Floats
 
     def __post_init__(self) -> None:
-        """Refuse what is not so, naming the field."""
+        """Raise an `InputError` that names the field for shapes and values out of range."""
         speed, gangs = table("speed", self.speed, 2), table("gangs", self.gangs, 1)
         capacity, pair_speed = table("capacity", self.capacity, 1), table("pair_speed", self.pair_speed, 3)
         if speed.shape != (len(gangs), len(capacity)):
@@ -69,9 +69,9 @@ class JobClasses:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Equal jobs together: each job's group, each group's kind and jobs; ``restricted`` if pairs were left out."""
+    """Groups of equal jobs: the group of each job, the class and jobs of each group; ``restricted``: pairs left out."""
 
-    crowd: JobClasses
+    classes: JobClasses
     of_job: Indices
     kind: Indices
     jobs: tuple[Indices, ...]
@@ -81,7 +81,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A group allocation told job by job: time alone, and for each two jobs that share, their time together.
+    """A group allocation distributed to jobs: time alone, and for each two jobs that share, their time together.
 
     ``throughput``, ``time`` and ``used`` are recomputed from these. No two jobs are named twice.
     """
@@ -94,25 +94,25 @@ class Spread:
     used: Floats
 
 
-def grouped(crowd: JobClasses, *keys: Floats) -> Groups:
-    """Put together the jobs of the same kind and the same ``keys`` (weight, floor), and list what the groups can do."""
-    table_of_keys = np.column_stack([crowd.kinds, *keys]).astype(np.float64)
+def grouped(classes: JobClasses, *keys: Floats) -> Groups:
+    """The groups of jobs of the same class and ``keys`` (weight, floor), with their activities."""
+    table_of_keys = np.column_stack([classes.kinds, *keys]).astype(np.float64)
     _, example, of_job = np.unique(table_of_keys, axis=0, return_index=True, return_inverse=True)
     of_job = of_job.reshape(-1)
-    kind = np.asarray(crowd.kinds)[example]
+    kind = np.asarray(classes.kinds)[example]
     order = np.argsort(of_job, kind="stable")
     counts = np.bincount(of_job, minlength=len(kind))
     jobs = tuple(np.split(order, np.cumsum(counts)[:-1])) if len(kind) else ()
-    pairs, restricted = _group_pairs(crowd, kind, counts)
-    return Groups(crowd, of_job, kind, jobs, _activities(crowd, kind, counts, pairs), restricted)
+    pairs, restricted = _group_pairs(classes, kind, counts)
+    return Groups(classes, of_job, kind, jobs, _activities(classes, kind, counts, pairs), restricted)
 
 
-def _activities(crowd: JobClasses, kind: Indices, counts: Indices, pairs: Indices) -> Activities:
+def _activities(classes: JobClasses, kind: Indices, counts: Indices, pairs: Indices) -> Activities:
     """Every group alone on every type it can use, then every pair (group, group, named pair) on every useful type."""
-    speed, fits = crowd.speed[kind], crowd.gangs[kind][:, None] <= crowd.capacity
+    speed, fits = classes.speed[kind], classes.gangs[kind][:, None] <= classes.capacity
     group, single_type = np.nonzero((speed > 0) & fits)
     first, second, _ = pairs.T
-    one, other = _speeds(crowd, kind, pairs)
+    one, other = _speeds(classes, kind, pairs)
     useful = (one > 0) & (other > 0) & fits[first] & (_together(one, other, speed[first], speed[second]) > 1.0)
     row, pair_type = np.nonzero(useful)
     return Activities(
@@ -122,16 +122,16 @@ def _activities(crowd: JobClasses, kind: Indices, counts: Indices, pairs: Indice
         first_speed=np.concatenate([speed[group, single_type], one[row, pair_type]]),
         second_speed=np.concatenate([np.zeros(len(group)), other[row, pair_type]]),
         types=np.concatenate([single_type, pair_type]),
-        width=crowd.gangs[kind][np.concatenate([group, first[row]])],
-        capacity=np.asarray(crowd.capacity, dtype=np.float64),
+        width=classes.gangs[kind][np.concatenate([group, first[row]])],
+        capacity=np.asarray(classes.capacity, dtype=np.float64),
     )
 
 
-def _speeds(crowd: JobClasses, kind: Indices, pairs: Indices) -> tuple[Floats, Floats]:
+def _speeds(classes: JobClasses, kind: Indices, pairs: Indices) -> tuple[Floats, Floats]:
     """The speeds of the first and of the second of each pair (group, group, named pair)."""
     first, second, named = pairs.T
-    given = crowd.pair_speed[named]
-    swapped = crowd.pairs[named, 0] != kind[first]
+    given = classes.pair_speed[named]
+    swapped = classes.pairs[named, 0] != kind[first]
     one = np.where(swapped[:, None], given[:, 1], given[:, 0])
     other = np.where(swapped[:, None], given[:, 0], given[:, 1])
     same = (kind[first] == kind[second])[:, None]
@@ -146,12 +146,12 @@ def _together(one: Floats, other: Floats, alone_one: Floats, alone_other: Floats
     return total
 
 
-def _group_pairs(crowd: JobClasses, kind: Indices, counts: Indices) -> tuple[Indices, bool]:
+def _group_pairs(classes: JobClasses, kind: Indices, counts: Indices) -> tuple[Indices, bool]:
     """The pairs of groups as (group, group, named pair), and whether some were left out for their number."""
     # Groups are sorted by kind, so those of one kind are neighbours.
-    groups_of = np.bincount(kind, minlength=len(crowd.gangs))
+    groups_of = np.bincount(kind, minlength=len(classes.gangs))
     start = np.cumsum(groups_of) - groups_of
-    pairs = np.asarray(crowd.pairs).reshape(-1, 2)
+    pairs = np.asarray(classes.pairs).reshape(-1, 2)
     sizes = groups_of[pairs] if len(pairs) else np.zeros((0, 2), dtype=np.intp)
     many = int((sizes[:, 0] * sizes[:, 1]).sum())
     large, small = sizes.max(axis=1, initial=0), sizes.min(axis=1, initial=many)
@@ -168,7 +168,7 @@ def _group_pairs(crowd: JobClasses, kind: Indices, counts: Indices) -> tuple[Ind
     once = once[(low[once] != high[once]) | (counts[low[once]] >= 2)]
     found = np.column_stack([low[once], high[once], named[once]])
     if many > MOST_PAIRS and len(found) > KEPT_PAIRS:
-        found = _best_partners(crowd, kind, found)
+        found = _best_partners(classes, kind, found)
     return found, many > MOST_PAIRS
 
 
@@ -180,14 +180,14 @@ def _most_each(large: Indices, small: Indices) -> int:
     return max(each, 1)
 
 
-def _best_partners(crowd: JobClasses, kind: Indices, pairs: Indices) -> Indices:
+def _best_partners(classes: JobClasses, kind: Indices, pairs: Indices) -> Indices:
     """The best pairs first, until both groups have their equal part of `KEPT_PAIRS`."""
-    speed = crowd.speed[kind]
-    fits = crowd.gangs[kind][:, None] <= crowd.capacity
+    speed = classes.speed[kind]
+    fits = classes.gangs[kind][:, None] <= classes.capacity
     score = np.zeros(len(pairs))
     for block in np.array_split(np.arange(len(pairs)), 1 + len(pairs) // 100_000):  # to bound the memory
         first, second, _ = pairs[block].T
-        one, other = _speeds(crowd, kind, pairs[block])
+        one, other = _speeds(classes, kind, pairs[block])
         value = _together(one, other, speed[first], speed[second])
         score[block] = np.where((one > 0) & (other > 0) & fits[first], value, 0.0).max(axis=1, initial=0.0)
     order = np.argsort(-score, kind="stable")
@@ -203,15 +203,15 @@ def _best_partners(crowd: JobClasses, kind: Indices, pairs: Indices) -> Indices:
 
 
 def spread(groups: Groups, x: Floats) -> Spread:
-    """Tell the activities' amounts ``x`` job by job, and recompute from that what each job and type comes to."""
-    activities, crowd = groups.activities, groups.crowd
+    """The activities' amounts ``x`` distributed to jobs, with throughput, time and GPUs used recomputed."""
+    activities, classes = groups.activities, groups.classes
     types, count = len(activities.capacity), len(groups.of_job)
     by_group = np.zeros((len(groups.kind), types))
     single = activities.second == NOBODY
     by_group[activities.first[single], activities.types[single]] = x[single]
     alone = by_group[groups.of_job] / activities.counts[groups.of_job][:, None]
     pairs, together, one, other = _spread_pairs(groups, x)
-    speed, gangs = crowd.speed[crowd.kinds], crowd.gangs[crowd.kinds]
+    speed, gangs = classes.speed[classes.kinds], classes.gangs[classes.kinds]
     throughput, time = (speed * alone).sum(axis=1), alone.sum(axis=1)
     for side, rate in ((pairs[:, 0], one), (pairs[:, 1], other)):
         throughput += np.bincount(side, (rate * together).sum(axis=1), minlength=count)
@@ -243,14 +243,14 @@ def _spread_pairs(groups: Groups, x: Floats) -> tuple[Indices, Floats, Floats, F
 
 
 def _ring(count: int) -> tuple[Indices, Indices, Floats]:
-    """Each with its neighbours, for the same part of the whole; two have only one another."""
+    """The edges of a ring of ``count`` jobs, with equal parts; two jobs have one edge."""
     edges = count if count > 2 else 1
     i = np.arange(edges)
     return i, (i + 1) % count, np.full(edges, 1.0 / edges)
 
 
 def _lines(left: int, right: int) -> tuple[Indices, Indices, Floats]:
-    """Two lines of one length, evenly divided, side by side: who lies beside whom, and for what part of the length."""
+    """Two lines of one length, evenly divided, side by side: the overlapping pairs, and their part of the length."""
     cuts = np.union1d(np.arange(left + 1) * right, np.arange(right + 1) * left)
     begin = cuts[:-1]
     return begin // right, begin // left, np.diff(cuts) / (left * right)

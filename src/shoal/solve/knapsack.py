@@ -1,8 +1,12 @@
-"""The heaviest packing of rows into kinds of seats: each row takes one of its options or none, widths within capacity.
+"""Knapsacks by dynamic programming, and the heaviest packing of rows into several kinds of seats.
 
-With few enough states (every number of seats left of every kind) the answer is exact, by dynamic programming over them.
-Beyond that kinds are packed in turn, each exactly, with the others' rows at what they would gain by moving, until no
-kind gains: never lighter than where it began, and heaviest where there is one kind.
+    maximise   Σ_o worth_o · z_o,  z binary
+    subject to at most one option z_o = 1 for each row,  Σ_{o of kind k} width_o · z_o ≤ capacity_k.
+
+`best_options` is exact: dynamic programming over all numbers of seats left of every kind, Π_k (capacity_k + 1) states
+times the number of options. `zero_one` is the same for one kind and one option a row. `heaviest` is exact up to
+`MOST_STATES` states. Beyond that it packs one kind after the other, each exactly, with options of rows that hold one
+of another kind counted at what they gain, until no kind gains: never lighter than its start, and exact for one kind.
 """
 
 from collections.abc import Sequence
@@ -11,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from shoal.core.arrays import Floats, Indices
+from shoal.core.arrays import Flags, Floats, Indices
 
 MOST_STATES = 4096
 """States up to which packing is exact over several kinds."""
@@ -21,7 +25,7 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnapsackSolution:
-    """By row the option taken, ``NONE`` for none; what all of them weigh; whether nothing can be heavier."""
+    """By row the option taken, ``NONE`` for none; their total worth; whether that is proven to be the optimum."""
 
     taken: Indices
     worth: float
@@ -37,9 +41,9 @@ def heaviest(
     taken: Indices,
     most_states: int = MOST_STATES,
 ) -> KnapsackSolution:
-    """The heaviest packing of options, option o being ``width[o]`` seats of ``kind[o]`` for ``row[o]``.
+    """The packing of most worth; option o takes ``width[o]`` seats of ``kind[o]`` for ``row[o]``.
 
-    ``taken`` is a packing to begin with; options that weigh nothing or less are never taken.
+    ``taken`` is a packing to start from; options worth 0 or less are never taken.
     """
     useful = np.flatnonzero((worth > 0) & (width <= np.asarray(capacity)[kind]))
     if len(capacity) == 1 or prod(seats + 1 for seats in capacity) <= most_states:
@@ -55,38 +59,82 @@ def heaviest(
             return KnapsackSolution(found, after, exact=False)
 
 
+def best_options(
+    options: Sequence[Sequence[tuple[int, int, float]]], skips: Sequence[bool], capacity: Sequence[int]
+) -> list[int]:
+    """By row the place of the option taken, ``NONE`` for none: the most worth within capacity, the first of equals.
+
+    An option is (kind, width, worth). A row that may not be skipped takes one; where that cannot be, the answer is
+    meaningless.
+    """
+    best = np.zeros([seats + 1 for seats in capacity])
+    choices = []
+    for row, may in zip(options, skips, strict=True):
+        reached = best.copy() if may else np.full(best.shape, -np.inf)
+        choice = np.full(best.shape, NONE, dtype=np.int16)
+        for place, (kind, width, worth) in enumerate(row):
+            if width > capacity[kind]:
+                continue
+            ahead = (slice(None),) * kind
+            to, source = (*ahead, slice(width, None)), (*ahead, slice(None, best.shape[kind] - width))
+            offered = best[source] + worth
+            better = offered > reached[to]
+            np.copyto(reached[to], offered, where=better)
+            choice[to][better] = place
+        choices.append(choice)
+        best = reached
+    taken, left = [NONE] * len(options), list(capacity)
+    for at in reversed(range(len(options))):
+        taken[at] = int(choices[at][tuple(left)])
+        if taken[at] >= 0:
+            kind, width, _ = options[at][taken[at]]
+            left[kind] -= width
+    return taken
+
+
+def zero_one(widths: Sequence[int], values: Sequence[float], room: int) -> tuple[list[int], float]:
+    """The items of most value that fit in ``room``, the last first, and their value; widths are at most ``room``."""
+    best = np.zeros(room + 1)
+    taken: list[Flags] = []
+    for width, value in zip(widths, values, strict=True):
+        with_it = best[: room + 1 - width] + value
+        better = np.zeros(room + 1, dtype=bool)
+        better[width:] = with_it > best[width:]
+        best[better] = with_it[better[width:]]
+        taken.append(better)
+    chosen, total = list[int](), float(best[room])
+    for item in reversed(range(len(taken))):
+        if taken[item][room]:
+            chosen.append(item)
+            room -= widths[item]
+    return chosen, total
+
+
+def doubling(many: int) -> list[int]:
+    """Sizes 1, 2, 4, … and the rest, which add up to ``many``: sums of them reach every number up to it."""
+    sizes: list[int] = []
+    while many > 0:
+        sizes.append(min(2 ** len(sizes), many))
+        many -= sizes[-1]
+    return sizes
+
+
 def _exactly(
     row: Indices, kind: Indices, width: Indices, worth: Floats, capacity: Sequence[int], useful: Indices, rows: int
 ) -> Indices:
-    """Dynamic programming over what is left of every kind, row by row."""
     order = useful[np.argsort(row[useful], kind="stable")]
     starts = np.flatnonzero(np.diff(row[order], prepend=NONE))
-    groups = [group.tolist() for group in np.split(order, starts[1:])] if len(order) else []
-    best = np.zeros([seats + 1 for seats in capacity])
-    choices = []
-    for options in groups:
-        following, choice = best.copy(), np.full(best.shape, NONE, dtype=np.int32)
-        for option in options:
-            k, seats = int(kind[option]), int(width[option])
-            ahead = (slice(None),) * k
-            here, there = (*ahead, slice(seats, None)), (*ahead, slice(None, best.shape[k] - seats))
-            offered = best[there] + worth[option]
-            better = offered > following[here]
-            np.copyto(following[here], offered, where=better)
-            choice[here][better] = option
-        choices.append(choice)
-        best = following
-    taken, left = np.full(rows, NONE, dtype=np.intp), list(capacity)
-    for choice in reversed(choices):
-        option = int(choice[tuple(left)])
-        if option >= 0:
-            taken[row[option]] = option
-            left[int(kind[option])] -= int(width[option])
+    groups = np.split(order, starts[1:]) if len(order) else []
+    options = [list(zip(kind[g].tolist(), width[g].tolist(), worth[g].tolist(), strict=True)) for g in groups]
+    taken = np.full(rows, NONE, dtype=np.intp)
+    for group, place in zip(groups, best_options(options, [True] * len(groups), capacity), strict=True):
+        if place >= 0:
+            taken[row[group[0]]] = group[place]
     return taken
 
 
 def _pack_one(row: Indices, width: Indices, worth: Floats, options: Indices, seats: int, taken: Indices) -> None:
-    """Pack one kind anew; a row that has an option of another kind counts with what it gains. Writes to ``taken``."""
+    """Repack one kind in ``taken``; a row that holds an option of another kind counts with what it gains."""
     held = taken[row[options]]
     elsewhere = (held >= 0) & (held != options)
     gain = worth[options] - np.where(elsewhere, worth[held], 0.0)

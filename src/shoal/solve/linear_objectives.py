@@ -1,8 +1,11 @@
-"""Time shares that maximise a sum: weighted throughput, first in first out, shortest first.
+"""Linear programs over time shares: weighted throughput, first in first out, shortest job first.
 
-X[m, j] is the fraction of time job m spends on type j: X ≥ 0, Σ_j X_mj ≤ 1, Σ_m gang_m X_mj ≤ capacity_j, and X_mj = 0
-where the job has no speed or the type has fewer GPUs than its gang. A solver's word is never taken: gap and residual
-are recomputed here, and an answer that is not good enough says so in its status.
+    maximise   Σ_m weight_m · throughput_m,  throughput_m = Σ_j speed_mj · X_mj
+    subject to X ≥ 0,  Σ_j X_mj ≤ 1,  Σ_m gang_m · X_mj ≤ capacity_j,  throughput_m ≥ floor_m.
+
+X[m, j] is the fraction of time job m spends on type j; it is 0 where the job has no speed or the type has fewer GPUs
+than its gang. Each objective is one linear program of M · J columns, solved by the simplex method. Gap and residual are
+recomputed from the answer and the row prices, and the status of an answer that is not accurate says so.
 
 References: Gavel (OSDI '20) §3.1 and §4.2. The paper prints "Minimize Σ throughput": it is maximised.
 """
@@ -16,20 +19,18 @@ from shoal.core.errors import InputError
 from shoal.solve.linear_program import Status, judged, relative_gap
 from shoal.solve.time_share_lp import NOBODY, Activities, Floored, floored
 
-_TINY = 1e-300
-"""Keeps a division by nothing from warning where its result is not used."""
-
 
 @dataclass(frozen=True, slots=True)
 class TimeShares:
-    """Shares of time by job and type, and what proves them.
+    """Shares of time (jobs × types) with their certificate.
 
-    No allocation has an objective better than ``bound``. ``gap`` is their relative distance and ``residual`` the
-    largest relative violation of a constraint, both recomputed from ``shares``. ``status`` is "optimal" when both are
-    below 1e-7, else "inaccurate"; "unsolved" shares are all 0 and must not be used. ``prices`` is what one more GPU of
-    each type would add to the objective. ``unattainable`` marks jobs whose floor is above their top speed: it was
-    dropped. ``shortfall`` is how far each job stays below the floor asked for, whether dropped or given up because the
-    floors cannot all be met.
+    No allocation has a better objective than ``bound``. ``gap`` is their relative distance and ``residual`` the largest
+    relative violation of a constraint, both recomputed from ``shares``. ``status`` is "optimal" when both are below
+    1e-7, else "inaccurate"; "unsolved" shares are all 0 and must not be used. ``prices`` is what one more GPU of each
+    type would add to the objective. ``unattainable`` marks jobs whose floor is above their top speed and was dropped.
+    ``shortfall`` is how far each job stays below the floor asked for, whether that was dropped or given up because the
+    floors cannot all be met. ``consolidated`` is the part of ``shares`` spent with all GPUs on one node, where that
+    makes a difference (see `shoal.solve.consolidation`), else 0.
     """
 
     shares: Floats
@@ -42,50 +43,53 @@ class TimeShares:
     prices: Floats
     unattainable: Flags
     shortfall: Floats
+    consolidated: Floats
 
 
 def maximise_throughput(
     speed: Floats, gangs: Floats, capacity: Floats, weights: Floats | None = None, floors: Floats | None = None
 ) -> TimeShares:
-    """The shares with the largest Σ weight · throughput, every job at or above its floor as far as that can be."""
+    """The shares with the largest Σ weight · throughput; floors that cannot all be met give up the least total."""
     activities = alone(speed, gangs, capacity)
     weights = checked_weights("weights", weights, len(speed))
-    return _maximised(activities, weights, checked_floors(floors, len(speed)))
+    return most_throughput(activities, weights, checked_floors(floors, len(speed)))
 
 
 def fifo(speed: Floats, gangs: Floats, capacity: Floats, order: Indices) -> TimeShares:
-    """First in, first out: the largest Σ throughput / fastest throughput · (M − place), places from 0.
+    """First in, first out: the shares with the largest Σ throughput / top speed · (M − place), places from 0.
 
-    ``order`` lists the jobs, the first to arrive first. The last place still counts 1, so no GPU idles that anyone
-    could use. As in the paper a wide job early in line may still yield to several narrow ones behind it.
+    ``order`` lists the jobs by arrival. The last place still counts 1, so no GPU idles that any job could use. As in
+    the paper a wide job early in line may still yield to several narrow ones behind it.
     """
     activities = alone(speed, gangs, capacity)
-    return _maximised(activities, _line_weights(activities, order), None)
+    return most_throughput(activities, line_weights(activities, order))
 
 
 def shortest_job_first(speed: Floats, gangs: Floats, capacity: Floats, steps: Floats) -> TimeShares:
-    """The least possible duration for the shortest job, then everyone else in order of their shortest durations.
+    """The shares with the least duration of the shortest job, then of the others in order of their least durations.
 
-    The objective is that duration, min over jobs of steps / throughput: reached when the job that could be done first
-    holds its fastest type all the time. What is left is shared out as in `fifo`. ``gap`` covers both.
+    The objective is min over jobs of steps / throughput, reached when the job that could end first holds its fastest
+    type all the time. The rest is shared as in `fifo`. ``gap`` covers both.
     """
-    activities = alone(speed, gangs, capacity)
+    return shortest_first(alone(speed, gangs, capacity), checked_weights("steps", steps, len(speed)))
+
+
+def shortest_first(activities: Activities, steps: Floats) -> TimeShares:
+    """`shortest_job_first` over any activities of jobs that are each their own group."""
     top = activities.top_speed()
-    steps = checked_weights("steps", steps, len(speed))
     duration = np.divide(steps, top, out=np.full(len(top), np.inf), where=top > 0)
     order = np.argsort(duration, kind="stable")
     floors = np.zeros(len(top))
     if len(order) and np.isfinite(duration[order[0]]):
         floors[order[0]] = top[order[0]]
-    found = _maximised(activities, _line_weights(activities, order), floors)
+    found = most_throughput(activities, line_weights(activities, order), floors)
     if not floors.any() or found.status == "unsolved":
         return found
     rate = found.throughput[order[0]]
     objective = float(steps[order[0]] / rate) if rate > 0 else float("inf")
     bound = float(duration[order[0]])
     gap = max(found.gap, relative_gap(objective, bound))
-    status = judged(True, gap, found.residual)
-    return replace(found, objective=objective, bound=bound, gap=gap, status=status)
+    return replace(found, objective=objective, bound=bound, gap=gap, status=judged(True, gap, found.residual))
 
 
 def alone(speed: Floats, gangs: Floats, capacity: Floats) -> Activities:
@@ -148,37 +152,43 @@ def checked_floors(floors: Floats | None, count: int) -> Floats | None:
 
 def time_shares(
     activities: Activities,
-    held: Floored,
-    floors: Floats | None,
     x: Floats,
     value: tuple[float, float],
     prices: Floats,
+    held: Floored | None = None,
+    floors: Floats | None = None,
     *,
     solved: bool,
+    short: float = 0.0,
 ) -> TimeShares:
-    """The answer for jobs that are each their own group, from trimmed amounts and (objective, bound)."""
-    jobs, types = len(activities.counts), len(activities.capacity)
-    shares, speed, gangs = np.zeros((jobs, types)), np.zeros((jobs, types)), np.zeros(jobs)
-    shares[activities.first, activities.types] = x
-    speed[activities.first, activities.types] = activities.first_speed
-    gangs[activities.first] = activities.width
-    throughput = (speed * shares).sum(axis=1)
-    over = (
-        0.0 - shares.min(initial=0.0),
-        (shares.sum(axis=1) - 1.0).max(initial=0.0),
-        ((gangs @ shares) / np.maximum(activities.capacity, _TINY) - 1.0).max(initial=0.0),
-        ((held.kept - throughput) / np.maximum(activities.top_speed(), _TINY)).max(initial=0.0),
-    )
-    residual, gap = float(max(over)), relative_gap(*value)
-    asked = np.zeros(jobs) if floors is None else floors
-    shortfall = np.maximum(asked - np.maximum(throughput, held.kept), 0.0)
-    status = judged(solved, gap, residual)
+    """The answer for jobs that are each their own group, from trimmed amounts ``x`` and (objective, bound).
+
+    ``short`` is how far the levels stay below those claimed, relative to top speeds; it counts in the residual.
+    """
+    shape = jobs, types = len(activities.counts), len(activities.capacity)
+    both = np.zeros((2, *shape))
+    split = activities.limits.activities
+    for way, at in enumerate((slice(None, split), slice(split, None))):
+        both[way][activities.first[at], activities.types[at]] = x[at]
+    shares, throughput = both.sum(axis=0), activities.throughput(x)
+    kept = np.zeros(jobs) if held is None else held.kept
+    residual = max(short, activities.violation(x, shares.sum(axis=1), throughput, kept))
+    gap = relative_gap(*value)
     return TimeShares(
-        shares, throughput, *value, gap, residual, status, prices[jobs : jobs + types], held.unattainable, shortfall
+        shares,
+        throughput,
+        *value,
+        gap,
+        residual,
+        judged(solved, gap, residual),
+        prices[jobs : jobs + types],
+        np.zeros(jobs, dtype=np.bool_) if held is None else held.unattainable,
+        np.maximum((np.zeros(jobs) if floors is None else floors) - np.maximum(throughput, kept), 0.0),
+        both[0],
     )
 
 
-def _line_weights(activities: Activities, order: Indices) -> Floats:
+def line_weights(activities: Activities, order: Indices) -> Floats:
     """M − place over the job's top speed; 1 for a job that can do nothing, which has no column to weigh."""
     count = len(activities.counts)
     order = np.asarray(order)
@@ -191,11 +201,12 @@ def _line_weights(activities: Activities, order: Indices) -> Floats:
     return weights
 
 
-def _maximised(activities: Activities, weights: Floats, floors: Floats | None) -> TimeShares:
+def most_throughput(activities: Activities, weights: Floats, floors: Floats | None = None) -> TimeShares:
+    """The amounts of the activities with the largest Σ weight · throughput, as time shares."""
     held = floored(activities, floors)
     gain = activities.gain(weights)
     vertex = held.session.maximise(held.padded(gain))
     x = activities.trimmed(vertex.x[: activities.size])
     solved = vertex.solved and held.feasible
     bound = held.session.bound(held.padded(gain), vertex.prices) if solved else float("inf")
-    return time_shares(activities, held, floors, x, (float(gain @ x), bound), vertex.prices, solved=solved)
+    return time_shares(activities, x, (float(gain @ x), bound), vertex.prices, held, floors, solved=solved)

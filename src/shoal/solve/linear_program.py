@@ -1,8 +1,9 @@
-"""A linear program that can be changed a little and solved again, and a bound on it that trusts no solver.
+"""A linear program that can be changed and solved again from its last vertex, with a bound independent of the solver.
 
-HiGHS is given whole arrays and told to be repeatable: one thread, no time limit. It goes on from its last vertex, so a
-changed objective or a raised floor costs few steps. What it answers is judged by `LpSession.bound`, in numpy: every
-column has a reach it cannot pass, so by weak duality any row prices at all give a true bound, good ones a tight one.
+    maximise gain · x  subject to lower ≤ A x ≤ upper,  0 ≤ x ≤ reach.
+
+HiGHS runs on one thread without a time limit, so answers are repeatable. `LpSession.bound` recomputes the bound in
+numpy: every column has a finite reach, so by weak duality any row prices give a valid bound, optimal ones a tight one.
 
 References: Huangfu and Hall (2018) for HiGHS.
 """
@@ -22,8 +23,8 @@ ACCURATE = 1e-7
 _FEASIBLE = 1e-10
 _PRIMAL, _DUAL = 4, 1
 _STEPS_PER_ROW = (3, 30)
-"""Simplex steps allowed at first and again: most programs need about one per row, one that cycles never ends. Steps,
-not seconds, so that the answer is the same on every machine."""
+"""Simplex steps per row allowed at first and on the second try: most programs need about one. Steps, not seconds, so
+that the answer is the same on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """Where the solver stopped: x, a price on every row, and whether it claims the optimum."""
+    """The solver's last vertex: x, a price on every row, and whether it claims the optimum."""
 
     x: Floats
     prices: Floats
@@ -51,37 +52,24 @@ class Vertex:
 
 
 class LpSession:
-    """One program in the solver's hands: maximise, change, maximise again from where it stood."""
+    """A loaded program: maximise, change, maximise again from the last vertex."""
 
     def __init__(self, program: Program) -> None:
         """Load a program; the arrays that may change later are copied."""
         self._rows, self._columns, self._values = program.rows, program.columns, program.values.copy()
         self._lower, self._upper, self._reach = program.lower.copy(), program.upper.copy(), program.reach.copy()
-        order = np.lexsort((program.rows, program.columns))
-        starts = np.zeros(len(program.reach) + 1, dtype=np.int32)
-        np.cumsum(np.bincount(program.columns, minlength=len(program.reach)), out=starts[1:])
-        self._highs = _quiet()
-        # Activities are held in check by their rows; giving the reach as a bound too only makes more ties.
-        self._highs.passModel(
-            len(program.reach),
-            len(program.lower),
-            len(program.values),
-            int(MatrixFormat.kColwise),
-            int(ObjSense.kMaximize),
-            0.0,
-            np.zeros(len(program.reach)),
-            np.zeros(len(program.reach)),
-            np.full(len(program.reach), np.inf),
-            program.lower,
-            program.upper,
-            starts,
-            program.rows[order].astype(np.int32),
-            program.values[order],
-            np.zeros(len(program.reach), dtype=np.int32),
+        self._highs = quiet_highs(
+            presolve="off",
+            simplex_scale_strategy=0,  # the programs come scaled, and tolerances should mean what they say
+            primal_feasibility_tolerance=_FEASIBLE,
+            dual_feasibility_tolerance=_FEASIBLE,
         )
+        # Rows keep activities in check; giving the reach as a bound too only makes more ties.
+        columns = len(program.reach)
+        load(self._highs, program, np.zeros(columns), np.full(columns, np.inf), integer=False)
 
     def maximise(self, gain: Floats) -> Vertex:
-        """The vertex with the most ``gain``, from the last vertex on; where that fails, once more from scratch."""
+        """The vertex with the most ``gain``, starting from the last one; where that fails, once more from scratch."""
         if not len(gain):
             return Vertex(gain, np.zeros(len(self._lower)), solved=True)
         everything = np.arange(len(gain), dtype=np.int32)
@@ -106,12 +94,12 @@ class LpSession:
         return bool(self._highs.getModelStatus() == HighsModelStatus.kOptimal)
 
     def limit(self, columns: Indices, reach: Floats) -> None:
-        """From now on these columns stay between 0 and ``reach``."""
+        """Bound these columns by 0 and ``reach``."""
         self._reach[columns] = reach
         self._highs.changeColsBounds(len(columns), columns.astype(np.int32), np.zeros(len(columns)), reach)
 
     def tighten(self, tight: Flags, prices: Floats) -> None:
-        """Hold each row marked ``tight`` at the limit its price speaks for: the upper one if positive."""
+        """Fix each row marked ``tight`` at the limit its price belongs to: the upper one if positive."""
         for row in np.flatnonzero(tight).tolist():
             at = float(self._upper[row] if prices[row] > 0 else self._lower[row])
             self._highs.changeRowBounds(row, at, at)
@@ -124,19 +112,19 @@ class LpSession:
             self._highs.changeRowBounds(row, floor, float(self._upper[row]))
 
     def detach(self, rows: Indices, column: int) -> None:
-        """Take ``column`` out of these rows."""
+        """Set the coefficients of ``column`` in these rows to 0."""
         self._values[(self._columns == column) & np.isin(self._rows, rows)] = 0.0
         for row in rows.tolist():
             self._highs.changeCoeff(row, column, 0.0)
 
     def worth(self, gain: Floats, prices: Floats) -> Floats:
-        """What one unit of each column gains beyond what it costs at these row prices."""
+        """The reduced gain of each column: its gain less its cost at these row prices."""
         paid = np.bincount(self._columns, self._values * prices[self._rows], minlength=len(gain))
         left: Floats = gain - paid
         return left
 
     def bound(self, gain: Floats, prices: Floats) -> float:
-        """No feasible x gains more than this, whatever ``prices`` are."""
+        """An upper bound on the gain of every feasible x, valid for any ``prices``."""
         # A price of the wrong sign, or on a side where the row has no limit, proves nothing: it counts as 0.
         side = np.where(prices > 0, self._upper, self._lower)
         clean = np.where(np.isfinite(side), prices, 0.0)
@@ -145,7 +133,7 @@ class LpSession:
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """How far apart a value and its bound are, as a fraction of the larger; 0 for both 0, infinite for no bound."""
+    """The distance of a value to its bound as a fraction of the larger; 0 for both 0, infinite without a bound."""
     if not (np.isfinite(objective) and np.isfinite(bound)):
         return float("inf")
     size = max(abs(objective), abs(bound))
@@ -153,21 +141,39 @@ def relative_gap(objective: float, bound: float) -> float:
 
 
 def judged(solved: bool, gap: float, residual: float) -> Status:
-    """What an answer may be called, from what was recomputed about it."""
+    """The status of an answer from its recomputed gap and residual."""
     if not solved:
         return "unsolved"
     return "optimal" if gap <= ACCURATE and residual <= ACCURATE else "inaccurate"
 
 
-def _quiet() -> Highs:
+def quiet_highs(**options: str | float) -> Highs:
+    """A HiGHS instance without output on one thread, so that its answers are repeatable, with these options."""
     highs = Highs()  # type: ignore[no-untyped-call]
-    for name, value in (
-        ("output_flag", False),
-        ("threads", 1),
-        ("presolve", "off"),
-        ("simplex_scale_strategy", 0),  # the programs come scaled, and tolerances should mean what they say
-        ("primal_feasibility_tolerance", _FEASIBLE),
-        ("dual_feasibility_tolerance", _FEASIBLE),
-    ):
+    for name, value in {"output_flag": False, "threads": 1, **options}.items():
         highs.setOptionValue(name, value)
     return highs
+
+
+def load(highs: Highs, program: Program, gain: Floats, most: Floats, *, integer: bool) -> None:
+    """Give HiGHS the maximisation of ``gain`` · x over the program's rows and 0 ≤ x ≤ ``most``."""
+    order = np.lexsort((program.rows, program.columns))
+    starts = np.zeros(len(gain) + 1, dtype=np.int32)
+    np.cumsum(np.bincount(program.columns, minlength=len(gain)), out=starts[1:])
+    highs.passModel(
+        len(gain),
+        len(program.lower),
+        len(program.values),
+        int(MatrixFormat.kColwise),
+        int(ObjSense.kMaximize),
+        0.0,
+        gain,
+        np.zeros(len(gain)),
+        most,
+        program.lower,
+        program.upper,
+        starts,
+        program.rows[order].astype(np.int32),
+        program.values[order],
+        np.full(len(gain), int(integer), dtype=np.int32),
+    )

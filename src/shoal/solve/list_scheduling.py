@@ -1,6 +1,6 @@
-"""Tasks dealt out to pools of unequal machines, in an order: each to the pool where it would be done first.
+"""Tasks assigned to pools of unequal machines in a given order, each to the pool where it would end first.
 
-A greedy rule, without a bound: what one may rely on is that nobody is dealt to a pool it cannot use.
+A greedy rule without a bound; no task is assigned to a pool it cannot use. O(tasks · pools).
 """
 
 import numpy as np
@@ -9,11 +9,11 @@ from shoal.core.arrays import Floats, Indices, Int8s, Int32s
 
 
 def dealt(alone: Floats, width: Int32s, capacity: Floats, order: Indices, pools: Int8s, *, moving: float) -> Int8s:
-    """Each task's pool, −1 for none.
+    """The pool of each task, −1 for none.
 
-    ``alone`` is tasks × pools: how long a task takes there by itself, infinite where it cannot be. A task is done when
-    the work dealt to the pool before it and its own are, spread over all ``capacity``, and no sooner than alone.
-    ``pools`` is where tasks are now, −1 for nowhere: leaving costs ``moving``.
+    ``alone`` is tasks × pools: seconds a task takes there by itself, infinite where it cannot run. A task ends when the
+    work assigned to the pool before it and its own are done, spread over all ``capacity``, and no sooner than alone.
+    ``pools`` is where tasks are now, −1 for nowhere: leaving costs ``moving`` seconds.
     """
     area = alone * width[:, None] / np.maximum(capacity, 1.0)
     cost = np.where(pools[:, None] >= 0, moving, 0.0) * (np.arange(len(capacity)) != pools[:, None])

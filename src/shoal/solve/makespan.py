@@ -1,4 +1,9 @@
-"""The shortest time in which gangs of fixed width finish on so many identical GPUs: a bound, a schedule, and the gap.
+"""The least makespan of rigid gangs on identical GPUs: a lower bound, a schedule, and the gap between them.
+
+    minimise max_i (start_i + seconds_i)  subject to Σ gpus of the tasks running at any time ≤ capacity.
+
+Longest-first list scheduling gives a schedule; a depth-first search over tasks in order of their starts, limited to a
+number of nodes, improves it. The gap to the lower bound proves optimality where it is 0.
 
 References: Graham (1969) for longest-first lists; the search is the precedence tree of project scheduling.
 """
@@ -26,7 +31,7 @@ class GangSchedule:
 
 
 def lower_bound(seconds: Sequence[float], gpus: Sequence[int], capacity: int) -> float:
-    """No schedule ends before the longest task, the total area, or the tasks of which no two fit side by side."""
+    """A time before which no schedule ends: the longest task, the total area, the tasks that cannot run together."""
     if not seconds:
         return 0.0
     area = sum(t * g for t, g in zip(seconds, gpus, strict=True)) / capacity
@@ -38,7 +43,7 @@ def lower_bound(seconds: Sequence[float], gpus: Sequence[int], capacity: int) ->
 def longest_first(
     seconds: Sequence[float], gpus: Sequence[int], capacity: int, running: Sequence[int] = ()
 ) -> GangSchedule:
-    """Whenever GPUs come free, the longest task that fits starts; those in ``running`` are under way at time 0.
+    """The schedule that starts the longest task that fits whenever GPUs are free; ``running`` tasks start at time 0.
 
     Every task must fit: ``1 <= gpus <= capacity``, and the running ones together.
     """
@@ -93,7 +98,7 @@ def shortest_makespan(
 
 @dataclass(slots=True)
 class _ScheduleSearch:
-    """Depth first over tasks in order of their starts; each is put at its earliest start not before the last one's."""
+    """Depth-first search over tasks in order of their starts, each at its earliest start not before the last one's."""
 
     seconds: Sequence[float]
     gpus: Sequence[int]
@@ -110,7 +115,7 @@ class _ScheduleSearch:
         left: tuple[int, ...],
         starts: dict[int, float],
     ) -> None:
-        """Try every task that could be next; ``rank`` is the place in ``left``'s order of the one put last."""
+        """Try every task as the next one; ``rank`` is the place in ``left``'s order of the task placed last."""
         if self.nodes <= 0:
             return
         self.nodes -= 1

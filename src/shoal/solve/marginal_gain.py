@@ -1,8 +1,8 @@
-"""Units to whoever gains most from the next one: the greedy auction, without counting the units out one by one.
+"""Units to the bidder that gains most from the next one: the greedy auction, without a loop over units.
 
-Always giving the next unit to the highest bid for a next unit takes a bidder's units in the order of the lowest bid it
-had to pass on the way to each. So the greedy answer, for any bids, is the best ``budget`` of these running minima;
-where bids fall with every unit (diminishing returns) it is also the optimum.
+Giving each unit to the highest bid for a next unit takes a bidder's units in the order of the lowest bid passed on the
+way to each. The greedy answer is therefore the best ``budget`` of these running minima, for any bids; where bids fall
+with every unit (diminishing returns) it maximises the sum. O(n) in the number of bids.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from shoal.core.arrays import Flags, Floats, Int64s
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """Units by bidder, the worth of each bidder's last one, and the best bid that went empty; 0 where there is none."""
+    """Units by bidder, the worth of each bidder's last unit, and the best bid refused; 0 where there is none."""
 
     counts: Int64s
     last: Floats
@@ -23,7 +23,7 @@ class Bought:
 
 
 def best_units(bids: Sequence[Floats], budget: int) -> Bought:
-    """Give up to ``budget`` units, each to the highest bid for a next one; bids that are not above 0 are never served.
+    """The units each bidder gets when up to ``budget`` go, one by one, to the highest bid above 0 for a next unit.
 
     ``bids[b][s]`` is what bidder b gains by its unit number s. Of equal bids the first in order is served first.
     """
@@ -46,7 +46,7 @@ def best_units(bids: Sequence[Floats], budget: int) -> Bought:
 
 
 def _highest(worth: Floats, count: int) -> Flags:
-    """Which are the ``count`` highest; of equals at the edge, the first."""
+    """Whether each is among the ``count`` highest; of equals at the threshold, the first."""
     taken: Flags = np.ones(len(worth), dtype=bool)
     if count >= len(worth):
         return taken

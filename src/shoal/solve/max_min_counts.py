@@ -1,19 +1,22 @@
-"""Max-min fair whole numbers: one unit at a time to whoever has the least, without counting them out one by one."""
+"""Max-min fair whole numbers: water filling in units, by bisection on the level.
+
+maximise lexicographically the sorted counts_i / weight_i  over low ≤ counts ≤ high, Σ (counts − low) ≤ budget.
+"""
 
 import numpy as np
 
 from shoal.core.arrays import Floats, Int32s
 
 _HALVINGS = 60
-"""Enough to bring a level down to the last bit of a float; what is left then goes out in a round or two."""
+"""Enough to determine a level to the last bit of a float; the units left then go out in a round or two."""
 
 
 def fair_counts(budget: int, low: Int32s, high: Int32s, weight: Floats, held: Int32s) -> Int32s:
     """Counts from ``low`` to ``high`` after giving ``budget`` units, each to the least count ÷ weight below its high.
 
-    Relied upon: nobody could have one more without somebody at a lower or equal level having one less; everything is
-    given unless everybody is at its high. Of equals, those who ``held`` more than they have so far come first, then
-    the first in order: what changes from one time to the next is no more than it must be.
+    No count could be higher by one without another at a lower or equal level being lower by one, and all units are
+    given unless every count is at its high. Of equals, those that ``held`` more than they have so far come first, then
+    the first in order, which keeps changes between calls small.
     """
     counts = low.copy()
     left = min(budget, int((high.astype(np.int64) - low).sum()))
@@ -42,6 +45,6 @@ def fair_counts(budget: int, low: Int32s, high: Int32s, weight: Floats, held: In
 
 
 def _raised(level: float, low: Int32s, high: Int32s, weight: Floats) -> Int32s:
-    """Everyone below the level is given units until it is at it or above."""
+    """Counts raised until each is at the level or above."""
     raised: Int32s = np.clip(np.ceil(level * weight), low, high).astype(np.int32)
     return raised

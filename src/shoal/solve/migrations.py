@@ -1,4 +1,4 @@
-"""Moves to a better machine that stands free, taken one after the other."""
+"""Moves of running tasks to faster kinds of GPU that are free, one after the other."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ from shoal.core.arrays import Floats, Int8s, Int32s
 def faster_kinds(
     speeds: Floats, size: Int32s, kinds: Int8s, free: Int32s, work: Floats, *, gain: float, saves: float
 ) -> Int8s:
-    """Each task's kind after moving those that gain by it to a kind with room, in order; −1 stays as it is.
+    """The kind of each task after moving, in order, those that gain by it to a kind with free GPUs; −1 stays −1.
 
-    ``speeds`` is tasks × kinds, ``size`` what a task takes of its kind's ``free`` room and gives back where it was. A
-    move must be faster by the factor ``gain`` and save more than ``saves`` on the ``work`` left; work that is not
-    known (infinite) may be long, and moves. Who found no room at first is not looked at again for what others left.
+    ``speeds`` is tasks × kinds, ``size`` the GPUs of a task, ``free`` the free GPUs by kind. A move must be faster by
+    the factor ``gain`` and save more than ``saves`` seconds on the ``work`` left; infinite (unknown) work always saves.
+    A task that found no free GPUs is not tried again when others leave some.
     """
     kinds, free = kinds.copy(), free.copy()
     present = np.where(

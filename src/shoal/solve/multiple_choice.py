@@ -1,9 +1,11 @@
-"""One choice for each row at most, each taking units of one pool: the most worth that the pools allow.
+"""The multiple-choice knapsack: at most one option a row, each taking units of one pool, for the most worth.
 
-A multiple-choice knapsack, usually solved exactly. Prices on the pools give a bound that no choice can pass
-(Lagrangian relaxation); a repaired greedy answer gives a value; every option that would lose more than lies between the
-two is out; and what is left is searched exactly by dynamic programming, where that is small enough. The answer always
-carries its bound.
+    maximise   Σ_i worth[i, c_i]  over one column c_i (or none) for each row i
+    subject to Σ_{i: pool of c_i = k} units[i, c_i] ≤ capacity_k.
+
+Prices on the pools give a bound (Lagrangian relaxation); repairing and filling the choices at these prices gives a
+value; options that would lose more than bound − value are excluded, and the rest is solved exactly by dynamic
+programming where that is small enough (`_LARGEST_SEARCH`). The answer always carries its bound.
 
 References: Sinha and Zoltners (1979) for the problem; Pisinger (1995) for the core; Fisher (1981) for the bound.
 """
@@ -13,26 +15,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.arrays import Flags, Floats, Indices, Int16s
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.knapsack import best_options
 
 _HALVINGS = 50
 _CYCLES = 3
 _STEPS = 60
-"""Subgradient steps, where there are several pools."""
+"""Subgradient steps with several pools."""
 _LARGEST_SEARCH = 6_000_000
-"""States times options of the exact search; more would take longer than a decision may."""
+"""Limit on states × options of the exact search, for the time of a decision."""
 _TIE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """By row the column chosen, −1 for none; what that is worth, and what no choice can be worth more than."""
+    """By row the column chosen, −1 for none; the total worth, and a bound on the best total worth."""
 
     picks: Indices
     value: float
     bound: float
     exact: bool
-    """Whether the value is the most there is."""
+    """Whether the value is proven to be the optimum."""
 
     @property
     def gap(self) -> float:
@@ -42,10 +45,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceTable:
-    """By row and column: what a choice is worth over none, how many units it takes, and from which pool.
-
-    −inf is no option. Units are at least 1. ``capacity`` is by pool.
-    """
+    """Options (rows × columns): worth over none (−inf: no option), units (≥ 1), pool; ``capacity`` by pool."""
 
     worth: Floats
     units: Indices
@@ -53,7 +53,7 @@ class ChoiceTable:
     capacity: Indices
 
     def priced(self, prices: Floats) -> Floats:
-        """What each choice is worth after paying for its units."""
+        """The worth of each option less the price of its units."""
         net: Floats = self.worth - prices[self.pools] * self.units
         return net
 
@@ -64,13 +64,13 @@ class ChoiceTable:
         return np.bincount(pools, weights=units, minlength=len(self.capacity)).astype(np.intp)
 
     def value(self, picks: Indices) -> float:
-        """What the choices are worth together."""
+        """The total worth of the choices."""
         rows = np.flatnonzero(picks >= 0)
         return float(self.worth[rows, picks[rows]].sum())
 
 
 def best_choices(worth: Floats, units: Indices, pools: Indices, capacity: Sequence[int]) -> Chosen:
-    """The choices of most worth within the capacity of each pool; a choice worth nothing is not made."""
+    """The choices of most worth within the capacity of each pool; options worth 0 or less are never chosen."""
     room = np.asarray(capacity, dtype=np.intp)
     rows, columns = worth.shape
     if not rows or not columns or not len(room):
@@ -103,7 +103,7 @@ def _bound(options: ChoiceTable, prices: Floats) -> float:
 
 
 def _prices(options: ChoiceTable) -> Floats:
-    """For each pool in turn the lowest price at which no more is asked for than there is, the others' as they are."""
+    """Prices by coordinate descent: for each pool the lowest price at which demand fits, the others fixed."""
     pools = len(options.capacity)
     prices = np.zeros(pools)
     highest = float(np.max(options.worth / options.units, initial=0.0))
@@ -119,7 +119,7 @@ def _prices(options: ChoiceTable) -> Floats:
 
 
 def _clear(options: ChoiceTable, prices: Floats, pool: int, highest: float) -> None:
-    """Set the price of one pool; ``highest`` is a price at which nobody asks for anything."""
+    """Set the price of one pool by bisection; at ``highest`` there is no demand."""
     fixed = prices.copy()
     fixed[pool] = 0.0
     here = options.pools == pool
@@ -150,7 +150,7 @@ def _clear(options: ChoiceTable, prices: Floats, pool: int, highest: float) -> N
 
 
 def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:
-    """Prices with a lower bound, by subgradient steps towards a value that can be had (Polyak)."""
+    """Prices with a lower bound, by Polyak's subgradient steps towards a known value."""
     best, lowest, patience = prices, _bound(options, prices), 1.0
     at = prices.copy()
     for _ in range(_STEPS):
@@ -171,7 +171,7 @@ def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:
 
 
 def _repaired(options: ChoiceTable, picks: Indices) -> Indices:
-    """The choices with so many changed, those that lose least for a unit freed first, that every pool suffices."""
+    """The choices changed, the least loss per unit freed first, until every pool suffices."""
     picks = picks.copy()
     free = options.capacity - options.used(picks)
     at = np.arange(len(picks))
@@ -197,7 +197,7 @@ def _repaired(options: ChoiceTable, picks: Indices) -> Indices:
 
 
 def _filled(options: ChoiceTable, picks: Indices) -> Indices:
-    """The choices raised as long as there is room, each time where a unit brings most."""
+    """The choices raised as long as units are free, each time where a unit gains most."""
     picks = picks.copy()
     free = options.capacity - options.used(picks)
     at = np.arange(len(picks))
@@ -232,7 +232,7 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
 
 
 def _searched(options: ChoiceTable, prices: Floats, picks: Indices, bound: float) -> Chosen:
-    """The best choices among those that a better answer than this one could hold; this one where they are too many."""
+    """The best of the options that a better answer could have; ``picks`` where they are too many."""
     value = options.value(picks)
     slack = bound - value
     if slack <= _TIE * max(bound, 1.0):
@@ -259,7 +259,7 @@ def _searched(options: ChoiceTable, prices: Floats, picks: Indices, bound: float
 
 
 class _PoolSearch:
-    """Dynamic programming over what is left of each pool; rows that must take something take their least first."""
+    """Dynamic programming over the units left of each pool; rows that must choose take their least units first."""
 
     def __init__(self, options: ChoiceTable, core: Indices, kept: Flags, none: Flags, room: Indices) -> None:
         self.options, self.core = options, core
@@ -282,38 +282,11 @@ class _PoolSearch:
 
     def run(self) -> Indices:
         """By row of the core the column chosen, −1 for none."""
-        shape = tuple((self.room + 1).tolist())
-        best = np.zeros(shape)
-        choices = np.full((len(self.core), *shape), -1, dtype=np.int16)
-        for j, row in enumerate(self.core.tolist()):
-            reached = best.copy() if self.none[j] else np.full(shape, -np.inf)
-            for column in self.columns[j]:
-                pool, take = self.options.pools[row, column], self.options.units[row, column] - self.least[j]
-                if take > self.room[pool]:
-                    continue
-                to, source = _shift(len(shape), pool, take)
-                worth = best[source] + self.options.worth[row, column]
-                better = worth > reached[to]
-                np.copyto(reached[to], worth, where=better)
-                choices[j][to][better] = column
-            best = reached
-        return self._traced(choices)
-
-    def _traced(self, choices: Int16s) -> Indices:
-        picks = np.full(len(self.core), -1, dtype=np.intp)
-        state = self.room.copy()
-        for j in range(len(self.core) - 1, -1, -1):
-            column = int(choices[(j, *state.tolist())])
-            picks[j] = column
-            if column >= 0:
-                row = self.core[j]
-                state[self.options.pools[row, column]] -= self.options.units[row, column] - self.least[j]
-        return picks
-
-
-def _shift(pools: int, pool: int, units: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Which states are reached by taking units of a pool, and from which."""
-    to, source = [slice(None)] * pools, [slice(None)] * pools
-    to[pool] = slice(units, None)
-    source[pool] = slice(None, -units) if units else slice(None)
-    return tuple(to), tuple(source)
+        table = self.options
+        options = [
+            [(int(table.pools[i, c]), int(table.units[i, c]) - least, float(table.worth[i, c])) for c in columns]
+            for i, least, columns in zip(self.core.tolist(), self.least, self.columns, strict=True)
+        ]
+        taken = best_options(options, self.none, self.room.tolist())
+        picks = [columns[at] if at >= 0 else -1 for columns, at in zip(self.columns, taken, strict=True)]
+        return np.array(picks, dtype=np.intp)

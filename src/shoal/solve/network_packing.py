@@ -1,4 +1,4 @@
-"""Network packing: shares rounded so that no two jobs need meet on a machine's network, their total unchanged.
+"""Network packing: shares rounded so that no two jobs share a machine's network, their total unchanged.
 
 A share may be a factor of the GPUs per machine or a multiple of it, the factors being such that each divides the next
 (1, 2, 4 on machines of four). Then every job can sit on the fewest machines, and at most one job on a machine reaches

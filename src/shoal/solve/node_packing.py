@@ -1,14 +1,14 @@
-"""Gangs onto nodes: those who stay keep their seats, newcomers fill the tightest holes, and few are asked to move.
+"""Gangs packed onto nodes: staying gangs keep their seats, new ones fill the tightest holes, few must move.
 
 A gang that fits on one node sits on one. A wider one takes whole empty nodes; a node never holds two gangs that span
-nodes, whose traffic would meet. Where a newcomer finds no room the narrow gangs whose moving costs least leave a node
-and sit elsewhere. Every gang that was asked for is either seated or named as left out, and no node is overfull.
+nodes, whose traffic would interfere. Where a new gang finds no seats, the narrow gangs that cost least to move leave a
+node for seats elsewhere. Every gang is either seated or named in ``left``, and no node is overfull. A heuristic (best
+fit decreasing with one level of moves); `allotment` carries the bound.
 
 References: Qiao et al., OSDI 2021, §4.2 (interference avoidance); Johnson (1974) for best fit decreasing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
@@ -16,33 +16,12 @@ Seats: TypeAlias = tuple[tuple[int, int], ...]
 """(node, units there) by ascending node."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAssignment:
-    """Where everybody sits, who had to move though it would have stayed, and who found no seat."""
-
-    seats: Mapping[int, Seats]
-    moved: frozenset[int]
-    left: frozenset[int]
-
-
-def pack(
-    room: Mapping[int, int],
-    staying: Mapping[int, Seats],
-    coming: Mapping[int, int],
-    cost: Mapping[int, float] | None = None,
-) -> NodeAssignment:
-    """Seat gangs on nodes of ``room`` units each.
-
-    ``staying`` sit already, on nodes that suffice for them; ``coming`` want so many units. ``cost`` is what moving one
-    that stays would cost; who is not named in it stays for good.
-    """
-    packer = Packer(room, staying, cost or {})
-    packer.seat(coming)
-    return NodeAssignment(packer.seats, frozenset(packer.moved), frozenset(packer.left))
-
-
 class Packer:
-    """A packing in the making."""
+    """A packing: ``seats`` by gang, the gangs ``moved`` though they were staying, and those ``left`` without seats.
+
+    ``room`` is units by node, ``staying`` the seats held, ``cost`` what moving a staying gang costs; gangs not named in
+    ``cost`` never move.
+    """
 
     def __init__(self, room: Mapping[int, int], staying: Mapping[int, Seats], cost: Mapping[int, float]) -> None:
         self.room = dict(room)
@@ -61,7 +40,7 @@ class Packer:
             self._sit(gang, seats)
 
     def seat(self, coming: Mapping[int, int]) -> None:
-        """Seat newcomers, the widest first; who finds no room, even with others moved, is left."""
+        """Seat gangs that want these units, the widest first; those that find no seats go to ``left``."""
         for gang, units in sorted(coming.items(), key=lambda item: (-item[1], item[0])):
             seats = self.find(units) or self._made(units)
             if seats:
@@ -70,7 +49,7 @@ class Packer:
                 self.left.add(gang)
 
     def find(self, units: int) -> Seats | None:
-        """Seats in the room there is: the tightest node, or for a wide gang empty nodes and then any not spanned."""
+        """Seats on free units, without moves: the tightest node, or for a wide gang empty nodes; else None."""
         if units <= self.widest:
             node = self._tightest(units)
             return ((node, units),) if node >= 0 else None
@@ -81,10 +60,10 @@ class Packer:
         """Seat a gang on seats that were found."""
         self._sit(gang, seats)
 
-    # ── room by moving others ─────────────────────────────────────────────────────────────────────────────────
+    # ── seats by moving others ─────────────────────────────────────────────────────────────────────────────────
 
     def _made(self, units: int) -> Seats | None:
-        """Seats where others moved out, if they find seats elsewhere; else, for a wide gang, any nodes not spanned."""
+        """Seats after moving other gangs elsewhere; else, for a wide gang, parts of nodes that no gang spans."""
         if units <= self.widest:
             return self._cleared_node(units)
         seats = self._cleared_nodes(units)
@@ -94,7 +73,7 @@ class Packer:
         return seats
 
     def _cleared_node(self, units: int) -> Seats | None:
-        """The cheapest node to make room on, such that those who leave it sit down elsewhere."""
+        """Seats on the node that is cheapest to clear, if its gangs find seats elsewhere."""
         if sum(self.free.values()) < units:
             return None
         plans = [(*plan, node) for node in self.room if (plan := self._leaving(node, units)) is not None]
@@ -104,7 +83,7 @@ class Packer:
         return None
 
     def _cleared_nodes(self, units: int) -> Seats | None:
-        """Whole nodes for a wide gang: the empty ones, and as many more as are cheapest to empty."""
+        """Whole nodes for a wide gang: the empty ones, and those cheapest to empty."""
         if sum(self.free.values()) < units:
             return None
         plans = [(*plan, n) for n in self.room if (plan := self._leaving(n, self.room[n])) is not None]
@@ -120,7 +99,7 @@ class Packer:
         return None
 
     def _leaving(self, node: int, units: int) -> tuple[float, list[int]] | None:
-        """Whom to move from a node to have so many units free there, and at what cost; None where that cannot be."""
+        """The cost and the gangs to move so that ``units`` are free on a node; None where that is impossible."""
         if self.room[node] < units:
             return None
         need, cost, gangs = units - self.free[node], 0.0, list[int]()
@@ -133,7 +112,7 @@ class Packer:
         return (cost, gangs) if need <= 0 else None
 
     def _moved_out(self, gangs: Sequence[int], kept: Mapping[int, int]) -> bool:
-        """Move gangs to other seats, with ``kept`` units of some nodes spoken for; all of them or none."""
+        """Move gangs to other seats, leaving ``kept`` units of some nodes free; all or none; whether it succeeded."""
         before = {gang: self.seats[gang] for gang in gangs}
         for gang in gangs:
             self._rise(gang)
@@ -157,7 +136,7 @@ class Packer:
             self._sit(gang, seats)
         return False
 
-    # ── the books ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── accounts ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _narrow(self, gang: int) -> bool:
         return len(self.seats[gang]) == 1
@@ -193,7 +172,7 @@ class Packer:
 
 
 def _across(free: Mapping[int, int], nodes: Iterable[int], units: int) -> Seats | None:
-    """Units over these nodes, the roomiest first and the last on the tightest that will do; None if they fall short."""
+    """Seats over these nodes, most free units first and the last on the tightest that fits; None if too few."""
     rest = sorted(nodes, key=lambda n: (-free[n], n))
     taken: dict[int, int] = {}
     while units and rest:

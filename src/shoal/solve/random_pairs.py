@@ -1,4 +1,4 @@
-"""Pairs drawn at random among equals."""
+"""Random pairs of jobs of equal size."""
 
 from collections.abc import Container
 
@@ -16,9 +16,9 @@ def random_pairs(
     most: int,
     barred: Container[tuple[int, int]],
 ) -> list[tuple[int, int]]:
-    """Up to ``most`` pairs of a host and a guest of equal ``size``, nobody in two; one draw for each host.
+    """Up to ``most`` disjoint pairs of a host and a guest of equal ``size``; one draw for each host.
 
-    A host whose draw is ``barred`` goes without: looking on for a partner is what the next draw is for.
+    A host whose draw is ``barred`` stays without a partner until the next call.
     """
     lines: dict[int, list[int]] = {}
     for j in chance.permutation(guests).tolist():

@@ -1,10 +1,10 @@
-"""Units to jobs by rank: the shorter a job is among those there, the more its next unit counts.
+"""Units to jobs by rank of size: the shorter a job is among those present, the more its next unit counts.
 
-Ours, after heSRPT, which is optimal for jobs that arrive together and all speed up like k^a: with the jobs ranked from
-the largest (1) to the smallest (n), job i's share there is in proportion to i^e − (i − 1)^e, e = 1/(1 − a). Read as a
-weight on speed-up, that is [i^e − (i − 1)^e]^(1−a): greedy awards by weighted marginal speed-up then give heSRPT's
-shares where speed-ups are k^a, and keep within each job's own curve where they are not. Counting ranks from
-``AHEAD`` up softens the preference, since more jobs will come.
+After heSRPT, which minimises mean completion time of jobs that arrive together and all speed up like k^a: with jobs
+ranked from the largest (1) to the smallest (n), job i's share is proportional to i^e − (i − 1)^e, e = 1/(1 − a). As a
+weight on speed-up that is [i^e − (i − 1)^e]^(1−a): greedy awards by weighted marginal speed-up then give heSRPT's
+shares where speed-ups are k^a, and respect each job's own curve where they are not. Counting ranks from ``AHEAD`` up
+softens the preference, since more jobs will arrive.
 
 Reference: Berg, Vesilo, Harchol-Balter, "heSRPT: Optimal scheduling of parallel jobs with known sizes", 2019.
 """
@@ -37,10 +37,10 @@ def rank_weights(places: Floats, exponent: float, ahead: float) -> Floats:
 def by_weighted_speedup(
     speedups: Sequence[Sequence[float]], weights: Sequence[float], fewest: Sequence[int], room: int
 ) -> list[int]:
-    """Units by job after giving ``room`` of them, each to the highest weight × further speed-up; nobody is owed one.
+    """Units by job after giving ``room`` of them, each to the highest weight × further speed-up.
 
-    A job's first units come together, its fewest, and bid with their average; where too few are left for them the job
-    gets none. Units that do not raise a job's speed-up are not given. Of equal bids the first in order is served.
+    A job's first ``fewest`` units are given together and bid with their average; where too few are left the job gets
+    none. Units that do not raise a job's speed-up are not given. Of equal bids the first in order is served.
     """
     counts = [0] * len(speedups)
     heap = [(-w * s[f] / f, i) for i, (s, w, f) in enumerate(zip(speedups, weights, fewest, strict=True)) if s[f] > 0]

@@ -1,11 +1,14 @@
-"""The most throughput for the money: a ratio of two sums over time shares, with or without deadlines.
+"""The most throughput for the money: a ratio of two sums over time shares, with or without floors.
 
-Without floors the best ratio is that of the best single (job, type), since no mixture beats its best part. With floors
-Newton's iteration on the ratio (Dinkelbach) maximises throughput − ratio · cost, a few simplex steps each time. Among
-allocations of the best ratio the one with the most throughput is returned: the same price per step, done sooner.
+    maximise Σ weight · throughput / Σ price · gang · X  over the time shares X of `linear_objectives`.
 
-What counts is how the jobs' throughputs are made comparable. With weights 1 a single job of many cheap steps takes all
-there is; with weights of 1 / (its best steps per unit of money) every job runs where it is cheapest for that job.
+Without floors the best ratio is that of the best single (job, type), since no mixture exceeds its best part. With
+floors Newton's iteration on the ratio (Dinkelbach) maximises throughput − ratio · cost, a few simplex steps each time.
+Among allocations of the best ratio the one with the most throughput is returned. The bound follows from the last
+program's prices.
+
+Weights make throughputs comparable. With weights 1 a single job of many cheap steps takes everything; with weights of
+1 / (its best steps per unit of money) every job runs where it is cheapest for that job.
 
 References: Gavel (OSDI '20) §4.2; Dinkelbach (1967).
 """
@@ -46,9 +49,14 @@ def cheapest(
     activities = alone(speed, gangs, capacity)
     weights = checked_weights("weights", weights, len(speed))
     floors = checked_floors(floors, len(speed))
+    return cheapest_activities(activities, checked_prices(prices, activities), weights, floors)
+
+
+def cheapest_activities(activities: Activities, prices: Floats, weights: Floats, floors: Floats | None) -> TimeShares:
+    """`cheapest` over any activities of jobs that are each their own group."""
     held = floored(activities, floors)
-    best = best_ratio(activities, held, activities.gain(weights), activities.cost(checked_prices(prices, activities)))
-    return time_shares(activities, held, floors, best.x, (best.ratio, best.bound), best.prices, solved=best.solved)
+    best = best_ratio(activities, held, activities.gain(weights), activities.cost(prices))
+    return time_shares(activities, best.x, (best.ratio, best.bound), best.prices, held, floors, solved=best.solved)
 
 
 def checked_prices(prices: Floats, activities: Activities) -> Floats:
@@ -62,7 +70,7 @@ def checked_prices(prices: Floats, activities: Activities) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class RatioSolution:
-    """Amounts within every limit, their Σ gain / Σ cost, and a bound that no feasible amounts pass."""
+    """Feasible amounts, their Σ gain / Σ cost, and a bound on that ratio."""
 
     x: Floats
     ratio: float
@@ -103,7 +111,7 @@ def _best_part(activities: Activities, session: LpSession, gain: Floats, cost: F
 
 
 def _newton(held: Floored, x: Floats, gain: Floats, cost: Floats) -> tuple[float, Vertex]:
-    """Raise the ratio until nothing gains at it; each is attained by a feasible point, so none is too high."""
+    """Raise the ratio until no point gains at it; every ratio is attained, so none is too high."""
     ratio = _ratio(gain, cost, x)
     for _ in range(_MOST_STEPS):
         vertex = held.session.maximise(gain - ratio * cost)

@@ -1,10 +1,11 @@
-"""Time shares when two jobs may share the same GPUs: max-min fair, shortest makespan, most throughput, least cost.
+"""Time shares when two jobs may share the same GPUs: max-min fair, least makespan, most throughput, least cost.
 
-Every answer is solved over groups of equal jobs (see `job_classes`), told job by job, and judged there: a job's
-time alone and in all its pairs adds up to at most 1, a pair's time is one number for both, its GPUs and their price
-count once. Running alone is always among the choices, so sharing is never worse than not sharing.
+The variables are the time of each job alone and of each pair together, by type; a job's time alone and in its pairs
+adds up to at most 1, and a pair's GPUs and their price count once. Programs are solved over groups of equal jobs (see
+`job_classes`), then distributed to jobs, where gap and residual are recomputed. Running alone is among the choices, so
+sharing is never worse than not sharing.
 
-If jobs are so unlike that pairs had to be left out (``restricted``), bound and gap speak of the pairs that were kept.
+If jobs are so different that pairs had to be left out (``restricted``), bound and gap refer to the pairs kept.
 
 References: Gavel (OSDI '20) §3.1 on space sharing, §4.1 and §4.3 on water filling.
 """
@@ -16,18 +17,17 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.job_classes import Groups, JobClasses, grouped, spread
 from shoal.solve.linear_objectives import checked_floors, checked_weights
-from shoal.solve.linear_program import LpSession, Program, Status, judged, relative_gap
+from shoal.solve.linear_program import LpSession, Status, judged, relative_gap
 from shoal.solve.ratio_program import best_ratio, checked_prices
-from shoal.solve.time_share_lp import Activities, extended, floored
+from shoal.solve.time_share_lp import TINY, Activities, floored
 
 _TIGHT = 1e-9
-"""A group whose part of the level's price is above this can never rise: it stays where it is."""
-_TINY = 1e-300
+"""A group whose part of the level's price is above this cannot rise further and is frozen."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedShares:
-    """Shares of time alone (job × type) and together (pair × type), and what proves them.
+    """Shares of time alone (jobs × types) and together (pairs × types), with their certificate.
 
     ``pairs[e]`` names two different jobs, no two of them twice, and ``together[e]`` the time both spend on the same
     GPUs. ``throughput`` counts both. The other fields are those of `TimeShares`; ``restricted`` says
@@ -49,97 +49,97 @@ class SharedShares:
     restricted: bool
 
 
-def shared_throughput(crowd: JobClasses, weights: Floats | None = None, floors: Floats | None = None) -> SharedShares:
-    """The largest Σ weight · throughput, every job at or above its floor as far as that can be."""
-    groups, weight, floor = _grouped(crowd, weights, floors)
+def shared_throughput(classes: JobClasses, weights: Floats | None = None, floors: Floats | None = None) -> SharedShares:
+    """The shares with the largest Σ weight · throughput; floors are those of `TimeShares`."""
+    groups, weight, floor = _grouped(classes, weights, floors)
     held = floored(groups.activities, floor)
     gain = held.padded(groups.activities.gain(weight))
     vertex = held.session.maximise(gain)
     solved = vertex.solved and held.feasible
     bound = held.session.bound(gain, vertex.prices) if solved else float("inf")
     x = groups.activities.trimmed(vertex.x[: groups.activities.size])
-    found = _told(groups, x, vertex.prices, held.kept, floor)
+    found = _by_job(groups, x, vertex.prices, held.kept, floor)
     objective = float((weight[groups.of_job] * found.throughput).sum())
     return _judged(replace(found, unattainable=held.unattainable[groups.of_job]), objective, bound, solved)
 
 
 def shared_cheapest(
-    crowd: JobClasses, prices: Floats, weights: Floats | None = None, floors: Floats | None = None
+    classes: JobClasses, prices: Floats, weights: Floats | None = None, floors: Floats | None = None
 ) -> SharedShares:
-    """The largest Σ weight · throughput / Σ price · GPUs in use, as `shoal.solve.ratio_program.cheapest`."""
-    groups, weight, floor = _grouped(crowd, weights, floors)
+    """The shares with the largest Σ weight · throughput / Σ price · GPUs in use, as `ratio_program.cheapest`."""
+    groups, weight, floor = _grouped(classes, weights, floors)
     activities = groups.activities
     held = floored(activities, floor)
     per_type = checked_prices(prices, activities)
     best = best_ratio(activities, held, activities.gain(weight), activities.cost(per_type))
-    found = _told(groups, best.x, best.prices, held.kept, floor)
-    gangs = crowd.gangs[crowd.kinds]
+    found = _by_job(groups, best.x, best.prices, held.kept, floor)
+    gangs = classes.gangs[classes.kinds]
     paid = float((gangs @ found.alone + gangs[found.pairs[:, 0]] @ found.together) @ per_type)
     objective = float((weight[groups.of_job] * found.throughput).sum()) / paid if paid > 0 else 0.0
     return _judged(replace(found, unattainable=held.unattainable[groups.of_job]), objective, best.bound, best.solved)
 
 
-def shared_max_min(crowd: JobClasses, demands: Floats, *, water_filling: bool = True) -> SharedShares:
-    """The largest least throughput / demand; then, filling on, the largest next one, and so on until nobody can rise.
+def shared_max_min(classes: JobClasses, demands: Floats, *, water_filling: bool = True) -> SharedShares:
+    """The shares with the largest least throughput / demand, then the largest next one, and so on.
 
-    Gavel's fairness has demand = weight · throughput(equal shares) / gang. Jobs that can run nowhere have no say.
+    Gavel's fairness has demand = weight · throughput(equal shares) / gang. Jobs that can run nowhere do not count.
     Without ``water_filling`` the least level is kept and the rest goes where it adds most, each job counted in its own
-    top speed: one step instead of one for each level. Either way nobody can rise without another's falling. The gap is
-    the worst of all steps, each among allocations that keep what the steps before it reached. Demands more than a
-    million times apart, each over its job's top speed, may be beyond the solver's accuracy; the status then says so.
+    top speed: one linear program instead of one for each level. Either way no job can rise without another's falling.
+    The gap is the worst of all stages, each among allocations that keep the levels before it. Demands more than a
+    million times apart, each over its job's top speed, may be beyond the solver's accuracy, which the status then says.
     """
-    groups, demand, _ = _grouped(crowd, demands, None, "demands")
+    groups, demand, _ = _grouped(classes, demands, None, "demands")
     levels = _levels(groups.activities, demand, water_filling=water_filling)
-    found = _told(groups, groups.activities.trimmed(levels.x), levels.prices, np.zeros(len(demand)), None)
+    found = _by_job(groups, groups.activities.trimmed(levels.x), levels.prices, np.zeros(len(demand)), None)
     able = groups.activities.top_speed()[groups.of_job] > 0
     reached = (found.throughput / demand[groups.of_job])[able]
     return _judged(found, float(reached.min()) if len(reached) else 0.0, levels.bound, levels.solved, levels.gap)
 
 
-def shared_makespan(crowd: JobClasses, steps: Floats, *, water_filling: bool = False) -> SharedShares:
-    """The least time in which all can be done, max over jobs of steps / throughput; the bound is one from below.
+def shared_makespan(classes: JobClasses, steps: Floats, *, water_filling: bool = False) -> SharedShares:
+    """The shares with the least makespan, max over jobs of steps / throughput; the bound is a lower one.
 
     Jobs that can run nowhere are left out. What is left over goes as in `shared_max_min`; steps are seldom equal, so
     there are about as many levels to fill as jobs, and 1,000 unlike jobs take seconds.
     """
-    found = shared_max_min(crowd, checked_weights("steps", steps, len(crowd.kinds)), water_filling=water_filling)
+    found = shared_max_min(classes, checked_weights("steps", steps, len(classes.kinds)), water_filling=water_filling)
     if found.status == "unsolved" or found.objective <= 0:
         return replace(found, objective=0.0, bound=0.0)
     return replace(found, objective=1.0 / found.objective, bound=1.0 / found.bound)
 
 
 def _grouped(
-    crowd: JobClasses, weights: Floats | None, floors: Floats | None, field: str = "weights"
+    classes: JobClasses, weights: Floats | None, floors: Floats | None, field: str = "weights"
 ) -> tuple[Groups, Floats, Floats]:
     """The groups, and by group the weight and the floor."""
-    count = len(crowd.kinds)
+    count = len(classes.kinds)
     weight = checked_weights(field, weights, count)
     asked = checked_floors(floors, count)
     floor = np.zeros(count) if asked is None else asked
-    groups = grouped(crowd, weight, floor)
+    groups = grouped(classes, weight, floor)
     example = np.array([jobs[0] for jobs in groups.jobs], dtype=np.intp)
     return groups, weight[example], floor[example]
 
 
-def _told(groups: Groups, x: Floats, prices: Floats, kept: Floats, floor: Floats | None) -> SharedShares:
-    """The groups' amounts job by job, with the residual of every limit there; objective and bound still to come."""
-    told = spread(groups, x)
+def _by_job(groups: Groups, x: Floats, prices: Floats, kept: Floats, floor: Floats | None) -> SharedShares:
+    """The amounts distributed to jobs, with their residual; objective and bound are set by `_judged`."""
+    found = spread(groups, x)
     jobs, types = len(groups.of_job), len(groups.activities.capacity)
     capacity, top = groups.activities.capacity, groups.activities.top_speed()[groups.of_job]
     kept = kept[groups.of_job]
     over = (
-        0.0 - min(told.alone.min(initial=0.0), told.together.min(initial=0.0)),
-        (told.time - 1.0).max(initial=0.0),
-        (told.used / np.maximum(capacity, _TINY) - 1.0).max(initial=0.0),
-        ((kept - told.throughput) / np.maximum(top, _TINY)).max(initial=0.0),
+        0.0 - min(found.alone.min(initial=0.0), found.together.min(initial=0.0)),
+        (found.time - 1.0).max(initial=0.0),
+        (found.used / np.maximum(capacity, TINY) - 1.0).max(initial=0.0),
+        ((kept - found.throughput) / np.maximum(top, TINY)).max(initial=0.0),
     )
     asked = np.zeros(jobs) if floor is None else floor[groups.of_job]
     row = len(groups.kind)
     return SharedShares(
-        alone=told.alone,
-        pairs=told.pairs,
-        together=told.together,
-        throughput=told.throughput,
+        alone=found.alone,
+        pairs=found.pairs,
+        together=found.together,
+        throughput=found.throughput,
         objective=0.0,
         bound=float("inf"),
         gap=float("inf"),
@@ -147,7 +147,7 @@ def _told(groups: Groups, x: Floats, prices: Floats, kept: Floats, floor: Floats
         status="unsolved",
         prices=prices[row : row + types],
         unattainable=np.zeros(jobs, dtype=np.bool_),
-        shortfall=np.maximum(asked - np.maximum(told.throughput, kept), 0.0),
+        shortfall=np.maximum(asked - np.maximum(found.throughput, kept), 0.0),
         restricted=groups.restricted,
     )
 
@@ -167,7 +167,7 @@ class _Levels:
 
 
 def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _Levels:
-    """Raise all groups' levels together; those that cannot rise stay; raise the rest; until none is left.
+    """Raise the levels of all groups, freeze those that cannot rise, and repeat with the rest.
 
     At a vertex a group whose level row has a price is at its level in every optimum, so it has risen as far as it can
     beside the others. At least one has, each time, so there are at most as many stages as groups.
@@ -179,13 +179,23 @@ def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _
         return _Levels(np.zeros(activities.size), 0.0, 0.0, nothing, solved=True)
     unit = float((top[rising] / demand[rising]).min())
     ceiling = top / demand / unit
-    # A level row that counts in top speeds drowns small demands in the tolerance, one that counts in levels drowns
-    # the rest: the geometric mean of both held over the widest range of demands.
+    # Rows scaled in top speeds lose small demands in the tolerance, rows scaled in levels lose the others: the
+    # geometric mean of both worked over the widest range of demands.
     grain = np.sqrt(ceiling) / activities.counts
     slope = np.divide(grain * activities.counts, ceiling, out=np.zeros(len(top)), where=top > 0)
-    session, first_row = _level_session(activities, rising, grain / np.maximum(top, _TINY), slope)
+    # A row grain · throughput / top ≥ slope · level for each rising group; the level is the last column.
+    _, group, speed = activities.members()
+    program, rows = activities.with_levels(
+        speed * (grain / np.maximum(top, TINY))[group],
+        rising,
+        column=np.full(len(rising), activities.size),
+        value=-slope[rising],
+        lower=np.zeros(len(rising)),
+        reach=np.ones(1),
+    )
+    session, first_row = LpSession(program), int(rows[0])
     row = np.full(len(top), first_row)
-    row[rising] += np.arange(len(rising))
+    row[rising] = rows
     level = np.array([activities.size])
     only_level = np.concatenate([np.zeros(activities.size), [1.0]])
     first: tuple[float, Floats] | None = None
@@ -208,27 +218,9 @@ def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _
         rising = np.setdiff1d(rising, done)
     if first is not None and not water_filling:
         session.limit(level, np.zeros(1))
-        gain = np.concatenate([activities.gain(1.0 / np.maximum(top, _TINY)), [0.0]])
+        gain = np.concatenate([activities.gain(1.0 / np.maximum(top, TINY)), [0.0]])
         vertex = session.maximise(gain)
         x = vertex.x[:-1] if vertex.solved else x
         gap = max(gap, relative_gap(float(gain @ vertex.x), session.bound(gain, vertex.prices)))
     bound, prices = first or (float("inf"), np.zeros(first_row))
     return _Levels(x, bound, gap, prices, solved=first is not None)
-
-
-def _level_session(activities: Activities, rising: Indices, scale: Floats, slope: Floats) -> tuple[LpSession, int]:
-    """The common constraints, a row scale · throughput ≥ slope · level per rising group, the level as last column."""
-    program = activities.program()
-    first_row = len(program.lower)
-    place = np.full(len(scale), -1)
-    place[rising] = np.arange(len(rising))
-    activity, group, speed = activities.members()
-    extra = Program(
-        rows=first_row + np.concatenate([place[group], np.arange(len(rising))]),
-        columns=np.concatenate([activity, np.full(len(rising), activities.size)]),
-        values=np.concatenate([speed * scale[group], -slope[rising]]),
-        lower=np.zeros(len(rising)),
-        upper=np.full(len(rising), np.inf),
-        reach=np.ones(1),
-    )
-    return LpSession(extended(program, extra)), first_row

@@ -1,12 +1,13 @@
-"""Time on GPUs as activities: one member alone, or two sharing the same GPUs, on one type.
+"""Time on GPUs as activities: one job alone, or two sharing the same GPUs, on one type.
 
-Groups are equal jobs counted together: an activity's amount is the time all of a group's jobs spend in it, so the
-programs stay as small as the number of different jobs. Amounts x obey x ≥ 0, Σ time of a group ≤ its count, and
-Σ width · x ≤ capacity for every type; two sharing GPUs take the time of both and the GPUs (and their price) once.
+    x ≥ 0,  Σ time of a group ≤ its count,  Σ width · x ≤ capacity of each type,  Σ x of a limit row ≤ most.
 
-Floors on throughput are elastic. One that a job could not meet even alone is dropped, so that it takes nothing from
-those that can be met; if the rest cannot be met together, the least total is given up, each counted in its own top
-speed. That first program also gives every later one a feasible start.
+x is the time all jobs of a group spend in an activity; groups are equal jobs counted together, so programs grow with
+the number of different jobs only. Two jobs that share GPUs use the time of both and the GPUs (and their price) once.
+
+Floors on throughput are elastic. A floor above a job's top speed is dropped, so that it takes nothing from the others;
+if the rest cannot be met together, the least total is given up, each counted in its own top speed. That first program
+also gives every later one a feasible start.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.linear_program import LpSession, Program, Vertex
 
 NOBODY = -1
+TINY = 1e-300
+"""Keeps a division by 0 from warning where its result is not used."""
 _GIVEN_UP = 1e-9
 """A shortfall below this fraction of a job's top speed is rounding."""
 _ALONE = 1e-9
@@ -25,14 +28,19 @@ _ALONE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class LimitRows:
-    """More than GPUs can be scarce: the amounts of the activities named in a row add up to at most its ``most``."""
+    """Further limits: the amounts of the activities named in a row add up to at most its ``most``."""
 
     row: Indices
     activity: Indices
     most: Floats
 
+    @property
+    def activities(self) -> int:
+        """How many activities, the first ones, some row names."""
+        return int(self.activity.max(initial=-1)) + 1
+
     def filled(self, x: Floats) -> Floats:
-        """What each row adds up to."""
+        """The sum of each row at ``x``."""
         return np.bincount(self.row, x[self.activity], minlength=len(self.most)).astype(np.float64)
 
 
@@ -41,10 +49,10 @@ _NO_LIMITS = LimitRows(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp), n
 
 @dataclass(frozen=True, slots=True)
 class Activities:
-    """What can run where: per activity its members' groups, their speeds, its type and its width in GPUs.
+    """By activity: its members' groups and speeds, its type, and its width in GPUs.
 
-    ``second`` is `NOBODY` for one alone. Two of the same group are two different jobs of it. A job may have several
-    activities on one type, where ``limits`` tell them apart.
+    ``second`` is `NOBODY` for a job alone. Two members of one group are two different jobs of it. A job may have
+    several activities on one type, which ``limits`` distinguish.
     """
 
     counts: Floats
@@ -59,11 +67,11 @@ class Activities:
 
     @property
     def size(self) -> int:
-        """How many activities there are."""
+        """The number of activities."""
         return len(self.first)
 
     def members(self) -> tuple[Indices, Indices, Floats]:
-        """Every (activity, group, speed) membership; an activity of two of one group is named once, with both."""
+        """Every (activity, group, speed) membership; two jobs of one group appear once, with both speeds."""
         alone = np.arange(self.size)
         twin = self.first == self.second
         with_other = np.flatnonzero((self.second != NOBODY) & ~twin)
@@ -81,7 +89,7 @@ class Activities:
         return gain
 
     def cost(self, prices: Floats) -> Floats:
-        """What a unit of each activity costs: its GPUs at their type's price, once however many share them."""
+        """The cost of a unit of each activity: its GPUs at their type's price, once however many jobs share them."""
         paid: Floats = prices[self.types] * self.width
         return paid
 
@@ -99,16 +107,15 @@ class Activities:
         return top
 
     def trimmed(self, x: Floats) -> Floats:
-        """``x`` with rounding taken out: never negative, no group over its time, no type over its capacity."""
+        """``x`` scaled down where rounding made it negative, or overdrew a group's time, a type or a limit."""
         x = np.maximum(x, 0.0)
         activity, group, _ = self.members()
-        room = np.minimum(1.0, self.counts / np.maximum(self._time(x), 1e-300))
+        room = np.minimum(1.0, self.counts / np.maximum(self._time(x), TINY))
         factor = np.ones(self.size)
         np.minimum.at(factor, activity, room[group])
         x = x * factor
-        used = np.bincount(self.types, self.width * x, minlength=len(self.capacity))
-        x *= np.minimum(1.0, self.capacity / np.maximum(used, 1e-300))[self.types]
-        over = np.minimum(1.0, self.limits.most / np.maximum(self.limits.filled(x), 1e-300))
+        x *= np.minimum(1.0, self.capacity / np.maximum(self._used(x), TINY))[self.types]
+        over = np.minimum(1.0, self.limits.most / np.maximum(self.limits.filled(x), TINY))
         np.multiply.at(x, self.limits.activity, over[self.limits.row])
         trimmed: Floats = x
         return trimmed
@@ -119,7 +126,7 @@ class Activities:
         return np.bincount(group, heads[activity] * x[activity], minlength=len(self.counts)).astype(np.float64)
 
     def program(self) -> Program:
-        """The common constraint set: one row of time for each group, one of GPUs for each type, then the limits."""
+        """The constraints as a program: a row of time for each group, of GPUs for each type, then the limits."""
         activity, group, _ = self.members()
         heads = np.where(self.first == self.second, 2.0, 1.0)
         groups, types, limits = len(self.counts), len(self.capacity), self.limits
@@ -133,22 +140,51 @@ class Activities:
             reach=reach,
         )
 
+    def with_levels(
+        self, speed: Floats, groups: Indices, *, column: Indices, value: Floats, lower: Floats, reach: Floats
+    ) -> tuple[Program, Indices]:
+        """The program with a row Σ speed · x + value · x[column] ≥ lower for each of ``groups``, and these rows.
 
-def extended(program: Program, extra: Program) -> Program:
-    """``program`` with more rows and columns; ``extra`` numbers its entries in the combined program already."""
-    return Program(
-        rows=np.concatenate([program.rows, extra.rows]),
-        columns=np.concatenate([program.columns, extra.columns]),
-        values=np.concatenate([program.values, extra.values]),
-        lower=np.concatenate([program.lower, extra.lower]),
-        upper=np.concatenate([program.upper, extra.upper]),
-        reach=np.concatenate([program.reach, extra.reach]),
-    )
+        ``speed`` is by membership, as `members` orders them. ``reach`` is that of the columns added, which are numbered
+        from ``size``.
+        """
+        program, count = self.program(), len(groups)
+        place = np.full(len(self.counts), NOBODY)
+        place[groups] = np.arange(count)
+        activity, group, _ = self.members()
+        on = place[group] != NOBODY
+        rows = len(program.lower) + np.arange(count)
+        extended = Program(
+            rows=np.concatenate([program.rows, rows[place[group[on]]], rows]),
+            columns=np.concatenate([program.columns, activity[on], column]),
+            values=np.concatenate([program.values, speed[on], value]),
+            lower=np.concatenate([program.lower, lower]),
+            upper=np.concatenate([program.upper, np.full(count, np.inf)]),
+            reach=np.concatenate([program.reach, reach]),
+        )
+        return extended, rows
+
+    def violation(self, x: Floats, time: Floats, throughput: Floats, kept: Floats) -> float:
+        """The largest relative violation of a constraint by ``x``: sign, time, GPUs, limits, throughput kept.
+
+        ``time``, ``throughput`` and ``kept`` are by job, each its own group.
+        """
+        over = (
+            0.0 - x.min(initial=0.0),
+            (time - 1.0).max(initial=0.0),
+            (self._used(x) / np.maximum(self.capacity, TINY) - 1.0).max(initial=0.0),
+            (self.limits.filled(x) - self.limits.most).max(initial=0.0),
+            ((kept - throughput) / np.maximum(self.top_speed(), TINY)).max(initial=0.0),
+        )
+        return float(max(over))
+
+    def _used(self, x: Floats) -> Floats:
+        return np.bincount(self.types, self.width * x, minlength=len(self.capacity)).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Floored:
-    """A session in which every floor that can be kept is kept, and what had to be given up for that.
+    """A session that keeps every floor that can be kept, and what had to be given up.
 
     ``kept`` is the throughput each job of a group is sure of; ``unattainable`` names the groups whose floor is above
     their top speed; ``start`` is a feasible point (`None` without floors).
@@ -171,7 +207,7 @@ class Floored:
 
 
 def floored(activities: Activities, floors: Floats | None = None) -> Floored:
-    """Open a session with ``floors`` on the throughput of each job of a group (0: none)."""
+    """A session with ``floors`` on the throughput of each job of a group (0: none)."""
     groups = len(activities.counts)
     top = activities.top_speed()
     wanted = np.zeros(groups) if floors is None else floors
@@ -180,33 +216,16 @@ def floored(activities: Activities, floors: Floats | None = None) -> Floored:
     some = np.flatnonzero(kept > 0)
     if not len(some):
         return Floored(LpSession(activities.program()), 0, kept, unattainable, None)
-    session = LpSession(_elastic(activities, some, kept, top))
     slack = np.arange(activities.size, activities.size + len(some))
+    _, group, speed = activities.members()
+    level = activities.counts[some] * kept[some] / top[some]
+    # A row for each floor, in units of the job's top speed, with a column of slack.
+    scaled = np.divide(speed, top[group], out=np.zeros(len(speed)), where=top[group] > 0)
+    program, _ = activities.with_levels(scaled, some, column=slack, value=np.ones(len(some)), lower=level, reach=level)
+    session = LpSession(program)
     start = session.maximise(np.concatenate([np.zeros(activities.size), -np.ones(len(some))]))
     missing = start.x[slack]
     missing = np.where(missing > _GIVEN_UP * activities.counts[some], missing, 0.0)
     session.limit(slack, missing)
     kept[some] = np.maximum(kept[some] - missing * top[some] / activities.counts[some], 0.0)
     return Floored(session, len(some), kept, unattainable, start)
-
-
-def _elastic(activities: Activities, some: Indices, kept: Floats, top: Floats) -> Program:
-    """A row for each floor, in units of the job's top speed, with a column of slack."""
-    program = activities.program()
-    base = len(program.lower)
-    place = np.full(len(kept), NOBODY)
-    place[some] = np.arange(len(some))
-    activity, group, speed = activities.members()
-    on = place[group] != NOBODY
-    level = activities.counts[some] * kept[some] / top[some]
-    return extended(
-        program,
-        Program(
-            rows=base + np.concatenate([place[group[on]], np.arange(len(some))]),
-            columns=np.concatenate([activity[on], activities.size + np.arange(len(some))]),
-            values=np.concatenate([speed[on] / top[group[on]], np.ones(len(some))]),
-            lower=level,
-            upper=np.full(len(some), np.inf),
-            reach=level,
-        ),
-    )

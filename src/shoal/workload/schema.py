@@ -1,13 +1,14 @@
-"""The one schema of jobs: a row says what is true of a job and what its owner declares.
+"""The schema of workloads: a ``Job`` row says what is true of a job and what its owner declares.
 
-A ``Job`` that exists is valid: its constructor refuses anything a simulator could stumble over. A ``Workload`` that
-exists is sorted by submission and names no job twice. Rows of one ``app`` with a ``search`` are not jobs yet but the
-trials of that app: which of them are trained how far, and so which jobs there are, is up to the app scheduler it names.
+The constructor of ``Job`` refuses values out of range, and that of ``Workload`` ids named twice, so no consumer checks
+them again. Rows of one ``app`` with a ``search`` are the trials of that app: the app scheduler it names decides which
+of them are trained how far, and so which jobs there are.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -17,16 +18,21 @@ from shoal.hpo.registry import parse_search
 from shoal.hpo.search import Trial
 
 MOST = 2**31 - 1
-"""The largest count (GPUs, batch size) a job may name; larger ones are slips of the pen and would not fit a column."""
+"""The largest count (GPUs, batch size) a job may name; larger ones do not fit a column."""
 
 ADAPTATIONS = ("accordion", "gns")
 """The rules by which an owner's script may change a batch size: Accordion (MLSys '21), or the gradient noise scale."""
 
 _INF = math.inf
+_COUNT = f"must be a whole number from 1 to {MOST}"
+_POSITIVE = "must be a finite number above 0"
+_NOT_NEGATIVE = "must be a finite number, at least 0"
+_LOSS = "must be what the loss of a trial, 1 at first, tends to: from 0 to below 1"
+_PACE = "must be how fast a trial's loss falls: a finite number above 0"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One job: when it comes, what it asks for, and what it really is.
+    """One job: when it is submitted, what it asks for, and its true work.
 
     - ``work`` is the true total: effective samples when ``model`` is named, otherwise seconds of run time on the
       requested gang. ``declared_work`` is what the owner claims where that differs; ``declares_work=False`` says that
@@ -38,12 +44,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     - ``restart_seconds`` and ``checkpoint_gb`` are the cost of moving the job, where known.
     - ``search`` makes the row a trial of its ``app``, e.g. ``halving:eta=2``: ``work`` is then a whole training, and
       ``max_gpus`` how wide its gang may become on promotion. Its loss starts at 1, and with a part x of the work done
-      it is ``loss + (1 - loss) / (1 + pace * x)``, which only the app is told. Trials of an app come at one time.
+      it is ``loss + (1 - loss) / (1 + pace * x)``, which only the app sees. Trials of an app are submitted together.
     - ``limits`` is ``(initial, most, least per GPU, most per GPU)`` in samples, between which the owner lets a policy
       have the batch size adapted: ``core.job.BatchLimits``. ``adaptation`` names the rule, ``accordion`` or ``gns``,
       by which the owner's own script changes it; the changes themselves are the ``batch_schedule``, never declared.
 
-    Relied upon: every number is finite and in its range, so no consumer has to check again.
+    Every number is finite and in its range.
     """
 
     id: str
@@ -71,36 +77,26 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     adaptation: str | None = None
 
     def __post_init__(self) -> None:
-        # Plain comparisons, written so that NaN fails them: this runs once per row of very long traces.
-        if not 0.0 <= self.submitted < _INF:
-            raise InputError("submitted", self.submitted, "must be a finite number of seconds, at least 0")
-        if not 0.0 < self.work < _INF:
-            raise InputError("work", self.work, "must be a finite number above 0")
-        if not 1 <= self.gpus <= MOST:
-            raise InputError("gpus", self.gpus, f"must be a whole number from 1 to {MOST}")
-        if not 0.0 < self.weight < _INF:
-            raise InputError("weight", self.weight, "must be a finite number above 0")
-        if not self.id:
-            raise InputError("id", self.id, "must not be empty")
-        if not self.tenant:
-            raise InputError("tenant", self.tenant, "must not be empty; leave the field out for 'default'")
+        for field, valid, hint in _RULES:
+            value = getattr(self, field)
+            if value is not None and not valid(value):
+                raise InputError(field, list(value) if isinstance(value, tuple) else value, hint)
         if self.min_gpus is not None or self.max_gpus is not None:
-            _check_range(self)
-        if self.declared_work is not None:
-            _check_declared(self)
-        if self.model is not None or self.batch_size is not None or self.batch_schedule:
-            _check_batch(self)
-        if self.kinds is not None and (not self.kinds or not all(self.kinds) or len(set(self.kinds)) < len(self.kinds)):
-            raise InputError("kinds", list(self.kinds), "must be different kinds of GPU, at least one")
-        if not (self.deadline is None and self.restart_seconds is None and self.checkpoint_gb is None):
-            _check_times(self)
+            _check_gang(self)
+        if self.declared_work is not None and not self.declares_work:
+            raise InputError("declared_work", self.declared_work, "must be left out where declares_work is false")
+        if self.batch_schedule:
+            _check_schedule(self)
+        if self.deadline is not None and not self.submitted <= self.deadline < _INF:
+            hint = f"must be finite and not before submission, at {self.submitted}"
+            raise InputError("deadline", self.deadline, hint)
         if not (self.search is None and self.loss is None and self.pace is None):
             _check_trial(self)
         if not (self.limits is None and self.adaptation is None):
             _check_adaptive(self)
 
     def spec(self) -> JobSpec:
-        """What the owner submits: the declared side of this row, with the bounds of its gang filled in."""
+        """The declared side of this row, with the bounds of its gang filled in."""
         declared = self.work if self.declared_work is None else self.declared_work
         return JobSpec(
             id=self.id,
@@ -121,32 +117,56 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
         )
 
 
-def _check_range(job: Job) -> None:
+def _count(value: int) -> bool:
+    return 1 <= value <= MOST
+
+
+def _positive(value: float) -> bool:
+    return 0.0 < value < _INF
+
+
+def _not_negative(value: float) -> bool:
+    return 0.0 <= value < _INF
+
+
+_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("submitted", _not_negative, "must be a finite number of seconds, at least 0"),
+    ("work", _positive, _POSITIVE),
+    ("gpus", _count, _COUNT),
+    ("weight", _positive, _POSITIVE),
+    ("id", bool, "must not be empty"),
+    ("tenant", bool, "must not be empty; leave the field out for 'default'"),
+    ("min_gpus", _count, _COUNT),
+    ("max_gpus", _count, _COUNT),
+    ("declared_work", _positive, f"{_POSITIVE}; leave it out for none"),
+    ("model", bool, "must not be empty; leave the field out for none"),
+    ("batch_size", _count, _COUNT),
+    (
+        "kinds",
+        lambda kinds: kinds and all(kinds) and len(set(kinds)) == len(kinds),
+        "must be different kinds of GPU, at least one",
+    ),
+    ("restart_seconds", _not_negative, _NOT_NEGATIVE),
+    ("checkpoint_gb", _not_negative, _NOT_NEGATIVE),
+    ("limits", lambda sizes: 1 <= sizes[0] <= sizes[1] <= MOST, "the initial batch size must be from 1 to the largest"),
+    ("limits", lambda sizes: 1 <= sizes[2] <= sizes[3] <= MOST, "the least per GPU must be from 1 to the most per GPU"),
+    ("loss", lambda loss: 0.0 <= loss < 1.0, _LOSS),
+    ("pace", _positive, _PACE),
+)
+"""Rules for one field each: a predicate that NaN fails, and what to write instead. None always passes."""
+
+
+def _check_gang(job: Job) -> None:
     low = job.gpus if job.min_gpus is None else job.min_gpus
     high = job.gpus if job.max_gpus is None else job.max_gpus
-    if not 1 <= low <= MOST:
-        raise InputError("min_gpus", low, f"must be a whole number from 1 to {MOST}")
-    if not 1 <= high <= MOST:
-        raise InputError("max_gpus", high, f"must be a whole number from 1 to {MOST}")
     if low > high:
         raise InputError("min_gpus", low, f"must not exceed max_gpus, which is {high}")
     if not low <= job.gpus <= high:
         raise InputError("gpus", job.gpus, f"must lie between min_gpus and max_gpus, which are {low} and {high}")
 
 
-def _check_declared(job: Job) -> None:
-    if not 0.0 < (job.declared_work or 0.0) < _INF:
-        raise InputError("declared_work", job.declared_work, "must be a finite number above 0; leave it out for none")
-    if not job.declares_work:
-        raise InputError("declared_work", job.declared_work, "must be left out where declares_work is false")
-
-
-def _check_batch(job: Job) -> None:
-    if job.model is not None and not job.model:
-        raise InputError("model", job.model, "must not be empty; leave the field out for none")
-    if job.batch_size is not None and not 1 <= job.batch_size <= MOST:
-        raise InputError("batch_size", job.batch_size, f"must be a whole number from 1 to {MOST}")
-    if job.batch_schedule and job.model is None:
+def _check_schedule(job: Job) -> None:
+    if job.model is None:
         raise InputError("batch_schedule", list(job.batch_schedule), "needs a model: without one no batch size matters")
     before = -_INF
     for progress, size in job.batch_schedule:
@@ -154,17 +174,9 @@ def _check_batch(job: Job) -> None:
             raise InputError("batch_schedule", progress, f"progress must lie within the work, from 0 to {job.work}")
         if progress <= before:
             raise InputError("batch_schedule", progress, f"progress must ascend, and {before} comes before it")
-        if not 1 <= size <= MOST:
-            raise InputError("batch_schedule", size, f"a batch size must be a whole number from 1 to {MOST}")
+        if not _count(size):
+            raise InputError("batch_schedule", size, f"a batch size {_COUNT}")
         before = progress
-
-
-def _check_times(job: Job) -> None:
-    if job.deadline is not None and not job.submitted <= job.deadline < _INF:
-        raise InputError("deadline", job.deadline, f"must be finite and not before submission, at {job.submitted}")
-    for field, value in (("restart_seconds", job.restart_seconds), ("checkpoint_gb", job.checkpoint_gb)):
-        if value is not None and not 0.0 <= value < _INF:
-            raise InputError(field, value, "must be a finite number, at least 0")
 
 
 def _check_trial(job: Job) -> None:
@@ -173,10 +185,10 @@ def _check_trial(job: Job) -> None:
     parse_search(job.search)
     if not job.app:
         raise InputError("app", job.app, "must name the app that a trial belongs to")
-    if job.loss is None or not 0.0 <= job.loss < 1.0:
-        raise InputError("loss", job.loss, "must be what the loss of a trial, 1 at first, tends to: from 0 to below 1")
-    if job.pace is None or not 0.0 < job.pace < _INF:
-        raise InputError("pace", job.pace, "must be how fast a trial's loss falls: a finite number above 0")
+    if job.loss is None:
+        raise InputError("loss", None, _LOSS)
+    if job.pace is None:
+        raise InputError("pace", None, _PACE)
     if job.batch_schedule:
         raise InputError("batch_schedule", list(job.batch_schedule), "must be left out of a trial, trained in legs")
     if job.deadline is not None:
@@ -184,27 +196,20 @@ def _check_trial(job: Job) -> None:
 
 
 def _check_adaptive(job: Job) -> None:
-    field = "adaptation" if job.limits is None else "limits"
     if job.model is None:
+        field = "adaptation" if job.limits is None else "limits"
         raise InputError(field, getattr(job, field), "needs a model: without one no batch size matters")
     if job.adaptation is not None and job.adaptation not in ADAPTATIONS:
         raise InputError("adaptation", job.adaptation, nearest(job.adaptation, ADAPTATIONS))
-    if job.limits is None:
-        return
-    initial, most, least_local, most_local = job.limits
-    if not 1 <= initial <= most <= MOST:
-        raise InputError("limits", list(job.limits), "the initial batch size must be from 1 to the largest")
-    if not 1 <= least_local <= most_local <= MOST:
-        raise InputError("limits", list(job.limits), "the least per GPU must be from 1 to the most per GPU")
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Jobs in order of submission, and where they came from.
 
-    Relied upon: ``jobs`` is sorted by submission, jobs of one instant staying in the order of the file, and no id
-    occurs twice. ``skipped`` holds one message for each broken row that was passed over on request; ``left_out``
-    counts, by reason, the sound rows that are not GPU jobs that ran (CPU jobs, job steps, jobs never started).
+    ``jobs`` is sorted by submission, jobs of one instant in the order of the file, and no id occurs twice. ``skipped``
+    holds one message for each broken row skipped on request; ``left_out`` counts, by reason, the valid rows that are
+    not GPU jobs that ran (CPU jobs, job steps, jobs never started).
     """
 
     name: str

@@ -10,7 +10,7 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.units import Seconds
 from shoal.policy.gavel.tuning import TUNING
-from shoal.solve.consolidation import Localities, LocalShares
+from shoal.solve.consolidation import Localities
 from shoal.solve.job_classes import JobClasses
 from shoal.solve.linear_objectives import TimeShares
 from shoal.solve.prices import Filling, equal_share_speed, isolated_speed
@@ -189,7 +189,7 @@ def solved(problem: ShareProblem, found: TimeShares, notes: Mapping[int, str] | 
 
 
 def seated(
-    problem: ShareProblem, found: LocalShares, notes: Mapping[int, str] | None = None, *, inverse: bool = False
+    problem: ShareProblem, found: TimeShares, notes: Mapping[int, str] | None = None, *, inverse: bool = False
 ) -> Shares:
     """The shares of a program that chooses between one node and several, with the part on one node noted by job."""
     parts = dict(notes or {})
@@ -221,7 +221,7 @@ def _spread_alone(problem: ShareProblem, alone: Floats) -> Floats:
     return spread(alone, problem.speeds > 0, problem.gangs, problem.capacity)
 
 
-def _proof(found: TimeShares | LocalShares | SharedShares) -> dict[str, Any]:
+def _proof(found: TimeShares | SharedShares) -> dict[str, Any]:
     trouble = "" if found.status == "optimal" else f"{found.status} (gap {found.gap:.1e})"
     return {
         "trouble": trouble,

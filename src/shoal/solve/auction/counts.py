@@ -1,9 +1,10 @@
 """Auctions of equal units: winners and payments by one dynamic program from both ends.
 
-``before[i]`` is the best product of the first i bidders by number of units, ``after[i]`` that of the others. A step is
-a maximum over sums, one row a number of units. Winners are read off ``after``; and since the best without bidder i is
-the best split of the units between ``before[i]`` and ``after[i + 1]``, all payments together cost as much as the
-winners did.
+    maximise Σ_i worth_i(n_i)  subject to Σ_i n_i ≤ units.
+
+``before[i]`` is the best sum of logarithms of the first i bidders by number of units, ``after[i]`` that of the others.
+Winners are read off ``after``; the best without bidder i is the best split of the units between ``before[i]`` and
+``after[i + 1]``, so all payments together cost as much as the winners: O(bidders · units · largest bundle).
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from shoal.solve.auction.outcome import AuctionOutcome, judged
 class CountBid:
     """Bundles by the units they take and the logarithm of their value; the first takes none.
 
-    Two bundles may take as many units and differ in worth (a placement class each): the better is meant.
+    Of two bundles with equally many units (one per placement class) the better counts.
     """
 
     units: Int64s
@@ -34,9 +35,9 @@ class CountBid:
 
 
 def auction_counts(bids: Sequence[CountBid], units: int) -> AuctionOutcome:
-    """The bundles with the largest product of values within so many units, and what each bidder keeps of its own.
+    """The bundles with the largest product of values within ``units``, and the part of its own each bidder keeps.
 
-    Of bundles worth the same the one with the fewest units is won; of bidders in a tie those last in order give way.
+    Of bundles worth the same the one with the fewest units is won; of tied bidders the first in order win.
     """
     table = _BidTable.of(bids, units)
     scales = table.scales
@@ -50,20 +51,20 @@ def auction_counts(bids: Sequence[CountBid], units: int) -> AuctionOutcome:
 
 
 _TIED = 1e-12
-"""Relative: sums of logarithms closer than this are the same product."""
+"""Relative: sums of logarithms closer than this are equal."""
 
 
 def _first_best(reached: Floats) -> int:
-    """The first of the best: of sums that differ by rounding only, that of the fewest units."""
+    """The place of the best, of sums that differ by rounding only the first: that with the fewest units."""
     best = float(reached.max())
     return int(np.argmax(reached >= best - _TIED * (1.0 + abs(best))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _BidTable:
-    """All bids side by side: by bidder and number of units the worth of exactly so many, −inf where none is bid.
+    """All bids: ``worth`` by bidder and exact number of units, −inf where none is bid.
 
-    ``owner``, ``units`` and ``values`` are the bundles of all bidders in a row, ``first`` where each bidder's begin.
+    ``owner``, ``units`` and ``values`` are all bundles, concatenated; ``first`` is where each bidder's begin.
     """
 
     worth: Floats
@@ -85,12 +86,12 @@ class _BidTable:
 
     @property
     def scales(self) -> list[Floats]:
-        """By bidder the worth from no units up to the most that are bid for."""
+        """By bidder the worth from 0 units up to its largest bundle."""
         widths = self.worth.shape[1] - np.argmax(self.worth[:, ::-1] > -np.inf, axis=1)
         return [row[:width] for row, width in zip(self.worth, widths.tolist(), strict=True)]
 
     def bundles(self, taken: Int64s, worth: Floats) -> Int64s:
-        """By bidder the first of its bundles with so many units and this worth."""
+        """By bidder the first of its bundles with these units and this worth."""
         meant = np.flatnonzero((self.units == taken[self.owner]) & (self.values == worth[self.owner]))
         _, at = np.unique(self.owner[meant], return_index=True)
         chosen: Int64s = meant[at] - self.first
@@ -98,11 +99,11 @@ class _BidTable:
 
 
 def _reached(scales: Sequence[Floats], units: int) -> Floats:
-    """The best of the first bidders, none of them up to all: a row each, by number of units."""
+    """The best sum of the first i bidders, i from 0 (rows), by number of units (columns)."""
     most = max((len(scale) for scale in scales), default=1) - 1
     best = np.zeros((len(scales) + 1, units + 1))
     padded = np.full(most + units + 1, -np.inf)
-    # By k and n: what was reached with n − k units. A view, so filling ``padded`` again moves all of it on.
+    # By k and n: what was reached with n − k units. A view, so filling ``padded`` updates it.
     without = sliding_window_view(padded, units + 1)[::-1]
     sums = np.empty((most + 1, units + 1))
     for i, scale in enumerate(scales):
@@ -113,7 +114,7 @@ def _reached(scales: Sequence[Floats], units: int) -> Floats:
 
 
 def _taken(scales: Sequence[Floats], after: Floats, units: int) -> Int64s:
-    """What each bidder takes of the units, in order, given what those after it can reach with the rest."""
+    """The units each bidder takes, in order, given what the bidders after it reach with the rest."""
     taken, left = np.zeros(len(scales), dtype=np.int64), units
     for i, scale in enumerate(scales):
         if not left:

@@ -1,9 +1,11 @@
-"""Auctions of named machines: winners and payments by integer programs that narrow each other down.
+"""Auctions of named machines: winners and payments by integer programs.
 
-One column a bundle, a row for each bidder (one bundle at most) and each machine (no more units than are free). The
-relaxation is solved first; its row prices bound every further program by weak duality, so of each only the bundles
-that could still beat what is known go to the integer solver. Without a bidder the others can at least keep what they
-have and at best reach the relaxation without it: where the two meet, its payment is settled without a search.
+    maximise Σ gain · z,  z binary by bundle
+    subject to at most one bundle a bidder,  units taken of a machine ≤ free units.
+
+The relaxation is solved first. By weak duality its row prices bound every further program, so only the bundles that
+could beat the best known value go to the integer solver. Without a bidder the others can at least keep what they have
+and at best reach the relaxation without it: where the two meet, its payment needs no search.
 
 References: HiGHS, Huangfu and Hall (2018).
 """
@@ -13,23 +15,23 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from highspy import Highs, HighsModelStatus, MatrixFormat, ObjSense
+from highspy import HighsModelStatus
 
 from shoal.core.arrays import Flags, Floats, Int64s
 from shoal.solve.auction.outcome import AuctionOutcome, judged
-from shoal.solve.linear_program import LpSession, Program
+from shoal.solve.linear_program import LpSession, Program, load, quiet_highs
 
 Bundle: TypeAlias = tuple[tuple[int, int], ...]
 """Units on machines: (machine, units), machines ascending."""
 
 _EXACT = 1e-9
-"""Of a sum of logarithms: what is closer than this is the same product."""
+"""Sums of logarithms closer than this are equal."""
 
 _CORE = 0.05
-"""How far below its price a bundle may be to be searched first, as long as nothing is known of the gap."""
+"""Bundles up to this far below their price are searched first, before any gap is known."""
 
 _WIDER = 1.1
-"""How much larger than any gap seen so far the next one is feared to be."""
+"""The next gap is expected to be at most this much larger than any so far."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +49,7 @@ class MachineBid:
 
 
 def auction_machines(bids: Sequence[MachineBid], free: Sequence[int]) -> AuctionOutcome:
-    """The bundles with the largest product of values on these free units, and what each bidder keeps of its own."""
+    """The bundles with the largest product of values on these free units, and the part each bidder keeps."""
     market = _Market.of(bids, np.array(free, dtype=np.int64))
     best = market.best((), core=_CORE)
     chosen = np.zeros(len(bids), dtype=np.int64)
@@ -58,7 +60,7 @@ def auction_machines(bids: Sequence[MachineBid], free: Sequence[int]) -> Auction
     base = float(idle.sum())
     without, unproven = best.value - gains, np.zeros(len(bids))
     core = max(best.relaxed - best.value, _EXACT)
-    for i in np.flatnonzero(gains > 0).tolist():  # who won nothing is missed by nobody
+    for i in np.flatnonzero(gains > 0).tolist():  # a bidder without a bundle pays nothing
         alone = market.best((i,), floor=best.columns[market.bidder[best.columns] != i], core=_WIDER * core)
         core = max(core, alone.relaxed - alone.value)
         without[i], unproven[i] = alone.value, alone.bound - alone.value
@@ -67,7 +69,7 @@ def auction_machines(bids: Sequence[MachineBid], free: Sequence[int]) -> Auction
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """Columns that go together, what they gain, the most that any could, and what the relaxation has."""
+    """Compatible columns, their gain, a bound on the most gain, and the value of the relaxation."""
 
     columns: Int64s
     value: float
@@ -108,7 +110,7 @@ class _Market:
         return cls(bidder, option, np.array([k[2] for k in kept]), rows, columns, values, upper, session)
 
     def best(self, absent: tuple[int, ...], core: float, floor: Int64s | None = None) -> _Found:
-        """The columns with the most gain without the bidders absent; ``floor`` are some that are known to go.
+        """The columns with the most gain without the ``absent`` bidders; ``floor`` are known compatible columns.
 
         Bundles up to ``core`` below their price are searched first.
         """
@@ -139,9 +141,9 @@ class _Market:
         known: Int64s,
         value: float,
     ) -> _Found:
-        """The integer program over the columns that could be part of anything better than what is known."""
-        # Weak duality: forcing in a column whose gain is below its price costs the bound just so much. The optimum is
-        # seldom far below the bound, so a few columns are searched first; what they reach says which others matter.
+        """The integer program over the columns that a better answer than the known one could have."""
+        # Weak duality: a column costs the bound as much as its gain is below its price. The optimum is seldom far below
+        # the bound, so a few columns are searched first; what they reach limits the others.
         short = np.maximum(-self.session.worth(gain, np.maximum(prices, 0.0)), 0.0)
         reach = min(core, bound - value)
         while True:
@@ -158,41 +160,22 @@ class _Market:
         return bool((used <= self.upper).all())
 
     def _integer(self, open_columns: Int64s, gain: Floats) -> tuple[Int64s | None, float]:
-        """The best of these columns by branch and bound, checked in whole numbers, and a bound on it."""
+        """The best of these columns by branch and bound, checked in whole numbers, and its bound."""
         place = np.full(len(gain), -1)
         place[open_columns] = np.arange(len(open_columns))
         part = place[self.columns] >= 0
-        columns, rows, values = place[self.columns[part]], self.rows[part], self.values[part]
-        order = np.lexsort((rows, columns))
-        starts = np.zeros(len(open_columns) + 1, dtype=np.int32)
-        np.cumsum(np.bincount(columns, minlength=len(open_columns)), out=starts[1:])
-        highs = _searcher()
-        highs.passModel(
-            len(open_columns),
-            len(self.upper),
-            len(values),
-            int(MatrixFormat.kColwise),
-            int(ObjSense.kMaximize),
-            0.0,
-            gain[open_columns],
-            np.zeros(len(open_columns)),
-            np.ones(len(open_columns)),
+        program = Program(
+            self.rows[part],
+            place[self.columns[part]],
+            self.values[part],
             np.full(len(self.upper), -np.inf),
             self.upper,
-            starts,
-            rows[order].astype(np.int32),
-            values[order],
-            np.ones(len(open_columns), dtype=np.int32),
+            np.ones(len(open_columns)),
         )
+        highs = quiet_highs(mip_rel_gap=0.0, mip_abs_gap=_EXACT / 10)
+        load(highs, program, gain[open_columns], program.reach, integer=True)
         highs.run()
         if highs.getModelStatus() != HighsModelStatus.kOptimal:
             return None, np.inf
         picked = open_columns[np.array(highs.getSolution().col_value) > 0.5]
         return (picked if self._fits(picked) else None), float(highs.getInfo().mip_dual_bound)
-
-
-def _searcher() -> Highs:
-    highs = Highs()  # type: ignore[no-untyped-call]
-    for name, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("mip_abs_gap", _EXACT / 10)):
-        highs.setOptionValue(name, value)
-    return highs

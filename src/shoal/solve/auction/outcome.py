@@ -1,4 +1,4 @@
-"""What came of an auction, with what proves it."""
+"""The outcome of an auction with its certificate."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from shoal.core.arrays import Floats, Int64s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AuctionOutcome:
-    """Which of its bundles each bidder won, and which part of it each keeps.
+    """The bundle each bidder won (``chosen``) and the part of it each keeps (``kept``).
 
-    ``objective`` is the logarithm of the product of values, summed over the bundles won; ``bound`` is proven: no
-    winners have more. ``others_with`` and ``others_without`` are the logarithms of the others' product, with the bidder
-    there and, at best, without it; ``kept`` is the ratio of the two products. ``gap`` is the largest of what is
-    unproven in the objective and in any of the optima without somebody, as a fraction of the product.
+    ``objective`` is the logarithm of the product of values; no winners exceed ``bound``. ``others_with`` and
+    ``others_without`` are the logarithms of the others' product with the bidder present and, at best, without it;
+    ``kept`` is the ratio of the two products. ``gap`` is the largest unproven part of the objective and of the optima
+    without a bidder, as a fraction of the product.
     """
 
     chosen: Int64s
@@ -27,13 +27,13 @@ class AuctionOutcome:
 
 
 def judged(chosen: Int64s, worth: Floats, bound: float, without: Floats, unproven: Floats) -> AuctionOutcome:
-    """The outcome of these choices, worth so much by bidder.
+    """The outcome of these choices with ``worth`` by bidder.
 
-    ``without`` are the best values reached without each bidder, and ``unproven`` how much higher the bound on it is.
+    ``without`` is the best value reached without each bidder, ``unproven`` how much higher the bound on it is.
     """
     objective = float(worth.sum())
     others = objective - worth
-    # Who is there can only take from the others, so rounding alone can put its absence below its presence.
+    # A bidder can only take from the others, so ``without`` below ``others`` is rounding.
     best = np.maximum(without, others)
     gap = max(bound - objective, float(unproven.max(initial=0.0)), 0.0)
     return AuctionOutcome(chosen, np.exp(others - best), objective, bound, -float(np.expm1(-gap)), others, best)

@@ -1,8 +1,8 @@
-"""Whole units of a fraction, by a number drawn elsewhere.
+"""Unbiased rounding of a fraction of a bundle to units the bidder can use.
 
-Partial allocation leaves cᵢ times a bundle, which need be no whole number, nor one the bidder can use. `rounded` picks
-one of the two usable numbers beside it so that the expectation is exact; without a draw it takes the lower one, which
-shuts out who won less than it can use.
+Partial allocation leaves cᵢ times a bundle, which need not be whole or usable. `rounded` picks one of the two usable
+numbers next to it so that the expectation is exact; without a draw it takes the lower one, which gives nothing to a
+bidder whose part is below its smallest usable number.
 """
 
 import numpy as np

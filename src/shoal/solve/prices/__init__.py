@@ -1,10 +1,8 @@
-"""Exact water filling by a search over one price per machine type; the certificate comes with the answer."""
+"""Exact water filling by a search over one price per machine type, with a certificate."""
 
 from shoal.solve.prices.fairness import (
-    Feasibility,
     Filling,
     equal_share_speed,
-    feasible,
     finish_time_fairness,
     hierarchical,
     isolated_speed,
@@ -15,12 +13,10 @@ from shoal.solve.prices.filling import StageCertificate
 from shoal.solve.prices.paths import ShareNode
 
 __all__ = [
-    "Feasibility",
     "Filling",
     "ShareNode",
     "StageCertificate",
     "equal_share_speed",
-    "feasible",
     "finish_time_fairness",
     "hierarchical",
     "isolated_speed",

@@ -1,9 +1,12 @@
-"""Fair shares of unequal machines: max-min, makespan, finish-time fairness, trees of shares, and whether levels fit.
+"""Fair shares of unequal machines: max-min fairness, makespan, finish-time fairness, trees of shares.
 
-Throughout, ``speeds[m, j]`` is what row m gains per unit of time on type j (0: it cannot run there), ``gangs[m]`` how
-many units of a type it holds while it runs, ``capacity[j]`` how many there are. The answer X[m, j] is the fraction of
-time row m spends on type j. Every answer is exact up to rounding and says by how much it might not be: prices that
-prove nothing better exists, and a residual and a gap recomputed from X itself.
+    maximise lexicographically the levels u_m = Σ_j speeds[m, j] · X[m, j] along the rule's path (see `paths`)
+    subject to X ≥ 0,  Σ_j X[m, j] ≤ 1,  Σ_m gangs[m] · X[m, j] ≤ capacity[j].
+
+X[m, j] is the fraction of time row m spends on type j. ``speeds[m, j]`` is what row m gains per unit of time there (0:
+it cannot run), ``gangs[m]`` the units of a type it holds while it runs, ``capacity[j]`` the units there are. The method
+is water filling in at most one stage per type (`filling`). Every answer is exact up to rounding and carries its
+certificate: prices that prove no higher level exists, and a residual and a gap recomputed from X.
 
 References: Gavel (OSDI 2020) §4.1-4.3.
 """
@@ -15,24 +18,24 @@ import numpy as np
 from shoal.core.arrays import Floats, Indices
 from shoal.core.errors import InputError
 from shoal.solve.prices.filling import Filled, StageCertificate, fill
-from shoal.solve.prices.paths import FinishTime, Goals, Path, Proportional, ShareNode, Tree
+from shoal.solve.prices.paths import FinishTime, Path, Proportional, ShareNode, Tree
 from shoal.solve.prices.recovery import least_churn, spread_idle, within_capacity
 
 _RESIDUAL = 1e-9
-"""Above this shortfall the stages are run again with the next wider notion of a tie, and the best run counts."""
+"""Above this shortfall the stages are run again with the next wider tolerance for ties; the best run counts."""
 _TIES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5)
 _APART = 2e-9
-"""Speeds of one row nearer than this, relatively, are taken for equal."""
+"""Speeds of one row closer than this, relatively, count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Time fractions, the levels they reach, and the proof.
+    """Time fractions (rows × types), the levels they reach, and the certificate.
 
-    ``X`` never exceeds a row's time or a capacity. ``tau`` is the first stage's level, ``objective`` the policy's own
-    measure of X. ``residual`` is the worst shortfall of a level against the water-filled one, relative to the row's
-    fastest type, or if worse what a stage's prices leave unproven of all that was open to it, or its fall below the
-    stage before it; ``gap`` how far the objective is below what the first stage's prices allow at most, relative.
+    ``X`` never exceeds a row's time or a capacity. ``tau`` is the level of the first stage, ``objective`` the rule's
+    own measure of X. ``residual`` is the largest of: a level's shortfall against the water-filled one, relative to the
+    row's fastest type; the fraction of open capacity a stage's prices leave unproven; a stage's fall below the one
+    before. ``gap`` is the relative distance of the objective to the bound of the first stage's prices.
     """
 
     X: Floats
@@ -44,29 +47,14 @@ class Filling:
     gap: float
 
 
-@dataclass(frozen=True, slots=True)
-class Feasibility:
-    """Whether levels can be reached all at once: X that does, or prices at which they cost more than there is.
-
-    ``fraction`` of every level can be reached; 1 says all of it. ``alone`` are rows that ask for more than their
-    fastest type gives, whatever the others do; X then reaches what they can have.
-    """
-
-    feasible: bool
-    X: Floats
-    fraction: float
-    prices: Floats | None
-    alone: Indices
-
-
 def equal_share_speed(speeds: Floats, capacity: Floats) -> Floats:
-    """Each row's speed when its time is spread over all machines alike: the capacity-weighted mean over types."""
+    """The speed of each row with its time spread evenly over all machines: the capacity-weighted mean over types."""
     mean: Floats = speeds @ (capacity / capacity.sum())
     return mean
 
 
 def isolated_speed(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
-    """Each row's speed on its n-th part of every type, its time fractions scaled down where they exceed one."""
+    """The speed of each row on its n-th part of every type, its time fractions scaled down where they exceed one."""
     shares = capacity / (len(speeds) * gangs[:, None])
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
     speed: Floats = (speeds * shares).sum(axis=1)
@@ -82,10 +70,10 @@ def max_min(
     water_filling: bool = True,
     prefer: Floats | None = None,
 ) -> Filling:
-    """Maximise the least level per weight, then the next least, and so on; the objective is the least.
+    """The shares that maximise the least level per weight, then the next least, and so on; the objective is the least.
 
-    Without water filling only the first stage is exact and what is left idle is spread. ``prefer`` is an earlier X:
-    of all ways to the same levels the one nearest to it is taken, else always the same one.
+    Without water filling only the first stage is exact and idle machines are spread evenly. ``prefer`` is an earlier X:
+    of all shares with the same levels the one nearest to it is returned.
     """
     _positive("weight", weights)
     return _filled(speeds, gangs, capacity, Proportional(weights), water_filling, prefer)
@@ -100,7 +88,7 @@ def makespan(
     water_filling: bool = True,
     prefer: Floats | None = None,
 ) -> Filling:
-    """Minimise the time until all steps are done at constant shares; the objective is one over that time."""
+    """The shares that minimise the time until all steps are done; the objective is one over that time."""
     _positive("steps", steps)
     return _filled(speeds, gangs, capacity, Proportional(steps), water_filling, prefer)
 
@@ -116,9 +104,9 @@ def finish_time_fairness(
     water_filling: bool = True,
     prefer: Floats | None = None,
 ) -> Filling:
-    """Minimise the largest ρ = (elapsed + steps/level) / alone; the objective is one over it.
+    """The shares that minimise the largest ρ = (elapsed + steps/level) / alone; the objective is one over it.
 
-    ``alone`` is the whole time of the row on its own n-th part: isolated elapsed time plus steps over isolated speed.
+    ``alone`` is the seconds the row takes on its own n-th part: isolated elapsed time plus steps over isolated speed.
     """
     _positive("steps", steps)
     _positive("alone", alone)
@@ -136,7 +124,7 @@ def hierarchical(
     *,
     prefer: Floats | None = None,
 ) -> Filling:
-    """Water fill a tree of shares of any depth; ``weights`` are the rows' own under fair nodes (1 where not given).
+    """The water-filled shares of a tree of any depth; ``weights`` are the rows' own under fair nodes (default 1).
 
     Every row appears in the tree once. The objective is the least sum of levels per weight among the root's children.
     """
@@ -144,27 +132,6 @@ def hierarchical(
     _positive("weight", weights)
     _check_tree(tree, len(speeds))
     return _filled(speeds, gangs, capacity, Tree(tree, weights), True, prefer)
-
-
-def feasible(speeds: Floats, gangs: Floats, capacity: Floats, levels: Floats) -> Feasibility:
-    """Can all rows reach these levels at once? Levels of 0 ask for nothing."""
-    usable = _usable(speeds, gangs, capacity)
-    if not (np.isfinite(levels) & (levels >= 0)).all():
-        raise InputError("levels", float(levels.min()), "must be finite and at least 0")
-    fastest = usable.max(axis=1, initial=0.0)
-    alone = np.flatnonzero(levels > fastest)
-    rows = np.flatnonzero((levels > 0) & (fastest > 0))
-    shares = np.zeros(usable.shape)
-    if not len(rows):
-        return Feasibility(not len(alone), shares, float(not len(alone)), None, alone)
-    found = fill(usable[rows], gangs[rows], capacity, Goals(levels[rows]), most=1)
-    shares[rows] = within_capacity(found.shares, gangs[rows], capacity)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        reached = np.where(levels > 0, fastest / levels, 1.0)
-    fraction = min(found.stages[0].tau if found.stages else 1.0, float(reached.min()), 1.0)
-    return Feasibility(
-        not found.stages and not len(alone), shares, fraction, found.stages[0].prices if found.stages else None, alone
-    )
 
 
 def _filled(
@@ -186,10 +153,8 @@ def _filled(
             found, shares, residual = run, inside, missing
         if residual <= _RESIDUAL:
             break
-    if prefer is not None and found.menu is not None:
-        nearer = least_churn(shares, found.menu, gangs, capacity, prefer)
-        if _shortfall(found, (usable * nearer).sum(axis=1), fastest) <= max(residual, _RESIDUAL):
-            shares = nearer
+    if prefer is not None and found.menu is not None and found.menu.several.any():
+        shares = _nearest(found, shares, usable, gangs, capacity, prefer, max(residual, _RESIDUAL))
     if not water_filling:
         shares = spread_idle(shares, usable, gangs, capacity)
     levels = (usable * shares).sum(axis=1)
@@ -201,19 +166,42 @@ def _filled(
     return Filling(shares, levels, tau, objective, found.stages, residual, gap)
 
 
+def _nearest(
+    found: Filled, shares: Floats, speeds: Floats, gangs: Floats, capacity: Floats, prefer: Floats, most: float
+) -> Floats:
+    """The shares nearest to ``prefer`` whose levels fall short by at most ``most``.
+
+    ``prefer`` itself is returned where it is feasible and reaches the levels. That makes an answer a fixed point of
+    its own preference, which the linear program alone does not: where idle GPUs gain a row nothing, several shares keep
+    as much of ``prefer``.
+    """
+    fastest = speeds.max(axis=1)
+    feasible = (
+        (prefer >= 0).all()
+        and not prefer[speeds == 0].any()
+        and (prefer.sum(axis=1) <= 1).all()
+        and (gangs @ prefer <= capacity).all()
+    )
+    if feasible and _shortfall(found, (speeds * prefer).sum(axis=1), fastest) <= most:
+        return prefer
+    assert found.menu is not None
+    nearer = least_churn(shares, found.menu, gangs, capacity, prefer)
+    return nearer if _shortfall(found, (speeds * nearer).sum(axis=1), fastest) <= most else shares
+
+
 def _shortfall(found: Filled, levels: Floats, fastest: Floats) -> float:
     return float(((found.levels - levels) / fastest).max(initial=0.0))
 
 
 def _doubt(found: Filled) -> float:
-    """What its prices leave unproven, or how far a stage came to rest below the one before it: water only rises."""
+    """What the prices leave unproven, or how far a stage ended below the one before: levels may only rise."""
     pairs = zip(found.stages, found.stages[1:], strict=False)
     fallen = (1.0 - after.tau / before.tau for before, after in pairs)
     return max(found.unproven, *fallen, 0.0)
 
 
 def _usable(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
-    """The speeds with 0 where a gang does not fit; refuses what is not a problem at all."""
+    """The speeds with 0 where a gang does not fit; `InputError` for shapes and values that are not a problem."""
     rows, types = speeds.shape
     if gangs.shape != (rows,) or capacity.shape != (types,):
         raise InputError("speeds", speeds.shape, f"with {len(gangs)} gangs and {len(capacity)} capacities")
@@ -223,11 +211,11 @@ def _usable(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
     if not (np.isfinite(capacity) & (capacity >= 0)).all():
         raise InputError("capacity", capacity.tolist(), "must be finite and at least 0")
     _positive("gang", gangs)
-    return _told_apart(np.where(gangs[:, None] <= capacity, speeds, 0.0))
+    return _merged(np.where(gangs[:, None] <= capacity, speeds, 0.0))
 
 
-def _told_apart(speeds: Floats) -> Floats:
-    """Speeds too near to be told apart count as the slower: costs between them would jump."""
+def _merged(speeds: Floats) -> Floats:
+    """Speeds with those of a row that are within `_APART` set to the slowest of them: costs between them would jump."""
     order = np.argsort(speeds, axis=1)
     rising = np.take_along_axis(speeds, order, axis=1)
     for j in range(1, speeds.shape[1]):

@@ -1,4 +1,4 @@
-"""A zero-sum game of few rows and growing columns: the tiny linear program at the heart of every stage.
+"""A zero-sum game of few rows and growing columns: the small linear program solved in every stage.
 
     minimise   v + R·Σ a        over λ, a ≥ 0, v
     subject to Σ_i λ_i g_ij ≤ v          for every row j that is scored,
@@ -6,8 +6,8 @@
                Σ_i λ_i = 1.
 
 Its duals are prices q: they sum to one over the scored rows and stay within [0, R] on the others. A new column enters
-the last basis and a few pivots follow; with at most a dozen rows the basis is inverted afresh each time, so nothing
-drifts and the answer is exact to rounding.
+the last basis and a few pivots follow. With at most a dozen rows the basis is inverted anew each time, so errors do not
+accumulate and the answer is exact to rounding.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from shoal.core.arrays import Flags, Floats
 _TOLERANCE = 1e-13
 """Reduced costs above minus this are taken for zero, times the largest price where that is above one."""
 _PIVOT = 1e-9
-"""A basis inverted through a smaller pivot is not worth its digits: better columns are found by asking again."""
+"""Smaller pivots are refused: the basis would be ill-conditioned, and the next response gives a better column."""
 _PATIENCE = 60
 """Pivots after which the first eligible column enters instead of the best, a rule that cannot cycle but by rounding;
 after as many again, gains that may be rounding no longer count."""
@@ -27,7 +27,7 @@ after as many again, gains that may be rounding no longer count."""
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The value of the game, the prices that prove it, the mix of columns that reaches it, and what is left unmet."""
+    """The value of the game, the prices that prove it, the mix of columns that reaches it, and the largest a_j."""
 
     value: float
     prices: Floats
@@ -36,7 +36,7 @@ class Solution:
 
 
 class Game:
-    """The columns seen so far and the basis they were last solved with."""
+    """The columns added so far and the last basis."""
 
     __slots__ = ("_basis", "_columns", "_cost", "_count", "_first", "_rows", "_scored")
 
@@ -55,7 +55,7 @@ class Game:
         self._basis: list[int] = []
 
     def add(self, column: Floats) -> None:
-        """One more column g; the basis stays feasible."""
+        """Add a column g; the basis stays feasible."""
         at = self._first + self._count
         if at == self._columns.shape[1]:
             self._columns = np.concatenate([self._columns, np.zeros_like(self._columns)], axis=1)
@@ -69,7 +69,7 @@ class Game:
             self._basis = [0, at, *(met[:tight]), *(met[tight + 1 :])]
 
     def extend(self, reach: float) -> None:
-        """Let the prices of the rows that are only to be met go so far."""
+        """Set the largest price R of the rows that are not scored."""
         artificial = slice(1 + self._rows, self._first)
         self._cost[artificial] = np.where(self._scored, np.inf, reach)
 

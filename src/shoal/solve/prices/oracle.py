@@ -1,9 +1,9 @@
-"""The cheapest way to a level, for every row at once, at any prices.
+"""The cheapest mix of types that reaches a level, for every row at once, at any prices.
 
 A row with speeds T and price p_j per unit of time on type j reaches level u at least cost on the lower hull of the
-points (0, 0) and (T_j, p_j): on one type for part of the time, or on two types that straddle u for all of it. Idling
-is written as one more type of speed 0 and price 0, so both are a *pair* (j, k) with x_j = (u − T_k)/(T_j − T_k) in
-[0, 1] and x_k = 1 − x_j.
+points (0, 0) and (T_j, p_j): on one type for part of the time, or on two types that straddle u for all of it. With
+idling as one more type of speed 0 and price 0, both are a *pair* (j, k) with x_j = (u − T_k)/(T_j − T_k) in [0, 1] and
+x_k = 1 − x_j. One evaluation costs rows × types² / 2.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from shoal.core.arrays import Floats, Indices
 
 @dataclass(frozen=True, slots=True)
 class Hull:
-    """Each row's least cost as a function of its level at fixed prices: convex, the highest of a few lines."""
+    """The least cost of each row as a function of its level at fixed prices: convex, the maximum of a few lines."""
 
     slopes: Floats
     intercepts: Floats
@@ -27,7 +27,7 @@ class Hull:
 
 
 class MarketRows:
-    """All rows, all pairs. ``speeds`` is types × rows with 0 for a type that cannot be used."""
+    """The pairs of all rows. ``speeds`` is types × rows, 0 for a type that a row cannot use."""
 
     __slots__ = (
         "_all", "_at", "_below", "_costs", "_gap", "_high", "_low", "_mask", "_penalty", "_rank",
@@ -42,7 +42,7 @@ class MarketRows:
         usable = np.vstack([np.where(speeds > 0, speeds, np.nan), np.zeros(rows)])
         self._below = usable[self._low]
         self._gap = usable[self._high] - self._below
-        # No level lies between the members of such a pair; it must still come out as a number.
+        # No level lies between the members of such a pair; the quotient must still be a number.
         never = np.isnan(self._gap) | (self._gap == 0.0)
         self._below[never], self._gap[never] = -1.0, 1e-9
         self._at, self._penalty, self._costs = (np.empty_like(self._gap) for _ in range(3))
@@ -51,7 +51,7 @@ class MarketRows:
         self._rank = np.arange(len(pairs), 0, -1, dtype=np.uint8 if len(pairs) < 256 else np.uint16)[:, None]
 
     def stand(self, levels: Floats) -> None:
-        """Ask for these levels from now on; none may pass the row's fastest type."""
+        """Set the levels to reach; none may exceed the row's fastest type."""
         self.levels = levels
         types = len(self.speeds)
         at, mask, penalty = self._at, self._mask, self._penalty
@@ -74,7 +74,7 @@ class MarketRows:
         return costs
 
     def choose(self, prices: Floats) -> tuple[Indices, Floats]:
-        """Each row's cheapest pair, the first of equals, and its cost per GPU of the gang."""
+        """The cheapest pair of each row, the first of equals, and its cost per GPU of the gang."""
         costs = self._cost_table(prices)
         least = costs.min(axis=0)
         np.equal(costs, least, out=self._mask)
@@ -83,7 +83,7 @@ class MarketRows:
         return len(costs) - first.astype(np.intp), least
 
     def usage(self, prices: Floats) -> Floats:
-        """What all rows use of each type."""
+        """Units of each type that all rows use together at these prices."""
         pair, _ = self.choose(prices)
         types = len(self.speeds)
         at = self._at[pair, self._all]
@@ -106,7 +106,7 @@ class MarketRows:
         return x[:, :-1]
 
     def hull(self, prices: Floats) -> Hull:
-        """The lower hulls, walked from idling up: from each vertex on to where the cost rises least per level."""
+        """The lower hulls, built from idling upwards: from each vertex to where the cost rises least per level."""
         rows = self.speeds.shape[1]
         speed, price = np.zeros(rows), np.zeros(rows)
         slopes: list[Floats] = []
@@ -126,7 +126,7 @@ class MarketRows:
             price = np.where(walking, intercepts[-1] + slopes[-1] * speed, price)
 
     def cheapest_face(self, prices: Floats, rows: Indices, tolerance: float) -> tuple[Indices, Floats]:
-        """All ways of these rows that cost within ``tolerance`` of the least: owners in order, and time fractions."""
+        """All pairs of these rows that cost within ``tolerance`` of the least: rows in order, and time fractions."""
         costs = self._cost_table(prices)[:, rows]
         owner, pair = np.nonzero(((costs <= costs.min(axis=0) + tolerance) & (costs < np.inf)).T)
         return owner, self.mixed(pair, rows[owner])

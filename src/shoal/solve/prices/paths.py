@@ -1,8 +1,8 @@
-"""The ways up: levels u(τ) that nobody ever sees fall, in closed form once it is known where each row must stop.
+"""Paths of levels u(τ), non-decreasing in τ, in closed form for given stops.
 
-A path says what is fair at every τ. Given the levels `stop` that rows cannot pass (their fastest type at first, later
-what was left for them, or where they were frozen) it hands out a `BoundedPath`: u(τ), and the τ at which everyone has
-arrived. After a freeze the same formulas hold with the new stops, so a path is all that a policy needs to say.
+A path states what is fair at every τ. Given ``stop``, the levels that rows cannot pass (at first their fastest type,
+later what is left for them, or where they were frozen), `climb` returns a `BoundedPath`: u(τ) and the τ at which every
+row is at its stop. After a freeze the same formulas hold with new stops, so a path is all a fairness rule must supply.
 
 References: Gavel (OSDI 2020) §4; the tree generalises its two levels to any depth.
 """
@@ -17,7 +17,7 @@ from shoal.core.arrays import Flags, Floats, Indices
 
 
 class BoundedPath(Protocol):
-    """A path with its stops known."""
+    """A path with its stops."""
 
     @property
     def top(self) -> float:
@@ -25,19 +25,19 @@ class BoundedPath(Protocol):
         ...
 
     def at(self, tau: float) -> Floats:
-        """Levels at τ; they never pass the stops, and equal them exactly once there."""
+        """Levels at τ: never above the stops, and equal to them from ``top`` on."""
         ...
 
 
 class Path(Protocol):
-    """What a fairness rule has to say to be water filled."""
+    """A fairness rule that can be water filled."""
 
     def climb(self, stop: Floats) -> BoundedPath:
         """The path under these stops."""
         ...
 
     def worth(self, levels: Floats) -> float:
-        """The rule's own objective of such levels, the more the better."""
+        """The rule's own objective at these levels; larger is better."""
         ...
 
 
@@ -64,21 +64,6 @@ class _ProportionalClimb:
 
     def at(self, tau: float) -> Floats:
         return np.minimum(tau * self.weights, self.stop)
-
-
-@dataclass(frozen=True, slots=True)
-class Goals:
-    """u = min(τ·goal, stop) up to τ = 1 and no further: everyone arrives if and only if the goals fit together."""
-
-    goals: Floats
-
-    def climb(self, stop: Floats) -> BoundedPath:
-        """The path under these stops."""
-        return _ProportionalClimb(self.goals, np.minimum(stop, self.goals), 1.0)
-
-    def worth(self, levels: Floats) -> float:
-        """The least fraction of a goal."""
-        return float((levels / self.goals).min(initial=np.inf))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +101,7 @@ class _FinishTimeClimb:
 
 @dataclass(frozen=True, slots=True)
 class ShareNode:
-    """A share and how it is passed on: by weight to all ("fair"), or to the first that can use it ("fifo").
+    """A node of a tree of shares, divided by weight among all children ("fair") or given to the first ("fifo").
 
     Children are nodes or row numbers; a row's weight under a fair node comes with the rows.
     """
@@ -127,11 +112,11 @@ class ShareNode:
 
 
 @dataclass(frozen=True, slots=True)
-class _Floor:
-    """All children of one depth, those of one parent side by side, those of fair parents first.
+class _Depth:
+    """All children at one depth, grouped by parent, those of fair parents first.
 
-    ``sizes`` counts the children of each parent, ``fair`` the parents that are fair, ``inner`` tells which entries are
-    the parents of the floor below, in its order.
+    ``sizes`` counts the children of each parent, ``fair`` the fair parents; ``inner`` are the entries that are parents
+    at the next depth, in its order.
     """
 
     weights: Floats
@@ -142,8 +127,8 @@ class _Floor:
     inner: Indices
 
     @classmethod
-    def of(cls, parents: Sequence[ShareNode], weights: Floats) -> tuple["_Floor", list[ShareNode]]:
-        """The children of these parents, and those of them that are parents themselves."""
+    def of(cls, parents: Sequence[ShareNode], weights: Floats) -> tuple["_Depth", list[ShareNode]]:
+        """The children of these parents, and those of them that are nodes."""
         children = [child for node in parents for child in node.children]
         nodes = [(i, child) for i, child in enumerate(children) if isinstance(child, ShareNode)]
         nodes.sort(key=lambda entry: entry[1].policy != "fair")
@@ -160,29 +145,29 @@ class _Floor:
 
 
 class Tree:
-    """Levels from a tree of shares: a child of a fair root has budget w·τ, and every node passes its own on."""
+    """Levels from a tree of shares: a child of a fair root has budget w·τ, and every node divides its own."""
 
-    __slots__ = ("_floors",)
+    __slots__ = ("_depths",)
 
     def __init__(self, root: ShareNode, weights: Floats) -> None:
-        self._floors: list[_Floor] = []
+        self._depths: list[_Depth] = []
         parents = [root]
         while parents:
-            floor, parents = _Floor.of(parents, weights)
-            self._floors.append(floor)
+            floor, parents = _Depth.of(parents, weights)
+            self._depths.append(floor)
 
     def climb(self, stop: Floats) -> BoundedPath:
         """The path under these stops."""
-        return _TreeClimb(self._floors, stop)
+        return _TreeClimb(self._depths, stop)
 
     def worth(self, levels: Floats) -> float:
-        """Of the root's children, each the sum of its rows, the least per weight; under a FIFO root the first's."""
-        first, sums = self._floors[0], _totals(self._floors, levels)[0]
+        """The least sum of levels per weight among the root's children; under a FIFO root the first child's sum."""
+        first, sums = self._depths[0], _totals(self._depths, levels)[0]
         return float((sums / first.weights).min()) if first.fair else float(sums[0])
 
 
-def _totals(floors: Sequence[_Floor], levels: Floats) -> list[Floats]:
-    """What the rows under each entry add up to, floor by floor."""
+def _totals(floors: Sequence[_Depth], levels: Floats) -> list[Floats]:
+    """The sum of the levels of the rows under each entry, depth by depth."""
     totals: list[Floats] = []
     below: Floats = np.zeros(0)
     for floor in reversed(floors):
@@ -194,19 +179,19 @@ def _totals(floors: Sequence[_Floor], levels: Floats) -> list[Floats]:
 
 
 class _TreeClimb:
-    __slots__ = ("_floors", "_rows", "top")
+    __slots__ = ("_depths", "_rows", "top")
 
-    def __init__(self, floors: Sequence[_Floor], stop: Floats) -> None:
+    def __init__(self, floors: Sequence[_Depth], stop: Floats) -> None:
         self._rows = len(stop)
         totals = _totals(floors, stop)
-        self._floors = [_Stopped(floor, total) for floor, total in zip(floors, totals, strict=True)]
+        self._depths = [_Stopped(floor, total) for floor, total in zip(floors, totals, strict=True)]
         first = floors[0]
         self.top = float((totals[0] / first.weights).max() if first.fair else totals[0].sum()) * (1 + 1e-12)
 
     def at(self, tau: float) -> Floats:
         levels = np.empty(self._rows)
         budget: Floats = np.array([tau])
-        for depth, stopped in enumerate(self._floors):
+        for depth, stopped in enumerate(self._depths):
             floor = stopped.floor
             # Under a fair root τ is the level itself, not a budget to be split.
             spread = depth == 0 and floor.fair
@@ -217,11 +202,11 @@ class _TreeClimb:
 
 
 class _Stopped:
-    """A floor with its stops: under a fair node, by rising r = stop/w, budgets break at Σ_{<k} stop + r_k Σ_{≥k} w."""
+    """One depth with its stops: under fair nodes, by rising r = stop/w, budgets break at Σ_{<k} stop + r_k Σ_{≥k} w."""
 
     __slots__ = ("_before", "_begin", "_breaks", "_prefix", "_split", "_tail", "_total", "floor", "stop")
 
-    def __init__(self, floor: _Floor, stop: Floats) -> None:
+    def __init__(self, floor: _Depth, stop: Floats) -> None:
         self.floor, self.stop = floor, stop
         self._begin = np.cumsum(floor.sizes) - floor.sizes
         self._split = int(floor.sizes[: floor.fair].sum())
@@ -235,11 +220,11 @@ class _Stopped:
                 self._before[begin + 1 : end] = np.cumsum(by_ratio[begin : end - 1])
                 self._tail[begin:end] = np.cumsum(weights[begin:end][::-1])[::-1]
         self._breaks = self._before + by_ratio / weights * self._tail
-        # A budget is itself such a sum: short of the total by rounding alone it fills the node.
+        # A budget is itself such a sum: one that misses the total by rounding alone fills the node.
         self._total = np.add.reduceat(stop, self._begin) * (1 - 1e-14)
 
     def passed_on(self, budget: Floats) -> Floats:
-        """What each child gets of its parent's budget."""
+        """The part of its parent's budget that each child gets."""
         floor, fair, split = self.floor, self.floor.fair, self._split
         budget = np.where(budget >= self._total, np.inf, budget)
         given = np.empty(len(self.stop))

@@ -1,4 +1,4 @@
-"""From levels to time fractions one can rely on: within capacity to the last bit, and near to what was there before."""
+"""From levels to time fractions: within capacity to the last bit, and near a preferred allocation."""
 
 import numpy as np
 
@@ -6,13 +6,13 @@ from shoal.core.arrays import Floats
 from shoal.solve.prices.ties import TiedMixes
 
 _DUST = 1e-12
-"""Beside a row's largest share this is rounding, not time."""
+"""Shares below this fraction of a row's largest are rounding."""
 _INSIDE = 1.0 - 1e-13
-"""A sum of many shares may come out larger when added in another order; this much room covers it."""
+"""Margin for sums of many shares, which come out larger when added in another order."""
 
 
 def within_capacity(shares: Floats, gangs: Floats, capacity: Floats) -> Floats:
-    """The same shares without dust, scaled down where rounding has overdrawn a type or a row's time."""
+    """The shares without rounding residue, scaled down where rounding overdraws a type or a row's time."""
     shares = np.where(shares > _DUST * shares.max(axis=1, keepdims=True), shares, 0.0)
     shares /= np.maximum(shares.sum(axis=1, keepdims=True) / _INSIDE, 1.0)
     used = gangs @ shares
@@ -23,7 +23,7 @@ def within_capacity(shares: Floats, gangs: Floats, capacity: Floats) -> Floats:
 
 
 def spread_idle(shares: Floats, speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
-    """Idle machines to idle time, type by type and to all alike: nobody loses, nothing idles that could be used."""
+    """The shares with idle machines given to idle time, type by type and evenly; no share falls."""
     shares = shares.copy()
     for j in range(shares.shape[1]):
         idle = np.where(speeds[:, j] > 0, np.maximum(1.0 - shares.sum(axis=1), 0.0), 0.0)
@@ -34,17 +34,14 @@ def spread_idle(shares: Floats, speeds: Floats, gangs: Floats, capacity: Floats)
 
 
 def least_churn(shares: Floats, menu: TiedMixes, gangs: Floats, capacity: Floats, prefer: Floats) -> Floats:
-    """Of all shares the menu allows, those that keep most of ``prefer``: maximise Σ gang · min(X, prefer).
+    """Of all shares the menu allows, those that maximise Σ gang · min(X, prefer), by one linear program.
 
-    Rows with one way keep it. Where nobody has a choice, or rounding hides a better one, the shares stay as they are.
+    Rows with one way keep it; some row has several. Where the linear program fails the shares stay as they are.
     """
-    many = np.bincount(menu.owner, minlength=len(shares))[menu.owner] > 1
-    if not many.any():
-        return shares
     from scipy.optimize import linprog
     from scipy.sparse import coo_matrix, vstack
 
-    free = menu.only(many)
+    free = menu.only(menu.several)
     owners, group = np.unique(free.owner, return_inverse=True)
     rest = np.ones(len(shares), dtype=bool)
     rest[owners] = False
@@ -53,7 +50,7 @@ def least_churn(shares: Floats, menu: TiedMixes, gangs: Floats, capacity: Floats
     part, width = free.shares[way, j], ways + rows * types
     kept = ways + np.arange(rows * types)
     one_each = coo_matrix((np.ones(ways), (group, np.arange(ways))), (rows, width))
-    # What is kept is at most what is given: o[m, j] − Σ_v y_v X_v[j] ≤ 0.
+    # The overlap is at most the share: o[m, j] − Σ_v y_v X_v[j] ≤ 0.
     of_given = coo_matrix(
         (
             np.concatenate([-part, np.ones(rows * types)]),

@@ -1,9 +1,9 @@
-"""One stage: the largest τ whose levels fit, with prices that prove nothing larger does.
+"""One stage: the largest τ whose levels fit, with prices that prove that no larger one does.
 
-Levels u fit if and only if no prices p ≥ 0 make the cheapest ways to u cost more than the capacities are worth:
-D(p) = Σ cost(u, p) − c·p ≤ 0. With q = c·p a response to q is a column g = usage/c − 1, and D(q) = g·q. Responses
-are collected in a game whose value bounds D from above; once some q shows a D close to that bound, τ falls to where
-everyone fits at that q: never below the answer, whatever the shape of the path.
+Levels u fit if and only if no prices p ≥ 0 make the cheapest mixes that reach u cost more than the capacities are
+worth: D(p) = Σ cost(u, p) − c·p ≤ 0. With q = c·p, the response to q is a column g = usage/c − 1, and D(q) = g·q.
+Responses are collected in a game whose value bounds D from above. Once some q shows a D close to that bound, τ falls to
+the root of D at that q, which is never below the answer, whatever the shape of the path.
 """
 
 from collections.abc import Callable
@@ -18,27 +18,27 @@ from shoal.solve.prices.paths import BoundedPath
 from shoal.solve.prices.ties import TiedMixes
 
 STEP = 1e-12
-"""Relative to capacity: what one stage may overdraw. Each is granted that much more than the last one left behind, or
-it would begin infeasible."""
+"""Relative to capacity: what one stage may overdraw, in addition to the stages before it: it would otherwise start
+infeasible."""
 _CLOSE = 0.9
-"""τ falls when the best D found is this close to the game's bound: before that, better prices would tell more."""
+"""τ falls when the best D found is this fraction of the game's bound; before that, better prices are sought."""
 _REACH = 4.0
-"""How far the prices of closed types may go at first, in units of all open ones; enlarged when they bind."""
+"""The first limit on prices of closed types, in units of all open ones; enlarged when it binds."""
 _FAR = 1e9
 _TURNS = 500
 _ULP = 2e-16
 _PART = 1e-6
-"""The first step down where no root can be told, relative to τ and as a part of one such step."""
+"""The first step down where no root can be resolved, relative to τ and as a part of one such step."""
 _NEAR = 1e-3
-"""How close to its root D is brought in one fall, relative to where it was: the next prices ask for more anyway."""
+"""How far D is reduced in one fall, relative to its start: the next prices change it anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemainingSupply:
-    """What there is, and what is held by rows whose level is settled.
+    """Capacity, and what rows with a settled level hold of it.
 
-    The prices of the ``open`` types sum to one. The other types are exhausted: they matter only where rows on the menu
-    could still trade them for open ones.
+    The prices of the ``open`` types sum to one. The other types are exhausted; they count only where rows on the menu
+    could trade them for open ones.
     """
 
     capacity: Floats
@@ -46,16 +46,16 @@ class RemainingSupply:
     held: Floats
     menu: TiedMixes
 
-    def column(self, crowd: MarketRows, q: Floats) -> Floats:
-        """How far everyone's cheapest answer to q overdraws each type, as a fraction of it."""
+    def column(self, oracle: MarketRows, q: Floats) -> Floats:
+        """The response g to q: how far the cheapest mixes overdraw each type, as a fraction of its capacity."""
         p = q / self.capacity
         used = self.held + self.menu.usage(p)
-        used[self.open] += crowd.usage(p[self.open])
+        used[self.open] += oracle.usage(p[self.open])
         column: Floats = used / self.capacity - 1.0
         return column
 
     def overdraft(self) -> float:
-        """By how much, at the least, frozen rows overdraw a closed type: what rounding left of earlier stages."""
+        """The least possible overdraft of a closed type by frozen rows, left by rounding in earlier stages."""
         closed = ~self.open
         if not closed.any():
             return 0.0
@@ -74,11 +74,11 @@ class RemainingSupply:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Where a search came to rest: the levels, the prices that brought it there, and responses whose mix fits.
+    """The end of a search: levels, the prices that prove them, and responses whose mix fits.
 
-    Nothing above ``tau`` fits and the path at ``below`` does; they are one but where two levels that matter have no τ
-    between them. ``overdrawn`` is how far the mix overdraws each type, negative where some of it stays idle, and
-    ``unproven`` how much of everything the prices leave unaccounted for: above 0 they prove less than they should.
+    Nothing above ``tau`` fits and the path at ``below`` does; they differ only where no float lies between two levels
+    that matter. ``overdrawn`` is how far the mix overdraws each type, negative where capacity is idle, and ``unproven``
+    the fraction of capacity that the prices leave unaccounted for.
     """
 
     tau: float
@@ -93,7 +93,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """The straight line from one level of a path to the next that a float can name: a part of it, from 0 to 1."""
+    """The segment between the levels at two neighbouring floats τ, by a part from 0 to 1."""
 
     lower: Floats
     upper: Floats
@@ -103,7 +103,7 @@ class _Between:
 
 
 class _Descent:
-    """A place on the path that only ever moves down, between two neighbouring floats where there is need."""
+    """A position on the path that only moves down, between two neighbouring floats where needed."""
 
     __slots__ = ("_climb", "_fine", "_floor", "_nudge", "_part", "_step", "below", "tau")
 
@@ -117,7 +117,7 @@ class _Descent:
         return self._climb.at(self.tau) if self._fine is None else self._fine.at(self._part)
 
     def blur(self) -> float:
-        """By how much levels may be off because the path bends, at a row's stop, where the straight line does not."""
+        """The largest relative error of levels where the path bends, at a row's stop, and the segment does not."""
         if self._fine is None:
             return 0.0
         stop, rise = self._climb.at(self._climb.top), self._fine.upper - self._fine.lower
@@ -125,7 +125,7 @@ class _Descent:
         return float((rise[bends] / stop[bends]).max(initial=0.0))
 
     def fall(self, overdrawn: Callable[[Floats], float], excess: float) -> None:
-        """Down to where next to nothing is overdrawn; some way down in any case."""
+        """Move down to where D is nearly 0, and some way down in any case."""
         if self._fine is not None:
             self._fall_between(self._fine, overdrawn, excess)
             return
@@ -134,7 +134,7 @@ class _Descent:
             self.tau = self.below = tau
             self._nudge = _ULP
             return
-        # Where a sum mixes levels of very unlike size, τ is too coarse to tell which of them still fit.
+        # Where a sum mixes levels of very different size, τ is too coarse to tell which of them still fit.
         self.below = self.tau * (1.0 - self._nudge)
         self._fine = _Between(self._climb.at(self.below), self._climb.at(self.tau))
         self._part, self._step, self._nudge = 1.0, _PART, 2 * self._nudge
@@ -152,26 +152,26 @@ class _Descent:
 
 @dataclass(frozen=True, slots=True)
 class StageSearch:
-    """One market, the rows that still rise in it, and the way they rise."""
+    """One stage's supply, the rows that still rise, and their path."""
 
     market: RemainingSupply
     climb: BoundedPath
-    crowd: MarketRows
+    oracle: MarketRows
     active: Indices
     floor: float
 
     def run(self) -> Rest:
-        """Down from the top until the responses fit."""
+        """Move down from the top of the path until the responses fit."""
         turn, reach = 0, _REACH
         place = _Descent(self.climb, self.floor)
         points = [self.market.open / self.market.open.sum()]
         while True:
             levels = place.levels()
-            self.crowd.stand(levels[self.active])
-            cuts = _Cuts(self.market, self.crowd, reach, points)
+            self.oracle.stand(levels[self.active])
+            cuts = _Cuts(self.market, self.oracle, reach, points)
             while True:
                 answer = cuts.game.solve()
-                # Where rounding keeps the game from closing, after many turns a little more will do.
+                # Where rounding keeps the game from closing, the tolerance doubles every 25 turns after 100.
                 fits = answer.value <= STEP * 2.0 ** max(0, turn // 25 - 4)
                 if fits and answer.unmet > STEP and cuts.reach < _FAR:
                     cuts.extend()
@@ -184,7 +184,7 @@ class StageSearch:
                 if cuts.most > _CLOSE * answer.value:
                     break
                 turn += 1
-                # Between the best and the model's own choice cuts tell most; every so often only its own will do.
+                # Cuts midway between the best prices and the game's own tell most; every fourth is the game's own.
                 cuts.add(answer.prices if turn % 4 == 0 else 0.5 * (answer.prices + cuts.best))
             place.fall(self._overdrawn(cuts.best), cuts.most)
             turn += 1
@@ -194,15 +194,15 @@ class StageSearch:
     def _overdrawn(self, q: Floats) -> Callable[[Floats], float]:
         """D at these prices as a function of all levels."""
         p = q / self.market.capacity
-        hull = self.crowd.hull(p[self.market.open])
+        hull = self.oracle.hull(p[self.market.open])
         spare = float(q.sum() - (self.market.held + self.market.menu.usage(p)) @ p)
-        return lambda levels: float(self.crowd.gangs @ hull.cost(levels[self.active])) - spare
+        return lambda levels: float(self.oracle.gangs @ hull.cost(levels[self.active])) - spare
 
 
 def root_from_above(rising: Callable[[float], float], low: float, high: float, at_high: float) -> float:
-    """The end of a bracket of the root where the function is not negative, and small beside what it was at the start.
+    """The upper end of a bracket of the root, where the function is at least 0 and small relative to ``at_high``.
 
-    False position; an end that stays twice is given half its weight (Illinois).
+    False position; the value at an end that stays twice is halved (Illinois).
     """
     goal = max(_NEAR * at_high, 1e-16)
     at_low = rising(low)
@@ -230,12 +230,12 @@ def root_from_above(rising: Callable[[float], float], low: float, high: float, a
 
 
 class _Cuts:
-    """The responses collected at one τ, the game they make, and the point with the greatest D among them."""
+    """The responses collected at one τ, their game, and the prices with the greatest D among them."""
 
-    __slots__ = ("_crowd", "_market", "best", "columns", "game", "most", "points", "reach")
+    __slots__ = ("_market", "_oracle", "best", "columns", "game", "most", "points", "reach")
 
-    def __init__(self, market: RemainingSupply, crowd: MarketRows, reach: float, points: list[Floats]) -> None:
-        self._market, self._crowd, self.reach = market, crowd, reach
+    def __init__(self, market: RemainingSupply, oracle: MarketRows, reach: float, points: list[Floats]) -> None:
+        self._market, self._oracle, self.reach = market, oracle, reach
         self.game = Game(market.open, reach)
         self.points: list[Floats] = []
         self.columns: list[Floats] = []
@@ -244,7 +244,7 @@ class _Cuts:
             self.add(q)
 
     def add(self, q: Floats) -> None:
-        column = self._market.column(self._crowd, q)
+        column = self._market.column(self._oracle, q)
         self.game.add(column)
         self.points.append(q)
         self.columns.append(column)

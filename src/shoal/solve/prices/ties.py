@@ -1,7 +1,7 @@
-"""Rows whose level is settled and whose way to it is not yet: each keeps a list of ways that all cost it the same.
+"""Rows with a settled level and several mixes that reach it at the same cost.
 
-A row frozen by a price can only ever use what was cheapest at that price. Often that is one way, and the row is done;
-where several tie it stays free among them, and later stages may still push it from one to another.
+A row frozen by a price can only use the mixes that were cheapest at that price. With one, the row is fixed; with
+several it stays free among them, and later stages may still move it from one to another.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from shoal.core.arrays import Flags, Floats, Indices
 
 
 class TiedMixes:
-    """Ways side by side for each owner, owners in order: time fractions, and the owner's gang."""
+    """Mixes grouped by owner row, owners in order: time fractions (mixes × types), and the owner's gang."""
 
     __slots__ = ("_group", "_starts", "gangs", "owner", "shares")
 
@@ -23,42 +23,48 @@ class TiedMixes:
     def __len__(self) -> int:
         return len(self.owner)
 
+    @property
+    def several(self) -> Flags:
+        """By mix: whether its owner has more than one."""
+        many: Flags = np.bincount(self._group)[self._group] > 1
+        return many
+
     def over(self, types: Indices) -> "TiedMixes":
-        """The same ways as seen by these types only."""
+        """The same mixes restricted to these types."""
         return TiedMixes(self.owner, np.ascontiguousarray(self.shares[:, types]), self.gangs)
 
     def only(self, kept: Flags) -> "TiedMixes":
-        """Some of the ways."""
+        """The mixes marked ``kept``."""
         return TiedMixes(self.owner[kept], self.shares[kept], self.gangs[kept])
 
     def joined(self, other: "TiedMixes") -> "TiedMixes":
-        """The ways of both, which share no owner."""
+        """The mixes of both, which share no owner."""
         owner = np.concatenate([self.owner, other.owner])
         order = np.argsort(owner, kind="stable")
         shares, gangs = np.concatenate([self.shares, other.shares]), np.concatenate([self.gangs, other.gangs])
         return TiedMixes(owner[order], shares[order], gangs[order])
 
     def choose(self, prices: Floats) -> Indices:
-        """Each owner's cheapest way, the first of equals."""
+        """The cheapest mix of each owner, the first of equals."""
         cheapest = np.flatnonzero(self.within(prices, 0.0)) if len(self) else self._starts
         first = np.ones(len(cheapest), dtype=bool)
         first[1:] = self._group[cheapest[1:]] != self._group[cheapest[:-1]]
         return cheapest[first]
 
     def within(self, prices: Floats, tolerance: float) -> Flags:
-        """Which ways cost their owner no more than ``tolerance`` above its cheapest."""
+        """Whether each mix costs its owner no more than ``tolerance`` above its cheapest."""
         costs = self.shares @ prices
         kept: Flags = costs <= np.minimum.reduceat(costs, self._starts)[self._group] + tolerance
         return kept
 
     def usage(self, prices: Floats) -> Floats:
-        """What all owners together use of each type."""
+        """Units of each type that all owners use together at these prices."""
         way = self.choose(prices)
         used: Floats = self.gangs[way] @ self.shares[way]
         return used
 
     def decided(self, tolerance: float) -> tuple[Flags, Indices]:
-        """Which ways belong to owners whose ways are all one, and one way of each of these owners."""
+        """Whether each mix belongs to an owner whose mixes all agree, and one mix of each such owner."""
         if not len(self):
             return np.zeros(0, dtype=bool), self._starts
         apart = np.abs(self.shares - self.shares[self._starts][self._group]).max(axis=1) > tolerance

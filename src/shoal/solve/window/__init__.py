@@ -1,8 +1,11 @@
 """The window program: which gangs run in which of the next rounds, for the most welfare at a makespan level.
 
-``plan`` maximises Σ worth − price · level, the level being what is left, after the window, of the gang that has most
-left. It climbs the ladder of steps at every level worth trying, lays the best one out in rounds, and says how far from
-the bound at that level the welfare of the layout is. Nothing here knows of jobs or seconds.
+    maximise   Σ_j worth[j, n_j] − price · level,  n_j the rounds gang j runs,  level = max_j (left_j − n_j)
+    subject to Σ widths of the gangs that run in a round ≤ capacity.
+
+`round_counts` solves the knapsack over counts n_j at every level worth trying, which bounds the program; `layout` puts
+the counts into rounds; where the layout misses the bound by more than `CLOSE`, `prices`, `patterns` and
+`branch_and_bound` improve plan and bound over patterns of seats. The gap to the bound at the plan's level is returned.
 
 References: Shockwave (NSDI '23) §6.1, appendices G and H.
 """
@@ -27,24 +30,23 @@ CLOSE = 1e-4
 """A gap below this ends the search for a better layout, or a better bound."""
 
 _ROUNDING = 1e-12
-"""Relative: a welfare that falls short of its bound by less does not."""
+"""Relative: smaller distances of a welfare to its bound count as 0."""
 
 _SMALL = 1500
-"""Seats to choose for up to which rounds are improved one by one. Where there are more, gangs are narrow beside the
-cluster and fill it well without."""
+"""Up to this many seats rounds are improved one by one; with more, gangs are narrow relative to the cluster and fill
+it well without."""
 
 _ENOUGH, _SPLITS, _CLASSES = 5e-4, 4, 24
-"""A gap below which gangs are not put in finer classes; how often they are at most, and how many classes there may be
-then. Finer ones know better that rounds have few seats for gangs that want many rounds."""
+"""The gap above which gangs are put into finer classes, how often at most, and the most classes. Finer classes bound
+better how many rounds a gang can have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Who runs in which round, and what proves it good.
+    """A plan (gangs × rounds) with its certificate.
 
-    ``level`` is what is left, in rounds, of the gang that has most left after the window. No plan that leaves no more
-    than that has a welfare above ``bound``. ``gap`` is the part of what the window can add at this level, above the
-    worth of the rounds the level forces, that the plan does not reach.
+    ``level`` is the rounds left, after the window, of the gang that has most left. No plan of that level or lower has a
+    welfare above ``bound``. ``gap`` is (bound − welfare) / (bound − worth of the rounds that the level forces).
     """
 
     runs: Flags
@@ -69,12 +71,12 @@ def plan(
     least: float | None = None,
     early: bool = False,
 ) -> Window:
-    """The plan of most welfare less ``price`` for each round of makespan level; an infinite price: the least level.
+    """The plan found with the most welfare − ``price`` · level; with an infinite price one of the least level.
 
-    ``order`` says who should run early, the first first. With ``early`` that comes before welfare: only the rounds
-    that the level forces are sure, and a gang that has come late in the order may end with fewer rounds than are best.
-    A level below ``least`` gains nothing: by default what would be left for every GPU of the cluster after a full
-    window. Gangs wider than ``capacity`` get no rounds and no level.
+    ``order`` lists the gangs, those to run early first. With ``early`` order comes before welfare: only the rounds that
+    the level forces are certain, and gangs late in the order may get fewer rounds than are best. Levels below ``least``
+    gain nothing; its default is the work left per GPU of the cluster after a full window. Gangs wider than
+    ``capacity`` get no rounds and count in no level.
     """
     wide = claims.widths > capacity
     if wide.any():
@@ -92,15 +94,15 @@ def plan(
 
 
 def _best_level(ladder: Ladder, price: float, least: float) -> tuple[float, RoundCounts]:
-    """The makespan level with the best sum, of those a whole number of rounds below the longest gang's."""
+    """The best makespan level, of those a whole number of rounds below the longest gang's, with its counts."""
     claims = ladder.claims
     longest = float(claims.left.max(initial=0.0))
-    # Where a level is worth nothing none is forced: the bounds of several may be alike though their plans are not.
+    # At price 0 no level is forced: the bounds of several may be equal though their plans are not.
     levels = sorted({max(longest - n, least) for n in range(claims.rounds + 1)}) if price else [longest]
     most = 0.0 if isinf(price) else ladder.most
     found: tuple[float, RoundCounts] | None = None
     for level in levels:
-        # No level is worth more than the last, at which nothing is forced.
+        # No level has more welfare than the last, at which no round is forced.
         if found is not None and (isinf(price) or most - price * level <= found[1].bound - price * found[0]):
             break
         climb = ladder.climb(level)
@@ -111,7 +113,7 @@ def _best_level(ladder: Ladder, price: float, least: float) -> tuple[float, Roun
 
 
 def _laid_out(ladder: Ladder, capacity: int, level: float, climb: RoundCounts, order: Indices) -> Window:
-    """The best of several layouts, the quick ones first, until one is close to its bound."""
+    """The best of several layouts, the fastest first, until one is within `CLOSE` of its bound."""
     claims = ladder.claims
     first = ranked(claims.widths, climb.counts, climb.counts, capacity, claims.rounds, order)
     best = _judged(ladder, first, level)
@@ -132,17 +134,17 @@ def _laid_out(ladder: Ladder, capacity: int, level: float, climb: RoundCounts, o
 
 
 def _seats(claims: Claims, capacity: int) -> int:
-    """Seats to choose for, of every width and in every round."""
+    """The number of seats of all widths in all rounds."""
     return claims.rounds * int((capacity // np.unique(claims.widths)).sum())
 
 
 def _packs_well(claims: Claims, capacity: int) -> bool:
-    """Whether what is left over in a round when the widest are laid out first can be filled by narrower gangs."""
+    """Whether narrower gangs can fill what laying out the widest first leaves free in a round."""
     return _seats(claims, capacity) > _SMALL or not (claims.widths % claims.widths.min()).any()
 
 
 def _by_packing(ladder: Ladder, capacity: int, level: float, climb: RoundCounts, best: Window) -> Window:
-    """The better of ``best`` and the counts of most worth laid out widest first, some of them left to a knapsack."""
+    """The better of ``best`` and the counts of most worth laid out widest first, the rest filled by a knapsack."""
     claims, forced = ladder.claims, ladder.claims.forced(level)
     for counts in (climb.counts, eased(claims, ladder.envelope, climb.counts, forced, ladder.capacity)):
         other = packed(claims, ladder.envelope, counts, forced, capacity)
@@ -151,7 +153,7 @@ def _by_packing(ladder: Ladder, capacity: int, level: float, climb: RoundCounts,
 
 
 def _by_patterns(ladder: Ladder, capacity: int, level: float, best: Window, order: Indices) -> Window:
-    """The better of ``best`` and what patterns of seats come to, at ``level`` and, if it is not reached, at its own."""
+    """The better of ``best`` and plans by patterns of seats, at ``level`` and, if that is not reached, at its own."""
     for reached in sorted({level, best.level}):
         if best.level > reached or (best.level == reached and best.gap > CLOSE):
             best = _exchanged(ladder, capacity, reached, best, order)
@@ -161,7 +163,7 @@ def _by_patterns(ladder: Ladder, capacity: int, level: float, best: Window, orde
 def _exchanged(ladder: Ladder, capacity: int, level: float, best: Window, order: Indices) -> Window:
     claims, forced, climb = ladder.claims, ladder.claims.forced(level), ladder.climb(level)
     assert climb is not None  # the ladder chose this level, or a layout has reached it
-    # Gangs that must be in every round are classes of their own: no pattern can do without them.
+    # Gangs forced into every round are classes of their own: every pattern has them.
     of = np.unique(2 * claims.widths + (forced == claims.rounds), return_inverse=True)[1]
     for _ in range(_SPLITS):
         program = classes(ladder, of, forced, capacity)
@@ -184,14 +186,14 @@ def _exchanged(ladder: Ladder, capacity: int, level: float, best: Window, order:
 def _seated(
     ladder: Ladder, level: float, best: Window, bound: float, seats: Int64s, widths: Int64s, order: Indices
 ) -> Window:
-    """The better of ``best`` and gangs on these seats, with a bound on every plan of that level."""
+    """The better of ``best`` and the gangs on these seats, with a bound on every plan of that level."""
     claims = ladder.claims
     tried = _judged(ladder, seated(ladder, seats, widths, claims.forced(level), order), level)
     return _better(claims, *(_with_bound(claims, w, bound) if w.level == level else w for w in (best, tried)))
 
 
 def _better(claims: Claims, one: Window, other: Window) -> Window:
-    """The one of the lower level; of the same level that of more welfare, with the lower bound."""
+    """The plan of the lower level; at equal levels that of more welfare, with the lower bound of both."""
     if one.level != other.level:
         return min(one, other, key=lambda window: window.level)
     more = other if other.welfare > one.welfare else one
@@ -226,7 +228,7 @@ def _without(
     least: float | None,
     early: bool,
 ) -> Window:
-    """The plan of those that fit; the others' worth of no rounds is added to it."""
+    """The plan of the gangs that fit; the others' worth of no rounds is added."""
     kept = np.flatnonzero(~wide)
     place = np.cumsum(~wide) - 1
     rest = Claims(claims.widths[kept], claims.worth[kept], claims.left[kept])

@@ -1,30 +1,32 @@
-"""Patterns in whole rounds, to the end: branch and bound over the few that a better plan could have.
+"""Branch and bound over the patterns of seats that a plan better than the known one could use.
 
-Prices say what a plan loses with every pattern that is not among the dearest, every step above its price that it does
-without and every one below that it takes. A plan better than one that is known loses less than the bound is above that
-one; where that leaves few patterns, the program in counts is small enough to be solved in whole numbers.
+At the prices of `prices` a plan loses with every pattern below the dearest, every step above its price not taken and
+every one below taken. A plan better than the known one loses less than bound − known; where that leaves few patterns,
+the program in counts is solved in whole numbers by HiGHS. The solver's dual bound, raised by its tolerance, is the new
+bound.
 
-References: Gilmore and Gomory (1961); Dantzig, Fulkerson and Johnson (1954) for leaving out by what is lost.
+References: Gilmore and Gomory (1961); Dantzig, Fulkerson and Johnson (1954) for fixing by reduced costs.
 """
 
 import numpy as np
 from highspy import Highs, HighsVarType
 
 from shoal.core.arrays import Floats, Int64s
+from shoal.solve.linear_program import quiet_highs
 from shoal.solve.window.classes import Classes
 from shoal.solve.window.prices import Priced
 
 _PATTERNS, _STEPS, _BEGUN, _NODES = 60, 600, 2000, 300
-"""Patterns, steps, beginnings of patterns and places in the tree looked at at most; counts, so that a bound is the same
-on every machine."""
+"""Limits on patterns, steps, partial patterns and nodes of the tree; counts, so that a bound is the same on every
+machine."""
 
 _SAFE = 1e-6
-"""The part of what was to be gained by which a solver's bound is put up, whose own tolerances are smaller."""
+"""The solver's bound is raised by this part of the possible gain; its own tolerances are smaller."""
 
 
 def in_whole_rounds(classes: Classes, priced: Priced, known: float) -> tuple[float, Int64s] | None:
-    """A bound on every plan worth more than ``known``, and the best seats found; None where that is too much."""
-    # What rounding may cost is allowed for, or the plan that is known would itself be left out.
+    """A bound on every plan worth more than ``known``, and the best seats found; None where it is too large."""
+    # Allows for rounding, or the known plan would itself be excluded.
     slack = priced.bound - known + _SAFE * (priced.bound - classes.base)
     steps = [_open(steps, p, slack) for steps, p in zip(classes.steps, priced.price.tolist(), strict=True)]
     if sum(len(adds) for _, adds in steps) > _STEPS:
@@ -32,7 +34,7 @@ def in_whole_rounds(classes: Classes, priced: Priced, known: float) -> tuple[flo
     patterns = _near(classes, priced.price, slack)
     if patterns is None:
         return None
-    # Worth is told in a price: a solver's tolerances are for numbers near 1.
+    # Worth in units of a price: a solver's tolerances are for numbers near 1.
     unit = float(priced.price.max(initial=0.0)) or 1.0
     highs = _program(classes, patterns, steps, unit)
     highs.run()
@@ -46,10 +48,8 @@ def in_whole_rounds(classes: Classes, priced: Priced, known: float) -> tuple[flo
 
 
 def _program(classes: Classes, patterns: Int64s, steps: list[tuple[int, Floats]], unit: float) -> Highs:
-    """How many rounds each pattern has, and which of the open steps are taken: no more than there are seats for."""
-    highs = Highs()  # type: ignore[no-untyped-call]
-    for option, setting in (("output_flag", False), ("threads", 1), ("mip_max_nodes", _NODES), ("mip_rel_gap", 0.0)):
-        highs.setOptionValue(option, setting)
+    """The program: rounds of each pattern, and open steps taken, no more than there are seats for."""
+    highs = quiet_highs(mip_max_nodes=_NODES, mip_rel_gap=0.0)
     many, rounds = len(patterns), float(classes.rounds)
     for p in range(many):
         highs.addVar(0.0, rounds)
@@ -67,7 +67,7 @@ def _program(classes: Classes, patterns: Int64s, steps: list[tuple[int, Floats]]
 
 
 def _open(steps: Floats, price: float, slack: float) -> tuple[int, Floats]:
-    """How many steps every better plan takes, and those after them that it may take."""
+    """The number of steps that every better plan takes, and the steps after them that it may take."""
     above = int(np.searchsorted(-steps, -price))
     without = np.cumsum((steps[:above] - price)[::-1])
     below = np.cumsum(price - steps[above:])
@@ -76,7 +76,7 @@ def _open(steps: Floats, price: float, slack: float) -> tuple[int, Floats]:
 
 
 def _near(classes: Classes, price: Floats, slack: float) -> Int64s | None:
-    """The patterns with no room for another seat that cost less than the dearest by no more than ``slack``."""
+    """The full patterns within ``slack`` of the dearest; None where there are too many."""
     widths, most, prices = classes.widths.tolist(), classes.most.tolist(), price.tolist()
     ahead = _ahead(classes, price)
     least = ahead[0][classes.capacity] - slack
@@ -100,7 +100,7 @@ def _near(classes: Classes, price: Floats, slack: float) -> Int64s | None:
 
 
 def _ahead(classes: Classes, price: Floats) -> list[list[float]]:
-    """By class and GPUs: the cost of the dearest seats of it and those after it on so many."""
+    """By class and number of GPUs: the cost of the dearest seats of this class and later ones on that many GPUs."""
     best = np.zeros(classes.capacity + 1)
     tables = [best.tolist()]
     for s in reversed(range(len(price))):

@@ -1,8 +1,7 @@
-"""The window program in counts of seats: gangs of one width, or some of them, as one class with a concave worth.
+"""The window program in counts of seats: gangs of one width as one class with a concave worth.
 
-A class's worth of n seats is that of its gangs' n best steps, those that the level forces before all others. Which
-gang sits on which seat is no matter of this room; a gang cannot have two seats of a round, so a class has no more of
-them in a round than it has gangs.
+The worth of n seats of a class is that of its gangs' n best steps, those that the level forces first. `seating` assigns
+gangs to seats; as a gang cannot have two seats of a round, a class has no more seats in a round than gangs.
 """
 
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from shoal.solve.window.round_counts import Ladder
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """Of each class: the width of its gangs, the most seats it can have in a round, the rounds forced on it, its steps.
+    """By class: the width of its gangs in GPUs, its most seats in a round, its forced rounds, its steps.
 
-    ``steps`` are what further seats add, the best first, as many as the window can hold. ``base`` is the worth of what
-    is forced.
+    ``steps`` is the worth further seats add, best first, as many as the window holds; ``base`` the worth of the forced
+    rounds.
     """
 
     widths: Int64s
@@ -32,7 +31,7 @@ class Classes:
 
     @cached_property
     def sums(self) -> tuple[Floats, ...]:
-        """By class: what its first n steps add."""
+        """By class: the worth its first n steps add."""
         return tuple(np.concatenate([[0.0], np.cumsum(steps)]) for steps in self.steps)
 
     @cached_property
@@ -40,18 +39,18 @@ class Classes:
         return tuple(-steps for steps in self.steps)
 
     def taken(self, price: Floats) -> Int64s:
-        """Seats each class would take at a price for a seat of each, by class in the last axis."""
+        """Seats each class takes at these prices for a seat; classes are the last axis."""
         free = [np.searchsorted(steps, -price[..., s]) for s, steps in enumerate(self._rising)]
         return self.forced + np.stack(free, axis=-1)
 
     def adds(self, taken: Int64s) -> Floats:
-        """What so many seats, no fewer than are forced, add to each class beyond what is forced."""
+        """The worth that ``taken`` seats, at least the forced ones, add to each class beyond the forced."""
         free = taken - self.forced
         return np.stack([sums[free[..., s]] for s, sums in enumerate(self.sums)], axis=-1)
 
 
 def classes(ladder: Ladder, of: Indices, forced: Int32s, capacity: int) -> Classes:
-    """The gangs as classes: ``of`` says which each is in, numbered from 0; gangs of a class are of one width."""
+    """The classes of the gangs; ``of`` is the class of each gang, from 0, and gangs of a class have one width."""
     rounds, many = ladder.claims.rounds, int(of.max(initial=-1)) + 1
     widths = np.zeros(many, dtype=np.int64)
     widths[of] = ladder.claims.widths

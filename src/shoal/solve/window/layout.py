@@ -1,9 +1,8 @@
-"""Counts laid out in rounds: gangs whole, no round over capacity, nobody twice in a round, and who goes first.
+"""Counts laid out in rounds: gangs whole, no round over capacity, no gang twice in a round.
 
-Rounds are filled in the order asked for, except that a gang whose rounds are as many as the window has left goes
-before all others: put off once more, it could not have them all. Where gangs do not divide the cluster this may leave
-some of the counts over; then the widest are laid out first, each in the rounds with most room, what stays free in a
-round is filled by a small exact knapsack, and the rounds are put in order afterwards.
+`ranked` fills rounds in a given order, except that a gang with as many rounds to run as the window has left goes first.
+Where gangs do not divide the cluster this may leave some counts over: `packed` lays out the widest first, each in the
+rounds with most free GPUs, fills what stays free by an exact knapsack per round, and `in_order` sorts the rounds.
 
 References: McNaughton (1959) for wrapping around; Shockwave (NSDI '23) §7 prefers rounds that follow each other.
 """
@@ -14,13 +13,14 @@ import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
 from shoal.solve.first_fit import first_fit
+from shoal.solve.knapsack import zero_one
 from shoal.solve.window.round_counts import Claims
 
 _EARLY = 1.5
-"""Gang widths a round is kept free for the knapsack, in multiples of the widest gang."""
+"""GPUs of a round kept free for the knapsack, in widths of the widest gang."""
 
 _PASSES, _LOYAL = 4, 1e-9
-"""How often all rounds are gone through again, and by what part more who is there already counts."""
+"""Passes over all rounds at most, and the relative bonus of a gang already in the round."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +37,9 @@ class Layout:
 
 
 def ranked(widths: Int32s, counts: Int32s, promised: Int32s, capacity: int, rounds: int, order: Indices) -> Layout:
-    """Round after round in ``order``, before it those with no round to lose of the ones they were promised.
+    """The layout by first fit in ``order``, round by round, gangs that need every round left for their promise first.
 
-    A count may come out short where gangs do not divide the cluster, or where more was wanted than promised.
+    A count may come out short where gangs do not divide the cluster, or where it exceeds what was promised.
     """
     runs = np.zeros((len(widths), rounds), dtype=bool)
     line = order[counts[order] > 0]
@@ -58,7 +58,7 @@ def ranked(widths: Int32s, counts: Int32s, promised: Int32s, capacity: int, roun
 
 
 def topped_up(claims: Claims, layout: Layout, capacity: int, order: Indices) -> Layout:
-    """The same with the GPUs that are free given, in ``order``, to gangs to which another round is worth anything."""
+    """The layout with free GPUs given, in ``order``, to gangs that gain by another round."""
     runs, counts = layout.runs.copy(), layout.counts
     rows = np.arange(len(counts))
     for t in np.flatnonzero(claims.widths @ runs < capacity).tolist():
@@ -72,7 +72,7 @@ def topped_up(claims: Claims, layout: Layout, capacity: int, order: Indices) -> 
 
 
 def packed(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, capacity: int) -> Layout:
-    """The same counts with the widest laid out first, and what stays free filled for the most worth."""
+    """The layout of the counts with the widest first, and what stays free filled for the most worth."""
     widths, rounds = claims.widths, claims.rounds
     runs = np.zeros((len(widths), rounds), dtype=bool)
     free = np.full(rounds, capacity)
@@ -88,7 +88,7 @@ def packed(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, cap
 
 
 def eased(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, capacity: int) -> Int32s:
-    """The counts less their least steps, until every round keeps some GPUs free for the knapsack to fill exactly."""
+    """The counts less their steps of least worth, so that every round keeps GPUs free for the knapsack."""
     spare = min(int(_EARLY * claims.widths.max(initial=1)), capacity) * claims.rounds
     room = capacity * claims.rounds - int(claims.widths @ counts)
     who, which = np.nonzero(np.arange(claims.rounds)[None, :] < counts[:, None])
@@ -101,17 +101,17 @@ def eased(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, capa
 
 
 def improved(claims: Claims, layout: Layout, forced: Int32s, capacity: int) -> Layout:
-    """Round by round, whoever is worth most in it as long as all other rounds stay as they are, until none changes."""
+    """The layout after replacing each round by its best set of gangs given the others, until none changes."""
     runs = layout.runs.copy()
     rows = np.arange(len(runs))
-    # More than everything else together: a round that the level forces is never given up.
+    # More than all other worth together: a round that the level forces is never given up.
     sure = 1.0 + float((claims.worth[:, -1] - claims.worth[:, 0]).sum())
     for _ in range(_PASSES):
         before = runs.copy()
         for t in range(claims.rounds):
             others = runs.sum(axis=1) - runs[:, t]
             adds = claims.worth[rows, others + 1] - claims.worth[rows, others] + sure * (others < forced)
-            # Of sets worth the same the present one stays, or the search would go round in circles.
+            # Of sets worth the same the present one stays, or the search could cycle.
             able = np.flatnonzero(adds > 0.0)
             chosen = _knapsack(claims.widths[able], adds[able] * (1.0 + _LOYAL * runs[able, t]), capacity)
             runs[:, t] = False
@@ -122,7 +122,7 @@ def improved(claims: Claims, layout: Layout, forced: Int32s, capacity: int) -> L
 
 
 def _filled(claims: Claims, envelope: Floats, runs: Flags, room: int, t: int) -> None:
-    """Add to round t the gangs not in it whose next steps are worth most together and fit in what is free."""
+    """Add to round t the gangs not in it that fit its free GPUs and add most worth together."""
     counts = runs.sum(axis=1)
     able = np.flatnonzero(~runs[:, t] & (claims.widths <= room) & (counts < claims.rounds))
     adds = envelope[able, counts[able] + 1] - envelope[able, counts[able]]
@@ -131,27 +131,17 @@ def _filled(claims: Claims, envelope: Floats, runs: Flags, room: int, t: int) ->
 
 
 def _knapsack(widths: Int32s, values: Floats, room: int) -> Indices:
-    """Which items are worth most together and fit; of equal widths only as many as fit are looked at."""
-    best = np.zeros(room + 1)
-    offered: list[tuple[int, int, Flags]] = []
+    """The items of most value that fit; of each width only as many as fit are considered."""
+    offered: list[int] = []
     for width in np.unique(widths[widths <= room]).tolist():
         same = np.flatnonzero(widths == width)
-        for item in same[np.argsort(-values[same], kind="stable")[: room // width]].tolist():
-            with_it = best[: room + 1 - width] + values[item]
-            better = np.zeros(room + 1, dtype=bool)
-            better[width:] = with_it > best[width:]
-            best[better] = with_it[better[width:]]
-            offered.append((item, width, better))
-    chosen = []
-    for item, width, better in reversed(offered):
-        if better[room]:
-            chosen.append(item)
-            room -= width
-    return np.array(chosen, dtype=np.intp)
+        offered += same[np.argsort(-values[same], kind="stable")[: room // width]].tolist()
+    chosen, _ = zero_one(widths[offered].tolist(), values[offered].tolist(), room)
+    return np.array(offered, dtype=np.intp)[chosen]
 
 
 def in_order(layout: Layout, widths: Int32s, order: Indices) -> Layout:
-    """The same rounds in another order: those of the first in ``order`` first, who share most with the one before."""
+    """The rounds reordered: those of the first in ``order`` first, and next those that share most gangs."""
     pressure = np.empty(len(order))
     pressure[order] = np.linspace(1.0, 0.0, len(order), endpoint=False)
     runs = layout.runs.astype(float)

@@ -1,8 +1,8 @@
-"""Which pattern of seats each round of a window has, found by exchanges in the space of counts.
+"""Local search over the pattern of seats of each round, in the space of counts.
 
-The worth of a plan in counts depends only on how many seats each class has in all rounds, so an exchange is judged by a
-look into a table. Tried are exchanges of a few seats within a round that hardly change the GPUs in use, other patterns
-for one round, and for two; the search ends where none of them gains.
+The worth of a plan in counts depends only on the seats each class has in all rounds, so an exchange is evaluated by a
+table lookup. The neighbourhoods are exchanges of a few seats within a round that keep the GPUs in use nearly equal,
+another pattern for one round, and for two; the search ends where none gains.
 
 References: Gilmore and Gomory (1961); Graver (1975) for exchanges that lead to an optimum.
 """
@@ -18,16 +18,16 @@ from shoal.solve.window.classes import Classes
 from shoal.solve.window.prices import Priced
 
 _REACH, _MOVES = 8, 20_000
-"""Seats of one class that an exchange adds or takes at most, and exchanges looked at in all."""
+"""Seats of one class that an exchange adds or removes at most, and the most exchanges."""
 
 _PAIRED, _CELLS = 30, 300_000
-"""Patterns that are tried two at a time: the dearest; and up to how many numbers that may look at."""
+"""The dearest patterns, tried two at a time, and the most numbers that may evaluate."""
 
 _STEPS, _AT_ONCE = 200, 64
-"""How often all exchanges are looked at, counts, so that a plan is the same on every machine; and how many are made."""
+"""Passes over all exchanges, a count, so that a plan is the same on every machine; and exchanges tried together."""
 
 _GAIN = 1e-9
-"""Relative: exchanges that gain less are not made, or rounding could lead round in circles."""
+"""Relative: exchanges that gain less are not made, or rounding could make the search cycle."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Exchanges:
         return max(found, other, key=lambda seats: float(self._worth(seats.sum(axis=0))))
 
     def _split(self) -> Int64s:
-        """Every pattern as many rounds as its share, whole; those that lack most get the rest."""
+        """Rounds by pattern: its share rounded down, and the rest to those that lack most."""
         shares, rounds = self.priced.shares, self.classes.rounds
         whole = np.floor(shares + 1e-9).astype(np.int64)
         lacking = np.argsort(whole - shares, kind="stable")
@@ -55,7 +55,7 @@ class Exchanges:
         return np.repeat(self.priced.patterns, whole, axis=0)[:rounds]
 
     def _improved(self, seats: Int64s, least: float) -> Int64s:
-        """Seats changed until no exchange gains, or they are worth ``least``."""
+        """The seats after exchanges until none gains or they are worth ``least``."""
         seats, pool = seats.copy(), self._pool
         for _ in range(_STEPS):
             worth = float(self._worth(seats.sum(axis=0)))
@@ -68,12 +68,12 @@ class Exchanges:
 
     @cached_property
     def _pool(self) -> Int64s:
-        """The patterns met on the way to prices, the dearest first."""
+        """The patterns found while pricing, the dearest first."""
         return self.priced.patterns[np.argsort(-(self.priced.patterns @ self.priced.price), kind="stable")]
 
     @cached_property
     def _table(self) -> Floats:
-        """By class and seats in the window: their worth; forced rounds that they do not cover cost more than all."""
+        """Worth by class and seats in the window; uncovered forced rounds cost more than all worth."""
         most = int((self.classes.most * self.classes.rounds).max(initial=0)) + _REACH
         seats = np.arange(most + 1)
         sure = 1.0 + sum(float(sums[-1]) for sums in self.classes.sums)
@@ -88,7 +88,7 @@ class Exchanges:
 
     @cached_property
     def _moves(self) -> tuple[Indices, Int64s, Int64s]:
-        """Exchanges of up to three classes: which, by how many seats each changes, and GPUs used more in all."""
+        """Exchanges of up to three classes: the classes, the change in seats of each, and the change in GPUs used."""
         widths = self.classes.widths
         narrow = int(widths.min(initial=1))
         found = []

@@ -1,9 +1,10 @@
-"""A bound on the window's worth that knows which gangs fit side by side: a price for a seat of each class.
+"""A bound on the window's worth from a price for a seat of each class, which knows what gangs fit side by side.
 
-A pattern is a set of seats that fits in one round. At any prices no plan is worth more than what every class gains
-beyond the price of its seats, plus the dearest pattern, once for every round. Cutting planes lower that bound, which is
-one wherever the search for prices ends; its other side is how many rounds of each pattern would be best if rounds
-could be split.
+    minimise over prices p ≥ 0:  base + Σ_s max_n (adds_s(n) − p_s · n) + rounds · max over patterns of p · seats.
+
+A pattern is a set of seats that fits in one round; the dearest is a bounded knapsack. Every p gives a valid bound.
+Kelley's cutting planes lower it, at most `_MOST` prices; the duals of the cuts are how many rounds each pattern would
+have if rounds could be split.
 
 References: Kelley (1960) for cutting planes; Gilmore and Gomory (1961) for patterns and the knapsack that finds them.
 """
@@ -11,24 +12,25 @@ References: Kelley (1960) for cutting planes; Gilmore and Gomory (1961) for patt
 from dataclasses import dataclass
 
 import numpy as np
-from highspy import Highs
 
-from shoal.core.arrays import Flags, Floats, Int64s
+from shoal.core.arrays import Floats, Int64s
+from shoal.solve.knapsack import doubling, zero_one
+from shoal.solve.linear_program import quiet_highs
 from shoal.solve.window.classes import Classes
 
 _CUTS, _FEWEST, _MOST = 400, 10, 60
-"""Prices tried at most: the first divided by the number of classes, within the others. They are counts, so that a bound
-is the same on every machine."""
+"""Prices tried at most: the first divided by the number of classes, within the others. Counts, so that a bound is the
+same on every machine."""
 
 _GUESSES = np.array([0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.4, 1.7, 2.2, 3.0])
-"""Parts of the first price at which every class is asked beforehand how many seats it would take."""
+"""Multiples of the first price at which every class is cut before the search."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Priced:
-    """No plan is worth more than ``bound``; ``price`` of a seat of each class shows it.
+    """No plan is worth more than ``bound``, as ``price`` for a seat of each class shows.
 
-    ``patterns`` has seats of each class in a row for every pattern met, and ``shares`` how many rounds it would have.
+    ``patterns`` is patterns × classes in seats, and ``shares`` the rounds each would have if rounds could be split.
     """
 
     bound: float
@@ -38,8 +40,8 @@ class Priced:
 
 
 def priced(classes: Classes, per_gpu: float, close: float) -> Priced:
-    """The least bound found, from a first price for each GPU; ``close`` above the least there is ends the search."""
-    # Worth is told in that price: a solver's tolerances are for numbers near 1.
+    """The least bound found from a first price per GPU; the search ends ``close`` to the least possible."""
+    # Worth in units of that price: a solver's tolerances are for numbers near 1.
     unit = per_gpu if per_gpu > 0.0 else max((float(s[0]) for s in classes.steps if len(s)), default=1.0)
     master = _Master(classes, unit)
     price: Floats = classes.widths * np.float64(unit)
@@ -58,14 +60,12 @@ def priced(classes: Classes, per_gpu: float, close: float) -> Priced:
 
 
 class _Master:
-    """Prices, and what the cuts so far leave of the bound: the gain of each class and the dearest round."""
+    """The master program: prices, the gain of each class, and the dearest pattern, under the cuts so far."""
 
     def __init__(self, classes: Classes, unit: float) -> None:
         self._classes, self._unit, self._many = classes, unit, len(classes.widths)
-        self._highs = Highs()  # type: ignore[no-untyped-call]
-        for option, value in (("output_flag", False), ("threads", 1), ("presolve", "off")):
-            self._highs.setOptionValue(option, value)
-        # Rounds that are forced are wanted at any price; none need be above what they keep out.
+        self._highs = quiet_highs(presolve="off")
+        # Forced rounds are taken at any price; no price need exceed the worth they displace.
         top = np.array([float(s[0]) if len(s) else 0.0 for s in classes.steps]) / unit
         round_worth = classes.capacity * float(np.max(top / classes.widths, initial=1.0))
         top = np.where(classes.forced > 0, 2.0 * round_worth, top)
@@ -76,18 +76,18 @@ class _Master:
             self._highs.changeColCost(self._many + s, 1.0)
         self._highs.addVar(0.0, 1e30)
         self._highs.changeColCost(2 * self._many, float(classes.rounds))
-        self._rows, self._row_of, self._told = 0, dict[tuple[int, ...], int](), set[tuple[int, int]]()
-        self._tell(classes.taken(np.outer(_GUESSES, classes.widths * unit)))
+        self._rows, self._row_of, self._known = 0, dict[tuple[int, ...], int](), set[tuple[int, int]]()
+        self._cut_classes(classes.taken(np.outer(_GUESSES, classes.widths * unit)))
 
-    def _tell(self, taken: Int64s) -> None:
-        """A class gains at least what so many seats add to it, less their price, whatever that is."""
+    def _cut_classes(self, taken: Int64s) -> None:
+        """Add cuts: a class gains at least the worth of these seats less their price."""
         adds = self._classes.adds(taken) / self._unit
         of_each = np.broadcast_to(np.arange(self._many), taken.shape).ravel().tolist()
-        told = zip(of_each, taken.ravel().tolist(), strict=True)
-        new = {one: worth for one, worth in zip(told, adds.ravel().tolist(), strict=True) if one not in self._told}
+        pairs = zip(of_each, taken.ravel().tolist(), strict=True)
+        new = {one: worth for one, worth in zip(pairs, adds.ravel().tolist(), strict=True) if one not in self._known}
         if not new:
             return
-        self._told |= new.keys()
+        self._known |= new.keys()
         of, count = np.array(list(new), dtype=np.int32).T
         index = np.stack([of, self._many + of], axis=1).ravel()
         value = np.stack([count.astype(float), np.ones(len(of))], axis=1).ravel()
@@ -97,8 +97,8 @@ class _Master:
         self._rows += len(of)
 
     def cut(self, taken: Int64s, seats: Int64s) -> tuple[float, Floats]:
-        """Add the seats taken, and the pattern, at the last prices; the least bound above the base, and where it is."""
-        self._tell(taken)
+        """Add cuts for the seats taken and the pattern; the least bound above the base, and its prices."""
+        self._cut_classes(taken)
         pattern = tuple(seats.tolist())
         if pattern not in self._row_of:
             used = np.flatnonzero(seats)
@@ -111,30 +111,15 @@ class _Master:
         return floor * self._unit, np.maximum(found[: self._many], 0.0) * self._unit
 
     def mixture(self) -> tuple[Int64s, Floats]:
-        """The patterns met and how many rounds each would have."""
+        """The patterns found, and the rounds each would have."""
         dual = np.array(self._highs.getSolution().row_dual)
         return np.array(list(self._row_of), dtype=np.int64), np.maximum(dual[list(self._row_of.values())], 0.0)
 
 
 def _dearest(classes: Classes, price: Floats) -> tuple[float, Int64s]:
-    """The pattern that costs most: its cost, and its seats."""
-    capacity = classes.capacity
-    best = np.zeros(capacity + 1)
-    blocks: list[tuple[int, int, Flags]] = []
-    for s, (width, most) in enumerate(zip(classes.widths.tolist(), classes.most.tolist(), strict=True)):
-        rest, size = most, 1
-        while rest:
-            size = min(size, rest)
-            shift = size * width
-            with_it = best[: capacity + 1 - shift] + size * price[s]
-            better = np.zeros(capacity + 1, dtype=bool)
-            better[shift:] = with_it > best[shift:]
-            best[better] = with_it[better[shift:]]
-            blocks.append((s, size, better))
-            rest, size = rest - size, 2 * size
-    seats, room = np.zeros(len(price), dtype=np.int64), capacity
-    for s, size, better in reversed(blocks):
-        if better[room]:
-            seats[s] += size
-            room -= size * int(classes.widths[s])
-    return float(best[capacity]), seats
+    """The cost and the seats of the pattern that costs most."""
+    blocks = [(s, size) for s, most in enumerate(classes.most.tolist()) for size in doubling(most)]
+    of, sizes = np.array(blocks, dtype=np.int64).reshape(-1, 2).T
+    chosen, cost = zero_one((sizes * classes.widths[of]).tolist(), (sizes * price[of]).tolist(), classes.capacity)
+    seats = np.bincount(of[chosen], sizes[chosen], len(price)).astype(np.int64)
+    return cost, seats

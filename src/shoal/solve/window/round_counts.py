@@ -1,8 +1,10 @@
-"""The window program without rounds: how often each gang should run, as a knapsack over steps of concave worth.
+"""The window program without rounds: how many rounds each gang runs, as a knapsack over steps of concave worth.
 
-The worth of a plan depends on a gang's rounds only through their number, so the program is a knapsack of rounds. Each
-gang's worth is replaced by its least concave majorant; its steps, sorted by worth per GPU, are the rungs of a ladder
-that is climbed until the window is full. What the climb adds up to, the last rung taken in part, bounds every plan.
+    maximise   Σ_j worth[j, n_j]  subject to Σ_j width_j · n_j ≤ capacity · rounds,  n_j ≥ forced_j(level).
+
+Worth depends on a gang's rounds only through their number. Each gang's worth is replaced by its least concave majorant,
+and all steps are taken by worth per GPU until the window is full. The sum, with the last step taken in part, bounds
+every plan. O(S log S) in the number of steps S, once, then O(S) for each level.
 
 References: Shockwave (NSDI '23) eq. 2 and 10; Dantzig (1957) for the bound.
 """
@@ -14,16 +16,17 @@ import numpy as np
 
 from shoal.core.arrays import Floats, Indices, Int32s
 from shoal.core.errors import InputError
+from shoal.solve.knapsack import doubling
 
 _SLACK = 1e-9
-"""Relative: worth, or rounds left, that differ by less are the same."""
+"""Relative: worths, or rounds left, that differ by less are equal."""
 
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """Gangs that want rounds: ``widths`` in GPUs, ``worth[j, n]`` of n rounds in the window, ``left`` in rounds.
+    """The gangs: ``widths`` in GPUs, ``worth[j, n]`` of n rounds in the window, ``left`` in rounds.
 
-    Worth is finite and never falls with n. ``left`` is what a gang has still to run, in and after the window.
+    Worth is finite and never falls with n. ``left`` is what a gang still has to run, in and after the window.
     """
 
     widths: Int32s
@@ -46,7 +49,7 @@ class Claims:
         return int(self.worth.shape[1]) - 1
 
     def forced(self, level: float) -> Int32s:
-        """The fewest rounds each must run for no more than ``level`` to be left of it after the window."""
+        """The fewest rounds each gang must run so that at most ``level`` rounds of it are left after the window."""
         scale = _SLACK * np.maximum(self.left, 1.0)
         return np.clip(np.ceil(self.left - level - scale), 0, self.rounds).astype(np.int32)
 
@@ -56,7 +59,7 @@ class Claims:
 
 
 def majorant(worth: Floats) -> Floats:
-    """The least concave function at or above each row: the steps of a row pooled until none is above an earlier one."""
+    """The least concave function at or above each row."""
     steps = np.diff(worth, axis=1)
     bent = (np.diff(steps, axis=1) > _SLACK * (1.0 + np.abs(steps[:, 1:]))).any(axis=1)
     if not bent.any():
@@ -79,12 +82,8 @@ def usable(widths: Int32s, capacity: int) -> int:
     """The most GPUs any set of these gangs can fill side by side."""
     reach, full = 1, 1 << capacity
     for width, many in zip(*np.unique(widths[widths <= capacity], return_counts=True), strict=True):
-        # Sums of up to `many` equal widths, by doubling: 1, 2, 4, … and the rest at once.
-        block, rest = 1, min(int(many), capacity // int(width))
-        while rest:
-            block = min(block, rest)
+        for block in doubling(min(int(many), capacity // int(width))):
             reach |= reach << (block * int(width))
-            rest, block = rest - block, 2 * block
         reach &= 2 * full - 1
         if reach & full:
             return capacity
@@ -93,9 +92,9 @@ def usable(widths: Int32s, capacity: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundCounts:
-    """Counts that a window's GPUs allow in all, not yet laid out in rounds, and a bound on every plan's worth.
+    """Counts that the window's GPUs allow in total, not yet laid out, and a bound on every plan's worth.
 
-    ``price`` is the worth per GPU of the step that is taken in part, 0 where all are taken.
+    ``price`` is the worth per GPU of the step taken in part, 0 where all are taken.
     """
 
     counts: Int32s
@@ -105,19 +104,19 @@ class RoundCounts:
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """All steps of all gangs, the most worth per GPU first; ``capacity`` is what gangs can fill in a round."""
+    """All steps of all gangs, the most worth per GPU first; ``capacity`` is the GPUs gangs can fill in a round."""
 
     claims: Claims
     capacity: int
 
     @cached_property
     def envelope(self) -> Floats:
-        """Each gang's concave worth."""
+        """The concave worth of each gang."""
         return majorant(self.claims.worth)
 
     @cached_property
     def _rungs(self) -> tuple[Indices, Indices, Floats]:
-        """By rung: whose step it is, which step and what it adds. Steps that add nothing are not."""
+        """By step, those that add nothing left out: its gang, its number and what it adds."""
         steps = np.maximum(np.diff(self.envelope, axis=1), 0.0)
         per_gpu = steps / self.claims.widths[:, None]
         who, which = np.nonzero(steps > 0.0)
@@ -126,7 +125,7 @@ class Ladder:
         return who, which, steps[who, which]
 
     def steps(self, forced: Int32s) -> tuple[Indices, Floats]:
-        """Steps beyond those that are forced, the most worth per GPU first: whose each is and what it adds."""
+        """The gang and worth of each step beyond the forced ones, the most worth per GPU first."""
         who, which, adds = self._rungs
         own = which >= forced[who]
         return who[own], adds[own]
@@ -139,7 +138,7 @@ class Ladder:
         return climb.bound
 
     def climb(self, level: float) -> RoundCounts | None:
-        """The counts of most worth, with no gang left more than ``level``; None where the window is too small."""
+        """The counts of most worth with at most ``level`` left of any gang; None where the window is too small."""
         claims, room = self.claims, self.capacity * self.claims.rounds
         forced = claims.forced(level)
         free = room - int(claims.widths @ forced)

@@ -1,9 +1,9 @@
-"""Seats given to gangs: so many of a width in each round, no gang on two of a round, for the most worth.
+"""Gangs assigned to seats: a number of seats of each width in each round, no gang twice in a round, for the most worth.
 
-Counts are possible where no k gangs have more rounds than there are seats for k of them, each round's counted up to k
-(Gale, Ryser). The best steps are taken as if that did not matter; the gangs that then have most too many are given all
-the seats there are for them and the others the rest, each as a problem of its own, which is exact for concave worth. In
-a round sit those with most rounds still to have.
+Counts are possible if and only if no k gangs have more rounds than there are seats for k of them, each round's counted
+up to k (Gale, Ryser). The best steps are taken as if that did not matter; the gangs that violate it most get all the
+seats there are for them and the others the rest, recursively, which is exact for concave worth. Rounds are then filled
+by most rounds still to run.
 
 References: Gale (1957) and Ryser (1957); Fujishige (1980) and Groenevelt (1991) for the decomposition.
 """
@@ -20,8 +20,8 @@ from shoal.solve.window.round_counts import Ladder
 def seated(ladder: Ladder, seats: Int64s, widths: Int64s, forced: Int32s, order: Indices) -> Layout:
     """The layout of most concave worth on these seats, by round and class.
 
-    ``widths`` are those of the columns of ``seats``; columns of one width are as one. Of gangs with as many rounds
-    still to have the first in ``order`` come first.
+    ``widths`` are those of the columns of ``seats``; columns of one width are added. Of gangs with equally many rounds
+    to run the first in ``order`` come first.
     """
     claims = ladder.claims
     runs = np.zeros((len(claims.widths), claims.rounds), dtype=bool)
@@ -35,7 +35,7 @@ def seated(ladder: Ladder, seats: Int64s, widths: Int64s, forced: Int32s, order:
 
 
 def apart(ladder: Ladder, seats: Int64s, of: Indices, forced: Int32s) -> Indices:
-    """Finer classes: in each, gangs that would have most rounds too many on these seats are apart from the others."""
+    """Finer classes: the gangs of each class whose counts exceed these seats by most are split off."""
     finer, many = of.copy(), seats.shape[1]
     for s, (mine, line) in enumerate(_lines(ladder, of, forced)):
         counts = np.bincount(line[: int(seats[:, s].sum())], minlength=len(mine))
@@ -47,7 +47,7 @@ def apart(ladder: Ladder, seats: Int64s, of: Indices, forced: Int32s) -> Indices
 
 
 def _lines(ladder: Ladder, of: Indices, forced: Int32s) -> Iterator[tuple[Indices, Indices]]:
-    """Of each class its gangs, and whose step, by place among them, is the best, the next, …; the forced come first."""
+    """By class its gangs, and the gang (by place among them) of each step, forced steps first, then by worth."""
     who = np.concatenate([np.repeat(np.arange(len(forced)), forced), ladder.steps(forced)[0]])
     of_step = of[who]
     for s in range(int(of.max(initial=-1)) + 1):
@@ -56,7 +56,7 @@ def _lines(ladder: Ladder, of: Indices, forced: Int32s) -> Iterator[tuple[Indice
 
 
 def _possible(line: Indices, many: int, room: Int64s) -> Indices:
-    """Counts of most worth of so many gangs, whose steps stand in line, on so many seats in each round."""
+    """The possible counts of most worth of ``many`` gangs, with steps in ``line``, on ``room`` seats by round."""
     counts = np.zeros(many, dtype=np.intp)
     waiting = [(np.arange(many), line, room)]
     while waiting:
@@ -73,14 +73,14 @@ def _possible(line: Indices, many: int, room: Int64s) -> Indices:
 
 
 def _too_many(counts: Indices, room: Int64s) -> int:
-    """How many of the largest counts exceed the seats for so many gangs by most; 0 where none do."""
+    """The k whose k largest counts exceed the seats for k gangs by most; 0 where none do."""
     most = np.minimum(room[:, None], np.arange(1, len(counts) + 1)).sum(axis=0)
     over = np.cumsum(-np.sort(-counts)) - most
     return int(over.argmax()) + 1 if over.max(initial=0) > 0 else 0
 
 
 def _largest_first(counts: Indices, room: Int64s, rank: Indices) -> Flags:
-    """Round after round, those with most rounds still to have."""
+    """The layout that gives each round to the gangs with most rounds still to run."""
     runs = np.zeros((len(counts), len(room)), dtype=bool)
     left = counts.copy()
     for t in range(len(room)):
