@@ -39,7 +39,9 @@ def name(file: Path) -> str:
 def docstrings(file: Path) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring of a module, its classes, functions and attributes."""
     for node in ast.walk(tree(file)):
-        for statement in getattr(node, "body", []) if not isinstance(node, ast.Lambda) else []:
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for statement in node.body:
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 value = statement.value.value
                 if isinstance(value, str):
