@@ -66,7 +66,6 @@ def _one_job(file: str) -> "Submission":
 
 @contextmanager
 def _spinner() -> Iterator[None]:
-    """Show a spinner on a terminal while the cluster is simulated."""
     if not sys.stderr.isatty():
         yield
         return
