@@ -150,7 +150,6 @@ class Session:
                 self._warn_once(error)
 
     def _read_lease(self) -> None:
-        """Read the lease file, if there is one."""
         try:
             text = self.environment.lease.read_bytes() if self.environment.lease else b""
             stored = json.loads(text)

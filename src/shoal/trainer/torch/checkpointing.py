@@ -23,7 +23,7 @@ class RunCheckpoints:
     """Checkpoints of one run; all ranks call every method at the same step."""
 
     def __init__(self, folder: Path, owner: str, state: TorchState, exchange: RankExchange, rank: int) -> None:
-        self._checkpoints = Checkpoints(folder, owner, state.mark)
+        self._checkpoints = Checkpoints(folder, owner, state.fingerprint)
         self._state = state
         self._exchange = exchange
         self._rank = rank
