@@ -219,10 +219,7 @@ class Keeper:
             self._kill_at = min(self._kill_at, kill_at)
 
     def _warn(self) -> None:
-        """Send SIGTERM, and SIGCONT for processes that are suspended, to everything but the store.
-
-        Ranks may need the store to leave in order.
-        """
+        """Send SIGTERM, and SIGCONT to wake suspended processes, to all but the store: ranks may need it to leave."""
         for number in (signal.SIGTERM, signal.SIGCONT):
             for pid in self._ranks:
                 _signal_group(pid, number)

@@ -145,10 +145,7 @@ class Launcher:
 
 
 def _store(start: StartRanks) -> dict[str, Any] | None:
-    """Return the store process, where the workers of a job resized in place meet; None if another node keeps it.
-
-    It runs in the job's own Python.
-    """
+    """Return the process, in the job's Python, where workers of a job resized in place meet; None if not kept here."""
     order = start.order
     if order.roster is None or not order.roster.keeps_store:
         return None

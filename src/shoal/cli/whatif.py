@@ -93,7 +93,6 @@ def _print_runs(runs: Sequence[Mapping[str, Any]], seeds: int) -> None:
 
 
 def _print_jobs(ends: Sequence[Mapping[str, Any]]) -> None:
-    """Print the expected end of each job, a column per case."""
     labels = list(dict.fromkeys(str(end["label"]) for end in ends))
     jobs: dict[str, dict[str, str]] = {}
     for end in ends:

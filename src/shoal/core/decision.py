@@ -241,10 +241,7 @@ def _partner(snapshot: "Snapshot", job: JobId) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A policy's answer, valid until ``review_at`` (seconds) or until the next urgent event.
-
-    ``carry`` is what the policy keeps; it is part of the next snapshot.
-    """
+    """A policy's answer, valid until ``review_at`` (seconds) or an urgent event; ``carry`` is for the next snapshot."""
 
     verdicts: Mapping[JobId, Verdict]
     review_at: Seconds = float("inf")

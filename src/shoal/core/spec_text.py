@@ -38,10 +38,7 @@ def split_options(owner: str, text: str, names: Collection[str]) -> dict[str, st
 
 
 def read_options(owner: str, text: str, types: Mapping[str, type]) -> dict[str, Any]:
-    """Return the options in ``key=value,…``, each converted to its type.
-
-    The types are bool, int, float, str and tuple (numbers separated by /).
-    """
+    """Return the options in ``key=value,…``, each converted to its type; the numbers of a tuple are separated by /."""
     return {
         key: _convert(f"{owner}, option {key}", value, types[key])
         for key, value in split_options(owner, text, types).items()

@@ -54,7 +54,7 @@ _NEXT = {(int(state), trigger): int(following) for (state, trigger), following i
 
 
 class State:
-    """The state of the ring, changed only by ``apply_events``, ``apply_commands`` and ``end_cycle``.
+    """The state of the ring, folded from events and commands.
 
     ``releases`` holds, by job that is held back after a crash, the time it may start again.
     """

@@ -237,10 +237,7 @@ class Gang:
         return RunEnd(End.COMPLETED) if self.over else None
 
     def _inconsistent(self, cause: str) -> RunEnd | None:
-        """Return the end of a gang restored from the journal, if nodes contradict it or each other.
-
-        That is so if a node has not started what was running by the journal or by other nodes.
-        """
+        """Return the end of a gang restored from the journal if a node has not started ranks that should be running."""
         phases = {part.phase for part in self.parts.values()}
         begun = self.started or bool(phases & {NodePhase.RUNNING, NodePhase.ENDED})
         if self.resumed and ((NodePhase.READY in phases and begun) or self.joins_unknown):
@@ -269,7 +266,6 @@ class Gang:
                 yield from ((gang, node, part) for node, part in gang.parts.items())
 
     def _part_end(self, node: int, part: Part, name: str) -> RunEnd | None:
-        """Return the end of a chain that follows from one part, if any."""
         assert self.workers is not None
         needed = self.workers.needs(self.incarnation, node)
         if part.phase is NodePhase.LOST and (needed or self._keeps_store(node)):

@@ -157,12 +157,7 @@ class _SeatingDraft:
             self.seated |= {m: seats for m in unit if self._group(m) != group and seats is not None}
         pins = self.verdicts.placements
         unseated.sort(
-            key=lambda unit: (
-                unit[0] not in pins,
-                not self._wants_one_node(unit[0]),
-                -int(self.verdicts.gpus[unit[0]]),
-                unit,
-            )
+            key=lambda unit: (unit[0] not in pins, not self._one_node(unit[0]), -int(self.verdicts.gpus[unit[0]]), unit)
         )
         for unit in unseated:
             self._seat_unit(unit)
@@ -194,7 +189,7 @@ class _SeatingDraft:
     def _keeps(self, i: int) -> int | None:
         """Return the group whose seats a running job keeps, or None if they do not match its grant."""
         before = self.snapshot.placement(i)
-        if before is None or before.gpus != self.verdicts.gpus[i] or (self._wants_one_node(i) and _scattered(before)):
+        if before is None or before.gpus != self.verdicts.gpus[i] or (self._one_node(i) and _scattered(before)):
             return None
         fits = self._kind(i) in (-1, self.snapshot.columns.kind[i])
         return self._group(i) if fits and self.verdicts.placements.get(i, before) == before else None
@@ -205,7 +200,7 @@ class _SeatingDraft:
         found = self._found(unit[0], before)
         if found is not None:
             self.free.take(found)
-            if found != before or not self._wants_one_node(unit[0]):
+            if found != before or not self._one_node(unit[0]):
                 self.seated |= dict.fromkeys(unit, found)
             return
         if before is not None and len(unit) == 1 and self.snapshot.columns.partner[unit[0]] < 0 and self._open(before):
@@ -238,13 +233,13 @@ class _SeatingDraft:
         return next((placement for placement in found if placement is not None), None)
 
     def _on_kind(self, i: int, kind: int, before: Placement | None) -> Placement | None:
-        found = self._on_one_node(i, kind, before) if self._wants_one_node(i) else None
+        found = self._on_one_node(i, kind, before) if self._one_node(i) else None
         return found or self.find(self.snapshot.cluster, self.free, kind, int(self.verdicts.gpus[i]), before)
 
     def _kind(self, i: int) -> int:
         return int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
 
-    def _wants_one_node(self, i: int) -> bool:
+    def _one_node(self, i: int) -> bool:
         return self.verdicts.consolidated is not None and bool(self.verdicts.consolidated[i])
 
     def _on_one_node(self, i: int, kind: int, before: Placement | None) -> Placement | None:
@@ -286,7 +281,7 @@ class _SeatingDraft:
         alone = (columns.kind == kind) & (columns.partner < 0) & (columns.state != _STOPPING)
         for i in np.flatnonzero(alone).tolist():
             seats = self.snapshot.placement(i)
-            if seats is not None and not (i in self.moving or i in self.verdicts.placements or self._wants_one_node(i)):
+            if seats is not None and not (i in self.moving or i in self.verdicts.placements or self._one_node(i)):
                 for node, count in seats.seats:
                     occupants.setdefault(node, []).append((count, i))
         return occupants

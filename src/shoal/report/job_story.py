@@ -143,11 +143,8 @@ def _waits(
     history: History, job: JobNumber, runs: tuple[Run, ...], reasons: list[WaitingReason], until: Seconds
 ) -> tuple[Wait, ...]:
     """Time without GPUs by reason code; the first reason of an interval counts from the interval's begin."""
-    edges = [
-        float(history.submitted[job]),
-        *(edge for r in runs for edge in (r.since, r.until)),
-        history.live_until[job],
-    ]
+    inner = (edge for r in runs for edge in (r.since, r.until))
+    edges = [float(history.submitted[job]), *inner, history.live_until[job]]
     found: dict[int, tuple[float, str]] = {}
     for begin, end in zip(edges[::2], edges[1::2], strict=True):
         known = min(float(end), max(begin, until))

@@ -31,10 +31,7 @@ _QUESTION_SECONDS = 120.0
 
 @dataclass(slots=True)
 class Forecaster:
-    """Forecasts start times and answers what-if questions, from the control plane's journal.
-
-    ``start`` begins to keep start-time forecasts up to date.
-    """
+    """Forecasts start times (after ``start``) and answers what-if questions, from the control plane's journal."""
 
     control_plane: ControlPlane
     journal: Path

@@ -224,10 +224,7 @@ class Membership:
         self._abandon_group()
 
     def _may_enter(self, builder: Builder, built: Built) -> bool:
-        """Whether this worker may enter now.
-
-        A training worker enters when all agree, others follow the first that entered.
-        """
+        """Whether this worker may enter: a training worker when all agree, any other after the first has entered."""
         if builder.stepping or not built.stepping:
             return True
         return _is_set(generation_store(self._store, builder.order.generation), _ENTERED)
