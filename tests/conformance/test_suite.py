@@ -173,10 +173,10 @@ ONE_DECISION: dict[str, tuple[Policy, str]] = {
     "grants more than there is": (Doing(grant_all), "16 GPUs granted, 12 are up"),
     "grants more of a kind than there is": (Doing(grant_one_kind), "GPUs of v100 granted, 4 are up"),
     "shares one way": (Doing(share_one_way), "shares with b, but not b with it"),
-    "gives too few numbers": (Doing(say_too_little), "cannot be said"),
-    "says nothing": (Doing(say_nothing), "told nothing"),
+    "gives too few numbers": (Doing(say_too_little), "makes no sentence"),
+    "says nothing": (Doing(say_nothing), "has an empty reason"),
     "says nan": (Doing(say_nan), "nan"),
-    "refuses with a grant's reason": (Doing(refuse_with_a_grants_reason), "says"),
+    "refuses with a grant's reason": (Doing(refuse_with_a_grants_reason), "says .runs: it fits"),
     "reviews now": (Doing(nothing, lambda s: s.now), "is not later"),
     "reviews at no time": (Doing(nothing, lambda s: float("nan")), "is not later"),
     "remembers in itself": (Counting(), "two different decisions"),
@@ -229,7 +229,7 @@ class Dicey:
 
 OVER_TIME: dict[str, tuple[Callable[[Callable[[], Policy]], None], Callable[[], Policy], str]] = {
     "starves the wide": (check_no_starvation, Unfair, "wide could run but never completed"),
-    "does not tell the numbers": (check_too_large, Vague, "no such numbers"),
+    "does not tell the numbers": (check_too_large, Vague, "lacks these numbers"),
     "differs from run to run": (check_replay, Dicey, "different journals"),
 }
 

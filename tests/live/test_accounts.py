@@ -63,7 +63,7 @@ def test_a_job_that_waits_holds_nothing_and_has_done_nothing() -> None:
     account = only(accounts((3.0, [submitted(3.0)], [])))
     assert (account.state, account.submitted, account.started, account.ended) == (JobState.PENDING, 3.0, None, None)
     assert (account.used(50.0), account.progress(50.0), account.starts) == (0.0, 0.0, 0)
-    assert account.story == [(3.0, "submitted by ann")]
+    assert account.history == [(3.0, "submitted by ann")]
 
 
 def test_gpu_seconds_are_gpus_times_seconds_from_the_command_to_the_end() -> None:
@@ -128,15 +128,15 @@ def test_a_job_is_held_after_a_crash_of_its_own_and_not_after_one_of_its_node() 
     found.apply_events([JobCrashed(20.0, 0, 1, 4.0, False, "node n0 was lost")])
     account = only(found)
     assert (account.state, account.held_until, account.crashes.in_a_row) == (JobState.PENDING, inf, 0)
-    assert account.story[-1] == (20.0, "crashed: node n0 was lost")
+    assert account.history[-1] == (20.0, "crashed: node n0 was lost")
     assert (account.done, account.done_at, account.rate, account.placement) == (4.0, 20.0, 0.0, None)
     found.apply_commands(30.0, [start(2)])
     found.apply_events([JobCrashed(31.0, 0, 2, 4.0, True, "rank 0 died", retry_in=10.0)])
     assert (account.state, account.held_until, account.crashes.in_a_row) == (JobState.HELD, 41.0, 1)
-    assert account.story[-1] == (31.0, "crashed: rank 0 died; to be tried again in 10 s")
+    assert account.history[-1] == (31.0, "crashed: rank 0 died; to be tried again in 10 s")
     found.apply_events([JobReleased(41.0, 0)])
     assert (account.state, account.held_until) == (JobState.PENDING, inf)
-    assert account.story[-1] == (41.0, "may be tried again")
+    assert account.history[-1] == (41.0, "may be tried again")
 
 
 def test_a_job_that_crashes_too_often_has_failed() -> None:
@@ -147,7 +147,7 @@ def test_a_job_that_crashes_too_often_has_failed() -> None:
         found.apply_commands(float(n), [start(n)])
         found.apply_events([JobCrashed(n + 0.5, 0, n, 0.0, True, "it died")])
     assert (account.state, account.ended, found.live) == (JobState.FAILED, MOST_CRASHES + 0.5, {})
-    assert account.story[-1][1] == f"crashed: it died; set aside after {MOST_CRASHES} times in a row"
+    assert account.history[-1][1] == f"crashed: it died; set aside after {MOST_CRASHES} times in a row"
     assert (account.starts, found.restarts, account.cause) == (MOST_CRASHES, MOST_CRASHES - 1, "it died")
 
 
@@ -159,7 +159,7 @@ def test_a_stop_ends_the_placement_and_stopped_the_run() -> None:
     assert (account.done, account.done_at, account.rate) == (20.0, 20.0, 0.0)
     found.apply_events([JobStopped(22.0, 0, 1, 21.0)])
     assert (account.state, account.done, account.done_at, account.rate) == (JobState.PENDING, 21.0, 22.0, 0.0)
-    assert [what for _, what in account.story] == [
+    assert [what for _, what in account.history] == [
         "submitted by ann",
         "seated on n0 (2 GPUs), n1 (1 GPU) as run 1",
         "all ranks are up",
@@ -184,7 +184,7 @@ def test_a_resize_is_a_restart_unless_it_is_in_place(in_place: bool, starts: int
     found = accounts((0.0, [submitted(in_place=in_place)], []), (5.0, [], [start()]))
     found.apply_commands(15.0, [Resize(0, 2, TWO_GPUS)])
     account = only(found)
-    assert (account.starts, found.restarts, account.story[-1][1]) == (starts, starts - 1, story)
+    assert (account.starts, found.restarts, account.history[-1][1]) == (starts, starts - 1, story)
     assert (account.incarnation, account.gpu_seconds, account.used(20.0)) == (2, 30.0, 40.0)
     assert (account.placements, account.started) == ({1: THREE_GPUS, 2: TWO_GPUS}, 5.0)
 
@@ -197,14 +197,14 @@ def test_an_event_of_an_earlier_incarnation_or_of_a_job_that_is_over_changes_not
     assert (account.state, account.rate, found.completed) == (JobState.STARTING, 0.0, 0)
     found.apply_events([JobCancelled(20.0, 0), JobCompleted(21.0, 0, 2, 100.0), JobReleased(22.0, 0)])
     assert (account.state, account.cause, found.completed) == (JobState.CANCELLED, "cancelled", 0)
-    assert account.story[-1] == (20.0, "cancelled")
+    assert account.history[-1] == (20.0, "cancelled")
 
 
 def test_a_reshape_changes_what_is_asked_for() -> None:
     found = accounts((0.0, [submitted()], []), (4.0, [JobReshaped(4.0, 0, 2, 1, 8)], []))
     spec = only(found).spec
     assert (spec.gpus, spec.min_gpus, spec.max_gpus) == (2, 1, 8)
-    assert only(found).story[-1] == (4.0, "asked to run on 2 GPUs (at least 1, at most 8)")
+    assert only(found).history[-1] == (4.0, "asked to run on 2 GPUs (at least 1, at most 8)")
 
 
 def test_jobs_are_found_by_identifier_and_by_their_tenants_key() -> None:

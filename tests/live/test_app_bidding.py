@@ -33,7 +33,7 @@ class Auction:
             most=3,
             jobs=(JobLeft(2, 0.5, 1, (10.0, 5.0)),),
             offers=(OnOffer("gpu", 2, ((2, 2),), 50.0), OnOffer("big", 1, ((1, 1),), None)),
-            said=True,
+            bid_in_force=True,
         )
 
 

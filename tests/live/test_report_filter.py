@@ -11,7 +11,7 @@ from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchLimits, BatchSetting, JobSpec, Launch
 from shoal.core.topology import Placement, parse_cluster
 from shoal.live.backend import LiveBackend
-from shoal.live.report_filter import credible, is_news
+from shoal.live.report_filter import credible, differs
 from shoal.wire.messages import PROTOCOL, AgentReport, Hello, RankExit, RunReport, SessionReport
 
 FIT = StepFit((0.01, 0.001), (0.002, 0.0), (0.0, 0.0), (0.0, 0.0), 2.0, 64, gpus=2, nodes=1, error=0.01)
@@ -85,8 +85,8 @@ def test_what_cannot_be_true_is_taken_as_not_said(said: GoodputReport) -> None:
     ],
 )
 def test_only_what_differs_from_the_last_is_told_again(said: GoodputReport, told: bool) -> None:
-    assert is_news(None, said)
-    assert is_news(SAID, said) == told
+    assert differs(None, said)
+    assert differs(SAID, said) == told
 
 
 @dataclass(slots=True)

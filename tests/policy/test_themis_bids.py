@@ -157,11 +157,11 @@ def test_an_app_is_told_how_it_stands_and_what_comes_up() -> None:
     moment = snapshot(rows, "gpu:1x4,gpu:2x1")
     policy = Themis(f=0.0, rounding="floor")
     standing = policy.standing(replace(moment, carry=policy.decide(moment).carry), 0)
-    assert (standing.kind, standing.most, standing.said) == ("gpu", 2, False)
+    assert (standing.kind, standing.most, standing.bid_in_force) == ("gpu", 2, False)
     assert standing.jobs == (JobLeft(0, 1.0, 1, (1000.0,)), JobLeft(1, 1.0, 1, (1000.0,)))
     assert standing.offers == (OnOffer("gpu", 6, ((4, 1), (1, 2)), 600.0),)
     assert standing.rho == pytest.approx(1000 / (2000 / 2 * 2))
-    assert policy.standing(said(moment, 0, ((1, 9.0),)), 0).said
+    assert policy.standing(said(moment, 0, ((1, 9.0),)), 0).bid_in_force
 
 
 def test_the_state_forgets_what_an_app_said_when_one_of_its_jobs_ends() -> None:

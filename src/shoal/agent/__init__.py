@@ -1,1 +1,1 @@
-"""The agent of a node: starts the runs that the control plane orders, and leaves no process behind."""
+"""The agent of a node: starts and stops the runs that the control plane orders, and leaves no process behind."""

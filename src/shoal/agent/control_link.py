@@ -2,7 +2,7 @@
 
 One sends a report and waits until the control plane has new orders; the other reports changes at once. Every request
 carries the whole report, so that a message lost or repeated does no harm. While the control plane cannot be reached,
-both try again without end.
+both retry without end.
 """
 
 import logging
@@ -23,20 +23,20 @@ _LOG = logging.getLogger(__name__)
 
 _LONGEST_WAIT_SECONDS = 5.0
 _ANSWER_SECONDS = 5.0
-"""How long an answer may take beyond the wait that was asked for."""
+"""Seconds an answer may take beyond the wait that was requested."""
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedOrders:
-    """Orders, the monotonic time of the request for them, and the log reads that were answered with it."""
+    """Orders, the monotonic time of the request for them, and the log reads whose answers were sent with it."""
 
     sent: float
     orders: AgentOrders
     first: bool
     answered: tuple[int, ...] = ()
     applied: threading.Event = field(default_factory=threading.Event)
-    """Set by the agent once it follows the orders, so that the next report shows it."""
+    """Set by the agent once it acts on the orders, so that the next report shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class ControlLink:
         return ReceivedOrders(sent, orders, first=False, answered=tuple(log.read for log in report.logs))
 
     def _retryable(self, error: ShoalError) -> bool:
-        """Return whether the same request may succeed later; log it the first time."""
+        """Return whether the same request may succeed later; log the first such failure."""
         busy = isinstance(error, Refused) and (error.status >= 500 or error.status in (408, 429))
         if not (busy or isinstance(error, Unreachable)):
             return False
@@ -152,7 +152,7 @@ class ControlLink:
 
 
 class _Backoff:
-    """Longer and longer pauses, randomized so that agents do not all return at the same moment."""
+    """Pauses that double, randomized so that agents do not all return at the same moment."""
 
     def __init__(self) -> None:
         self._next = _FIRST_PAUSE_SECONDS

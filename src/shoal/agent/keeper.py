@@ -31,16 +31,16 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 _ORPHAN_GRACE_SECONDS = 1.0
-"""How long ranks may take to save after their agent has died."""
+"""Seconds ranks have to save after their agent has died."""
 
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.02, 1.0
-"""Pauses between attempts to kill: a process may have forked meanwhile, or hang in the kernel."""
+"""Seconds between attempts to kill: a process may have forked meanwhile, or hang in the kernel."""
 
 _LONGEST_SLEEP_SECONDS = 60.0
 
 
 class Process(NamedTuple):
-    """A process as /proc shows it; (pid, start) identifies it for ever, pid alone only while it lives."""
+    """A process as /proc shows it. (pid, start) identifies it for ever, pid alone only while it lives."""
 
     pid: int
     state: str
@@ -91,7 +91,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def send_signal(process: Process, number: int) -> None:
-    """Send a signal to this process, and not to another that has its number by now."""
+    """Send a signal to this process, and never to another that has got its number since."""
     now = find_process(process.pid)
     if now is not None and now.start == process.start:
         with suppress(ProcessLookupError, PermissionError):
@@ -104,7 +104,7 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Have the kernel send this signal when the parent dies; a parent that is already dead goes unnoticed."""
+    """Have the kernel send this signal when the parent dies; the caller must check whether it is dead already."""
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
@@ -118,7 +118,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 class Keeper:
-    """Starts the ranks of a run and stays until no process of them is left."""
+    """Starts the ranks of a run and stays until none of their processes is left."""
 
     def __init__(self, run: Mapping[str, Any], wake: int) -> None:
         self._run = run
@@ -179,7 +179,7 @@ class Keeper:
 
     @property
     def _done(self) -> bool:
-        """Whether no rank is left, nor any rank to come that needs the store."""
+        """Whether no rank is left and the store, if it is here, is no longer needed: the run was stopped."""
         return not self._ranks and (self._store is None or self._kill_at is not None)
 
     def _kill_released(self, now: float) -> None:
@@ -219,10 +219,7 @@ class Keeper:
             self._kill_at = min(self._kill_at, kill_at)
 
     def _warn(self) -> None:
-        """Send SIGTERM, and SIGCONT for processes that are suspended, to everything but the store.
-
-        Ranks may need the store to leave in order.
-        """
+        """Send SIGTERM, and SIGCONT to wake suspended processes, to all but the store: ranks may need it to leave."""
         for number in (signal.SIGTERM, signal.SIGCONT):
             for pid in self._ranks:
                 _signal_group(pid, number)
@@ -236,7 +233,7 @@ class Keeper:
             send_signal(process, signal.SIGKILL)
 
     def _reap(self) -> bool:
-        """Report ranks that ended and kill what they left behind; return False when no process is left."""
+        """Report ranks that ended and kill the processes they left; return False when no process is left."""
         try:
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 pid = ended.si_pid
@@ -267,9 +264,9 @@ class Keeper:
             self._stop(self._grace, "rank")
 
     def _kill_leftovers(self, ended: dict[int, int]) -> dict[int, int]:
-        """Kill what ended ranks left behind; return those of them that had left anything.
+        """Kill processes that ended ranks left behind; return the ranks that had left any.
 
-        A process whose parent died is a child of the keeper. Its group or its environment tells its rank; one that
+        A process whose parent died is a child of the keeper. Its group or its environment shows its rank; one that
         hides both is killed with the last rank.
         """
         processes = all_processes()
@@ -346,7 +343,7 @@ def _signal_group(group: int, number: int) -> None:
 
 
 def _enter(folder: str) -> str:
-    """Change to the working directory; return the problem if that failed."""
+    """Change to the working directory; return the problem if that fails."""
     try:
         os.chdir(folder)
         arrived = os.getcwd()
@@ -357,7 +354,7 @@ def _enter(folder: str) -> str:
 
 
 def _execute(argv: list[str], environ: dict[str, str]) -> str:
-    """Execute this program; return the problem if that failed."""
+    """Execute this program; return the problem if that fails."""
     program = argv[0]
     try:
         os.execvpe(program, argv, environ)
@@ -385,7 +382,7 @@ def _report(**message: object) -> None:
 
 
 def main() -> int:
-    """Read what to start, start it, and stay until no process of it is left."""
+    """Read the first input line, start its ranks, and stay until no process of them is left."""
     adopt_orphans()
     wake, signalled = os.pipe()
     os.set_blocking(signalled, False)

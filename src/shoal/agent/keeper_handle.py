@@ -1,4 +1,4 @@
-"""A keeper process as its agent controls it. No method waits for a keeper that is still running."""
+"""A keeper process, as its agent controls it. No method waits for a keeper that is still running."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from shoal.agent import keeper
 _KEEPER = str(Path(keeper.__file__).resolve())
 
 _OVERDUE_SECONDS = 5.0
-"""How long after its ranks should have ended a keeper counts as hanging, and is killed."""
+"""Seconds after its ranks should have ended at which a keeper counts as hanging, and is killed."""
 
 
 class KeeperMessage(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class KeeperMessage(msgspec.Struct, frozen=True):
 
 
 class KeeperHandle:
-    """A keeper that has started no rank yet; ``begin`` tells it what to start."""
+    """A keeper process. It starts no rank before ``begin`` sends its input."""
 
     def __init__(self, lease: float, grace: float) -> None:
         self._process = subprocess.Popen(
@@ -73,12 +73,12 @@ class KeeperHandle:
         return self._out
 
     @property
-    def due(self) -> float:
-        """When, on the monotonic clock, the keeper must have ended by itself."""
+    def deadline(self) -> float:
+        """Monotonic time at which the keeper must have ended by itself."""
         return min(self._stop_by, self._lease + self._grace) + _OVERDUE_SECONDS
 
     def begin(self, run: dict[str, Any]) -> None:
-        """Tell the keeper what to start."""
+        """Send the keeper its input: the ranks to start."""
         with suppress(BrokenPipeError):
             line = memoryview(msgspec.json.encode(run) + b"\n")
             while line:
@@ -92,21 +92,21 @@ class KeeperHandle:
         self._send(f"lease {lease!r}\n")
 
     def stop(self, grace: float) -> None:
-        """Have the ranks warned, and killed after ``grace`` seconds."""
+        """Order the keeper to warn the ranks, and to kill them after ``grace`` seconds."""
         self._stop_by = min(self._stop_by, time.monotonic() + grace)
         self._send(f"stop {grace!r}\n")
 
     def release(self, rank: int, grace: float) -> None:
-        """Have a rank that should leave by itself killed after ``grace`` seconds."""
+        """Order the keeper to kill a rank that should leave by itself, after ``grace`` seconds."""
         self._send(f"release {rank} {grace!r}\n")
 
     def kill(self) -> None:
-        """Kill the keeper: its ranks die with it, and what they started becomes the agent's to kill."""
+        """Kill the keeper: its ranks die with it, and processes they started become children of the agent."""
         self._stop_by = self._lease = inf
         self._process.kill()
 
     def read(self) -> tuple[list[KeeperMessage], list[str], bool]:
-        """Return new messages, lines that are none (a traceback), and whether the keeper has closed its output."""
+        """Return new messages, lines that are not messages (a traceback), and whether the output is closed."""
         try:
             piece = os.read(self._out, 65536)
         except BlockingIOError:

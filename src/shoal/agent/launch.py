@@ -1,6 +1,6 @@
-"""From an order to what a keeper starts: the working directory, the program and the environment of each rank.
+"""Turn an order into the input of a keeper: working directory, program and environment of each rank.
 
-What cannot start is refused with a sentence for the job's owner, before anything is started.
+A run that cannot start is refused with a sentence for the job's owner, before anything is started.
 """
 
 import os
@@ -17,7 +17,7 @@ from shoal.wire.messages import RunOrder
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NCCL_", "OMP_", "CONDA_")
-"""What a job gets of its agent's environment. The rest may hold secrets of the node's owner."""
+"""Variables of the agent's environment that a job gets. The others may hold secrets of the node's owner."""
 
 
 def check(order: RunOrder, workspace: Workspace, roots: Sequence[Path], environ: Mapping[str, str]) -> str:
@@ -60,7 +60,7 @@ def _check_program(order: RunOrder, workdir: str, environ: Mapping[str, str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What all runs of a node have in common: its folders, its address, its kind of GPU and its agent's boot."""
+    """Properties of a node that all its runs share: folders, address, kind of GPU and the agent's boot."""
 
     workspace: Workspace
     address: str
@@ -70,7 +70,7 @@ class Launcher:
     def keeper_input(
         self, start: StartRanks, *, workdir: str, lease: float, environ: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return what a keeper is told to start: this node's ranks, and the monotonic time their lease ends."""
+        """Return the input of a keeper: this node's ranks, and the monotonic time at which their lease ends."""
         order = start.order
         shared = {**self._environment(start, environ), **self._trainer_environment(order)}
         store = f"{shared['MASTER_ADDR']}:{shared['MASTER_PORT']}"
@@ -94,7 +94,7 @@ class Launcher:
         }
 
     def _environment(self, start: StartRanks, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return what all ranks share. A submission may set anything but what Shoal sets."""
+        """Return the variables that all ranks share. A submission may set any variable that Shoal does not set."""
         order = start.order
         passed = {
             name: value for name, value in environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
@@ -120,7 +120,7 @@ class Launcher:
         }
 
     def _trainer_environment(self, order: RunOrder) -> dict[str, str]:
-        """Return what only the trainer library reads."""
+        """Return the variables that only the trainer library reads."""
         found = {
             "SHOAL_LEASE": str(self.workspace.lease((order.job, order.incarnation))),
             "SHOAL_KIND": self.kind,
@@ -136,7 +136,7 @@ class Launcher:
         return found
 
     def _rank_environment(self, order: RunOrder, rank: int, local: int, store: str) -> dict[str, str]:
-        """Return what one rank gets; if the job is resized in place, also its worker number and the store."""
+        """Return the variables of one rank; if the job is resized in place, also its worker number and the store."""
         own = {"RANK": str(rank), "SHOAL_RANK": str(rank), "LOCAL_RANK": str(local)}
         if order.roster is None:
             return own
@@ -145,10 +145,7 @@ class Launcher:
 
 
 def _store(start: StartRanks) -> dict[str, Any] | None:
-    """Return the process in which the workers of a job that is resized in place meet, if this node keeps it.
-
-    It runs in the job's own Python.
-    """
+    """Return the process, in the job's Python, where workers of a job resized in place meet; None if not kept here."""
     order = start.order
     if order.roster is None or not order.roster.keeps_store:
         return None

@@ -38,21 +38,21 @@ _LOG = logging.getLogger("shoal.agent")
 
 _PROGRESS_SECONDS = 2.0
 _LEASE_SECONDS = 1.0
-"""A job's lease file is written again when the lease was prolonged by more than this."""
+"""Seconds by which a lease must be prolonged before the job's lease file is written again."""
 _SWEEP_SECONDS = 0.02
 _LINGER_SECONDS = 15.0
-"""Time beyond its grace that a worker which is no longer a member has to leave, while the others regroup."""
+"""Seconds beyond its grace that a worker which is no longer a member has to leave, while the others regroup."""
 _MOST_READS = 16
 """The most pieces of logs in one report, which bounds its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """The control plane, the node, its GPUs, and the folders of an agent.
+    """Settings of an agent: the control plane, the node, its GPUs and its folders.
 
-    Without ``kind`` or ``gpus`` NVIDIA's driver is asked. Jobs may work in folders below ``roots``, and in their own.
-    The agent ends with the process ``parent``. If several agents share a machine, ``first_device`` is the first GPU of
-    this one.
+    ``kind`` and ``gpus`` come from NVIDIA's driver if they are not given. Jobs may work in folders below ``roots``, and
+    in their own. The agent ends with the process ``parent``. If several agents share a machine, ``first_device`` is the
+    first GPU of this one.
     """
 
     server: str
@@ -112,7 +112,7 @@ class NodeAgent:
         self._woken, self._waker = socket.socketpair()
 
     def serve(self) -> None:
-        """Serve until told to end, and return when every run has ended."""
+        """Serve until a signal or the control plane ends the agent; return when every run has ended."""
         lock = self._workspace.lock()
         try:
             adopt_orphans()
@@ -147,13 +147,13 @@ class NodeAgent:
             return _SWEEP_SECONDS
         if not self._keepers:
             return None
-        due = min(keeper.due for keeper in self._keepers.values())
-        return max(0.0, min(self._read_progress_at, due) - time.monotonic())
+        deadline = min(keeper.deadline for keeper in self._keepers.values())
+        return max(0.0, min(self._read_progress_at, deadline) - time.monotonic())
 
     def _tick(self) -> None:
         now = time.monotonic()
         for key, keeper in self._keepers.items():
-            if now >= keeper.due and key not in self._dead_keepers:
+            if now >= keeper.deadline and key not in self._dead_keepers:
                 _LOG.error("keeper hangs", extra={"run": key, "pid": keeper.pid})
                 keeper.kill()
         if self._dead_keepers:
@@ -165,7 +165,7 @@ class NodeAgent:
             self._publish()
 
     def _deliver(self, message: LinkMessage) -> None:
-        """From another thread: pass a message to the loop."""
+        """Pass a message to the loop; called from other threads."""
         self._inbox.put(message)
         with suppress(BlockingIOError):
             self._waker.send(b"\0")
@@ -207,21 +207,21 @@ class NodeAgent:
                 self._write_lease(key)
 
     def _write_lease(self, key: Key, *, stopping: bool = False) -> None:
-        """Write the job's lease file; nothing more after it said that the job is being stopped."""
+        """Write the job's lease file; once it says that the job is being stopped it is not written again."""
         self._written_leases[key] = inf if stopping else self._lease
         try:
             self._workspace.write_lease(key, self._lease, stopping=stopping)
         except OSError as error:
             # The keeper still warns the job, as it warns one without the trainer library.
-            _LOG.warning("lease not told", extra={"run": key, "error": str(error)})
+            _LOG.warning("lease file not written", extra={"run": key, "error": str(error)})
 
     def _set_members(self, key: Key, roster: Roster, leavers: tuple[int, ...]) -> None:
-        """Tell a run's workers which of them train; the others leave by themselves, or are killed in the end."""
+        """Write a run's orders file: which workers train. Others leave by themselves, or are killed after a time."""
         try:
             self._workspace.write_orders(key, roster)
         except OSError as error:
             # Workers wait for it, and end with an error when they have waited too long.
-            _LOG.error("workers not told", extra={"run": key, "error": str(error)})
+            _LOG.error("worker orders not written", extra={"run": key, "error": str(error)})
         for number in leavers:
             self._keepers[key].release(number, self._state.runs[key].order.grace + _LINGER_SECONDS)
 
@@ -252,7 +252,7 @@ class NodeAgent:
                 keeper.stop(0.0)
 
     def _prepare(self, order: RunOrder) -> tuple[int, str]:
-        """Return a port for the run, and why it cannot start here, if it cannot."""
+        """Return a port for the run, and the reason why it cannot start here, if there is one."""
         key = order.job, order.incarnation
         try:
             self._workdirs[key] = launch.check(order, self._workspace, self._settings.roots, os.environ)
@@ -304,7 +304,7 @@ class NodeAgent:
         keeper = self._keepers[key]
         messages, other, closed = keeper.read()
         if other:
-            _LOG.error("keeper failed", extra={"run": key, "said": other})
+            _LOG.error("keeper failed", extra={"run": key, "output": other})
         for message in messages:
             self._apply(key, keeper, message)
         if closed:
@@ -333,7 +333,7 @@ class NodeAgent:
                 keeper.last = message
 
     def _cause(self, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
-        """Return why a run ended, if neither by itself nor by order, and whether the job is not to blame."""
+        """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
         if keeper.cause:
             return keeper.cause, False
         if last.why == "lease":
@@ -349,7 +349,7 @@ class NodeAgent:
         self._act(self._state.over(key, cause, blameless=blameless, unwarned=unwarned))
 
     def _sweep(self) -> None:
-        """Kill what dead keepers left to the agent; their runs are over when no process is left."""
+        """Kill processes left by dead keepers; their runs are over when none is left."""
         keepers = {keeper.pid for key, keeper in self._keepers.items() if key not in self._dead_keepers}
         if orphans.kill_orphans(keepers | self._other_children):
             dead, self._dead_keepers = self._dead_keepers, {}
@@ -364,12 +364,12 @@ class NodeAgent:
     # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read_logs(self, reads: list[LogRead], answered: tuple[int, ...]) -> None:
-        """Read the pieces of logs that are asked for; those that reached the control plane are not sent again."""
+        """Read the requested pieces of logs; drop those that reached the control plane."""
         asked = {read.read: read for read in reads}
         self._answered = {number for number in (*self._answered, *answered) if number in asked}
-        due = asked.keys() - self._answered
-        self._log_answers = {number: answer for number, answer in self._log_answers.items() if number in due}
-        new = [asked[number] for number in sorted(due - self._log_answers.keys())]
+        unanswered = asked.keys() - self._answered
+        self._log_answers = {number: answer for number, answer in self._log_answers.items() if number in unanswered}
+        new = [asked[number] for number in sorted(unanswered - self._log_answers.keys())]
         for read in new[: _MOST_READS - len(self._log_answers)]:
             self._log_answers[read.read] = self._workspace.read_log(read)
         self._publish(urgent=bool(new))
@@ -400,5 +400,5 @@ def _client(settings: AgentSettings) -> Client:
 
 
 def _checked(hello: Hello) -> Hello:
-    """Return the message if its fields are as the control plane requires; ``InputError`` names one that is not."""
+    """Return the message if its fields are valid for the control plane; ``InputError`` names one that is not."""
     return convert(msgspec.structs.asdict(hello), Hello)

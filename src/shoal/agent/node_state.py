@@ -1,6 +1,6 @@
-"""The runs of a node and its devices: orders and what happened to runs go in, actions come out.
+"""The runs of a node and its devices: orders and changes of runs go in, actions come out.
 
-Pure bookkeeping: no clock, no process, no file. Repeating orders changes nothing. A device belongs to one run, or to
+Pure bookkeeping: no clock, no process, no file. Repeated orders change nothing. A device belongs to one run, or to
 two that share it, from preparation until no process of the run is left; for a job that is resized in place, until no
 process of the worker on it is left.
 """
@@ -36,7 +36,7 @@ _REPORTED: dict[RunPhase, Literal["ready", "running", "ended"]] = {
     RunPhase.STOPPING: "running",
     RunPhase.ENDED: "ended",
 }
-"""Each phase as it is reported to the control plane; a run that is not ready yet is not reported."""
+"""By phase, its name in reports to the control plane; a run that is not ready yet is not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class StartRanks:
 
 @dataclass(frozen=True, slots=True)
 class SetMembers:
-    """Tell the workers of a run which workers train from now on, and make the ``leavers`` leave."""
+    """Order the workers of a run to train with these members, and the ``leavers`` to leave."""
 
     key: Key
     roster: Roster
@@ -74,7 +74,7 @@ class StopRanks:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Delete everything kept for a run."""
+    """Delete all files kept for a run."""
 
     key: Key
 
@@ -92,12 +92,12 @@ class NodeRun:
     devices: tuple[int, ...] = ()
     port: int = 0
     exits: dict[int, RankExit] = field(default_factory=dict)
-    gone: set[int] = field(default_factory=set)
+    cleared_ranks: set[int] = field(default_factory=set)
     """Ranks of which no process is left."""
     workers: range = range(0)
     """The ranks it was started with."""
     roster: Roster | None = None
-    """The members its workers were last told, if the job is resized in place."""
+    """The members last written for its workers, if the job is resized in place."""
     cause: str = ""
     blameless: bool = False
     finished: bool = False
@@ -117,23 +117,23 @@ class NodeRun:
         if self.roster is None:
             return self.devices
         pairs = zip(self.workers, self.devices, strict=True) if self.devices else ()
-        return tuple(device for rank, device in pairs if rank not in self.gone)
+        return tuple(device for rank, device in pairs if rank not in self.cleared_ranks)
 
     def end(self, cause: str = "", *, blameless: bool = False) -> None:
-        """Note that no process is left, with the cause and whether the job is not to blame."""
+        """Record that no process is left, with the cause and whether the job is blameless."""
         self.phase, self.devices = RunPhase.ENDED, ()
         self.cause, self.blameless = cause[:_MOST_CAUSE], blameless
 
     @property
     def leavers(self) -> tuple[int, ...]:
-        """Its live workers that are not members."""
+        """Live workers that are not members."""
         if self.roster is None or not self.roster.generation:
             return ()
         staying = {*self.roster.members, *self.exits}
         return tuple(number for number in self.workers if number not in staying)
 
     def report(self) -> RunReport | None:
-        """Return the report for the control plane; None if it is not ready yet."""
+        """Return the report for the control plane; None if the run is not ready yet."""
         phase = _REPORTED.get(self.phase)
         return phase and RunReport(
             job=self.order.job,
@@ -165,7 +165,7 @@ class NodeState:
         return [report for run in self.runs.values() if (report := run.report())]
 
     def follow(self, orders: AgentOrders, *, first: bool = False) -> Actions:
-        """Take in the orders for everything the node should have.
+        """Apply the orders, which name all runs the node should have; return the actions.
 
         Orders of an older generation are ignored, unless they are the ``first`` of a control plane.
         """
@@ -186,7 +186,7 @@ class NodeState:
         return [action for run in self.runs.values() for action in self._stop(run, "the agent was told to end")]
 
     def prepared(self, key: Key, port: int, cause: str = "") -> Actions:
-        """Note that a run can start here, or that it cannot for this cause."""
+        """Record that a run can start here, or the cause for which it cannot."""
         run = self.runs.get(key)
         if run is None or run.phase is not RunPhase.PREPARING:
             return []
@@ -198,28 +198,28 @@ class NodeState:
         return self._go(run)
 
     def started(self, key: Key) -> None:
-        """Note that all ranks have been exec'ed."""
+        """Record that all ranks have been exec'ed."""
         if self.runs[key].phase is RunPhase.STARTING:
             self.runs[key].phase = RunPhase.RUNNING
 
     def exited(self, key: Key, rank: int, status: int, *, warned: bool = False) -> None:
-        """Note that a rank has ended, by itself or after it was warned."""
+        """Record that a rank has ended, by itself or after it was warned."""
         self.runs[key].exits[rank] = RankExit(rank, status, warned)
 
     def cleared(self, key: Key, rank: int) -> Actions:
-        """Note that no process of a rank that ended is left."""
-        self.runs[key].gone.add(rank)
+        """Record that no process of an ended rank is left."""
+        self.runs[key].cleared_ranks.add(rank)
         return self._seat()
 
     def progressed(
         self, key: Key, done: float, saved: float | None = None, session: SessionReport | None = None
     ) -> None:
-        """Note the progress that the job has written, and its trainer library's report."""
+        """Record the progress that the job has written, and its trainer library's report."""
         run = self.runs[key]
         run.done, run.saved, run.session = done, saved, session
 
     def over(self, key: Key, cause: str = "", *, blameless: bool = False, unwarned: bool = False) -> Actions:
-        """Note that no process of a run is left; ``unwarned`` if it ended without being stopped."""
+        """Record that no process of a run is left; ``unwarned`` if it ended without being stopped."""
         run = self.runs[key]
         run.end(cause, blameless=blameless)
         run.finished = unwarned and not cause and not any(ended.status for ended in run.exits.values())
@@ -237,7 +237,7 @@ class NodeState:
         return self._stop(run, "") if order.phase == "stop" else [*self._go(run), *self._set_members(run)]
 
     def _set_members(self, run: NodeRun) -> Actions:
-        """Pass on a newer roster to running workers; one that does not name them yet would make them leave."""
+        """Pass a newer roster of the same start on to running workers."""
         roster, known = run.order.roster, run.roster
         if roster is None or known is None or run.phase not in (RunPhase.STARTING, RunPhase.RUNNING):
             return []
@@ -272,7 +272,7 @@ class NodeState:
         return []
 
     def _seat(self) -> Actions:
-        """Give devices to waiting runs in order of arrival, a run that shares after its partner."""
+        """Assign devices to waiting runs in order of arrival; a run that shares comes after its partner."""
         actions: Actions = []
         waiting = [run for run in self.runs.values() if run.phase is RunPhase.WAITING]
         for run in sorted(waiting, key=lambda run: run.order.shared_with is not None):
@@ -284,7 +284,7 @@ class NodeState:
         return actions
 
     def _has_predecessor(self, run: NodeRun) -> bool:
-        """Return whether another incarnation of the job, other than one to join, is here: both write one checkpoint."""
+        """Return whether an incarnation of the job is here that this one does not join: both write one checkpoint."""
         return any(
             other.order.job == run.order.job
             and other.phase not in (RunPhase.WAITING, RunPhase.ENDED)

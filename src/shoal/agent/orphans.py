@@ -1,4 +1,4 @@
-"""Killing processes without a keeper: after a keeper died, and after an earlier agent of the same node did.
+"""Kill processes without a keeper: after a keeper died, and after an earlier agent of the same node did.
 
 A process is identified by its number and its start time, or by the boot in its environment: another process that
 happens to have an old number is never touched.
@@ -17,14 +17,14 @@ from shoal.agent.workspace import KeeperRecord, Workspace
 _LOG = logging.getLogger(__name__)
 
 _KEEPERS_OWN_SECONDS = 2.0
-"""Time for keepers whose agent has died to warn their ranks and kill them, so that ranks can save."""
+"""Seconds that keepers whose agent has died have to warn their ranks and kill them, so that ranks can save."""
 
 _PAUSE_SECONDS = 0.05
 _COMPLAIN_SECONDS = 10.0
 
 
 def machine_boot() -> str:
-    """Return what identifies this boot of the machine: process numbers are of no use after it."""
+    """Return the identifier of this boot of the machine; process numbers are meaningless after another one."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
@@ -35,7 +35,7 @@ def children() -> set[int]:
 
 
 def kill_orphans(others: Collection[int]) -> bool:
-    """Kill all descendants of this process but these children and theirs; return whether there were none."""
+    """Kill all descendants of this process except these children and theirs; return whether there were none."""
     processes = all_processes()
     orphans = [process for process in processes if process.parent == os.getpid() and process.pid not in others]
     for process in [*orphans, *descendants([orphan.pid for orphan in orphans], processes)]:
@@ -47,7 +47,7 @@ def kill_orphans(others: Collection[int]) -> bool:
 
 
 def remains(records: Sequence[KeeperRecord], machine: str) -> list[Process]:
-    """Return the live processes of these keepers and of everything they started, on this boot of the machine."""
+    """Return the live processes of these keepers and all they started, on this boot of the machine."""
     records = [record for record in records if record.machine == machine]
     processes = [process for process in all_processes() if process.state != "Z" and process.pid != os.getpid()]
     keepers = {(record.pid, record.start) for record in records}
@@ -61,7 +61,7 @@ def remains(records: Sequence[KeeperRecord], machine: str) -> list[Process]:
 
 
 def clear_earlier(workspace: Workspace, given_up: Callable[[], bool]) -> bool:
-    """Kill every process of earlier boots and remove their records; return False if ``given_up`` came first."""
+    """Kill all processes of earlier agents of the node and remove their records; False if ``given_up`` came first."""
     found = list(workspace.records())
     records = [record for _, record in found if record is not None]
     machine = machine_boot()

@@ -24,7 +24,7 @@ from shoal.wire.files import replace_file
 from shoal.wire.messages import LogAnswer, LogRead, Roster, SessionReport
 
 MOST_LOG_BYTES = 256 * 1024
-"""The longest piece of a log that is sent at once."""
+"""Most bytes of a log that are sent at once."""
 
 _MOST_PROGRESS_BYTES = 256
 _MOST_SESSION_BYTES = 16 * 1024
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}")
 
 
 class KeeperRecord(msgspec.Struct, frozen=True):
-    """A keeper that was started: its process, and the boots of its agent and of the machine."""
+    """Record of a started keeper: its process, and the boots of its agent and of the machine."""
 
     pid: int
     start: int
@@ -66,22 +66,22 @@ class Workspace:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            who = os.read(lock, 20).decode(errors="replace").strip()
+            pid = os.read(lock, 20).decode(errors="replace").strip()
             os.close(lock)
-            hint = f"another agent (process {who}) serves this folder; stop it, or name another node or home"
+            hint = f"another agent (process {pid}) serves this folder; stop it, or name another node or home"
             raise InputError("node", str(self._own), hint) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         return lock
 
     def job(self, job_id: str) -> Path:
-        """Return a job's own folder, which is made if it does not exist."""
+        """Return a job's own folder; create it if it does not exist."""
         path = self.home / "jobs" / _checked("id", job_id)
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
     def logs(self, job_id: str) -> Path:
-        """Return the folder of a job's logs, which is made if it does not exist."""
+        """Return the folder of a job's logs; create it if it does not exist."""
         path = self._own / "logs" / _checked("id", job_id)
         path.mkdir(mode=0o700, exist_ok=True)
         return path
@@ -122,7 +122,7 @@ class Workspace:
         return self.run(key) / "orders"
 
     def record(self, key: Key, record: KeeperRecord) -> None:
-        """Make a run's folder and record its keeper there, before the keeper starts anything."""
+        """Create a run's folder and record its keeper there, before the keeper starts anything."""
         path = self.run(key)
         path.mkdir(mode=0o700, exist_ok=True)
         (path / "keeper.json").write_bytes(msgspec.json.encode(record))
@@ -163,11 +163,11 @@ class Workspace:
         return numbers[0], numbers[1] if len(numbers) == 2 else None, session
 
     def write_lease(self, key: Key, until: float, *, stopping: bool) -> None:
-        """Tell the job when its lease ends, on the monotonic clock, and whether it is being stopped."""
+        """Write the end of the job's lease, on the monotonic clock, and whether the job is being stopped."""
         replace_file(self.lease(key), msgspec.json.encode({"until": until, "stopping": stopping}))
 
     def write_orders(self, key: Key, roster: Roster) -> None:
-        """Tell the workers which workers train; nothing until they have been members."""
+        """Write which workers train; nothing for generation 0, before the run's workers are members."""
         if roster.generation:
             order = {"generation": roster.generation, "members": roster.members}
             replace_file(self.orders(key), msgspec.json.encode(order))

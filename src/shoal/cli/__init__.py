@@ -21,14 +21,16 @@ class _Entry(NamedTuple):
 
 _SIMULATION: Mapping[str, _Entry] = {
     "simulate": _Entry("shoal.cli.simulate:simulate", "Run policies on a workload in the simulator and compare them."),
-    "solve": _Entry("shoal.research.commands.solve:solve", "Solve one decision on a written-down problem."),
+    "solve": _Entry("shoal.research.commands.solve:solve", "Let a policy solve one allocation problem from a file."),
     "workload": _Entry("shoal.cli.workload:workload", "Generate, import or describe workloads."),
     "policies": _Entry("shoal.cli.runs:policies", "List every policy, its options and its paper."),
     "report": _Entry("shoal.cli.runs:report", "Compare finished runs: tables, and a page with charts."),
     "replay": _Entry(
         "shoal.cli.runs:replay", "Derive every decision of a journal again; fail at the first difference."
     ),
-    "repro": _Entry("shoal.research.commands.repro:repro", "Reproduce a paper's tables and figures, with differences."),
+    "repro": _Entry(
+        "shoal.research.commands.repro:repro", "Reproduce papers' tables and figures; show the differences."
+    ),
     "bench": _Entry("shoal.research.commands.bench:bench", "Measure the speed table of docs/benchmarks.md."),
     "demo": _Entry("shoal.cli.demo:demo", "Train eight small jobs under two policies on this machine, and compare."),
     "completion": _Entry("shoal.cli.completion:completion", "Print a shell completion script."),
@@ -68,7 +70,7 @@ _EXTRA_OF_PACKAGE = {
     "cvxpy": "research",
 }
 _EXTRA_OF_COMMAND = {"up": "server", "serve": "server", "report": "report", "repro": "research", "bench": "research"}
-"""Commands whose extra contains every package they need, whichever is missing."""
+"""Commands of which one extra contains every package they need."""
 
 
 class _LazyGroup(click.Group):

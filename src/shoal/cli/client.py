@@ -24,7 +24,7 @@ from shoal.wire.messages import JobDetail, JobRow
 _T = TypeVar("_T")
 
 _PATIENCE_SECONDS = 60.0
-"""How long a command that follows something waits for an unreachable server: a restart takes a few seconds."""
+"""Seconds that a command which follows something waits for an unreachable server: a restart takes a few."""
 
 
 class NoCluster(ShoalError):

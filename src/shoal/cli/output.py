@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document on stdout; messages in it become objects."""
+    """Print one JSON document on stdout; message structures in it become objects."""
     from msgspec import to_builtins
 
     click.echo(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False, default=to_builtins))

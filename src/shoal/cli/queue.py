@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _HEADERS = ("#>", "job", "tenant", "state", "GPUs>", "start>", "age>", "reason")
 
 _REDRAW_SECONDS = 5.0
-"""Redraw interval without events: ages change."""
+"""Seconds between redraws without events: ages change."""
 
 _POLL_SECONDS = 2.0
-"""Poll interval where the server streams no events."""
+"""Seconds between polls if the server streams no events."""
 
 _GAP_SECONDS = 0.5
-"""Least time between two drawings."""
+"""Least seconds between two redraws."""
 
 
 @click.command()

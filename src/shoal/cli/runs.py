@@ -113,7 +113,6 @@ def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str 
 
 
 def _print_stories(homes: Sequence[Path], as_json: bool) -> None:
-    """Print what happened to each job of live clusters."""
     from shoal.report.files import JOURNAL
     from shoal.scenario.replay import read_stories
     from shoal.store.journal import JournalFile, last_settings
@@ -143,7 +142,7 @@ def _print_stories(homes: Sequence[Path], as_json: bool) -> None:
 
 @click.command()
 @click.argument("journal", type=click.Path(path_type=Path))
-@click.option("--throughputs", metavar="FILE", help="The speeds the run was given, if they have moved.")
+@click.option("--throughputs", metavar="FILE", help="The run's file of speeds, if it has moved since.")
 @json_option
 def replay(journal: Path, throughputs: str | None, as_json: bool) -> None:
     """Derive every decision of a journal again; fail at the first difference."""

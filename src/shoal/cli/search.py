@@ -110,7 +110,6 @@ def _setting(wanted: "SearchFile", trial: int) -> str:
 
 
 def _print(wanted: "SearchFile", driver: "Driver", as_json: bool) -> None:
-    """Print all begun trials, the best first."""
     best, trials = driver.search.best, driver.search.trials
     begun = [n for n, trial in enumerate(trials) if trial.legs]
     if as_json:

@@ -1,8 +1,9 @@
 """``shoal simulate``: run policies × seeds on a workload."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,19 +20,27 @@ from shoal.cli.output import (
 from shoal.cli.workload import reading_options
 from shoal.core.errors import InputError
 
+if TYPE_CHECKING:
+    from shoal.scenario.sweep import Finished
+
 _SOURCES = "Workload file, or a generator's name (`shoal workload generate` lists them)."
 
 
 @click.command()
 @click.option("--workload", "workload_name", required=True, metavar="FILE|NAME", help=_SOURCES)
-@click.option("--cluster", required=True, metavar="SPEC", help="Cluster: TYPE:NODESxGPUS[,…] or a YAML file.")
+@click.option(
+    "--cluster",
+    required=True,
+    metavar="SPEC",
+    help="Cluster: TYPE:NODESxGPUS[,…], e.g. v100:2x4,k80:1x8, or a YAML file.",
+)
 @click.option(
     "--policy",
     "policies",
     required=True,
     multiple=True,
     metavar="P",
-    help="Policy, name:key=value,…; repeatable.",
+    help="Policy, as name or name:key=value,… (see `shoal policies`); repeatable.",
     shell_complete=complete_policy,
 )
 @click.option("--seed", default=0, help="First seed of noise, faults, generators and policies.")
@@ -45,13 +54,17 @@ _SOURCES = "Workload file, or a generator's name (`shoal workload generate` list
     metavar="K",
     help="Speeds a policy may see: oracle, profiled, estimated or online.  [default: each policy's own]",
 )
-@click.option("--placement", default="packed", help="Placement of gangs: any, packed, rack or network.")
+@click.option(
+    "--placement",
+    default="packed",
+    help="How nodes are chosen: any, packed (fewest), rack (fewest of one rack) or network (no shared machines).",
+)
 @click.option(
     "--restart-cost",
     default="job",
     help="Time lost per restart: SECONDS, job (as the workload says), or checkpoint:GB_PER_S.",
 )
-@click.option("--noise", default=0.0, help="Standard deviation σ of true speeds around the profile.")
+@click.option("--noise", default=0.0, help="Standard deviation σ of the logarithm of true speeds around the profile's.")
 @click.option(
     "--faults", metavar="SPEC", help="Faults: key=value,… (node_mtbf, gpu_mtbf, …) or a YAML file with a script."
 )
@@ -59,8 +72,8 @@ _SOURCES = "Workload file, or a generator's name (`shoal workload generate` list
 @click.option(
     "--profiles", multiple=True, metavar="DIR", help="Folder of measured profiles, Pollux's or Sia's; repeatable."
 )
-@click.option("--measurement-noise", default=0.0, help="Standard deviation σ of the speeds that agents measure.")
-@click.option("--cloud", metavar="RULE", help="Rent nodes by a rule: goodput, throughput or value.")
+@click.option("--measurement-noise", default=0.0, help="Standard deviation σ of measured speeds around the true ones.")
+@click.option("--cloud", metavar="RULE", help="Rent and return nodes by a rule: goodput, throughput or value.")
 @reading_options
 @click.option(
     "--out",
@@ -110,16 +123,20 @@ def simulate(
     names = [f"{t.scenario.policy} seed {t.scenario.seed}" for t in todo]
     with progress_bars(names, len(first.jobs)) as update:
         finished = sweep(todo, parallel=parallel or os.cpu_count() or 1, progress=update)
-    summaries = [f.outcome.summary for f in finished]
     resumed = sum(f.resumed for f in finished)
     if resumed:
         warn(f"{resumed} of {len(finished)} runs were already in {out}")
+    where = f"{cluster.describe()} ({cluster.total_gpus:,} GPUs)"
+    _print(finished, f"{first.name}: {len(first.jobs):,} jobs on {where}", as_json, per_job)
+
+
+def _print(finished: "Sequence[Finished]", title: str, as_json: bool, per_job: bool) -> None:
+    summaries = [f.outcome.summary for f in finished]
     for summary in summaries:
         warn_unfinished(summary)
     if as_json:
         rows = [{"jobs": f.outcome.jobs.rows()} if per_job else {} for f in finished]
         print_json([{**s, **r} for s, r in zip(summaries, rows, strict=True)])
         return
-    where = f"{cluster.describe()} ({cluster.total_gpus:,} GPUs)"
     knowledge = " and ".join(dict.fromkeys(str(summary["knowledge"]) for summary in summaries))
-    print_summaries(f"{first.name}: {len(first.jobs):,} jobs on {where}, knowledge {knowledge}", summaries)
+    print_summaries(f"{title}, knowledge {knowledge}", summaries)

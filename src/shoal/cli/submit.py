@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from shoal.wire.messages import Submission
 
 _MOST = 10_000
-"""Jobs in one batch, at most."""
+"""Most jobs in one batch."""
 
 _BATCH_TIMEOUT_SECONDS = 120.0
 _AFTER_DASHES = "shoal.submit.command"
 
 
 class _TakesCommand(click.Command):
-    """A command that keeps the words after ``--`` apart from its own, which click alone does not."""
+    """A click command that separates the words after ``--`` from its own arguments, which click alone does not."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Store the words after the first ``--`` in the context."""

@@ -27,7 +27,7 @@ def token(ctx: click.Context) -> None:
 @click.argument("name")
 @click.option("--role", required=True, type=click.Choice(["admin", "user", "agent"]), help="Role of the holder.")
 @click.option("--tenant", metavar="T", help="Tenant that a user's token acts for.")
-@click.option("--node", metavar="NODE", help="The only node an agent's token may speak for.  [default: any]")
+@click.option("--node", metavar="NODE", help="The only node whose agent may use the token.  [default: any]")
 @cluster_options
 @json_option
 def create(name: str, role: Role, tenant: str | None, node: str | None, client: "Client", as_json: bool) -> None:

@@ -25,15 +25,21 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 7433
 
 _POLICY = "las"
-"""Default policy of a cluster: needs no knowledge of its jobs, and lets short ones through."""
+"""Default policy of a live cluster: it needs no knowledge of its jobs, and short jobs wait little."""
 
 _COMMON = (
     click.option(
         "--policy", default=_POLICY, help="Scheduling policy, see `shoal policies`.", shell_complete=complete_policy
     ),
-    click.option("--placement", default="packed", help="Placement of gangs: any, packed, rack or network."),
-    click.option("--knowledge", metavar="K", help="Speeds the policy may see.  [default: the policy's own]"),
-    click.option("--round", "round_seconds", type=float, metavar="SECONDS", help="Time between the policy's reviews."),
+    click.option("--placement", default="packed", help="How nodes are chosen: any, packed, rack or network."),
+    click.option(
+        "--knowledge",
+        metavar="K",
+        help="Speeds the policy may see: oracle, profiled, estimated or online.  [default: the policy's own]",
+    ),
+    click.option(
+        "--round", "round_seconds", type=float, metavar="SECONDS", help="Length of a round, for policies with rounds."
+    ),
     click.option(
         "--home",
         type=click.Path(path_type=Path),
@@ -172,7 +178,7 @@ def _settings(
 
 
 def _local_cluster(nodes: str | None, cluster: str | None) -> str:
-    """The cluster of `up`: as the options say, else this machine's GPUs, else a slot per processor."""
+    """Return the cluster of `up`: as the options say, else this machine's GPUs, else a slot per processor."""
     if nodes is not None and cluster is not None:
         raise InputError("nodes", nodes, "give --nodes or --cluster, not both")
     if cluster is not None:

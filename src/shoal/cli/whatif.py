@@ -66,7 +66,6 @@ def _one_job(file: str) -> "Submission":
 
 @contextmanager
 def _spinner() -> Iterator[None]:
-    """Show a spinner on a terminal while the cluster is simulated."""
     if not sys.stderr.isatty():
         yield
         return
@@ -94,7 +93,6 @@ def _print_runs(runs: Sequence[Mapping[str, Any]], seeds: int) -> None:
 
 
 def _print_jobs(ends: Sequence[Mapping[str, Any]]) -> None:
-    """Print the expected end of each job, a column per case."""
     labels = list(dict.fromkeys(str(end["label"]) for end in ends))
     jobs: dict[str, dict[str, str]] = {}
     for end in ends:

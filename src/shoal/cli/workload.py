@@ -95,7 +95,9 @@ def _describe(made: "Workload", as_json: bool) -> None:
 @workload.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @reading_options
-@click.option("--models", type=click.Choice(["afs"]), help="Draw a model for jobs that name none, of AFS's nine.")
+@click.option(
+    "--models", type=click.Choice(["afs"]), help="For jobs that name no model, draw one of the nine of the AFS paper."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the drawn models.")
 @click.option(
     "--out",

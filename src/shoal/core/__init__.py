@@ -1,1 +1,1 @@
-"""The values of the ring, its protocols and its one state machine; no policy, no clock and no I/O."""
+"""Values and protocols of the ring, and the life cycle of a job; no policy, no clock and no I/O."""

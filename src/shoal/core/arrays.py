@@ -1,4 +1,4 @@
-"""Short names for the array types that annotations use; a docstring gives the shape."""
+"""Short names for array types in annotations; the docstring beside each use gives the shape."""
 
 from typing import TypeAlias
 

@@ -14,7 +14,7 @@ from shoal.core.errors import InputError
 from shoal.core.units import JobNumber, Seconds
 
 Rows: TypeAlias = tuple[tuple[int, Seconds], ...]
-"""A valuation: numbers of GPUs held until the end, ascending, and the seconds the app would then take, falling."""
+"""A valuation: pairs of GPUs held until the app ends, ascending, and the seconds it would then take, descending."""
 
 _ROUNDING = 1e-9
 """Relative rounding error allowed in a valuation that was sent as text."""
@@ -22,7 +22,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class StandingBid:
-    """The valuation an app declared at a time, with the jobs it had then."""
+    """An app's declared valuation, the time of the declaration, and the jobs it had then."""
 
     at: Seconds
     jobs: tuple[JobNumber, ...]
@@ -31,9 +31,10 @@ class StandingBid:
 
 @dataclass(frozen=True, slots=True)
 class OnOffer:
-    """GPUs of one kind in the next auction, which is held by ``until``; None if none of them is leased.
+    """GPUs of one kind in the next auction.
 
-    ``machines`` are pairs (GPUs per machine, machines of that size that are up).
+    The auction takes place at ``until`` at the latest; None if none of the GPUs is leased. ``machines`` are pairs (GPUs
+    per machine, machines of that size that are up).
     """
 
     kind: str
@@ -44,7 +45,7 @@ class OnOffer:
 
 @dataclass(frozen=True, slots=True)
 class JobLeft:
-    """What is left of a job, as the cluster sees it: ``part`` is the fraction of its work.
+    """The rest of a job as the cluster estimates it; ``part`` is the fraction of its work that is left.
 
     ``seconds`` is the time left by number of GPUs, from ``least`` to the most the job can use of the app's kind; empty
     if it cannot use that kind.
@@ -60,9 +61,9 @@ class JobLeft:
 class AppStanding:
     """An app's standing before the next auction.
 
-    ``rho`` is its finish-time fairness as the arbiter sees it. ``kind`` is the kind that suits its jobs best, which its
-    valuation is about, and ``most`` the number of those GPUs it could hold at once. ``said`` is whether the app's last
-    valuation is in force.
+    ``rho`` is its finish-time fairness as the arbiter computes it. The app's valuation is about GPUs of ``kind``, the
+    kind that suits its jobs best; ``most`` is the number of them it could hold at once. ``bid_in_force`` says whether
+    its last valuation is still valid.
     """
 
     rho: float
@@ -70,7 +71,7 @@ class AppStanding:
     most: int
     jobs: tuple[JobLeft, ...]
     offers: tuple[OnOffer, ...]
-    said: bool
+    bid_in_force: bool
 
 
 def check_rows(rows: Sequence[tuple[int, Seconds]], most: int) -> Rows:

@@ -1,6 +1,6 @@
-"""The live jobs as arrays: what their owners declared, what has changed since, and what follows from both.
+"""The live jobs as arrays: declared values, values that change, and values derived from both.
 
-Every array is read-only. A column is gathered, or computed, when it is first read.
+Every array is read-only. A column is gathered or computed when it is first read.
 """
 
 from copy import copy
@@ -19,7 +19,7 @@ _A = TypeVar("_A", bound=NDArray[Any])
 
 @dataclass(slots=True)
 class StaticColumns:
-    """What owners declared of their jobs, by admission number; only ever appended to."""
+    """Declared values of all jobs, by admission number; rows are only appended."""
 
     submitted: Floats
     gpus: Int32s
@@ -33,13 +33,13 @@ class StaticColumns:
 
 
 class FloatRow:
-    """Rows of the state's block of floats that change; from ``SPEEDS`` on there is a row for each kind."""
+    """Rows of the state's block of changing floats; from ``SPEEDS`` on there is a row for each kind."""
 
     ATTAINED, RUN, DONE, SINCE, PROGRESS_SINCE, RATE, SPEEDS = range(7)
 
 
 class IntRow:
-    """Rows of the state's block of integers that change; ``COUNT`` is their number."""
+    """Rows of the state's block of changing integers; ``COUNT`` is their number."""
 
     STATE, HELD, KIND, INCARNATION, SEATS, PARTNER, STARTS, CRASHES, BATCH, MEASURED, COUNT = range(11)
 
@@ -71,7 +71,7 @@ class _LiveRows(Generic[_A]):
         return len(self._columns)
 
     def secure(self) -> None:
-        """Gather every row, after which the block may change."""
+        """Gather every row; afterwards the block may change."""
         for row in range(len(self)):
             self[row]
         self._block = None
@@ -93,7 +93,7 @@ class _Declared(Generic[_A]):
 
 
 class _Int:
-    """A row of the integers that change."""
+    """A row of the block of changing integers."""
 
     def __init__(self, row: int, doc: str) -> None:
         self._row = row
@@ -106,8 +106,8 @@ class _Int:
 class Columns:
     """The live jobs as arrays, in order of admission.
 
-    Columns are gathered from the state's own blocks. The state calls ``secure`` before it changes these if anyone
-    still holds the columns, so a snapshot shows its moment for as long as it is kept.
+    Columns are gathered from the state's own blocks. While these columns are in use, the state calls ``secure`` before
+    it changes a block, so a snapshot keeps showing its moment.
     """
 
     def __init__(self, now: Seconds, rows: Indices, static: StaticColumns, floats: Floats, ints: Int32s) -> None:
@@ -119,7 +119,7 @@ class Columns:
         self._ints = _LiveRows(ints, rows)
 
     def secure(self) -> None:
-        """Gather what has not been read yet, after which the state's blocks may change."""
+        """Gather all columns not yet read; afterwards the state's blocks may change."""
         self._floats.secure()
         self._ints.secure()
 
@@ -127,7 +127,7 @@ class Columns:
         return len(self.rows)
 
     def with_work(self, work: Floats) -> "Columns":
-        """Return the same columns as if the jobs had declared this total work."""
+        """Return these columns with another total work declared for each job."""
         other = copy(self)
         for derived in ("remaining", "remaining_seconds"):
             other.__dict__.pop(derived, None)

@@ -10,7 +10,7 @@ from shoal.core.units import JobNumber, Seconds
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start the gang on these seats as this incarnation; ``partner`` is the job it shares them with."""
+    """Start the gang on these seats as this incarnation; ``partner`` is a job that shares the seats."""
 
     job: JobNumber
     incarnation: int

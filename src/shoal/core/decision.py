@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from shoal.core.snapshot import Snapshot
 
 NumberColumn: TypeAlias = Floats | Int32s | Strings | float | str
-"""One number of a reason for all jobs: a column, or a scalar that holds for each."""
+"""One number of a reason for all jobs: a column, or one scalar for all of them."""
 
 Numbers: TypeAlias = Mapping[ReasonTemplate, tuple[NumberColumn, ...]]
-"""The numbers of each template that some job has as its reason."""
+"""By template that is the reason of at least one job: its numbers."""
 
 _LITTLE = np.dtype("<i4")
 _GRANTED = in_words("runs: the policy granted it these GPUs")
@@ -35,11 +35,11 @@ _REFUSED = in_words("waits: the policy gave it no GPUs")
 
 
 class Grant(NamedTuple):
-    """GPUs for a job. Where they are None, kind and seats are the placer's choice and the batch size stays as it is.
+    """GPUs for a job. If kind and seats are None the placer chooses them; if the batch size is None it stays as it is.
 
     ``consolidated`` asks for one node; if none has enough free GPUs the job is spread rather than kept waiting.
-    Sharing is mutual and between equal gangs; it is enough that one of the two grants names the other. A tuple, like
-    `Refusal`, because simple policies make them by the million, and a frozen dataclass costs three times as much.
+    Sharing is mutual and between equal gangs; it is enough that one of the two grants names the other. Grants and
+    refusals are tuples because simple policies make millions of them and a frozen dataclass costs three times as much.
     """
 
     gpus: int
@@ -52,7 +52,7 @@ class Grant(NamedTuple):
 
     @property
     def detailed(self) -> bool:
-        """Whether it says more than a number of GPUs."""
+        """Whether the grant specifies more than a number of GPUs."""
         special = self.placement is not None or self.batch is not None or self.consolidated
         return special or not (self.kind is self.shared_with is None)
 
@@ -241,10 +241,7 @@ def _partner(snapshot: "Snapshot", job: JobId) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A policy's whole answer. It is asked again at ``review_at`` (seconds), or at the next event that matters.
-
-    ``carry`` is what it remembers: the next snapshot has it.
-    """
+    """A policy's answer, valid until ``review_at`` (seconds) or an urgent event; ``carry`` is for the next snapshot."""
 
     verdicts: Mapping[JobId, Verdict]
     review_at: Seconds = float("inf")
@@ -253,10 +250,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Seating:
-    """A placer's answer, by position: only what changes.
+    """The placements that change, by position in the snapshot.
 
-    Jobs in ``leaving`` lose the seats they hold, those in ``seated`` get new ones, and those in ``overruled`` had a
-    grant that could not be seated.
+    Jobs in ``leaving`` lose their seats, those in ``seated`` get new ones, and those in ``overruled`` had a grant for
+    which there were no seats.
     """
 
     leaving: tuple[int, ...] = ()

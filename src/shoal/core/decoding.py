@@ -65,7 +65,7 @@ def convert(data: object, to: Any, *, whole: str = "value", under: str = "", str
 
 
 def locate(data: object, to: Any, *, whole: str, under: str = "", strict: bool = True) -> InputError | None:
-    """The first part of ``data`` that cannot be converted to its type, as an error; None where all can.
+    """Return the first part of ``data`` that cannot be converted to its type, as an error; None if all can.
 
     The field is the part's path (``jobs[1].gpus``), or ``whole`` for the data themselves.
     """
@@ -77,7 +77,7 @@ def locate(data: object, to: Any, *, whole: str, under: str = "", strict: bool =
 
 
 def _finite(text: str) -> float | str:
-    """A number; one out of range, which msgspec refuses, stays text, so that its field is found and it is shown."""
+    """Return a float; one out of range, which msgspec refuses, stays text, so that the error can name its field."""
     number = float(text)
     return number if math.isfinite(number) else text
 
@@ -105,7 +105,7 @@ def _first_problem(data: object, to: Any, path: str, strict: bool) -> _Problem |
 
 
 def _required(to: Any) -> Any:
-    """The type without ``None``, where what is left is one type."""
+    """Return the type without ``None``, if one type is left."""
     if get_origin(to) in (Union, UnionType):
         others = [choice for choice in get_args(to) if choice is not NoneType]
         return others[0] if len(others) == 1 else to
@@ -113,7 +113,7 @@ def _required(to: Any) -> Any:
 
 
 def _parts(data: object, to: Any) -> Iterator[tuple[str, object, Any]]:
-    """The parts of the data that are there: step of the path, value and type."""
+    """Yield the parts of the data that are present: step of the path, value and type."""
     plain = get_args(to)[0] if get_origin(to) is Annotated else to
     origin, args = get_origin(plain), get_args(plain)
     if isinstance(data, Mapping):
@@ -139,7 +139,7 @@ def _fields(plain: Any) -> dict[str, Any]:
 
 
 def _field_problem(data: object, to: Any, path: str) -> _Problem | None:
-    """A field that is missing, or that the type does not have."""
+    """Return the problem of a missing or unknown field, if there is one."""
     info = inspect.type_info(to)
     if not isinstance(info, inspect.StructType | inspect.DataclassType) or not isinstance(data, Mapping):
         return None
@@ -162,7 +162,7 @@ def _own_hint(info: inspect.Type) -> str | None:
 
 
 def _expected(to: Any, value: object) -> str | None:
-    """What a value of the type must be; None for a type without words here."""
+    """Return what a value of the type must be; None for types without a description here."""
     info = inspect.type_info(to)
     own = _own_hint(info)
     info = info.type if isinstance(info, inspect.Metadata) else info

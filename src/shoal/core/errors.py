@@ -1,4 +1,4 @@
-"""Errors a person can act on: each names the field, the value and the way out::
+"""Errors for people: each names the field, the value and the way out::
 
 ShoalError
 ├── InputError      something a person wrote is wrong: exit code 2
@@ -42,7 +42,7 @@ class JournalError(ShoalError):
 
 
 class PolicyError(ShoalError):
-    """A policy failed or broke its contract, as by a missing verdict or an unknown job; the text names the policy."""
+    """A policy failed or broke its contract, e.g. a missing verdict or an unknown job; the text names the policy."""
 
     exit_code = 2
 
@@ -51,7 +51,7 @@ _MOST_LISTED = 50
 
 
 def nearest(name: str, names: Iterable[str], *, most: int = 3) -> str:
-    """Return a hint: the valid names closest to a misspelt one or, if none is close, all (the first of very many)."""
+    """Return a hint: the valid names closest to a misspelt one; all names (at most 50) if none is close."""
     known = sorted(names)
     close = difflib.get_close_matches(name, known, n=most, cutoff=0.5)
     if close:

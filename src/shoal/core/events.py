@@ -204,17 +204,17 @@ RunEvent: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | Jo
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """The events of one wait, in order, up to ``now``; ``over`` if nothing more can happen (only in simulation)."""
+    """The events of one ``Backend.wait``, in order, up to ``now``; ``over`` if nothing more can happen."""
 
     now: Seconds
     events: tuple[Event, ...]
     over: bool = False
 
     def calls_for_decision(self, review_at: Seconds, verdict_codes: UInt8s) -> bool:
-        """Whether a decision is due; if not, the batch is only recorded and folded.
+        """Return whether a decision is due; if not, the batch is only recorded and folded.
 
-        It is at ``review_at``, after an urgent event, and after a run stopped that another job waits for:
-        ``verdict_codes`` are the reason codes of the last decision.
+        It is due at ``review_at``, after an urgent event, and after the end of a stopped run for which another job
+        waits, as ``verdict_codes``, the reason codes of the last decision, show.
         """
         if self.now >= review_at or any(event.urgent for event in self.events):
             return True

@@ -35,7 +35,7 @@ class FrozenFreeGpus:
 
 @dataclass(slots=True)
 class FreeGpus:
-    """Free GPUs that change: the state's, or a placer's while it plans. Fields as in ``FrozenFreeGpus``.
+    """Mutable free GPUs: the state's, or a placer's working copy. Fields as in ``FrozenFreeGpus``.
 
     ``closed`` maps a closed node to the GPUs that become free when it opens.
     """
@@ -73,7 +73,7 @@ class FreeGpus:
         self.free[kind] += by
 
     def take(self, placement: Placement) -> None:
-        """Occupy these seats. On a closed node only a placer does so, with seats it gave back before."""
+        """Occupy these seats; on a closed node, only seats that the same placer freed before."""
         self._move(placement, -1)
 
     def give(self, placement: Placement) -> None:

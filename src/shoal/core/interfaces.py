@@ -1,4 +1,4 @@
-"""The protocols of the ring: what the loop relies on in each part that can be exchanged.
+"""The protocols of the ring: what the loop requires of each exchangeable part.
 
 The loop asks a ``Backend`` for events, records them in a ``Journal``, freezes a snapshot whose ``perf`` is a
 ``PerfModel``, and passes it through a ``Policy``, a ``Placer`` and a ``MovePlanner`` to commands for the backend.
@@ -23,8 +23,8 @@ from shoal.core.units import Seconds
 class Policy(Protocol):
     """Decides how many GPUs each job gets.
 
-    A policy is a pure function of the snapshot: no clock, no I/O, randomness only from ``snapshot.seed``. What it must
-    know at its next decision it returns as ``carry`` and finds in ``snapshot.carry``, which is None at first.
+    A policy is a pure function of the snapshot: no clock, no I/O, randomness only from ``snapshot.seed``. Values that
+    its next decision needs are returned as ``carry`` and are then in ``snapshot.carry``, which is None at first.
     """
 
     def decide(self, snapshot: Snapshot) -> Decision:
@@ -37,7 +37,7 @@ class Auctions(Protocol):
     """A policy that auctions GPUs among apps and accepts bids from them."""
 
     def standing(self, snapshot: Snapshot, app: int) -> AppStanding:
-        """Return what an app may know before the next auction; ``snapshot.carry`` is from the last decision."""
+        """Return an app's standing before the next auction; ``snapshot.carry`` is from the last decision."""
         ...
 
 
@@ -96,7 +96,7 @@ class LearnsOfPairs(Protocol):
     """A performance model that predicts which jobs fit on the same GPUs, and can be corrected."""
 
     def parted(self, a: JobSpec, a_batch: int | None, b: JobSpec, b_batch: int | None) -> PerfModel:
-        """Return the same model, knowing that two such jobs at these batch sizes do not fit on the same GPUs."""
+        """Return a model that also knows that these two jobs, at these batch sizes, do not fit on the same GPUs."""
         ...
 
 
@@ -120,7 +120,7 @@ class Backend(Protocol):
 
 
 class Journal(Protocol):
-    """Receives the records of a run, in order; what was recorded must come back unchanged when it is read."""
+    """Stores the records of a run, in order; reading returns exactly what was recorded."""
 
     def record_events(self, batch: EventBatch) -> None:
         """Append a batch of events, before the state folds it."""

@@ -20,7 +20,7 @@ class JobState(IntEnum):
 
     @property
     def live(self) -> bool:
-        """Whether the job still wants GPUs. It then gets a verdict, unless it is ``HELD`` back after a crash."""
+        """Whether the job has not ended. A live job gets a verdict, unless it is ``HELD`` back after a crash."""
         return self <= JobState.HELD
 
 

@@ -34,7 +34,7 @@ class ReasonTemplate:
     name: str
     text: str = field(compare=False)
     numbers: tuple[str, ...] = field(init=False, compare=False)
-    """What each number is, in the order in which a `Reason` has them: that of the text."""
+    """The names of the numbers, in the order of the text, which is also their order in a `Reason`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.code <= 255:
@@ -47,7 +47,7 @@ class ReasonTemplate:
 
     @property
     def outline(self) -> str:
-        """The text with the name of each number in brackets in place of the number."""
+        """The text with the name of each number, in brackets, instead of the number."""
         return _FIELD.sub(r"[\1]", self.text)
 
     @property
@@ -116,5 +116,5 @@ GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS)
 
 
 def in_words(text: str) -> Reason:
-    """A reason given as a whole sentence, for which no template is declared."""
+    """Return a reason that is a whole sentence, without a declared template."""
     return Reason(IN_WORDS, (text,))

@@ -1,8 +1,8 @@
 """The rule for crashed jobs: when one is tried again, and when it has failed. Every fold of a journal uses it.
 
-A crash counts against a job only when the job itself is to blame, not its node. Crashes count *in a row*: one that
-comes after more progress than the last starts the count at 1 again. After the n-th in a row the job waits
-``first · 2ⁿ⁻¹`` seconds, at most ``LONGEST_RETRY``; after ``MOST_CRASHES`` in a row it has failed.
+A crash counts only if the job itself is to blame, not its node, and only crashes *in a row* count: after more
+progress than at the last crash the count starts at 1 again. After the n-th in a row the job waits ``first · 2ⁿ⁻¹``
+seconds, at most ``LONGEST_RETRY``; after ``MOST_CRASHES`` in a row it has failed.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Crashes:
     done: float = -1.0
 
     def after(self, done: float, *, blamed: bool, first_retry: Seconds = FIRST_RETRY) -> "AfterCrash":
-        """Return the count after a crash that left the job at progress ``done``, and what follows from it.
+        """Return the consequences of a crash that left the job at progress ``done``.
 
         A crash that is not the job's fault changes nothing, and the job may start again at once.
         """
@@ -42,7 +42,7 @@ NO_CRASHES = Crashes()
 
 
 class AfterCrash(NamedTuple):
-    """What follows from a crash: the new count, whether the job has failed, and if not, the seconds it must wait."""
+    """The consequences of a crash: the new count, whether the job has failed and, if not, the seconds it must wait."""
 
     crashes: Crashes
     failed: bool

@@ -1,7 +1,7 @@
 """The snapshot a policy decides on: live jobs only, with service and progress up to ``now``, and no hidden truth.
 
-The same jobs are there twice: ``columns`` for policies that work on arrays, ``jobs`` for those that work job by job.
-Both are read-only.
+It has the jobs in two forms, both read-only: ``columns`` for policies that work on arrays, ``jobs`` for policies that
+work job by job.
 """
 
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
@@ -58,7 +58,7 @@ class Usage:
 
 
 class _Value(Generic[_T]):
-    """One job's value in the column of the same name."""
+    """A property: the job's value in the column of the same name."""
 
     def __init__(self, doc: str) -> None:
         self.__doc__ = doc
@@ -72,14 +72,14 @@ class _Value(Generic[_T]):
 
 
 class JobView:
-    """One live job: its specification and what has been observed of it, read from the snapshot's columns."""
+    """One live job: its specification and its observed values, read from the snapshot's columns."""
 
     __slots__ = ("_snapshot", "position", "spec")
 
     def __init__(self, snapshot: "Snapshot", position: int, spec: JobSpec) -> None:
         self._snapshot = snapshot
         self.position = position
-        """Its index in the snapshot's columns."""
+        """Index of the job in the snapshot's columns."""
         self.spec = spec
 
     held = _Value[int]("GPUs held now; 0 while waiting.")
@@ -192,7 +192,7 @@ class _AllItems(ItemsView[JobId, JobView]):
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Append-only tables, shared by the state and all its snapshots, that the indices in columns refer to."""
+    """Append-only tables to which indices in columns refer; shared by the state and all its snapshots."""
 
     ids: list[JobId]
     specs: list[JobSpec]
@@ -247,7 +247,7 @@ class Snapshot:
 
     @cached_property
     def possible(self) -> Flags:
-        """By job: whether it could run on the present cluster if it were alone."""
+        """By position: whether the job could run on the present cluster if it were alone."""
         columns, capacity = self.columns, self.cluster.capacity
         if len(capacity) == 1:
             fits: Flags = (columns.gpus <= capacity[0]) & (columns.best_speed > 0)
@@ -300,7 +300,7 @@ class Snapshot:
 
     @cached_property
     def tenants(self) -> Mapping[TenantId, Usage]:
-        """By tenant that ever submitted a job: what it holds, and has attained until now."""
+        """By tenant that ever submitted a job: the GPUs it holds and the GPU-seconds it has attained."""
         c, count = self.columns, len(self.tenant_service)
         live = np.bincount(c.tenant, minlength=count)
         held = np.bincount(c.tenant, weights=c.held, minlength=count)

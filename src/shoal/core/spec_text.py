@@ -11,7 +11,7 @@ _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def split_name(what: str, spec: str, names: Collection[str]) -> tuple[str, str]:
-    """The name in a specification and the text of its options; ``what`` is the noun for errors, e.g. ``policy``."""
+    """Return the name in a specification and the text of its options; ``what`` is its noun in errors: ``policy``."""
     name, _, options = spec.partition(":")
     if name not in names:
         raise InputError(what, name, nearest(name, names))
@@ -19,9 +19,9 @@ def split_name(what: str, spec: str, names: Collection[str]) -> tuple[str, str]:
 
 
 def split_options(owner: str, text: str, names: Collection[str]) -> dict[str, str]:
-    """The values in ``key=value,…`` by key. Refuses a key that is not in ``names``, or given twice, or without value.
+    """Return the values in ``key=value,…`` by key; refuse a key that is unknown, repeated or without a value.
 
-    ``owner`` names in errors whose options they are, e.g. ``policy fifo``.
+    ``names`` are the known keys. ``owner`` names in errors whose options they are, e.g. ``policy fifo``.
     """
     given: dict[str, str] = {}
     for pair in filter(None, text.split(",")):
@@ -38,7 +38,7 @@ def split_options(owner: str, text: str, names: Collection[str]) -> dict[str, st
 
 
 def read_options(owner: str, text: str, types: Mapping[str, type]) -> dict[str, Any]:
-    """The options in ``key=value,…``, each converted to its type: bool, int, float, str or numbers separated by /."""
+    """Return the options in ``key=value,…``, each converted to its type; the numbers of a tuple are separated by /."""
     return {
         key: _convert(f"{owner}, option {key}", value, types[key])
         for key, value in split_options(owner, text, types).items()
@@ -46,7 +46,7 @@ def read_options(owner: str, text: str, types: Mapping[str, type]) -> dict[str, 
 
 
 def make(owner: str, factory: Callable[..., Made], text: str, types: Mapping[str, type]) -> Made:
-    """What the factory makes of the options in ``key=value,…``; its ValueError becomes an `InputError`."""
+    """Call the factory with the options in ``key=value,…``; its ValueError becomes an `InputError`."""
     options = read_options(owner, text, types)
     try:
         return factory(**options)

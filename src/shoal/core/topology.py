@@ -13,10 +13,10 @@ from functools import cached_property
 from shoal.core.errors import InputError
 
 MOST_GPUS_PER_NODE = 255
-"""Free GPUs are counted in one byte per node."""
+"""Most GPUs of one node: free GPUs are counted in one byte per node."""
 
 MOST_NODES = 1_000_000
-"""Most nodes of one group, so that a typing error cannot fill the memory."""
+"""Most nodes of one group, so that a typing error cannot exhaust memory."""
 
 
 class Locality(IntEnum):

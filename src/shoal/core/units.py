@@ -9,7 +9,7 @@ JobId: TypeAlias = str
 """A job's name, given by its owner; unique within a journal."""
 
 JobNumber: TypeAlias = int
-"""A job's admission number: 0 for the first one submitted. Events and commands name jobs by it."""
+"""A job's admission number: 0 for the first one submitted. Events and commands refer to jobs by it."""
 
 TenantId: TypeAlias = str
 """The account a job is charged to."""

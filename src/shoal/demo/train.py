@@ -1,8 +1,8 @@
 """A minimal training job: data-parallel softmax regression in numpy, with checkpoints.
 
 Run by Shoal once per GPU: ranks average their gradients over a socket at the rendezvous address; rank 0 writes the
-checkpoint and the progress. After a warning (SIGTERM) every rank leaves at the same step. A step is padded to the time
-it would take on a GPU: python -m shoal.demo.train STEPS SECONDS_PER_STEP.
+checkpoint and the progress. After a warning (SIGTERM) every rank leaves at the same step. A step is extended to the
+time it would take on a GPU. Usage: python -m shoal.demo.train STEPS SECONDS_PER_STEP.
 """
 
 import os

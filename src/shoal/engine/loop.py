@@ -1,4 +1,4 @@
-"""The control loop, the same for simulated and for real time.
+"""The control loop, the same for simulated and for real time::
 
 backend ──events──▶ journal ──fold──▶ state ──freeze──▶ snapshot ──▶ policy ──▶ placer ──▶ move planner ──▶ backend
 """
@@ -19,7 +19,7 @@ from shoal.engine.policy_answer import ask
 from shoal.engine.state import State
 
 _KEPT_SECONDS: Seconds = 60.0
-"""Time from a decision in which the policy failed to the next."""
+"""Seconds from a decision in which the policy failed to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Judgement:
     commands: tuple[Command, ...]
 
     def record(self) -> Decided:
-        """Return what the journal keeps of it."""
+        """Return the record of it for the journal."""
         return Decided(self.verdicts.digest(), self.decision.review_at, self.commands)
 
 
@@ -47,7 +47,7 @@ def judge(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: Move
 
 
 def judge_or_keep(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: MovePlanner) -> Judgement:
-    """Judge, but if the policy fails, keep every job where it is and give the failure as the reason.
+    """Judge; if the policy fails, keep every job where it is and give the failure as the reason.
 
     For a live cluster, which must not stop because of a faulty policy.
     """
@@ -81,7 +81,7 @@ class _KeepPlacements:
 
 @dataclass(slots=True)
 class Loop:
-    """The eight steps of a cycle, and the parts they use.
+    """Runs cycles of eight steps: see ``cycle``.
 
     ``watch`` is called with every snapshot and judgement. The next decision is due at ``review_at``, or earlier if an
     urgent event arrives. ``verdict_codes`` are the reason codes of the last decision, by position in its snapshot.

@@ -1,4 +1,4 @@
-"""Asking a policy and checking its answer: a fault is a ``PolicyError`` of one line that names policy and job."""
+"""Call a policy and check its answer: a fault is a ``PolicyError`` of one line that names the policy and the job."""
 
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -32,7 +32,7 @@ def ask(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
 
 
 def _unwrapped(policy: Policy) -> type[Policy]:
-    """Return the policy's class; a wrapper, such as one that measures times, has the policy as its ``policy``."""
+    """Return the class of the policy, also of one inside a wrapper that has it as ``policy``."""
     while (inner := getattr(policy, "policy", None)) is not None and hasattr(inner, "decide"):
         policy = inner
     return type(policy)

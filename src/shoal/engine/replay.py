@@ -1,6 +1,6 @@
-"""Replay: fold a journal into a fresh state, make every decision again, and stop at the first difference.
+"""Replay: make every decision of a journal again on a fresh state, and stop at the first difference.
 
-``fold`` alone gives the state, without deciding anything again.
+``fold`` gives the state without deciding anything again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """A state with the policy, placer and move planner that decide on it; for replay the state is empty at first."""
+    """A state and the policy, placer and move planner that decide on it; for replay the state is empty at first."""
 
     state: State
     policy: Policy
@@ -71,9 +71,9 @@ def replay(
 ) -> Replayed:
     """Make every decision of a journal again; the first that differs raises ``ReplayDifference``.
 
-    ``progress`` is called with the number of decisions after every thousand, ``watch`` with every snapshot and
-    judgement. A journal that was resumed has a header for each time; from there on a new scheduler decides, with the
-    cluster and policy of that header and without ``carry``.
+    ``scheduler_of`` returns the scheduler for a header's settings. ``progress`` is called with the number of decisions
+    after every thousand, ``watch`` with every snapshot and judgement. A journal that was resumed has a header for each
+    time; from there on a new scheduler decides, with the cluster and policy of that header and without ``carry``.
     """
     decisions = events = commands = 0
     scheduler: Scheduler | None = None

@@ -41,7 +41,7 @@ from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.snapshot import Measurement, Register, Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds
-from shoal.engine.job_table import JobTable
+from shoal.engine.job_rows import JobRows
 from shoal.engine.training_reports import TrainingReports
 
 _UNFIT = 2
@@ -54,7 +54,7 @@ _NEXT = {(int(state), trigger): int(following) for (state, trigger), following i
 
 
 class State:
-    """What the ring knows, and the only place where it changes.
+    """The state of the ring, folded from events and commands.
 
     ``releases`` holds, by job that is held back after a crash, the time it may start again.
     """
@@ -68,15 +68,15 @@ class State:
         self.carry: object | None = None
         self.free_gpus = FreeGpus.of(topology)
         self.releases: dict[JobNumber, Seconds] = {}
-        self._jobs = JobTable(len(topology.kinds))
+        self._jobs = JobRows(len(topology.kinds))
         self._paired: set[int] = set()
-        self._learned = TrainingReports()
+        self._training_reports = TrainingReports()
         self._crashes: dict[int, Crashes] = {}
         self._bids: Mapping[int, StandingBid] = {}
 
     @property
     def live(self) -> int:
-        """The number of jobs a policy must answer for: not ended, and not held back after a crash."""
+        """Number of jobs that need a verdict: neither ended nor held back after a crash."""
         return self._jobs.live_count
 
     @property
@@ -86,14 +86,14 @@ class State:
 
     @property
     def run_times(self) -> Floats:
-        """For how long each completed job held GPUs, in seconds, ascending."""
+        """Seconds for which each completed job held GPUs, ascending."""
         count = len(self.register.ids)
         completed = self._jobs.ints[IntRow.STATE, :count] == _COMPLETED
         return np.sort(self._jobs.floats[FloatRow.RUN, :count][completed])
 
     def freeze(self) -> Snapshot:
         """Return a snapshot of this moment; later changes of the state do not show in it."""
-        reports, model_reports, batch_changes = self._learned.freeze()
+        reports, model_reports, batch_changes = self._training_reports.freeze()
         return Snapshot(
             cycle=self.cycle,
             now=self.now,
@@ -136,7 +136,7 @@ class State:
                 self._begin(command, Trigger.RESIZE)
 
     def end_cycle(self, carry: object | None) -> None:
-        """End the cycle; ``carry`` is what the policy will find in its next snapshot."""
+        """End the cycle; ``carry`` is for the policy's next snapshot."""
         self.carry = carry
         self.cycle += 1
 
@@ -158,14 +158,14 @@ class State:
             self._paired |= {slot, partner}
         if trigger is Trigger.START:
             ints[IntRow.STARTS, slot] += 1
-        if order.batch is None and slot in self._learned.reports:  # its batch size is no longer adapted
+        if order.batch is None and slot in self._training_reports.reports:  # its batch size is no longer adapted
             ints[IntRow.BATCH, slot] = self.register.specs[slot].batch_size or 0
         elif order.batch is not None and order.batch != ADAPTIVE:
             ints[IntRow.BATCH, slot] = order.batch.size
         floats[FloatRow.SINCE, slot] = floats[FloatRow.PROGRESS_SINCE, slot] = self.now
 
     def _release(self, slot: int, at: Seconds) -> None:
-        """Add up service and progress until ``at``, and give the seats back."""
+        """Add the service and progress until ``at`` to the job's totals, and free its seats."""
         ints, floats = self._jobs.ints, self._jobs.floats
         held, placement = ints.item(IntRow.HELD, slot), self._jobs.placement(slot)
         if placement is None:
@@ -195,7 +195,7 @@ class State:
         if self._is_on_seats(event):
             self._move(event.job, Trigger.STARTED)
             self._progress(event)
-            self._remember(event.job, event.rate)
+            self._add_measurement(event.job, event.rate)
 
     def _measured(self, event: JobMeasured | BatchChanged) -> None:
         if not self._is_on_seats(event):
@@ -205,9 +205,9 @@ class State:
         if type(event) is BatchChanged:
             self._jobs.ints[IntRow.BATCH, slot] = event.batch_size
             self._set_speeds(slot, event.batch_size)
-            self._learned.change(slot, event.done, event.batch_size)
+            self._training_reports.change(slot, event.done, event.batch_size)
         self._progress(event)
-        self._remember(slot, event.rate)
+        self._add_measurement(slot, event.rate)
 
     def _profiled(self, event: JobProfiled) -> None:
         if not self._is_on_seats(event):
@@ -216,7 +216,7 @@ class State:
         self._jobs.ints[IntRow.BATCH, event.job] = event.report.batch.size
         # The rate drifts with the noise scale, so it is not kept as a measurement; the report's fits say more.
         self._progress(event)
-        self._learned.report(event.job, self.register.specs[event.job].model, event.report)
+        self._training_reports.report(event.job, self.register.specs[event.job].model, event.report)
 
     def _progress(self, event: JobStarted | JobMeasured | BatchChanged | JobProfiled) -> None:
         floats, slot = self._jobs.floats, event.job
@@ -224,7 +224,7 @@ class State:
         floats[FloatRow.PROGRESS_SINCE, slot] = event.at
         floats[FloatRow.RATE, slot] = event.rate
 
-    def _remember(self, slot: int, rate: float) -> None:
+    def _add_measurement(self, slot: int, rate: float) -> None:
         """Add a measurement to the job's chain unless it is there already."""
         ints, table, placement = self._jobs.ints, self.register.measurements, self._jobs.placement(slot)
         assert placement is not None
@@ -252,12 +252,12 @@ class State:
         if not self._is_current(event):
             return
         slot, ints = event.job, self._jobs.ints
-        self._learn_from(event)
+        self._learn_misfit(event)
         crashes, failed, _ = self._crashes.get(slot, NO_CRASHES).after(event.done, blamed=event.blamed)
         self._crashes[slot] = crashes
         ints[IntRow.CRASHES, slot] = crashes.in_a_row
         if event.blamed and crashes.in_a_row >= _UNFIT:
-            self._shun(slot, ints.item(IntRow.KIND, slot))
+            self._exclude_kind(slot, ints.item(IntRow.KIND, slot))
         if failed:
             self._end(slot, Trigger.GAVE_UP, event.at)
         elif event.retry_in > 0:
@@ -270,7 +270,7 @@ class State:
             self._release(slot, event.at)
         self._jobs.floats[FloatRow.DONE, slot] = event.done
 
-    def _shun(self, slot: int, kind: int) -> None:
+    def _exclude_kind(self, slot: int, kind: int) -> None:
         """Set the job's speed on a kind to 0, so that it is tried on another, if it can run on any other."""
         speeds = self._jobs.floats[FloatRow.SPEEDS :, slot]
         fits = np.asarray(self.topology.installed) >= self.register.specs[slot].gpus
@@ -278,10 +278,10 @@ class State:
         if (speeds[fits] > 0.0).any():
             speeds[kind] = 0.0
 
-    def _learn_from(self, event: JobCrashed) -> None:
-        """Teach the model that two jobs do not fit together.
+    def _learn_misfit(self, event: JobCrashed) -> None:
+        """Update the model if the crash shows that two jobs do not fit on the same GPUs.
 
-        That is the case if one breaks off while it starts beside the other, without blame and with all its nodes up.
+        It does if a job ends while it starts beside another, without blame and with all its nodes up.
         """
         ints, slot, placement = self._jobs.ints, event.job, self._jobs.placement(event.job)
         partner, state = ints.item(IntRow.PARTNER, slot), ints.item(IntRow.STATE, slot)
@@ -289,8 +289,8 @@ class State:
             return
         if placement is not None and self.topology.down.isdisjoint(placement.nodes):
             specs = self.register.specs
-            mine, other = (ints.item(IntRow.BATCH, job) or None for job in (slot, partner))
-            self.perf = self.perf.parted(specs[slot], mine, specs[partner], other)
+            batch, other = (ints.item(IntRow.BATCH, job) or None for job in (slot, partner))
+            self.perf = self.perf.parted(specs[slot], batch, specs[partner], other)
 
     def _released(self, event: JobReleased) -> None:
         if self.releases.pop(event.job, None) is not None:  # else it was cancelled meanwhile
@@ -330,7 +330,6 @@ class State:
         return JobState(self._jobs.ints.item(IntRow.STATE, slot)).live
 
     def _is_current(self, event: RunEvent) -> bool:
-        """Whether an event is about the job's present run, not an earlier one or one that has ended."""
         ints = self._jobs.ints
         current = ints.item(IntRow.INCARNATION, event.job) == event.incarnation
         return current and ints.item(IntRow.STATE, event.job) in _ON_SEATS
@@ -338,7 +337,7 @@ class State:
     def _is_on_seats(self, event: JobStarted | JobMeasured | BatchChanged | JobProfiled) -> bool:
         """Whether an event is about the present run and the job still holds seats.
 
-        A job that was told to stop has none; it may still be measured, as when its partner stops just before it.
+        A job that is being stopped holds none; it may still be measured, as when its partner stops just before it.
         """
         return self._is_current(event) and self._jobs.ints.item(IntRow.HELD, event.job) > 0
 
@@ -356,7 +355,7 @@ class State:
     def _end(self, slot: int, trigger: Trigger, at: Seconds) -> None:
         self._move(slot, trigger)
         self._release(slot, at)
-        self._learned.forget(slot)
+        self._training_reports.forget(slot)
         self._crashes.pop(slot, None)
         app = self._jobs.app(slot)
         if app in self._bids:  # the bid was made with this job

@@ -1,6 +1,6 @@
-"""What jobs report about their training: goodput by live job and by model, and changes of batch size by live job.
+"""Training reports: goodput by live job and by model, and changes of batch size by live job.
 
-Tables that were given to a snapshot are never written again: the next change goes into copies.
+A table that is part of a snapshot is never written again: the next change goes into a copy.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ BatchChanges: TypeAlias = tuple[tuple[float, int], ...]
 
 @dataclass(slots=True)
 class TrainingReports:
-    """The latest goodput report of each live job, what the reports on each model amount to, and batch changes."""
+    """The latest goodput report of each live job, the joined reports of each model, and changes of batch size."""
 
     reports: dict[JobNumber, GoodputReport] = field(default_factory=dict)
     by_model: dict[str, GoodputReport] = field(default_factory=dict)
@@ -38,20 +38,20 @@ class TrainingReports:
             self._frozen = False
 
     def report(self, job: JobNumber, model: str | None, report: GoodputReport) -> None:
-        """Set a job's report, and add it to what is known of its model."""
+        """Set a job's report, and join it to its model's."""
         self._thaw()
         self.reports[job] = report
         if model is not None:
             self.by_model[model] = _joined(self.by_model.get(model), report)
 
     def change(self, job: JobNumber, progress: float, batch_size: int) -> None:
-        """Add a change of batch size; later ones are dropped, since a crash may set a job back behind them."""
+        """Add a change of batch size; drop those at later progress, behind which a crash has set the job back."""
         self._thaw()
         kept = tuple(change for change in self.changes.get(job, ()) if change[0] < progress)
         self.changes[job] = (*kept, (progress, batch_size))
 
     def forget(self, job: JobNumber) -> None:
-        """Drop an ended job; what is known of its model stays."""
+        """Drop an ended job; its model's report stays."""
         if job in self.reports or job in self.changes:
             self._thaw()
             self.reports.pop(job, None)
@@ -59,7 +59,7 @@ class TrainingReports:
 
 
 def _joined(known: GoodputReport | None, new: GoodputReport) -> GoodputReport:
-    """Return what is known of a model after one more report: for each kind the fit that has seen the most GPUs."""
+    """Return the report on a model after one more job's report: for each kind the fit that has seen the most GPUs."""
     if known is None:
         return replace(new, remembered=True)
     fits = dict(known.fits)

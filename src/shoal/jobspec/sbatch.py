@@ -13,7 +13,7 @@ from typing import Any
 from shoal.core.errors import InputError
 
 MOST_IN_ARRAY = 10_000
-"""Size limit of one batch of submissions."""
+"""Most jobs in one batch of submissions."""
 
 _SHORT = {"A": "account", "C": "constraint", "D": "chdir", "G": "gpus", "J": "job-name", "N": "nodes", "a": "array"}
 _SHORT |= {"c": "cpus-per-task", "e": "error", "n": "ntasks", "o": "output", "t": "time"}
@@ -27,7 +27,7 @@ _INSTEAD = {
     "SLURM_NTASKS": "WORLD_SIZE",
     "SLURM_RESTART_COUNT": "SHOAL_INCARNATION",
 }
-"""Variables of Slurm, and those a job has in their place."""
+"""Slurm's variables, and those that replace them in a job of Shoal."""
 
 _VARIABLE = re.compile(r"\$\{?(SLURM_[A-Z0-9_]+)")
 _CALL = re.compile(r"(?:^|[;&|(`]|\bexec|\btime)\s*(srun|scontrol|sbcast|sbatch|squeue|scancel)(?=\s|$)")
@@ -96,7 +96,7 @@ def jobs_of(
     return jobs, job.notes
 
 
-# ── job the lines ────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading directives ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _directives(text: str, name: str, notes: list[str]) -> Iterator[Directive]:
@@ -216,7 +216,7 @@ def _requeue(job: _Job, directive: Directive) -> None:
 
 
 def _note(text: str) -> Callable[[_Job, Directive], None]:
-    """A directive that is not applied, with the reason."""
+    """Return a function that only adds a note on a directive that is not applied, with the reason."""
     return lambda job, directive: job.notes.append(f"not applied: {directive.text}: {text}")
 
 
@@ -260,7 +260,7 @@ def _array(indices: tuple[int, ...] | None) -> Iterator[tuple[str, dict[str, str
         yield f"_{index}", {**shared, "SLURM_ARRAY_TASK_ID": str(index)}
 
 
-# ── how many GPUs ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── number of GPUs ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _gpus(job: _Job, wanted: Mapping[str, Directive], *, asked: bool) -> None:
@@ -343,7 +343,7 @@ def _amount(job: _Job, directive: Directive) -> tuple[str | None, int]:
 
 
 def _limit(job: _Job, wanted: Mapping[str, Directive], given: Mapping[str, Any]) -> None:
-    """Take a time limit as the estimate of a job's length where none is given; no job is killed for it."""
+    """Use a time limit as the estimate of a job's length if none is given; no job is killed for it."""
     if job.limit_seconds is None:
         return
     text = wanted["time"].text

@@ -42,12 +42,12 @@ _RESERVED = ("trial", "leg", "since", "until", "folder")
 
 _MOST_TRIALS = 10_000
 _MOST_LETTERS = 48
-"""Longest name of an app: its jobs' names add the trial and the leg."""
+"""Most letters of an app's name: its jobs' names add the trial and the leg."""
 
 _BRACES = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SCIENTIFIC = re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+")
 
-# ── what the file holds ───────────────────────────────────────────────────────────────────────────────────────────
+# ── the file's fields ───────────────────────────────────────────────────────────────────────────────────────────────
 
 _App: TypeAlias = Annotated[
     str,
@@ -209,12 +209,12 @@ def _located(where: str, lines: Mapping[str, int]) -> Iterator[None]:
         raise InputError(error.field, error.value, error.hint, where=place(where, field, lines)) from error
 
 
-# ── what is searched over ─────────────────────────────────────────────────────────────────────────────────────────
+# ── the search space ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """The settings of all trials; ``ranges`` is what they were drawn from, None where they were written out."""
+    """The settings of all trials; ``ranges`` is what they were drawn from, None if they were listed."""
 
     settings: tuple[Setting, ...]
     names: tuple[str, ...]
@@ -254,7 +254,7 @@ def _space(given: object) -> _Space:
 
 
 def _with_numbers(data: Any) -> Any:
-    """The same, with 1e-3, which is text to YAML, as a number."""
+    """Return the data with 1e-3, which is text to YAML, as a number."""
     if isinstance(data, str) and _SCIENTIFIC.fullmatch(data):
         return float(data)
     if isinstance(data, dict):
@@ -300,7 +300,7 @@ def _searcher(spec: str, space: _Space) -> Searcher:
     return searcher
 
 
-# ── its jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _job_fields(given: Mapping[str, Any], folder: Path, where: str, lines: Mapping[str, int]) -> dict[str, Any]:

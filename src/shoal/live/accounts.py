@@ -1,6 +1,6 @@
 """Accounts of all jobs, for views and metrics: a fold over the same events and commands as the state of the ring.
 
-No decision reads them.
+No decision depends on them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,12 +46,12 @@ class Account:
     done_at: Seconds = 0.0
     placements: dict[int, Placement] = field(default_factory=dict)
     """The placement of each incarnation, for finding its logs."""
-    story: list[tuple[Seconds, str]] = field(default_factory=list)
-    """What happened to it and when, in sentences."""
+    history: list[tuple[Seconds, str]] = field(default_factory=list)
+    """Its history: times and sentences."""
 
     @property
     def live(self) -> bool:
-        """Whether the job still wants GPUs."""
+        """Whether the job has not ended."""
         return self.state.live
 
     def progress(self, now: Seconds) -> float:
@@ -75,7 +75,7 @@ class Accounts:
     ended_gpu_seconds: dict[TenantId, float] = field(default_factory=dict)
     """GPU-seconds of ended jobs, by tenant."""
     lost_gpu_seconds: float = 0.0
-    """GPU-seconds of work that crashes undid."""
+    """GPU-seconds of work that was lost in crashes."""
     restarts: int = 0
     crashes: int = 0
     completed: int = 0
@@ -91,7 +91,7 @@ class Accounts:
             self.apply_commands(self.now, record.commands)
 
     def apply_events(self, new: Iterable[events.Event]) -> None:
-        """Fold events; those of an incarnation that is not the present one change nothing."""
+        """Fold events; those of an earlier incarnation change nothing."""
         for event in new:
             if isinstance(event, events.JobSubmitted):
                 self._submitted(event)
@@ -110,7 +110,7 @@ class Accounts:
             self._leave_seats(account, now)
             if isinstance(command, Stop):
                 account.state = JobState.STOPPING
-                account.story.append((now, "told to save and stop"))
+                account.history.append((now, "told to save and stop"))
                 continue
             account.state = JobState.STARTING
             account.incarnation, account.placement, account.placed_at = command.incarnation, command.placement, now
@@ -118,18 +118,18 @@ class Accounts:
             account.started = now if account.started is None else account.started
             where = f"on {self._seats(command.placement)} as run {command.incarnation}"
             if isinstance(command, Resize) and account.launch.in_place:
-                account.story.append((now, f"resized in place, {where}"))
+                account.history.append((now, f"resized in place, {where}"))
                 continue
             self.restarts += account.starts > 0
             account.starts += 1
-            account.story.append((now, f"seated {where}"))
+            account.history.append((now, f"seated {where}"))
 
     def _seats(self, placement: Placement) -> str:
         return ", ".join(f"{self.nodes[node].name} ({count} GPU{'s' * (count > 1)})" for node, count in placement.seats)
 
     def _submitted(self, event: events.JobSubmitted) -> None:
         number, spec, launch = len(self.accounts), event.spec, event.launch or _NO_LAUNCH
-        account = Account(number, spec, launch, event.at, story=[(event.at, f"submitted by {spec.tenant}")])
+        account = Account(number, spec, launch, event.at, history=[(event.at, f"submitted by {spec.tenant}")])
         self.accounts.append(account)
         self.live[number] = account
         self.numbers[spec.id] = number
@@ -142,11 +142,11 @@ class Accounts:
             self._end(account, JobState.CANCELLED, event.at, "cancelled")
         elif isinstance(event, events.JobReleased):
             account.state, account.held_until = JobState.PENDING, inf
-            account.story.append((event.at, "may be tried again"))
+            account.history.append((event.at, "may be tried again"))
         else:
             gpus, least, most = event.gpus, event.min_gpus, event.max_gpus
             account.spec = replace(account.spec, gpus=gpus, min_gpus=least, max_gpus=most)
-            account.story.append((event.at, f"asked to run on {gpus} GPUs (at least {least}, at most {most})"))
+            account.history.append((event.at, f"asked to run on {gpus} GPUs (at least {least}, at most {most})"))
 
     def _ran(self, account: Account, event: events.RunEvent) -> None:
         if isinstance(event, events.JobCrashed):
@@ -157,12 +157,12 @@ class Accounts:
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
             account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0
-            account.story.append((event.at, f"stopped; {event.done:,.6g} done and saved"))
+            account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved"))
         else:
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
             if isinstance(event, events.JobStarted):
                 account.state = JobState.RUNNING
-                account.story.append((event.at, "all ranks are up"))
+                account.history.append((event.at, "all ranks are up"))
 
     def _crashed(self, account: Account, event: events.JobCrashed) -> None:
         if account.rate > 0 and account.placement is not None:
@@ -181,18 +181,18 @@ class Accounts:
         if event.retry_in > 0:
             account.state, account.held_until = JobState.HELD, event.at + event.retry_in
             what = f"{what}; to be tried again in {event.retry_in:,.3g} s"
-        account.story.append((event.at, what))
+        account.history.append((event.at, what))
 
     def _end(self, account: Account, state: JobState, at: Seconds, what: str) -> None:
         self._leave_seats(account, at)
         account.state, account.ended, account.rate, account.held_until = state, at, 0.0, inf
-        account.story.append((at, what))
+        account.history.append((at, what))
         self.live.pop(account.number, None)
         tenant = account.spec.tenant
         self.ended_gpu_seconds[tenant] = self.ended_gpu_seconds.get(tenant, 0.0) + account.gpu_seconds
 
     def _leave_seats(self, account: Account, at: Seconds) -> None:
-        """Count the GPU-seconds of the present placement and clear it; progress stays where it is at ``at``."""
+        """Add the GPU-seconds of the present placement and clear it; freeze progress at ``at``."""
         if account.placement is not None:
             account.gpu_seconds += account.placement.gpus * (at - account.placed_at)
             account.done, account.done_at = account.progress(at), at

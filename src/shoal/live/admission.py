@@ -14,14 +14,14 @@ from shoal.wire.messages import Reshape, Submission
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The rules of a cluster: its nodes, the models it knows, and the folders jobs may work in (empty: any)."""
+    """Admission rules of a cluster: its nodes, the models it knows, and the folders jobs may work in (empty: any)."""
 
     topology: Topology
     catalog: Catalog
     roots: Sequence[str] = ()
 
     def admit(self, wanted: Submission, id: JobId, tenant: TenantId, now: Seconds) -> tuple[JobSpec, Launch]:
-        """Return the job as the ring takes it; ``InputError`` names the field at fault."""
+        """Return the job's specification and launch; ``InputError`` names the field at fault."""
         gpus, least, most = self.gang(Reshape(wanted.gpus, wanted.min_gpus, wanted.max_gpus), wanted.kinds)
         if wanted.model is not None and wanted.model not in self.catalog.models:
             raise InputError("model", wanted.model, nearest(wanted.model, self.catalog.models))
@@ -60,7 +60,7 @@ class Admission:
         return spec, launch
 
     def gang(self, shape: Reshape, kinds: Sequence[str] | None = None) -> tuple[int, int, int]:
-        """Return the GPUs asked for, the fewest and the most; refused if no usable kind has as many installed."""
+        """Return the GPUs asked for, the fewest and the most; refused if no usable kind has this many installed."""
         topology = self.topology
         for kind in kinds or ():
             if kind not in topology.kind_index:
@@ -100,7 +100,7 @@ def _in_place(wanted: Submission) -> bool:
 
 
 def _ahead(wanted: Submission) -> tuple[tuple[int, int, float], ...]:
-    """Return the phases that its app will run after it, each as jobs, GPUs and work."""
+    """Return the phases that the job's app will run after it, each as jobs, GPUs and work."""
     if wanted.ahead and wanted.app is None:
         raise InputError("ahead", len(wanted.ahead), "says nothing without app, whose phases they are")
     return tuple((phase.jobs, phase.gpus, phase.work) for phase in wanted.ahead or ())

@@ -1,4 +1,4 @@
-"""The auction as an app that bids for itself sees it: its standing on request, and the check of its bids.
+"""Bidding of apps in an auction: an app's standing on request, and the check of its bids.
 
 An app is all live jobs that name it. A tenant sees, and bids for, only its own apps.
 """
@@ -20,13 +20,13 @@ class UnknownApp(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class AppBidding:
-    """The policy, and the snapshot of its last decision with the ``carry`` after it."""
+    """Answers apps from the policy, and from the snapshot of its last decision with the ``carry`` after it."""
 
     policy: Policy
     snapshot: Snapshot
 
     def offer(self, app: str, tenant: TenantId | None, epoch: float) -> AppOffer:
-        """Return an app's standing in Unix times, or that the policy holds no auctions."""
+        """Return an app's standing, with Unix times; if the policy holds no auctions, an offer that says so."""
         self._positions(app, tenant)
         standing = self._standing(app)
         if standing is None:
@@ -38,7 +38,7 @@ class AppBidding:
             rho=standing.rho if isfinite(standing.rho) else None,
             kind=standing.kind,
             most=standing.most,
-            said=standing.said,
+            said=standing.bid_in_force,
             jobs=[WorkLeft(ids[left.job], left.part, left.least, list(left.seconds)) for left in standing.jobs],
             kinds=[
                 KindOffer(o.kind, o.gpus, list(o.machines), None if o.until is None else epoch + o.until)
@@ -55,16 +55,16 @@ class AppBidding:
         specs = self.snapshot.specs
         if any(spec.app == app and specs[positions[0]].tenant != spec.tenant for spec in specs):
             raise InputError("app", app, "other tenants have jobs of that name too; name yours otherwise")
-        mine = [specs[i].id for i in positions]
-        if sorted(bid.jobs) != sorted(mine):
-            hint = f"its jobs are others now ({', '.join(mine[:10])}): ask for its offer again"
+        current = [specs[i].id for i in positions]
+        if sorted(bid.jobs) != sorted(current):
+            hint = f"its jobs are others now ({', '.join(current[:10])}): ask for its offer again"
             raise InputError("jobs", ", ".join(bid.jobs[:10]), hint)
         cluster = self.snapshot.cluster
         rows = check_rows(bid.rows, cluster.installed[cluster.kind_index[standing.kind]])
         return tuple(self.snapshot.columns.rows[positions].tolist()), rows
 
     def _positions(self, app: str, tenant: TenantId | None) -> list[int]:
-        """Return the positions in the snapshot of the app's jobs that may be seen."""
+        """Return the positions in the snapshot of those jobs of the app that the tenant may see."""
         specs = enumerate(self.snapshot.specs)
         found = [i for i, spec in specs if spec.app == app and tenant in (None, spec.tenant)]
         if not found:

@@ -30,20 +30,20 @@ from shoal.live.runs import AgentStatus, RunRegistry
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead
 
 LEASE: Seconds = 20.0
-"""How long a job may go on without contact between its agent and the control plane."""
+"""Seconds a job may go on without contact between its agent and the control plane."""
 
 _MARGIN: Seconds = 2.0
-"""Time to kill ranks, which a node has beyond lease and grace before it counts as lost."""
+"""Seconds to kill ranks, added to lease and grace before a node counts as lost."""
 
 _LONGEST_SLEEP: Seconds = 3600.0
 
 
 @dataclass(slots=True)
 class LiveBackend(Backend):
-    """Machines with agents on them, as a backend of the ring.
+    """The nodes of a live cluster and their agents, as a backend of the ring.
 
-    ``speed`` gives a job's expected rate on a placement, which counts until its progress was measured. ``on_change`` is
-    called, with no lock held, whenever orders changed.
+    ``speed`` gives a job's expected rate on a placement, which is used until its progress was measured. ``on_change``
+    is called, with no lock held, whenever orders changed.
     """
 
     topology: Topology
@@ -57,10 +57,10 @@ class LiveBackend(Backend):
     """Guards everything below; notified when ``wait`` may have something to return."""
     _acks: list[tuple["Future[Any]", Any]] = field(default_factory=list)
     _delivered: list[tuple["Future[Any]", Any]] = field(default_factory=list)
-    """Futures with their results, for events that ``wait`` has not yet returned, and for those it has."""
+    """Futures with their results: for events that ``wait`` has not returned yet, and for those that it has."""
     _ended: list[Gang] = field(default_factory=list)
     _log_reads: dict[int, tuple[int, LogRead, "Future[LogAnswer]"]] = field(default_factory=dict)
-    """By number of the read: its node, its order and its answer."""
+    """By number of a log read: its node, its order and the future of its answer."""
     _log_read_count: int = 0
     _closed: bool = False
 
@@ -75,7 +75,7 @@ class LiveBackend(Backend):
     # ── the ring ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait(self, until: Seconds) -> EventBatch:
-        """Sleep until there are events, loud or not, and no later than ``until``; return them."""
+        """Sleep until there are events, urgent or not, at the latest until ``until``; return them."""
         runs = self._runs
         with self._lock:
             while True:
@@ -115,7 +115,7 @@ class LiveBackend(Backend):
             self.on_change()
 
     def close(self) -> None:
-        """Let the next ``wait`` without events return that it is over."""
+        """Make the next ``wait`` without events return that the run is over."""
         with self._lock:
             self._closed = True
             self._lock.notify_all()
@@ -164,14 +164,14 @@ class LiveBackend(Backend):
         return future
 
     def reshape(self, job: JobNumber, gpus: int, least: int, most: int) -> "Future[None]":
-        """Change the GPUs that a job asks for; one that is over stays as it is."""
+        """Change the GPUs that a job asks for; no effect on a job that has ended."""
         with self._lock:
             if not self._runs.over(job):
                 self._runs.events.append(JobReshaped(self.clock.now(), job, gpus, least, most))
             return self._acknowledgement(None)
 
     def bid(self, app: str, jobs: tuple[JobNumber, ...], rows: Rows) -> "Future[None]":
-        """Record what GPUs are worth to an app with these jobs."""
+        """Record an app's valuation of GPUs, made with these jobs."""
         with self._lock:
             self._runs.events.append(AppBid(self.clock.now(), app, jobs, rows))
             return self._acknowledgement(None)
@@ -186,7 +186,7 @@ class LiveBackend(Backend):
     # ── agents ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def hello(self, hello: Hello) -> AgentOrders:
-        """Register an agent that started, or was asked to register again; runs of an earlier boot are lost."""
+        """Register an agent that started, or that was asked to register again; runs of an earlier boot are lost."""
         index = self._node(hello.node, hello.protocol)
         node = self.topology.nodes[index]
         if (hello.kind, hello.gpus) != (node.kind, node.gpus):
@@ -206,7 +206,7 @@ class LiveBackend(Backend):
         return orders
 
     def sync(self, report: AgentReport) -> AgentOrders:
-        """Take in an agent's report and return the orders that hold now."""
+        """Process an agent's report and return the orders that hold now."""
         index = self._node(report.node, report.protocol)
         runs = self._runs
         with self._lock:
@@ -262,11 +262,11 @@ class LiveBackend(Backend):
         return answer
 
     def place(self, job: JobNumber, incarnation: int, rank: int) -> tuple[int, int, int] | None:
-        """Return a rank's node, the incarnation that started it and its number then; None if not resized in place."""
+        """Return a rank's node, the incarnation that started it and its number there; None if not resized in place."""
         with self._lock:
             return self._runs.place(job, incarnation, rank)
 
     def forget_read(self, answer: "Future[LogAnswer]") -> None:
-        """Ask no more for the piece of a log that this future was to hold."""
+        """Withdraw the request for a piece of a log that this future was to hold."""
         with self._lock:
             self._log_reads = {number: read for number, read in self._log_reads.items() if read[2] is not answer}

@@ -17,7 +17,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """The machine's clock, read once; from then on only the monotonic one, which nobody can set back.
+    """The machine's clock, read once; after that only the monotonic clock, which cannot be set back.
 
     ``epoch`` is the Unix time at which the journal began, ``at_least`` the latest time already in it.
     """

@@ -53,7 +53,7 @@ class UnknownJob(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class ControlPlaneFigures:
-    """The figures behind the metrics; the two lists of seconds hold what was measured since the last call."""
+    """Figures for the metrics; the two lists of seconds hold the measurements since the last call."""
 
     states: Mapping[str, int]
     gpus_up: Mapping[str, int]
@@ -74,7 +74,7 @@ class ControlPlaneFigures:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a cluster is; ``epoch`` is the Unix time at which its journal began."""
+    """Description of a cluster; ``epoch`` is the Unix time at which its journal began."""
 
     version: str
     policy: str
@@ -122,13 +122,13 @@ class ControlPlane:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the loop after its present turn and close the journal."""
+        """End the loop after its present cycle and close the journal."""
         self.backend.close()
         self._thread.join()
         self.journal.close()
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Call this, from any thread, whenever orders or decisions changed."""
+        """Register a callback, called from any thread whenever orders or decisions changed."""
         self._listeners.append(callback)
 
     def _notify(self) -> None:
@@ -161,9 +161,9 @@ class ControlPlane:
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def submit(self, submissions: Sequence[wire.Submission], tenant: TenantId) -> "Future[list[JobId]]":
-        """Admit jobs, all or none; the future has their identifiers once they are durable.
+        """Admit jobs, all or none; the future resolves to their identifiers once they are durable.
 
-        A submission with the key of an earlier one of its tenant is that job.
+        A submission with the same key as an earlier one of its tenant returns that job.
         """
         now = self.backend.clock.now()
         with self._lock:
@@ -219,7 +219,7 @@ class ControlPlane:
         return self._bidding(app).offer(app, tenant, self.about.epoch)
 
     def bid(self, app: str, bid: wire.AppBidMessage, tenant: TenantId | None) -> "Future[None]":
-        """Record what GPUs are worth to an app."""
+        """Record an app's valuation of GPUs."""
         return self.backend.bid(app, *self._bidding(app).check_bid(app, bid, tenant))
 
     def _bidding(self, app: str) -> AppBidding:
@@ -249,18 +249,18 @@ class ControlPlane:
             return self._views(tenant).job(account, verdicts)
 
     def nodes(self, tenant: TenantId | None) -> list[wire.NodeRow]:
-        """Return every node, with the jobs there that may be seen."""
+        """Return every node, with the jobs on it that the tenant may see."""
         with self._lock:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
             return self._views(tenant).nodes(reports)
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
-        """Return what each tenant holds and has had; a tenant sees itself and all others as one."""
+        """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
         with self._lock:
             return self._views(tenant).share()
 
     def acct(self, tenant: TenantId | None) -> list[wire.AcctRow]:
-        """Return the jobs that ended, in order of submission, and what they took."""
+        """Return the ended jobs, in order of submission, and the resources they used."""
         with self._lock:
             return self._views(tenant).acct()
 
@@ -290,7 +290,7 @@ class ControlPlane:
         )
 
     def figures(self) -> ControlPlaneFigures:
-        """Return the figures behind the metrics."""
+        """Return the figures for the metrics."""
         state, now = self.scheduler.state, self.backend.clock.now()
         topology = state.topology
         used = dict.fromkeys(topology.kinds, 0)
@@ -325,7 +325,7 @@ class ControlPlane:
         return self.backend.hello(hello)
 
     def sync(self, report: wire.AgentReport) -> wire.AgentOrders:
-        """Take in an agent's report and return its orders; never blocks."""
+        """Process an agent's report and return its orders; never blocks."""
         return self.backend.sync(report)
 
     def generation(self, node: str) -> int:
@@ -335,7 +335,7 @@ class ControlPlane:
     def read_log(
         self, job: JobId, tenant: TenantId | None, *, incarnation: int | None, rank: int, offset: int, most: int
     ) -> "Future[wire.LogPart]":
-        """Ask the node that has it for at most ``most`` bytes of a rank's log, from byte ``offset`` on."""
+        """Request at most ``most`` bytes of a rank's log, from byte ``offset`` on, from its node."""
         account, part = self._account(job, tenant), Future[wire.LogPart]()
         run = account.incarnation if incarnation is None else incarnation
         placement = account.placements.get(run)
@@ -369,35 +369,35 @@ def _timings() -> deque[float]:
 
 @dataclass(slots=True)
 class _Recorder:
-    """The journal as the loop uses it: events and decisions are durable before anything is sent or acknowledged."""
+    """The journal as the loop uses it: records are durable before a command is sent or a request acknowledged."""
 
-    plane: ControlPlane
+    control_plane: ControlPlane
     decision_seconds: deque[float] = field(default_factory=_timings)
     commit_seconds: deque[float] = field(default_factory=_timings)
     _began: float = 0.0
     _now: float = 0.0
 
     def record_events(self, batch: EventBatch) -> None:
-        """Record events."""
-        self.plane.journal.record_events(batch)
-        with self.plane._lock:
-            self.plane.accounts.apply_events(batch.events)
+        """Record events; the decision on them, or ``commit``, makes them durable."""
+        self.control_plane.journal.record_events(batch)
+        with self.control_plane._lock:
+            self.control_plane.accounts.apply_events(batch.events)
         self._now, self._began = batch.now, perf_counter()
 
     def record_decision(self, decided: Decided) -> None:
-        """Record the decision on them, and make both durable."""
+        """Record a decision, and make it and the events before it durable."""
         self.decision_seconds.append(perf_counter() - self._began)
-        self.plane.journal.record_decision(decided)
-        with self.plane._lock:
-            self.plane.accounts.apply_commands(self._now, decided.commands)
+        self.control_plane.journal.record_decision(decided)
+        with self.control_plane._lock:
+            self.control_plane.accounts.apply_commands(self._now, decided.commands)
         self.commit()
 
     def commit(self) -> None:
         """Make everything recorded durable, and acknowledge it."""
         begin = perf_counter()
-        if self.plane.journal.commit():
+        if self.control_plane.journal.commit():
             self.commit_seconds.append(perf_counter() - begin)
-        self.plane.backend.confirm()
+        self.control_plane.backend.confirm()
 
 
 def _drain(timings: deque[float]) -> list[float]:
@@ -405,7 +405,7 @@ def _drain(timings: deque[float]) -> list[float]:
 
 
 def _decode(data: bytes) -> tuple[str, int]:
-    """Return the text in these bytes and how many of them it took: a character cut in two is left for the next read."""
+    """Return the text in these bytes and the number of bytes used; a character cut in two is left for the next read."""
     for cut in range(min(4, len(data) + 1)):
         try:
             return data[: len(data) - cut].decode(), len(data) - cut

@@ -2,7 +2,7 @@
 
 Pure bookkeeping. The *members* are the workers that train, by rank; each new list of members has the next *generation*
 number. A worker keeps its number for good, and one that was dropped never becomes a member again. Newcomers become
-members only once all of them are up, so that a worker that leaves never waits for one that is still starting.
+members only when all of them are up, so that a worker that leaves never waits for one that is still starting.
 
 References: Hwang et al., Elastic Resource Sharing for Distributed Deep Learning (AFS and CoDDL), NSDI 2021, §4.3.
 """
@@ -74,7 +74,7 @@ class ElasticWorkers:
         self.set_members((*self.members, *new))
 
     def drop_failed(self) -> bool:
-        """Drop members that failed if another holds the weights; return whether the members changed."""
+        """Drop failed members if another member holds the weights; return whether the members changed."""
         left = tuple(number for number in self.members if not self.workers[number].failed)
         return self._hold_weights(left) and self.set_members(left)
 
@@ -90,13 +90,13 @@ class ElasticWorkers:
         return tuple(kept) if self._hold_weights(kept) else ()
 
     def free_seats(self, placement: Placement, kept: Sequence[int]) -> Seats:
-        """Return the seats of a placement that these workers leave to newcomers."""
+        """Return the seats of a placement that these workers do not take: those for newcomers."""
         taken = [self.workers[number].node for number in kept]
         left = ((node, count - taken.count(node)) for node, count in placement.seats)
         return tuple((node, count) for node, count in left if count)
 
     def update(self, incarnation: int, node: int, report: RunReport) -> None:
-        """Take in a node's report on the workers that an incarnation started there."""
+        """Process a node's report on the workers that an incarnation started there."""
         here = dict(self.on(incarnation, node))
         for ended in report.exits:
             if ended.rank in here and here[ended.rank].exit is None:
@@ -139,7 +139,7 @@ class ElasticWorkers:
         return failed and not self._hold_weights(number for number in self.members if self.workers[number].exit is None)
 
     def roster(self, incarnation: int, node: int, *, keeps_store: bool) -> Roster:
-        """Return the members as the workers that an incarnation started on a node are told of them.
+        """Return the members, for the workers that an incarnation started on a node.
 
         Generation 0 with no members is for workers that never were members: a list without them would end them.
         """

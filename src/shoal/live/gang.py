@@ -1,10 +1,10 @@
 """One incarnation of a job on its nodes: what each node reported, how it ended, and the orders for its nodes.
 
 Pure bookkeeping: reports go in, orders and outcomes come out; no clock is read and nothing is sent. All ranks start or
-none do: no node is ordered to start before every node is ready, and the first rank that fails ends the incarnation.
+none: no node is ordered to start before every node is ready, and the first rank that fails ends the incarnation.
 
-A job that is resized in place has one gang for each incarnation since it started from its checkpoint (a *chain*): each
-started the ranks that came with it, and the latest one decides for all.
+A job that is resized in place has one gang for each incarnation since it started from its checkpoint, together a
+*chain*. Each gang started the ranks that joined with it; the latest gang decides for all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ _SIGNALS = {
 
 
 class NodePhase(StrEnum):
-    """How far a gang is known to be on one node; it only moves down this list."""
+    """The phase of a gang on one node as last reported; it only moves down this list."""
 
     UNKNOWN = "unknown"
     READY = "ready"
@@ -50,7 +50,7 @@ _PHASES = tuple(NodePhase)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The gang on one node, by the node's last report."""
+    """A gang's part on one node, by the node's last report."""
 
     phase: NodePhase = NodePhase.UNKNOWN
     port: int = 0
@@ -76,7 +76,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of an incarnation and its cause; its remaining processes only have to be stopped."""
+    """The end of an incarnation and its cause. From then on its remaining processes only have to be stopped."""
 
     end: End
     cause: str = ""
@@ -105,11 +105,11 @@ class Gang:
     started: bool = False
     """Whether all its ranks were seen running."""
     resumed: bool = False
-    """Whether it comes from the journal: orders that its nodes had before are not known."""
+    """Whether it was restored from the journal: the orders its nodes have received are not known."""
     end_reported: bool = False
-    """Whether its end is an event of the ring, or of no interest to it."""
+    """Whether its end has become an event, or the ring does not need it."""
     end_durable: bool = False
-    """Whether its end is on disk, so that its nodes may forget it."""
+    """Whether its end is durable, so that its nodes may forget it."""
     progress_counted: bool = False
     """Whether its progress was added to the job's."""
     parts: dict[int, Part] = field(default_factory=dict)
@@ -118,13 +118,13 @@ class Gang:
     saved: float | None = None
     session: SessionReport | None = None
     workers: ElasticWorkers | None = None
-    """The workers of its chain, where the job is resized in place."""
+    """The workers of its chain, if the job is resized in place."""
     chain: list["Gang"] = field(default_factory=list)
-    """The gangs of its chain in order, itself among them; one list for all of them."""
+    """All gangs of its chain in order, itself included; all of them share this list."""
     joins_unknown: bool = False
     """Whether a node runs it as part of a chain that this control plane does not know."""
     own_seats: Seats = ()
-    """Where it starts ranks: all its seats, but for those of ranks that it takes over."""
+    """The seats on which it starts ranks: all except those of ranks it takes over."""
 
     def __post_init__(self) -> None:
         if not self.chain:
@@ -139,7 +139,7 @@ class Gang:
 
     @property
     def head(self) -> int:
-        """The node where its ranks meet."""
+        """The index of the node with the ranks' rendezvous address."""
         return self.chain[0].placement.nodes[0]
 
     @property
@@ -149,7 +149,7 @@ class Gang:
 
     @property
     def over(self) -> bool:
-        """Whether nothing of it is left anywhere; for the latest of a chain, nothing of the whole chain."""
+        """Whether it has no process left on any node; for the latest of a chain, whether the whole chain has none."""
         gangs = self.chain if self.latest is self else [self]
         return all(part.phase.over for gang in gangs for part in gang.parts.values())
 
@@ -160,7 +160,7 @@ class Gang:
 
     @property
     def progress(self) -> float:
-        """The progress last reported; before any report, what it resumes from."""
+        """The progress last reported; before any report, the progress it resumes from."""
         return self.base if self.done is None else self.done
 
     @property
@@ -171,13 +171,13 @@ class Gang:
     def workers_to_keep(self, placement: Placement) -> tuple[int, ...]:
         """Return the workers that can go on in place on other seats; none if the job has to be restarted."""
         first = self.chain[0]
-        # Before the first ranks are up, or after a restart are seen up again, there is nothing to go on with.
+        # Until the first ranks are reported up (also after a restart) there are no workers to keep.
         if self.workers is None or self.stopping or self.end_reported or not (first.started and first.up):
             return ()
         return self.workers.members_on(placement)
 
     def update(self, node: int, report: RunReport) -> None:
-        """Take in a node's report. Phases never go back, so a late report changes none."""
+        """Process a node's report. A late report, of an earlier phase, changes none."""
         phase = NodePhase(report.phase)
         if _PHASES.index(phase) > _PHASES.index(self.parts[node].phase):
             self.parts[node] = Part(phase, report.port, report.exits, report.cause, report.blameless, report.finished)
@@ -191,7 +191,7 @@ class Gang:
             self.session = report.session or self.session
 
     def update_progress(self, report: RunReport) -> None:
-        """Take in the progress of a chain. Rank 0, which reports it, may move: older progress is ignored."""
+        """Process the progress of a chain. Rank 0, which reports it, may move: older progress is ignored."""
         if report.done is not None and report.done >= (self.done or 0.0):
             self.done, self.session = report.done, report.session or self.session
         if report.saved is not None:
@@ -207,7 +207,7 @@ class Gang:
         return self.parts[node].phase is NodePhase.LOST
 
     def outcome(self, nodes: Sequence[Node]) -> RunEnd | None:
-        """Return how it ended as soon as that is certain; None while it goes on, and once its end was reported."""
+        """Return its end as soon as that is certain; None while it goes on, and after its end was reported."""
         if self.end_reported:
             return None
         if self.stopping:
@@ -237,8 +237,7 @@ class Gang:
         return RunEnd(End.COMPLETED) if self.over else None
 
     def _inconsistent(self, cause: str) -> RunEnd | None:
-        """Return the end of a gang from the journal where a node has not begun what other nodes, or the journal, say
-        was running."""
+        """Return the end of a gang restored from the journal if a node has not started ranks that should be running."""
         phases = {part.phase for part in self.parts.values()}
         begun = self.started or bool(phases & {NodePhase.RUNNING, NodePhase.ENDED})
         if self.resumed and ((NodePhase.READY in phases and begun) or self.joins_unknown):
@@ -246,7 +245,7 @@ class Gang:
         return None
 
     def _elastic_end(self, workers: ElasticWorkers, nodes: Sequence[Node]) -> RunEnd | None:
-        """Return the end of a chain: a rank's failure ends it only where the others cannot go on."""
+        """Return the end of a chain; a rank's failure ends it only if the others cannot go on."""
         for gang, node, part in self._active_parts():
             if end := gang._part_end(node, part, nodes[node].name):
                 return end
@@ -261,13 +260,12 @@ class Gang:
         return self._inconsistent(_CHAIN_LOST)
 
     def _active_parts(self) -> Iterator[tuple["Gang", int, Part]]:
-        """Yield the parts of its chain, but for gangs whose ranks were called off before they joined."""
+        """Yield the parts of its chain, except those of gangs whose ranks were stopped before they joined."""
         for gang in self.chain:
             if gang is self or not gang.stopping:
                 yield from ((gang, node, part) for node, part in gang.parts.items())
 
     def _part_end(self, node: int, part: Part, name: str) -> RunEnd | None:
-        """Return the end of a chain that follows from one part, if any."""
         assert self.workers is not None
         needed = self.workers.needs(self.incarnation, node)
         if part.phase is NodePhase.LOST and (needed or self._keeps_store(node)):
@@ -280,9 +278,9 @@ class Gang:
         return self is self.chain[0] and node == self.head
 
     def may_go(self, *, alone: bool) -> bool:
-        """Return whether the ranks may start: every node is ready, and ``alone``: no earlier incarnation is left.
+        """Return whether the ranks may start: every node is ready, and with ``alone`` no earlier incarnation is left.
 
-        On a single node that has no order yet, one order makes ready and starts.
+        On a single node that has no order yet, one order prepares and starts them.
         """
         if self.stopping or not alone:
             return False

@@ -1,4 +1,4 @@
-"""Open a control plane on the journal in its home folder: a new journal, or the one that is there."""
+"""Open a control plane on the journal in its home folder, which is created if there is none."""
 
 import fcntl
 import logging
@@ -118,7 +118,7 @@ def _epoch(first: Mapping[str, Any], path: Path) -> float:
 
 
 def grown(before: Topology, wanted: Topology) -> Topology:
-    """Return the cluster of a journal with the new nodes added; nodes that are no longer wanted stay, and are down.
+    """Return the cluster of a journal with the new nodes added; its nodes that are not in the new cluster stay, down.
 
     The journal names nodes by index, so a node keeps its index, its kind and its GPUs for ever.
     """

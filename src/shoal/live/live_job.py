@@ -1,4 +1,4 @@
-"""A job as the live backend tracks it: its gangs, its progress, and the events that reports on it give rise to."""
+"""A job as the live backend tracks it: its gangs, its progress, and the events that follow from reports on it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class LiveJob:
     crashes: Crashes = NO_CRASHES
     incarnation: int = 0
     batch_size: int | None = None
-    """The last batch size its owner is known to have chosen."""
+    """The last batch size that the job's script is known to have chosen."""
     measured: tuple[float, Placement] | None = None
     """The last measured rate, and the placement it was measured on."""
     over: bool = False
@@ -35,12 +35,12 @@ class LiveJob:
     """The goodput report last passed on to the ring, at ``profiled_at``."""
     profiled_at: Seconds = 0.0
     gangs: list[Gang] = field(default_factory=list)
-    """Gangs of which something may be left on a node, the latest last."""
+    """Gangs that may have processes on a node, the latest last."""
     places: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     """By incarnation, if resized in place: for each rank its node, the incarnation that started it, its number."""
 
     def expected_rate(self, placement: Placement, speed: Callable[[JobSpec, Placement], float]) -> float:
-        """Return the rate by ``speed``, scaled by what the job was measured at on its last placement."""
+        """Return the rate by ``speed``, corrected by the measurement on the job's last placement."""
         expected = speed(self.spec, placement)
         if self.measured is None:
             return expected
@@ -56,8 +56,8 @@ class LiveJob:
         gang.tracker.reported(now, gang.tracker.rate, gang.progress)
         return events.JobStarted(now, gang.job, gang.incarnation, gang.tracker.rate, gang.progress)
 
-    def news(self, gang: Gang, now: Seconds) -> list[events.Event]:
-        """Return events for what a running gang reports of its progress and training, where the ring needs them."""
+    def training_events(self, gang: Gang, now: Seconds) -> list[events.Event]:
+        """Return the events that the ring needs about a running gang's progress and training."""
         if not gang.started or gang.stopping:
             return []
         found = (self._measured(gang, now), self._trained(gang, now))
@@ -83,7 +83,7 @@ class LiveJob:
     def _profiled(self, gang: Gang, now: Seconds, rate: float, report: GoodputReport) -> events.Event | None:
         grown = self.profile is None or report.seen_gpus > self.profile.seen_gpus
         due = grown or now - self.profiled_at >= MIN_INTERVAL
-        if not due or not report_filter.is_news(self.profile, report):
+        if not due or not report_filter.differs(self.profile, report):
             return None
         self.profile, self.profiled_at = report, now
         self._report_rate(gang, now, rate)
@@ -101,7 +101,7 @@ class LiveJob:
         self.measured = rate, gang.placement
 
     def progress_after(self, gang: Gang, end: End, now: Seconds) -> float:
-        """Return the progress that a gang leaves: what it reported; else, if it ended in order, by time and rate."""
+        """Return a gang's progress at its end: as reported, else estimated from time and rate if it ended in order."""
         reported = gang.done if gang.saved is None else gang.saved
         if reported is not None:
             return reported

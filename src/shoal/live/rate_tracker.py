@@ -1,4 +1,4 @@
-"""The training rate of a gang, measured from its progress, and when the ring must be told of it.
+"""The training rate of a gang, measured from its progress, and when to report it to the ring.
 
 The ring extrapolates a job's progress from the last reported progress at the last reported rate. It needs a new report
 when the measured rate differs, and when progress has drifted from the extrapolation, as after a long loading time.
@@ -13,12 +13,12 @@ MIN_INTERVAL: Seconds = 5.0
 _MIN_ADVANCES = 3
 """The fewest reports with new progress in that time: a job advances by whole steps."""
 _TOLERANCE = 0.1
-"""The part by which the rate, or the progress since the last report, may differ without a new report."""
+"""The fraction by which the rate, or the progress since the last report, may differ without a new report."""
 
 
 @dataclass(slots=True)
 class RateTracker:
-    """What the ring knows of one gang: ``rate`` from progress ``done`` at time ``at``; at first the expected rate."""
+    """The last report on one gang: ``rate`` from progress ``done`` at time ``at``; at first the expected rate."""
 
     rate: float
     at: Seconds = 0.0
@@ -29,11 +29,11 @@ class RateTracker:
     _advances: int = 0
 
     def reported(self, at: Seconds, rate: float, done: float) -> None:
-        """Note what the ring was told."""
+        """Record a report to the ring."""
         self.rate, self.at, self.done = rate, at, done
 
     def observe(self, now: Seconds, done: float) -> float | None:
-        """Take in the job's progress; return the rate to report with it, or None if no report is needed."""
+        """Process the job's progress; return the rate to report with it, or None if no report is needed."""
         if done <= (self.done if self._furthest is None else self._furthest):
             return None
         self._furthest = done

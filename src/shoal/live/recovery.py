@@ -12,7 +12,7 @@ from shoal.store.codec import Record
 
 @dataclass(slots=True)
 class UnfinishedRun:
-    """A run that has not ended: the command that gave it its seats, and whether its ranks were up or told to stop."""
+    """An unfinished run: the command that gave it its seats, whether its ranks were up, and whether it was stopping."""
 
     command: Start | Resize
     started: bool = False

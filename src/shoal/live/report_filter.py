@@ -1,4 +1,4 @@
-"""Which goodput reports of jobs are passed on to the ring: those that can be true and differ from the last one.
+"""Filter for goodput reports of jobs: the ring gets those that can be true and differ from the last one.
 
 A job may report anything; this keeps false reports out of decisions and repeated ones out of the journal.
 """
@@ -8,7 +8,7 @@ from math import isfinite
 from shoal.core.goodput import GoodputReport, StepFit
 
 _CHANGE = 0.05
-"""The part by which a noise scale or a step time must change to be news."""
+"""The fraction by which a noise scale or a step time must change to be reported."""
 
 _MOST_KINDS = 64
 
@@ -27,7 +27,7 @@ def credible(report: GoodputReport) -> bool:
     )
 
 
-def is_news(known: GoodputReport | None, report: GoodputReport) -> bool:
+def differs(known: GoodputReport | None, report: GoodputReport) -> bool:
     """Return whether a report differs from the last one that was passed on."""
     if known is None:
         return True

@@ -1,7 +1,7 @@
 """The runs of all jobs on all nodes: commands and agents' reports go in, events and orders for agents come out.
 
-Bookkeeping only: it is told the time, sends nothing and locks nothing. Events for the ring gather in ``events``; the
-orders of a node have a ``generation`` that counts up with each change.
+Bookkeeping only: the time is an argument, nothing is sent or locked. Events for the ring are collected in ``events``;
+the orders of a node have a ``generation`` that counts up with each change.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +38,7 @@ class AgentStatus:
     address: str = ""
     generation: int = 1
     last_report: Seconds | None = None
-    """The time of its last report; None if it must report before anything about its node is certain."""
+    """The time of its last report; None if the state of its node is not known until it reports."""
     last_contact: Seconds = 0.0
     up: bool = False
     gangs: dict[tuple[JobNumber, int], Gang] = field(default_factory=dict)
@@ -48,15 +48,15 @@ class AgentStatus:
 
 @dataclass(slots=True)
 class RunRegistry:
-    """Every job ever submitted, and for each node what it has, and should have, of those that are not over."""
+    """All jobs ever submitted, and by node the runs that it has and should have."""
 
     nodes: Sequence[Node]
     speed: Callable[[JobSpec, Placement], float]
     first_retry: Seconds = FIRST_RETRY
     events: list[Event] = field(default_factory=list)
-    """Events for the ring, in order; the caller takes them."""
+    """Events for the ring, in order; the caller removes them."""
     ending: list[Gang] = field(default_factory=list)
-    """Gangs whose end is among ``events``: kept until ``confirm_ends`` says that it is durable."""
+    """Gangs whose end is in ``events``; the caller passes them to ``confirm_ends`` when the events are durable."""
     agents: list[AgentStatus] = field(default_factory=list)
     releases: dict[JobNumber, Seconds] = field(default_factory=dict)
     """When held jobs may be tried again."""
@@ -90,7 +90,7 @@ class RunRegistry:
         return self._jobs[job].over
 
     def carry_out(self, command: Command, now: Seconds) -> None:
-        """Turn a command into orders for agents, as far as possible now."""
+        """Turn a command into orders for agents, as far as possible yet."""
         if isinstance(command, Stop):
             for gang in self._jobs[command.job].gangs:
                 if gang.latest.incarnation == command.incarnation and not gang.stopping:
@@ -103,7 +103,7 @@ class RunRegistry:
     def _start(self, command: Start | Resize, now: Seconds) -> None:
         job = self._jobs[command.job]
         for gang in job.gangs if isinstance(command, Resize) else ():
-            # The ring counts with the next incarnation already and ignores events of this one.
+            # The ring already expects the next incarnation and ignores events of this one.
             gang.stopping = gang.end_reported = gang.end_durable = True
             self._orders_changed(gang)
         if job.incarnation >= command.incarnation:
@@ -130,7 +130,7 @@ class RunRegistry:
             self.events.append(JobCompleted(now, command.job, command.incarnation, job.saved))
 
     def _resized_in_place(self, command: Resize, now: Seconds) -> bool:
-        """Let the workers that can stay go on and add the missing ones; return whether that was possible."""
+        """Keep the workers that can stay and add the missing ones; return whether that was possible."""
         job = self._jobs[command.job]
         last = job.gangs[-1] if job.gangs else None
         if last is None or last.workers is None or job.over or job.incarnation >= command.incarnation:
@@ -140,7 +140,7 @@ class RunRegistry:
         if not kept or command.batch != last.batch or (command.partner, last.partner) != (None, None):
             return False
         last.end_reported = last.end_durable = last.progress_counted = True
-        # If its own ranks are not all up they have not joined the others: they are called off.
+        # Its own ranks, if not all are up, have not joined the others and are stopped.
         last.stopping = not last.started
         self.releases.pop(command.job, None)
         last.workers.set_members(kept)
@@ -180,7 +180,7 @@ class RunRegistry:
     # ── reports and time ──────────────────────────────────────────────────────────────────────────────────────
 
     def report(self, index: int, runs: Iterable[RunReport], now: Seconds) -> None:
-        """Take in an agent's report of all runs on its node, and everything that follows from it."""
+        """Process an agent's report of all runs on its node, with all its consequences."""
         agent = self.agents[index]
         first = agent.last_report is None
         agent.last_report = agent.last_contact = now
@@ -189,15 +189,15 @@ class RunRegistry:
             gang = agent.gangs.get((run.job, run.incarnation))
             if gang is not None and not gang.lost(index):
                 gang.update(index, run)
-                self.events += self._jobs[run.job].news(gang.latest, now)
+                self.events += self._jobs[run.job].training_events(gang.latest, now)
             elif run.phase != "ended" and run.job < len(self._jobs):
                 strays.add(run.job)
-        gone, agent.strays = agent.strays - strays, frozenset(strays)
-        self._advance_node(index, now, gone, all_jobs=first)
+        cleared, agent.strays = agent.strays - strays, frozenset(strays)
+        self._advance_node(index, now, cleared, all_jobs=first)
 
     def reboot(self, index: int, now: Seconds) -> None:
         """Mark everything on a node as lost: a new agent has taken the place of the one that ran it."""
-        # The message may come late, from an agent long gone: only the next report says what is there.
+        # The message may come late, from an agent that has ended: only the next report says what is there.
         self.agents[index].last_report = None
         self._lose_parts(index, now)
 
@@ -223,7 +223,7 @@ class RunRegistry:
             self.events.append(JobReleased(now, job))
 
     def confirm_ends(self, ended: Iterable[Gang], now: Seconds) -> None:
-        """Drop gangs whose end is durable once nothing of them is left."""
+        """Mark the ends of these gangs as durable; drop gangs that have no process left."""
         for gang in ended:
             gang.end_durable = True
             self._advance(gang.job, now)
@@ -245,7 +245,7 @@ class RunRegistry:
         for node in gang.nodes:
             self.agents[node].generation += 1
 
-    # ── what follows ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── advancing jobs ────────────────────────────────────────────────────────────────────────────────────────
 
     def _advance_node(
         self, index: int, now: Seconds, others: Iterable[JobNumber] = (), *, all_jobs: bool = False
@@ -257,7 +257,7 @@ class RunRegistry:
             self._advance(job, now)
 
     def _advance(self, number: JobNumber, now: Seconds) -> None:
-        """Bring a job as far as the reports on its gangs allow: ends, starts, and orders to go."""
+        """Advance a job as far as the reports on its gangs allow: report ends and starts, and order ranks to start."""
         job = self._jobs[number]
         for gang in tuple(job.gangs):
             if gang.workers is not None and gang.latest is gang and not gang.stopping and gang.workers.drop_failed():
@@ -275,7 +275,7 @@ class RunRegistry:
             self._go(job, job.gangs[-1])
 
     def _clear(self, job: LiveJob, gang: Gang, now: Seconds) -> None:
-        """Count the progress of a gang of which nothing is left, and drop it if its end is durable."""
+        """Add the progress of a gang without processes to its job, and drop the gang if its end is durable."""
         if not gang.progress_counted:
             job.saved, gang.progress_counted = job.progress_after(gang, End.STOPPED, now), True
         if gang.end_durable:
@@ -292,7 +292,7 @@ class RunRegistry:
             self._orders_changed(gang)
 
     def _alone(self, job: LiveJob, gang: Gang) -> bool:
-        """Return whether nothing of an earlier incarnation is left anywhere, so that no job runs twice at once.
+        """Return whether no process of an earlier incarnation is left on any node, so that no job runs twice at once.
 
         After a restart of the control plane that is certain only once every node has reported or is lost.
         """
@@ -303,7 +303,7 @@ class RunRegistry:
         return known and not strays and all(other.over for other in job.gangs if other is not gang)
 
     def _report_end(self, job: LiveJob, gang: Gang, outcome: RunEnd, now: Seconds) -> None:
-        """Report the end of an incarnation to the ring, and have what is left of it stopped."""
+        """Report the end of an incarnation to the ring, and order the rest of it to stop."""
         saved = job.saved = job.progress_after(gang, outcome.end, now)
         gang.end_reported = gang.progress_counted = True
         self.ending.append(gang)
@@ -339,7 +339,7 @@ class RunRegistry:
         """
         for index, agent in enumerate(self.agents):
             agent.up, agent.last_contact = recovered.up.get(index, False), now
-            # Above every generation of an earlier control plane, so that a late answer of its is seen to be old.
+            # Above every generation of an earlier control plane, so that its late answers are recognised as old.
             agent.generation = round(1000 * now) + 1
             if not agent.up and index not in down:
                 self.events.append(NodeLost(now, index))
@@ -351,7 +351,7 @@ class RunRegistry:
 
 
 def _workers(command: Start | Resize, after: Gang | None) -> tuple[ElasticWorkers, Seats]:
-    """Return the workers of a new incarnation, ``after`` another in place or from a checkpoint, and its own seats."""
+    """Return the workers of a new incarnation, in place ``after`` a gang or from a checkpoint, and its own seats."""
     if after is None or after.workers is None:
         workers = ElasticWorkers(command.incarnation)
         workers.add(command.incarnation, command.placement.seats)

@@ -1,4 +1,4 @@
-"""What people see of a live cluster: rows of jobs, nodes and tenants, with the last decision's sentences.
+"""Views of a live cluster for people: rows of jobs, nodes and tenants, with the last decision's sentences.
 
 A tenant sees its own jobs; the names of other tenants' jobs are hidden in sentences. An admin (tenant None) sees all.
 """
@@ -33,7 +33,7 @@ class LastDecision:
     verdicts: Verdicts
     carry: object | None = None
     changed: Flags = field(init=False)
-    """By position in the snapshot: whether a job's verdict differs from the decision before in code or GPUs."""
+    """By position in the snapshot: whether the job's verdict has another code or number of GPUs than before."""
 
     def __post_init__(self) -> None:
         self.changed = np.ones(len(self.verdicts.gpus), dtype=bool)
@@ -109,7 +109,7 @@ class LastDecision:
 
 @dataclass(frozen=True, slots=True)
 class ClusterViews:
-    """The accounts and the last decision as one tenant may see them, in Unix times: ``epoch`` plus the ring's.
+    """The accounts and the last decision as one tenant may see them; times are Unix times, ``epoch`` plus the ring's.
 
     Built per request. The caller holds the control plane's lock.
     """
@@ -123,7 +123,7 @@ class ClusterViews:
     tenant: TenantId | None
 
     def jobs(self, *, ended: bool) -> list[JobRow]:
-        """Return the live jobs in order of submission, or with ``ended`` all jobs; those that wait have a position."""
+        """Return the live jobs in order of submission, or with ``ended`` all jobs; waiting jobs have a position."""
         accounts = self.accounts.accounts if ended else list(self.accounts.live.values())
         rows = [self._row(account) for account in accounts if self._shown(account)]
         waiting = [i for i, row in enumerate(rows) if row.state in ("pending", "held")]
@@ -135,7 +135,7 @@ class ClusterViews:
     def job(self, account: Account, verdicts: Sequence[tuple[Seconds, str]]) -> JobDetail:
         """Return everything about one job; ``verdicts`` are its recorded verdicts, with their times."""
         row, last = self._row(account), self.last
-        story = [*account.story, *((at, self._veiled(sentence)) for at, sentence in verdicts)]
+        story = [*account.history, *((at, self._without_foreign_names(sentence)) for at, sentence in verdicts)]
         return JobDetail(
             job=row,
             command=list(account.launch.command),
@@ -154,7 +154,7 @@ class ClusterViews:
         )
 
     def nodes(self, last_reports: Sequence[Seconds | None]) -> list[NodeRow]:
-        """Return every node, with the time of its agent's last report and the jobs there that may be seen."""
+        """Return every node, with the time of its agent's last report and the jobs on it that the tenant may see."""
         rows, placed = [], self._placed()
         for index, (node, at) in enumerate(zip(self.topology.nodes, last_reports, strict=True)):
             here = [a for a in placed if a.placement is not None and index in a.placement.nodes]
@@ -165,7 +165,7 @@ class ClusterViews:
                     gpus=node.gpus,
                     rack=node.rack,
                     up=index not in self.topology.down,
-                    used=self._used(index, here),
+                    used=self._gpus_in_use(index, here),
                     jobs=[account.spec.id for account in here if self._shown(account)],
                     heard=self._unix(at),
                 )
@@ -173,7 +173,7 @@ class ClusterViews:
         return rows
 
     def share(self) -> list[TenantRow]:
-        """Return what each tenant holds and has had; a tenant sees itself and all others as one."""
+        """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
         sums: dict[str, list[float]] = {}
 
         def row_of(owner: TenantId) -> list[float]:
@@ -200,7 +200,7 @@ class ClusterViews:
         ]
 
     def acct(self) -> list[AcctRow]:
-        """Return the jobs that ended, in order of submission, and what they took."""
+        """Return the ended jobs, in order of submission, and the resources they used."""
         return [
             AcctRow(
                 id=account.spec.id,
@@ -254,9 +254,9 @@ class ClusterViews:
             times = f"{account.crashes.in_a_row} of {MOST_CRASHES} times in a row"
             return f"waits: crashed {times} ({account.cause}); tried again in {wait:,.0f} s"
         sentence = self.last.sentence(account.number) if self.last is not None else None
-        return "waits: it has just been submitted" if sentence is None else self._veiled(sentence)
+        return "waits: it has just been submitted" if sentence is None else self._without_foreign_names(sentence)
 
-    def _veiled(self, sentence: str) -> str:
+    def _without_foreign_names(self, sentence: str) -> str:
         """Return the sentence without the names of other tenants' jobs."""
 
         def shown(word: str) -> str:
@@ -268,7 +268,7 @@ class ClusterViews:
     def _placed(self) -> list[Account]:
         return [account for account in self.accounts.live.values() if account.placement is not None]
 
-    def _used(self, index: int, here: Sequence[Account]) -> int:
+    def _gpus_in_use(self, index: int, here: Sequence[Account]) -> int:
         """Return the GPUs in use on a node; two jobs that share GPUs use them once."""
         counts: dict[frozenset[int], int] = {}
         for account in here:

@@ -1,1 +1,1 @@
-"""Placers: granted GPU counts to seats on nodes."""
+"""Placers: turn granted numbers of GPUs into seats on nodes."""

@@ -59,7 +59,7 @@ class NetworkPlacer:
 
 
 def _kinds(snapshot: Snapshot, verdicts: Verdicts) -> NDArray[np.int_] | None:
-    """Return each job's kind, or None if any grant asks for more, or says less, than a number of GPUs of one kind."""
+    """Return each job's kind; None if any grant specifies more or less than a number of GPUs of one kind."""
     shares = verdicts.partners is not None and bool((verdicts.partners >= 0).any())
     near = verdicts.consolidated is not None and bool(verdicts.consolidated.any())
     if shares or near or verdicts.placements or snapshot.sharing:
@@ -73,7 +73,7 @@ def _kinds(snapshot: Snapshot, verdicts: Verdicts) -> NDArray[np.int_] | None:
 
 @dataclass(slots=True)
 class _NetworkDraft:
-    """A seating in progress: the free GPUs, and where the jobs that are not yet seated were."""
+    """A seating in progress: the free GPUs, and the former seats of jobs that are not yet seated again."""
 
     snapshot: Snapshot
     free: FreeGpus
@@ -82,7 +82,7 @@ class _NetworkDraft:
     """By node, for each job that is not yet seated again: the GPUs it held there."""
 
     def clear(self, holding: Iterable[int], wanting: Iterable[int]) -> None:
-        """Free the seats of all jobs, and note where those in ``wanting`` were."""
+        """Free the seats of all jobs, and record those of the jobs in ``wanting``."""
         again = set(wanting)
         for i in holding:
             seats = self.snapshot.placement(i)
@@ -96,9 +96,9 @@ class _NetworkDraft:
         """Seat a job on the fewest machines; return whether that was possible."""
         machine = machine_gpus(self.snapshot.cluster, kind)
         if want % machine == 0:
-            found = self._whole(i, kind, machine, want // machine)
+            found = self._whole_machines(i, kind, machine, want // machine)
         elif want < machine:
-            found = self._part(i, kind, want)
+            found = self._part_of_machine(i, kind, want)
         else:
             found = None
         found = found or few_nodes(self.free, kind, want)
@@ -111,35 +111,34 @@ class _NetworkDraft:
         self.seated[i] = found
         return True
 
-    def _whole(self, i: int, kind: int, machine: int, count: int) -> Placement | None:
-        """Return ``count`` free machines: the job's own where no other was, then those with the fewest other jobs."""
-        nodes = [n for n in self._open(kind, machine) if self.free.node_free[n] == machine]
+    def _whole_machines(self, i: int, kind: int, machine: int, count: int) -> Placement | None:
+        """Return ``count`` free machines: first those the job held alone, then those held by the fewest other jobs."""
+        nodes = [n for n in self._nodes_with_free(kind, machine) if self.free.node_free[n] == machine]
         if len(nodes) < count:
             return None
 
         def reluctance(n: int) -> tuple[int, int, int]:
             others = [c for j, c in self.claims.get(n, {}).items() if j != i]
-            return len(others) - self._mine(n, i, 1), sum(others) - self._mine(n, i, machine), n
+            return len(others) - self._held_before(n, i, 1), sum(others) - self._held_before(n, i, machine), n
 
         return Placement(tuple((n, machine) for n in sorted(sorted(nodes, key=reluctance)[:count])))
 
-    def _part(self, i: int, kind: int, want: int) -> Placement | None:
-        """Return seats on one machine: its own if possible, else the tightest where no job must move for it."""
+    def _part_of_machine(self, i: int, kind: int, want: int) -> Placement | None:
+        """Return seats on one machine: the job's former one if possible, else the tightest from which no job moves."""
         free = self.free.node_free
 
         def reluctance(n: int) -> tuple[int, int, int, int]:
             crowded = sum(c for j, c in self.claims.get(n, {}).items() if j != i) + want > free[n]
-            return int(crowded) - self._mine(n, i, 1), -self._mine(n, i, want), free[n], n
+            return int(crowded) - self._held_before(n, i, 1), -self._held_before(n, i, want), free[n], n
 
-        node = min(self._open(kind, want), key=reluctance, default=None)
+        node = min(self._nodes_with_free(kind, want), key=reluctance, default=None)
         return None if node is None else Placement(((node, want),))
 
-    def _open(self, kind: int, want: int) -> list[int]:
-        """Return the nodes of a kind with at least ``want`` free GPUs."""
+    def _nodes_with_free(self, kind: int, want: int) -> list[int]:
         cluster, free = self.snapshot.cluster, self.free.node_free
         return [n for n, k in enumerate(cluster.node_kind) if k == kind and free[n] >= want]
 
-    def _mine(self, node: int, i: int, most: int) -> int:
+    def _held_before(self, node: int, i: int, most: int) -> int:
         """Return the GPUs the job held on a node, at most ``most``."""
         return min(self.claims.get(node, {}).get(i, 0), most)
 

@@ -30,7 +30,7 @@ def _racks(node_racks: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def find(cluster: Topology, free: FreeGpus, kind: int, want: int, before: Placement | None) -> Placement | None:
-    """Return the fewest nodes of one rack, of the rack with the fewest free GPUs among equals; else packed seats."""
+    """Return the fewest nodes of one rack (of equal racks, of that with the fewest free GPUs); else packed seats."""
     anywhere = packed.find(cluster, free, kind, want, before)
     if anywhere is None or len(anywhere.seats) == 1:
         return anywhere

@@ -1,8 +1,8 @@
-"""The part that placers share: keep jobs that need not move, free the seats of those that leave, seat the rest.
+"""Seating common to all placers: keep jobs that need not move, free the seats of those that leave, seat the rest.
 
 Planning uses a copy of the free GPUs that includes the seats of leaving jobs. The widest jobs are seated first. A
 running job whose new size cannot be seated keeps its seats. A grant that asks for one node (``consolidated``) is seated
-before the others, also if that moves it from several nodes to one. If no node has enough free GPUs, the fewest jobs
+before the others, even if it moves from several nodes to one. If no node has enough free GPUs, the fewest jobs
 that did not ask for one node are moved off a node; if that is not enough either, the job is seated like any other.
 """
 
@@ -41,14 +41,14 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
     for i, placement in verdicts.placements.items():
         changed[i] = gpus[i] > 0 and placement != snapshot.placement(i)
     named = verdicts.partners is not None and bool(((verdicts.partners >= 0) & (gpus > 0)).any())
-    mates = _mates(verdicts)
+    partners = _partners(verdicts)
     shared = named or snapshot.sharing
     if verdicts.consolidated is not None:
         for i in np.flatnonzero(verdicts.consolidated & (gpus > 0) & (held > 0) & ~changed).tolist():
             changed[i] = _scattered(snapshot.placement(i))
     if shared:
         wanted = np.full(len(columns), -1, dtype=np.int32)
-        wanted[list(mates)] = columns.rows[list(mates.values())]
+        wanted[list(partners)] = columns.rows[list(partners.values())]
         changed |= ((gpus > 0) | (held > 0)) & (wanted != columns.partner)
     if not changed.any():
         return Seating()
@@ -57,23 +57,23 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
     plan = _SeatingDraft(snapshot, verdicts, find, leaving)
     # Jobs that change kinds may take each other's seats, so all of these are freed before any is taken.
     together = shared or moves or verdicts.consolidated is not None or bool(verdicts.placements)
-    return plan.seat_units(wanting, mates) if together else plan.seat_each(wanting)
+    return plan.seat_units(wanting, partners) if together else plan.seat_each(wanting)
 
 
 def _scattered(placement: Placement | None) -> bool:
     return placement is not None and len(placement.seats) > 1
 
 
-def _mates(verdicts: Verdicts) -> dict[int, int]:
-    """Return each job's partner, both ways; of two that name the same third, the first in order of admission."""
-    mates: dict[int, int] = {}
+def _partners(verdicts: Verdicts) -> dict[int, int]:
+    """Return each job's partner, both ways; of two that name the same third job, the first in order of admission."""
+    partners: dict[int, int] = {}
     if verdicts.partners is None:
-        return mates
+        return partners
     for i in np.flatnonzero((verdicts.partners >= 0) & (verdicts.gpus > 0)).tolist():
         j = int(verdicts.partners[i])
-        if i not in mates and j not in mates and verdicts.gpus[i] == verdicts.gpus[j]:
-            mates[i], mates[j] = j, i
-    return mates
+        if i not in partners and j not in partners and verdicts.gpus[i] == verdicts.gpus[j]:
+            partners[i], partners[j] = j, i
+    return partners
 
 
 class _SeatingDraft:
@@ -128,15 +128,16 @@ class _SeatingDraft:
 
     # ── sharing and pinning: a unit is one job, or two on the same GPUs ────────────────────────────────────────
 
-    def seat_units(self, wanting: Indices, mates: Mapping[int, int]) -> Seating:
-        """Seat units. Each keeps the seats of a member unless another unit does; all other seats are freed first.
+    def seat_units(self, wanting: Indices, partners: Mapping[int, int]) -> Seating:
+        """Seat units: one job, or two that share GPUs.
 
-        So jobs pinned to each other's seats can swap; pinned jobs are seated before the others. Equal seats need not be
-        the same GPUs (two jobs can each hold one on a node), so seats are told apart by the group that holds them: a
-        job, or it and its partner.
+        A unit keeps the seats of a member unless another unit does; all other seats are freed first, so that jobs
+        pinned to each other's seats can swap. Pinned jobs are seated before the others. Equal seats need not be the
+        same GPUs (two jobs can each hold one on a node), so seats are identified by the group that holds them: a job,
+        or a job and its partner.
         """
         self.moving.update(wanting.tolist())
-        units = self._units(wanting, mates)
+        units = self._units(wanting, partners)
         claims: dict[int, tuple[int, ...]] = {}
         unseated = []
         for unit in units:
@@ -156,7 +157,7 @@ class _SeatingDraft:
             self.seated |= {m: seats for m in unit if self._group(m) != group and seats is not None}
         pins = self.verdicts.placements
         unseated.sort(
-            key=lambda unit: (unit[0] not in pins, not self._near(unit[0]), -int(self.verdicts.gpus[unit[0]]), unit)
+            key=lambda unit: (unit[0] not in pins, not self._one_node(unit[0]), -int(self.verdicts.gpus[unit[0]]), unit)
         )
         for unit in unseated:
             self._seat_unit(unit)
@@ -164,20 +165,20 @@ class _SeatingDraft:
             self._seat_unit((i,))
         return Seating(tuple(sorted(self.leaving)), self.seated, self.overruled)
 
-    def _units(self, wanting: Indices, mates: Mapping[int, int]) -> list[tuple[int, ...]]:
+    def _units(self, wanting: Indices, partners: Mapping[int, int]) -> list[tuple[int, ...]]:
         columns = self.snapshot.columns
         units: list[tuple[int, ...]] = []
         for i in wanting.tolist():
-            mate = mates.get(i, -1)
+            partner = partners.get(i, -1)
             if columns.state[i] == _STOPPING:
                 self.overruled[i] = Refusal(Reason(STOPPING))
-            elif mate < 0 and self.verdicts.partners is not None and self.verdicts.partners[i] >= 0:
+            elif partner < 0 and self.verdicts.partners is not None and self.verdicts.partners[i] >= 0:
                 # The policy meant GPUs that the job would share; alone it might take another job's.
                 self._refuse(i, Reason(PARTNER_UNSEATED, (self.snapshot.ids[self.verdicts.partners[i]],)))
-            elif mate < 0 or columns.state[mate] == _STOPPING:
+            elif partner < 0 or columns.state[partner] == _STOPPING:
                 units.append((i,))
-            elif i < mate:
-                units.append((i, mate))
+            elif i < partner:
+                units.append((i, partner))
         return units
 
     def _group(self, i: int) -> int:
@@ -186,20 +187,20 @@ class _SeatingDraft:
         return min(row, partner) if partner >= 0 else row
 
     def _keeps(self, i: int) -> int | None:
-        """Return the group whose seats a running job keeps, or None if they are not what it was granted."""
+        """Return the group whose seats a running job keeps, or None if they do not match its grant."""
         before = self.snapshot.placement(i)
-        if before is None or before.gpus != self.verdicts.gpus[i] or (self._near(i) and _scattered(before)):
+        if before is None or before.gpus != self.verdicts.gpus[i] or (self._one_node(i) and _scattered(before)):
             return None
         fits = self._kind(i) in (-1, self.snapshot.columns.kind[i])
         return self._group(i) if fits and self.verdicts.placements.get(i, before) == before else None
 
     def _seat_unit(self, unit: tuple[int, ...]) -> None:
-        """Find new seats for a unit; if there are none, a job alone keeps its own if still free, and others wait."""
+        """Find new seats for a unit; if there are none, a single job keeps its seats if still free, and others wait."""
         before = self.snapshot.placement(unit[0])
         found = self._found(unit[0], before)
         if found is not None:
             self.free.take(found)
-            if found != before or not self._near(unit[0]):
+            if found != before or not self._one_node(unit[0]):
                 self.seated |= dict.fromkeys(unit, found)
             return
         if before is not None and len(unit) == 1 and self.snapshot.columns.partner[unit[0]] < 0 and self._open(before):
@@ -223,40 +224,40 @@ class _SeatingDraft:
             return pinned if self._open(pinned) else None
         kind = self._kind(i)
         if kind >= 0:
-            return self._on(i, kind, before)
+            return self._on_kind(i, kind, before)
         if len(self.snapshot.cluster.kinds) == 1:
-            return self._on(i, 0, before) if self.snapshot.possible[i] else None
+            return self._on_kind(i, 0, before) if self.snapshot.possible[i] else None
         speeds = self.snapshot.columns.speeds[i]
         order = np.argsort(-speeds, kind="stable")
-        found = (self._on(i, int(k), before) for k in order if speeds[k] > 0)
+        found = (self._on_kind(i, int(k), before) for k in order if speeds[k] > 0)
         return next((placement for placement in found if placement is not None), None)
 
-    def _on(self, i: int, kind: int, before: Placement | None) -> Placement | None:
-        found = self._on_one_node(i, kind, before) if self._near(i) else None
+    def _on_kind(self, i: int, kind: int, before: Placement | None) -> Placement | None:
+        found = self._on_one_node(i, kind, before) if self._one_node(i) else None
         return found or self.find(self.snapshot.cluster, self.free, kind, int(self.verdicts.gpus[i]), before)
 
     def _kind(self, i: int) -> int:
         return int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
 
-    def _near(self, i: int) -> bool:
+    def _one_node(self, i: int) -> bool:
         return self.verdicts.consolidated is not None and bool(self.verdicts.consolidated[i])
 
     def _on_one_node(self, i: int, kind: int, before: Placement | None) -> Placement | None:
-        """Return seats on one node, from which other jobs may be displaced; else the job's own seats if still free."""
+        """Return seats on one node, displacing other jobs if needed; else the job's own seats if still free."""
         want = int(self.verdicts.gpus[i])
         node = tightest(self.free.sets[kind], want)
-        node = self._cleared(kind, want) if node is None else node
+        node = self._clear_node(kind, want) if node is None else node
         if node is not None:
             return Placement(((node, want),))
         stays = before is not None and before.gpus == want and self.snapshot.cluster.kind_of(before) == kind
         return before if before is not None and stays and self._open(before) else None
 
-    def _cleared(self, kind: int, want: int) -> int | None:
+    def _clear_node(self, kind: int, want: int) -> int | None:
         """Return the node where the fewest jobs must move for ``want`` GPUs, and displace them; else None."""
         if self.free.free[kind] < want:
             return None
         if kind not in self.occupants:
-            self.occupants[kind] = self._staying(kind)
+            self.occupants[kind] = self._displaceable(kind)
         best: tuple[int, int, list[int]] | None = None
         for node, occupants in self.occupants[kind].items():
             moved = _fewest(occupants, want - self.free.node_free[node])
@@ -273,14 +274,14 @@ class _SeatingDraft:
         self.displaced += best[2]
         return best[1]
 
-    def _staying(self, kind: int) -> Occupants:
-        """Return the jobs that may be displaced: alone on their seats, not moving, and not placed by request."""
+    def _displaceable(self, kind: int) -> Occupants:
+        """Return the jobs that may be displaced: not sharing, not moving, and not placed by request."""
         columns = self.snapshot.columns
         occupants: Occupants = {}
         alone = (columns.kind == kind) & (columns.partner < 0) & (columns.state != _STOPPING)
         for i in np.flatnonzero(alone).tolist():
             seats = self.snapshot.placement(i)
-            if seats is not None and not (i in self.moving or i in self.verdicts.placements or self._near(i)):
+            if seats is not None and not (i in self.moving or i in self.verdicts.placements or self._one_node(i)):
                 for node, count in seats.seats:
                     occupants.setdefault(node, []).append((count, i))
         return occupants

@@ -82,7 +82,7 @@ class LocalNodes:
         roots: Sequence[str] = (),
         cafile: str | None = None,
     ) -> "LocalNodes":
-        """One agent per node, not started yet; device numbers are counted through all nodes.
+        """Return an object with one agent per node, not started yet; device numbers continue from node to node.
 
         ``url`` and ``token`` are the control plane's and an agent's; files go under ``home``. Jobs may work in the
         folders ``roots``.

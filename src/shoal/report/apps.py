@@ -1,7 +1,6 @@
-"""The figures of apps: the jobs of one search taken together, as Themis counts.
+"""Figures of apps: the jobs of one search together, as Themis defines them.
 
-An app arrives with its first job and ends with its last, whether that completed or was given up. A job that names no
-app is an app of one.
+An app arrives with its first job and ends with its last, completed or not. A job that names no app is an app of one.
 
 Reference: Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, §4.3, equations 1 and 2.
 """
@@ -19,9 +18,9 @@ from shoal.report.step_functions import Steps
 class AppTable:
     """One row per app, in order of arrival; NaN for an app that has not ended.
 
-    ``seconds`` is the time from arrival to end. ``ideal`` is T_cluster: the GPU-seconds of what its jobs did, each on
-    its gang seated well, over the most GPUs it wanted at once or the cluster's, whichever are fewer. ``contention`` is
-    the number of live apps, averaged over its life, and ``rho`` = seconds / (ideal · contention).
+    ``seconds`` is the time from arrival to end. ``ideal`` is T_cluster: the GPU-seconds of its jobs' work, each job on
+    its gang seated well, divided by the most GPUs it asked for at once or the cluster's, whichever are fewer.
+    ``contention`` is the number of live apps, averaged over its life, and ``rho`` = seconds / (ideal · contention).
     """
 
     app: list[str]
@@ -53,7 +52,7 @@ def app_table(history: History, exclusive: Floats) -> AppTable:
 
 
 def _part_done(history: History) -> Floats:
-    """The fraction of its work that each job did: 1 unless it was given up."""
+    """The fraction of its work that each job did: 1 unless it failed or was cancelled."""
     rates = history.rates
     did = np.bincount(history.holds.job[rates.hold], rates.rate * (rates.until - rates.since), len(history))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -62,7 +61,7 @@ def _part_done(history: History) -> Floats:
 
 
 def _most_wanted(history: History, jobs: Int64s) -> float:
-    """The most GPUs that the jobs of an app wanted at one time; at equal times ends come before submissions."""
+    """The most GPUs that the jobs of an app asked for at one time; at equal times ends come before submissions."""
     times = np.concatenate([history.ended[jobs], history.submitted[jobs]])
     change = np.concatenate([-history.gpus[jobs], history.gpus[jobs]])
     return float(np.cumsum(change[np.argsort(times, kind="stable")]).max())
@@ -79,7 +78,7 @@ def searched_together(history: History) -> list[Int64s]:
 
 def live_apps(history: History) -> Steps:
     """The number of apps with a live job over time."""
-    since, until, weight = history.submitted, history.gone.copy(), np.ones(len(history))
+    since, until, weight = history.submitted, history.live_until.copy(), np.ones(len(history))
     for jobs in searched_together(history):
         # In order of submission, a job adds to the union of lives only what lies beyond all earlier ends.
         reach = np.maximum.accumulate(until[jobs])

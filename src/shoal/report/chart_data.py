@@ -12,15 +12,15 @@ from shoal.report.metrics import DEFINITIONS
 from shoal.report.timeline import occupancy, timeline
 
 MOST_ROWS = 300
-"""Jobs up to which each gets a row of its own in the Gantt chart."""
+"""Most jobs of a Gantt chart with a row for each."""
 
 MOST_BARS = 5_000
-"""Bars up to which a Gantt chart is readable; six such charts are half a megabyte of page."""
+"""Most bars of a readable Gantt chart; six such charts are half a megabyte of page."""
 
 _POINTS = 800
 _OCCUPANCY_POINTS = 400
 _INVISIBLE = 1 / 2000
-"""Gaps shorter than this part of the run are narrower than a pixel."""
+"""Fraction of the run below which a gap is narrower than a pixel."""
 
 _MOST_LABELS = 8
 _HOUR = 3600.0
@@ -49,7 +49,7 @@ def charts(by_policy: Mapping[str, Sequence[StoredRun]]) -> Chart:
 
 
 def _rounded(values: Floats, digits: int = 5) -> list[float]:
-    """Five digits: finer than a pixel, and a third of the bytes."""
+    """Round to five digits: finer than a pixel, and a third of the bytes."""
     rounded = (float(f"{value:.{digits}g}") for value in values.tolist())
     return [int(value) if value.is_integer() else value for value in rounded]
 
@@ -80,7 +80,7 @@ def _over_time(history: History) -> Chart:
 
 
 def _held(history: History) -> Chart:
-    """The views of GPUs held over time, by name."""
+    """By name of a view, the GPUs held over time."""
     views: Chart = {}
     if len(history) <= MOST_ROWS and len((bars := _bars(history))[0]) <= MOST_BARS:
         views["By job"] = _gantt(history, *bars)
@@ -98,7 +98,7 @@ def _held(history: History) -> Chart:
 
 
 def _labels(history: History, names: Sequence[str]) -> tuple[list[str], Int64s]:
-    """Labels: the names under which most GPU-seconds were held, and one for the rest; the label's index of each job."""
+    """Return labels, the names under which most GPU-seconds were held and one for the rest, and each job's index."""
     distinct, where = np.unique(np.array(names, dtype=str), return_inverse=True)
     holds = history.holds
     held = np.bincount(where[holds.job], weights=holds.gpu_seconds, minlength=len(distinct))
@@ -144,7 +144,7 @@ def _gantt(history: History, job: Int64s, since: Floats, until: Floats, gpus: In
         "jobs": history.ids,
         "tenants": history.tenants,
         "submitted": _rounded((history.submitted - history.begin) / _HOUR),
-        "gone": _rounded((history.gone - history.begin) / _HOUR),
+        "gone": _rounded((history.live_until - history.begin) / _HOUR),
         "coloured": "GPU type" if many else "GPUs held",
         "groups": groups,
     }

@@ -18,7 +18,7 @@ from shoal.report.files import StoredRun
 from shoal.report.metrics import UNFAIR_ABOVE, JobTable, Summary, unfair
 
 CONFIDENCE = 0.95
-"""Of every interval here."""
+"""Confidence of every interval here."""
 
 NO_DIFFERENCE, NOT_SIGNIFICANT, ONE_RUN = "no difference", "not significant", "one run"
 """Verdicts beside ``better`` and ``worse``: equal in every pair; the interval covers 0; there is no interval."""
@@ -31,10 +31,10 @@ _CHUNK = 50
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure to compare: its name in tables, its unit, which way is better (−1: lower, 1: higher), how to read it.
+    """A figure to compare: its name in tables, its unit, the better direction (−1: lower, 1: higher), how to read it.
 
-    ``per_job`` gives each job's value and ``statistic`` the figure from rows of resampled values; None where the figure
-    is not one over jobs.
+    ``per_job`` gives each job's value and ``statistic`` the figure from rows of resampled values; None if the figure is
+    not one over jobs.
     """
 
     name: str
@@ -85,7 +85,7 @@ MEASURES: tuple[Measure, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PolicyResult:
-    """The row of a policy: over which seeds, mean numbers of jobs and completed jobs, and the mean of each measure.
+    """The row of a policy: its seeds, mean numbers of jobs and completed jobs, and the mean of each measure.
 
     ``policy`` is the specification, followed by the settings that differ between the runs compared, e.g.
     ``las (noise 0.2)``; ``settings`` has those alone.
@@ -101,7 +101,7 @@ class PolicyResult:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A policy's figure less the baseline's, with a 95 % interval where there are pairs for one.
+    """A policy's figure minus the baseline's, with a 95 % interval if there are pairs for one.
 
     ``basis`` says what was paired: ``seeds``, ``jobs``, or ``none``. ``verdict`` is ``better``, ``worse``,
     ``not significant``, ``no difference`` or ``one run``.

@@ -34,7 +34,7 @@ _ENDED = -1
 
 
 class JobType(NamedTuple):
-    """What a job's speed depends on; shared by many jobs."""
+    """The properties that a job's speed depends on; shared by many jobs."""
 
     gpus: int
     model: str | None
@@ -121,10 +121,10 @@ class History:
         return len(self.ids)
 
     @property
-    def gone(self) -> Floats:
-        """When each job ceased to be live, at most ``end``."""
-        gone: Floats = np.minimum(self.ended, self.end)
-        return gone
+    def live_until(self) -> Floats:
+        """By job, the time it ceased to be live, at most ``end``."""
+        until: Floats = np.minimum(self.ended, self.end)
+        return until
 
     @property
     def completed(self) -> Flags:
@@ -163,7 +163,7 @@ def _topology(settings: dict[str, Any]) -> Topology:
 
 
 class _Fold:
-    """The columns while records are read: one method for each type of event and command."""
+    """The columns in progress: one method for each type of event and command."""
 
     def __init__(self, node_kind: tuple[int, ...]) -> None:
         self.node_kind = node_kind
@@ -318,7 +318,7 @@ class _Fold:
         self.gpus[event[2]] = event[3]
 
     def _ignored(self, event: list[Any]) -> None:
-        """What a lost node does to jobs is in events of their own."""
+        """Does nothing: each job on a lost node has events of its own."""
 
     def _end(self, job: int, at: Seconds, outcome: JobState) -> None:
         self._close(job, at)

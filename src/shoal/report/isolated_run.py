@@ -21,8 +21,8 @@ from shoal.report.history import History, JobType
 class Alone:
     """Run times in seconds by admission number, along the batch sizes the job went through.
 
-    ``exclusive`` is on the kind that takes the least time in all; ``spread`` on every kind in proportion to its GPUs,
-    as an exact 1/n of the cluster is composed. Both agree on a cluster of one kind.
+    ``exclusive`` is on the kind that takes the least time in total; ``spread`` on all kinds in proportion to their
+    GPUs, as an exact 1/n of the cluster is composed. Both agree on a cluster of one kind.
     """
 
     exclusive: Floats
@@ -56,7 +56,7 @@ def _inverse(rate: float) -> float:
 
 
 def _along(model: ProfiledModel, kind: JobType, changes: list[tuple[float, int]], work: float) -> tuple[float, float]:
-    """Exclusive and spread run time, summed over the work between changes of the batch size."""
+    """Return the exclusive and the spread run time, summed over the work between changes of the batch size."""
     by_kind = np.zeros(len(model.topology.kinds))
     spread = 0.0
     stretches = [(0.0, None), *changes, (work, None)]
@@ -69,10 +69,10 @@ def _along(model: ProfiledModel, kind: JobType, changes: list[tuple[float, int]]
 
 
 def single_gpu_rates(history: History, catalog: Catalog, types: Int64s, sizes: Int64s, kinds: Int64s) -> Floats:
-    """For each (job type, batch size, kind): the rate on one GPU of that kind.
+    """Return the rate on one GPU for each (job type, batch size, kind).
 
-    Batch size 0 means the declared one; kind −1 the kind on which one GPU is fastest. Where one GPU cannot run the job,
-    the best rate of the requested gang divided by its GPUs is used.
+    Batch size 0 means the declared one; kind −1 the kind on which one GPU is fastest. If the job cannot run on one GPU,
+    it is the best rate of the requested gang divided by its GPUs.
     """
     model = ProfiledModel(history.topology, catalog)
     span = len(model.topology.kinds) + 1

@@ -17,12 +17,12 @@ from shoal.core.units import JobId, JobNumber, Seconds
 from shoal.report.history import History
 
 _UNKNOWN = -1
-"""In place of a reason's code."""
+"""Stands for a reason's code if no reason is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingReason:
-    """The reason, from this time on, for which a job has no GPUs; ``code`` is that of its reason's template."""
+    """A job's reason for having no GPUs from this time on; ``code`` is that of its template."""
 
     at: Seconds
     job: JobNumber
@@ -143,7 +143,8 @@ def _waits(
     history: History, job: JobNumber, runs: tuple[Run, ...], reasons: list[WaitingReason], until: Seconds
 ) -> tuple[Wait, ...]:
     """Time without GPUs by reason code; the first reason of an interval counts from the interval's begin."""
-    edges = [float(history.submitted[job]), *(edge for r in runs for edge in (r.since, r.until)), history.gone[job]]
+    inner = (edge for r in runs for edge in (r.since, r.until))
+    edges = [float(history.submitted[job]), *inner, history.live_until[job]]
     found: dict[int, tuple[float, str]] = {}
     for begin, end in zip(edges[::2], edges[1::2], strict=True):
         known = min(float(end), max(begin, until))

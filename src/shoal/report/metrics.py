@@ -9,7 +9,7 @@ it would have been with some notion of a fair share, so above 1 is worse than fa
 - ``isolated``: JCT / JCT in a separate run of the whole trace in which each of the n jobs then live holds exactly 1/n
   of the GPUs of each kind, and uses no more than its gang. Cancelled and failed jobs take no part in that run.
 - ``contention``: JCT / (exclusive run time · max(1, jobs in the trace / GPUs)).
-- ``shockwave``: JCT / (exclusive run time · contention), contention being GPUs wanted by live jobs over GPUs there are,
+- ``shockwave``: JCT / (exclusive run time · contention), contention being GPUs asked for by live jobs over all GPUs,
   averaged over the job's life and at least 1.
 
 References: Mahajan et al., NSDI 2020 (eq. 1); Narayanan et al., OSDI 2020 (§4.2); Zheng et al., NSDI 2023 (eq. 9).
@@ -39,7 +39,7 @@ THRESHOLDS = (1.0, 1.05, 1.1)
 """The values of ρ above which a summary counts jobs."""
 
 _ROUNDING = 1e-9
-"""A ρ exceeds a threshold by more than this part of it: times are sums of many floating-point numbers."""
+"""Fraction by which ρ must exceed a threshold: times are sums of many floating-point numbers."""
 
 UNFAIR_ABOVE = 1.0
 """The threshold of every table: a job whose isolated ρ exceeds it had less than a fair share."""
@@ -91,7 +91,7 @@ def _plain(values: list[str] | NDArray[Any]) -> list[Any]:
 
 
 def job_table(history: History, known: Catalog | None = None) -> JobTable:
-    """The figures of each job of a history; ``known`` is the catalogue of its speeds, the built-in one unless given."""
+    """Return the figures of each job; ``known`` is the catalogue of its speeds, the built-in one unless given."""
     holds, count = history.holds, len(history)
     starts = np.bincount(holds.job, minlength=count)
     started = np.full(count, np.nan)
@@ -110,7 +110,7 @@ def job_table(history: History, known: Catalog | None = None) -> JobTable:
         gpus=history.gpus,
         restarts=np.maximum(starts - 1, 0),
         gpu_seconds=_sums(holds.job, holds.gpu_seconds, count),
-        queueing=np.maximum(history.gone - history.submitted - run_seconds, 0.0),
+        queueing=np.maximum(history.live_until - history.submitted - run_seconds, 0.0),
         exclusive=alone.exclusive,
         rho=_fairness(history, jct, alone),
     )
@@ -122,7 +122,7 @@ def _sums(jobs: Int64s, values: Floats, count: int) -> Floats:
 
 def _fairness(history: History, jct: Floats, alone: Alone) -> dict[str, Floats]:
     gpus, exclusive = sum(history.topology.installed), alone.exclusive
-    lives = history.submitted, history.gone
+    lives = history.submitted, history.live_until
     demand = Steps.of(*lives, history.gpus.astype(np.float64)).mean(*lives)
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
@@ -135,8 +135,8 @@ def _fairness(history: History, jct: Floats, alone: Alone) -> dict[str, Floats]:
 
 def _in_isolation(history: History, length: Floats, gpus: int) -> Floats:
     """When each job would complete if every live job held 1/n of the cluster."""
-    gone = (history.outcome == JobState.CANCELLED) | (history.outcome == JobState.FAILED)
-    return _shared_run(history, np.flatnonzero(~gone & np.isfinite(length)), length, gpus)
+    given_up = (history.outcome == JobState.CANCELLED) | (history.outcome == JobState.FAILED)
+    return _shared_run(history, np.flatnonzero(~given_up & np.isfinite(length)), length, gpus)
 
 
 def _shared_run(history: History, jobs: Int64s, length: Floats, gpus: int) -> Floats:

@@ -12,7 +12,7 @@ _POINTS = "%"
 
 
 def unit_of(comparison: Comparison, measure: Measure) -> tuple[str, float]:
-    """The unit a measure's column is printed in, and how many of the stored unit make one of it."""
+    """Return the unit of a measure's column, and its size in the stored unit."""
     if measure.unit == _POINTS:
         return "%", 0.01
     if measure.unit != "h":
@@ -39,9 +39,9 @@ def figure(comparison: Comparison, measure: Measure, value: float | None) -> str
 
 
 def change(comparison: Comparison, measure: Measure, difference: Difference | None) -> tuple[str, ...]:
-    """A difference as lines: the change against the baseline, or that it is not significant, and its interval.
+    """Return a difference as lines: the change against the baseline, or that it is not significant, and its interval.
 
-    Relative, except that shares (utilization, jobs above a ρ) change by percentage points.
+    Changes are relative, except that shares (utilization, jobs above a ρ) change by percentage points.
     """
     if difference is None:
         return ()

@@ -43,7 +43,7 @@ class Timeline:
 def timeline(history: History, *, points: int = MOST_POINTS) -> Timeline:
     """The timeline of a history in at most ``points`` intervals that begin and end at change points."""
     known, busy, waits = catalog(), _busy(history), _waits(history)
-    live = Steps.of(history.submitted, history.gone, np.ones(len(history)))
+    live = Steps.of(history.submitted, history.live_until, np.ones(len(history)))
     edges = _thinned(history, np.concatenate([busy.times, live.times]), points)
     queue = Steps.of(waits.since, waits.until, np.ones(len(waits.job)))
     columns = (queue, _efficiency(history, known), _blocking(history, waits, known, edges), busy, live)
@@ -61,7 +61,7 @@ def occupancy(history: History, labels: Sequence[str], of_hold: Int64s, edges: F
 
 
 def _thinned(history: History, times: Floats, points: int) -> Floats:
-    """The change points to cut at: all if there are few enough, else those next to even steps of time."""
+    """Return the interval edges: all change points if there are few enough, else those next to even steps of time."""
     end = max(history.end, history.begin)
     moments = np.unique(np.concatenate([times[(times >= history.begin) & (times <= end)], [history.begin, end]]))
     if len(moments) <= points + 1:
@@ -109,7 +109,7 @@ def _waits(history: History) -> _Waits:
     done = np.concatenate([np.zeros(count), holds.done])[order]
     nexts = np.concatenate([history.submitted, holds.since])[order]
     last = np.append(job[1:] != job[:-1], True)[: len(job)]
-    until = np.where(last, history.gone[job], np.append(nexts[1:], 0.0)[: len(job)])
+    until = np.where(last, history.live_until[job], np.append(nexts[1:], 0.0)[: len(job)])
     length = np.maximum(until - since, 0.0)
     total = np.concatenate([[0.0], np.cumsum(length)])[:-1]
     first = np.searchsorted(job, np.arange(count))

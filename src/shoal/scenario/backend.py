@@ -1,4 +1,4 @@
-"""The simulated backend of a scenario, and what a scenario and a workload must have in common to be simulated."""
+"""The simulated backend of a scenario, and checks that a workload can be simulated in it."""
 
 from collections.abc import Sequence
 
@@ -18,12 +18,12 @@ from shoal.workload.schema import Job, Workload
 
 
 def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> SimulatedBackend | Searches | Cloud:
-    """The simulated cluster of a scenario: with app schedulers where jobs are trials, on rented nodes in a cloud."""
+    """Return the simulated cluster: with app schedulers if jobs are trials, on rented nodes in a cloud."""
     if scenario.cloud is None:
         return _cluster_backend(scenario, jobs, known, TunerOptions())
     terms = CloudTerms.parse(scenario.cloud)
-    front = _cluster_backend(scenario, jobs, known, terms.tuning)
-    return Cloud(front, front.world if isinstance(front, Searches) else front, terms)
+    simulated = _cluster_backend(scenario, jobs, known, terms.tuning)
+    return Cloud(simulated, simulated.world if isinstance(simulated, Searches) else simulated, terms)
 
 
 def _cluster_backend(

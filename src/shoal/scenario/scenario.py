@@ -67,13 +67,13 @@ class Scenario:
     throughputs: str | None = None
     """A file of speeds that extends or replaces the built-in catalogue."""
     profiles: tuple[str, ...] = ()
-    """Folders of measured profiles, which replace the catalogue's for the models in them."""
+    """Folders of measured profiles, which replace the catalogue's for their models."""
     measurement_noise: float = 0.0
     """Spread σ of the speeds that jobs' agents measure around the true ones."""
     cloud: str | None = None
-    """The rule by which nodes are rented, e.g. ``goodput``; None for a cluster that is simply there."""
+    """The rule by which nodes are rented, e.g. ``goodput``; None for a cluster of fixed size."""
     tolerate_policy_errors: bool = field(default=False, metadata={"key": "steadfast"})
-    """Whether jobs keep their GPUs where the policy raises, as a live cluster needs, instead of ending the run."""
+    """Whether jobs keep their GPUs if the policy raises, as on a live cluster, instead of ending the run."""
 
     def __post_init__(self) -> None:
         for name, value, known in (("placement", self.placement, PLACERS), ("knowledge", self.knowledge, KNOWLEDGE)):
@@ -165,7 +165,7 @@ class Scenario:
         return State(self.cluster, perf, self.seed)
 
     def make_scheduler(self) -> Scheduler:
-        """Policy, placer and move planner on an empty state."""
+        """Return a scheduler: policy, placer and move planner on an empty state."""
         placer = PLACERS[self.placement]()
         how = judge_or_keep if self.tolerate_policy_errors else judge
         return Scheduler(self.make_state(self.speeds()), self.make_policy(), placer, StopStartPlanner(), how)

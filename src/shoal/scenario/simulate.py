@@ -70,7 +70,7 @@ def _workload(workload: str | Path | Workload | Iterable[Job], jobs: int | None,
         return WorkloadSource(str(workload), jobs=jobs).load(seed)
     if not isinstance(workload, Workload):
         given = tuple(workload)
-        if strange := next((job for job in given if not isinstance(job, Job)), None):
-            raise InputError("workload", strange, "must be a file, a generator's name, a Workload or jobs")
+        if wrong := next((job for job in given if not isinstance(job, Job)), None):
+            raise InputError("workload", wrong, "must be a file, a generator's name, a Workload or jobs")
         workload = Workload("jobs", given)
     return workload if jobs is None else workload.first(jobs)

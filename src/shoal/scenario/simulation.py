@@ -41,13 +41,13 @@ class SimulationResult:
     summary: Summary
     jobs: JobTable
     bill: Bill | None = None
-    """The nodes rented, in a cloud."""
+    """The rented nodes, if in a cloud."""
     journal: MemoryJournal | JournalFile | None = None
 
 
 @dataclass(slots=True)
 class _TimedPolicy:
-    """Decides as ``policy`` does and measures the wall-clock seconds of each decision."""
+    """Wraps a policy and measures the wall-clock seconds of each decision."""
 
     policy: Policy
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
@@ -132,7 +132,7 @@ def _run_to_end(
 
 @contextmanager
 def _rare_garbage_collection() -> Iterator[None]:
-    """Collect garbage rarely: a simulation makes no reference cycles, and a collection would walk all of it."""
+    """Collect garbage rarely: a simulation makes no reference cycles, and a collection would visit all its objects."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)

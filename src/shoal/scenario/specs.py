@@ -15,7 +15,7 @@ _KIND = re.compile(r"[A-Za-z0-9_.\-]+")
 
 
 def read_cluster(spec: str) -> Topology:
-    """A cluster from ``TYPE:NODESxGPUS[,…]`` or from a YAML file with racks and prices.
+    """Read a cluster from ``TYPE:NODESxGPUS[,…]`` or from a YAML file with racks and prices.
 
     The file::
 
@@ -104,7 +104,7 @@ _RATES = {f.name for f in fields(Faults)} - {"script"}
 
 
 def read_faults(spec: str | None, topology: Topology, job_ids: Mapping[str, int]) -> Faults:
-    """Faults from ``key=seconds,…`` or from a YAML file that may also hold a script.
+    """Read faults from ``key=seconds,…`` or from a YAML file that may also hold a script.
 
     The file::
 

@@ -125,16 +125,16 @@ def _clear(directory: Path) -> None:
 
 
 def _finished_before(task: SweepTask) -> Finished | None:
-    """The run as found on disk, None if it is missing or unfinished; a run with other settings is an error."""
+    """Return the run found on disk, None if missing or unfinished; a run with other settings is an error."""
     directory = task.directory()
     if directory is None or not directory.exists():
         return None
     if not directory.is_dir():
         raise InputError("out", str(directory), "is a file; choose another folder")
     if not (directory / SUMMARY).exists():
-        strangers = [p.name for p in directory.iterdir() if not p.name.startswith((JOURNAL, JOBS, SUMMARY))]
-        if strangers:
-            raise InputError("out", str(directory), f"holds other files ({strangers[0]}); choose another folder")
+        other_files = [p.name for p in directory.iterdir() if not p.name.startswith((JOURNAL, JOBS, SUMMARY))]
+        if other_files:
+            raise InputError("out", str(directory), f"holds other files ({other_files[0]}); choose another folder")
         return None
     run_found = read_run(directory)
     summary: dict[str, Any] = dict(run_found.summary)

@@ -33,7 +33,7 @@ class ClusterFeed:
                 yield b": still here\n\n"
 
     async def _latest(self) -> tuple[int, bytes]:
-        """A summary no older than this call, or unchanged since; with the notifier's version it belongs to."""
+        """Return a summary no older than this call, or unchanged since, and the notifier's version it belongs to."""
         loop = asyncio.get_running_loop()
         asked = loop.time()
         async with self._lock:

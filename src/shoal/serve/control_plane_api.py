@@ -1,4 +1,4 @@
-"""What the HTTP server calls: the live control plane, or a test's stand-in with the same methods.
+"""The methods that the HTTP server calls: of the live control plane, or of a test's stand-in.
 
 Every method may be called from any thread. A method that takes a ``tenant`` answers for that tenant alone; None stands
 for an admin, who sees all.
@@ -13,9 +13,10 @@ from shoal.wire import messages as wire
 
 
 class ControlPlaneAPI(Protocol):
-    """Unknown jobs and apps, or another tenant's, are a ``LookupError``; bad input is an ``InputError``.
+    """The control plane as the HTTP server sees it.
 
-    Futures resolve when the change is durable in the journal.
+    Unknown jobs and apps, or another tenant's, raise ``LookupError``; bad input raises ``InputError``. Futures resolve
+    when the change is durable in the journal.
     """
 
     @property
@@ -73,4 +74,4 @@ class ControlPlaneAPI(Protocol):
         """Part of a rank's log; resolves when its node has sent it."""
 
     def figures(self) -> ControlPlaneFigures:
-        """The numbers behind ``/v1/metrics``; drains the lists of decision and commit times."""
+        """Figures for ``/v1/metrics``; empties the lists of decision and commit times."""

@@ -47,7 +47,7 @@ def unknown_app(app: str) -> RequestError:
 
 
 def _plain(value: object) -> Any:
-    """A value as it can be sent back: short, and JSON."""
+    """Return a value in a form that can be sent back: short, and JSON."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float) and abs(value) < 2**53:

@@ -20,18 +20,18 @@ from shoal.wire.messages import StartForecast, WhatIf
 log = logging.getLogger("shoal.serve.forecaster")
 
 _ASKED_SECONDS = 30.0
-"""Start times are forecast while the queue was last listed no longer ago than this."""
+"""Seconds since the queue was last listed after which start times are no longer forecast."""
 
 _FORECAST_SECONDS = 5.0
 _FORECAST_FRACTION = 0.1
-"""Pause between forecasts: at least 5 s, and long enough that forecasts take a tenth of the time."""
+"""Seconds between forecasts: at least 5, and at least ten times as long as the last one took."""
 
 _QUESTION_SECONDS = 120.0
 
 
 @dataclass(slots=True)
 class Forecaster:
-    """Answers questions from the control plane's journal; ``start`` also keeps its start-time forecasts up to date."""
+    """Forecasts start times (after ``start``) and answers what-if questions, from the control plane's journal."""
 
     control_plane: ControlPlane
     journal: Path

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from shoal.serve.errors import RequestError
 
 _MOST_BUCKETS = 10_000
-"""Callers remembered at a time; the one silent longest is forgotten first and starts with a full bucket."""
+"""Most callers remembered; the one silent longest is forgotten first, and would start with a full bucket."""
 
 _ROUNDING = 1e-9
-"""Tolerance, so that a caller who waits exactly ``Retry-After`` is not refused for a rounding error."""
+"""Tolerance, in requests: waiting for exactly ``Retry-After`` must not be refused for a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class _ClusterCollector:
         )
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: reading the figures drains their lists, which only a scrape may do."""
+        """Return nothing: reading the figures empties their lists, which only a scrape may do."""
         return []
 
     def collect(self) -> Iterator[Metric]:

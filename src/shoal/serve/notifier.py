@@ -9,7 +9,7 @@ _GAP_SECONDS = 0.01
 
 
 class Notifier:
-    """Any thread notifies; coroutines on the event loop wait for a condition that is checked after notifications."""
+    """Lets coroutines wait for a condition that any thread may change and then ``notify``."""
 
     def __init__(self) -> None:
         self.version = 0

@@ -78,7 +78,7 @@ def _in_path(name: str, by_type: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _in_query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter; one that may be left out needs no null."""
+    """Return the schema of a query parameter; an optional one needs no null."""
     value = {key: value for key, value in schema.items() if key != "anyOf" and (key, value) != ("default", None)}
     for choice in schema.get("anyOf", ()):
         value |= choice if choice != {"type": "null"} else {}
@@ -90,7 +90,7 @@ def _json(schema: Any) -> dict[str, Any]:
 
 
 def _portable(part: Any) -> Any:
-    r"""The document with Python's end of text, ``\Z``, spelled ``$`` as in other regular expressions."""
+    """Return the document with Python's end of text, ``\\Z``, spelled ``$`` as in other regular expressions."""
     if isinstance(part, dict):
         return {
             key: value.removesuffix(r"\Z") + "$"

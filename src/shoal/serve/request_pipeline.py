@@ -29,7 +29,7 @@ _errors = logging.getLogger("shoal.serve")
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _ANONYMOUS = Holder("", "user")
-"""The caller of a route that needs no token; no such route reads it."""
+"""Holder for a route that needs no token; no such route reads it."""
 
 
 class RequestPipeline:
@@ -157,7 +157,7 @@ def _role(request: Request, route: Route, holder: Holder | None) -> None:
 
 
 def _is_local(request: Request) -> bool:
-    """Whether the caller is on this machine; not known of one behind a proxy."""
+    """Whether the caller is on this machine; False behind a proxy, where it cannot be known."""
     if request.client is None or "x-forwarded-for" in request.headers or "forwarded" in request.headers:
         return False
     try:

@@ -21,7 +21,7 @@ AnswerWhatIf: TypeAlias = Callable[[WhatIf, str | None], Any]
 
 @dataclass(slots=True)
 class AppContext:
-    """What the handlers share.
+    """Objects that all handlers share.
 
     ``reports`` holds the latest report of each node's agent; ``listeners`` and ``questions`` count open event streams
     and what-if simulations.
@@ -42,7 +42,7 @@ class AppContext:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin_question(self) -> bool:
-        """Count a what-if simulation; False where as many run as the limits allow."""
+        """Count a what-if simulation; return False if the limit is reached."""
         with self._lock:
             allowed = self.questions < self.limits.questions
             self.questions += allowed

@@ -77,7 +77,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Calls back when connections are accepted and before shutdown, for which uvicorn has no other hook."""
+    """A uvicorn server that calls back when connections are accepted and before shutdown, as uvicorn has no hook."""
 
     on_started: Callable[[], None]
     on_stopping: Callable[[], None]

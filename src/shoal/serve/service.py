@@ -102,13 +102,13 @@ def _tokens(home: Path) -> Tokens:
 
 
 def _secret(path: Path, tokens: Tokens, new: NewToken) -> str:
-    """The secret of a token that every cluster has, from its file; created where the file has no valid one."""
+    """Return the secret of a token that every cluster has, from its file; create it if the file has no valid one."""
     if path.exists():
         secret = path.read_text().strip()
         if tokens.holder(secret) is not None:
             return secret
     if any(row.name == new.name for row in tokens.rows()):
-        # The file lost the secret of a token that exists: create another; who can write here owns the cluster.
+        # The secret of an existing token is lost: create another. Write access to this folder is access to the cluster.
         new = NewToken(f"{new.name}-{os.urandom(3).hex()}", new.role)
     created = tokens.create(new).secret
     assert created is not None

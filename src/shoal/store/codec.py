@@ -60,7 +60,7 @@ def _has_dataclass(hint: Any) -> bool:
 
 @cache
 def _plan(cls: Any) -> tuple[Callable[[Any], Any], list[int]] | None:
-    """Return how to get a dataclass's fields, and which of them hold dataclasses; None for other types."""
+    """Return a getter for a dataclass's fields, and which of them hold dataclasses; None for other types."""
     if cls is Placement:
         return attrgetter("seats"), []
     if not is_dataclass(cls):
@@ -130,7 +130,7 @@ def _refused(error: Exception) -> JournalError:
 
 
 def _reader(hint: Any) -> Callable[[Any], Any] | None:
-    """Return a function that makes a value of this type from its array; None where the stored value will do."""
+    """Return a function that makes a value of this type from its array; None if the stored value is already one."""
     if is_dataclass(hint):
         return _dataclass_reader(hint)
     parts = get_args(hint)

@@ -1,7 +1,7 @@
 """Journals: append-only records of events and decisions, in memory or in a SQLite file.
 
-Reading gives back exactly what was written, in order. A file that was cut short or damaged gives every whole record
-before the damage, and says what was lost.
+Reading returns exactly what was written, in order. From a file that was cut short or damaged it returns every whole
+record before the damage, and a sentence on what was lost.
 """
 
 import sqlite3

@@ -214,23 +214,23 @@ def snapshot(
     rows, world = tuple(sorted(jobs, key=lambda j: j.submitted)), topology(cluster)
     moment = max((j.submitted for j in rows), default=0.0) if now is None else now
     state = State(world, _perf(world, knowledge), seed)
-    scene = _Scene(rows, state, Truth.of(rows, world, catalog()), moment)
+    draft = _SnapshotDraft(rows, state, Truth.of(rows, world, catalog()), moment)
     state.apply_events(moment, [JobSubmitted(row.submitted, _declared(row, knowledge, 1.0)) for row in rows])
     holding, past, guests = held or {}, ran or {}, sharing or {}
     for number, row in enumerate(rows):
         if row.id in past and row.id not in holding and row.id not in guests:
-            scene.ran_once(number, past[row.id])
+            draft.ran_once(number, past[row.id])
     for name, seats in holding.items():
-        scene.runs(state.register.numbers[name], seats, past.get(name))
+        draft.runs(state.register.numbers[name], seats, past.get(name))
     for name, host in guests.items():
-        scene.shares(state.register.numbers[name], state.register.numbers[host], past.get(name))
+        draft.shares(state.register.numbers[name], state.register.numbers[host], past.get(name))
     state.apply_events(moment, [NodeLost(moment, node) for node in down])
     return replace(state.freeze(), carry=carry)
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
-    """A snapshot in progress. The past of each job is folded by itself, with the time set back for it."""
+class _SnapshotDraft:
+    """A snapshot in progress. Each job's past is folded separately, with the time set back for it."""
 
     jobs: tuple[Job, ...]
     state: State
@@ -271,4 +271,4 @@ class _Scene:
             found = packed.find(world, self.state.free_gpus, kind, gpus, None)
             if found is not None:
                 return found
-        raise ValueError(f"no {gpus} GPUs of one kind are free for {self.jobs[number].id!r}; say who sits where")
+        raise ValueError(f"no {gpus} GPUs of one kind are free for {self.jobs[number].id!r}; give its seats")

@@ -1,8 +1,8 @@
-"""The contract of a policy, as checks that anyone can run on their own.
+"""Checks of the contract of a policy, for Shoal's own policies and for users'.
 
-``check_policy(make_policy)`` runs all of them; each is a function in ``CHECKS`` that takes a function that makes the
-policy and raises ``AssertionError`` with the job, the time and the numbers. The worlds are small and the same every
-time::
+``check_policy(make_policy)`` runs all of them. Each is a function in ``CHECKS`` that takes a factory of the policy and
+raises ``AssertionError`` with the job, the time and the numbers. The clusters and workloads are small and the same
+every time::
 
     from shoal.testing.conformance import check_policy
 
@@ -33,10 +33,10 @@ from shoal.workload.schema import Job
 PolicyMaker: TypeAlias = Callable[[], Policy]
 
 MOST_CYCLES = 20_000
-"""Far more decisions than any sensible policy needs in the worlds of this suite."""
+"""Limit of decisions in a run: far more than any sensible policy needs in this suite."""
 
 _PROBED = 6
-"""Cycles per run on which the policy is asked again."""
+"""Cycles per run at which the decision is checked again by itself."""
 
 
 def check_policy(make_policy: PolicyMaker) -> None:
@@ -70,7 +70,7 @@ def check_decision(policy: Policy, moment: Snapshot) -> Decision:
 
 
 def check_answer(moment: Snapshot, decision: Decision) -> None:
-    """Check for a verdict for every live job, whole gangs, kinds within capacity, usable reasons, a later review."""
+    """Check for a verdict for every live job, whole gangs, kinds within capacity, usable reasons and a later review."""
     later = not isnan(decision.review_at) and decision.review_at > moment.now
     _require(later, f"the review at {decision.review_at:g} is not later", moment)
     names = set(decision.verdicts)
@@ -124,17 +124,17 @@ def check_reasons(moment: Snapshot, verdicts: Verdicts) -> None:
             sentence = verdict.reason.sentence()
         except (IndexError, KeyError, ValueError, TypeError) as error:
             raise AssertionError(
-                f"at t = {moment.now:g} {name}: its reason {verdict.reason} cannot be said: {error}"
+                f"at t = {moment.now:g} {name}: its reason {verdict.reason} makes no sentence: {error}"
             ) from error
-        _require(bool(sentence.strip()), f"{name} was told nothing", moment)
-        _require("nan" not in sentence.split(), f"{name} was told {sentence!r}", moment)
+        _require(bool(sentence.strip()), f"{name} has an empty reason", moment)
+        _require("nan" not in sentence.split(), f"{name} has NaN in its reason {sentence!r}", moment)
         template = verdict.reason.template
         if template != IN_WORDS:
             _require(template.refuses == isinstance(verdict, Refusal), f"{name}: {verdict} says {sentence!r}", moment)
 
 
 def check_seats(moment: Snapshot) -> None:
-    """Check that seats taken and free GPUs add up on every node, and are none where it is down."""
+    """Check that seats taken and free GPUs add up to a node's GPUs, or to 0 if it is down."""
     taken = [0] * len(moment.cluster.nodes)
     for i in range(len(moment.columns)):
         placement = moment.placement(i)
@@ -149,7 +149,7 @@ def check_seats(moment: Snapshot) -> None:
 
 
 def same(a: object, b: object) -> bool:
-    """Return whether two values of ``carry`` are equal, with the arrays in them."""
+    """Return whether two values of ``carry`` are equal, including arrays inside them."""
     if type(a) is not type(b):
         return False
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -194,12 +194,12 @@ def _copied(carry: object) -> object:
 
 
 def checked_run(make_policy: PolicyMaker, jobs: Iterable[Job], cluster: str | Topology, **more: Any) -> SimulationLog:
-    """Simulate, check every cycle, and ask the policy for some decisions again."""
+    """Simulate, check every cycle, and repeat some of the decisions."""
     policy = make_policy()
 
     def watch(cycle: Cycle) -> None:
         moment, judgement = cycle.snapshot, cycle.judgement
-        _require(moment.cycle < MOST_CYCLES, f"{MOST_CYCLES} decisions and still not at rest, t = {moment.now:g}")
+        _require(moment.cycle < MOST_CYCLES, f"{MOST_CYCLES} decisions and still not done, t = {moment.now:g}")
         check_seats(moment)
         check_answer(moment, judgement.decision)
         check_gangs(moment, judgement.verdicts)
@@ -215,8 +215,8 @@ def checked_run(make_policy: PolicyMaker, jobs: Iterable[Job], cluster: str | To
 def _all_complete(run: SimulationLog, awaited: Iterable[Job]) -> None:
     for row in awaited:
         if row.id not in run.completed:
-            told = run.story(row.id)[-1:]
-            raise AssertionError(f"{row.id} could run but never completed; {row}; last told {told}")
+            last = run.story(row.id)[-1:]
+            raise AssertionError(f"{row.id} could run but never completed; {row}; last reason {last}")
 
 
 def check_any_world(make_policy: PolicyMaker, examples: int = 40) -> None:
@@ -269,7 +269,10 @@ def check_too_large(make_policy: PolicyMaker) -> None:
     _require("big" not in run.started, "a gang of 9 was started on 8 GPUs")
     for cycle in run.cycles:
         sentence = cycle.sentence("big")
-        _require("9" in sentence and "8" in sentence, f"a gang of 9 on 8 GPUs is told {sentence!r}: no such numbers")
+        _require(
+            "9" in sentence and "8" in sentence,
+            f"the reason of a gang of 9 on 8 GPUs lacks these numbers: {sentence!r}",
+        )
 
 
 def check_no_starvation(make_policy: PolicyMaker) -> None:
@@ -288,7 +291,7 @@ def check_lost_node(make_policy: PolicyMaker) -> None:
 
 
 def check_crash(make_policy: PolicyMaker) -> None:
-    """A job that crashed gets GPUs again; one that keeps crashing fails, and others still run."""
+    """A crashed job gets GPUs again; one that keeps crashing fails, and others still run."""
     rows = [job("falls", 0, 2, 300), job("stands", 0, 4, 300)]
     once = checked_run(make_policy, rows, "gpu:2x4", faults=Faults(script=(JobFault(50.0, 0),)))
     _all_complete(once, rows)
@@ -322,7 +325,7 @@ CHECKS: dict[str, Callable[[PolicyMaker], None]] = {
     "decides on an empty queue": check_empty_queue,
     "refuses everyone on an empty cluster and resumes": check_empty_cluster,
     "tells a job larger than the cluster its numbers": check_too_large,
-    "starves nobody": check_no_starvation,
+    "starves no job": check_no_starvation,
     "survives a lost node": check_lost_node,
     "survives crashes": check_crash,
     "writes the same journal twice": check_replay,

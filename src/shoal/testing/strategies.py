@@ -70,7 +70,7 @@ def jobs(draw: st.DrawFn, cluster: Topology, id: str, *, latest: int = 1000) -> 
 
 
 def _kinds(cluster: Topology, model: str, gpus: int) -> tuple[str, ...]:
-    """Return the kinds of this cluster that a model has figures for, or none if no such kind has enough GPUs."""
+    """Return the kinds of this cluster with speeds for a model; empty if none of them has enough GPUs."""
     profile = catalog().profile(model)
     known = tuple(k for k in cluster.kinds if profile.rate(k, gpus, Locality.CROSS_RACK) > 0)
     return known if any(cluster.installed[cluster.kind_index[k]] >= gpus for k in known) else ()

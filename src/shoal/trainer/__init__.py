@@ -1,7 +1,7 @@
-"""Inside the training loop: leases, checkpoints, progress and adaptation for a script that Shoal may stop and move.
+"""For training scripts: leases, checkpoints, progress and adaptation, so that Shoal may stop and move the job.
 
-``Training`` is for PyTorch, the callbacks for those who have their loop from a library, ``Session`` for everybody else.
-Importing this imports no framework; each name brings what it needs when it is first used.
+``Training`` is for PyTorch, the callbacks for the training loops of other libraries, ``Session`` for all other scripts.
+Importing this imports no framework; each name imports what it needs when it is first used.
 """
 
 from importlib import import_module

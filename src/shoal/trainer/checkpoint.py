@@ -58,14 +58,14 @@ class Checkpoints:
         for file in sorted(partial.rglob("*")):
             if file.is_file():
                 files[str(file.relative_to(partial))] = _digest(file)
-                _settle(file)
+                _flush(file)
         manifest = {"format": _FORMAT, "owner": self.owner, "fits": self.fits, "facts": facts, "files": files}
         (partial / _MANIFEST).write_text(json.dumps(manifest))
-        _settle(partial / _MANIFEST)
-        _settle(partial)
+        _flush(partial / _MANIFEST)
+        _flush(partial)
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
-        _settle(self.folder)
+        _flush(self.folder)
         for old in self._newest_first()[_KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
         return Checkpoint(path, facts)
@@ -118,8 +118,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _settle(path: Path) -> None:
-    """Flush a file or folder to disk."""
+def _flush(path: Path) -> None:
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

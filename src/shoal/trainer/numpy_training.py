@@ -56,7 +56,7 @@ class ArrayTraining:
         return self._session.environment.rank
 
     def votes(self) -> tuple[float, float]:
-        """This rank's votes for leaving and for saving; pass their sums over all ranks to `apply_votes`."""
+        """Return this rank's votes for leaving and for saving; pass their sums over all ranks to `apply_votes`."""
         save = self.rank == 0 and (self._session.lapsing or time.monotonic() - self._saved_at > self._save_every)
         return float(self._session.warned), float(save)
 

@@ -24,7 +24,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Samples that a rank passes through the model at once.
+    """The samples that a rank puts through the model at once.
 
     ``weight`` multiplies the mean loss of the pass: if each rank sums the gradients of its passes and the ranks average
     theirs, the result is the gradient of the mean loss over the whole step. A rank that gets no samples in a short last

@@ -17,8 +17,8 @@ ScheduleState = Mapping[str, float]
 class EpochSummary:
     """A finished epoch.
 
-    The number of finished epochs, its last batch size, noise scale φ (samples), mean gradient norm and learning rate.
-    Values that were not measured are 0.
+    ``epochs`` is the number of finished epochs. ``batch`` is the last batch size and ``noise`` the noise scale φ, in
+    samples; ``gradient_norm`` is the mean over the epoch. Values that were not measured are 0.
     """
 
     epochs: int
@@ -31,7 +31,7 @@ class EpochSummary:
 class BatchSchedule(Protocol):
     """A rule for the batch size."""
 
-    def next(self, seen: EpochSummary, memory: ScheduleState) -> tuple[int, ScheduleState]:
+    def next(self, seen: EpochSummary, state: ScheduleState) -> tuple[int, ScheduleState]:
         """Batch size over all ranks from now on, and the rule's new state."""
 
 
@@ -41,9 +41,9 @@ class Scripted:
 
     changes: tuple[tuple[int, int], ...]
 
-    def next(self, seen: EpochSummary, memory: ScheduleState) -> tuple[int, ScheduleState]:
+    def next(self, seen: EpochSummary, state: ScheduleState) -> tuple[int, ScheduleState]:
         """Batch size of the last entry reached; the present one before the first entry."""
-        return next((batch for epoch, batch in reversed(self.changes) if epoch <= seen.epochs), seen.batch), memory
+        return next((batch for epoch, batch in reversed(self.changes) if epoch <= seen.epochs), seen.batch), state
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class NoiseDoubling:
 
     most: int
 
-    def next(self, seen: EpochSummary, memory: ScheduleState) -> tuple[int, ScheduleState]:
+    def next(self, seen: EpochSummary, state: ScheduleState) -> tuple[int, ScheduleState]:
         """The present batch size, doubled as often as the noise scale allows."""
         batch = seen.batch
         while 2 * batch <= min(seen.noise, self.most):
             batch *= 2
-        return batch, memory
+        return batch, state
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class Accordion:
     threshold: float = 0.5
     every: int = 1
 
-    def next(self, seen: EpochSummary, memory: ScheduleState) -> tuple[int, ScheduleState]:
+    def next(self, seen: EpochSummary, state: ScheduleState) -> tuple[int, ScheduleState]:
         """Small or large batch for the next epochs; unchanged between two comparisons."""
-        decayed = seen.learning_rate < memory.get("learning_rate", 0.0)
-        compared = int(memory.get("epochs", 0))
+        decayed = seen.learning_rate < state.get("learning_rate", 0.0)
+        compared = int(state.get("epochs", 0))
         if seen.epochs - compared < self.every and not decayed:
-            return seen.batch, memory
-        before = memory.get("norm", 0.0)
+            return seen.batch, state
+        before = state.get("norm", 0.0)
         moved = abs(before - seen.gradient_norm) >= self.threshold * before
-        looked = {"norm": seen.gradient_norm, "learning_rate": seen.learning_rate, "epochs": float(seen.epochs)}
-        return (self.small if before == 0 or moved or decayed else self.large), looked
+        new_state = {"norm": seen.gradient_norm, "learning_rate": seen.learning_rate, "epochs": float(seen.epochs)}
+        return (self.small if before == 0 or moved or decayed else self.large), new_state

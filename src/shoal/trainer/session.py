@@ -33,10 +33,7 @@ _LAST_PART = 0.25
 
 
 class Stopped(SystemExit):
-    """Raised in every rank after the same step when a stopped job has saved its state.
-
-    Ends the process with exit status 0.
-    """
+    """Raised in every rank after the same step when a stopped job has saved its state; the exit status is 0."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -69,10 +66,7 @@ class Lease:
 
 
 class Session:
-    """Session of one rank. Open it before training.
-
-    It closes at the end of the process if the script does not close it.
-    """
+    """Session of one rank. Open it before training; it closes with the process if the script does not close it."""
 
     def __init__(self, environment: RankEnvironment | None = None) -> None:
         self.environment = read_rank_environment() if environment is None else environment
@@ -150,7 +144,6 @@ class Session:
                 self._warn_once(error)
 
     def _read_lease(self) -> None:
-        """Read the lease file, if there is one."""
         try:
             text = self.environment.lease.read_bytes() if self.environment.lease else b""
             stored = json.loads(text)

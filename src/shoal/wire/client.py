@@ -19,7 +19,7 @@ from shoal.wire.messages import ProblemDetails
 _T = TypeVar("_T")
 
 _MOST_BYTES = 256 * 2**20
-"""Upper bound of a Shoal server's answers."""
+"""Most bytes of an answer."""
 
 
 class Unreachable(ShoalError):

@@ -1,4 +1,4 @@
-"""Field types of the messages: their bounds, and the hint of an error where the bounds alone do not say enough."""
+"""Field types of the messages: bounds, and hints for errors that the bounds alone do not explain."""
 
 from typing import Annotated, Literal, TypeAlias
 

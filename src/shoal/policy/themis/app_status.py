@@ -20,7 +20,7 @@ def app_status(apps: Apps, app: int) -> AppStanding:
         most=agent.limit,
         jobs=tuple(_left(apps, i, kind) for i in apps.members[app].tolist()),
         offers=tuple(_on_offer(apps, k) for k in range(len(apps.snapshot.cluster.kinds))),
-        said=apps.own_bid(app) is not None,
+        bid_in_force=apps.own_bid(app) is not None,
     )
 
 

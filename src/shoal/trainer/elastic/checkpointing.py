@@ -23,7 +23,7 @@ class ElasticCheckpoints:
     def __init__(self, environment: RankEnvironment, state: TorchState, *, every: float) -> None:
         folder = environment.folder
         self._checkpoints = (
-            None if folder is None else Checkpoints(folder / "checkpoints", environment.job or "", state.mark)
+            None if folder is None else Checkpoints(folder / "checkpoints", environment.job or "", state.fingerprint)
         )
         self._state = state
         self._every, self._at = every, time.monotonic()

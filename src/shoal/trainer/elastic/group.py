@@ -31,7 +31,7 @@ _CPU = torch.device("cpu")
 _PATIENCE_SECONDS = 600.0
 _FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.002, 0.05
 _NCCL_LOOK_SECONDS = 5e-5
-_MOST_TOLD = 200
+_MOST_ERROR_CHARACTERS = 200
 _BUILD, _CALLED_OFF = "build", "called off"
 
 
@@ -252,7 +252,7 @@ class Builder:
             built = self._build()
         except (RuntimeError, GroupBroken) as error:
             # Training continues in the present group; if a member died during the build, a newer order follows.
-            _LOG.warning("generation %d was not built: %s", self.order.generation, str(error)[:_MOST_TOLD])
+            _LOG.warning("generation %d was not built: %s", self.order.generation, str(error)[:_MOST_ERROR_CHARACTERS])
         with self._lock:
             if not self._unwanted:
                 self._built, built = built, None

@@ -79,7 +79,7 @@ class Membership:
         order = self._orders.latest()
         if order is not None and (self._target is None or order.generation > self._target.generation):
             self._drop_target()
-            self._aim(order)
+            self._prepare(order)
         if self._target is None or (self._builder is not None and self._builder.built is None):
             return self.generation
         # An order without any training worker would lose the training state, so it is ignored.
@@ -109,7 +109,7 @@ class Membership:
         return True
 
     def regroup(self) -> None:
-        """Enter a group, or learn that this worker is no longer needed; raises ``Stranded`` if neither happens in time.
+        """Enter a group, or find that this worker is no longer needed; raises ``Stranded`` if neither happens in time.
 
         The worker's previous group, if any, is broken.
         """
@@ -120,9 +120,9 @@ class Membership:
             order = self._orders.latest()
             if order is not None and (self._target is None or order.generation > self._target.generation):
                 hold_until = hold_until or now + _HOLD_SECONDS
-                if self._can_withdraw() or now > hold_until:
+                if self._withdraw() or now > hold_until:
                     self._drop_target()
-                    self._aim(order)
+                    self._prepare(order)
                     deadline, hold_until = now + self._seat.patience, 0.0
             if self._warned() or _is_set(self._store, _OVER):
                 # A worker without a group holds no state to save.
@@ -171,7 +171,7 @@ class Membership:
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _aim(self, order: Order) -> None:
+    def _prepare(self, order: Order) -> None:
         """Prepare for an order, in the background if this worker is in a group."""
         self._target, self._builder = order, None
         stays = self._group is not None and self._group.members == order.members
@@ -181,14 +181,14 @@ class Membership:
             self._builder = Builder(self._seat, order, kept, self._threads, stepping=stepping)
 
     def _drop_target(self) -> None:
-        """Discard the present target, and record it in the store for members that wait for this worker."""
+        """Discard the present target, and say so in the store, for members that wait for this worker."""
         if self._builder is not None:
             self._builder.discard()
             generation_store(self._store, self._builder.order.generation).set(_DROPPED, "")
             self._builder = None
 
-    def _can_withdraw(self) -> bool:
-        """Cancel the target's group if possible; returns whether no member waits for this worker.
+    def _withdraw(self) -> bool:
+        """Cancel the target's group if possible; return whether no member waits for this worker.
 
         Members do not wait for a worker that trains elsewhere, since no switch happens without its announcement. A
         worker that does not train is free while the group is not built, and afterwards when a training member has
@@ -209,7 +209,7 @@ class Membership:
             self.member = False
             return
         if self._builder is None:
-            self._aim(target)
+            self._prepare(target)
         assert self._builder is not None
         built = self._builder.built
         if built is None or not self._may_enter(self._builder, built):
@@ -224,10 +224,7 @@ class Membership:
         self._abandon_group()
 
     def _may_enter(self, builder: Builder, built: Built) -> bool:
-        """Whether this worker may enter now.
-
-        A training worker enters when all agree, others follow the first that entered.
-        """
+        """Whether this worker may enter: a training worker when all agree, any other after the first has entered."""
         if builder.stepping or not built.stepping:
             return True
         return _is_set(generation_store(self._store, builder.order.generation), _ENTERED)
@@ -240,11 +237,10 @@ class Membership:
             self._synchronise(group)
         finally:
             # Only now: until all have entered, some may be in the old group's last collective.
-            self._sort_out(old)
+            self._close_useless_groups(old)
         store.set(_SETTLED, "")
 
-    def _sort_out(self, old: WorkerGroup | None) -> None:
-        """Keep the groups that may be used again and close the others."""
+    def _close_useless_groups(self, old: WorkerGroup | None) -> None:
         groups = [group for group in (*self._kept, *([old] if old is not None else [])) if group is not self._group]
         useful = worth_keeping([group.members for group in groups], self.group.members)
         self._kept = [groups[position] for position in useful]

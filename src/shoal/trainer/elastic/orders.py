@@ -78,10 +78,7 @@ class FileOrders:
         self._latest: Order | None = None
 
     def latest(self) -> Order | None:
-        """The newest order. An unreadable file raises ``InputError`` at first.
-
-        Later the last good order stays in force.
-        """
+        """The newest order; an unreadable file raises ``InputError`` at first, later the last order stays."""
         # Always read: a file replaced twice within a tick of the file system's clock keeps its modification time.
         try:
             text = self._path.read_bytes()

@@ -69,7 +69,7 @@ class ReduceBuffer:
         self._views = self._cut(values)
 
     def begin(self) -> None:
-        """A step begins: no gradients, and running statistics as they are now can be put back."""
+        """Begin a step: clear the gradients, and keep a copy of the running statistics for `undo`."""
         for parameter in self._parameters:
             parameter.grad = None
         for kept, buffer in zip(self._before, self._statistics, strict=True):
@@ -81,10 +81,7 @@ class ReduceBuffer:
             buffer.copy_(kept)
 
     def enter(self, loss: Tensor, share: float, ready: int, rank: int, world: int) -> Tensor:
-        """Fill the buffer with this rank's part.
-
-        Gradients, loss, statistics times its share, and its announced generation.
-        """
+        """Fill the buffer with this rank's gradients, loss, statistics times its share, and announced generation."""
         whole = self._whole(world)
         gradients, statistics = self._split()
         for view, parameter in zip(gradients, self._parameters, strict=True):

@@ -174,7 +174,7 @@ class Elastic:
             loss += of_part.detach()
         share = sum(part.weight for part in passes) / group.world
         whole = self._buffer.enter(loss, share, self._membership.ready_generation(), group.rank, group.world)
-        if not _holds(partial(group.add_up, whole)):
+        if not _succeeds(partial(group.add_up, whole)):
             self._buffer.undo()
             return None
         mean, ready = self._buffer.settle(group.world)
@@ -188,7 +188,7 @@ class Elastic:
         return step, ready
 
     def _rehearse(self) -> None:
-        """Run and discard a step, so that the other workers need not wait for one-time set-up."""
+        """Run and discard a step, so that the other workers do not wait for this one's one-time set-up."""
         plan = self._plan
         samples = plan.samples.share(Cursor(), min(plan.batch, plan.most_local), 0, 1)
         self._buffer.begin()
@@ -241,7 +241,7 @@ class Elastic:
             nonlocal changed
             changed = self._membership.follow(ready)
 
-        if not _holds(follow):
+        if not _succeeds(follow):
             self._membership.regroup()
         if changed and self._membership.member:
             seconds = time.perf_counter() - begin
@@ -250,12 +250,12 @@ class Elastic:
     def _synchronise(self, group: WorkerGroup) -> None:
         """Bring every worker of the group to the state of a worker with the most steps."""
         held = torch.zeros(group.world, dtype=torch.float64, device=self._device)
-        held[group.rank] = self._worth()
+        held[group.rank] = self._steps_held()
         group.add_up(held)
         steps = [int(count) for count in held.tolist()]
         if max(steps) == NOTHING and self._membership.has_begun():
             raise Stranded(
-                f"nobody in generation {self._membership.generation} has what was trained so far; start the job from "
+                f"no worker of generation {self._membership.generation} holds the training state; start the job from "
                 "its last checkpoint, and keep with every order at least one worker that trains"
             )
         takers = donors(steps)
@@ -268,7 +268,7 @@ class Elastic:
             self._become(take_over(partial(group.receive, rank=takers[group.rank]), self._device))
         self._joined = True
 
-    def _worth(self) -> int:
+    def _steps_held(self) -> int:
         """Steps this worker holds; a loaded checkpoint counts only until some worker has trained."""
         if self._joined:
             return self._number
@@ -287,16 +287,16 @@ class Elastic:
         self._cursor, self._number = Cursor(**state["cursor"]), state["number"]
 
     def _finish(self) -> None:
-        """Finish together: a worker that passes this collective knows that all workers hold the last step."""
+        """Wait for all workers: one that passes this collective knows that all of them hold the last step."""
         while self._membership.member and self.complete:
-            if _holds(partial(self._membership.group.add_up, torch.zeros(1, device=self._device))):
+            if _succeeds(partial(self._membership.group.add_up, torch.zeros(1, device=self._device))):
                 self._membership.mark_finished()
                 return
             self._membership.regroup()
 
 
-def _holds(collective: Callable[[], None]) -> bool:
-    """Run a collective; False if the group broke. References held by the failed one are released here."""
+def _succeeds(collective: Callable[[], None]) -> bool:
+    """Run a collective; return False if the group broke. Returning releases the references of the failed collective."""
     try:
         collective()
     except GroupBroken:

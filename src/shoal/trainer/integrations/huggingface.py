@@ -68,7 +68,7 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
             self._report(args, state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Remember the loss."""
+        """Keep the loss for the next report."""
         self._loss = (logs or {}).get("loss", self._loss)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -23,7 +23,7 @@ class RunCheckpoints:
     """Checkpoints of one run; all ranks call every method at the same step."""
 
     def __init__(self, folder: Path, owner: str, state: TorchState, exchange: RankExchange, rank: int) -> None:
-        self._checkpoints = Checkpoints(folder, owner, state.mark)
+        self._checkpoints = Checkpoints(folder, owner, state.fingerprint)
         self._state = state
         self._exchange = exchange
         self._rank = rank
@@ -58,10 +58,7 @@ class RunCheckpoints:
             self._thread = None
 
     def resume(self) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
-        """Load the newest usable checkpoint.
-
-        Returns its facts and the data stored beside the state, None if there is none.
-        """
+        """Load the newest usable checkpoint; return its facts and the data beside the state, None if there is none."""
         usable = self._checkpoints.usable() if self._rank == 0 else iter(())
         while True:
             found = next(usable, None)

@@ -67,7 +67,7 @@ class Gradients:
 
     def _look(self) -> None:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        seen = self._seen(gradients, [p for p in self._parameters if p.grad is not None])
+        seen = self._preconditioned(gradients, [p for p in self._parameters if p.grad is not None])
         self.mean_square = _square(seen)
         if self._world > 1:
             return
@@ -82,7 +82,7 @@ class Gradients:
         self._before_square, self._copied = self.mean_square, True
 
     def compared(self, batch: int) -> NoiseEstimate | None:
-        """The noise estimate of two consecutive steps of a single rank, once; else None."""
+        """Return the noise estimate of two consecutive steps of a single rank, once; else None."""
         if self._pair is None:
             return None
         pair, self._pair = self._pair, None
@@ -90,7 +90,7 @@ class Gradients:
 
     @property
     def exposed(self) -> float:
-        """Seconds of the last step in which backward had finished and averaging had not."""
+        """Seconds of the last step between the end of the backward pass and the end of averaging."""
         return max(0.0, self._reduced_at - self._ready_at) if self._reduced_at and self._ready_at else 0.0
 
     def _reduce(self, _state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -103,14 +103,14 @@ class Gradients:
         return self._group.allreduce([mean]).get_future().then(self._reduced)
 
     def _look_at(self, bucket: dist.GradBucket) -> None:
-        self.local_square += _square(self._seen(bucket.gradients(), bucket.parameters()))
+        self.local_square += _square(self._preconditioned(bucket.gradients(), bucket.parameters()))
 
     def _reduced(self, future: Any) -> Any:
         self._reduced_at = time.perf_counter()
         return future.value()[0]
 
-    def _seen(self, gradients: Sequence[Any], parameters: Sequence[Any]) -> list[torch.Tensor]:
-        """Gradients divided by the root of their second moment, where the optimizer keeps one."""
+    def _preconditioned(self, gradients: Sequence[Any], parameters: Sequence[Any]) -> list[torch.Tensor]:
+        """Return gradients divided by the root of their second moment, if the optimizer keeps one."""
         group = self._optimizer.param_groups[0]
         states = [self._optimizer.state.get(parameter, {}) for parameter in parameters]
         if "betas" not in group or not all("exp_avg_sq" in state and "step" in state for state in states):
@@ -123,10 +123,7 @@ class Gradients:
 
 
 def _seconds(look: Callable[[], None], device: torch.device) -> float:
-    """Seconds that a measurement takes. On a GPU, CUDA events are used.
-
-    The host's clock would include queued earlier work.
-    """
+    """Run a measurement; return its seconds, on a GPU by CUDA events: the host's clock would include queued work."""
     if device.type != "cuda":
         began = time.perf_counter()
         look()

@@ -20,16 +20,13 @@ class RankExchange:
         self._pending: torch.Tensor | list[float] | None = None
         self._work: Any = None
 
-    def exchange(self, mine: Sequence[float]) -> list[float] | None:
-        """Submit this step's numbers (the same count in every rank).
-
-        Returns the sums of the previous exchange, None at first.
-        """
+    def exchange(self, value: Sequence[float]) -> list[float] | None:
+        """Submit this step's numbers, as many in every rank; return the sums of the exchange before, None at first."""
         previous = self._previous()
         if self._alone:
-            self._pending = [float(value) for value in mine]
+            self._pending = [float(value) for value in value]
         else:
-            self._pending = torch.tensor(mine, dtype=torch.float64)
+            self._pending = torch.tensor(value, dtype=torch.float64)
             self._work = dist.all_reduce(self._pending, group=self.group, async_op=True)
         return previous
 
@@ -44,18 +41,18 @@ class RankExchange:
             self._work.wait()
             self._work = None
 
-    def gather(self, mine: Any) -> list[Any]:
-        """The ``mine`` of every rank, in rank order; blocks until all ranks call it."""
+    def gather(self, value: Any) -> list[Any]:
+        """Return the ``value`` of every rank, in rank order; blocks until all ranks call it."""
         if self._alone:
-            return [mine]
+            return [value]
         given: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(given, mine, group=self.group)
+        dist.all_gather_object(given, value, group=self.group)
         return given
 
-    def broadcast(self, mine: Any) -> Any:
-        """The ``mine`` of rank 0; blocks until all ranks call it."""
+    def broadcast(self, value: Any) -> Any:
+        """Return the ``value`` of rank 0; blocks until all ranks call it."""
         if self._alone:
-            return mine
-        chosen = [mine]
+            return value
+        chosen = [value]
         dist.broadcast_object_list(chosen, src=0, group=self.group)
         return chosen[0]

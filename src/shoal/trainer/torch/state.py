@@ -49,7 +49,7 @@ class TorchState:
         return any(isinstance(parameter, DTensor) for parameter in self.model.parameters())
 
     @property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """Fingerprint of the model and optimizer type: names and shapes of all tensors."""
         shapes = [(name, tuple(tensor.shape)) for name, tensor in self._plain.state_dict().items()]
         return f"{type(self.optimizer).__name__}-{zlib.crc32(repr(shapes).encode()):08x}"
@@ -97,7 +97,7 @@ class TorchState:
 
 
 def write_beside(folder: Path, what: Mapping[str, Any]) -> None:
-    """Write the checkpoint file that only rank 0 writes."""
+    """Write the one checkpoint file that only rank 0 writes."""
     torch.save(dict(what), folder / _FILE)
 
 
@@ -123,12 +123,12 @@ def random_state() -> dict[str, Any]:
     return state
 
 
-def set_random_state(states: Sequence[Mapping[str, Any]], rank: int, spice: int) -> None:
-    """Restore the generators of this rank; a rank beyond those saved is seeded from ``spice`` and its number."""
+def set_random_state(states: Sequence[Mapping[str, Any]], rank: int, salt: int) -> None:
+    """Restore the generators of this rank; a rank beyond those saved is seeded from ``salt`` and its number."""
     if rank >= len(states):
-        torch.manual_seed(hash((spice, rank)))
-        random.seed(hash((spice, rank)))
-        np.random.seed(hash((spice, rank)) % 2**32)
+        torch.manual_seed(hash((salt, rank)))
+        random.seed(hash((salt, rank)))
+        np.random.seed(hash((salt, rank)) % 2**32)
         return
     state = states[rank]
     version, *words, gauss = state["python"]

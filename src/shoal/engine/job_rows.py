@@ -1,7 +1,7 @@
-"""The table of all jobs ever submitted, by admission number: the arrays that the state folds into.
+"""All jobs ever submitted, by admission number: the arrays that the state folds events into.
 
-A job's admission number is its slot and never changes. Declared values are written once and only appended to. Values
-that change are written in place, by slot; a snapshot gathers those of the live jobs.
+A job's admission number is its slot and never changes. Declared values are only appended. Values that change are
+written in place, by slot; a snapshot gathers those of the live jobs.
 """
 
 from dataclasses import fields, replace
@@ -21,7 +21,7 @@ from shoal.core.units import Seconds
 _FIRST_CAPACITY = 64
 
 
-class JobTable:
+class JobRows:
     """All jobs: declared values, blocks of changing values (rows: ``FloatRow`` and ``IntRow``), and which are live.
 
     ``tenant_service`` holds, by tenant, the GPU-seconds of ended jobs.
@@ -48,7 +48,7 @@ class JobTable:
         return columns
 
     def secure(self) -> None:
-        """Prepare for a change: if the last frozen columns are still held, copy what they have not read yet."""
+        """Prepare for a change: if the last frozen columns are still in use, gather the rows they have not read yet."""
         columns = self._frozen() if self._frozen is not None else None
         if columns is not None:
             columns.secure()
@@ -93,7 +93,7 @@ class JobTable:
         static.gpus[slot], static.min_gpus[slot], static.max_gpus[slot] = spec.gpus, spec.min_gpus, spec.max_gpus
 
     def withdraw(self, slot: int) -> None:
-        """Take a job off the live ones."""
+        """Remove a job from the live ones."""
         live, count = self._live, self.live_count
         at = int(np.searchsorted(live[:count], slot))
         live[at : count - 1] = live[at + 1 : count]
