@@ -1,7 +1,7 @@
-"""Readers of the public trace formats, one module each.
+"""Readers of the public trace formats, one module each; ``FORMATS`` has them by name.
 
-``FORMATS`` is the registry, by name. A reader turns a file into jobs of the one schema and says, with file and line,
-what it could not understand; it never guesses a number that is not there.
+A reader converts a file to jobs of Shoal's schema. Rows it cannot convert are errors that name file and line; it never
+fills in a number that the file does not have.
 """
 
 from collections.abc import Mapping
@@ -34,4 +34,4 @@ _ALL = (
 )
 
 FORMATS: Mapping[str, Format] = MappingProxyType({form.name: form for form in _ALL})
-"""Every format that can be read, by name."""
+"""All readable formats, by name."""
