@@ -57,15 +57,16 @@ OPTIONS = OptionsTuning()
 class GoodputOptions:
     """By job and option: the rate of progress (0: no option), GPUs and kind.
 
-    Option ``STAY`` is the seats that the job holds (``seats``, by job). ``rooms`` is by kind: GPUs by node. ``fair`` is
-    a job's rate on a share of ``fair_gpus``; ``known`` is False for a job whose rates are only a guess at its scaling.
+    Option ``STAY`` is the seats that the job holds (``seats``, by job). ``node_units`` is by kind: GPUs by node.
+    ``fair`` is a job's rate on a share of ``fair_gpus``; ``known`` is False for a job whose rates are only a guess at
+    its scaling.
     """
 
     rates: Floats
     gpus: Indices
     kinds: Indices
     seats: Sequence[Seats | None]
-    rooms: Sequence[Mapping[int, int]]
+    node_units: Sequence[Mapping[int, int]]
     spread: Flags
     """By option: whether it spans several nodes; meaningless for ``STAY``."""
     fair: Floats
@@ -74,7 +75,9 @@ class GoodputOptions:
 
     def valued(self, worth: Floats) -> AllotmentOptions:
         """The same options with a worth for each, by job and option; an option of rate 0 is none."""
-        return AllotmentOptions(np.where(self.rates > 0, worth, -np.inf), self.gpus, self.kinds, self.seats, self.rooms)
+        return AllotmentOptions(
+            np.where(self.rates > 0, worth, -np.inf), self.gpus, self.kinds, self.seats, self.node_units
+        )
 
     @property
     def speedups(self) -> Floats:
@@ -112,7 +115,7 @@ def goodput_options(snapshot: Snapshot, *, memory: bool, aware: bool, every: boo
     fair = _fair(snapshot, blocks, share)
     known = np.array([i not in reports or reports[i] is not None for i in range(len(specs))], dtype=bool)
     spread = np.concatenate([[False], *(b.apart > int(Locality.SAME_NODE) for b in blocks)])
-    return GoodputOptions(rates, sizes, of_kind, seats, _rooms(snapshot), spread, fair, float(share), known)
+    return GoodputOptions(rates, sizes, of_kind, seats, _node_units(snapshot), spread, fair, float(share), known)
 
 
 # ── what is known ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -243,7 +246,7 @@ def _fill_others(snapshot: Snapshot, kind: int, block: _Block) -> None:
     block.rates[~block.allowed] = 0.0
 
 
-# ── seats held, rooms, fair shares ────────────────────────────────────────────────────────────────────────────────
+# ── seats held, nodes, fair shares ────────────────────────────────────────────────────────────────────────────────
 
 
 def _stays(
@@ -286,13 +289,13 @@ def _rate_there(
     return float(rates[0, 0])
 
 
-def _rooms(snapshot: Snapshot) -> Sequence[Mapping[int, int]]:
+def _node_units(snapshot: Snapshot) -> Sequence[Mapping[int, int]]:
     cluster = snapshot.cluster
-    rooms: list[dict[int, int]] = [{} for _ in cluster.kinds]
+    node_units: list[dict[int, int]] = [{} for _ in cluster.kinds]
     for n, node in enumerate(cluster.nodes):
         if n not in cluster.down:
-            rooms[cluster.node_kind[n]][n] = node.gpus
-    return rooms
+            node_units[cluster.node_kind[n]][n] = node.gpus
+    return node_units
 
 
 def _fair(snapshot: Snapshot, blocks: Sequence[_Block], share: int) -> Floats:

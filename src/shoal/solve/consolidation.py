@@ -25,7 +25,7 @@ from shoal.solve.linear_objectives import TimeShares, time_shares
 from shoal.solve.linear_program import LpSession
 from shoal.solve.prices.paths import BoundedPath, Path
 from shoal.solve.ratio_program import cheapest_activities
-from shoal.solve.time_share_lp import NOBODY, Activities, LimitRows
+from shoal.solve.time_share_lp import NO_PARTNER, Activities, LimitRows
 
 _FITS = 1e-9
 """Levels fit if at most this much of an even part of a top speed is missing."""
@@ -98,7 +98,7 @@ class Localities:
         return Activities(
             counts=np.ones(len(self.gangs)),
             first=jobs,
-            second=np.full(len(jobs), NOBODY),
+            second=np.full(len(jobs), NO_PARTNER),
             first_speed=np.concatenate([self.consolidated[job, kind], self.apart[other, other_kind]]),
             second_speed=np.zeros(len(jobs)),
             types=np.concatenate([kind, other_kind]),
@@ -124,7 +124,7 @@ def shortest_first(places: Localities, steps: Floats) -> TimeShares:
     return linear_objectives.shortest_first(places.activities(), steps)
 
 
-def most_for_the_money(places: Localities, prices: Floats, weights: Floats, floors: Floats | None = None) -> TimeShares:
+def most_per_cost(places: Localities, prices: Floats, weights: Floats, floors: Floats | None = None) -> TimeShares:
     """The shares with the largest Σ weight · throughput / Σ price · GPUs, as `ratio_program.cheapest`."""
     return cheapest_activities(places.activities(), prices, weights, floors)
 

@@ -66,10 +66,10 @@ class _World:
 
     @classmethod
     def of(cls, menu: AllotmentOptions, spread: Flags, *, apart: bool) -> "_World":
-        places = [(node, pool, units) for pool, room in enumerate(menu.rooms) for node, units in room.items()]
+        places = [(node, pool, units) for pool, nodes in enumerate(menu.node_units) for node, units in nodes.items()]
         nodes, pools, capacity = np.array(places, dtype=np.intp).reshape(-1, 3).T
         most = max(menu.capacity, default=0)
-        columns = np.full((len(menu.worth), len(menu.rooms), most + 1, 2), -1, dtype=np.int32)
+        columns = np.full((len(menu.worth), len(menu.node_units), most + 1, 2), -1, dtype=np.int32)
         gang, column = np.nonzero(np.isfinite(menu.worth) & (np.arange(menu.worth.shape[1]) != STAY))
         columns[gang, menu.pools[gang, column], menu.units[gang, column], spread[column].astype(int)] = column
         now = np.zeros((len(menu.worth), len(nodes)), dtype=np.int16)
@@ -87,7 +87,9 @@ class _World:
 
     def fitting(self, seatings: Int16s, chance: np.random.Generator) -> Int16s:
         """Repaired placements: one pool a gang, one spanning gang a node, no node overfull; a random gang yields."""
-        by_pool = np.stack([seatings[:, :, self.pools == k].sum(axis=2) for k in range(len(self.menu.rooms))], axis=2)
+        by_pool = np.stack(
+            [seatings[:, :, self.pools == k].sum(axis=2) for k in range(len(self.menu.node_units))], axis=2
+        )
         seatings = np.where(self.pools == by_pool.argmax(axis=2)[:, :, None], seatings, 0)
         order = chance.permuted(np.tile(np.arange(seatings.shape[1]), (len(seatings), 1)), axis=1)[:, :, None]
         line = np.take_along_axis(seatings, order, axis=1)

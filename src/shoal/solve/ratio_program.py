@@ -1,4 +1,4 @@
-"""The most throughput for the money: a ratio of two sums over time shares, with or without floors.
+"""The most throughput per unit of cost: a ratio of two sums over time shares, with or without floors.
 
     maximise Σ weight · throughput / Σ price · gang · X  over the time shares X of `linear_objectives`.
 
@@ -8,7 +8,7 @@ Among allocations of the best ratio the one with the most throughput is returned
 program's prices.
 
 Weights make throughputs comparable. With weights 1 a single job of many cheap steps takes everything; with weights of
-1 / (its best steps per unit of money) every job runs where it is cheapest for that job.
+1 / (its best steps per unit of cost) every job runs where it is cheapest for that job.
 
 References: Gavel (OSDI '20) §4.2; Dinkelbach (1967).
 """

@@ -18,7 +18,7 @@ from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, seated, shared, solved
 from shoal.policy.gavel.reasons import REASONS
 from shoal.policy.gavel.tuning import TUNING
-from shoal.solve.consolidation import most_for_the_money
+from shoal.solve.consolidation import most_per_cost
 from shoal.solve.ratio_program import cheapest
 from shoal.solve.space_sharing import shared_cheapest
 
@@ -96,7 +96,7 @@ def _cheapest(problem: ShareProblem, floors: Floats | None, *, space_sharing: bo
         return shared(problem, together, _missed(problem, floors, together.shortfall))
     found = cheapest(problem.speeds, problem.gangs, problem.capacity, prices, worth, floors)
     if problem.scarce(found.shares):
-        local = most_for_the_money(problem.localities, prices, worth, floors)
+        local = most_per_cost(problem.localities, prices, worth, floors)
         return seated(problem, local, _missed(problem, floors, local.shortfall))
     return solved(problem, found, _missed(problem, floors, found.shortfall))
 

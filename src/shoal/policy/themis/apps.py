@@ -290,8 +290,8 @@ class Apps:
         columns, capacity = self.snapshot.columns, self.snapshot.cluster.capacity
         rigid = np.flatnonzero(columns.min_gpus == columns.max_gpus)
         found = []
-        for kind, room in enumerate(capacity):
-            able = (columns.speeds[rigid, kind] > 0) & (columns.gpus[rigid] <= room)
+        for kind, gpus in enumerate(capacity):
+            able = (columns.speeds[rigid, kind] > 0) & (columns.gpus[rigid] <= gpus)
             gangs = np.where(able, columns.gpus[rigid], 0).tolist()
             found.append({i: (gang, gang) for i, gang in zip(rigid.tolist(), gangs, strict=True)})
         return tuple(found)

@@ -117,7 +117,7 @@ class _Pool:
     def shares(self, search: StageSearch, rest: Rest) -> Floats:
         """The mix of responses at which a stage came to rest, as time fractions of all rows."""
         shares = self._fixed.copy()
-        search.oracle.stand(rest.levels[self.active])
+        search.oracle.set_levels(rest.levels[self.active])
         market, reached = search.market, np.ix_(self.active, self._open)
         for q, x in zip(rest.points, rest.mix.tolist(), strict=True):
             if x > 0:
@@ -171,6 +171,6 @@ class _Pool:
             oracle = MarketRows(
                 np.ascontiguousarray(self._speeds[self.active][:, self._open].T), self._gangs[self.active]
             )
-            oracle.stand(self._reached[self.active])
+            oracle.set_levels(self._reached[self.active])
             menu = menu.joined(self._ways(oracle, np.zeros(len(self._open)), np.arange(len(self.active)), np.inf))
         return menu

@@ -50,7 +50,7 @@ class MarketRows:
         self._all = np.arange(rows)
         self._rank = np.arange(len(pairs), 0, -1, dtype=np.uint8 if len(pairs) < 256 else np.uint16)[:, None]
 
-    def stand(self, levels: Floats) -> None:
+    def set_levels(self, levels: Floats) -> None:
         """Set the levels to reach; none may exceed the row's fastest type."""
         self.levels = levels
         types = len(self.speeds)
