@@ -1,1 +1,1 @@
-"""Solvers on plain arrays, independent of jobs and policies; most answers carry a certificate (bound, gap or residual)."""
+"""Solvers on plain arrays, independent of jobs and policies; most answers carry a certificate."""

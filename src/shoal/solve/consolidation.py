@@ -155,9 +155,9 @@ class _Rise:
         self._activities, self._path = activities, path
         self.top = activities.top_speed()
         self._stop, self._tau = self.top.copy(), 0.0
-        crowding = float(_widths(activities).sum()) / float(activities.capacity.sum())
+        contention = float(_widths(activities).sum()) / float(activities.capacity.sum())
         # Rows in units of about the level reached: in top speeds small parts of many GPUs would be below the tolerance.
-        self._unit = self.top / max(crowding, 1.0)
+        self._unit = self.top / max(contention, 1.0)
         self._base = LpSession(activities.program())
         # The last column is the level missing, the same for all rows: throughput / unit + missing ≥ level / unit.
         jobs = np.arange(len(self.top))
@@ -167,7 +167,7 @@ class _Rise:
             column=np.full(len(jobs), activities.size),
             value=np.ones(len(jobs)),
             lower=np.zeros(len(jobs)),
-            reach=np.full(1, max(crowding, 1.0)),
+            reach=np.full(1, max(contention, 1.0)),
         )
         self._session = LpSession(program)
         self._missing = np.concatenate([np.zeros(activities.size), [-1.0]])
@@ -199,7 +199,7 @@ class _Rise:
         return False
 
     def spend(self) -> None:
-        """Give what is left where it adds most, above the levels reached."""
+        """Give the capacity left to the jobs where it adds most throughput, above the levels reached."""
         self._session.raise_floors(self._rows, np.maximum(self.levels / self._unit - _FITS, 0.0))
         self._session.limit(np.array([self._activities.size]), np.zeros(1))
         vertex = self._session.maximise(np.append(self._activities.gain(1.0 / self.top), 0.0))

@@ -232,14 +232,14 @@ def _spread_pairs(groups: Groups, x: Floats) -> tuple[Indices, Floats, Floats, F
     amount[at, activities.types[shared]] = x[shared]
     one[at, activities.types[shared]] = activities.first_speed[shared]
     other[at, activities.types[shared]] = activities.second_speed[shared]
-    ends, weights, meeting = [np.zeros((0, 2), dtype=np.intp)], [np.zeros(0)], [np.zeros(0, dtype=np.intp)]
+    ends, weights, pairing = [np.zeros((0, 2), dtype=np.intp)], [np.zeros(0)], [np.zeros(0, dtype=np.intp)]
     for index, (first, second) in enumerate(zip(*np.divmod(meetings, max(len(groups.kind), 1)), strict=True)):
         left, right = groups.jobs[first], groups.jobs[second]
         i, j, weight = _ring(len(left)) if first == second else _lines(len(left), len(right))
         ends.append(np.column_stack([left[i], right[j]]))
         weights.append(weight)
-        meeting.append(np.full(len(i), index))
-    row = np.concatenate(meeting)
+        pairing.append(np.full(len(i), index))
+    row = np.concatenate(pairing)
     return np.concatenate(ends), amount[row] * np.concatenate(weights)[:, None], one[row], other[row]
 
 

@@ -134,7 +134,7 @@ def _exactly(
 
 
 def _pack_one(row: Indices, width: Indices, worth: Floats, options: Indices, seats: int, taken: Indices) -> None:
-    """Repack one kind in ``taken``; a row that holds an option of another kind counts with what it gains."""
+    """Repack one kind in ``taken``; an option of a row that holds one of another kind is worth only the difference."""
     held = taken[row[options]]
     elsewhere = (held >= 0) & (held != options)
     gain = worth[options] - np.where(elsewhere, worth[held], 0.0)

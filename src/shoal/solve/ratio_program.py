@@ -111,7 +111,7 @@ def _best_part(activities: Activities, session: LpSession, gain: Floats, cost: F
 
 
 def _newton(held: Floored, x: Floats, gain: Floats, cost: Floats) -> tuple[float, Vertex]:
-    """Raise the ratio until no point gains at it; every ratio is attained, so none is too high."""
+    """Raise the ratio until no feasible point improves on it; every ratio is attained, so none is too high."""
     ratio = _ratio(gain, cost, x)
     for _ in range(_MOST_STEPS):
         vertex = held.session.maximise(gain - ratio * cost)

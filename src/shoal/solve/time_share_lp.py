@@ -73,12 +73,12 @@ class Activities:
     def members(self) -> tuple[Indices, Indices, Floats]:
         """Every (activity, group, speed) membership; two jobs of one group appear once, with both speeds."""
         alone = np.arange(self.size)
-        twin = self.first == self.second
-        with_other = np.flatnonzero((self.second != NO_PARTNER) & ~twin)
+        same_group = self.first == self.second
+        with_other = np.flatnonzero((self.second != NO_PARTNER) & ~same_group)
         return (
             np.concatenate([alone, with_other]),
             np.concatenate([self.first, self.second[with_other]]),
-            np.concatenate([self.first_speed + twin * self.second_speed, self.second_speed[with_other]]),
+            np.concatenate([self.first_speed + same_group * self.second_speed, self.second_speed[with_other]]),
         )
 
     def gain(self, weights: Floats) -> Floats:
@@ -89,7 +89,7 @@ class Activities:
         return gain
 
     def cost(self, prices: Floats) -> Floats:
-        """The cost of a unit of each activity: its GPUs at their type's price, once however many jobs share them."""
+        """The cost of a unit of each activity: its GPUs at their type's price, counted once if two jobs share them."""
         paid: Floats = prices[self.types] * self.width
         return paid
 
@@ -198,7 +198,7 @@ class Floored:
 
     @property
     def feasible(self) -> bool:
-        """Whether the session is known to have a feasible point: without floors doing nothing is one."""
+        """Whether the session is known to have a feasible point; without floors, x = 0 is feasible."""
         return self.start is None or self.start.solved
 
     def padded(self, gain: Floats) -> Floats:

@@ -19,7 +19,7 @@ from shoal.solve.window.round_counts import Claims
 _EARLY = 1.5
 """GPUs of a round kept free for the knapsack, in widths of the widest gang."""
 
-_PASSES, _LOYAL = 4, 1e-9
+_PASSES, _STAY_BONUS = 4, 1e-9
 """Passes over all rounds at most, and the relative bonus of a gang already in the round."""
 
 
@@ -113,7 +113,7 @@ def improved(claims: Claims, layout: Layout, forced: Int32s, capacity: int) -> L
             adds = claims.worth[rows, others + 1] - claims.worth[rows, others] + sure * (others < forced)
             # Of sets worth the same the present one stays, or the search could cycle.
             able = np.flatnonzero(adds > 0.0)
-            chosen = _knapsack(claims.widths[able], adds[able] * (1.0 + _LOYAL * runs[able, t]), capacity)
+            chosen = _knapsack(claims.widths[able], adds[able] * (1.0 + _STAY_BONUS * runs[able, t]), capacity)
             runs[:, t] = False
             runs[able[chosen], t] = True
         if (runs == before).all():

@@ -116,7 +116,7 @@ class Ladder:
 
     @cached_property
     def _rungs(self) -> tuple[Indices, Indices, Floats]:
-        """By step, those that add nothing left out: its gang, its number and what it adds."""
+        """The gang, the number and the added worth of each step; steps that add nothing are left out."""
         steps = np.maximum(np.diff(self.envelope, axis=1), 0.0)
         per_gpu = steps / self.claims.widths[:, None]
         who, which = np.nonzero(steps > 0.0)

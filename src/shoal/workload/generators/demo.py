@@ -102,10 +102,10 @@ def _job(rng: RandomStream, name: str, submitted: float, request: tuple[int, flo
 
 def _misjudged(rng: RandomStream, job: Job) -> Job:
     """Make one owner in eight declare work wrong by up to a factor of two, and one in sixteen declare none."""
-    luck, factor = rng.uniform(), rng.log_uniform(0.5, 2.0)
-    if luck < 1 / 16:
+    draw, factor = rng.uniform(), rng.log_uniform(0.5, 2.0)
+    if draw < 1 / 16:
         return msgspec.structs.replace(job, declares_work=False)
-    if luck < 3 / 16:
+    if draw < 3 / 16:
         return msgspec.structs.replace(job, declared_work=float(round(job.work * factor)))
     return job
 

@@ -134,7 +134,6 @@ def _with_options(generator: Generator, given: Mapping[str, object]) -> Any:
 
 
 def _converted(key: str, value: object, default: object) -> float | bool | str:
-    """The value converted to the type of the default."""
     if isinstance(default, bool):
         known = {"true": True, "1": True, "false": False, "0": False}
         if str(value).lower() not in known:

@@ -7,17 +7,7 @@ fills in a number that the file does not have.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from shoal.workload.importers import (
-    alibaba,
-    gavel,
-    helios,
-    philly,
-    pollux,
-    sacct,
-    shoal,
-    shockwave,
-    simple,
-)
+from shoal.workload.importers import alibaba, gavel, helios, philly, pollux, sacct, shoal, shockwave, simple
 from shoal.workload.importers.rows import Format
 
 _ALL = (

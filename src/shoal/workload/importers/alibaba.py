@@ -27,16 +27,7 @@ from shoal.workload.schema import Job
 
 _NO_GPU = LeftOut("pods without a GPU")
 _NO_TIME = LeftOut("pods that never ran")
-_COLUMNS = (
-    "name",
-    "num_gpu",
-    "gpu_milli",
-    "gpu_spec",
-    "qos",
-    "creation_time",
-    "deletion_time",
-    "scheduled_time",
-)
+_COLUMNS = ("name", "num_gpu", "gpu_milli", "gpu_spec", "qos", "creation_time", "deletion_time", "scheduled_time")
 
 
 def read(source: Source) -> ParsedFile:

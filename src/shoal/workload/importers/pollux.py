@@ -15,16 +15,7 @@ from collections.abc import Mapping
 
 from shoal.core.errors import InputError, nearest
 from shoal.perf.catalog import catalog
-from shoal.workload.importers.rows import (
-    ConvertRow,
-    Format,
-    ParsedFile,
-    Source,
-    collect_table,
-    column,
-    number,
-    whole,
-)
+from shoal.workload.importers.rows import ConvertRow, Format, ParsedFile, Source, collect_table, column, number, whole
 from shoal.workload.schema import Job
 
 APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
