@@ -137,7 +137,7 @@ def _report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
 
 
 def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> Indices:
-    """By job: the most GPUs it may get, which it can use and which are at most twice what it was ever tried on."""
+    """By job: the most GPUs it may get: no more than it can use, and at most twice the most it was measured on."""
     most = snapshot.columns.max_gpus.astype(np.intp)
     fewest = snapshot.columns.min_gpus
     for i, report in reports.items():
@@ -273,7 +273,7 @@ def _stays(
 def _rate_there(
     snapshot: Snapshot, job: JobView, placement: Placement, block: _Block, report: GoodputReport | None, aware: bool
 ) -> float:
-    """The rate on the seats a job holds: that of an equal option where there is one."""
+    """The rate on the seats a job holds: that of an option with as many GPUs, no nearer together, if there is one."""
     gpus, apart = placement.gpus, int(snapshot.cluster.locality(placement))
     like = np.flatnonzero((block.sizes == gpus) & (block.apart >= apart) & (block.rates[job.position] > 0))
     if len(like):
@@ -324,13 +324,13 @@ def allotted(
     served = picks >= 0
     gpus = np.where(served, found.gpus[rows, picks], 0).astype(np.int32)
     density = np.where(np.isfinite(options.worth), options.worth / options.units, -inf)
-    favourite = density.argmax(axis=1) if density.shape[1] else np.zeros(len(weights), dtype=np.intp)
+    best_option = density.argmax(axis=1) if density.shape[1] else np.zeros(len(weights), dtype=np.intp)
     numbers: Numbers = {
         ALLOTTED: (gpus, found.speedups[rows, picks], found.fair_gpus, weights),
         WORTH_LESS: (
-            found.gpus[rows, favourite].astype(np.int32),
-            found.speedups[rows, favourite],
-            np.maximum(options.worth[rows, favourite], 0.0),
+            found.gpus[rows, best_option].astype(np.int32),
+            found.speedups[rows, best_option],
+            np.maximum(options.worth[rows, best_option], 0.0),
             weights,
             int(served.sum()),
             int(gpus.sum()),
