@@ -16,7 +16,7 @@ from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 from shoal.core.goodput import StepFit
 from shoal.core.topology import Locality
-from shoal.perf.fit import Observation, Seen, carried_over, completed, fitted
+from shoal.perf.fit import FitProblem, Observation, carried_over, completed, fitted
 from shoal.perf.goodput import iteration_seconds
 
 SAME, NODE, RACK = Locality
@@ -160,7 +160,9 @@ def test_no_random_restart_ends_a_hundredth_lower_on_a_hundred_measured_step_tim
 @given(identifiable(), st.integers(0, 2**32 - 1))
 def test_the_derivatives_are_those_of_finite_differences(truth: StepFit, seed: int) -> None:
     seen = measured(truth, (16, 64), ALLOCATIONS, error=0.1)
-    problem = Seen.of(np.array([(o.gpus, o.nodes, o.locality, o.local, o.pass_seconds, o.step_seconds) for o in seen]))
+    problem = FitProblem.of(
+        np.array([(o.gpus, o.nodes, o.locality, o.local, o.pass_seconds, o.step_seconds) for o in seen])
+    )
     at = np.array([[*figures(truth)[:-1], 1.0 / truth.gamma]]) * np.random.default_rng(seed).uniform(0.5, 1.5, 9)
     slopes = problem.errors(at)[1][0]
     for i in range(at.shape[1]):

@@ -18,11 +18,11 @@ from shoal.policy.base import (
     check_round,
     current_round,
     explained,
-    first_of_all,
     infeasible_refusals,
     migration_preferences,
     next_review,
     next_second,
+    prefer_kind,
     ranked_verdicts,
     round_end,
     serve,
@@ -105,7 +105,7 @@ def two_resnets(**more: Any) -> Snapshot:
 
 def test_by_default_a_running_job_stays_and_another_takes_its_fastest_kind() -> None:
     moment = two_resnets()
-    wants = first_of_all(moment, moment.columns.kind)
+    wants = prefer_kind(moment, moment.columns.kind)
     assert wants[0, 1] == inf
     assert wants[1].tolist() == moment.columns.speeds[1].tolist()
     served = serve(moment, np.arange(2))

@@ -19,17 +19,17 @@ def world(jobs: int, nodes: int, seed: int, *, held: bool = True) -> tuple[Allot
     units = np.tile([1, *sizes], (jobs, 1))
     pools = np.zeros(units.shape, dtype=np.intp)
     seats: list[Seats | None] = [None] * jobs
-    rooms = [dict.fromkeys(range(nodes), 4)]
+    node_units = [dict.fromkeys(range(nodes), 4)]
     spread = np.concatenate([[False], sizes > 4])
     if held:
-        before = allot(AllotmentOptions(worth, units, pools, seats, rooms))
+        before = allot(AllotmentOptions(worth, units, pools, seats, node_units))
         worth = worth * 0.8
         for gang, at in before.seats.items():
             if chance.random() < 0.8:
                 pick = before.picks[gang]
                 seats[gang], units[gang, STAY], worth[gang, STAY] = at, units[gang, pick], worth[gang, pick] / 0.8
         worth *= chance.uniform(0.7, 1.4, (jobs, 1))
-    return AllotmentOptions(worth, units, pools, seats, rooms), spread
+    return AllotmentOptions(worth, units, pools, seats, node_units), spread
 
 
 def checked(menu: AllotmentOptions, found: Allotment) -> Allotment:
@@ -43,8 +43,8 @@ def checked(menu: AllotmentOptions, found: Allotment) -> Allotment:
             assert seats == menu.seats[gang]
         for node, n in seats:
             taken[node] = taken.get(node, 0) + n
-    for room in menu.rooms:
-        assert all(taken.get(node, 0) <= n for node, n in room.items())
+    for nodes in menu.node_units:
+        assert all(taken.get(node, 0) <= n for node, n in nodes.items())
     assert found.value == pytest.approx(menu.worth[served, found.picks[served]].sum())
     assert found.bound >= found.value
     return found
@@ -89,7 +89,7 @@ def test_nobody_moves_for_nothing() -> None:
     units = menu.units.copy()
     worth[:, STAY] = stays
     units[:, STAY] = [sum(n for _, n in s) if s else 1 for s in seats]
-    again = allot(AllotmentOptions(worth, units, menu.pools, seats, menu.rooms))
+    again = allot(AllotmentOptions(worth, units, menu.pools, seats, menu.node_units))
     assert {i: again.seats[i] for i, s in enumerate(seats) if s} == {i: s for i, s in enumerate(seats) if s}
 
 

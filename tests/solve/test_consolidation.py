@@ -13,7 +13,7 @@ from shoal.solve import linear_objectives, prices, ratio_program
 from shoal.solve.consolidation import (
     Localities,
     first_come,
-    most_for_the_money,
+    most_per_cost,
     most_throughput,
     shortest_first,
     water_filled,
@@ -142,13 +142,13 @@ def test_no_other_shares_do_more_for_the_money(block: int) -> None:
         jobs = len(p.gangs)
         price, weights = chance.uniform(0.5, 3.0, len(p.capacity)), chance.uniform(0.5, 5.0, jobs)
         floors = np.where(chance.uniform(size=jobs) < 0.3, 0.2 * p.top_speed() / jobs, 0.0)
-        found = most_for_the_money(p, price, weights, floors)
+        found = most_per_cost(p, price, weights, floors)
         check(p, found)
         assert (found.throughput >= floors * (1 - 1e-6)).all()
         # Without floors the best single way is the best ratio; with them nothing beats it either.
         speed = np.maximum(p.consolidated, p.apart)
         single = float((weights[:, None] * speed / (price * p.gangs[:, None])).max())
-        free = most_for_the_money(p, price, weights)
+        free = most_per_cost(p, price, weights)
         assert free.objective == pytest.approx(single, rel=1e-9)
         paid = float((p.gangs @ found.shares) @ price)
         assert found.objective == pytest.approx(float(weights @ found.throughput) / paid)
@@ -194,7 +194,7 @@ def test_between_all_apart_and_all_on_one_node(seed: int) -> None:
             linear_objectives.maximise_throughput(well, *args, weights).objective,
         ),
         (
-            most_for_the_money(p, price, weights).objective,
+            most_per_cost(p, price, weights).objective,
             ratio_program.cheapest(p.apart, *args, price, weights).objective,
             ratio_program.cheapest(well, *args, price, weights).objective,
         ),

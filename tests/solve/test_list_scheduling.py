@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.solve.list_scheduling import dealt
+from shoal.solve.list_scheduling import assign_in_order
 
 INF = float("inf")
 
@@ -13,7 +13,7 @@ def deal(alone: list[list[float]], pools: list[int] | None = None, moving: float
     times, count = np.array(alone), len(alone)
     here = np.array([-1] * count if pools is None else pools, dtype=np.int8)
     ones, order = np.ones(count, dtype=np.int32), np.arange(count)
-    found: list[int] = dealt(times, ones, np.ones(times.shape[1]), order, here, moving=moving).tolist()
+    found: list[int] = assign_in_order(times, ones, np.ones(times.shape[1]), order, here, moving=moving).tolist()
     return found
 
 
@@ -28,7 +28,7 @@ def test_a_long_task_on_a_slow_pool_takes_as_long_as_it_does_alone_however_large
     # Spread over ten machines its work would be 10: but it runs on one, for 100, and the fast machine is free after 60.
     times = np.array([[30.0, 300.0], [30.0, 100.0]])
     here = np.array([-1, -1], dtype=np.int8)
-    found = dealt(times, np.ones(2, dtype=np.int32), np.array([1.0, 10.0]), np.arange(2), here, moving=0.0)
+    found = assign_in_order(times, np.ones(2, dtype=np.int32), np.array([1.0, 10.0]), np.arange(2), here, moving=0.0)
     assert found.tolist() == [0, 0]
 
 

@@ -10,7 +10,7 @@ from shoal.perf.catalog import catalog
 from shoal.workload.batch_schedules import batch_schedule
 from shoal.workload.files import to_jsonl
 from shoal.workload.generators.pollux import CATEGORIES, tuned_settings
-from shoal.workload.generators.randomness import dice
+from shoal.workload.generators.randomness import random_stream
 from shoal.workload.generators.registry import GENERATORS, generate
 from shoal.workload.schema import Job
 
@@ -181,8 +181,8 @@ def test_schedules_end_at_the_largest_batch_even_if_it_is_no_doubling() -> None:
 
 
 def test_weighted_dice_never_pick_what_weighs_nothing() -> None:
-    roll = dice(0)
-    picks = Counter(roll.pick("abc", (1.0, 0.0, 3.0)) for _ in range(2000))
+    rng = random_stream(0)
+    picks = Counter(rng.pick("abc", (1.0, 0.0, 3.0)) for _ in range(2000))
     assert picks["b"] == 0
     assert picks["c"] / 2000 == pytest.approx(0.75, abs=0.04)
-    assert sorted(roll.shuffled(range(50))) == list(range(50))
+    assert sorted(rng.shuffled(range(50))) == list(range(50))

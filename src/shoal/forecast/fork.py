@@ -1,4 +1,4 @@
-"""The folded state of a cluster, live or simulated, as the beginning of simulations: unknown work is drawn.
+"""Forks of a cluster's folded state, live or simulated, from which simulations start; unknown work is drawn at random.
 
 A fork never changes the state it was made from. In its simulations no job arrives that was not named, none crashes, and
 nodes that are down stay down.

@@ -24,7 +24,7 @@ class SingleJob:
 
     def orders(self, trials: Sequence[Trial]) -> Sequence[Order]:
         """Train every trial to its end, at once."""
-        return _all_the_way(trials)
+        return _train_fully(trials)
 
     def ahead(self, trials: Sequence[Trial]) -> tuple[SearchPhase, ...]:
         """Empty: no phase follows."""
@@ -51,7 +51,7 @@ class CurveStopping:
 
     def orders(self, trials: Sequence[Trial]) -> Sequence[Order]:
         """Train every trial to its end; later kill those that fall behind."""
-        begun = _all_the_way(trials)
+        begun = _train_fully(trials)
         if begun:
             return begun
         reached = min((loss for trial in trials for _, loss in trial.losses), default=inf)
@@ -63,7 +63,7 @@ class CurveStopping:
         return ()
 
 
-def _all_the_way(trials: Sequence[Trial]) -> list[Order]:
+def _train_fully(trials: Sequence[Trial]) -> list[Order]:
     return [Train(n, 1.0) for n, trial in enumerate(trials) if not trial.until and not trial.dropped]
 
 

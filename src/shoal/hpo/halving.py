@@ -1,7 +1,7 @@
 """Successive halving and Hyperband: all trials are trained a little, the better ones more, the best to the end.
 
-A *rung* is a number of trials and how far they are trained. When all trials of a rung are there, the best continue to
-the next, on gangs ``eta`` times as wide, with the GPUs of the trials dropped (Themis §4.3.2). Ties go to the lower
+A *rung* is a number of trials and how far they are trained. When all trials of a rung have reached it, the best go on
+to the next, on gangs ``eta`` times as wide, with the GPUs of the trials dropped (Themis §4.3.2). Ties go to the lower
 number; a trial that failed is not replaced.
 
 References: Jamieson and Talwalkar, AISTATS 2016 (successive halving); Li et al., JMLR 2018 (Hyperband, Algorithm 1);
@@ -108,7 +108,6 @@ class Hyperband:
         return tuple(phase for group, rungs in self._groups(trials) for phase in _above(group, trials, rungs, self.eta))
 
     def _groups(self, trials: Sequence[Trial]) -> list[tuple[range, tuple[Rung, ...]]]:
-        """The trials of each bracket that has any."""
         groups, first = [], 0
         for rungs in self.brackets:
             last = min(first + rungs[0].trials, len(trials))

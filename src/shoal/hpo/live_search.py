@@ -157,7 +157,6 @@ class Driver:
         return ahead or None
 
     def _planned_job(self, phase: SearchPhase, trial: int) -> Submission:
-        """A job of a future phase."""
         return self.job(Leg(trial, 1, 0.0, phase.part, phase.wider))
 
     def _training_gpu_seconds(self, offer: AppOffer) -> float:
@@ -189,7 +188,6 @@ class Driver:
             self.report(leg.trial, f"{verb} {leg.until:.0%} of its training, on {gpus}, as {id}")
 
     def _ended(self, trial: int, found: JobDetail) -> None:
-        """Record the end of a trial's job."""
         row = found.job
         if row.state != "completed":
             self._drop(trial, f"{row.id} {row.state}: {row.reason or 'nothing is known of it'}")
@@ -236,7 +234,6 @@ class Driver:
         self.report(trial, self._latest(trial))
 
     def _latest(self, trial: int) -> str:
-        """A trial's latest loss, in words."""
         known = self.search.trials[trial]
         return (
             f"loss {known.loss:.6g} after {known.losses[-1][0]:.0%} of its training" if known.losses else "no loss yet"
@@ -247,7 +244,6 @@ class Driver:
         self.report(trial, why)
 
     def _loss(self, job: str) -> float | None:
-        """The last loss a job printed; None for none."""
         size = self.client.get(f"/v1/jobs/{job}/log?most=1", LogPart).size
         part = self.client.get(f"/v1/jobs/{job}/log?offset={max(size - _TAIL, 0)}&most={_TAIL}", LogPart)
         return last_loss(part.text)

@@ -27,11 +27,11 @@ class Interval:
     high: float
     logarithmic: bool = False
 
-    def draw(self, chance: Random) -> float:
+    def draw(self, rng: Random) -> float:
         """Draw a value."""
         if not self.logarithmic:
-            return chance.uniform(self.low, self.high)
-        return min(max(exp(chance.uniform(log(self.low), log(self.high))), self.low), self.high)
+            return rng.uniform(self.low, self.high)
+        return min(max(exp(rng.uniform(log(self.low), log(self.high))), self.low), self.high)
 
     def ask(self, name: str, trial: "optuna.Trial") -> Value:
         """The value an Optuna study suggests."""
@@ -44,9 +44,9 @@ class Categorical:
 
     values: tuple[Value, ...]
 
-    def draw(self, chance: Random) -> Value:
+    def draw(self, rng: Random) -> Value:
         """Draw a value."""
-        return self.values[chance.randrange(len(self.values))]
+        return self.values[rng.randrange(len(self.values))]
 
     def ask(self, name: str, trial: "optuna.Trial") -> Value:
         """The value an Optuna study suggests."""
@@ -67,6 +67,6 @@ def drawn(ranges: Mapping[str, Range], count: int, seed: int) -> tuple[Setting, 
     """Draw ``count`` settings from these ranges."""
     columns = []
     for name, within in ranges.items():
-        chance = Random(f"{seed} {name}")
-        columns.append([within.draw(chance) for _ in range(count)])
+        rng = Random(f"{seed} {name}")
+        columns.append([within.draw(rng) for _ in range(count)])
     return tuple(dict(zip(ranges, row, strict=True)) for row in zip(*columns, strict=True))

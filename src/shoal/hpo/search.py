@@ -100,7 +100,7 @@ class AppSearch:
         return min(known, key=lambda n: (-self.trials[n].losses[-1][0], self.trials[n].loss), default=None)
 
     def rejected(self) -> tuple[int, ...]:
-        """Waiting trials that will not be promoted, however badly the running ones end."""
+        """Waiting trials that will not be promoted, whatever the losses of the running ones."""
         waiting = [n for n, t in enumerate(self.trials) if 0.0 < t.until < 1.0 and not t.running and not t.dropped]
         if not waiting:
             return ()

@@ -1,1 +1,1 @@
-"""How fast it would go: profiles of models, the built-in catalogue, and what policies are told of both."""
+"""Training speeds: profiles of models, the built-in catalogue, and the speed models that policies see."""

@@ -78,7 +78,7 @@ class Update(Enum):
 
     NONE = auto()
     REPORT = auto()
-    LOUD = auto()
+    DECIDE = auto()
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class BatchTuner:
         self._reported_noise = report.noise
 
     def restore(self, means: Mapping[tuple[Allocation, int], StepMean], noise: float, noise_batch: int) -> None:
-        """Start from the measurements of earlier incarnations, and choose anew for the present allocation."""
+        """Start from the measurements of earlier incarnations, and choose a batch for the present allocation."""
         self.means, self.noise, self.noise_batch = dict(means), noise, noise_batch
         self.seen_gpus = max((at.gpus for at, _ in means), default=0)
         for at, local in {at.kind: (at, local) for at, local in means}.values():
@@ -154,7 +154,7 @@ class BatchTuner:
         self._choose(at)
 
     def update(self, reading: Reading) -> Update:
-        """Take one reading of the present allocation; choose the batch setting anew where that may matter."""
+        """Take one reading of the present allocation, and choose a new batch setting where that may help."""
         at = self._at
         assert at is not None
         widened = at.gpus > self.seen_gpus
@@ -164,10 +164,10 @@ class BatchTuner:
             return Update.NONE
         if refitted or not abs(self.noise - self._chosen_noise) <= _CHOOSE_AT * self._chosen_noise:
             self._choose(at)
-        return Update.LOUD if widened else Update.REPORT
+        return Update.DECIDE if widened else Update.REPORT
 
     def try_neighbour(self) -> bool:
-        """Change to the best batch by what was timed here, or to an untimed one next to it; True if that is another."""
+        """Change to the best batch timed here, or to an untimed one next to it; return whether the batch changed."""
         at, before = self._at, (self.local, self.accumulation)
         if not self.probe or at is None or not self.timed:
             return False

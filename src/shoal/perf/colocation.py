@@ -127,7 +127,7 @@ def profiling_plan(count: int, fraction: float, seed: int) -> Flags:
     seats = count + count % 2
     order = np.random.default_rng([seed, 3]).permutation(seats)
     for turn in range(max(1, int(fraction * (seats - 1) + 1e-9))):
-        ring = np.roll(order[:-1], -turn)  # the circle method: one stays, the others move on by a seat
+        ring = np.roll(order[:-1], -turn)  # the circle method: one type stays in place, the others rotate
         ones, others = [order[-1], *ring[1 : seats // 2]], [ring[0], *ring[: seats // 2 - 1 : -1]]
         for a, b in zip(ones, others, strict=True):
             if a < count and b < count:
@@ -192,14 +192,14 @@ class EstimatedModel:
         one, other = self._type(a, a_batch), self._type(b, b_batch)
         if one is None or other is None:
             return self
-        twin = copy(self)
-        twin.unfit, twin._pairs = self.unfit | {(one, other), (other, one)}, {}
+        model = copy(self)
+        model.unfit, model._pairs = self.unfit | {(one, other), (other, one)}, {}
         if one in self._types and other in self._types:
             i, j = self._types[one], self._types[other]
             known = self._estimator.known.copy()
             known[i, j] = known[j, i] = 0.0
-            twin._estimator = self._estimator.knowing(known)
-        return twin
+            model._estimator = self._estimator.knowing(known)
+        return model
 
     def _pair(self, a: TypeKey, b: TypeKey) -> tuple[float, float]:
         if a in self._types and b in self._types:

@@ -36,7 +36,7 @@ _LEAST_OVERLAP = 0.1
 _TIE = 1e-9
 """Weight of (1 − 1/γ)² beside the squared error: decides between fits that explain the measurements equally well."""
 
-_UNTOLD = 0.005
+_INDISTINGUISHABLE = 0.005
 """Fraction of a step below which synchronisation cannot be distinguished from noise; starts show at least this."""
 
 _SETTLED = 1e-5
@@ -71,22 +71,22 @@ class Observation:
 
 
 def fitted(observations: Sequence[Observation], most_local: int, start: StepFit | None = None) -> StepFit:
-    """The step times that explain these measurements of one kind of GPU best.
+    """Fit the step times that best explain these measurements on one kind of GPU.
 
     ``start`` is an earlier fit of the same job: from there and two more starts the search takes half as long, and
     nearly always finds as good a fit.
     """
     table = _checked(observations)
-    seen = Seen.of(table)
+    problem = FitProblem.of(table)
     if start is None:
-        upright = seen.guesses(_STARTS)
-        starts = np.vstack((upright, seen.tilted(upright[1:])))
+        upright = problem.guesses(_STARTS)
+        starts = np.vstack((upright, problem.tilted(upright[1:])))
     else:
-        fresh = seen.guesses((1.0 / start.gamma, _BESIDE))
-        starts = np.vstack((seen.recalled(start, fresh[0]), fresh))
-    found, squares = _search(seen, starts)
+        fresh = problem.guesses((1.0 / start.gamma, _BESIDE))
+        starts = np.vstack((problem.from_earlier(start, fresh[0]), fresh))
+    found, squares = _search(problem, starts)
     gpus, nodes = int(table[:, 0].max()), int(table[:, 1].max())
-    return seen.named(found, most_local, gpus, nodes, float(np.sqrt(squares / 2.0)))
+    return problem.step_fit(found, most_local, gpus, nodes, float(np.sqrt(squares / 2.0)))
 
 
 def carried_over(known: StepFit, speed: float, most_local: int) -> StepFit:
@@ -134,10 +134,10 @@ def _checked(observations: Sequence[Observation]) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Measurements as a fitting problem in the parameters that they determine.
+class FitProblem:
+    """A fitting problem: measurements, and the parameters that they determine.
 
-    A parameter vector has one or two of passes, then those of synchronisation, then 1/γ where there is any.
+    A parameter vector has one or two parameters of passes, then those of synchronisation, then 1/γ where there is any.
     ``passing`` and ``sync`` (measurements × parameters) give seconds when multiplied with them; ``slots`` says which
     of (α, β) of node, network and rack a column of ``sync`` is. ``single`` is the only batch size measured, if one.
     """
@@ -150,8 +150,8 @@ class Seen:
     step_log: Floats
 
     @classmethod
-    def of(cls, table: Floats) -> "Seen":
-        """Return the problem of a table of `_checked`."""
+    def of(cls, table: Floats) -> "FitProblem":
+        """Return the problem of a table from `_checked`."""
         gpus, apart, local = table[:, 0], table[:, 2].astype(np.intp), table[:, 3]
         several = np.ptp(local) > 0
         ones = np.ones_like(local)
@@ -182,18 +182,18 @@ class Seen:
         return np.append(least, _LEAST_OVERLAP), np.append(most, 1.0)
 
     def guesses(self, overlaps: Sequence[float]) -> Floats:
-        """Starting parameters for each given 1/γ, a row each, fitted distance by distance."""
+        """Starting parameters, one row for each given 1/γ, fitted distance by distance."""
         passing, step = np.exp(self.pass_log), np.exp(self.step_log)
-        told = _line(self.passing, passing[None])
+        passes = _nonnegative_weights(self.passing, passing[None])
         if not self.sync.shape[1]:
-            return told
+            return passes
         overlap = np.array(overlaps)[:, None]
-        sync = step * (1.0 - np.minimum(passing / step, 1.0 - _UNTOLD) ** (1.0 / overlap)) ** overlap
-        parameters = [np.repeat(told, len(overlap), axis=0)]
+        sync = step * (1.0 - np.minimum(passing / step, 1.0 - _INDISTINGUISHABLE) ** (1.0 / overlap)) ** overlap
+        parameters = [np.repeat(passes, len(overlap), axis=0)]
         for distance in sorted({slot // 2 for slot in self.slots.tolist()}):
             mine = self.sync[:, self.slots // 2 == distance]
             here = mine[:, 0] > 0
-            parameters.append(_line(mine[here], sync[:, here]))
+            parameters.append(_nonnegative_weights(mine[here], sync[:, here]))
         return np.concatenate((*parameters, overlap), axis=1)
 
     def tilted(self, at: Floats) -> Floats:
@@ -206,14 +206,14 @@ class Seen:
             moved[:, fixed] = 0.0
         return moved
 
-    def recalled(self, fit: StepFit, fresh: Floats) -> Floats:
-        """The parameters of an earlier fit; where it has none, or 0, fresh ones."""
+    def from_earlier(self, fit: StepFit, fresh: Floats) -> Floats:
+        """The parameters of an earlier fit, and fresh ones where it has none or 0."""
         passing = fit.compute if self.single is None else (fit.compute[0] + fit.compute[1] * self.single,)
         sync = np.array((*fit.node, *fit.network, *fit.rack))[self.slots]
         known = np.concatenate((passing, sync, fresh[len(passing) + len(sync) :]))
         return np.where(known > 0, known, fresh)
 
-    def named(self, found: Floats, most_local: int, gpus: int, nodes: int, error: float) -> StepFit:
+    def step_fit(self, found: Floats, most_local: int, gpus: int, nodes: int, error: float) -> StepFit:
         """The fit with these parameters, and with those that were not measured filled in."""
         width = self.passing.shape[1]
         if self.single is None:
@@ -229,7 +229,7 @@ class Seen:
         return StepFit(compute, node, network, rack, gamma, most_local, gpus, nodes, error)
 
     def errors(self, at: Floats) -> tuple[Floats, Floats]:
-        """Log errors of passes and steps (and the tie's), and their derivatives, a row for each parameter vector.
+        """Log errors of passes and steps (and of the tie-breaker), and their derivatives; one row per parameter vector.
 
         With w the share of T_sync^γ in the sum, the derivatives of log T by log T_pass, log T_sync and 1/γ are 1 − w, w
         and the entropy of w.
@@ -264,8 +264,8 @@ class Seen:
         return errors, slopes
 
 
-def _line(columns: Floats, seconds: Floats) -> Floats:
-    """Non-negative weights of one or two columns with the least relative error to ``seconds``, a row each problem."""
+def _nonnegative_weights(columns: Floats, seconds: Floats) -> Floats:
+    """Non-negative weights of one or two columns with the least relative error to ``seconds``, one row per problem."""
     relative = columns.T / seconds[:, None, :]
     sums, squares = relative.sum(axis=2), (relative**2).sum(axis=2)
     alone = sums / squares
@@ -274,48 +274,49 @@ def _line(columns: Floats, seconds: Floats) -> Floats:
     mixed = (relative[:, 0] * relative[:, 1]).sum(axis=1, keepdims=True)
     apart = np.maximum(squares.prod(axis=1, keepdims=True) - mixed**2, np.finfo(np.float64).tiny)
     both = (sums * squares[:, ::-1] - mixed * sums[:, ::-1]) / apart
-    # Else only one of the two is used: the one that comes nearer to the times.
+    # If a weight would be negative, only the column that fits the times better is used.
     nearer = np.argmax(sums * alone, axis=1)[:, None] == np.arange(2)
     return np.where(np.all(both > 0, axis=1, keepdims=True), both, np.where(nearer, alone, 0.0))
 
 
-def _search(seen: Seen, at: Floats) -> tuple[Floats, float]:
+def _search(problem: FitProblem, at: Floats) -> tuple[Floats, float]:
     """The best parameters reached from these starts, and the sum of their mean squared errors of passes and steps."""
-    least, most = seen.bounds()
+    least, most = problem.bounds()
     at = np.clip(at, least, most)
-    errors, slopes = seen.errors(at)
+    errors, slopes = problem.errors(at)
     cost = (errors**2).sum(axis=1)
-    bend, pull = np.swapaxes(slopes, 1, 2) @ slopes, (np.swapaxes(slopes, 1, 2) @ errors[:, :, None])[:, :, 0]
+    hessian, gradient = np.swapaxes(slopes, 1, 2) @ slopes, (np.swapaxes(slopes, 1, 2) @ errors[:, :, None])[:, :, 0]
     damping = np.full(len(at), 1e-3)
     best, least_cost = at[np.argmin(cost)].copy(), float(cost.min())
     for _ in range(_MOST_ROUNDS):
-        trial = np.clip(at + _step(at, bend, pull, damping, least, most), least, most)
-        hoped = 2.0 * np.abs((at - trial) * pull).sum(axis=1)
-        errors, slopes = seen.errors(trial)
+        trial = np.clip(at + _step(at, hessian, gradient, damping, least, most), least, most)
+        predicted = 2.0 * np.abs((at - trial) * gradient).sum(axis=1)
+        errors, slopes = problem.errors(trial)
         reached = (errors**2).sum(axis=1)
         gained = cost - reached
         better = gained > 0
-        going = np.where(better, gained, hoped) > _SETTLED * cost
-        turned = np.swapaxes(slopes, 1, 2)
+        going = np.where(better, gained, predicted) > _SETTLED * cost
+        transposed = np.swapaxes(slopes, 1, 2)
         at[better], cost[better] = trial[better], reached[better]
-        bend[better], pull[better] = (turned @ slopes)[better], (turned @ errors[:, :, None])[better, :, 0]
+        hessian[better] = (transposed @ slopes)[better]
+        gradient[better] = (transposed @ errors[:, :, None])[better, :, 0]
         damping = np.where(better, np.maximum(damping * 0.2, 1e-10), damping * 4.0)
         if cost.min() < least_cost:
             best, least_cost = at[np.argmin(cost)].copy(), float(cost.min())
         going &= (damping < 1e6) & (cost > _EXACT)
         if not going.any():
             break
-        at, cost, bend, pull, damping = at[going], cost[going], bend[going], pull[going], damping[going]
-    tie = _TIE * (1.0 - best[-1]) ** 2 if seen.sync.shape[1] else 0.0
+        at, cost, hessian, gradient, damping = at[going], cost[going], hessian[going], gradient[going], damping[going]
+    tie = _TIE * (1.0 - best[-1]) ** 2 if problem.sync.shape[1] else 0.0
     return best, max(least_cost - tie, 0.0)
 
 
-def _step(at: Floats, bend: Floats, pull: Floats, damping: Floats, least: Floats, most: Floats) -> Floats:
+def _step(at: Floats, hessian: Floats, gradient: Floats, damping: Floats, least: Floats, most: Floats) -> Floats:
     """Marquardt's step for each start; a parameter without effect, or at a bound it would leave, stays."""
-    size = np.sqrt(np.diagonal(bend, axis1=1, axis2=2))
-    free = (size > 0) & ~((at <= least) & (pull > 0)) & ~((at >= most) & (pull < 0))
+    size = np.sqrt(np.diagonal(hessian, axis1=1, axis2=2))
+    free = (size > 0) & ~((at <= least) & (gradient > 0)) & ~((at >= most) & (gradient < 0))
     unit = np.divide(1.0, size, out=np.zeros_like(size), where=free)
-    system = bend * unit[:, :, None] * unit[:, None, :]
+    system = hessian * unit[:, :, None] * unit[:, None, :]
     index = np.arange(at.shape[1])
     system[:, index, index] += np.where(free, damping[:, None], 1.0)
-    return np.asarray(unit * np.linalg.solve(system, -(pull * unit)[:, :, None])[:, :, 0])
+    return np.asarray(unit * np.linalg.solve(system, -(gradient * unit)[:, :, None])[:, :, 0])

@@ -23,9 +23,9 @@ from shoal.core.goodput import StepFit
 from shoal.core.job import BatchLimits
 
 _NOISIEST = 1e15
-"""Noise scales are cut here, where every batch is as efficient as the initial one, so that sums stay exact."""
+"""Upper limit on noise scales, at which every batch is as efficient as the initial one; keeps sums exact."""
 
-_NEXT_TO_NOTHING = 1e-100
+_TINY = 1e-100
 """Replaces 0 in logarithms and quotients."""
 
 _SETTLED = 1e-3
@@ -43,8 +43,10 @@ _MOST_TRIED = 64
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The best batch for each allocation: goodput in effective samples per second, samples of a pass on each GPU (m),
-    and passes added up before the synchronised one (s). All 0 where the limits allow no batch.
+    """The best batch for each allocation; all arrays are 0 where the limits allow no batch.
+
+    Goodput in effective samples per second, samples of a pass on each GPU (m), and passes added up before the
+    synchronised one (s).
     """
 
     goodput: Floats
@@ -282,13 +284,13 @@ def _tangent_gap(cells: _Cells, added: Floats, at: Floats) -> tuple[Floats, Floa
         lead = cells.gamma * np.log(cells.sync / passing)
     tail = np.exp(-np.abs(lead))
     joint = np.maximum(passing, cells.sync) * np.power(1.0 + tail, 1.0 / cells.gamma)
-    ours = np.where(lead > 0, tail, 1.0) / (1.0 + tail)
-    theirs = np.where(lead > 0, 1.0, tail) / (1.0 + tail)
-    rise = np.maximum(cells.per_sample * (added + joint / passing * ours), _NEXT_TO_NOTHING)
+    pass_weight = np.where(lead > 0, tail, 1.0) / (1.0 + tail)
+    sync_weight = np.where(lead > 0, 1.0, tail) / (1.0 + tail)
+    rise = np.maximum(cells.per_sample * (added + joint / passing * pass_weight), _TINY)
     # T − m·T′, in a form in which nothing cancels.
-    start = np.maximum(added * cells.per_pass + joint * (theirs + ours * cells.per_pass / passing), _NEXT_TO_NOTHING)
-    bend = cells.per_sample**2 * (cells.gamma - 1.0) * joint / passing**2 * ours * theirs
-    noise = np.maximum(cells.noise, _NEXT_TO_NOTHING)
+    start = np.maximum(added * cells.per_pass + joint * (sync_weight + pass_weight * cells.per_pass / passing), _TINY)
+    bend = cells.per_sample**2 * (cells.gamma - 1.0) * joint / passing**2 * pass_weight * sync_weight
+    noise = np.maximum(cells.noise, _TINY)
     gap = 0.5 * np.log(noise / (cells.gpus * (added + 1.0)) * (start / rise)) - at
     slope = -1.0 - 0.5 * local * bend * (local / start + 1.0 / rise)
     return gap, slope

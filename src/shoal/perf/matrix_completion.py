@@ -4,7 +4,7 @@ An entry is modelled as mean + row's bias + column's bias + a product of ``rank`
 squares with a ridge on everything but the mean. The start is the leading singular vectors of the observed entries, so
 the answer depends on the matrix alone: no seed, no order of rows, no history.
 
-References: Koren, Bell, Volinsky, Matrix Factorization Techniques for Recommender Systems (2009) for the biases;
+References: Koren et al., Matrix Factorization Techniques for Recommender Systems (2009) for the biases;
 Candès and Plan, Matrix Completion with Noise (2010) for why it works.
 """
 
@@ -48,15 +48,15 @@ def _alternated(centred: Floats, seen: Floats, rank: int, ridge: float) -> Float
     leading = vectors[:rank].T
     columns[:, : leading.shape[1]] = leading * np.sqrt(values[:rank])
     # With a small ridge from the start the factors may diverge where few entries determine them.
-    strong = float(values[0])
+    eased_ridge = float(values[0])
     fitted, spread = np.zeros_like(centred), float(np.abs(centred).max())
     for _ in range(_MOST_SWEEPS):
-        strong *= _EASED
-        rows = _solved(centred, seen, columns, max(ridge, strong))
-        columns = _solved(centred.T, seen.T, rows, max(ridge, strong))
+        eased_ridge *= _EASED
+        rows = _solved(centred, seen, columns, max(ridge, eased_ridge))
+        columns = _solved(centred.T, seen.T, rows, max(ridge, eased_ridge))
         before = fitted
         fitted = rows[:, :-1] @ columns[:, :-1].T + rows[:, -1:] + columns[:, -1]
-        if strong <= ridge and float(np.abs(fitted - before).max()) <= _SETTLED * spread:
+        if eased_ridge <= ridge and float(np.abs(fitted - before).max()) <= _SETTLED * spread:
             break
     return fitted
 

@@ -3,8 +3,8 @@
 Both are pure and cache their answers; every array they return is read-only and may be the same object each time. Rates
 are work per second in the job's own unit.
 
-A `BatchSetting` counts the samples of the whole gang, and is divided by the GPUs for a model whose batch sizes are per
-GPU; the profile decides how it is accumulated. The batch size of a job means what its model means by it.
+A `BatchSetting` is in samples of the whole gang; for a model whose batch sizes are per GPU it is divided by the GPUs,
+and the profile decides how it is accumulated. A job's ``batch_size`` is in its model's unit: per GPU or whole gang.
 """
 
 import math
@@ -73,7 +73,7 @@ class ProfiledModel:
             profile = self.profile(spec)
             found = self._speeds[key] = _sealed(
                 [
-                    self._seated_well(profile, k, spec.gpus, size) * spec.speed if _allowed(spec, kind) else 0.0
+                    self._packed_rate(profile, k, spec.gpus, size) * spec.speed if _allowed(spec, kind) else 0.0
                     for k, kind in enumerate(self.topology.kinds)
                 ]
             )
@@ -91,7 +91,7 @@ class ProfiledModel:
         found = self._curves.get(key)
         if found is None:
             profile, k = self.profile(spec), self.topology.kind_index[kind]
-            rates = [self._seated_well(profile, k, gpus, job.batch_size) * spec.speed for gpus in range(1, most + 1)]
+            rates = [self._packed_rate(profile, k, gpus, job.batch_size) * spec.speed for gpus in range(1, most + 1)]
             found = self._curves[key] = _sealed([0.0, *rates])
         return found
 
@@ -118,7 +118,7 @@ class ProfiledModel:
             batch=BatchSetting(size),
         )
 
-    def _seated_well(self, profile: Profile, kind: int, gpus: int, batch_size: int | None) -> float:
+    def _packed_rate(self, profile: Profile, kind: int, gpus: int, batch_size: int | None) -> float:
         if gpus > self.topology.installed[kind]:
             return 0.0
         return profile.rate(self.topology.kinds[kind], gpus, _best_locality(self.topology, kind, gpus), batch_size)

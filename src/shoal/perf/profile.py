@@ -229,7 +229,7 @@ class StepTimes:
         return _PENALTY[locality] / _PENALTY[Locality(measured)]
 
     def iteration_seconds(self, batch_size: int, gpus: int, locality: Locality) -> float:
-        """Seconds of one optimizer step over ``batch_size`` samples in all, split evenly and rounded up.
+        """Seconds of one optimizer step over ``batch_size`` samples of the gang, split evenly and rounded up.
 
         Without accumulation between the larger of compute and synchronisation and their sum.
         """

@@ -33,12 +33,12 @@ from shoal.core.snapshot import JobView, Snapshot
 from shoal.perf.work_prior import OVERDUE, PRIOR_SECONDS
 
 RULES: Final = ("restatement", "bayesian", "reactive", "agnostic")
-"""Rules to estimate the lengths of the regimes ahead."""
+"""Rules that estimate the lengths of the regimes ahead."""
 
 ADAPTATIONS: Final = ("accordion", "gns")
 """Rules by which an owner's script may scale a batch size."""
 
-Seen = Sequence[tuple[float, int]]
+ObservedBatches = Sequence[tuple[float, int]]
 """Observed batch sizes, each with the progress at which it began."""
 
 
@@ -147,30 +147,30 @@ def _split(job: JobView, to_come: Sequence[int], present: int, left: float, rule
     at = to_come.index(present) if present in to_come else len(to_come) - 1
     if rule in ("reactive", "agnostic") or at == len(to_come) - 1:
         return [(present, left)]
-    seen = job.regimes
+    observed = job.regimes
     if rule == "bayesian":
-        return _drawn(to_come, at, seen, done, left)
-    began = seen[-1][0] if seen else 0.0
+        return _drawn(to_come, at, observed, done, left)
+    began = observed[-1][0] if observed else 0.0
     ahead = len(to_come) - at
     part, lasted = (done + left - began) / ahead, done - began
     here = part - lasted if lasted < part else min(lasted, left)
     return [(present, here), *((size, (left - here) / (ahead - 1)) for size in to_come[at + 1 :])]
 
 
-def _scripted(schedule: Seen, present: int, done: float, end: float) -> Split:
+def _scripted(schedule: ObservedBatches, present: int, done: float, end: float) -> Split:
     changes = [(done, present), *((at, size) for at, size in schedule if done < at < end), (end, 0)]
     return [(size, until - since) for (since, size), (until, _) in pairwise(changes)]
 
 
-def _drawn(to_come: Sequence[int], at: int, seen: Seen, done: float, left: float) -> Split:
+def _drawn(to_come: Sequence[int], at: int, observed: ObservedBatches, done: float, left: float) -> Split:
     """The work left, split by the posterior mean of an even prior that weighs as much as the whole work."""
     spent = dict.fromkeys(to_come, 0.0)
-    for (since, size), (until, _) in pairwise((*seen, (done, 0))):
+    for (since, size), (until, _) in pairwise((*observed, (done, 0))):
         if size in spent:
             spent[size] += until - since
     whole = done + left
-    believed = {size: (whole / len(to_come) + spent[size]) * whole / (whole + done) for size in to_come}
-    wanted = [max(believed[size] - spent[size], 0.0) for size in to_come[at:]]
+    posterior = {size: (whole / len(to_come) + spent[size]) * whole / (whole + done) for size in to_come}
+    wanted = [max(posterior[size] - spent[size], 0.0) for size in to_come[at:]]
     total = sum(wanted)
     if total <= 0.0:
         return [(to_come[at], left)]
@@ -194,7 +194,7 @@ def _rates(snapshot: Snapshot, job: JobView, wanted: Iterable[int]) -> tuple[Map
     kind = next((rates.index(best) for rates in modelled.values() if best in rates), 0)
     if best <= 0.0:
         return dict.fromkeys(modelled, 0.0), None
-    seen: dict[int, float] = {}
+    measured: dict[int, float] = {}
     correction = None
     for measurement in job.measured:
         size, rate = measurement.batch_size, measurement.rate
@@ -204,9 +204,9 @@ def _rates(snapshot: Snapshot, job: JobView, wanted: Iterable[int]) -> tuple[Map
             model = modelled[size] if size in modelled else perf.speeds(spec, size or None).tolist()
             correction = rate / model[measurement.kind] if model[measurement.kind] > 0.0 else None
         if measurement.kind == kind:
-            seen[size] = max(seen.get(size, 0.0), rate)
+            measured[size] = max(measured.get(size, 0.0), rate)
     off = 1.0 if correction is None else correction
-    return {size: seen.get(size) or rates[kind] * off for size, rates in modelled.items()}, correction
+    return {size: measured.get(size) or rates[kind] * off for size, rates in modelled.items()}, correction
 
 
 def _spread(ahead: Sequence[Regime]) -> float:

@@ -69,23 +69,23 @@ class Known:
     def bases(self) -> list[Basis]:
         """By job: the basis of its drawn work."""
         enough = self.longer >= FEWEST_RUN_TIMES
-        unsaid = np.where(enough, Basis.HISTORY, Basis.AS_LONG_AGAIN)
-        return [Basis(name) for name in np.where(np.isfinite(self.declared), Basis.DECLARED, unsaid).tolist()]
+        undeclared = np.where(enough, Basis.HISTORY, Basis.AS_LONG_AGAIN)
+        return [Basis(name) for name in np.where(np.isfinite(self.declared), Basis.DECLARED, undeclared).tolist()]
 
     def draw(self, seed: int, spread: float = DECLARED_SPREAD) -> Floats:
         """Total work by job, never less than its progress; with a spread of 0 declared work is taken as exact."""
-        chance = np.random.default_rng([seed, 3]).random(len(self.done))
-        left = np.clip(1.0 - chance, 1e-12, 1.0 - 1e-12)  # probability of taking longer, given the seconds run so far
+        draws = np.random.default_rng([seed, 3]).random(len(self.done))
+        left = np.clip(1.0 - draws, 1e-12, 1.0 - 1e-12)  # probability of taking longer, given the seconds run so far
         longer = self.longer
         again = -np.log(left) * np.maximum(self.run_seconds, PRIOR_SECONDS)
         if len(self.run_times):
             at = len(self.run_times) - 1 - (left * longer).astype(np.intp)
             past = self.run_times[np.minimum(at, len(self.run_times) - 1)] - self.run_seconds
             again = np.where(longer >= FEWEST_RUN_TIMES, past, again)
-        said = np.isfinite(self.declared)
-        total = np.where(said, self.declared, self.done + again * self.rate)
+        known = np.isfinite(self.declared)
+        total = np.where(known, self.declared, self.done + again * self.rate)
         if spread:
-            total[said] = _longer_than(self.done[said], self.declared[said], spread, left[said])
+            total[known] = _longer_than(self.done[known], self.declared[known], spread, left[known])
         return np.maximum(total, self.done)
 
 

@@ -1,1 +1,1 @@
-"""Who gets how much: one module per idea, each a pure function of a frozen snapshot."""
+"""Scheduling policies: each is a pure function of a frozen snapshot, one module per idea."""

@@ -1,4 +1,4 @@
-"""What policies are built from: serving jobs in an order, verdicts with reasons, and times of review.
+"""Building blocks of policies: serving jobs in an order, verdicts with reasons, and times of review.
 
 A policy is any object with ``decide(snapshot) -> Decision``. The built-in ones are frozen dataclasses whose fields are
 their options; ``registry`` makes one from ``name:key=value``.
@@ -21,7 +21,7 @@ from shoal.policy.tuning import constant
 
 @dataclass(frozen=True, slots=True)
 class MigrationTuning:
-    """When a running job is moved to a faster kind of GPU: a restart must pay."""
+    """Conditions for moving a running job to a faster kind of GPU: the gain must exceed the cost of a restart."""
 
     gain: float = constant(1.1, "factor by which a job must end sooner on another kind to be moved there")
     saves: float = constant(60.0, "seconds by which it must end sooner besides")
@@ -71,12 +71,12 @@ def serve(snapshot: Snapshot, order: Indices, *, strict: bool = False, preferenc
     if len(snapshot.cluster.kinds) == 1:
         return _serve_one_kind(snapshot, order, strict)
     if preferences is None:
-        preferences = first_of_all(snapshot, snapshot.columns.kind)
+        preferences = prefer_kind(snapshot, snapshot.columns.kind)
     return _serve_kinds(snapshot, order, strict, preferences)
 
 
-def first_of_all(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats:
-    """Preferences (jobs × kinds) for the kind given by job (−1: none), then for the faster ones."""
+def prefer_kind(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats:
+    """Preferences (jobs × kinds) that rank the kind given by job (−1: none) first and the others by speed."""
     preferences = snapshot.columns.speeds.copy()
     named = np.flatnonzero(kinds >= 0)
     preferences[named, kinds[named]] = inf
@@ -174,7 +174,7 @@ def _serve_kinds(snapshot: Snapshot, order: Indices, strict: bool, preferences: 
 
 
 def any_on_slow_kind(snapshot: Snapshot) -> bool:
-    """Whether some job runs on a kind that is not its fastest: the end of a round may move it to a faster one."""
+    """Whether some job runs on a kind that is not its fastest, so that the end of a round may move it."""
     columns = snapshot.columns
     runs = np.flatnonzero(columns.held > 0)
     return bool((columns.speeds[runs, columns.kind[runs]] < columns.best_speed[runs]).any())
@@ -247,7 +247,7 @@ def infeasible_refusals(snapshot: Snapshot, gpus: Int32s) -> Mapping[int, Verdic
 
 
 def round_end(now: Seconds, seconds: Seconds) -> Seconds:
-    """The end of the round that ``now`` lies in, rounds being counted from time 0; always after ``now``."""
+    """The end of the round that contains ``now``, rounds being counted from time 0; always after ``now``."""
     end = (floor(now / seconds) + 1) * seconds
     return end if end > now else end + seconds
 
@@ -274,12 +274,12 @@ def next_review(snapshot: Snapshot, interval: Seconds) -> tuple[bool, Seconds]:
 def next_second(moment: Seconds, now: Seconds) -> Seconds:
     """The first whole second at or after ``moment`` and after ``now``; infinity stays infinity.
 
-    A review exactly where two priorities cross can come a rounding error early and repeat without end.
+    A review exactly where two priorities cross could come early by a rounding error and repeat without end.
     """
     return max(float(ceil(moment)), floor(now) + 1.0) if isfinite(moment) else moment
 
 
 def check_round(seconds: Seconds, name: str = "round") -> None:
-    """Refuse a length of time that is not finite or is below one second."""
+    """Raise a ``ValueError`` unless a length of time is finite and at least one second."""
     if not (isfinite(seconds) and seconds >= 1):
         raise ValueError(f"{name} must be a finite number of seconds, at least 1, not {seconds}")

@@ -57,15 +57,16 @@ OPTIONS = OptionsTuning()
 class GoodputOptions:
     """By job and option: the rate of progress (0: no option), GPUs and kind.
 
-    Option ``STAY`` is the seats that the job holds (``seats``, by job). ``rooms`` is by kind: GPUs by node. ``fair`` is
-    a job's rate on a share of ``fair_gpus``; ``known`` is False for a job whose rates are only a guess at its scaling.
+    Option ``STAY`` is the seats that the job holds (``seats``, by job). ``node_units`` is by kind: GPUs by node.
+    ``fair`` is a job's rate on a share of ``fair_gpus``; ``known`` is False for a job whose rates are only a guess at
+    its scaling.
     """
 
     rates: Floats
     gpus: Indices
     kinds: Indices
     seats: Sequence[Seats | None]
-    rooms: Sequence[Mapping[int, int]]
+    node_units: Sequence[Mapping[int, int]]
     spread: Flags
     """By option: whether it spans several nodes; meaningless for ``STAY``."""
     fair: Floats
@@ -74,7 +75,9 @@ class GoodputOptions:
 
     def valued(self, worth: Floats) -> AllotmentOptions:
         """The same options with a worth for each, by job and option; an option of rate 0 is none."""
-        return AllotmentOptions(np.where(self.rates > 0, worth, -np.inf), self.gpus, self.kinds, self.seats, self.rooms)
+        return AllotmentOptions(
+            np.where(self.rates > 0, worth, -np.inf), self.gpus, self.kinds, self.seats, self.node_units
+        )
 
     @property
     def speedups(self) -> Floats:
@@ -112,7 +115,7 @@ def goodput_options(snapshot: Snapshot, *, memory: bool, aware: bool, every: boo
     fair = _fair(snapshot, blocks, share)
     known = np.array([i not in reports or reports[i] is not None for i in range(len(specs))], dtype=bool)
     spread = np.concatenate([[False], *(b.apart > int(Locality.SAME_NODE) for b in blocks)])
-    return GoodputOptions(rates, sizes, of_kind, seats, _rooms(snapshot), spread, fair, float(share), known)
+    return GoodputOptions(rates, sizes, of_kind, seats, _node_units(snapshot), spread, fair, float(share), known)
 
 
 # ── what is known ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,7 +137,7 @@ def _report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
 
 
 def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> Indices:
-    """By job: the most GPUs it may get, which it can use and which are at most twice what it was ever tried on."""
+    """By job: the most GPUs it may get: no more than it can use, and at most twice the most it was measured on."""
     most = snapshot.columns.max_gpus.astype(np.intp)
     fewest = snapshot.columns.min_gpus
     for i, report in reports.items():
@@ -243,7 +246,7 @@ def _fill_others(snapshot: Snapshot, kind: int, block: _Block) -> None:
     block.rates[~block.allowed] = 0.0
 
 
-# ── seats held, rooms, fair shares ────────────────────────────────────────────────────────────────────────────────
+# ── seats held, nodes, fair shares ────────────────────────────────────────────────────────────────────────────────
 
 
 def _stays(
@@ -270,7 +273,7 @@ def _stays(
 def _rate_there(
     snapshot: Snapshot, job: JobView, placement: Placement, block: _Block, report: GoodputReport | None, aware: bool
 ) -> float:
-    """The rate on the seats a job holds: that of an equal option where there is one."""
+    """The rate on the seats a job holds: that of an option with as many GPUs, no nearer together, if there is one."""
     gpus, apart = placement.gpus, int(snapshot.cluster.locality(placement))
     like = np.flatnonzero((block.sizes == gpus) & (block.apart >= apart) & (block.rates[job.position] > 0))
     if len(like):
@@ -286,13 +289,13 @@ def _rate_there(
     return float(rates[0, 0])
 
 
-def _rooms(snapshot: Snapshot) -> Sequence[Mapping[int, int]]:
+def _node_units(snapshot: Snapshot) -> Sequence[Mapping[int, int]]:
     cluster = snapshot.cluster
-    rooms: list[dict[int, int]] = [{} for _ in cluster.kinds]
+    node_units: list[dict[int, int]] = [{} for _ in cluster.kinds]
     for n, node in enumerate(cluster.nodes):
         if n not in cluster.down:
-            rooms[cluster.node_kind[n]][n] = node.gpus
-    return rooms
+            node_units[cluster.node_kind[n]][n] = node.gpus
+    return node_units
 
 
 def _fair(snapshot: Snapshot, blocks: Sequence[_Block], share: int) -> Floats:
@@ -321,13 +324,13 @@ def allotted(
     served = picks >= 0
     gpus = np.where(served, found.gpus[rows, picks], 0).astype(np.int32)
     density = np.where(np.isfinite(options.worth), options.worth / options.units, -inf)
-    favourite = density.argmax(axis=1) if density.shape[1] else np.zeros(len(weights), dtype=np.intp)
+    best_option = density.argmax(axis=1) if density.shape[1] else np.zeros(len(weights), dtype=np.intp)
     numbers: Numbers = {
         ALLOTTED: (gpus, found.speedups[rows, picks], found.fair_gpus, weights),
         WORTH_LESS: (
-            found.gpus[rows, favourite].astype(np.int32),
-            found.speedups[rows, favourite],
-            np.maximum(options.worth[rows, favourite], 0.0),
+            found.gpus[rows, best_option].astype(np.int32),
+            found.speedups[rows, best_option],
+            np.maximum(options.worth[rows, best_option], 0.0),
             weights,
             int(served.sum()),
             int(gpus.sum()),

@@ -1,7 +1,7 @@
 """The default policy ``shoal``: each job done by its fair finish, all by a common horizon, the smallest first.
 
 No window and no solver: one sort each round. Each job has a predicted remaining run time R, an optimistic one r and a
-pessimistic one R⁺, at the fastest and at the slowest rate that it may have (``perf.adaptation``). A running job keeps
+pessimistic one R⁺, at its fastest and its slowest possible rate (``perf.regime_forecast``). A running job keeps
 its GPUs until the round ends; until then only new jobs are ranked. Then jobs are served in this order, passing over
 gangs that do not fit:
 
@@ -29,7 +29,7 @@ Jobs run on the gang they request. On several kinds of GPU times are those on th
 count a slow GPU by the mean speed of jobs on it, and each job in turn takes the fastest kind with enough free GPUs,
 running jobs where a move pays.
 
-What is proved of this, what was measured and where it is weak: docs/house-policy.md.
+Proofs, measurements and weaknesses are in the page of the documentation that ``shoal policies shoal`` names.
 
 References: ours. Zheng et al., NSDI 2023 (finish-time fairness, the predictor); Muntz and Coffman, 1970 (levels);
 Smith, 1956 (the order of weighted completion times).
@@ -155,7 +155,7 @@ class _MarketCarry:
     arrived: float
     rows: Indices
     arrived_before: Floats
-    crowd: Floats
+    most_sharing: Floats
     outlook: _Outlook
 
 
@@ -211,9 +211,9 @@ class Market:
         gone = np.ones(len(before.rows), dtype=bool)
         gone[at[known]] = False
         learned = before.learned.with_jobs(before.outlook.correction[gone])
-        arrived, arrived_before, crowd = _crowd(snapshot, before, at, known)
+        arrived, arrived_before, most_sharing = _arrived_weights(snapshot, before, at, known)
         horizon = before.horizon if inside else _horizon(snapshot, outlook)
-        ranking = self._ranking(snapshot, outlook, learned.with_jobs(outlook.correction), crowd, horizon)
+        ranking = self._ranking(snapshot, outlook, learned.with_jobs(outlook.correction), most_sharing, horizon)
         kept = columns.held > 0 if inside else np.zeros(len(columns), dtype=bool)
         order = np.lexsort((ranking.key, ranking.rank, ~kept))
         stays = inside or len(snapshot.cluster.kinds) == 1
@@ -224,7 +224,7 @@ class Market:
         waiting = bool((snapshot.possible & (served.gpus == 0)).any()) or (inside and any_on_slow_kind(snapshot))
         # With no job waiting no review is scheduled at lease end, so LEASED is not reported.
         verdicts = _explain(snapshot, served, ranking, outlook, kept & waiting, horizon, end)
-        carry = _MarketCarry(end, horizon, learned, arrived, columns.rows, arrived_before, crowd, outlook)
+        carry = _MarketCarry(end, horizon, learned, arrived, columns.rows, arrived_before, most_sharing, outlook)
         return Decision(verdicts, end if waiting else inf, carry)
 
     def _outlook(self, snapshot: Snapshot, before: _Outlook, at: Indices, known: Flags, inside: bool) -> _Outlook:
@@ -252,7 +252,7 @@ class Market:
         return _Outlook(values[0], values[1], values[2], values[3], basis)
 
     def _ranking(
-        self, snapshot: Snapshot, outlook: _Outlook, learned: _Learned, crowd: Floats, horizon: Seconds
+        self, snapshot: Snapshot, outlook: _Outlook, learned: _Learned, most_sharing: Floats, horizon: Seconds
     ) -> _Ranking:
         columns, now = snapshot.columns, snapshot.now
         bias, error = learned.bias_and_error()
@@ -261,7 +261,7 @@ class Market:
         widened = np.where(unmeasured, exp(_TUNING.deviations * error - bias), 1.0)
         predicted, optimistic = outlook.predicted * likely, outlook.optimistic * likely
         gpus = max(sum(snapshot.cluster.capacity), 1)
-        contention = np.maximum(crowd / (columns.weight * gpus), _TUNING.least_contention)
+        contention = np.maximum(most_sharing / (columns.weight * gpus), _TUNING.least_contention)
         fair_seconds = contention * (columns.run_seconds + optimistic) / _mean_pace(snapshot)
         fair = columns.submitted + self.alpha * fair_seconds
         latest = horizon - outlook.pessimistic * widened - self.margin * self.round
@@ -280,18 +280,20 @@ class Market:
         return _Ranking(rank, key, fair, moves_up)
 
 
-def _crowd(snapshot: Snapshot, before: _MarketCarry, at: Indices, known: Flags) -> tuple[float, Floats, Floats]:
-    """The weight that arrived so far; by job, that before it, and the most weight that shared the cluster with it."""
+def _arrived_weights(
+    snapshot: Snapshot, before: _MarketCarry, at: Indices, known: Flags
+) -> tuple[float, Floats, Floats]:
+    """The weight that has arrived; by job, the weight before it, and the most that shared the cluster with it."""
     weight = snapshot.columns.weight
     arrived = before.arrived + float(weight[~known].sum())
     arrived_before = np.full(len(weight), before.arrived)
     arrived_before[known] = before.arrived_before[at[known]]
     sharing = min(arrived - float(arrived_before.min(initial=arrived)), _TUNING.turnover * float(weight.sum()))
-    crowd = np.full(len(weight), sharing)
-    crowd[known] = np.maximum(sharing, before.crowd[at[known]])
+    most_sharing = np.full(len(weight), sharing)
+    most_sharing[known] = np.maximum(sharing, before.most_sharing[at[known]])
     sealed(arrived_before)
-    sealed(crowd)
-    return arrived, arrived_before, crowd
+    sealed(most_sharing)
+    return arrived, arrived_before, most_sharing
 
 
 def _horizon(snapshot: Snapshot, outlook: _Outlook) -> Seconds:

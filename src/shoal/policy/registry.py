@@ -1,4 +1,4 @@
-"""Every policy by name, with its options and its paper. Modules are imported when a policy is first asked for."""
+"""All policies by name, with their options and papers. A policy's module is imported when it is first used."""
 
 import importlib
 import importlib.util
@@ -15,20 +15,20 @@ from shoal.core.reasons import FIRST_OWN_CODE, GENERIC, ReasonTemplate
 from shoal.core.spec_text import make, split_name
 
 USUAL_KNOWLEDGE = "profiled"
-"""What nearly all policies are told of speed: the declared tables."""
+"""The knowledge of speeds that nearly all policies have: the declared tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a policy lives, what it does in a line, and where it comes from."""
+    """A policy's class as ``module:Class``, its summary in one line, and its source."""
 
     where: str
     summary: str
     paper: str
     knowledge: str = USUAL_KNOWLEDGE
-    """What it is told of speed where nobody says otherwise."""
+    """Default knowledge of speeds."""
     adapting: str | None = None
-    """The same where the batch size of some job may be adapted; as otherwise if None."""
+    """Default knowledge where a job's batch size may be adapted; None: the same as ``knowledge``."""
 
     def factory(self) -> Callable[..., Policy]:
         """The policy's class."""
@@ -176,9 +176,9 @@ POLICIES: dict[str, Entry] = {
 
 
 def knowledge_of(spec: str, *, adapting: bool) -> str:
-    """What the policy of this specification is told of speed where nobody says otherwise.
+    """The default knowledge of speeds of the policy in this specification.
 
-    ``adapting`` says whether the batch size of any job may be adapted. A policy of one's own is told what is declared.
+    ``adapting`` says whether any job's batch size may be adapted. A user's own policy has `USUAL_KNOWLEDGE`.
     """
     entry = POLICIES.get(spec.partition(":")[0])
     if entry is None:
@@ -201,7 +201,6 @@ def reasons_of(policy: Any) -> tuple[ReasonTemplate, ...]:
 
 
 def _class_in(file: str, class_name: str) -> Callable[..., Policy]:
-    """A policy's class from a file of the user's own."""
     spec = importlib.util.spec_from_file_location(f"shoal_policy_{Path(file).stem}", file)
     if spec is None or spec.loader is None or not Path(file).is_file():
         raise InputError("policy", file, "no such file; write path/to/file.py:Class")
@@ -223,7 +222,7 @@ def _class_in(file: str, class_name: str) -> Callable[..., Policy]:
 
 
 def _check_reasons(name: str, reasons: tuple[ReasonTemplate, ...]) -> None:
-    """Refuse templates of a user's policy whose codes another template has."""
+    """Raise an error where a user's policy declares a reason code that another template has."""
     taken: dict[int, ReasonTemplate] = {}
     if any(template.code < FIRST_OWN_CODE for template in reasons):
         built_in = (reasons_of(entry.factory()) for entry in POLICIES.values())

@@ -12,7 +12,7 @@ Value = TypeVar("Value", bound=float)
 
 
 class Constant(NamedTuple):
-    """A constant's value and what it is, in one line."""
+    """A constant's value and its description in one line."""
 
     value: float
     meaning: str

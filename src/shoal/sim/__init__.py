@@ -1,1 +1,1 @@
-"""A cluster made of a heap: virtual time, the hidden truth about jobs, and faults."""
+"""The simulator: virtual time, the true work and speed of jobs, faults, rented nodes and searches."""

@@ -1,4 +1,4 @@
-"""Simulated jobs that choose their own batch size: what they measure of the truth, and how fast they really run.
+"""Simulated jobs that choose their own batch size: their noisy measurements and their true rates.
 
 The true rate of such a job is samples per second on its seats times the statistical efficiency of its batch size at the
 true gradient noise scale. The noise scale drifts as training goes on, so rates are set anew at every tick.
@@ -27,7 +27,7 @@ class TickResult(Enum):
     NONE = auto()
     RATE = auto()
     REPORT = auto()
-    LOUD = auto()
+    DECIDE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class AdaptiveJobs:
 
     truth: Truth
     spread: float
-    chance: np.random.Generator
+    rng: np.random.Generator
     options: TunerOptions
 
     def adapt(self, job: int, run: JobRun, spec: JobSpec) -> None:
@@ -118,7 +118,7 @@ class AdaptiveJobs:
         probing = tuner.try_neighbour()
         if update is Update.NONE:
             return TickResult.RATE if drifted or probing else TickResult.NONE
-        return TickResult.LOUD if update is Update.LOUD else TickResult.REPORT
+        return TickResult.DECIDE if update is Update.DECIDE else TickResult.REPORT
 
     def _measured(self, true: float) -> float:
-        return true * math.exp(self.spread * self.chance.standard_normal()) if self.spread else true
+        return true * math.exp(self.spread * self.rng.standard_normal()) if self.spread else true

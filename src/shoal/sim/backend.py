@@ -40,7 +40,7 @@ from shoal.sim.truth import RestartCost, Truth
 from shoal.workload.schema import Job
 
 _IDLE_REVIEWS = 1000
-"""Reviews in a row with nothing running and nothing to come after which the simulation ends."""
+"""Reviews in a row with nothing running and nothing to arrive after which the simulation ends."""
 
 Handler = Callable[[int, int, list[Event]], bool]
 """Takes a happening's two arguments and the batch to append to; returns whether it calls for a decision.
@@ -51,13 +51,12 @@ The handler of a happening is the method of its name, such as ``_node_lost`` for
 
 @dataclass(slots=True)
 class SimulatedBackend:
-    """Implementation of `core.interfaces.Backend` in which ``specs`` arrive when their jobs do and ``truth`` decides
-    how they run. `live.backend.LiveBackend` is the other implementation.
+    """Simulated `core.interfaces.Backend`: ``specs`` arrive at their submission times, ``truth`` gives their speeds.
 
     With ``standings`` the simulation begins at ``now`` with the first of the specs admitted already, in these states.
     Nodes in ``down`` are lost from the start and never return. A job with ``marks``, by id, is measured whenever its
     progress reaches the next one. ``measurement_noise`` is the σ of the log error of what adaptive jobs measure;
-    ``tuning`` is how they choose batch sizes.
+    ``tuning`` is how they choose batch sizes. `live.backend.LiveBackend` is the other implementation.
     """
 
     truth: Truth
@@ -84,11 +83,11 @@ class SimulatedBackend:
     _stragglers: int = 0
     _idle: int = 0
     _woken: bool = False
-    _chance: np.random.Generator = field(init=False)
+    _rng: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
         self._unfinished = len(self.specs)
-        self._chance = np.random.default_rng([self.seed, 2])
+        self._rng = np.random.default_rng([self.seed, 2])
         measuring = np.random.default_rng([self.seed, 4])
         self._adaptive = AdaptiveJobs(self.truth, self.measurement_noise, measuring, self.tuning)
         interference = self.faults.interference_speed
@@ -119,7 +118,7 @@ class SimulatedBackend:
         elif standing.state is JobState.STOPPING:
             self._outbox.append(JobStopped(self.now, job, run.incarnation, run.done))
         elif standing.state is JobState.STARTING:
-            self._come_up(job, run, standing.since + self._start_cost(job, run.incarnation - 1))
+            self._begin_training(job, run, standing.since + self._start_cost(job, run.incarnation - 1))
         elif standing.state is JobState.RUNNING:
             self._jobs.seated.add(job)
             self._jobs.rerate(job, self.now)
@@ -135,11 +134,11 @@ class SimulatedBackend:
     def wait(self, until: Seconds) -> EventBatch:
         """Jump to the next event that calls for a decision, and no further than ``until``."""
         events = self._outbox  # handlers and their side effects append to it: one moment is one batch
-        if self._at_rest():
+        if self._is_over():
             return EventBatch(self.now, tuple(events), over=True)
         heap, specs = self._queue.heap, self.specs
-        loud = any(event.urgent for event in events)
-        while not loud:
+        decision_due = any(event.urgent for event in events)
+        while not decision_due:
             arrival = specs[self._arrived].submitted if self._arrived < len(specs) else inf
             at = min(heap[0][0], arrival) if heap else arrival
             if at > until or at == inf:
@@ -148,19 +147,19 @@ class SimulatedBackend:
             self.now = at
             while heap and heap[0][0] == at:
                 what, a, b = self._queue.pop()
-                loud = self._handlers[what](a, b, events) or loud
+                decision_due = self._handlers[what](a, b, events) or decision_due
             while self._arrived < len(specs) and specs[self._arrived].submitted == at:
                 events.append(JobSubmitted(at, specs[self._arrived]))
                 self._jobs.runs.append(JobRun(batch_size=specs[self._arrived].batch_size))
                 self._arrived += 1
-                loud = True
-        self._woken = loud
-        batch = EventBatch(self.now, tuple(events), over=until == inf and not events and not loud)
+                decision_due = True
+        self._woken = decision_due
+        batch = EventBatch(self.now, tuple(events), over=until == inf and not events and not decision_due)
         events.clear()
         return batch
 
-    def _at_rest(self) -> bool:
-        """Whether every job has ended, or nothing ran or arrived during so many reviews that nothing ever will.
+    def _is_over(self) -> bool:
+        """Whether every job has ended, or nothing ran or arrived during more than `_IDLE_REVIEWS` reviews in a row.
 
         Reviews while a node is down do not count, since it will return.
         """
@@ -236,10 +235,10 @@ class SimulatedBackend:
         run.saved = run.done
         if order.partner is not None:
             self._jobs.pair(order.job, order.partner, self.now)
-        self._come_up(order.job, run, self.now + cost)
+        self._begin_training(order.job, run, self.now + cost)
         self._jobs.interfere(order.placement, self.now)
         if self.faults.gpu_mtbf is not None:
-            wait = self._chance.exponential(self.faults.gpu_mtbf / order.placement.gpus)
+            wait = self._rng.exponential(self.faults.gpu_mtbf / order.placement.gpus)
             self._queue.push(self.now + wait, Happening.CRASHED, order.job, run.incarnation)
 
     def _start_cost(self, job: int, incarnation: int) -> Seconds:
@@ -247,8 +246,8 @@ class SimulatedBackend:
         again = incarnation > 0 or self._jobs.runs[job].resumes
         return self.restart_cost.of(self.truth.jobs[job]) if again else self.restart_cost.first
 
-    def _come_up(self, job: int, run: JobRun, at: Seconds) -> None:
-        """Train on the seats just taken from ``at`` on."""
+    def _begin_training(self, job: int, run: JobRun, at: Seconds) -> None:
+        """Begin to train, at ``at``, on the seats just taken."""
         run.began = run.since = max(at, self.now)
         self._jobs.seated.add(job)
         self._jobs.set_rate(job)
@@ -309,7 +308,7 @@ class SimulatedBackend:
         run = self._jobs.runs[job]
         if run.stamp != stamp:
             return False
-        self._go_on(job, self.truth.jobs[job].batch_schedule[run.script_at][0])
+        self._continue_from(job, self.truth.jobs[job].batch_schedule[run.script_at][0])
         events.append(BatchChanged(self.now, job, run.incarnation, run.rate, run.done, run.batch_size or 0))
         if run.rate <= 0.0:  # its progress is saved, and a policy that knows the new batch size can seat it elsewhere
             run.saved = run.done
@@ -321,9 +320,9 @@ class SimulatedBackend:
         if run.stamp != stamp:
             return False
         run.marks_at += 1
-        self._go_on(job, self.marks[self.truth.jobs[job].id][run.marks_at - 1])
+        self._continue_from(job, self.marks[self.truth.jobs[job].id][run.marks_at - 1])
         events.append(JobMeasured(self.now, job, run.incarnation, run.rate, run.done))
-        return True  # calls for no decision, but whoever set the mark waits for it
+        return True  # needs no decision, but the search that set the mark waits for it
 
     def _ticked(self, job: int, incarnation: int, events: list[Event]) -> bool:
         run = self._jobs.runs[job]
@@ -331,16 +330,16 @@ class SimulatedBackend:
             return False
         result = self._adaptive.tick(job, run, self._jobs.partner(job), self.now)
         if result is not TickResult.NONE:
-            self._go_on(job, run.progress(self.now))
+            self._continue_from(job, run.progress(self.now))
         self._await_tick(job, run)
         if result is TickResult.NONE or result is TickResult.RATE or run.tuner is None:
             return False
-        loud = result is TickResult.LOUD
-        events.append(JobProfiled(self.now, job, incarnation, run.rate, run.done, run.tuner.report(), loud))
-        return loud
+        decision_due = result is TickResult.DECIDE
+        events.append(JobProfiled(self.now, job, incarnation, run.rate, run.done, run.tuner.report(), decision_due))
+        return decision_due
 
-    def _go_on(self, job: int, done: float) -> None:
-        """Settle a job's progress at ``done`` now and set its rate anew."""
+    def _continue_from(self, job: int, done: float) -> None:
+        """Set a job's progress to ``done`` now, and its rate to the present one."""
         run = self._jobs.runs[job]
         run.done, run.since = done, self.now
         self._jobs.set_rate(job)
@@ -410,7 +409,7 @@ class SimulatedBackend:
         return self._set_node_speed(node)
 
     def _set_node_speed(self, node: int) -> bool:
-        """Let a node run at the least of its slowdowns."""
+        """Set a node's speed to the least of its slowdown factors."""
         self.truth.node_speed[node] = min(self._slowdowns[node].values(), default=1.0)
         for job in self._jobs.on(node):
             self._jobs.rerate(job, self.now)
@@ -419,7 +418,7 @@ class SimulatedBackend:
     def _schedule_fault(self, mean: Seconds | None, after: Seconds, what: Happening, node: int) -> None:
         """Schedule a node's next random fault, on average ``mean`` seconds after the present one has ended."""
         if mean is not None:
-            self._queue.push(self.now + after + self._chance.exponential(mean), what, node)
+            self._queue.push(self.now + after + self._rng.exponential(mean), what, node)
 
 
 _SCRIPTED = {

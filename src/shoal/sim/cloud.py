@@ -49,7 +49,7 @@ _COMMON: Mapping[str, str] = {
     "keep": "a finite number of seconds",
     "probe": "a finite fraction",
 }
-"""Options that every rule has, each with what its value must be."""
+"""Options that every rule has, each with the constraint on its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Bill:
 
 @dataclass(slots=True)
 class Cloud:
-    """The backend ``front``, which is ``ground`` or wraps it, on rented nodes."""
+    """A backend on rented nodes around ``front``, which is the simulated backend ``ground`` or wraps it."""
 
     front: SimulatedBackend | Searches
     ground: SimulatedBackend

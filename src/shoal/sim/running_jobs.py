@@ -54,7 +54,7 @@ class RunningJobs:
         run.stamp += 1
         self.seated.discard(job)
         if left is not None:
-            self.truth.crowded.pop(job, None)
+            self.truth.network_speed.pop(job, None)
             self.interfere(left, now)
         partner, run.partner = run.partner, None
         if partner is not None and self.runs[partner].partner == job:
@@ -69,25 +69,24 @@ class RunningJobs:
             self.rerate(partner, now)
 
     def interfere(self, changed: Placement, now: Seconds) -> None:
-        """Slow down, or no longer, the gangs over several nodes on the nodes of seats that were taken or left."""
+        """Update the slowdown of gangs over several nodes on the nodes of seats that were just taken or left."""
         speed = self.interference_speed
         if speed == 1.0 or len(changed.seats) == 1:
             return
         for job in sorted({job for node in changed.nodes for job in self._spanning(node)}):
-            placement, before = self.runs[job].placement, self.truth.crowded.pop(job, 1.0)
+            placement, before = self.runs[job].placement, self.truth.network_speed.pop(job, 1.0)
             assert placement is not None
             shared = any(len(self._spanning(node)) > 1 for node in placement.nodes)
             if shared:
-                self.truth.crowded[job] = speed
+                self.truth.network_speed[job] = speed
             if shared != (before != 1.0):
                 self.rerate(job, now)
 
     def _spanning(self, node: int) -> list[int]:
-        """The jobs with seats on this node and on others."""
         return [j for j in self.on(node) if (p := self.runs[j].placement) is not None and len(p.seats) > 1]
 
     def rerate(self, job: int, now: Seconds) -> None:
-        """Settle a job's progress and go on at the rate of its present surroundings."""
+        """Settle a job's progress and set the rate for its present seats, partner and neighbours."""
         run = self.runs[job]
         if run.placement is None:
             return

@@ -37,7 +37,6 @@ def _work(row: Job, part: float, gpus: int) -> float:
 
 
 def _leg(row: Job, trial: Trial, wider: int, now: Seconds) -> Job:
-    """The job of a trial's latest leg."""
     gpus, part = _gang(row, wider), trial.until - trial.since
     work = _work(row, part, gpus)
     return structs.replace(

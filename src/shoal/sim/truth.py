@@ -77,7 +77,7 @@ class Truth:
     catalog: Catalog
     factors: Sequence[float]
     node_speed: dict[int, float] = field(default_factory=dict)
-    crowded: dict[int, float] = field(default_factory=dict)
+    network_speed: dict[int, float] = field(default_factory=dict)
     """By job, the fraction of its speed that it keeps beside gangs that share its network."""
     _profiles: dict[str, Profile] = field(default_factory=dict)
 
@@ -136,8 +136,8 @@ class Truth:
         pace = self.factors[number]
         if self.node_speed:
             pace *= min(self.node_speed.get(node, 1.0) for node in placement.nodes)
-        if self.crowded:
-            pace *= self.crowded.get(number, 1.0)
+        if self.network_speed:
+            pace *= self.network_speed.get(number, 1.0)
         if partner is not None:
             pace *= self._shared(self.jobs[number], self.jobs[partner], placement.gpus)
         return pace

@@ -1,1 +1,1 @@
-"""Mathematics that knows nothing of jobs: arrays in, answers out, each with what proves it where a proof is cheap."""
+"""Solvers on plain arrays, independent of jobs and policies; most answers carry a certificate."""

@@ -28,7 +28,7 @@ _ROUNDS = 4
 class AllotmentOptions:
     """Options of each gang (gangs × columns): worth over none, units and pool; and the seats each holds now.
 
-    Column ``STAY`` keeps the present seats; a worth of −inf is no option. ``rooms`` is by pool: units by node. The
+    Column ``STAY`` keeps the present seats; a worth of −inf is no option. ``node_units`` is by pool: units by node. The
     seats held must fit on those nodes together.
     """
 
@@ -36,12 +36,12 @@ class AllotmentOptions:
     units: Indices
     pools: Indices
     seats: Sequence[Seats | None]
-    rooms: Sequence[Mapping[int, int]]
+    node_units: Sequence[Mapping[int, int]]
 
     @property
     def capacity(self) -> list[int]:
         """Units by pool."""
-        return [sum(room.values()) for room in self.rooms]
+        return [sum(nodes.values()) for nodes in self.node_units]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def allot(menu: AllotmentOptions) -> Allotment:
 
 def _rounded(menu: AllotmentOptions) -> Indices:
     """Units, with more than half a node rounded up to the node: such gangs leave holes that few gangs fit."""
-    widest = np.array([max(room.values(), default=0) for room in menu.rooms], dtype=np.intp)[menu.pools]
+    widest = np.array([max(nodes.values(), default=0) for nodes in menu.node_units], dtype=np.intp)[menu.pools]
     return np.where((2 * menu.units > widest) & (menu.units < widest), widest, menu.units)
 
 
@@ -112,19 +112,19 @@ class _Trial:
         self.packers: list[Packer] = []
         served = np.flatnonzero(self.picks >= 0)
         pools = menu.pools[served, self.picks[served]]
-        for pool, room in enumerate(menu.rooms):
-            self._seat(room, served[pools == pool].tolist(), settled)
+        for pool, nodes in enumerate(menu.node_units):
+            self._seat(nodes, served[pools == pool].tolist(), settled)
         for gang in self.left:
             self.picks[gang] = -1
         for gang in self.moved:
             self.picks[gang] = self._same(gang)
 
-    def _seat(self, room: Mapping[int, int], gangs: Sequence[int], settled: bool) -> None:
+    def _seat(self, nodes: Mapping[int, int], gangs: Sequence[int], settled: bool) -> None:
         menu = self.menu
         staying = {g: seats for g in gangs if self.picks[g] == STAY and (seats := menu.seats[g]) is not None}
         coming = {g: int(menu.units[g, self.picks[g]]) for g in gangs if g not in staying}
         cost = {} if settled or not coming else {g: c for g in staying if (c := self._cost(g)) is not None}
-        packer = Packer(room, staying, cost)
+        packer = Packer(nodes, staying, cost)
         packer.seat(coming)
         self.packers.append(packer)
         self.moved |= packer.moved

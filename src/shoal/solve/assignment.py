@@ -74,8 +74,8 @@ def least_total_completion(lengths: Floats, ready: Sequence[Floats], spare: int 
     """Queues of tasks on machines of several kinds with the least sum of completion times.
 
     ``lengths`` is tasks × kinds (infinite: cannot run there); ``ready[k]`` holds, for each machine of kind k, when it
-    is free. With ``spare`` a machine's queue has only so many places more than an even split of the tasks: exact
-    while machines of a kind are free at about the same time, and much smaller.
+    is free. With ``spare`` a machine's queue has at most ``spare`` places more than an even split of the tasks: exact
+    while machines of a kind become free at about the same time, and much smaller.
     """
     count = len(lengths)
     costs, slots = [], []

@@ -25,7 +25,7 @@ from shoal.solve.linear_objectives import TimeShares, time_shares
 from shoal.solve.linear_program import LpSession
 from shoal.solve.prices.paths import BoundedPath, Path
 from shoal.solve.ratio_program import cheapest_activities
-from shoal.solve.time_share_lp import NOBODY, Activities, LimitRows
+from shoal.solve.time_share_lp import NO_PARTNER, Activities, LimitRows
 
 _FITS = 1e-9
 """Levels fit if at most this much of an even part of a top speed is missing."""
@@ -98,7 +98,7 @@ class Localities:
         return Activities(
             counts=np.ones(len(self.gangs)),
             first=jobs,
-            second=np.full(len(jobs), NOBODY),
+            second=np.full(len(jobs), NO_PARTNER),
             first_speed=np.concatenate([self.consolidated[job, kind], self.apart[other, other_kind]]),
             second_speed=np.zeros(len(jobs)),
             types=np.concatenate([kind, other_kind]),
@@ -124,7 +124,7 @@ def shortest_first(places: Localities, steps: Floats) -> TimeShares:
     return linear_objectives.shortest_first(places.activities(), steps)
 
 
-def most_for_the_money(places: Localities, prices: Floats, weights: Floats, floors: Floats | None = None) -> TimeShares:
+def most_per_cost(places: Localities, prices: Floats, weights: Floats, floors: Floats | None = None) -> TimeShares:
     """The shares with the largest Σ weight · throughput / Σ price · GPUs, as `ratio_program.cheapest`."""
     return cheapest_activities(places.activities(), prices, weights, floors)
 
@@ -155,9 +155,9 @@ class _Rise:
         self._activities, self._path = activities, path
         self.top = activities.top_speed()
         self._stop, self._tau = self.top.copy(), 0.0
-        crowding = float(_widths(activities).sum()) / float(activities.capacity.sum())
+        contention = float(_widths(activities).sum()) / float(activities.capacity.sum())
         # Rows in units of about the level reached: in top speeds small parts of many GPUs would be below the tolerance.
-        self._unit = self.top / max(crowding, 1.0)
+        self._unit = self.top / max(contention, 1.0)
         self._base = LpSession(activities.program())
         # The last column is the level missing, the same for all rows: throughput / unit + missing ≥ level / unit.
         jobs = np.arange(len(self.top))
@@ -167,7 +167,7 @@ class _Rise:
             column=np.full(len(jobs), activities.size),
             value=np.ones(len(jobs)),
             lower=np.zeros(len(jobs)),
-            reach=np.full(1, max(crowding, 1.0)),
+            reach=np.full(1, max(contention, 1.0)),
         )
         self._session = LpSession(program)
         self._missing = np.concatenate([np.zeros(activities.size), [-1.0]])
@@ -199,7 +199,7 @@ class _Rise:
         return False
 
     def spend(self) -> None:
-        """Give what is left where it adds most, above the levels reached."""
+        """Give the capacity left to the jobs where it adds most throughput, above the levels reached."""
         self._session.raise_floors(self._rows, np.maximum(self.levels / self._unit - _FITS, 0.0))
         self._session.limit(np.array([self._activities.size]), np.zeros(1))
         vertex = self._session.maximise(np.append(self._activities.gain(1.0 / self.top), 0.0))

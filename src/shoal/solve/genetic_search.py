@@ -34,20 +34,20 @@ def evolve(
     Unless ``apart``, gangs that span nodes may share them.
     """
     world = _World.of(menu, spread, apart=apart)
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     if not menu.worth.size or not len(world.capacity):
         return Allotment(np.full(len(menu.worth), -1, dtype=np.intp), {}, 0.0, 0.0)
     alive = np.repeat(world.now[None], population, axis=0)
-    alive[1:] = world.fitting(world.changed(alive[1:], chance), chance)
+    alive[1:] = world.fitting(world.changed(alive[1:], rng), rng)
     fitness = world.fitness(alive)
     for _ in range(generations):
-        parents = chance.integers(0, population, (2, 2, population))
+        parents = rng.integers(0, population, (2, 2, population))
         better = np.where(fitness[parents[:, 0]] >= fitness[parents[:, 1]], parents[:, 0], parents[:, 1])
-        mixed = np.where(chance.random((population, len(menu.worth), 1)) < 0.5, alive[better[0]], alive[better[1]])
-        young = world.fitting(world.changed(mixed, chance), chance)
-        everyone, values = np.concatenate([alive, young]), np.concatenate([fitness, world.fitness(young)])
+        mixed = np.where(rng.random((population, len(menu.worth), 1)) < 0.5, alive[better[0]], alive[better[1]])
+        children = world.fitting(world.changed(mixed, rng), rng)
+        candidates, values = np.concatenate([alive, children]), np.concatenate([fitness, world.fitness(children)])
         best = np.argsort(-values, kind="stable")[:population]
-        alive, fitness = everyone[best], values[best]
+        alive, fitness = candidates[best], values[best]
     return world.answer(alive[0])
 
 
@@ -66,10 +66,10 @@ class _World:
 
     @classmethod
     def of(cls, menu: AllotmentOptions, spread: Flags, *, apart: bool) -> "_World":
-        places = [(node, pool, units) for pool, room in enumerate(menu.rooms) for node, units in room.items()]
+        places = [(node, pool, units) for pool, nodes in enumerate(menu.node_units) for node, units in nodes.items()]
         nodes, pools, capacity = np.array(places, dtype=np.intp).reshape(-1, 3).T
         most = max(menu.capacity, default=0)
-        columns = np.full((len(menu.worth), len(menu.rooms), most + 1, 2), -1, dtype=np.int32)
+        columns = np.full((len(menu.worth), len(menu.node_units), most + 1, 2), -1, dtype=np.int32)
         gang, column = np.nonzero(np.isfinite(menu.worth) & (np.arange(menu.worth.shape[1]) != STAY))
         columns[gang, menu.pools[gang, column], menu.units[gang, column], spread[column].astype(int)] = column
         now = np.zeros((len(menu.worth), len(nodes)), dtype=np.int16)
@@ -79,17 +79,19 @@ class _World:
                 now[i, at[node]] = units
         return cls(menu, nodes, pools, capacity, columns, now, apart)
 
-    def changed(self, seatings: Int16s, chance: np.random.Generator) -> Int16s:
+    def changed(self, seatings: Int16s, rng: np.random.Generator) -> Int16s:
         """Each entry replaced with probability 1 / nodes, in half of the cases by 0."""
-        hit = chance.random(seatings.shape) < 1.0 / seatings.shape[2]
-        new = (chance.random(seatings.shape) * 2.0 * (self.capacity + 1)).astype(np.int16)
+        hit = rng.random(seatings.shape) < 1.0 / seatings.shape[2]
+        new = (rng.random(seatings.shape) * 2.0 * (self.capacity + 1)).astype(np.int16)
         return np.where(hit, np.where(new > self.capacity, 0, new), seatings)
 
-    def fitting(self, seatings: Int16s, chance: np.random.Generator) -> Int16s:
+    def fitting(self, seatings: Int16s, rng: np.random.Generator) -> Int16s:
         """Repaired placements: one pool a gang, one spanning gang a node, no node overfull; a random gang yields."""
-        by_pool = np.stack([seatings[:, :, self.pools == k].sum(axis=2) for k in range(len(self.menu.rooms))], axis=2)
+        by_pool = np.stack(
+            [seatings[:, :, self.pools == k].sum(axis=2) for k in range(len(self.menu.node_units))], axis=2
+        )
         seatings = np.where(self.pools == by_pool.argmax(axis=2)[:, :, None], seatings, 0)
-        order = chance.permuted(np.tile(np.arange(seatings.shape[1]), (len(seatings), 1)), axis=1)[:, :, None]
+        order = rng.permuted(np.tile(np.arange(seatings.shape[1]), (len(seatings), 1)), axis=1)[:, :, None]
         line = np.take_along_axis(seatings, order, axis=1)
         if self.apart:
             spanning = (line > 0) & ((line > 0).sum(axis=2, keepdims=True) > 1)

@@ -1,12 +1,12 @@
-"""Jobs of a few classes, any two of which may share GPUs: from jobs to groups of equals, and back to jobs.
+"""Jobs of a few classes, any two of which may share GPUs: from jobs to groups of equal jobs, and back to jobs.
 
 Equal jobs (same class, weight, floor) form one group, so 2,048 jobs of 26 classes need 26 rows instead of 2,048, and
 351 pairs instead of 2 million. Averaging an allocation over equal jobs changes no total, so nothing is lost. On the way
 back every job of a group gets the same time: two groups are paired like two evenly divided lines laid side by side, and
 the jobs of one group in a ring, each with its neighbours, so no job is paired with itself.
 
-A pair whose two speeds, each over the speed alone, add up to 1 or less is left out: time slicing is as good. With so
-many groups that all pairs would take too much memory and time, some are left out: see `MOST_PAIRS`.
+A pair whose two speeds, each over the speed alone, add up to 1 or less is left out: time slicing is as good. Where all
+pairs of groups would take too much memory and time, some are left out: see `MOST_PAIRS`.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import numpy as np
 from shoal.core.arrays import Floats, Indices
 from shoal.core.errors import InputError
 from shoal.solve.linear_objectives import refuse, table
-from shoal.solve.time_share_lp import NOBODY, Activities
+from shoal.solve.time_share_lp import NO_PARTNER, Activities
 
 MOST_PAIRS = 6_000
 """Pairs of groups beyond which some are left out; about 100 different jobs have this many."""
@@ -31,9 +31,10 @@ to 6 % of the makespan; keeping 10,000 cost under 1 % and took 5 times as long."
 class JobClasses:
     """The class (``kinds``) of each job; by class its speed alone (classes × types) and its gang; GPUs by type; pairs.
 
-    ``pair_speed[p, 0, j]`` is how fast a job of kind ``pairs[p, 0]`` goes on type j beside one of kind ``pairs[p, 1]``,
-    and ``pair_speed[p, 1, j]`` the other way round; 0 for either: they cannot share. Both need the same gang. For two
-    of one kind the mean of both numbers counts. Pairs not named cannot share. Jobs all unlike: one kind each.
+    ``pair_speed[p, 0, j]`` is the speed of a job of class ``pairs[p, 0]`` on type j beside one of class ``pairs[p,
+    1]``, and ``pair_speed[p, 1, j]`` that of the other; if either is 0 the two cannot share. Both need the same gang.
+    For two jobs of one class the mean of both numbers counts. Pairs not named cannot share. Where no two jobs are
+    equal, each has a class of its own.
     """
 
     kinds: Indices
@@ -118,7 +119,7 @@ def _activities(classes: JobClasses, kind: Indices, counts: Indices, pairs: Indi
     return Activities(
         counts=counts.astype(np.float64),
         first=np.concatenate([group, first[row]]),
-        second=np.concatenate([np.full(len(group), NOBODY), second[row]]),
+        second=np.concatenate([np.full(len(group), NO_PARTNER), second[row]]),
         first_speed=np.concatenate([speed[group, single_type], one[row, pair_type]]),
         second_speed=np.concatenate([np.zeros(len(group)), other[row, pair_type]]),
         types=np.concatenate([single_type, pair_type]),
@@ -207,7 +208,7 @@ def spread(groups: Groups, x: Floats) -> Spread:
     activities, classes = groups.activities, groups.classes
     types, count = len(activities.capacity), len(groups.of_job)
     by_group = np.zeros((len(groups.kind), types))
-    single = activities.second == NOBODY
+    single = activities.second == NO_PARTNER
     by_group[activities.first[single], activities.types[single]] = x[single]
     alone = by_group[groups.of_job] / activities.counts[groups.of_job][:, None]
     pairs, together, one, other = _spread_pairs(groups, x)
@@ -224,21 +225,21 @@ def _spread_pairs(groups: Groups, x: Floats) -> tuple[Indices, Floats, Floats, F
     """Pairs of jobs, their time together by type, and the speed of each of the two."""
     activities = groups.activities
     types = len(activities.capacity)
-    shared = np.flatnonzero((activities.second != NOBODY) & (x > 0))
+    shared = np.flatnonzero((activities.second != NO_PARTNER) & (x > 0))
     key = activities.first[shared] * len(groups.kind) + activities.second[shared]
     meetings, at = np.unique(key, return_inverse=True)
     amount, one, other = (np.zeros((len(meetings), types)) for _ in range(3))
     amount[at, activities.types[shared]] = x[shared]
     one[at, activities.types[shared]] = activities.first_speed[shared]
     other[at, activities.types[shared]] = activities.second_speed[shared]
-    ends, weights, meeting = [np.zeros((0, 2), dtype=np.intp)], [np.zeros(0)], [np.zeros(0, dtype=np.intp)]
+    ends, weights, pairing = [np.zeros((0, 2), dtype=np.intp)], [np.zeros(0)], [np.zeros(0, dtype=np.intp)]
     for index, (first, second) in enumerate(zip(*np.divmod(meetings, max(len(groups.kind), 1)), strict=True)):
         left, right = groups.jobs[first], groups.jobs[second]
         i, j, weight = _ring(len(left)) if first == second else _lines(len(left), len(right))
         ends.append(np.column_stack([left[i], right[j]]))
         weights.append(weight)
-        meeting.append(np.full(len(i), index))
-    row = np.concatenate(meeting)
+        pairing.append(np.full(len(i), index))
+    row = np.concatenate(pairing)
     return np.concatenate(ends), amount[row] * np.concatenate(weights)[:, None], one[row], other[row]
 
 

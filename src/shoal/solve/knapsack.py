@@ -92,21 +92,21 @@ def best_options(
     return taken
 
 
-def zero_one(widths: Sequence[int], values: Sequence[float], room: int) -> tuple[list[int], float]:
-    """The items of most value that fit in ``room``, the last first, and their value; widths are at most ``room``."""
-    best = np.zeros(room + 1)
+def zero_one(widths: Sequence[int], values: Sequence[float], capacity: int) -> tuple[list[int], float]:
+    """The items of most value within ``capacity``, the last first, and their value; no width exceeds ``capacity``."""
+    best = np.zeros(capacity + 1)
     taken: list[Flags] = []
     for width, value in zip(widths, values, strict=True):
-        with_it = best[: room + 1 - width] + value
-        better = np.zeros(room + 1, dtype=bool)
+        with_it = best[: capacity + 1 - width] + value
+        better = np.zeros(capacity + 1, dtype=bool)
         better[width:] = with_it > best[width:]
         best[better] = with_it[better[width:]]
         taken.append(better)
-    chosen, total = list[int](), float(best[room])
+    chosen, total = list[int](), float(best[capacity])
     for item in reversed(range(len(taken))):
-        if taken[item][room]:
+        if taken[item][capacity]:
             chosen.append(item)
-            room -= widths[item]
+            capacity -= widths[item]
     return chosen, total
 
 
@@ -134,7 +134,7 @@ def _exactly(
 
 
 def _pack_one(row: Indices, width: Indices, worth: Floats, options: Indices, seats: int, taken: Indices) -> None:
-    """Repack one kind in ``taken``; a row that holds an option of another kind counts with what it gains."""
+    """Repack one kind in ``taken``; an option of a row that holds one of another kind is worth only the difference."""
     held = taken[row[options]]
     elsewhere = (held >= 0) & (held != options)
     gain = worth[options] - np.where(elsewhere, worth[held], 0.0)

@@ -17,7 +17,7 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.errors import InputError
 from shoal.solve.linear_program import Status, judged, relative_gap
-from shoal.solve.time_share_lp import NOBODY, Activities, Floored, floored
+from shoal.solve.time_share_lp import NO_PARTNER, Activities, Floored, floored
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def alone(speed: Floats, gangs: Floats, capacity: Floats) -> Activities:
     return Activities(
         counts=np.ones(len(gangs)),
         first=job,
-        second=np.full(len(job), NOBODY),
+        second=np.full(len(job), NO_PARTNER),
         first_speed=speed[job, kind],
         second_speed=np.zeros(len(job)),
         types=kind,
@@ -113,7 +113,7 @@ def alone(speed: Floats, gangs: Floats, capacity: Floats) -> Activities:
 
 
 def table(field: str, values: Floats, dimensions: int) -> Floats:
-    """``values`` as finite numbers from 0 up, in so many dimensions; `InputError` names the first that is not."""
+    """``values`` as an array of this many axes, all finite and at least 0; `InputError` names the first that is not."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != dimensions:
         raise InputError(field, array.shape, f"must have {dimensions} dimension(s)")
@@ -189,7 +189,7 @@ def time_shares(
 
 
 def line_weights(activities: Activities, order: Indices) -> Floats:
-    """M − place over the job's top speed; 1 for a job that can do nothing, which has no column to weigh."""
+    """M − place over the job's top speed; 1 for a job that cannot run, whose weight is not used."""
     count = len(activities.counts)
     order = np.asarray(order)
     if sorted(order.tolist()) != list(range(count)):

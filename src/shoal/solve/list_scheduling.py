@@ -8,12 +8,14 @@ import numpy as np
 from shoal.core.arrays import Floats, Indices, Int8s, Int32s
 
 
-def dealt(alone: Floats, width: Int32s, capacity: Floats, order: Indices, pools: Int8s, *, moving: float) -> Int8s:
+def assign_in_order(
+    alone: Floats, width: Int32s, capacity: Floats, order: Indices, pools: Int8s, *, moving: float
+) -> Int8s:
     """The pool of each task, −1 for none.
 
-    ``alone`` is tasks × pools: seconds a task takes there by itself, infinite where it cannot run. A task ends when the
-    work assigned to the pool before it and its own are done, spread over all ``capacity``, and no sooner than alone.
-    ``pools`` is where tasks are now, −1 for nowhere: leaving costs ``moving`` seconds.
+    ``alone`` is tasks × pools: seconds a task takes there by itself, infinite where it cannot run. A task ends when its
+    own work and the work assigned to the pool before it are done, spread over all ``capacity``, and no sooner than
+    alone. ``pools`` is where tasks are now, −1 for none: leaving costs ``moving`` seconds.
     """
     area = alone * width[:, None] / np.maximum(capacity, 1.0)
     cost = np.where(pools[:, None] >= 0, moving, 0.0) * (np.arange(len(capacity)) != pools[:, None])

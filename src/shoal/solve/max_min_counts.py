@@ -45,6 +45,5 @@ def fair_counts(budget: int, low: Int32s, high: Int32s, weight: Floats, held: In
 
 
 def _raised(level: float, low: Int32s, high: Int32s, weight: Floats) -> Int32s:
-    """Counts raised until each is at the level or above."""
     raised: Int32s = np.clip(np.ceil(level * weight), low, high).astype(np.int32)
     return raised

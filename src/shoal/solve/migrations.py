@@ -20,9 +20,9 @@ def faster_kinds(
     )
     better = speeds > gain * present[:, None]
     for i in np.flatnonzero((better & (size[:, None] <= free)).any(axis=1)).tolist():
-        room = np.where(better[i] & (size[i] <= free), speeds[i], 0.0)
-        best = int(room.argmax())
-        if room[best] > 0 and work[i] * (1 / present[i] - 1 / room[best]) > saves:
+        reachable = np.where(better[i] & (size[i] <= free), speeds[i], 0.0)
+        best = int(reachable.argmax())
+        if reachable[best] > 0 and work[i] * (1 / present[i] - 1 / reachable[best]) > saves:
             free[[kinds[i], best]] += (size[i], -size[i])
             kinds[i] = best
     return kinds

@@ -71,15 +71,15 @@ class ChoiceTable:
 
 def best_choices(worth: Floats, units: Indices, pools: Indices, capacity: Sequence[int]) -> Chosen:
     """The choices of most worth within the capacity of each pool; options worth 0 or less are never chosen."""
-    room = np.asarray(capacity, dtype=np.intp)
+    pool_units = np.asarray(capacity, dtype=np.intp)
     rows, columns = worth.shape
-    if not rows or not columns or not len(room):
+    if not rows or not columns or not len(pool_units):
         return Chosen(np.full(rows, -1, dtype=np.intp), 0.0, 0.0, True)
-    useful = np.where((worth > 0) & (units <= room[pools]), worth, -np.inf)
-    options = ChoiceTable(useful, units, pools, room)
+    useful = np.where((worth > 0) & (units <= pool_units[pools]), worth, -np.inf)
+    options = ChoiceTable(useful, units, pools, pool_units)
     prices = _prices(options)
     picks = _filled(options, _repaired(options, _at_prices(options, prices)))
-    if len(room) > 1:
+    if len(pool_units) > 1:
         prices = _polished(options, prices, options.value(picks))
         other = _filled(options, _repaired(options, _at_prices(options, prices)))
         picks = other if options.value(other) > options.value(picks) else picks
@@ -246,8 +246,8 @@ def _searched(options: ChoiceTable, prices: Floats, picks: Indices, bound: float
     sure = np.flatnonzero(kept.sum(axis=1) + none == 1)
     fixed[sure] = np.where(none[sure], -1, kept[sure].argmax(axis=1))
     fixed[core] = -1
-    room = options.capacity - options.used(fixed)
-    search = _PoolSearch(options, core, kept, none, room)
+    free_units = options.capacity - options.used(fixed)
+    search = _PoolSearch(options, core, kept, none, free_units)
     if not len(core) or search.cost > _LARGEST_SEARCH:
         return Chosen(picks, value, bound, not len(core))
     found = fixed.copy()
@@ -261,24 +261,24 @@ def _searched(options: ChoiceTable, prices: Floats, picks: Indices, bound: float
 class _PoolSearch:
     """Dynamic programming over the units left of each pool; rows that must choose take their least units first."""
 
-    def __init__(self, options: ChoiceTable, core: Indices, kept: Flags, none: Flags, room: Indices) -> None:
+    def __init__(self, options: ChoiceTable, core: Indices, kept: Flags, none: Flags, free_units: Indices) -> None:
         self.options, self.core = options, core
         self.columns = [np.flatnonzero(kept[row]).tolist() for row in core.tolist()]
         self.none = none[core].tolist()
         self.least: list[int] = []
-        room = room.copy()
-        reach = np.zeros(len(room), dtype=np.intp)
+        free_units = free_units.copy()
+        reach = np.zeros(len(free_units), dtype=np.intp)
         for row, columns, may in zip(core.tolist(), self.columns, self.none, strict=True):
             pools = options.pools[row, columns]
             least = int(options.units[row, columns].min()) if not may and (pools == pools[0]).all() else 0
             self.least.append(least)
-            room[pools[0]] -= least
-            most = np.zeros(len(room), dtype=np.intp)
+            free_units[pools[0]] -= least
+            most = np.zeros(len(free_units), dtype=np.intp)
             np.maximum.at(most, pools, options.units[row, columns] - least)
             reach += most
-        self.room = np.minimum(room, reach)
-        states = float(np.prod(np.maximum(self.room + 1, 1), dtype=float))
-        self.cost = states * sum(len(c) + 1 for c in self.columns) if (self.room >= 0).all() else np.inf
+        self.free_units = np.minimum(free_units, reach)
+        states = float(np.prod(np.maximum(self.free_units + 1, 1), dtype=float))
+        self.cost = states * sum(len(c) + 1 for c in self.columns) if (self.free_units >= 0).all() else np.inf
 
     def run(self) -> Indices:
         """By row of the core the column chosen, −1 for none."""
@@ -287,6 +287,6 @@ class _PoolSearch:
             [(int(table.pools[i, c]), int(table.units[i, c]) - least, float(table.worth[i, c])) for c in columns]
             for i, least, columns in zip(self.core.tolist(), self.least, self.columns, strict=True)
         ]
-        taken = best_options(options, self.none, self.room.tolist())
+        taken = best_options(options, self.none, self.free_units.tolist())
         picks = [columns[at] if at >= 0 else -1 for columns, at in zip(self.columns, taken, strict=True)]
         return np.array(picks, dtype=np.intp)

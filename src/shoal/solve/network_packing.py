@@ -1,10 +1,10 @@
 """Network packing: shares rounded so that no two jobs share a machine's network, their total unchanged.
 
-A share may be a factor of the GPUs per machine or a multiple of it, the factors being such that each divides the next
-(1, 2, 4 on machines of four). Then every job can sit on the fewest machines, and at most one job on a machine reaches
-beyond it (AFS, Appendix E, proposition 1); and shares can always be rounded so without leaving a GPU idle, nobody
-getting less than the largest allowed share within its own (proposition 2). Of all such roundings this is one with the
-least sum of differences.
+An allowed share is a factor of the GPUs per machine or a multiple of it, the factors being such that each divides the
+next (1, 2, 4 on machines of four). Then every job can be placed on the fewest machines, with at most one job on a
+machine that spans machines (AFS, Appendix E, proposition 1); and shares can always be rounded without leaving a GPU
+idle, each job getting at least the largest allowed share within its own (proposition 2). This is such a rounding with
+the least sum of differences.
 
 Reference: Hwang et al., NSDI 2021, §4.4 and Appendix E.
 """
@@ -27,8 +27,8 @@ def packing_units(machine_gpus: int, most: int) -> list[int]:
 def regulated(shares: Sequence[int], most: Sequence[int], machine_gpus: int) -> list[int]:
     """Allowed shares instead of these, none above its ``most`` and none below the largest allowed within it.
 
-    As many GPUs are given as before, or, where nobody may have them, as many of those as can be; and among all ways to
-    do so one with the least Σ |new − old|. A share of 0 stays 0.
+    The total is unchanged, or, where no job may have some of the GPUs, as near to it as possible; among all such
+    answers this is one with the least Σ |new − old|. A share of 0 stays 0.
     """
     total = sum(shares)
     units = packing_units(machine_gpus, total)

@@ -19,32 +19,32 @@ Seats: TypeAlias = tuple[tuple[int, int], ...]
 class Packer:
     """A packing: ``seats`` by gang, the gangs ``moved`` though they were staying, and those ``left`` without seats.
 
-    ``room`` is units by node, ``staying`` the seats held, ``cost`` what moving a staying gang costs; gangs not named in
-    ``cost`` never move.
+    ``node_units`` is units by node, ``staying`` the seats held, ``cost`` the cost of moving a staying gang; gangs not
+    named in ``cost`` never move.
     """
 
-    def __init__(self, room: Mapping[int, int], staying: Mapping[int, Seats], cost: Mapping[int, float]) -> None:
-        self.room = dict(room)
-        self.widest = max(room.values(), default=0)
-        self.free = dict(room)
+    def __init__(self, node_units: Mapping[int, int], staying: Mapping[int, Seats], cost: Mapping[int, float]) -> None:
+        self.node_units = dict(node_units)
+        self.widest = max(node_units.values(), default=0)
+        self.free = dict(node_units)
         self.seats: dict[int, Seats] = {}
         self.moved: set[int] = set()
         self.left: set[int] = set()
         self._cost = cost
         self._spanned: dict[int, int] = {}
-        self._guests: dict[int, list[int]] = {node: [] for node in room}
+        self._gangs_on: dict[int, list[int]] = {node: [] for node in node_units}
         self._holes = [0] * (self.widest + 1)
-        for node, units in room.items():
+        for node, units in node_units.items():
             self._holes[units] |= 1 << node
         for gang, seats in staying.items():
-            self._sit(gang, seats)
+            self.take(gang, seats)
 
     def seat(self, coming: Mapping[int, int]) -> None:
         """Seat gangs that want these units, the widest first; those that find no seats go to ``left``."""
         for gang, units in sorted(coming.items(), key=lambda item: (-item[1], item[0])):
-            seats = self.find(units) or self._made(units)
+            seats = self.find(units) or self._seats_by_moving(units)
             if seats:
-                self._sit(gang, seats)
+                self.take(gang, seats)
             else:
                 self.left.add(gang)
 
@@ -53,22 +53,27 @@ class Packer:
         if units <= self.widest:
             node = self._tightest(units)
             return ((node, units),) if node >= 0 else None
-        empty = [n for n, guests in self._guests.items() if not guests and self.free[n]]
+        empty = [n for n, gangs_here in self._gangs_on.items() if not gangs_here and self.free[n]]
         return _across(self.free, empty, units)
 
     def take(self, gang: int, seats: Seats) -> None:
-        """Seat a gang on seats that were found."""
-        self._sit(gang, seats)
+        """Seat a gang on these seats, which must be free."""
+        self.seats[gang] = seats
+        for node, units in seats:
+            self._change(node, -units)
+            self._gangs_on[node].append(gang)
+            if len(seats) > 1:
+                self._spanned[node] = self._spanned.get(node, 0) + 1
 
     # ── seats by moving others ─────────────────────────────────────────────────────────────────────────────────
 
-    def _made(self, units: int) -> Seats | None:
+    def _seats_by_moving(self, units: int) -> Seats | None:
         """Seats after moving other gangs elsewhere; else, for a wide gang, parts of nodes that no gang spans."""
         if units <= self.widest:
             return self._cleared_node(units)
         seats = self._cleared_nodes(units)
         if seats is None:
-            open_nodes = [n for n in self.room if self.free[n] and not self._spanned.get(n)]
+            open_nodes = [n for n in self.node_units if self.free[n] and not self._spanned.get(n)]
             seats = _across(self.free, open_nodes, units)
         return seats
 
@@ -76,7 +81,7 @@ class Packer:
         """Seats on the node that is cheapest to clear, if its gangs find seats elsewhere."""
         if sum(self.free.values()) < units:
             return None
-        plans = [(*plan, node) for node in self.room if (plan := self._leaving(node, units)) is not None]
+        plans = [(*plan, node) for node in self.node_units if (plan := self._leaving(node, units)) is not None]
         for _, gangs, node in sorted(plans):
             if self._moved_out(gangs, {node: units}):
                 return ((node, units),)
@@ -86,12 +91,12 @@ class Packer:
         """Whole nodes for a wide gang: the empty ones, and those cheapest to empty."""
         if sum(self.free.values()) < units:
             return None
-        plans = [(*plan, n) for n in self.room if (plan := self._leaving(n, self.room[n])) is not None]
+        plans = [(*plan, n) for n in self.node_units if (plan := self._leaving(n, self.node_units[n])) is not None]
         taken: dict[int, int] = {}
         gangs: list[int] = []
         want = units
         for _, leaving, node in sorted(plans):
-            taken[node] = min(want, self.room[node])
+            taken[node] = min(want, self.node_units[node])
             gangs += leaving
             want -= taken[node]
             if not want:
@@ -100,11 +105,11 @@ class Packer:
 
     def _leaving(self, node: int, units: int) -> tuple[float, list[int]] | None:
         """The cost and the gangs to move so that ``units`` are free on a node; None where that is impossible."""
-        if self.room[node] < units:
+        if self.node_units[node] < units:
             return None
         need, cost, gangs = units - self.free[node], 0.0, list[int]()
-        guests = [(self._cost.get(g, inf), self.seats[g][0][1], g) for g in self._guests[node] if self._narrow(g)]
-        for price, there, gang in sorted(guests, key=lambda guest: (guest[0] / guest[1], guest[2])):
+        gangs_here = [(self._cost.get(g, inf), self.seats[g][0][1], g) for g in self._gangs_on[node] if self._narrow(g)]
+        for price, there, gang in sorted(gangs_here, key=lambda entry: (entry[0] / entry[1], entry[2])):
             if need <= 0 or price == inf:
                 break
             need, cost = need - there, cost + price
@@ -115,7 +120,7 @@ class Packer:
         """Move gangs to other seats, leaving ``kept`` units of some nodes free; all or none; whether it succeeded."""
         before = {gang: self.seats[gang] for gang in gangs}
         for gang in gangs:
-            self._rise(gang)
+            self._leave(gang)
         for node, units in kept.items():
             self._change(node, -units)
         done: list[int] = []
@@ -123,7 +128,7 @@ class Packer:
             node = self._tightest(before[gang][0][1])
             if node < 0:
                 break
-            self._sit(gang, ((node, before[gang][0][1]),))
+            self.take(gang, ((node, before[gang][0][1]),))
             done.append(gang)
         for node, units in kept.items():
             self._change(node, units)
@@ -131,12 +136,12 @@ class Packer:
             self.moved.update(gangs)
             return True
         for gang in done:
-            self._rise(gang)
+            self._leave(gang)
         for gang, seats in before.items():
-            self._sit(gang, seats)
+            self.take(gang, seats)
         return False
 
-    # ── accounts ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── free units and seats ────────────────────────────────────────────────────────────────────────────────────────
 
     def _narrow(self, gang: int) -> bool:
         return len(self.seats[gang]) == 1
@@ -154,19 +159,11 @@ class Packer:
         self._holes[before + by] ^= bit
         self.free[node] = before + by
 
-    def _sit(self, gang: int, seats: Seats) -> None:
-        self.seats[gang] = seats
-        for node, units in seats:
-            self._change(node, -units)
-            self._guests[node].append(gang)
-            if len(seats) > 1:
-                self._spanned[node] = self._spanned.get(node, 0) + 1
-
-    def _rise(self, gang: int) -> None:
+    def _leave(self, gang: int) -> None:
         seats = self.seats.pop(gang)
         for node, units in seats:
             self._change(node, units)
-            self._guests[node].remove(gang)
+            self._gangs_on[node].remove(gang)
             if len(seats) > 1:
                 self._spanned[node] -= 1
 

@@ -8,7 +8,7 @@ from shoal.core.arrays import Indices, Int32s
 
 
 def random_pairs(
-    chance: np.random.Generator,
+    rng: np.random.Generator,
     hosts: Indices,
     guests: Indices,
     size: Int32s,
@@ -21,10 +21,10 @@ def random_pairs(
     A host whose draw is ``barred`` stays without a partner until the next call.
     """
     lines: dict[int, list[int]] = {}
-    for j in chance.permutation(guests).tolist():
+    for j in rng.permutation(guests).tolist():
         lines.setdefault(int(size[j]), []).append(j)
     pairs: list[tuple[int, int]] = []
-    for i in chance.permutation(hosts).tolist():
+    for i in rng.permutation(hosts).tolist():
         line = lines.get(int(size[i]))
         if len(pairs) >= most:
             break

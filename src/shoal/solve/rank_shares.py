@@ -35,9 +35,9 @@ def rank_weights(places: Floats, exponent: float, ahead: float) -> Floats:
 
 
 def by_weighted_speedup(
-    speedups: Sequence[Sequence[float]], weights: Sequence[float], fewest: Sequence[int], room: int
+    speedups: Sequence[Sequence[float]], weights: Sequence[float], fewest: Sequence[int], budget: int
 ) -> list[int]:
-    """Units by job after giving ``room`` of them, each to the highest weight × further speed-up.
+    """Units by job after giving ``budget`` of them, each to the highest weight × further speed-up.
 
     A job's first ``fewest`` units are given together and bid with their average; where too few are left the job gets
     none. Units that do not raise a job's speed-up are not given. Of equal bids the first in order is served.
@@ -45,14 +45,14 @@ def by_weighted_speedup(
     counts = [0] * len(speedups)
     heap = [(-w * s[f] / f, i) for i, (s, w, f) in enumerate(zip(speedups, weights, fewest, strict=True)) if s[f] > 0]
     heapify(heap)
-    while room > 0 and heap:
+    while budget > 0 and heap:
         i = heap[0][1]
         speedup, step = speedups[i], 1 if counts[i] else fewest[i]
-        if step > room:
+        if step > budget:
             heappop(heap)
             continue
         counts[i] += step
-        room -= step
+        budget -= step
         k = counts[i]
         more = speedup[k + 1] - speedup[k] if k + 1 < len(speedup) else 0.0
         if more > 0:

@@ -1,4 +1,4 @@
-"""The most throughput for the money: a ratio of two sums over time shares, with or without floors.
+"""The most throughput per unit of cost: a ratio of two sums over time shares, with or without floors.
 
     maximise Σ weight · throughput / Σ price · gang · X  over the time shares X of `linear_objectives`.
 
@@ -8,7 +8,7 @@ Among allocations of the best ratio the one with the most throughput is returned
 program's prices.
 
 Weights make throughputs comparable. With weights 1 a single job of many cheap steps takes everything; with weights of
-1 / (its best steps per unit of money) every job runs where it is cheapest for that job.
+1 / (its best steps per unit of cost) every job runs where it is cheapest for that job.
 
 References: Gavel (OSDI '20) §4.2; Dinkelbach (1967).
 """
@@ -111,7 +111,7 @@ def _best_part(activities: Activities, session: LpSession, gain: Floats, cost: F
 
 
 def _newton(held: Floored, x: Floats, gain: Floats, cost: Floats) -> tuple[float, Vertex]:
-    """Raise the ratio until no point gains at it; every ratio is attained, so none is too high."""
+    """Raise the ratio until no feasible point improves on it; every ratio is attained, so none is too high."""
     ratio = _ratio(gain, cost, x)
     for _ in range(_MOST_STEPS):
         vertex = held.session.maximise(gain - ratio * cost)

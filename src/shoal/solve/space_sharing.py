@@ -29,9 +29,9 @@ _TIGHT = 1e-9
 class SharedShares:
     """Shares of time alone (jobs × types) and together (pairs × types), with their certificate.
 
-    ``pairs[e]`` names two different jobs, no two of them twice, and ``together[e]`` the time both spend on the same
-    GPUs. ``throughput`` counts both. The other fields are those of `TimeShares`; ``restricted`` says
-    that not all useful pairs were considered, so that the bound holds for those that were.
+    ``pairs[e]`` names two different jobs, every two at most once, and ``together[e]`` the time both spend on the same
+    GPUs. ``throughput`` counts both. The other fields are those of `TimeShares`; ``restricted`` says that not all
+    useful pairs were considered, so that the bound holds only for those that were.
     """
 
     alone: Floats
@@ -166,6 +166,45 @@ class _Levels:
     solved: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _LevelProgram:
+    """A program with a row grain · throughput / top ≥ slope · level for each group that can run.
+
+    The level, in units of ``unit``, is the last column. ``row``, ``slope`` and ``ceiling``, the most that a group's
+    level can be, are by group; ``first_row`` is the first of the level rows.
+    """
+
+    session: LpSession
+    row: Indices
+    slope: Floats
+    ceiling: Floats
+    unit: float
+    first_row: int
+
+    @classmethod
+    def of(cls, activities: Activities, demand: Floats, rising: Indices) -> "_LevelProgram":
+        top = activities.top_speed()
+        unit = float((top[rising] / demand[rising]).min())
+        ceiling = top / demand / unit
+        # Rows scaled in top speeds lose small demands in the tolerance, rows scaled in levels lose the others: the
+        # geometric mean of both worked over the widest range of demands.
+        grain = np.sqrt(ceiling) / activities.counts
+        slope = np.divide(grain * activities.counts, ceiling, out=np.zeros(len(top)), where=top > 0)
+        _, group, speed = activities.members()
+        program, rows = activities.with_levels(
+            speed * (grain / np.maximum(top, TINY))[group],
+            rising,
+            column=np.full(len(rising), activities.size),
+            value=-slope[rising],
+            lower=np.zeros(len(rising)),
+            reach=np.ones(1),
+        )
+        first_row = int(rows[0])
+        row = np.full(len(top), first_row)
+        row[rising] = rows
+        return cls(LpSession(program), row, slope, ceiling, unit, first_row)
+
+
 def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _Levels:
     """Raise the levels of all groups, freeze those that cannot rise, and repeat with the rest.
 
@@ -177,25 +216,8 @@ def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _
     if not len(rising):
         nothing = np.zeros(len(activities.counts) + len(activities.capacity))
         return _Levels(np.zeros(activities.size), 0.0, 0.0, nothing, solved=True)
-    unit = float((top[rising] / demand[rising]).min())
-    ceiling = top / demand / unit
-    # Rows scaled in top speeds lose small demands in the tolerance, rows scaled in levels lose the others: the
-    # geometric mean of both worked over the widest range of demands.
-    grain = np.sqrt(ceiling) / activities.counts
-    slope = np.divide(grain * activities.counts, ceiling, out=np.zeros(len(top)), where=top > 0)
-    # A row grain · throughput / top ≥ slope · level for each rising group; the level is the last column.
-    _, group, speed = activities.members()
-    program, rows = activities.with_levels(
-        speed * (grain / np.maximum(top, TINY))[group],
-        rising,
-        column=np.full(len(rising), activities.size),
-        value=-slope[rising],
-        lower=np.zeros(len(rising)),
-        reach=np.ones(1),
-    )
-    session, first_row = LpSession(program), int(rows[0])
-    row = np.full(len(top), first_row)
-    row[rising] = rows
+    levels = _LevelProgram.of(activities, demand, rising)
+    session, row, slope, ceiling = levels.session, levels.row, levels.slope, levels.ceiling
     level = np.array([activities.size])
     only_level = np.concatenate([np.zeros(activities.size), [1.0]])
     first: tuple[float, Floats] | None = None
@@ -209,7 +231,7 @@ def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _
         x, reached = vertex.x[:-1], float(vertex.x[-1])
         above = session.bound(only_level, vertex.prices)
         gap = max(gap, relative_gap(reached, above))
-        first = first or (above * unit, vertex.prices * unit)
+        first = first or (above * levels.unit, vertex.prices * levels.unit)
         tight = -vertex.prices[row[rising]] * slope[rising] > _TIGHT
         tight |= ceiling[rising] <= reached * (1.0 + _TIGHT)
         done = rising[tight] if tight.any() and water_filling else rising
@@ -222,5 +244,5 @@ def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _
         vertex = session.maximise(gain)
         x = vertex.x[:-1] if vertex.solved else x
         gap = max(gap, relative_gap(float(gain @ vertex.x), session.bound(gain, vertex.prices)))
-    bound, prices = first or (float("inf"), np.zeros(first_row))
+    bound, prices = first or (float("inf"), np.zeros(levels.first_row))
     return _Levels(x, bound, gap, prices, solved=first is not None)

@@ -17,7 +17,7 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.linear_program import LpSession, Program, Vertex
 
-NOBODY = -1
+NO_PARTNER = -1
 TINY = 1e-300
 """Keeps a division by 0 from warning where its result is not used."""
 _GIVEN_UP = 1e-9
@@ -51,7 +51,7 @@ _NO_LIMITS = LimitRows(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp), n
 class Activities:
     """By activity: its members' groups and speeds, its type, and its width in GPUs.
 
-    ``second`` is `NOBODY` for a job alone. Two members of one group are two different jobs of it. A job may have
+    ``second`` is `NO_PARTNER` for a job alone. Two members of one group are two different jobs of it. A job may have
     several activities on one type, which ``limits`` distinguish.
     """
 
@@ -73,23 +73,23 @@ class Activities:
     def members(self) -> tuple[Indices, Indices, Floats]:
         """Every (activity, group, speed) membership; two jobs of one group appear once, with both speeds."""
         alone = np.arange(self.size)
-        twin = self.first == self.second
-        with_other = np.flatnonzero((self.second != NOBODY) & ~twin)
+        same_group = self.first == self.second
+        with_other = np.flatnonzero((self.second != NO_PARTNER) & ~same_group)
         return (
             np.concatenate([alone, with_other]),
             np.concatenate([self.first, self.second[with_other]]),
-            np.concatenate([self.first_speed + twin * self.second_speed, self.second_speed[with_other]]),
+            np.concatenate([self.first_speed + same_group * self.second_speed, self.second_speed[with_other]]),
         )
 
     def gain(self, weights: Floats) -> Floats:
         """Σ weight · speed of an activity's members, for weights by group."""
-        both = self.second != NOBODY
+        both = self.second != NO_PARTNER
         gain: Floats = weights[self.first] * self.first_speed
         gain[both] += weights[self.second[both]] * self.second_speed[both]
         return gain
 
     def cost(self, prices: Floats) -> Floats:
-        """The cost of a unit of each activity: its GPUs at their type's price, once however many jobs share them."""
+        """The cost of a unit of each activity: its GPUs at their type's price, counted once if two jobs share them."""
         paid: Floats = prices[self.types] * self.width
         return paid
 
@@ -102,7 +102,7 @@ class Activities:
         """The fastest any one job of each group can ever go; 0 where it can do nothing."""
         top = np.zeros(len(self.counts))
         np.maximum.at(top, self.first, self.first_speed)
-        both = self.second != NOBODY
+        both = self.second != NO_PARTNER
         np.maximum.at(top, self.second[both], self.second_speed[both])
         return top
 
@@ -110,9 +110,9 @@ class Activities:
         """``x`` scaled down where rounding made it negative, or overdrew a group's time, a type or a limit."""
         x = np.maximum(x, 0.0)
         activity, group, _ = self.members()
-        room = np.minimum(1.0, self.counts / np.maximum(self._time(x), TINY))
+        time_factor = np.minimum(1.0, self.counts / np.maximum(self._time(x), TINY))
         factor = np.ones(self.size)
-        np.minimum.at(factor, activity, room[group])
+        np.minimum.at(factor, activity, time_factor[group])
         x = x * factor
         x *= np.minimum(1.0, self.capacity / np.maximum(self._used(x), TINY))[self.types]
         over = np.minimum(1.0, self.limits.most / np.maximum(self.limits.filled(x), TINY))
@@ -149,10 +149,10 @@ class Activities:
         from ``size``.
         """
         program, count = self.program(), len(groups)
-        place = np.full(len(self.counts), NOBODY)
+        place = np.full(len(self.counts), NO_PARTNER)
         place[groups] = np.arange(count)
         activity, group, _ = self.members()
-        on = place[group] != NOBODY
+        on = place[group] != NO_PARTNER
         rows = len(program.lower) + np.arange(count)
         extended = Program(
             rows=np.concatenate([program.rows, rows[place[group[on]]], rows]),
@@ -198,7 +198,7 @@ class Floored:
 
     @property
     def feasible(self) -> bool:
-        """Whether the session is known to have a feasible point: without floors doing nothing is one."""
+        """Whether the session is known to have a feasible point; without floors, x = 0 is feasible."""
         return self.start is None or self.start.solved
 
     def padded(self, gain: Floats) -> Floats:

@@ -1,15 +1,15 @@
-"""Batch sizes that change while a job trains: Shoal's own, deterministic reading of GNS and Accordion.
+"""Deterministic schedules for jobs that change their batch size by the GNS or the Accordion rule.
 
-The papers describe what triggers a change (the gradient noise scale; critical regimes of training), not a schedule one
-could write down, and the public traces only name the mode of a job. These rules give each such job a schedule that has
-the shape those papers describe and depends on nothing but the job:
+The papers describe what triggers a change (the gradient noise scale; critical regimes of training), not a schedule, and
+the public traces only name a job's mode. The rules here are our own. They have the shape that the papers describe, and
+depend on the job alone:
 
-- **gns**: the noise scale grows as training goes on, so the batch size doubles in equal steps of the first half of the
-  work until it is the largest the model was measured with. A job k doublings from the largest changes at
+- **gns**: the noise scale grows during training, so the batch size doubles at equal steps in the first half of the work
+  until it is the largest the model was measured with. A job k doublings below the largest changes at
   1/(2k), 2/(2k), … k/(2k) of its work.
-- **accordion**: the batch is the job's own, small one in critical regimes and the model's largest otherwise. Critical
-  are the first 30 % of the work, when the gradient moves most, and 5 % after each learning-rate decay, taken to be at
-  half and at three quarters of the work.
+- **accordion**: the batch size is the job's initial one in critical regimes and the model's largest otherwise. Critical
+  are the first 30 % of the work, when the gradient changes most, and 5 % after each learning-rate decay, assumed at
+  50 % and 75 % of the work.
 
 References: McCandlish et al., "An Empirical Model of Large-Batch Training" (GNS); Agarwal et al., "Accordion", MLSys
 2021; both as used by Zheng et al., "Shockwave", NSDI 2023, §8.1.
@@ -27,13 +27,14 @@ _WARM_UP = 0.3
 Schedule = tuple[tuple[float, int], ...]
 
 Limits = tuple[int, int, int, int]
-"""Initial and largest batch in all, least and most samples on a GPU, as a ``Job`` states them."""
+"""Samples: initial and largest batch of the gang, least and most on one GPU; the order of ``Job.limits``."""
 
 
 def declared(mode: str, batch_size: int, gpus: int, largest: int) -> tuple[str | None, Limits | None]:
-    """What the owner of a job of this mode declares: the rule of its script and between which sizes, never when.
+    """The ``adaptation`` and ``limits`` that a job's owner declares; the times of changes are never declared.
 
-    ``batch_size`` and ``largest`` are per GPU. Nothing for static jobs, and for any that has nowhere to scale to.
+    ``batch_size`` and ``largest`` are samples per GPU. Both values are None for static jobs and for jobs that already
+    train with the largest batch.
     """
     if mode not in MODES:
         raise InputError("mode", mode, nearest(mode, MODES))
@@ -43,9 +44,9 @@ def declared(mode: str, batch_size: int, gpus: int, largest: int) -> tuple[str |
 
 
 def batch_schedule(mode: str, work: float, batch_size: int, sizes: Sequence[int]) -> Schedule:
-    """The schedule of a job of this mode; ``sizes`` are the batch sizes its model was measured with.
+    """Pairs of progress and the batch size from there on; ``sizes`` are the sizes its model was measured with.
 
-    Empty for static jobs, and for any job that already trains with the largest batch.
+    Empty for static jobs, and for jobs that already train with the largest batch.
     """
     if mode not in MODES:
         raise InputError("mode", mode, nearest(mode, MODES))
@@ -53,14 +54,14 @@ def batch_schedule(mode: str, work: float, batch_size: int, sizes: Sequence[int]
     if mode == "static" or batch_size >= largest:
         return ()
     if mode == "gns":
-        return _gns(work, batch_size, largest)
+        return _gns_schedule(work, batch_size, largest)
     changes = [(_WARM_UP, largest)]
     for start, end in _CRITICAL:
         changes += [(start, batch_size), (end, largest)]
     return tuple((share * work, size) for share, size in changes)
 
 
-def _gns(work: float, batch_size: int, largest: int) -> Schedule:
+def _gns_schedule(work: float, batch_size: int, largest: int) -> Schedule:
     steps = []
     while batch_size < largest:
         batch_size = min(2 * batch_size, largest)

@@ -1,7 +1,7 @@
-"""What a workload is made of, in numbers a person wants before running it.
+"""Summary statistics of a workload.
 
-Shares of GPU-time need run times. A job without a model states its own; for a job with one they come from the
-catalogue, at its own gang and first batch size on one node of the fastest kind it may use, so they are estimates.
+GPU-hours need run times. A job without a model states its own. For a job with a model they are estimated from the
+catalogue: its requested gang and initial batch size, on one node of the fastest kind it may use.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ from shoal.perf.catalog import catalog
 from shoal.workload.schema import Job, Workload
 
 PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
-"""The percentiles of run time that a description gives; 0 and 100 are the extremes."""
+"""Percentiles of run time in a description; 0 and 100 are the minimum and the maximum."""
 
 _BAR = 32
 
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """Jobs of one size, model or tenant: how many, and their GPU-hours where known."""
+    """The jobs of one size, model or tenant: their number and GPU-hours; jobs of unknown run time add 0 hours."""
 
     name: str
     jobs: int
@@ -29,11 +29,12 @@ class JobGroup:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A workload in numbers.
+    """Statistics of one workload.
 
-    ``span_seconds`` is from the first submission to the last. ``gpu_hours`` and ``duration_percentiles`` count the
-    jobs whose run time is known; ``unknown`` is how many are not among them. ``mean_load_gpus`` is how many GPUs the
-    jobs would keep busy over the span; None when all come at once. Groups are by size ascending, else by count.
+    ``span_seconds`` is from the first submission to the last. ``gpu_hours`` and ``duration_percentiles`` (seconds)
+    count the jobs whose run time is known; ``unknown`` counts the others. ``mean_load_gpus`` is the GPUs that the jobs
+    would keep busy on average over the span; None where all are submitted at once. Groups are sorted by size ascending,
+    or by number of jobs descending.
     """
 
     name: str
@@ -58,11 +59,11 @@ class Description:
     trials: int
 
     def as_dict(self) -> dict[str, object]:
-        """Everything as plain values, for JSON."""
+        """All statistics as plain values, for JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Everything as text, one line an entry, with small bars for the sizes."""
+        """All statistics as lines of text, with bar charts of the groups."""
         about = "about " if self.estimated else ""
         lines = [f"{self.name}: {self.jobs:,} jobs ({self.format}) over {_span(self.span_seconds)}"]
         lines += [f"  {count:,} {reason} left out" for reason, count in self.left_out.items()]
@@ -91,12 +92,12 @@ class Description:
 
 
 def describe(workload: Workload) -> Description:
-    """Describe a workload; cheap enough for the longest public traces."""
+    """Compute the statistics of a workload."""
     jobs = workload.jobs
-    hours = _GpuHours()
-    durations = sorted(d for d in (hours.duration(job) for job in jobs) if d is not None)
+    run_times = _RunTimes()
+    durations = sorted(d for d in (run_times.seconds(job) for job in jobs) if d is not None)
     span = jobs[-1].submitted - jobs[0].submitted if jobs else 0.0
-    total = sum(hours.of(job) for job in jobs)
+    total = sum(run_times.gpu_hours(job) for job in jobs)
     return Description(
         name=workload.name,
         format=workload.format,
@@ -110,9 +111,9 @@ def describe(workload: Workload) -> Description:
         unknown=len(jobs) - len(durations),
         mean_load_gpus=total * 3600.0 / span if span > 0.0 else None,
         duration_percentiles={_label(p): _percentile(durations, p) for p in PERCENTILES} if durations else {},
-        sizes=tuple(sorted(_groups(jobs, [str(j.gpus) for j in jobs], hours), key=lambda g: int(g.name))),
-        models=_groups(jobs, [j.model or "(none)" for j in jobs], hours),
-        tenants=_groups(jobs, [j.tenant for j in jobs], hours),
+        sizes=tuple(sorted(_groups(jobs, [str(j.gpus) for j in jobs], run_times), key=lambda g: int(g.name))),
+        models=_groups(jobs, [j.model or "(none)" for j in jobs], run_times),
+        tenants=_groups(jobs, [j.tenant for j in jobs], run_times),
         elastic=sum(j.spec().elastic for j in jobs if j.min_gpus is not None or j.max_gpus is not None),
         adaptive=sum(bool(j.batch_schedule) for j in jobs),
         with_deadline=sum(j.deadline is not None for j in jobs),
@@ -121,26 +122,26 @@ def describe(workload: Workload) -> Description:
     )
 
 
-class _GpuHours:
-    """Run times of jobs; rates are remembered by what they depend on, since a trace has few types and many jobs."""
+class _RunTimes:
+    """Run times of jobs, from rates cached by job type: a trace has few types and many jobs."""
 
     def __init__(self) -> None:
         self._rates: dict[tuple[str, int, int | None, tuple[str, ...] | None], float] = {}
 
-    def duration(self, job: Job) -> float | None:
+    def seconds(self, job: Job) -> float | None:
         if job.model is None:
             return job.work
         key = (job.model, job.gpus, job.batch_size, job.kinds)
         if key not in self._rates:
-            self._rates[key] = _fastest(*key)
+            self._rates[key] = _fastest_rate(*key)
         rate = self._rates[key]
         return job.work / rate if rate > 0.0 else None
 
-    def of(self, job: Job) -> float:
-        return (self.duration(job) or 0.0) * job.gpus / 3600.0
+    def gpu_hours(self, job: Job) -> float:
+        return (self.seconds(job) or 0.0) * job.gpus / 3600.0
 
 
-def _fastest(model: str, gpus: int, batch_size: int | None, kinds: tuple[str, ...] | None) -> float:
+def _fastest_rate(model: str, gpus: int, batch_size: int | None, kinds: tuple[str, ...] | None) -> float:
     if model not in catalog().models:
         return 0.0
     profile = catalog().profile(model)
@@ -148,11 +149,11 @@ def _fastest(model: str, gpus: int, batch_size: int | None, kinds: tuple[str, ..
     return max((profile.rate(kind, gpus, Locality.SAME_NODE, batch_size) for kind in allowed), default=0.0)
 
 
-def _groups(jobs: Sequence[Job], names: Sequence[str], hours: _GpuHours) -> tuple[JobGroup, ...]:
+def _groups(jobs: Sequence[Job], names: Sequence[str], run_times: _RunTimes) -> tuple[JobGroup, ...]:
     counts = Counter(names)
     used = dict.fromkeys(names, 0.0)
     for job, name in zip(jobs, names, strict=True):
-        used[name] += hours.of(job)
+        used[name] += run_times.gpu_hours(job)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(JobGroup(name, count, used[name]) for name, count in ordered)
 
@@ -173,7 +174,6 @@ def _label(percentile: int) -> str:
 
 
 def _percentile(ordered: Sequence[float], percentile: int) -> float:
-    """By linear interpolation between the two nearest."""
     at = (len(ordered) - 1) * percentile / 100.0
     low = int(at)
     high = min(low + 1, len(ordered) - 1)

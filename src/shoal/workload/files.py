@@ -1,7 +1,7 @@
-"""Workloads in files: read any known format, write the house one.
+"""Workload files: read any known format, write Shoal's own.
 
-Reading never changes a number; writing is deterministic, so equal workloads give equal bytes (Parquet bytes also name
-the version of the library that wrote them). What is written and read again is the same, job for job.
+ParsedFile changes no number, and writing is deterministic: equal workloads give equal bytes, except that Parquet files
+also name the version of the library that wrote them. A workload that is written and read again has the same jobs.
 """
 
 import gzip
@@ -26,23 +26,23 @@ def read_workload(
     window: tuple[float, float] | None = None,
     name: str | None = None,
 ) -> Workload:
-    """Read a workload of a known format.
+    """Read a workload file.
 
-    Without ``format`` it is recognised by the file's extension and first lines, if only one format fits. A broken row
-    is an ``InputError`` that names file, line, field and value; with ``skip_bad`` such rows are passed over and their
-    messages kept in ``Workload.skipped``. ``window=(A, B)`` keeps the jobs submitted in ``[A, B)`` seconds and starts
-    the clock at A. A file in which no job is left is an error too.
+    Without ``format`` the format is detected from the extension and the first lines; it is an error if none or several
+    fit. A broken row is an ``InputError`` that names file, line, field and value; with ``skip_bad`` such rows are
+    skipped and their messages kept in ``Workload.skipped``. ``window=(A, B)`` keeps the jobs submitted in ``[A, B)``
+    seconds and sets the clock's origin to A. A workload without jobs is an error too.
     """
     source = Source(Path(path), skip_bad)
-    form = _format(source, format)
-    reading = form.read(source)
+    form = _detected_format(source, format)
+    parsed = form.read(source)
     workload = Workload(
         name=name or _stem(source.path),
-        jobs=tuple(reading.jobs),
+        jobs=tuple(parsed.jobs),
         format=form.name,
         source=str(source.path),
-        skipped=reading.skipped,
-        left_out=reading.left_out,
+        skipped=parsed.skipped,
+        left_out=parsed.left_out,
     )
     if not workload.jobs:
         reasons = [f"{count} {reason}" for reason, count in workload.left_out]
@@ -56,7 +56,7 @@ def read_workload(
 
 
 def parse_window(text: str) -> tuple[float, float]:
-    """Read ``A:B``, seconds with 0 <= A < B; either side may be left out."""
+    """Parse ``A:B``, seconds with 0 <= A < B; A defaults to 0 and B to infinity."""
     start, colon, end = text.partition(":")
     try:
         window = (float(start) if start else 0.0, float(end) if end else math.inf)
@@ -85,37 +85,37 @@ def write_workload(workload: Workload, path: str | Path) -> None:
 
 
 def to_jsonl(workload: Workload) -> bytes:
-    """The jobs as JSON lines, fields at their defaults left out."""
+    """The jobs as JSON lines, without fields at their defaults."""
     encode = msgspec.json.Encoder().encode
-    return b"".join(encode(_said(job)) + b"\n" for job in workload.jobs)
+    return b"".join(encode(_written_fields(job)) + b"\n" for job in workload.jobs)
 
 
 _REQUIRED = ("id", "submitted", "gpus", "work")
 _DEFAULTS = tuple((f.name, f.default) for f in msgspec.structs.fields(Job) if f.name not in _REQUIRED)
 
 
-def _said(job: Job) -> dict[str, object]:
-    """The fields to write: those that must be there and those not at their defaults.
+def _written_fields(job: Job) -> dict[str, object]:
+    """The required fields of a job and those not at their defaults.
 
-    Equal jobs must be written alike, so what may have been made from a whole number is written as the float it stands
-    for, and defaults are left out by value (msgspec's own omission goes by identity).
+    Equal jobs must give equal bytes. Integers in float fields are therefore written as floats, and defaults are
+    compared by value (msgspec's own omission compares by identity).
     """
-    said: dict[str, object] = {"id": job.id, "submitted": float(job.submitted), "gpus": job.gpus}
-    said["work"] = float(job.work)
+    row: dict[str, object] = {"id": job.id, "submitted": float(job.submitted), "gpus": job.gpus}
+    row["work"] = float(job.work)
     for name, default in _DEFAULTS:
         value = getattr(job, name)
         if value != default:
-            said[name] = float(value) if name in _FLOATS else value
+            row[name] = float(value) if name in _FLOATS else value
     if job.batch_schedule:
-        said["batch_schedule"] = [(float(progress), size) for progress, size in job.batch_schedule]
-    return said
+        row["batch_schedule"] = [(float(progress), size) for progress, size in job.batch_schedule]
+    return row
 
 
 _FLOATS = frozenset(("declared_work", "weight", "deadline", "restart_seconds", "checkpoint_gb", "loss", "pace"))
 
 
 def _gzipped(data: bytes) -> bytes:
-    # No file name and no time in the header: equal workloads must give equal bytes.
+    # No file name and no time in the header, so that equal workloads give equal bytes.
     out = io.BytesIO()
     with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as packed:
         packed.write(data)
@@ -148,12 +148,12 @@ def to_parquet(workload: Workload) -> bytes:
     return out.getvalue()
 
 
-def _format(source: Source, name: str | None) -> Format:
+def _detected_format(source: Source, name: str | None) -> Format:
     if name is not None:
         if name not in FORMATS:
             raise InputError("format", name, nearest(name, FORMATS))
         return FORMATS[name]
-    # The house format goes by extension or by its first bytes; the others look at text, which Parquet is not.
+    # Try Shoal's own format first: it is detected from bytes, and the others would fail to decode Parquet as text.
     if FORMATS["shoal"].claims(source):
         return FORMATS["shoal"]
     fitting = [form for form in FORMATS.values() if form.claims(source)]

@@ -1,8 +1,8 @@
-"""The schema of workloads: a ``Job`` row says what is true of a job and what its owner declares.
+"""The schema of workloads: a ``Job`` row holds the truth about a job and what its owner declares.
 
-The constructor of ``Job`` refuses values out of range, and that of ``Workload`` ids named twice, so no consumer checks
-them again. Rows of one ``app`` with a ``search`` are the trials of that app: the app scheduler it names decides which
-of them are trained how far, and so which jobs there are.
+``Job`` rejects values out of range and ``Workload`` rejects duplicate ids, so consumers need no checks. Rows of one
+``app`` with a ``search`` are trials of that app: the searcher decides how far each is trained, and so which jobs are
+submitted.
 """
 
 import math
@@ -18,10 +18,10 @@ from shoal.hpo.registry import parse_search
 from shoal.hpo.search import Trial
 
 MOST = 2**31 - 1
-"""The largest count (GPUs, batch size) a job may name; larger ones do not fit a column."""
+"""The largest number of GPUs or batch size of a job."""
 
 ADAPTATIONS = ("accordion", "gns")
-"""The rules by which an owner's script may change a batch size: Accordion (MLSys '21), or the gradient noise scale."""
+"""Rules by which an owner's script may change its batch size: Accordion (MLSys '21), or the gradient noise scale."""
 
 _INF = math.inf
 _COUNT = f"must be a whole number from 1 to {MOST}"
@@ -32,22 +32,22 @@ _PACE = "must be how fast a trial's loss falls: a finite number above 0"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """One job: when it is submitted, what it asks for, and its true work.
+    """One job: its submission, its request, and its true work.
 
     - ``work`` is the true total: effective samples when ``model`` is named, otherwise seconds of run time on the
-      requested gang. ``declared_work`` is what the owner claims where that differs; ``declares_work=False`` says that
-      the owner claims nothing.
+      requested gang. ``declared_work`` is what the owner declares where that differs; with ``declares_work=False`` the
+      owner declares none.
     - ``min_gpus`` and ``max_gpus`` bound an elastic job; None means ``gpus``.
-    - ``batch_schedule`` holds ``(progress, batch size)``: on reaching that much work the owner's script switches to
-      that batch size. Progress ascends strictly and lies within the work.
-    - ``deadline`` is absolute, in the clock of ``submitted``.
+    - ``batch_schedule`` holds ``(progress, batch size)``: at that progress the owner's script switches to that batch
+      size. Progress ascends strictly and lies within the work.
+    - ``deadline`` is absolute, on the clock of ``submitted``.
     - ``restart_seconds`` and ``checkpoint_gb`` are the cost of moving the job, where known.
     - ``search`` makes the row a trial of its ``app``, e.g. ``halving:eta=2``: ``work`` is then a whole training, and
-      ``max_gpus`` how wide its gang may become on promotion. Its loss starts at 1, and with a part x of the work done
-      it is ``loss + (1 - loss) / (1 + pace * x)``, which only the app sees. Trials of an app are submitted together.
-    - ``limits`` is ``(initial, most, least per GPU, most per GPU)`` in samples, between which the owner lets a policy
-      have the batch size adapted: ``core.job.BatchLimits``. ``adaptation`` names the rule, ``accordion`` or ``gns``,
-      by which the owner's own script changes it; the changes themselves are the ``batch_schedule``, never declared.
+      ``max_gpus`` the largest gang after promotions. With a fraction x of the work done its loss is
+      ``loss + (1 - loss) / (1 + pace * x)``, which only the app sees. Trials of an app are submitted together.
+    - ``limits`` is ``(initial, most, least per GPU, most per GPU)`` in samples, within which a policy may have
+      the batch size adapted: ``core.job.BatchLimits``. ``adaptation`` names the rule, ``accordion`` or ``gns``, by
+      which the owner's script changes it; the changes are in ``batch_schedule``, which is never declared.
 
     Every number is finite and in its range.
     """
@@ -96,7 +96,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             _check_adaptive(self)
 
     def spec(self) -> JobSpec:
-        """The declared side of this row, with the bounds of its gang filled in."""
+        """Return what the owner declares, with the bounds of the gang filled in."""
         declared = self.work if self.declared_work is None else self.declared_work
         return JobSpec(
             id=self.id,
@@ -153,7 +153,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("loss", lambda loss: 0.0 <= loss < 1.0, _LOSS),
     ("pace", _positive, _PACE),
 )
-"""Rules for one field each: a predicate that NaN fails, and what to write instead. None always passes."""
+"""Rules for one field each: a predicate that NaN fails, and the error's hint. None always passes."""
 
 
 def _check_gang(job: Job) -> None:
@@ -205,7 +205,7 @@ def _check_adaptive(job: Job) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs in order of submission, and where they came from.
+    """Jobs in order of submission, and their origin.
 
     ``jobs`` is sorted by submission, jobs of one instant in the order of the file, and no id occurs twice. ``skipped``
     holds one message for each broken row skipped on request; ``left_out`` counts, by reason, the valid rows that are
@@ -237,14 +237,14 @@ class Workload:
         return len(self.jobs)
 
     def window(self, start: float, end: float) -> "Workload":
-        """Only the jobs submitted in ``[start, end)``, on a clock that begins at ``start``."""
+        """Return the jobs submitted in ``[start, end)`` seconds, with times relative to ``start``."""
         if not (0.0 <= start < end):
             raise InputError("window", f"{start:g}:{end:g}", "must be A:B in seconds with 0 <= A < B")
         jobs = shifted((job for job in self.jobs if start <= job.submitted < end), start)
         return Workload(self.name, tuple(jobs), self.format, self.source, self.skipped, self.left_out)
 
     def first(self, count: int) -> "Workload":
-        """Only the first ``count`` jobs to be submitted."""
+        """Return the first ``count`` jobs to be submitted."""
         if count < 1:
             raise InputError("jobs", count, "must be at least 1")
         return Workload(self.name, self.jobs[:count], self.format, self.source, self.skipped, self.left_out)
@@ -255,11 +255,11 @@ def _submitted(job: Job) -> float:
 
 
 LEG = "#"
-"""Stands between a trial's id and the number of a later leg."""
+"""Separates a trial's id from the number of a later leg."""
 
 
 def trials_by_app(jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    """The trials of every app that is searched, in order."""
+    """Trials by app, in order of submission."""
     apps: dict[str, list[Job]] = {}
     for job in jobs:
         if job.search is not None and job.app is not None:
@@ -277,7 +277,7 @@ def _check_app(app: str, trials: list[Job], where: str) -> None:
 
 
 def shifted(jobs: Iterable[Job], origin: float) -> list[Job]:
-    """The same jobs on a clock that begins at ``origin``: submissions and deadlines move together."""
+    """Return the jobs with submissions and deadlines relative to ``origin``."""
     if origin == 0.0:
         return list(jobs)
     replace = msgspec.structs.replace

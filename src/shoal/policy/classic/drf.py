@@ -63,7 +63,7 @@ class Drf:
 
 @dataclass(slots=True)
 class _Filling:
-    """A progressive filling under way: GPUs and kind by job, free GPUs by kind, GPUs used by tenant and kind."""
+    """A progressive filling in progress: GPUs and kind by job, free GPUs by kind, GPUs used by tenant and kind."""
 
     snapshot: Snapshot
     gpus: Int32s

@@ -116,10 +116,10 @@ def _explain(
             continue
         gpus[j], kinds[j], partners[i], partners[j] = gpus[i], kinds[i], j, i
         ends.append(p.judged_at)
-        for me, other in ((i, snapshot.ids[j]), (j, snapshot.ids[i])):
+        for member, other in ((i, snapshot.ids[j]), (j, snapshot.ids[i])):
             trial = in_words(f"shares GPUs with {other} on trial until t = {p.judged_at:,.6g} s")
             reason = Reason(PACKED, (other, p.worth)) if p.worth else trial
-            own[me] = Grant(int(gpus[i]), snapshot.cluster.kinds[kinds[i]], other, reason=reason)
+            own[member] = Grant(int(gpus[i]), snapshot.cluster.kinds[kinds[i]], other, reason=reason)
     alone = ranked_verdicts(snapshot, replace(served, gpus=gpus), "attained service in GPU-seconds", attained)
     if not pairs:
         return alone, ends

@@ -1,4 +1,4 @@
-"""Isolated: every job as if it owned exactly 1/n of the cluster, n being the jobs that are there.
+"""Isolated: every job runs as if it owned exactly 1/n of the cluster, n being the number of live jobs.
 
 A job of gang g earns min(g, G/n) GPU-seconds a second and can spend them only in whole gangs, so it runs in some
 rounds and not in others: it runs if that leaves it closer to what it has earned by the end of the round than waiting

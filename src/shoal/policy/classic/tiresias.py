@@ -92,7 +92,7 @@ class Tiresias:
 
 
 def _with_waits(carry: _TiresiasCarry, snapshot: Snapshot, granted: Flags) -> _TiresiasCarry:
-    """The carry with the waits that begin or end now; a wait that goes on keeps its beginning."""
+    """The carry with the waits that begin or end now; the start of a continuing wait is kept."""
     runs = snapshot.columns.held > 0
     idle = np.where(runs, np.where(granted, np.inf, snapshot.now), carry.idle)
     for array in (carry.service, carry.run, idle):

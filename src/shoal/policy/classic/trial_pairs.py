@@ -50,7 +50,7 @@ class TrialPairsCarry:
 def judged(
     snapshot: Snapshot, carry: TrialPairsCarry, trial: Seconds
 ) -> tuple[tuple[TrialPair, ...], frozenset[tuple[int, int]]]:
-    """The pairs that go on, and all barred ones, among them those whose trial was interrupted."""
+    """The pairs that continue to share, and all barred ones, including those whose trial was interrupted."""
     columns, now = snapshot.columns, snapshot.now
     going: list[TrialPair] = []
     barred = {(a, b) for a, b in carry.barred if snapshot.position_of(a) >= 0 and snapshot.position_of(b) >= 0}
@@ -82,8 +82,8 @@ def trials(
     hosts = np.flatnonzero(alone & (gpus > 0))
     waiting = np.flatnonzero(alone & (gpus == 0) & snapshot.possible)
     excluded = {pair for a, b in barred for pair in ((position(a), position(b)), (position(b), position(a)))}
-    chance, most = np.random.default_rng([snapshot.seed, snapshot.cycle]), len(hosts) // PACKING.hosts_per_trial + 1
-    drawn = random_pairs(chance, hosts, waiting, snapshot.columns.gpus, most=most, barred=excluded)
+    rng, most = np.random.default_rng([snapshot.seed, snapshot.cycle]), len(hosts) // PACKING.hosts_per_trial + 1
+    drawn = random_pairs(rng, hosts, waiting, snapshot.columns.gpus, most=most, barred=excluded)
     return tuple(TrialPair(int(rows[i]), int(rows[j]), snapshot.now + trial) for i, j in drawn)
 
 

@@ -63,15 +63,15 @@ def _taken(snapshot: Snapshot, order: Indices, fewest: Int32s) -> tuple[Int32s, 
     free, speeds, current = list(capacity), columns.speeds.tolist(), columns.kind.tolist()
     elastic, wanted = (columns.min_gpus < columns.max_gpus).tolist(), fewest.tolist()
     for i in order.tolist():
-        room = [k for k, want in enumerate(wanted[i]) if 0 < want <= free[k]]
-        if not room:
+        fitting = [k for k, want in enumerate(wanted[i]) if 0 < want <= free[k]]
+        if not fitting:
             continue
         k = current[i]
-        if k not in room:
+        if k not in fitting:
             share = [
                 c / (c - f + w) if elastic[i] and w else 1.0 for c, f, w in zip(capacity, free, wanted[i], strict=True)
             ]
-            k = max(room, key=lambda k: (speeds[i][k] * share[k], share[k], -k))
+            k = max(fitting, key=lambda k: (speeds[i][k] * share[k], share[k], -k))
         low[i], kinds[i] = wanted[i][k], k
         free[k] -= wanted[i][k]
         if not any(free):

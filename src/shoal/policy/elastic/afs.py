@@ -82,7 +82,7 @@ class AfsP:
         check_round(self.trial, "trial")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Shares by gain, reviewed when a job has been executed for one more unit while others wait."""
+        """Shares by gain, reviewed when a job has run for one more unit while others wait."""
 
         def by_gain(here: Sequence[int], gains: Sequence[Gains], units: Sequence[int], free: int) -> Sequence[int]:
             return without_lengths(gains, units, free)

@@ -26,7 +26,7 @@ class SrtfE:
     reasons = (STRETCHED,)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Serve jobs in ascending remaining time, then give out what is left."""
+        """Serve jobs in ascending remaining time, then divide the GPUs left over."""
         return _with_leftovers(snapshot, "remaining time in seconds", snapshot.columns.remaining_seconds)
 
 
@@ -37,7 +37,7 @@ class SrsfE:
     reasons = (STRETCHED,)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Serve jobs in ascending remaining GPU-seconds, then give out what is left."""
+        """Serve jobs in ascending remaining GPU-seconds, then divide the GPUs left over."""
         columns = snapshot.columns
         return _with_leftovers(snapshot, "remaining GPU-seconds", columns.remaining_seconds * columns.gpus)
 

@@ -1,4 +1,4 @@
-"""GPUs one by one to the job that gains most by one more: what Optimus and SLAQ share.
+"""Greedy division of GPUs, for Optimus and SLAQ: each GPU goes to the job that gains most by one more.
 
 Between reviews no job gives up a GPU to a higher bid. At a review, too, a GPU that a job holds counts a little more,
 since moving it costs two restarts.

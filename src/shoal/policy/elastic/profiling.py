@@ -1,6 +1,6 @@
-"""Overestimate first, re-adjust later: how the throughput of elastic jobs becomes known while they train.
+"""Learning the throughput of elastic jobs while they train: overestimate first, re-adjust later.
 
-A job of which nothing is known is assumed to scale linearly, and gets at most an equal part of the GPUs. Once it runs,
+A job without measurements is assumed to scale linearly, and gets at most an equal part of the GPUs. Once it runs,
 its share shrinks to each smaller allocatable one in turn, long enough to measure it; the GPUs it does not use meanwhile
 stay reserved for it. Between measured shares its throughput is interpolated, beyond the largest it is linear again, and
 GPUs are divided afresh by the new curve. All of this follows from the measurements in the snapshot; nothing is carried.
@@ -57,7 +57,6 @@ def learned_curves(snapshot: Snapshot, admitted: Admitted) -> LearnedCurves:
 
 
 def _only_measures(snapshot: Snapshot, admitted: Admitted) -> bool:
-    """Whether the speed model knows nothing but measurements."""
     i = next(iter(admitted.curves))
     node = snapshot.cluster.node_kind.index(int(admitted.kinds[i]))
     return snapshot.perf.rate(snapshot.jobs.at(i), Placement(((node, 1),))).basis in _OWN
@@ -84,7 +83,6 @@ def _through(seen: Mapping[int, float], length: int) -> Floats:
 
 
 def _flat_from(curve: Floats, most: int) -> Floats:
-    """The curve without any gain beyond ``most`` GPUs."""
     flat = curve.copy()
     flat[most + 1 :] = flat[min(most, len(flat) - 1)]
     return flat

@@ -57,7 +57,7 @@ class Weighed:
 
 
 def weigh(snapshot: Snapshot, found: GoodputOptions, restart: Seconds, power: float) -> Weighed:
-    """Weights and worth by the rule for what is known: by levels, by market over kinds, or by rank."""
+    """Weights and worth by the rule that suits what is known: by levels, by market over kinds, or by rank."""
     work = _remaining(snapshot)
     left = _left(found, work)
     if not np.isfinite(left).all():

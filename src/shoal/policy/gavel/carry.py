@@ -88,7 +88,7 @@ class GavelCarry:
         return replace(self, at=now, received=received, ran=run_now, done=done_now, isolated=isolated)
 
     def _cells_on_kind(self, given: Indices, jobs: Indices, kind: Int32s) -> Indices:
-        """The cells that jobs ran in: another than given where placement kept a job on another kind."""
+        """The cells that jobs ran in, corrected where placement kept a job on another kind."""
         cells = self.cells
         wrong = np.flatnonzero((given >= 0) & (kind >= 0) & (cells.kind[given] != kind)) if len(cells) else given[:0]
         actual = given.copy() if len(wrong) else given
@@ -98,7 +98,7 @@ class GavelCarry:
         return actual
 
     def _cells_on_nodes(self, snapshot: Snapshot, live: Indices, given: Indices) -> Indices:
-        """The cells that jobs ran in: another than given where a job was on one node and not several, or vice versa."""
+        """The cells that jobs ran in, corrected where a job was on one node instead of several, or vice versa."""
         cells, actual = self.cells, given.copy()
         near = np.zeros(len(self.rows), dtype=bool)
         near[cells.first[cells.consolidated]] = True
@@ -149,7 +149,7 @@ class GavelCarry:
 
 @dataclass(slots=True)
 class RoundPlan:
-    """Who runs in a round, or in the rest of one.
+    """The jobs that run in a round, or in the rest of one.
 
     By live job: its cell, its kind (−1: it waits), the job it shares GPUs with, whether it only keeps what it holds,
     and its position in the carry; by cell: its debt in rounds.

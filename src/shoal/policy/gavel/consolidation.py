@@ -1,4 +1,4 @@
-"""How fast gangs go on one node and across nodes, as far as the performance model knows."""
+"""Speeds of gangs on one node and across nodes, by the performance model."""
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def localities(snapshot: Snapshot, rows: Indices, speeds: Floats, gangs: Floats)
 
 
 def _near_and_far(cluster: Topology, kind: int, gpus: int) -> tuple[Placement, ...]:
-    """Seats on one node and on two, the second in the same rack if there is one there; only the first without two."""
+    """Seats on one node and on two, in one rack if possible; only the first where there is a single node."""
     up = [at for at, k in enumerate(cluster.node_kind) if k == kind and at not in cluster.down]
     host = max(up, key=lambda at: cluster.nodes[at].gpus)
     others = [at for at in up if at != host]

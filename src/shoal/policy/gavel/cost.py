@@ -18,17 +18,17 @@ from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares, seated, shared, solved
 from shoal.policy.gavel.reasons import REASONS
 from shoal.policy.gavel.tuning import TUNING
-from shoal.solve.consolidation import most_for_the_money
+from shoal.solve.consolidation import most_per_cost
 from shoal.solve.ratio_program import cheapest
 from shoal.solve.space_sharing import shared_cheapest
 
 SET_ASIDE = TUNING.set_aside
-"""Of the time until a deadline, for restarts; besides two rounds, for turns that come late."""
+"""Fraction of the time until a deadline that is set aside for restarts, besides two rounds for turns that come late."""
 
 
 @dataclass(frozen=True, slots=True)
 class GavelCost:
-    """Each job where it is cheapest, however long that takes."""
+    """Runs each job on the kind where its progress costs least, however long that takes."""
 
     reasons = REASONS
     tuning = TUNING
@@ -49,7 +49,7 @@ class GavelCost:
 
 @dataclass(frozen=True, slots=True)
 class GavelCostSlo:
-    """Each job where it is cheapest among the ways that meet its deadline.
+    """Runs each job where its progress costs least among the ways that meet its deadline.
 
     A deadline that is past, or that the job would miss with all the time on its fastest kind, is dropped; if those left
     cannot all be met, the least throughput is given up. The job's reason says either.
@@ -96,7 +96,7 @@ def _cheapest(problem: ShareProblem, floors: Floats | None, *, space_sharing: bo
         return shared(problem, together, _missed(problem, floors, together.shortfall))
     found = cheapest(problem.speeds, problem.gangs, problem.capacity, prices, worth, floors)
     if problem.scarce(found.shares):
-        local = most_for_the_money(problem.localities, prices, worth, floors)
+        local = most_per_cost(problem.localities, prices, worth, floors)
         return seated(problem, local, _missed(problem, floors, local.shortfall))
     return solved(problem, found, _missed(problem, floors, found.shortfall))
 

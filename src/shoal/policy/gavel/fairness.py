@@ -18,9 +18,10 @@ from shoal.solve.space_sharing import shared_makespan, shared_max_min
 
 @dataclass(frozen=True, slots=True)
 class GavelMaxMin:
-    """Least attained service on unequal GPUs: the least gang/weight · throughput/throughput(equal shares) is largest.
+    """Max-min fairness: the least gang/weight · throughput/throughput(equal shares) is maximised.
 
-    With ``water_filling`` the next least is too, and so on; without, what is left goes to all alike.
+    This is least attained service on unequal GPUs. With ``water_filling`` the next least is maximised too, and so on;
+    without, what is left is shared by all jobs alike.
     """
 
     reasons = REASONS
@@ -50,7 +51,7 @@ class GavelMaxMin:
 
 @dataclass(frozen=True, slots=True)
 class GavelMakespan:
-    """The least makespan: the largest work left / throughput is least. Weights do not count."""
+    """Least makespan: the largest work left / throughput is minimised. Weights do not count."""
 
     reasons = REASONS
     tuning = TUNING
@@ -64,7 +65,7 @@ class GavelMakespan:
         check_round(self.round)
 
     def shares(self, problem: ShareProblem) -> Shares:
-        """Shares with which the last job ends as early as possible; the objective is when, in seconds from now."""
+        """Shares with which the last job ends as early as possible; the objective is that time in seconds from now."""
         if self.space_sharing:
             return shared(problem, shared_makespan(problem.job_classes, problem.steps))
         found = makespan(problem.speeds, problem.gangs, problem.capacity, problem.steps, prefer=problem.preferred)
@@ -76,7 +77,7 @@ class GavelMakespan:
 
 @dataclass(frozen=True, slots=True)
 class GavelFinishTime:
-    """Finish-time fairness: the largest ρ, completion time over that on an n-th of the cluster, is least.
+    """Finish-time fairness: the largest ρ, completion time over that on an n-th of the cluster, is minimised.
 
     n is the number of live jobs; a job of weight w is compared with w such parts.
     """

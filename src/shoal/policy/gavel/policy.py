@@ -1,8 +1,8 @@
-"""Shares carried out round by round: the decision that all of Gavel's policies have in common.
+"""The decision that all of Gavel's policies have in common: time shares carried out round by round.
 
 Shares are computed anew when a round begins after a job arrived or completed, a node was lost or returned, or a speed
 changed. Inside a round running jobs keep their GPUs; those that become free go at once to waiting jobs, unless the rule
-would rather leave them idle. Debts outlive new shares, so frequent arrivals starve no job.
+would rather leave them idle. Debts are carried over to new shares, so frequent arrivals starve no job.
 """
 
 from dataclasses import replace
@@ -57,7 +57,6 @@ def _review(snapshot: Snapshot, plan: RoundPlan) -> float:
 
 
 def _rest_of_round(rule: ShareRule, snapshot: Snapshot, carry: GavelCarry) -> RoundPlan:
-    """Inside a round: running jobs keep their GPUs."""
     columns, positions = snapshot.columns, carry.positions(snapshot)
     usable = columns.speeds[np.arange(len(columns)), columns.kind] > 0
     kept = (columns.held == columns.gpus) & usable

@@ -66,7 +66,7 @@ class ShareProblem:
 
     @cached_property
     def equal_speed(self) -> Floats:
-        """Progress per second if each job's time were spread over all GPUs alike."""
+        """Progress per second with each job's time spread evenly over all GPUs."""
         return equal_share_speed(self.speeds, self.capacity)
 
     @cached_property
@@ -91,8 +91,8 @@ class ShareProblem:
 
     def all_on_fastest(self) -> Floats | None:
         """All time of every job on its fastest kind, optimal for rules without prices; None if that does not fit."""
-        liked = self.speeds if self.before is None else self.speeds * (1.0 + 1e-12 * self.before)
-        fastest = liked.argmax(axis=1)
+        ranked = self.speeds if self.before is None else self.speeds * (1.0 + 1e-12 * self.before)
+        fastest = ranked.argmax(axis=1)
         if (np.bincount(fastest, self.gangs, len(self.capacity)) > self.capacity).any():
             return None
         alone = np.zeros(self.speeds.shape)

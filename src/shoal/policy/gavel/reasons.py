@@ -64,7 +64,7 @@ def round_verdicts(snapshot: Snapshot, plan: RoundPlan) -> Verdicts:
 
 @dataclass(frozen=True, eq=False)
 class _RoundNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
-    """The numbers of the reasons, computed when first read: most rounds none is."""
+    """The numbers of the reasons, computed when first read; in most rounds none is read."""
 
     plan: RoundPlan
     now: float
@@ -73,11 +73,11 @@ class _RoundNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
     def __getitem__(self, template: ReasonTemplate) -> tuple[NumberColumn, ...]:
         carry = self.plan.carry
         if template is _TURN:
-            return self._where, self._there, self._total, self._had, self._note
+            return self._kind_and_locality, self._cell_share, self._share, self._received, self._note
         if template is _FILLS:
-            return self.kinds[self.plan.kind], self._total, self._had, self._note
+            return self.kinds[self.plan.kind], self._share, self._received, self._note
         if template is _WAITS:
-            return self._total, self._best, self._had, self._by_job(self.plan.debt), self._note
+            return self._share, self._best_kind, self._received, self._by_job(self.plan.debt), self._note
         if template is _NEW or template is _LEASED:
             return (carry.end,)
         raise KeyError(template)
@@ -94,27 +94,27 @@ class _RoundNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
         return total
 
     @cached_property
-    def _total(self) -> Floats:
+    def _share(self) -> Floats:
         return 100.0 * self._by_job(self.plan.carry.cells.share)
 
     @cached_property
-    def _had(self) -> Floats:
+    def _received(self) -> Floats:
         return 100.0 * self._by_job(self.plan.carry.received) / max(self.now - self.plan.carry.start, 1e-9)
 
     @cached_property
-    def _where(self) -> NumberColumn:
+    def _kind_and_locality(self) -> NumberColumn:
         near = self.plan.on_one_node
         where = self.kinds[self.plan.kind]
         return np.char.add(where, np.where(near, ", one node", "")) if near.any() else where
 
     @cached_property
-    def _there(self) -> Floats:
+    def _cell_share(self) -> Floats:
         share = np.append(self.plan.carry.cells.share, 0.0)  # index −1: no cell
         there: Floats = 100.0 * share[self.plan.cell]
         return there
 
     @cached_property
-    def _best(self) -> NumberColumn:
+    def _best_kind(self) -> NumberColumn:
         """The kind on which a job has its largest share; none for a job without any."""
         cells = self.plan.carry.cells
         best = np.full(len(self.plan.carry.rows) + 1, -1)

@@ -4,30 +4,30 @@ A *cell* is a job alone, or a pair on the same GPUs, on one kind of GPU, with a 
 slower across nodes has one cell for its time on one node (*consolidated*) and one for the rest. Each round a job runs
 in at most one cell. A cell is *owed* its share of the time passed less the time it received, in rounds.
 
-Gavel takes the cells with the highest share over fraction received first. That ratio does not say how much is at stake:
+Gavel first takes the cells with the highest share over fraction received. That ratio ignores the size of the debt:
 with one share of a half and fifty of a hundredth on one GPU, all fifty run before the first has its second turn, and a
 job that must run every round to get its share loses turns it can never make up. We serve debts instead, a job's total
 beside those of its cells. A debt counts twice: since the shares are in force, squared, so that in the long run every
-job has its share; and over the last ``TUNING.window`` rounds, to the eighth power, so that no stretch of them is far
-off. Highest first is only where the search for a round begins: single-GPU jobs are exchanged between kinds, and with
-gangs everything is packed anew, as long as that serves more debt. To serve the most debt each round keeps every share
-that can be kept (Tassiulas and Ephremides); highest first does not.
+job has its share; and over the last ``TUNING.window`` rounds, to the eighth power, so that no window is far off. The
+search for a round starts from highest debt first; then single-GPU jobs are exchanged between kinds, and with gangs all
+jobs are packed anew, as long as that serves more debt. Serving the most debt each round keeps every share that can be
+kept (Tassiulas and Ephremides); highest first does not.
 
-Keeping each prefix within a round, as chairman assignment and deadlines do, leaves 2 rounds for a stretch between two
-prefixes. Less is possible: to repeat the round of one window ago leaves all debts over the last window as they are. So
-where a single-GPU job would be short of more than ``TUNING.short`` rounds (1.2 of 60: 2 points) and would not be with
-that round repeated, it is repeated: once within 2 points, single-GPU jobs stay there while the shares last.
+Methods that keep the debt since the start within one round, such as chairman assignment and deadlines, allow a debt of
+2 rounds over a window. Less is possible: repeating the round of one window ago leaves all debts over the last window
+unchanged. So where a single-GPU job would be short of more than ``TUNING.short`` rounds (1.2 of 60: 2 points) and would
+not be with that round repeated, it is repeated: once within 2 points, single-GPU jobs stay there while the shares last.
 
-That they get there is measured, not proven. Where every job has one GPU, max-min shares were followed within 2 points
-over every window, kind by kind, in each of 3,469 random sets. Of 1,000 random shares that leave no GPU idle, three had
-some job's time on one kind 2.0 to 2.2 points off in the first window, but none its time in all by more than 1.72. Among
-gangs whose shares can be packed no single-GPU job was more than 1.91 points short in any of 1,200 unseen sets (gangs
-2.61).
+That they get within 2 points is measured, not proven. Where every job has one GPU, max-min shares were followed within
+2 points over every window, kind by kind, in each of 3,469 random sets. Of 1,000 random shares that leave no GPU idle,
+three had some job's time on one kind 2.0 to 2.2 points off in the first window, but no job's total time was off by more
+than 1.72. Among gangs whose shares can be packed no single-GPU job was more than 1.91 points short in any of 1,200
+unseen sets (gangs 2.61).
 
 Gangs cannot always be packed to the shares: two jobs with all the time of a GPU each and one with half the time of
 three on four GPUs leave some job short. Then debts are spread, and no job starves: all GPUs are given anew each round,
-and a gang that is owed half its share of the window, and ``TUNING.reserved_after`` rounds at least, goes before all
-others, with every GPU still free; of several, the one owed the most of its share.
+and a gang that is owed half its share of the window, and ``TUNING.reserved_after`` rounds at least, is served before
+all others, with every GPU still free; of several, the one owed the most of its share.
 
 References: Gavel (OSDI '20) §5; Tassiulas and Ephremides (1992) for serving the largest debt.
 """
@@ -177,8 +177,8 @@ def _urgency(cells: Cells, owed: Floats, recent: Floats, span: float, jobs: int)
 
 
 def _relief(debt: Floats, recent: Floats, span: float) -> Floats:
-    lately = _eighth_power(recent) - _eighth_power(recent - span)
-    relief: Floats = debt**2 - (debt - span) ** 2 + TUNING.lately * lately
+    recent_relief = _eighth_power(recent) - _eighth_power(recent - span)
+    relief: Floats = debt**2 - (debt - span) ** 2 + TUNING.lately * recent_relief
     return relief
 
 

@@ -1,4 +1,4 @@
-"""New shares: the problem of a snapshot, the rule's answer, and the debts that outlive the shares before."""
+"""New shares: the problem of a snapshot, the rule's answer, and the debts carried over from the shares before."""
 
 from dataclasses import replace
 from functools import partial
@@ -19,11 +19,11 @@ from shoal.policy.gavel.tuning import TUNING
 
 @runtime_checkable
 class ShareRule(Protocol):
-    """One of Gavel's policies: its shares, and whether GPUs that no share uses are given away."""
+    """One of Gavel's policies: its shares, and whether idle GPUs are given to jobs beyond their shares."""
 
     @property
     def aware(self) -> bool:
-        """Whether it tells kinds of GPU apart."""
+        """Whether the rule distinguishes kinds of GPU."""
         ...
 
     @property
@@ -80,7 +80,7 @@ def problem_of(
 
 
 def with_new_shares(rule: ShareRule, snapshot: Snapshot, before: GavelCarry | None, end: Seconds) -> GavelCarry:
-    """The carry with the shares of this moment in force; with the old ones where the rule's answer is in trouble."""
+    """The carry with new shares in force, or with the old ones where the rule's answer must not be used."""
     columns, cluster, now, jobs = snapshot.columns, snapshot.cluster, snapshot.now, len(snapshot.columns)
     positions = np.full(jobs, NONE) if before is None else before.positions(snapshot)
     able = np.flatnonzero(snapshot.possible)

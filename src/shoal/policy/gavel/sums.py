@@ -69,7 +69,7 @@ class GavelShortest:
 
 @dataclass(frozen=True, slots=True)
 class GavelThroughput:
-    """The most throughput in all; with ``weighted`` each job's counts by its weight, which the paper's does not.
+    """The largest total throughput; with ``weighted`` each job's counts by its weight, which the paper's does not.
 
     Where every job's progress has a unit of its own, it is counted in GPUs of the kind that is fastest for the job.
     """

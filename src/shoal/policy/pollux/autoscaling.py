@@ -1,9 +1,9 @@
-"""How many GPUs a job is worth renting: by its goodput, by its throughput alone, or by what waiting for it is worth.
+"""Rules for the number of GPUs to rent for a job: by goodput, by throughput alone, or by the value of waiting time.
 
-Pure functions of the reports of jobs' agents and of a cloud's offers and prices. An answer is never above what is on
-offer; it exceeds what was rented for the job before only up to what it can use and to twice the GPUs it was ever tried
-on, since no measurement supports a forecast beyond that. On one kind it is never less than before: nodes are given
-back when jobs end. A job of fixed batch size is rented what it requests, one that has not reported yet its fewest GPUs.
+Pure functions of the reports of jobs' agents and of a cloud's offers and prices. An answer never exceeds the offer. It
+exceeds what was rented for the job before only up to what the job can use and to twice the GPUs it was ever tried on,
+since no measurement supports a forecast beyond that. On one kind it is never less than before: nodes are given back
+when jobs end. A job of fixed batch size gets what it requests, one that has not reported yet its fewest GPUs.
 
 References: Qiao et al., "Pollux", OSDI 2021, §5.4.1 (by goodput); Or et al., "Resource Elasticity in Distributed Deep
 Learning", MLSys 2020 (by throughput); Everett, "Generalized Lagrange Multiplier Method", Operations Research 1963 (by
@@ -25,7 +25,7 @@ from shoal.core.units import Seconds
 from shoal.perf.goodput import best
 from shoal.policy.goodput_options import adapts
 
-_SOON: Seconds = 1.0
+_LEAST_AGE: Seconds = 1.0
 """Least expected remaining time of a job that has just arrived, in seconds."""
 
 
@@ -75,7 +75,7 @@ class ScalingCurve:
 
 
 class RentRule(Protocol):
-    """How many GPUs to rent for a job."""
+    """A rule for the number of GPUs to rent for a job."""
 
     def step(self, job: ScalingCurve) -> int:
         """The index of the size to rent, at least that of the present one."""
@@ -84,10 +84,10 @@ class RentRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GoodputRule:
-    """Rent more once GPUs do more than ``above`` of what they ideally would, until they do about ``to`` of it.
+    """Rent more once goodput exceeds the fraction ``above`` of the ideal, until it is about the fraction ``to``.
 
-    Ideally each does as much as those of a single ``node``, since nothing smaller can be rented; or, with ``ideal=gpu``
-    as in the paper's formula, as a GPU on its own.
+    Ideal is the goodput per GPU of a single ``node``, since nothing smaller can be rented; or, with ``ideal=gpu``
+    as in the paper's formula, that of a GPU on its own.
     """
 
     above: float = 2.0 / 3.0
@@ -156,11 +156,11 @@ class ValueRule:
     def step(self, job: ScalingCurve) -> int:
         """The index of the size on which a useful sample costs least, rent and waiting together."""
         sizes, rates = job.sizes[job.at :], job.rates[job.at :]
-        burden = sizes + self.hour * job.node_gpus
+        cost_rate = sizes + self.hour * job.node_gpus
         if not job.growing:
-            change = self.restart * burden + job.boot * (sizes - sizes[0])
-            burden[1:] += change[1:] / max(job.age, _SOON)
-        return job.at + int((burden / rates).argmin())
+            change = self.restart * cost_rate + job.boot * (sizes - sizes[0])
+            cost_rate[1:] += change[1:] / max(job.age, _LEAST_AGE)
+        return job.at + int((cost_rate / rates).argmin())
 
 
 def wanted(

@@ -116,7 +116,7 @@ class Pollux:
         return max(floor, self.tuning.steepest ** (1.0 / self.p)) if self.p < 0 else floor
 
     def power_mean(self, value: float, count: int) -> float:
-        """The power mean of ``count`` jobs' speed-ups, the sum of the worth of what they got being ``value``."""
+        """The power mean of the speed-ups of ``count`` jobs, from ``value``, the total worth of their allocations."""
         if not count:
             return 0.0
         if self.p == 0:

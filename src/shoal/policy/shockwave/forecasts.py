@@ -1,4 +1,4 @@
-"""Forecasts of all live jobs as columns, made anew only for jobs that changed."""
+"""Forecasts of all live jobs as columns, recomputed only for jobs that changed."""
 
 from math import isinf
 
@@ -16,7 +16,7 @@ from shoal.policy.shockwave.carry import JobForecasts
 def job_forecasts(
     snapshot: Snapshot, before: JobForecasts | None, rule: str, rounds: int, seconds: Seconds, *, renew: bool
 ) -> JobForecasts:
-    """Every live job's forecast; with ``renew`` that of jobs that ran, adapted or were measured since is made anew."""
+    """Every live job's forecast; with ``renew`` jobs that ran, adapted or were measured since get a new one."""
     columns, count = snapshot.columns, len(snapshot.columns)
     exact = np.stack([columns.done, np.zeros(count), np.zeros(count), np.zeros(count)])
     keys = np.stack([columns.batch_size, columns.measured])
@@ -55,7 +55,7 @@ def _kept(snapshot: Snapshot, before: JobForecasts, renew: bool) -> tuple[Indice
 
 
 def work_by_round(ahead: RegimeForecast, ends: Floats) -> Floats:
-    """Work done by the end of each round; the job's last round counts as a whole one, so that it gains as much."""
+    """Work done by the end of each round; a job's last round counts as a full one, so that it is worth as much."""
     times = np.cumsum([0.0, *(regime.seconds for regime in ahead.ahead)])
     works = np.cumsum([0.0, *(regime.work for regime in ahead.ahead)])
     whole = max(float(np.ceil(times[-1] / ends[1] - 1e-9) * ends[1]), float(times[-1]))

@@ -1,11 +1,11 @@
 """Shockwave: windows of rounds planned for the most welfare over time, weighted by predicted unfairness.
 
 A plan says which jobs run in each of the next ``rounds`` rounds (``solve.window``). It maximises Σ budget · ρ^k ·
-welfare(progress after the window) − λ · makespan level: ρ is a job's predicted finish-time fairness,
-its gains follow the regimes it is predicted to train through (``perf.adaptation``), and the level is the time that the
-longest job has left after the window. A new plan is made, at the end of a round, when jobs have arrived or ended, when
-one changed its batch size (``mode=lazy`` ignores that until the window ends), when GPUs were lost or returned, and when
-the window ends; else the plan in force is followed. GPUs that it leaves free go to waiting jobs at once, in its order.
+welfare(progress after the window) − λ · makespan level: ρ is a job's predicted finish-time fairness, its gains follow
+the regimes it is predicted to train through (``perf.regime_forecast``), and the level is the time that the longest job
+has left after the window. A new plan is made, at the end of a round, when jobs have arrived or ended, when one changed
+its batch size (``mode=lazy`` ignores that until the window ends), when GPUs were lost or returned, and when the window
+ends; else the plan in force is followed. GPUs that it leaves free go to waiting jobs at once, in its order.
 
 Choices of ours, where the paper is silent or its figures contradict it; docs/shockwave.md has the figures:
 
@@ -46,7 +46,7 @@ from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.perf.regime_forecast import RULES
-from shoal.policy.base import all_fit, any_on_slow_kind, check_round, first_of_all, round_end, serve
+from shoal.policy.base import all_fit, any_on_slow_kind, check_round, prefer_kind, round_end, serve
 from shoal.policy.carried_rows import match_rows
 from shoal.policy.shockwave.carry import JobForecasts, ShockwaveCarry, WindowPlan
 from shoal.policy.shockwave.forecasts import job_forecasts
@@ -149,7 +149,6 @@ class Shockwave:
         return ends >= force.begins + (force.rounds - 0.5) * self.round
 
     def _window(self, snapshot: Snapshot, known: JobForecasts, peak_jobs: Int32s, begins: Seconds) -> WindowPlan:
-        """The plan of a window that begins at this time."""
         columns, cluster = snapshot.columns, snapshot.cluster
         rho = _fairness(snapshot, known, peak_jobs)
         speeds = np.where(snapshot.possible[:, None], columns.speeds, 0.0)
@@ -224,7 +223,7 @@ def _serve_round(snapshot: Snapshot, plan: WindowPlan, turn: int, inside: bool) 
     order = np.lexsort((rank, ~planned, ~kept))
     order = order[snapshot.possible[order]]
     wanted = np.where(kept, columns.kind, np.where(known, plan.kinds[at], -1))
-    served = serve(snapshot, order, preferences=first_of_all(snapshot, wanted))
+    served = serve(snapshot, order, preferences=prefer_kind(snapshot, wanted))
     return served.gpus, served.kinds
 
 

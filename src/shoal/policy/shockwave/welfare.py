@@ -33,7 +33,7 @@ def part_done(done: Floats, gained: Floats, whole: Floats, shape: str) -> Floats
 
 
 def welfare(progress: Floats, shape: str) -> Floats:
-    """Welfare of progress in this shape; it goes on rising beyond the whole work.
+    """Welfare of progress in this shape; it keeps rising beyond the whole work.
 
     ``slopes`` joins the logarithms at each fifth by straight lines: slopes of about 61, 3.5, 2.0, 1.4 and 1.1.
     """

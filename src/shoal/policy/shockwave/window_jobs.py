@@ -11,7 +11,7 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s
 from shoal.core.units import Seconds
 from shoal.policy.shockwave.carry import JobForecasts
-from shoal.solve.list_scheduling import dealt
+from shoal.solve.list_scheduling import assign_in_order
 from shoal.solve.window import Window
 
 
@@ -59,7 +59,7 @@ def assign_kinds(jobs: WindowJobs, capacity: Sequence[int], order: Indices, movi
     pace = speeds / np.where(best > 0.0, best, 1.0)[:, None]
     able = (pace > 0.0) & (gpus[:, None] <= most)
     alone = np.divide(jobs.known.seconds[:, None], pace, out=np.full(pace.shape, np.inf), where=able)
-    kinds = dealt(alone, gpus, most, order, jobs.kinds, moving=moving)
+    kinds = assign_in_order(alone, gpus, most, order, jobs.kinds, moving=moving)
     return kinds, np.where(kinds >= 0, pace[np.arange(len(kinds)), kinds], 1.0)
 
 

@@ -1,7 +1,7 @@
 """An app's side of the auction: its valuation, its bids, and the division of its GPUs among its jobs.
 
-An agent is a value: what an app knows of itself at one time. It bids truthfully; experiments distort its ``slowdown``
-and ``works``.
+An agent is a value: an app's figures at one time. It bids truthfully; experiments distort its ``slowdown`` and
+``works``.
 """
 
 from bisect import bisect_right
@@ -195,8 +195,10 @@ def _slower(slowdown: Slowdown, levels: Int64s, widest: Int64s, node: int) -> Fl
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Nearest:
-    """The GPUs of an offer that an app can use: further GPUs (``sizes``, from 0), and for all but the first of them
-    the GPUs in all, the best level, and the slowdown there."""
+    """The GPUs of an offer that an app can use, by the further GPUs it would get (``sizes``, from 0).
+
+    For all sizes but the first: the GPUs in all, the best level, and the slowdown there.
+    """
 
     sizes: tuple[int, ...]
     gpus: Int64s
@@ -206,7 +208,6 @@ class _Nearest:
 
 @lru_cache(maxsize=4096)
 def _nearest(use: Use, held: int, node: int, slowdown: Slowdown, gpus: int, block: int, rack: int) -> _Nearest:
-    """Cached, since many apps use GPUs alike."""
     more = use.beyond(held)
     more = more[: bisect_right(more, gpus)]
     counts = held + np.array(more, dtype=np.int64)

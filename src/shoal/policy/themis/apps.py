@@ -83,7 +83,7 @@ class Apps:
         return histories
 
     def _new(self, app: int) -> AppHistory:
-        """The history of a new app; before its first snapshot as many apps as now are taken to have been live."""
+        """The history of a new app; before its first snapshot as many apps as now are assumed to have been live."""
         jobs = self.members[app]
         named = self.snapshot.specs[int(jobs[0])].app is not None
         start = float(self.snapshot.columns.submitted[jobs].min())
@@ -105,7 +105,7 @@ class Apps:
         return self.before.app_seconds_at(self.snapshot.now)
 
     def _advanced(self, app: int, past: AppHistory) -> AppHistory:
-        """The history with the work that an app on GPUs has done since the last decision taken off its valuation."""
+        """The history of an app on GPUs, its valuation reduced by the work done since the last decision."""
         if past.valuation is None:
             return past
         seconds, held = self.snapshot.now - self.before.at, int(self.snapshot.columns.held[self.members[app]].sum())
@@ -159,10 +159,10 @@ class Apps:
         return known
 
     def _contention(self, past: AppHistory, rest: Seconds) -> float:
-        """The average number of live apps in the life of an app that has ``rest`` seconds to go on its own.
+        """The average number of live apps over the life of an app that has ``rest`` seconds to go on its own.
 
-        As many apps as now are taken to be live until then. By the past alone, an app that arrived when few were live
-        would count as badly off until its end, though it shares with as many as all others from now on.
+        The present number of live apps is assumed to stay until then. By the past alone, an app that arrived when few
+        were live would count as badly off until its end, though from now on it shares with as many as all others.
         """
         lived, live = self.snapshot.now - past.start, len(self.members)
         return max((self._app_seconds - past.app_seconds + live * rest) / max(lived + rest, 1e-9), 1.0)
@@ -290,8 +290,8 @@ class Apps:
         columns, capacity = self.snapshot.columns, self.snapshot.cluster.capacity
         rigid = np.flatnonzero(columns.min_gpus == columns.max_gpus)
         found = []
-        for kind, room in enumerate(capacity):
-            able = (columns.speeds[rigid, kind] > 0) & (columns.gpus[rigid] <= room)
+        for kind, gpus in enumerate(capacity):
+            able = (columns.speeds[rigid, kind] > 0) & (columns.gpus[rigid] <= gpus)
             gangs = np.where(able, columns.gpus[rigid], 0).tolist()
             found.append({i: (gang, gang) for i, gang in zip(rigid.tolist(), gangs, strict=True)})
         return tuple(found)
@@ -307,7 +307,6 @@ class Apps:
 
     @cached_property
     def _curve_inputs(self) -> list[tuple[JobSpec, int, int]]:
-        """By job the inputs of its rates."""
         columns = self.snapshot.columns
         return list(zip(self.snapshot.specs, columns.batch_size.tolist(), columns.measured.tolist(), strict=True))
 

@@ -35,14 +35,14 @@ class Arbiter:
         return frozenset(report.app for report in worst[:count])
 
     def settle(
-        self, offer: GpuOffer, bids: Sequence[Bid], others: Sequence[AppReport], chance: np.random.Generator
+        self, offer: GpuOffer, bids: Sequence[Bid], others: Sequence[AppReport], rng: np.random.Generator
     ) -> Settlement:
         """Awards to the bidders; what their payments leave goes at random to the ``others``, then to the bidders.
 
         So no GPU is idle that some app can use.
         """
         outcome = auction(offer, bids)
-        draws = chance.random(len(bids))
+        draws = rng.random(len(bids))
         awards: dict[int, Award] = {}
         for i, bid in enumerate(bids):
             row, kept = bid.rows[outcome.chosen[i]], float(outcome.kept[i])
@@ -53,8 +53,8 @@ class Arbiter:
         for other in others:
             awards[other.app] = Award(other.app, 0, False)
         left = offer.gpus - sum(award.gpus for award in awards.values())
-        left = _hand_out(awards, [(other.app, other.sizes) for other in others], left, chance)
-        _hand_out(awards, [(bid.app, bid.sizes) for bid in bids], left, chance)
+        left = _hand_out(awards, [(other.app, other.sizes) for other in others], left, rng)
+        _hand_out(awards, [(bid.app, bid.sizes) for bid in bids], left, rng)
         return Settlement(_seated(offer, awards) if _name_machines(bids) else awards, outcome)
 
 
@@ -90,15 +90,15 @@ def _within(bid: Bid, gpus: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _hand_out(
-    awards: dict[int, Award], usable: Sequence[tuple[int, Sequence[int]]], left: int, chance: np.random.Generator
+    awards: dict[int, Award], usable: Sequence[tuple[int, Sequence[int]]], left: int, rng: np.random.Generator
 ) -> int:
-    """Hand out what is left, to each app in a random order as much as it can use; returns what is still left.
+    """Give each app, in random order, as many of the GPUs left as it can use; return how many are still left.
 
     ``usable`` are the numbers of GPUs that each app can use of the whole offer, ascending.
     """
     if not left or not usable:
         return left
-    for at in chance.permutation(len(usable)).tolist():
+    for at in rng.permutation(len(usable)).tolist():
         if not left:
             break
         app, sizes = usable[at]

@@ -95,11 +95,12 @@ class WorkEstimate:
 
 @dataclass(frozen=True, slots=True)
 class AppHistory:
-    """An app's start, the cluster's app-seconds by then, GPU-seconds of its completed jobs (``gone``), the most GPUs it
-    could ever use (``demand``), the slowdown it measured and its last valuation.
+    """An app's history since its start.
 
-    A ``named`` app may get more jobs when all have completed. ``own_bid`` is the time of the app's own bid in force and
-    the GPU-seconds left then by the cluster's figures. ``estimate`` saves work for apps that wait.
+    The cluster's app-seconds at its start, GPU-seconds of its completed jobs (``gone``), the most GPUs it could ever
+    use (``demand``), the slowdown it measured and its last valuation. A ``named`` app may get more jobs when all have
+    completed. ``own_bid`` is the time of the app's own bid in force and the GPU-seconds left then by the cluster's
+    figures. ``estimate`` saves work for apps that wait.
     """
 
     start: Seconds

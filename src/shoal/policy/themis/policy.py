@@ -23,7 +23,7 @@ it bid for one; ``bids=machines`` names machines and is placed there. Experiment
 ``liar`` and ``lie``: every app's estimates of its work and of the cost of distance are off by up to ± ``noise`` of
 them, and one app overstates the cost of distance by ``lie``.
 
-References: Themis (NSDI '20), with the slips of its pseudocode put right.
+References: Themis (NSDI '20), with errors in its pseudocode corrected.
 """
 
 from dataclasses import dataclass
@@ -87,8 +87,8 @@ class Themis:
     def _distorted(self, agent: AppAgent, apps: Apps) -> AppAgent:
         """The agent with the experiment's random errors or lie."""
         if self.noise:
-            chance = np.random.default_rng([apps.snapshot.seed, agent.app])
-            work, slowdown = chance.uniform(-self.noise, self.noise, 2).tolist()
+            rng = np.random.default_rng([apps.snapshot.seed, agent.app])
+            work, slowdown = rng.uniform(-self.noise, self.noise, 2).tolist()
             agent = agent.with_errors(work, slowdown)
         return agent.with_errors(0.0, self.lie) if self.lie and apps.name(agent.app) == self.liar else agent
 

@@ -134,5 +134,4 @@ class _AuctionNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
         return column
 
     def _free(self) -> float:
-        """GPUs left idle."""
         return float(self.auctions.apps.snapshot.cluster.total_gpus - self.auctions.gpus.sum())

@@ -82,7 +82,6 @@ class AuctionRound:
         self.leases = self._running_leases()
 
     def _running_leases(self) -> dict[tuple[int, int], Lease]:
-        """The leases of live apps that have not ended."""
         snapshot, before = self.apps.snapshot, self.apps.before
         now, columns = snapshot.now, snapshot.columns
         if before.live:
@@ -112,8 +111,8 @@ class AuctionRound:
             bidders = {app: distorted(agent, self.apps) for app, agent in agents.items()}
             bids = [agent.bid_machines(offer) if named else agent.bid(offer) for agent in bidders.values()]
             snapshot = self.apps.snapshot
-            chance = np.random.default_rng([snapshot.seed, snapshot.cycle, kind])
-            settled = arbiter.settle(offer, bids, [r for r in reports if r.app not in invited], chance)
+            rng = np.random.default_rng([snapshot.seed, snapshot.cycle, kind])
+            settled = arbiter.settle(offer, bids, [r for r in reports if r.app not in invited], rng)
             self.invitations[kind] = Invitation(len(bids), min(self.rhos[app] for app in bidders), offer.gpus)
             self.awards |= {(app, kind): award for app, award in settled.awards.items()}
             for app, bidder in bidders.items():

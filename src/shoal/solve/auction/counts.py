@@ -92,9 +92,9 @@ class _BidTable:
 
     def bundles(self, taken: Int64s, worth: Floats) -> Int64s:
         """By bidder the first of its bundles with these units and this worth."""
-        meant = np.flatnonzero((self.units == taken[self.owner]) & (self.values == worth[self.owner]))
-        _, at = np.unique(self.owner[meant], return_index=True)
-        chosen: Int64s = meant[at] - self.first
+        matching = np.flatnonzero((self.units == taken[self.owner]) & (self.values == worth[self.owner]))
+        _, at = np.unique(self.owner[matching], return_index=True)
+        chosen: Int64s = matching[at] - self.first
         return chosen
 
 

@@ -148,7 +148,7 @@ def _filled(
         most = None if water_filling else 1
         run = fill(usable, gangs, capacity, path, most=most, tie=tie, every_way=prefer is not None)
         inside = within_capacity(run.shares, gangs, capacity)
-        missing = max(_shortfall(run, (usable * inside).sum(axis=1), fastest), _doubt(run))
+        missing = max(_shortfall(run, (usable * inside).sum(axis=1), fastest), _certificate_error(run))
         if missing < residual:
             found, shares, residual = run, inside, missing
         if residual <= _RESIDUAL:
@@ -162,7 +162,7 @@ def _filled(
     tau = found.stages[0].tau if found.stages else top.top
     objective, bound = path.worth(levels), path.worth(top.at(tau))
     gap = max(bound - objective, 0.0) / bound if bound > 0 else 0.0
-    residual = max(_shortfall(found, levels, fastest), _doubt(found))
+    residual = max(_shortfall(found, levels, fastest), _certificate_error(found))
     return Filling(shares, levels, tau, objective, found.stages, residual, gap)
 
 
@@ -193,7 +193,7 @@ def _shortfall(found: Filled, levels: Floats, fastest: Floats) -> float:
     return float(((found.levels - levels) / fastest).max(initial=0.0))
 
 
-def _doubt(found: Filled) -> float:
+def _certificate_error(found: Filled) -> float:
     """What the prices leave unproven, or how far a stage ended below the one before: levels may only rise."""
     pairs = zip(found.stages, found.stages[1:], strict=False)
     fallen = (1.0 - after.tau / before.tau for before, after in pairs)

@@ -18,7 +18,7 @@ from shoal.solve.prices.ties import TiedMixes
 
 _PRICED = 1e-7
 """A type with more than this fraction of all prices is closed; one left open in doubt is closed by the next stage."""
-_FAINTLY = 1e-11
+_PRICED_IF_FULL = 1e-11
 """The same threshold for a type without idle capacity, which would be ill-conditioned in the next stage."""
 _STOPPED = 1e-9
 _SAME = 1e-9
@@ -117,7 +117,7 @@ class _Pool:
     def shares(self, search: StageSearch, rest: Rest) -> Floats:
         """The mix of responses at which a stage came to rest, as time fractions of all rows."""
         shares = self._fixed.copy()
-        search.oracle.stand(rest.levels[self.active])
+        search.oracle.set_levels(rest.levels[self.active])
         market, reached = search.market, np.ix_(self.active, self._open)
         for q, x in zip(rest.points, rest.mix.tolist(), strict=True):
             if x > 0:
@@ -134,7 +134,7 @@ class _Pool:
         p[types] = rest.prices / search.market.capacity
         q, idle = rest.prices[search.market.open], rest.overdrawn[search.market.open] < -10 * STEP
         still_open = self._open.copy()
-        still_open[self._open] = (q < min(_PRICED, float(q.max()))) & (idle | (q < _FAINTLY))
+        still_open[self._open] = (q < min(_PRICED, float(q.max()))) & (idle | (q < _PRICED_IF_FULL))
         self._reached = rest.levels
         levels = rest.levels[self.active]
         fastest = np.where(still_open, self._speeds[self.active], 0.0).max(axis=1, initial=0.0)
@@ -171,6 +171,6 @@ class _Pool:
             oracle = MarketRows(
                 np.ascontiguousarray(self._speeds[self.active][:, self._open].T), self._gangs[self.active]
             )
-            oracle.stand(self._reached[self.active])
+            oracle.set_levels(self._reached[self.active])
             menu = menu.joined(self._ways(oracle, np.zeros(len(self._open)), np.arange(len(self.active)), np.inf))
         return menu

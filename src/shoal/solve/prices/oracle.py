@@ -50,7 +50,7 @@ class MarketRows:
         self._all = np.arange(rows)
         self._rank = np.arange(len(pairs), 0, -1, dtype=np.uint8 if len(pairs) < 256 else np.uint16)[:, None]
 
-    def stand(self, levels: Floats) -> None:
+    def set_levels(self, levels: Floats) -> None:
         """Set the levels to reach; none may exceed the row's fastest type."""
         self.levels = levels
         types = len(self.speeds)
@@ -118,12 +118,12 @@ class MarketRows:
             rise = np.full(self.speeds.shape, np.inf)
             np.divide(prices[:, None] - price, self.speeds - speed, out=rise, where=ahead)
             slope = rise.min(axis=0)
-            walking = slope < np.inf
-            slopes.append(np.where(walking, slope, 0.0))
-            intercepts.append(np.where(walking, price - slopes[-1] * speed, 0.0))
+            continues = slope < np.inf
+            slopes.append(np.where(continues, slope, 0.0))
+            intercepts.append(np.where(continues, price - slopes[-1] * speed, 0.0))
             # Of equal rises the farthest: the vertices between lie on the same line.
             speed = np.where(rise == slope, self.speeds, speed).max(axis=0)
-            price = np.where(walking, intercepts[-1] + slopes[-1] * speed, price)
+            price = np.where(continues, intercepts[-1] + slopes[-1] * speed, price)
 
     def cheapest_face(self, prices: Floats, rows: Indices, tolerance: float) -> tuple[Indices, Floats]:
         """All pairs of these rows that cost within ``tolerance`` of the least: rows in order, and time fractions."""

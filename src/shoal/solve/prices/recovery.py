@@ -60,12 +60,12 @@ def least_churn(shares: Floats, menu: TiedMixes, gangs: Floats, capacity: Floats
     )
     use = coo_matrix((free.gangs[way] * part, (j, way)), (types, width))
     held = gangs[rest] @ shares[rest]
-    room = np.maximum(capacity - held, gangs[owners] @ shares[owners])
+    available = np.maximum(capacity - held, gangs[owners] @ shares[owners])
     before = np.clip(prefer[owners], 0.0, 1.0)
     answer = linprog(  # type: ignore[call-overload]  # the stubs know no sparse matrices
         -np.concatenate([np.zeros(ways), np.repeat(gangs[owners], types)]),
         A_ub=vstack([of_given, use]).tocsr(),
-        b_ub=np.concatenate([np.zeros(rows * types), room]),
+        b_ub=np.concatenate([np.zeros(rows * types), available]),
         A_eq=one_each.tocsr(),
         b_eq=np.ones(rows),
         bounds=np.stack([np.zeros(width), np.concatenate([np.ones(ways), before.ravel()])], axis=1),

@@ -167,7 +167,7 @@ class StageSearch:
         points = [self.market.open / self.market.open.sum()]
         while True:
             levels = place.levels()
-            self.oracle.stand(levels[self.active])
+            self.oracle.set_levels(levels[self.active])
             cuts = _Cuts(self.market, self.oracle, reach, points)
             while True:
                 answer = cuts.game.solve()

@@ -68,5 +68,5 @@ class TiedMixes:
         if not len(self):
             return np.zeros(0, dtype=bool), self._starts
         apart = np.abs(self.shares - self.shares[self._starts][self._group]).max(axis=1) > tolerance
-        torn = np.maximum.reduceat(apart, self._starts)
-        return ~torn[self._group], self._starts[~torn]
+        differing = np.maximum.reduceat(apart, self._starts)
+        return ~differing[self._group], self._starts[~differing]

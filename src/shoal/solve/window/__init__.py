@@ -33,8 +33,9 @@ _ROUNDING = 1e-12
 """Relative: smaller distances of a welfare to its bound count as 0."""
 
 _SMALL = 1500
-"""Up to this many seats rounds are improved one by one; with more, gangs are narrow relative to the cluster and fill
-it well without."""
+"""Up to this many seats rounds are improved one by one; with more, gangs are narrow relative to the cluster and fill it
+well without that.
+"""
 
 _ENOUGH, _SPLITS, _CLASSES = 5e-4, 4, 24
 """The gap above which gangs are put into finer classes, how often at most, and the most classes. Finer classes bound

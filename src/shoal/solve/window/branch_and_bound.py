@@ -84,16 +84,16 @@ def _near(classes: Classes, price: Floats, slack: float) -> Int64s | None:
     waiting: list[tuple[int, int, float, tuple[int, ...]]] = [(0, classes.capacity, 0.0, ())]
     begun = 0
     while waiting:
-        s, room, cost, seats = waiting.pop()
+        s, free, cost, seats = waiting.pop()
         begun += 1
         if len(found) > _PATTERNS or begun > _BEGUN:
             return None
         if s == len(widths):
-            if not any(n < m and w <= room for n, m, w in zip(seats, most, widths, strict=True)):
+            if not any(n < m and w <= free for n, m, w in zip(seats, most, widths, strict=True)):
                 found.append(seats)
             continue
-        for n in range(min(most[s], room // widths[s]) + 1):
-            left = room - n * widths[s]
+        for n in range(min(most[s], free // widths[s]) + 1):
+            left = free - n * widths[s]
             if cost + n * prices[s] + ahead[s + 1][left] >= least:
                 waiting.append((s + 1, left, cost + n * prices[s], (*seats, n)))
     return np.array(found, dtype=np.int64) if found else None

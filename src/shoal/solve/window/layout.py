@@ -19,7 +19,7 @@ from shoal.solve.window.round_counts import Claims
 _EARLY = 1.5
 """GPUs of a round kept free for the knapsack, in widths of the widest gang."""
 
-_PASSES, _LOYAL = 4, 1e-9
+_PASSES, _STAY_BONUS = 4, 1e-9
 """Passes over all rounds at most, and the relative bonus of a gang already in the round."""
 
 
@@ -62,10 +62,10 @@ def topped_up(claims: Claims, layout: Layout, capacity: int, order: Indices) -> 
     runs, counts = layout.runs.copy(), layout.counts
     rows = np.arange(len(counts))
     for t in np.flatnonzero(claims.widths @ runs < capacity).tolist():
-        room = capacity - int(claims.widths @ runs[:, t])
+        free = capacity - int(claims.widths @ runs[:, t])
         more = claims.worth[rows, np.minimum(counts + 1, claims.rounds)] > claims.worth[rows, counts]
-        line = order[(more & ~runs[:, t] & (claims.widths <= room))[order]]
-        taken = line[first_fit(claims.widths[line], room)]
+        line = order[(more & ~runs[:, t] & (claims.widths <= free))[order]]
+        taken = line[first_fit(claims.widths[line], free)]
         runs[taken, t] = True
         counts[taken] += 1
     return Layout(runs)
@@ -78,10 +78,10 @@ def packed(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, cap
     free = np.full(rounds, capacity)
     for j in np.lexsort((-counts, -widths, forced == 0)).tolist():
         if counts[j]:
-            roomy = np.argsort(-free, kind="stable")[: counts[j]]
-            roomy = roomy[free[roomy] >= widths[j]]
-            runs[j, roomy] = True
-            free[roomy] -= widths[j]
+            widest_free = np.argsort(-free, kind="stable")[: counts[j]]
+            widest_free = widest_free[free[widest_free] >= widths[j]]
+            runs[j, widest_free] = True
+            free[widest_free] -= widths[j]
     for t in np.argsort(-free, kind="stable").tolist():
         _filled(claims, envelope, runs, int(free[t]), t)
     return Layout(runs)
@@ -90,13 +90,13 @@ def packed(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, cap
 def eased(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, capacity: int) -> Int32s:
     """The counts less their steps of least worth, so that every round keeps GPUs free for the knapsack."""
     spare = min(int(_EARLY * claims.widths.max(initial=1)), capacity) * claims.rounds
-    room = capacity * claims.rounds - int(claims.widths @ counts)
+    free = capacity * claims.rounds - int(claims.widths @ counts)
     who, which = np.nonzero(np.arange(claims.rounds)[None, :] < counts[:, None])
     own = which >= forced[who]
     who, which = who[own], which[own]
     per_gpu = (envelope[who, which + 1] - envelope[who, which]) / claims.widths[who]
     order = np.lexsort((-which, per_gpu))
-    gone = np.cumsum(claims.widths[who[order]]) <= spare - room
+    gone = np.cumsum(claims.widths[who[order]]) <= spare - free
     return counts - np.bincount(who[order[gone]], minlength=len(counts)).astype(np.int32)
 
 
@@ -113,7 +113,7 @@ def improved(claims: Claims, layout: Layout, forced: Int32s, capacity: int) -> L
             adds = claims.worth[rows, others + 1] - claims.worth[rows, others] + sure * (others < forced)
             # Of sets worth the same the present one stays, or the search could cycle.
             able = np.flatnonzero(adds > 0.0)
-            chosen = _knapsack(claims.widths[able], adds[able] * (1.0 + _LOYAL * runs[able, t]), capacity)
+            chosen = _knapsack(claims.widths[able], adds[able] * (1.0 + _STAY_BONUS * runs[able, t]), capacity)
             runs[:, t] = False
             runs[able[chosen], t] = True
         if (runs == before).all():
@@ -121,22 +121,22 @@ def improved(claims: Claims, layout: Layout, forced: Int32s, capacity: int) -> L
     return Layout(runs)
 
 
-def _filled(claims: Claims, envelope: Floats, runs: Flags, room: int, t: int) -> None:
+def _filled(claims: Claims, envelope: Floats, runs: Flags, free: int, t: int) -> None:
     """Add to round t the gangs not in it that fit its free GPUs and add most worth together."""
     counts = runs.sum(axis=1)
-    able = np.flatnonzero(~runs[:, t] & (claims.widths <= room) & (counts < claims.rounds))
+    able = np.flatnonzero(~runs[:, t] & (claims.widths <= free) & (counts < claims.rounds))
     adds = envelope[able, counts[able] + 1] - envelope[able, counts[able]]
     able, adds = able[adds > 0.0], adds[adds > 0.0]
-    runs[able[_knapsack(claims.widths[able], adds, room)], t] = True
+    runs[able[_knapsack(claims.widths[able], adds, free)], t] = True
 
 
-def _knapsack(widths: Int32s, values: Floats, room: int) -> Indices:
+def _knapsack(widths: Int32s, values: Floats, free: int) -> Indices:
     """The items of most value that fit; of each width only as many as fit are considered."""
     offered: list[int] = []
-    for width in np.unique(widths[widths <= room]).tolist():
+    for width in np.unique(widths[widths <= free]).tolist():
         same = np.flatnonzero(widths == width)
-        offered += same[np.argsort(-values[same], kind="stable")[: room // width]].tolist()
-    chosen, _ = zero_one(widths[offered].tolist(), values[offered].tolist(), room)
+        offered += same[np.argsort(-values[same], kind="stable")[: free // width]].tolist()
+    chosen, _ = zero_one(widths[offered].tolist(), values[offered].tolist(), free)
     return np.array(offered, dtype=np.intp)[chosen]
 
 

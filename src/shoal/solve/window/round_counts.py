@@ -116,7 +116,7 @@ class Ladder:
 
     @cached_property
     def _rungs(self) -> tuple[Indices, Indices, Floats]:
-        """By step, those that add nothing left out: its gang, its number and what it adds."""
+        """The gang, the number and the added worth of each step; steps that add nothing are left out."""
         steps = np.maximum(np.diff(self.envelope, axis=1), 0.0)
         per_gpu = steps / self.claims.widths[:, None]
         who, which = np.nonzero(steps > 0.0)
@@ -139,9 +139,9 @@ class Ladder:
 
     def climb(self, level: float) -> RoundCounts | None:
         """The counts of most worth with at most ``level`` left of any gang; None where the window is too small."""
-        claims, room = self.claims, self.capacity * self.claims.rounds
+        claims, gpu_rounds = self.claims, self.capacity * self.claims.rounds
         forced = claims.forced(level)
-        free = room - int(claims.widths @ forced)
+        free = gpu_rounds - int(claims.widths @ forced)
         if free < 0 or claims.level(forced) > level * (1.0 + _SLACK) + _SLACK:
             return None
         who, adds = self.steps(forced)

@@ -29,8 +29,8 @@ def seated(ladder: Ladder, seats: Int64s, widths: Int64s, forced: Int32s, order:
     rank[order] = np.arange(len(order))
     kinds, of = np.unique(claims.widths, return_inverse=True)
     for (mine, line), width in zip(_lines(ladder, of, forced), kinds.tolist(), strict=True):
-        room = seats[:, widths == width].sum(axis=1)
-        runs[mine] = _largest_first(_possible(line, len(mine), room), room, rank[mine])
+        available = seats[:, widths == width].sum(axis=1)
+        runs[mine] = _largest_first(_possible(line, len(mine), available), available, rank[mine])
     return Layout(runs)
 
 
@@ -55,10 +55,10 @@ def _lines(ladder: Ladder, of: Indices, forced: Int32s) -> Iterator[tuple[Indice
         yield mine, np.searchsorted(mine, who[of_step == s])
 
 
-def _possible(line: Indices, many: int, room: Int64s) -> Indices:
-    """The possible counts of most worth of ``many`` gangs, with steps in ``line``, on ``room`` seats by round."""
+def _possible(line: Indices, many: int, available: Int64s) -> Indices:
+    """The possible counts of most worth of ``many`` gangs, with steps in ``line``, on ``available`` seats by round."""
     counts = np.zeros(many, dtype=np.intp)
-    waiting = [(np.arange(many), line, room)]
+    waiting = [(np.arange(many), line, available)]
     while waiting:
         gangs, steps, seats = waiting.pop()
         counts[gangs] = np.bincount(steps[: int(seats.sum())], minlength=many)[gangs]
@@ -72,19 +72,19 @@ def _possible(line: Indices, many: int, room: Int64s) -> Indices:
     return counts
 
 
-def _too_many(counts: Indices, room: Int64s) -> int:
+def _too_many(counts: Indices, available: Int64s) -> int:
     """The k whose k largest counts exceed the seats for k gangs by most; 0 where none do."""
-    most = np.minimum(room[:, None], np.arange(1, len(counts) + 1)).sum(axis=0)
+    most = np.minimum(available[:, None], np.arange(1, len(counts) + 1)).sum(axis=0)
     over = np.cumsum(-np.sort(-counts)) - most
     return int(over.argmax()) + 1 if over.max(initial=0) > 0 else 0
 
 
-def _largest_first(counts: Indices, room: Int64s, rank: Indices) -> Flags:
+def _largest_first(counts: Indices, available: Int64s, rank: Indices) -> Flags:
     """The layout that gives each round to the gangs with most rounds still to run."""
-    runs = np.zeros((len(counts), len(room)), dtype=bool)
+    runs = np.zeros((len(counts), len(available)), dtype=bool)
     left = counts.copy()
-    for t in range(len(room)):
-        line = np.lexsort((rank, -left))[: room[t]]
+    for t in range(len(available)):
+        line = np.lexsort((rank, -left))[: available[t]]
         line = line[left[line] > 0]
         runs[line, t] = True
         left[line] -= 1

@@ -1,4 +1,4 @@
-"""Seeded generators of workloads, one module per paper, and the demonstration's own.
+"""Seeded workload generators: one module for each paper, and one for the demonstration.
 
-Each is a pure function of its dice, a number of jobs and its options; ``registry`` lists them by name.
+Each is a pure function of a random stream, a number of jobs and its options; ``registry`` lists them by name.
 """

@@ -1,7 +1,6 @@
-"""Workloads made to order: the papers' synthetic traces, and the demonstration's.
+"""Registry of workload generators: the papers' synthetic traces and the demonstration's.
 
-``GENERATORS`` lists them; ``generate`` makes one. The same name, number of jobs, seed and options give the same
-workload, byte for byte once written.
+The same name, number of jobs, seed and options give the same workload, byte for byte once written.
 """
 
 import dataclasses
@@ -13,23 +12,23 @@ from typing import Any
 
 from shoal.core.errors import InputError, nearest
 from shoal.workload.generators import afs, demo, gavel, pollux, shockwave, themis
-from shoal.workload.generators.randomness import Dice, dice
+from shoal.workload.generators.randomness import RandomStream, random_stream
 from shoal.workload.schema import Job, Workload
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """A way to make workloads: its options at their defaults, how many jobs it makes unasked, and its origin."""
+    """A generator with the defaults of its options and of its number of jobs; ``paper`` is its source."""
 
     name: str
-    make: Callable[[Dice, int, Any], list[Job]]
+    make: Callable[[RandomStream, int, Any], list[Job]]
     options: Any
     jobs: int
     summary: str
     paper: str
 
     def defaults(self) -> dict[str, float | int | bool | str]:
-        """The options and their values where nothing else is said."""
+        """Default values of the options, by name."""
         return dataclasses.asdict(self.options)
 
 
@@ -103,14 +102,14 @@ _ALL = (
 )
 
 GENERATORS: Mapping[str, Generator] = MappingProxyType({g.name: g for g in _ALL})
-"""Every generator, by name."""
+"""All generators, by name."""
 
 
 def generate(name: str, *, jobs: int | None = None, seed: int = 0, **options: object) -> Workload:
-    """Make a workload; ``jobs`` None means the generator's own number.
+    """Generate a workload; without ``jobs`` it has the generator's default number.
 
-    Options may be given as values or as text, as from a command line. An unknown name or option is an ``InputError``
-    that suggests the nearest ones.
+    Options may be values or text, as from a command line. An unknown name or option is an ``InputError`` that suggests
+    the nearest ones.
     """
     if name not in GENERATORS:
         raise InputError("workload", name, nearest(name, GENERATORS))
@@ -120,7 +119,7 @@ def generate(name: str, *, jobs: int | None = None, seed: int = 0, **options: ob
         raise InputError("jobs", count, "must be at least 1")
     if seed < 0:
         raise InputError("seed", seed, "must be at least 0")
-    made = generator.make(dice(seed), count, _with_options(generator, options))
+    made = generator.make(random_stream(seed), count, _with_options(generator, options))
     return Workload(name, tuple(made), "generated", f"{name}, {count} jobs, seed {seed}")
 
 
@@ -130,12 +129,11 @@ def _with_options(generator: Generator, given: Mapping[str, object]) -> Any:
     for key, value in given.items():
         if key not in defaults:
             raise InputError(f"{generator.name} option", key, nearest(key, defaults))
-        values[key] = _like(key, value, defaults[key])
+        values[key] = _converted(key, value, defaults[key])
     return dataclasses.replace(generator.options, **values)
 
 
-def _like(key: str, value: object, default: object) -> float | bool | str:
-    """The value as the kind of thing the default is."""
+def _converted(key: str, value: object, default: object) -> float | bool | str:
     if isinstance(default, bool):
         known = {"true": True, "1": True, "false": False, "0": False}
         if str(value).lower() not in known:

@@ -1,23 +1,13 @@
-"""Readers of the public trace formats, one module each.
+"""Readers of the public trace formats, one module each; ``FORMATS`` has them by name.
 
-``FORMATS`` is the registry, by name. A reader turns a file into jobs of the one schema and says, with file and line,
-what it could not understand; it never guesses a number that is not there.
+A reader converts a file to jobs of Shoal's schema. Rows it cannot convert are errors that name file and line; it never
+fills in a number that the file does not have.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from shoal.workload.importers import (
-    alibaba,
-    gavel,
-    helios,
-    philly,
-    pollux,
-    sacct,
-    shoal,
-    shockwave,
-    simple,
-)
+from shoal.workload.importers import alibaba, gavel, helios, philly, pollux, sacct, shoal, shockwave, simple
 from shoal.workload.importers.rows import Format
 
 _ALL = (
@@ -34,4 +24,4 @@ _ALL = (
 )
 
 FORMATS: Mapping[str, Format] = MappingProxyType({form.name: form for form in _ALL})
-"""Every format that can be read, by name."""
+"""All readable formats, by name."""

@@ -1,9 +1,9 @@
 """The format ``alibaba``: the pods of Alibaba's 2023 GPU-sharing trace (``openb_pod_list_*.csv``).
 
-A pod is a job submitted at ``creation_time`` (seconds, kept as they are) that ran from ``scheduled_time`` to
-``deletion_time``. Shoal does not cut GPUs, so a pod with a share of one GPU (``gpu_milli`` under 1000) becomes a job of
-one whole GPU. ``gpu_spec`` such as ``V100M16|V100M32`` limits the kinds, in lower case and in that order; ``qos`` is
-the tenant. Pods without a GPU, and pods never scheduled or gone at once, are left out and counted.
+A pod is a job submitted at ``creation_time`` (seconds, unchanged) that ran from ``scheduled_time`` to
+``deletion_time``. Shoal does not split GPUs, so a pod with a fraction of a GPU (``gpu_milli`` below 1000) becomes a job
+of one whole GPU. ``gpu_spec`` such as ``V100M16|V100M32`` limits the kinds, in lower case and in that order; ``qos`` is
+the tenant. Pods without a GPU, never scheduled or with a run time of 0 are left out and counted.
 
 Published by: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
 Descent", ATC 2023.
@@ -16,7 +16,7 @@ from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
     LeftOut,
-    Reading,
+    ParsedFile,
     Source,
     collect_table,
     column,
@@ -27,19 +27,10 @@ from shoal.workload.schema import Job
 
 _NO_GPU = LeftOut("pods without a GPU")
 _NO_TIME = LeftOut("pods that never ran")
-_COLUMNS = (
-    "name",
-    "num_gpu",
-    "gpu_milli",
-    "gpu_spec",
-    "qos",
-    "creation_time",
-    "deletion_time",
-    "scheduled_time",
-)
+_COLUMNS = ("name", "num_gpu", "gpu_milli", "gpu_spec", "qos", "creation_time", "deletion_time", "scheduled_time")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ParsedFile:
     """Read a list of pods."""
     return collect_table(source, _table)
 
@@ -73,7 +64,7 @@ def _table(columns: Mapping[str, int]) -> ConvertRow:
 
 
 def claims(source: Source) -> bool:
-    """Whether a file is surely of this format."""
+    """Whether the file is certainly in this format."""
     return set(_COLUMNS) <= source.header
 
 

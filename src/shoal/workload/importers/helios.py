@@ -1,8 +1,8 @@
 """The format ``helios``: SenseTime's Helios trace, the ``cluster_log.csv`` of one of its clusters.
 
-Columns used: ``job_id``, ``vc`` (the tenant), ``gpu_num``, ``submit_time``, ``duration`` (seconds of run time, kept as
-written); times are ``YYYY-mm-dd HH:MM:SS``, and submissions become seconds since the earliest GPU job. Whatever became
-of a job it is kept; CPU jobs and jobs that never ran are left out and counted.
+Columns used: ``job_id``, ``vc`` (the tenant), ``gpu_num``, ``submit_time``, ``duration`` (run time in seconds,
+unchanged). Times are ``YYYY-mm-dd HH:MM:SS``; submissions become seconds since the earliest GPU job. Jobs are kept
+whatever their final state, except that CPU jobs and jobs that never ran are left out and counted.
 
 Published by: Hu et al., "Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters",
 SC 2021.
@@ -14,7 +14,7 @@ from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
     LeftOut,
-    Reading,
+    ParsedFile,
     Source,
     clock,
     collect_table,
@@ -29,7 +29,7 @@ _NO_GPU = LeftOut("jobs without a GPU")
 _NO_TIME = LeftOut("jobs that never ran")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ParsedFile:
     """Read a ``cluster_log.csv``."""
     return rebased(collect_table(source, _table))
 
@@ -51,7 +51,7 @@ def _table(columns: Mapping[str, int]) -> ConvertRow:
 
 
 def claims(source: Source) -> bool:
-    """Whether a file is surely of this format."""
+    """Whether the file is certainly in this format."""
     return {"job_id", "vc", "gpu_num", "submit_time", "duration"} <= source.header
 
 

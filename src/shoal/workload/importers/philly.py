@@ -1,12 +1,12 @@
 """The format ``philly``: Microsoft's Philly trace, flat or as published.
 
-- The flat CSV ``timestamp,duration,num_gpus,gpu_time,cluster``, one row per job and in no order. The job of the n-th
-  row, counted from 0, is called ``philly-00000n``, so that it can be found again in the file.
-- The published JSON ``cluster_job_log``, a list of jobs with their attempts. Run time is summed over the attempts that
-  began and ended; the gang is that of the first attempt with GPUs. Jobs keep their own ids.
+- The flat CSV ``timestamp,duration,num_gpus,gpu_time,cluster``, one row per job in any order. The job of the n-th row,
+  counted from 0, has the id ``philly-00000n``.
+- The published JSON ``cluster_job_log``, a list of jobs with their attempts. The run time is the sum over the attempts
+  with a start and an end; the gang is that of the first attempt with GPUs. Jobs keep their ids.
 
-Submissions are seconds since the earliest one; the tenant is the virtual cluster. Whatever became of a job (passed,
-killed, failed), it held its GPUs, so it is kept; jobs that never held any are left out and counted.
+Submissions are seconds since the earliest one; the tenant is the virtual cluster. Jobs are kept whatever their final
+state (passed, killed, failed), since they held their GPUs; jobs that never held any are left out and counted.
 
 Published by: Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", ATC 2019.
 """
@@ -18,7 +18,7 @@ from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
     LeftOut,
-    Reading,
+    ParsedFile,
     Source,
     clock,
     collect,
@@ -36,8 +36,8 @@ _NO_GPU = LeftOut("jobs that never held a GPU")
 _NO_TIME = LeftOut("jobs that never ran")
 
 
-def read(source: Source) -> Reading:
-    """Read the flat CSV, or the published JSON where the text begins with a bracket."""
+def read(source: Source) -> ParsedFile:
+    """Read the published JSON if the text begins with a bracket or a brace, else the flat CSV."""
     if source.first_line.lstrip()[:1] in ("[", "{"):
         return rebased(collect(source, elements(source, source.document, "jobs"), _published))
     return rebased(collect_table(source, _table))
@@ -106,7 +106,7 @@ def _known(time: object) -> bool:
 
 
 def claims(source: Source) -> bool:
-    """Whether a file is surely of this format."""
+    """Whether the file is certainly in this format."""
     if source.suffix == ".json":
         head = source.text[:65536]
         return head.lstrip().startswith("[") and '"attempts"' in head and '"vc"' in head

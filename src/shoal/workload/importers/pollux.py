@@ -1,11 +1,11 @@
 """The formats ``pollux`` and ``sia``: ``name,time,application,num_replicas,batch_size``.
 
-Both papers write their workloads alike, so one reader serves both. ``application`` is a model of the catalogue, whose
-full training is the work; ``batch_size`` counts the samples of the whole gang. The jobs are elastic, from one GPU to
-the 64 of the cluster these workloads were made for (or their own number, if larger); ncf alone stays at the number of
-GPUs asked for, as in the authors' simulators. Their batch sizes may be adapted, within the authors' limits; the memory
-of a GPU bounds them further. Arrival times are kept as they are. A job of ``sia`` takes as long to restart as in the
-authors' simulator; one of ``pollux`` says nothing, and so takes the 30 s that its authors charge.
+The files of both papers have the same columns. ``application`` is a model of the catalogue, and the work is its whole
+training; ``batch_size`` is in samples of the whole gang. The jobs are elastic, from one GPU to the 64 of the cluster
+these workloads were made for (or their own number, if larger), except that ncf keeps the requested number, as in the
+authors' simulators. Policies may adapt batch sizes within the authors' limits and the memory of a GPU. Arrival times
+are unchanged. A job of ``sia`` has the restart time of the authors' simulator; one of ``pollux`` has none of its own,
+so the default of 30 s applies, which is what its authors charge.
 
 Published by: Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021;
 Jayaram Subramanya et al., "Sia: Heterogeneity-aware, goodput-optimized ML-cluster scheduling", SOSP 2023.
@@ -15,23 +15,14 @@ from collections.abc import Mapping
 
 from shoal.core.errors import InputError, nearest
 from shoal.perf.catalog import catalog
-from shoal.workload.importers.rows import (
-    ConvertRow,
-    Format,
-    Reading,
-    Source,
-    collect_table,
-    column,
-    number,
-    whole,
-)
+from shoal.workload.importers.rows import ConvertRow, Format, ParsedFile, Source, collect_table, column, number, whole
 from shoal.workload.schema import Job
 
 APPLICATIONS = ("bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3")
-"""The models of these workloads."""
+"""Models of these workloads."""
 
 LARGEST_GANG = 64
-"""The GPUs of the cluster that these workloads were made for."""
+"""Number of GPUs of the cluster that these workloads were made for."""
 
 LIMITS: Mapping[str, tuple[int, int, int]] = {
     "bert": (12, 384, 4),
@@ -41,7 +32,7 @@ LIMITS: Mapping[str, tuple[int, int, int]] = {
     "ncf": (256, 32768, 32),
     "yolov3": (8, 512, 4),
 }
-"""The initial and the largest batch size that were trained at, and the smallest on a GPU that was measured."""
+"""Samples: the authors' initial and largest batch size, and the least that was measured on a GPU."""
 
 SIA_RESTARTS: Mapping[str, float] = {
     "bert": 120.0,
@@ -51,18 +42,18 @@ SIA_RESTARTS: Mapping[str, float] = {
     "ncf": 15.0,
     "yolov3": 80.0,
 }
-"""Seconds that a restart takes in Sia's simulator."""
+"""Seconds of a restart in Sia's simulator."""
 
 _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 
 
-def read(source: Source) -> Reading:
-    """Read a workload file of Pollux's."""
+def read(source: Source) -> ParsedFile:
+    """Read a workload file of Pollux."""
     return collect_table(source, lambda columns: _table(columns, {}))
 
 
-def read_sia(source: Source) -> Reading:
-    """Read a workload file of Sia's."""
+def read_sia(source: Source) -> ParsedFile:
+    """Read a workload file of Sia."""
     return collect_table(source, lambda columns: _table(columns, SIA_RESTARTS))
 
 
@@ -85,7 +76,7 @@ def _table(columns: Mapping[str, int], restarts: Mapping[str, float]) -> Convert
 def training_job(
     name: str, submitted: float, model: str, gpus: int, batch_size: int, restart_seconds: float | None = None
 ) -> Job:
-    """A job that trains one of these models to its end."""
+    """Return a job that is a whole training of one of these models."""
     work = catalog().work(model)
     if work is None:
         raise InputError("model", model, "the catalogue does not say how much work a whole training is")
@@ -106,12 +97,12 @@ def training_job(
 
 
 def claims(source: Source) -> bool:
-    """Whether a file is surely of this format."""
+    """Whether the file is certainly in this format."""
     return set(_COLUMNS) <= source.header
 
 
 def _never(source: Source) -> bool:
-    # The two formats are written alike; where a file is not said to be Sia's it is read as Pollux's.
+    # The files of both formats look the same; they are read as Pollux's unless the user names the format ``sia``.
     return False
 
 

@@ -1,7 +1,7 @@
-"""How every format is read: bytes to text, text to rows, rows to jobs, with the place of each failure.
+"""Common parts of all readers: bytes to text, text to rows, rows to jobs, and errors with file and line.
 
-An importer supplies one function from a row to a ``Job``, or to a ``LeftOut`` for a sound row that is no GPU job that
-ran. The loop here gives each error its file and line, skips broken rows where asked to, and finds ids named twice.
+An importer supplies a function that converts a row to a ``Job``, or to a ``LeftOut`` if the row is valid but not a GPU
+job that ran. `collect` adds file and line to its errors, skips broken rows on request, and rejects duplicate ids.
 """
 
 import csv
@@ -27,14 +27,14 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Source:
-    """A file to read, and whether its broken rows are to be skipped."""
+    """A file to read; with ``skip_bad`` its broken rows are skipped."""
 
     path: Path
     skip_bad: bool = False
 
     @cached_property
     def suffix(self) -> str:
-        """The extension in lower case, a trailing ``.gz`` aside."""
+        """The extension in lower case, ignoring a trailing ``.gz``."""
         suffixes = [s.lower() for s in self.path.suffixes]
         if suffixes and suffixes[-1] == ".gz":
             suffixes.pop()
@@ -42,7 +42,7 @@ class Source:
 
     @cached_property
     def raw(self) -> bytes:
-        """The file's bytes, unpacked if it is gzip, whatever its name."""
+        """The file's bytes, unpacked if they are gzip data."""
         try:
             data = self.path.read_bytes()
             return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
@@ -65,12 +65,12 @@ class Source:
 
     @cached_property
     def first_line(self) -> str:
-        """The first line that holds anything, trimmed of its line end."""
+        """The first line that is not blank, without its line end."""
         return next((line for line in self.text[:65536].splitlines() if line.strip()), "")
 
     @cached_property
     def header(self) -> frozenset[str]:
-        """The names in the first line, taken as comma separated."""
+        """The comma-separated names in the first line."""
         return frozenset(name.strip() for name in self.first_line.split(","))
 
     @cached_property
@@ -84,14 +84,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A sound row that is not a job to simulate, and why."""
+    """A valid row that is not a job to simulate, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What came of a file: its jobs in file order, the broken rows skipped, and the sound rows left out by reason."""
+class ParsedFile:
+    """Jobs in file order, messages of the broken rows skipped, and counts of valid rows left out, by reason."""
 
     jobs: list[Job]
     skipped: tuple[str, ...] = ()
@@ -100,21 +100,21 @@ class Reading:
 
 Convert: TypeAlias = Callable[[Row], Job | LeftOut]
 ConvertRow: TypeAlias = Callable[[int, list[str]], Job | LeftOut]
-"""From a table's row, and its number counted from 0 below the header, to its job."""
+"""Converts a table's row, given its number counted from 0 below the header, to a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A way jobs are written down: how it is read, and which files are surely of it."""
+    """A trace format: its reader, and a test that is true for files certainly in this format."""
 
     name: str
     summary: str
-    read: Callable[[Source], Reading]
+    read: Callable[[Source], ParsedFile]
     claims: Callable[[Source], bool]
 
 
-def collect(source: Source, rows: Iterable[tuple[str, Row]], convert: Convert[Row]) -> Reading:
-    """Turn rows into jobs; each row comes with its place, such as ``:12`` for a line, to complete the file's name."""
+def collect(source: Source, rows: Iterable[tuple[str, Row]], convert: Convert[Row]) -> ParsedFile:
+    """Convert rows to jobs; each row comes with its position, such as ``:12`` for a line, for error messages."""
     jobs: list[Job] = []
     seen: dict[str, str] = {}
     skipped: list[str] = []
@@ -127,16 +127,16 @@ def collect(source: Source, rows: Iterable[tuple[str, Row]], convert: Convert[Ro
             elif seen.setdefault(job.id, place) is place:
                 jobs.append(job)
             else:
-                raise _twice(job.id, seen[job.id])
+                raise _duplicate_id(job.id, seen[job.id])
         except InputError as error:
             placed = InputError(error.field, error.value, error.hint, where=f"{source.path}{place}")
             if not source.skip_bad:
                 raise placed from None
             skipped.append(str(placed))
-    return Reading(jobs, tuple(skipped), tuple(sorted(left_out.items())))
+    return ParsedFile(jobs, tuple(skipped), tuple(sorted(left_out.items())))
 
 
-def _twice(name: str, place: str) -> InputError:
+def _duplicate_id(name: str, place: str) -> InputError:
     return InputError("id", name, f"is the id of the job at {place.lstrip(':')} too; ids must differ")
 
 
@@ -145,8 +145,8 @@ def collect_table(
     prepare: Callable[[Mapping[str, int]], ConvertRow],
     *,
     delimiter: str = ",",
-) -> Reading:
-    """Read a table with a header line; ``prepare`` is told where the columns are and gives the rows' conversion."""
+) -> ParsedFile:
+    """Read a table with a header line; ``prepare`` gets the positions of the columns and returns the row conversion."""
     # Only comma-separated files quote; Slurm writes quotes as plain characters.
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
     reader = csv.reader(io.StringIO(source.text, newline=""), delimiter=delimiter, quoting=quoting)
@@ -161,12 +161,12 @@ def collect_table(
             raise InputError(error.field, error.value, error.hint, where=where) from None
         filled = (row for row in reader if row)
         rows = ((f":{reader.line_num}", (number, row)) for number, row in enumerate(filled))
-        return collect(source, rows, _with_width(len(header), convert))
+        return collect(source, rows, _checking_width(len(header), convert))
     except csv.Error as error:
         raise InputError("row", "", f"is not a table row: {error}", where=f"{source.path}:{reader.line_num}") from None
 
 
-def _with_width(width: int, convert: ConvertRow) -> Convert[tuple[int, list[str]]]:
+def _checking_width(width: int, convert: ConvertRow) -> Convert[tuple[int, list[str]]]:
     def checked(numbered: tuple[int, list[str]]) -> Job | LeftOut:
         number, row = numbered
         if len(row) != width:
@@ -177,14 +177,14 @@ def _with_width(width: int, convert: ConvertRow) -> Convert[tuple[int, list[str]
 
 
 def tab_lines(source: Source) -> Iterator[tuple[str, tuple[int, list[str]]]]:
-    """The tab-separated lines of a trace without a header, each with its number counted from 0."""
+    """Lines of a tab-separated trace without a header, each with its position and its number counted from 0."""
     for number, line in enumerate(source.text.splitlines()):
         if line.strip():
             yield f":{number + 1}", (number, line.split("\t"))
 
 
 def column(columns: Mapping[str, int], *names: str) -> int:
-    """Where the column of one of these names is; exactly one of them must be there."""
+    """The position of the one column that has one of these names; none or several are an error."""
     there = [name for name in names if name in columns]
     if len(there) == 1:
         return columns[there[0]]
@@ -194,7 +194,7 @@ def column(columns: Mapping[str, int], *names: str) -> int:
 
 
 def number(field: str, text: object, *, least: float = -math.inf, above: float = -math.inf) -> float:
-    """A finite number from text (or from JSON), exactly as written."""
+    """Parse a finite number from text or JSON."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise InputError(field, text, "is not a number")
     try:
@@ -211,7 +211,7 @@ def number(field: str, text: object, *, least: float = -math.inf, above: float =
 
 
 def whole(field: str, text: object, *, least: int = 0) -> int:
-    """A whole number from text (or from JSON); ``4.0`` is taken for 4."""
+    """Parse a whole number from text or JSON; ``4.0`` counts as 4."""
     try:
         if isinstance(text, str):
             return _at_least(field, int(text), least)
@@ -233,9 +233,9 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 def clock(field: str, text: str) -> float:
-    """A wall-clock time such as ``2017-10-09 07:01:55``, as seconds since 1970.
+    """Parse a wall-clock time such as ``2017-10-09 07:01:55`` to seconds since 1970.
 
-    Without a zone it is taken as written, so a change to or from summer time shifts what comes after it by an hour.
+    A time without a zone is taken as UTC, so across a change to or from summer time differences are off by an hour.
     """
     try:
         time = datetime.fromisoformat(text)
@@ -247,14 +247,14 @@ def clock(field: str, text: str) -> float:
 
 
 def elements(source: Source, rows: object, what: str) -> list[tuple[str, object]]:
-    """The elements of a JSON list, each with its place such as ``[3]``."""
+    """The elements of a JSON list, each with its position such as ``[3]``; ``what`` names them in errors."""
     if not isinstance(rows, list):
         raise InputError("json", str(rows)[:40], f"must be a list of {what}", where=str(source.path))
     return [(f"[{place}]", row) for place, row in enumerate(rows)]
 
 
 def member(row: object, field: str) -> object:
-    """A field that a JSON row must have."""
+    """A required field of a JSON row."""
     if not isinstance(row, dict):
         raise InputError("json", row, "must be an object")
     if field not in row:
@@ -263,9 +263,9 @@ def member(row: object, field: str) -> object:
     return value
 
 
-def rebased(reading: Reading) -> Reading:
-    """The same jobs on a clock that begins when the earliest of them is submitted."""
-    if not reading.jobs:
-        return reading
-    origin = min(job.submitted for job in reading.jobs)
-    return Reading(shifted(reading.jobs, origin), reading.skipped, reading.left_out)
+def rebased(parsed: ParsedFile) -> ParsedFile:
+    """Return the jobs with times relative to the earliest submission."""
+    if not parsed.jobs:
+        return parsed
+    origin = min(job.submitted for job in parsed.jobs)
+    return ParsedFile(shifted(parsed.jobs, origin), parsed.skipped, parsed.left_out)

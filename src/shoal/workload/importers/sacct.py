@@ -1,15 +1,15 @@
-"""The format ``sacct``: a cluster's own Slurm history, as ``sacct -a -P -o …`` prints it.
+"""The format ``sacct``: a cluster's Slurm history, as printed by ``sacct -a -P -o …``.
 
-Pipe-separated with a header. Needed: ``JobID``, ``Submit``, one of ``ElapsedRaw``, ``Elapsed`` or both ``Start`` and
-``End``, and ``AllocTRES`` or ``ReqTRES``. Used where there: ``State``, ``Account`` or else ``User`` (the tenant),
+Pipe-separated with a header. Required: ``JobID``, ``Submit``, one of ``ElapsedRaw``, ``Elapsed`` or both ``Start`` and
+``End``, and ``AllocTRES`` or ``ReqTRES``. Optional: ``State``, ``Account`` or else ``User`` (the tenant),
 ``Timelimit``. A good command is::
 
     sacct -a -P -X -S 2024-01-01 -o JobID,Submit,ElapsedRaw,AllocTRES,ReqTRES,Account,State,Timelimit
 
-- Work is the elapsed time in seconds; what the owner declared is the time limit, and nothing where that is unlimited
-  or the partition's. Without the column the declared work is the true one.
-- GPUs are those of ``gres/gpu`` in what was allocated, or else requested; a kind that was requested by name limits the
-  kinds. Tasks of one job array share an ``app``.
+- Work is the elapsed time in seconds. Declared work is the time limit, or none where that is unlimited or the
+  partition's; without the column ``Timelimit`` it is the true work.
+- GPUs are those of ``gres/gpu`` in the allocated TRES, or else in the requested ones; a kind that is requested by name
+  limits the kinds. Tasks of one job array share an ``app``.
 - Steps, jobs without a GPU and jobs that have not ended or never started are left out and counted.
 
 Submissions become seconds since the earliest job kept.
@@ -23,7 +23,7 @@ from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
     LeftOut,
-    Reading,
+    ParsedFile,
     Source,
     clock,
     collect_table,
@@ -43,7 +43,7 @@ _SPAN = re.compile(r"^(?:(?P<d>[0-9]+)-)?(?:(?P<h>[0-9]+):)?(?P<m>[0-9]+):(?P<s>
 _UNLIMITED = ("", "UNLIMITED", "PARTITION_LIMIT", "INVALID")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ParsedFile:
     """Read the output of ``sacct -P`` (or ``-p``)."""
     return rebased(collect_table(source, _table, delimiter="|"))
 
@@ -106,7 +106,7 @@ def _elapsed(columns: Mapping[str, int]) -> Callable[[list[str]], float | None]:
 
 
 def _gpus(field: str, row: list[str], place: int | None) -> tuple[int, tuple[str, ...] | None]:
-    """The GPUs that a TRES string names, and their kinds where it names them."""
+    """The number of GPUs in a TRES string, and their kinds where it names them."""
     plain, typed = 0, dict[str, int]()
     for part in row[place].split(",") if place is not None else ():
         match = _GPU.match(part)
@@ -118,7 +118,7 @@ def _gpus(field: str, row: list[str], place: int | None) -> tuple[int, tuple[str
             plain = int(match["count"])
         else:
             typed[match["kind"].lower()] = int(match["count"])
-    # Slurm prints the total beside the kinds where both are accounted; either alone is the whole.
+    # Slurm prints the total as well as the kinds where both are accounted; either alone is the total.
     return plain or sum(typed.values()), tuple(typed) or None
 
 
@@ -127,7 +127,7 @@ def _limit(text: str) -> float | None:
 
 
 def span(field: str, text: str) -> float:
-    """Seconds in a Slurm span of time: ``[days-][hours:]minutes:seconds``."""
+    """Seconds of a Slurm duration: ``[days-][hours:]minutes:seconds``."""
     match = _SPAN.match(text)
     if match is None:
         raise InputError(field, text, "is not a span of time like 1-02:03:04")
@@ -136,7 +136,7 @@ def span(field: str, text: str) -> float:
 
 
 def claims(source: Source) -> bool:
-    """Whether a file is surely of this format."""
+    """Whether the file is certainly in this format."""
     names = source.first_line.split("|")
     return "JobID" in names and "Submit" in names
 

@@ -1,4 +1,4 @@
-"""The format ``shoal``: the house schema, one JSON object a line (``.jsonl``, ``.jsonl.gz``) or Parquet.
+"""The format ``shoal``: Shoal's own schema, one JSON object per line (``.jsonl``, ``.jsonl.gz``) or Parquet.
 
 Fields are those of ``shoal.workload.schema.Job``; in JSON a field at its default may be left out. Numbers survive a
 round trip exactly.
@@ -11,14 +11,14 @@ import msgspec
 
 from shoal.core.decoding import NotJson, convert, decode
 from shoal.core.errors import InputError
-from shoal.workload.importers.rows import Format, Reading, Source, collect
+from shoal.workload.importers.rows import Format, ParsedFile, Source, collect
 from shoal.workload.schema import Job
 
 _DECODER = msgspec.json.Decoder(Job)
 
 
-def read(source: Source) -> Reading:
-    """Read Parquet where the bytes say so, and JSON lines otherwise."""
+def read(source: Source) -> ParsedFile:
+    """Read Parquet if the first bytes are Parquet's, else JSON lines."""
     if source.raw[:4] == b"PAR1":
         return collect(source, _records(source), _row)
     return collect(source, _lines(source), _line)
@@ -55,7 +55,7 @@ def _records(source: Source) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def _row(row: dict[str, object]) -> Job:
-    # Columns say null where JSON lines leave a field out; the two columns of lists come back as lists of dicts.
+    # Parquet has null where JSON lines leave a field out, and gives batch schedules as lists of dicts.
     present = {name: value for name, value in row.items() if value is not None}
     schedule = present.get("batch_schedule")
     if isinstance(schedule, list) and all(isinstance(change, dict) for change in schedule):
@@ -64,8 +64,8 @@ def _row(row: dict[str, object]) -> Job:
 
 
 def claims(source: Source) -> bool:
-    """Whether a file is surely of this format."""
+    """Whether the file is certainly in this format."""
     return source.suffix in (".jsonl", ".ndjson", ".parquet") or source.raw[:4] == b"PAR1"
 
 
-FORMAT = Format("shoal", "the house schema: JSON lines (.jsonl, .jsonl.gz) or Parquet", read, claims)
+FORMAT = Format("shoal", "Shoal's own schema: JSON lines (.jsonl, .jsonl.gz) or Parquet", read, claims)

@@ -1,19 +1,18 @@
-"""The format ``shockwave``: Shockwave's traces, and the JSON that its own code makes of them.
+"""The format ``shockwave``: Shockwave's traces, and the JSON files that its own code makes from them.
 
 - ``.trace``: twelve tab-separated fields, Gavel's ten with the mode (static, accordion, gns) before the weight and the
   duration before the arrival. Work is total steps × batch size. **The trace does not say when a job changes its batch
-  size**: accordion and gns jobs get the schedule of ``shoal.workload.batch_schedules``, which is ours. The
-  duration is not used, being that of the initial batch size only.
+  size**: accordion and gns jobs get a schedule from `shoal.workload.batch_schedules`, which is our own. The duration is
+  not used, since it is for the initial batch size only.
 - ``.json``: ``{"jobs": [...]}`` with the authors' own schedule of each job, as runs of epochs at one batch size. Work
   is epochs × samples per epoch and the schedule is exact.
 
-Either way the owner of a dynamic job declares its rule and how far it may scale, and never when it does: in traces up
-to the largest batch size its model was measured with, in the JSON up to the largest that the authors' scripts use. None
-of the 2,600 public jobs trains a Transformer at more than the batch size it began with, whatever its mode, so there
-its owner declares no rule.
+The owner of a dynamic job declares its rule and the largest batch size, but never when it changes: in traces the
+largest that the model was measured with, in the JSON the largest that the authors' scripts use. No Transformer among
+the 2,600 public jobs ever trains at more than its initial batch size, whatever its mode, so its owner declares no rule.
 
-Jobs are called by their number, counted from 0. Published by: Zheng et al., "Shockwave: Fair and Efficient Cluster
-Scheduling for Dynamic Adaptation in Machine Learning", NSDI 2023.
+Job ids are numbers counted from 0. Published by: Zheng et al., "Shockwave: Fair and Efficient Cluster Scheduling for
+Dynamic Adaptation in Machine Learning", NSDI 2023.
 """
 
 import msgspec
@@ -24,7 +23,7 @@ from shoal.workload.importers.gavel import batch_sizes, job_type, trace_job
 from shoal.workload.importers.rows import (
     Format,
     LeftOut,
-    Reading,
+    ParsedFile,
     Source,
     collect,
     elements,
@@ -36,25 +35,25 @@ from shoal.workload.importers.rows import (
 from shoal.workload.schema import Job
 
 _LARGEST = {"ResNet-18": 256, "ResNet-50": 128, "LM": 80, "Recommendation": 8192}
-"""The largest batch size per GPU to which the authors' scripts scale a model; those of other models never scale."""
+"""Largest samples per GPU in the authors' scripts; models not listed never change."""
 
 
-def read(source: Source) -> Reading:
-    """Read a trace, or JSON where the text begins with a brace."""
+def read(source: Source) -> ParsedFile:
+    """Read JSON if the text begins with a brace, else a trace."""
     if source.first_line.lstrip().startswith("{"):
         document = source.document
         jobs = document.get("jobs") if isinstance(document, dict) else None
-        return collect(source, elements(source, jobs, 'jobs under "jobs"'), _generated)
-    return collect(source, tab_lines(source), _line)
+        return collect(source, elements(source, jobs, 'jobs under "jobs"'), _json_job)
+    return collect(source, tab_lines(source), _trace_job)
 
 
-def _line(row: tuple[int, list[str]]) -> Job | LeftOut:
+def _trace_job(row: tuple[int, list[str]]) -> Job | LeftOut:
     count, fields = row
     if len(fields) != 12:
         hint = f"has {len(fields)} tab-separated fields; Shockwave's traces have 12"
         raise InputError("row", " ".join(fields)[:80], hint)
-    kind, _, _, _, _, steps, gpus, mode, weight, slo, _, arrival = fields
-    job = trace_job(str(count), kind=kind, steps=steps, gpus=gpus, weight=weight, slo=slo, arrival=arrival)
+    type_name, _, _, _, _, steps, gpus, mode, weight, slo, _, arrival = fields
+    job = trace_job(str(count), type_name=type_name, steps=steps, gpus=gpus, weight=weight, slo=slo, arrival=arrival)
     if isinstance(job, LeftOut):
         return job
     sizes, batch = batch_sizes(job.model or ""), job.batch_size or 1
@@ -63,7 +62,7 @@ def _line(row: tuple[int, list[str]]) -> Job | LeftOut:
     return msgspec.structs.replace(job, batch_schedule=changes, adaptation=rule, limits=limits)
 
 
-def _generated(row: object) -> Job:
+def _json_job(row: object) -> Job:
     model, batch = job_type(str(member(row, "job_type")))
     gpus = whole("gpus", member(row, "gpus"), least=1)
     rule, limits = declared(str(member(row, "mode")), batch, gpus, _LARGEST.get(model, batch))
@@ -103,7 +102,7 @@ def _runs(runs: object, epochs: int, per_epoch: int) -> tuple[int, Schedule]:
 
 
 def claims(source: Source) -> bool:
-    """Whether a file is surely of this format."""
+    """Whether the file is certainly in this format."""
     if source.suffix == ".json":
         return source.text.lstrip().startswith("{") and '"bs_schedule_rle"' in source.text[:65536]
     return source.first_line.count("\t") == 11

@@ -1,14 +1,14 @@
-"""The format ``simple``: a job id, a submission, a run time and a number of GPUs.
+"""The format ``simple``: a job id, a submission time, a run time and a number of GPUs.
 
 CSV with a header (columns in any order, others ignored) or a JSON list of objects. The run time is that on the
-requested GPUs and is kept exactly as written, so completion times come out exact. Names understood:
+requested GPUs and is used exactly as written. Accepted names:
 
 - ``job_id`` or ``id``;
-- ``submit``, ``submit_s`` or ``submit_time``: seconds, kept as they are;
+- ``submit``, ``submit_s`` or ``submit_time``: seconds, unchanged;
 - ``duration`` or ``duration_s``: seconds, above 0;
 - ``num_gpu``, ``num_gpus`` or ``gpus``.
 
-Exactly one name of each must be there.
+Exactly one name of each line must be present.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from shoal.core.errors import InputError
 from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
-    Reading,
+    ParsedFile,
     Source,
     collect,
     collect_table,
@@ -34,7 +34,7 @@ _DURATION = ("duration", "duration_s")
 _GPUS = ("num_gpu", "num_gpus", "gpus")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ParsedFile:
     """Read a CSV table, or a JSON list where the text begins with a bracket."""
     if source.first_line.lstrip()[:1] in ("[", "{"):
         return collect(source, elements(source, source.document, "jobs"), _object)
@@ -80,7 +80,7 @@ def _one_of(row: Mapping[str, object], names: tuple[str, ...]) -> tuple[str, obj
 
 
 def claims(source: Source) -> bool:
-    """Whether a file is surely of this format."""
+    """Whether the file is certainly in this format."""
     if source.suffix == ".json":
         head = source.text[:4096]
         return head.lstrip().startswith("[") and '"duration' in head and '"submit' in head
