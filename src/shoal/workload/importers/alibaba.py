@@ -15,8 +15,8 @@ from shoal.core.errors import InputError
 from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
+    ImportResult,
     LeftOut,
-    Reading,
     Source,
     collect_table,
     column,
@@ -39,7 +39,7 @@ _COLUMNS = (
 )
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ImportResult:
     """Read a list of pods."""
     return collect_table(source, _table)
 

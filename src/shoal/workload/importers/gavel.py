@@ -22,7 +22,7 @@ import msgspec
 from shoal.core.errors import InputError, nearest
 from shoal.core.topology import Locality
 from shoal.perf.catalog import catalog
-from shoal.workload.importers.rows import Format, LeftOut, Reading, Source, collect, number, tab_lines, whole
+from shoal.workload.importers.rows import Format, ImportResult, LeftOut, Source, collect, number, tab_lines, whole
 from shoal.workload.schema import Job
 
 RESTART_SECONDS = 5.0
@@ -31,7 +31,7 @@ RESTART_SECONDS = 5.0
 _TYPE = re.compile(r"^(?P<model>[^()]+?) \(batch size (?P<batch>[0-9]+)\)$")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ImportResult:
     """Read a trace of either form; each line may have its own."""
     return collect(source, tab_lines(source), _convert)
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
+    ImportResult,
     LeftOut,
-    Reading,
     Source,
     clock,
     collect_table,
@@ -29,7 +29,7 @@ _NO_GPU = LeftOut("jobs without a GPU")
 _NO_TIME = LeftOut("jobs that never ran")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ImportResult:
     """Read a ``cluster_log.csv``."""
     return rebased(collect_table(source, _table))
 

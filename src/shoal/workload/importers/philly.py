@@ -17,8 +17,8 @@ from shoal.core.errors import InputError
 from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
+    ImportResult,
     LeftOut,
-    Reading,
     Source,
     clock,
     collect,
@@ -36,7 +36,7 @@ _NO_GPU = LeftOut("jobs that never held a GPU")
 _NO_TIME = LeftOut("jobs that never ran")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ImportResult:
     """Read the flat CSV, or the published JSON where the text begins with a bracket."""
     if source.first_line.lstrip()[:1] in ("[", "{"):
         return rebased(collect(source, elements(source, source.document, "jobs"), _published))

@@ -18,7 +18,7 @@ from shoal.perf.catalog import catalog
 from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
-    Reading,
+    ImportResult,
     Source,
     collect_table,
     column,
@@ -56,12 +56,12 @@ SIA_RESTARTS: Mapping[str, float] = {
 _COLUMNS = ("name", "time", "application", "num_replicas", "batch_size")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ImportResult:
     """Read a workload file of Pollux's."""
     return collect_table(source, lambda columns: _table(columns, {}))
 
 
-def read_sia(source: Source) -> Reading:
+def read_sia(source: Source) -> ImportResult:
     """Read a workload file of Sia's."""
     return collect_table(source, lambda columns: _table(columns, SIA_RESTARTS))
 

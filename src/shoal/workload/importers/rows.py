@@ -90,8 +90,8 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What came of a file: its jobs in file order, the broken rows skipped, and the sound rows left out by reason."""
+class ImportResult:
+    """Result of reading a file: its jobs in file order, the broken rows skipped, and the sound rows left out."""
 
     jobs: list[Job]
     skipped: tuple[str, ...] = ()
@@ -109,11 +109,11 @@ class Format:
 
     name: str
     summary: str
-    read: Callable[[Source], Reading]
+    read: Callable[[Source], ImportResult]
     claims: Callable[[Source], bool]
 
 
-def collect(source: Source, rows: Iterable[tuple[str, Row]], convert: Convert[Row]) -> Reading:
+def collect(source: Source, rows: Iterable[tuple[str, Row]], convert: Convert[Row]) -> ImportResult:
     """Turn rows into jobs; each row comes with its place, such as ``:12`` for a line, to complete the file's name."""
     jobs: list[Job] = []
     seen: dict[str, str] = {}
@@ -133,7 +133,7 @@ def collect(source: Source, rows: Iterable[tuple[str, Row]], convert: Convert[Ro
             if not source.skip_bad:
                 raise placed from None
             skipped.append(str(placed))
-    return Reading(jobs, tuple(skipped), tuple(sorted(left_out.items())))
+    return ImportResult(jobs, tuple(skipped), tuple(sorted(left_out.items())))
 
 
 def _twice(name: str, place: str) -> InputError:
@@ -145,7 +145,7 @@ def collect_table(
     prepare: Callable[[Mapping[str, int]], ConvertRow],
     *,
     delimiter: str = ",",
-) -> Reading:
+) -> ImportResult:
     """Read a table with a header line; ``prepare`` is told where the columns are and gives the rows' conversion."""
     # Only comma-separated files quote; Slurm writes quotes as plain characters.
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
@@ -263,9 +263,9 @@ def member(row: object, field: str) -> object:
     return value
 
 
-def rebased(reading: Reading) -> Reading:
+def rebased(reading: ImportResult) -> ImportResult:
     """The same jobs on a clock that begins when the earliest of them is submitted."""
     if not reading.jobs:
         return reading
     origin = min(job.submitted for job in reading.jobs)
-    return Reading(shifted(reading.jobs, origin), reading.skipped, reading.left_out)
+    return ImportResult(shifted(reading.jobs, origin), reading.skipped, reading.left_out)

@@ -22,8 +22,8 @@ from shoal.core.errors import InputError
 from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
+    ImportResult,
     LeftOut,
-    Reading,
     Source,
     clock,
     collect_table,
@@ -43,7 +43,7 @@ _SPAN = re.compile(r"^(?:(?P<d>[0-9]+)-)?(?:(?P<h>[0-9]+):)?(?P<m>[0-9]+):(?P<s>
 _UNLIMITED = ("", "UNLIMITED", "PARTITION_LIMIT", "INVALID")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ImportResult:
     """Read the output of ``sacct -P`` (or ``-p``)."""
     return rebased(collect_table(source, _table, delimiter="|"))
 

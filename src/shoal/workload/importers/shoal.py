@@ -11,13 +11,13 @@ import msgspec
 
 from shoal.core.decoding import NotJson, convert, decode
 from shoal.core.errors import InputError
-from shoal.workload.importers.rows import Format, Reading, Source, collect
+from shoal.workload.importers.rows import Format, ImportResult, Source, collect
 from shoal.workload.schema import Job
 
 _DECODER = msgspec.json.Decoder(Job)
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ImportResult:
     """Read Parquet where the bytes say so, and JSON lines otherwise."""
     if source.raw[:4] == b"PAR1":
         return collect(source, _records(source), _row)

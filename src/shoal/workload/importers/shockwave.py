@@ -23,8 +23,8 @@ from shoal.workload.batch_schedules import Schedule, batch_schedule, declared
 from shoal.workload.importers.gavel import batch_sizes, job_type, trace_job
 from shoal.workload.importers.rows import (
     Format,
+    ImportResult,
     LeftOut,
-    Reading,
     Source,
     collect,
     elements,
@@ -39,7 +39,7 @@ _LARGEST = {"ResNet-18": 256, "ResNet-50": 128, "LM": 80, "Recommendation": 8192
 """The largest batch size per GPU to which the authors' scripts scale a model; those of other models never scale."""
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ImportResult:
     """Read a trace, or JSON where the text begins with a brace."""
     if source.first_line.lstrip().startswith("{"):
         document = source.document

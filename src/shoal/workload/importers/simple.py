@@ -17,7 +17,7 @@ from shoal.core.errors import InputError
 from shoal.workload.importers.rows import (
     ConvertRow,
     Format,
-    Reading,
+    ImportResult,
     Source,
     collect,
     collect_table,
@@ -34,7 +34,7 @@ _DURATION = ("duration", "duration_s")
 _GPUS = ("num_gpu", "num_gpus", "gpus")
 
 
-def read(source: Source) -> Reading:
+def read(source: Source) -> ImportResult:
     """Read a CSV table, or a JSON list where the text begins with a bracket."""
     if source.first_line.lstrip()[:1] in ("[", "{"):
         return collect(source, elements(source, source.document, "jobs"), _object)
