@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from shoal.core.errors import InputError
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.hpo import PROFILES, Study, measure
 from shoal.research.repro.registry import chosen
-from shoal.research.repro.setting import Setting
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 HERE = all((DATA / folder).is_dir() for folder in PROFILES)
@@ -38,4 +38,4 @@ def test_without_optuna_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPat
         pytest.skip("the public files are not here")
     (one,) = chosen(["pollux-3"])
     with pytest.raises(InputError, match="needs the extra hpo"):
-        one.tables(Setting(DATA, quick=True))
+        one.tables(ReproContext(DATA, quick=True))

@@ -8,18 +8,18 @@ import pytest
 
 from shoal.core.errors import InputError
 from shoal.research.repro import registry
+from shoal.research.repro.context import ReproContext, ResultCache
 from shoal.research.repro.registry import Reproduction, chosen, reproductions
-from shoal.research.repro.setting import Kept, Setting
 from shoal.research.repro.table import Column, Table, table
 
 Cli = Callable[..., tuple[int, str, str]]
 
 
-def _made(setting: Setting) -> Sequence[Table]:
-    setting.announce("one run")
-    count = setting.kept.get({"n": 1}, lambda: 1.5)
+def _made(context: ReproContext) -> Sequence[Table]:
+    context.announce("one run")
+    count = context.cache.get({"n": 1}, lambda: 1.5)
     columns = [Column("policy"), Column("share", ".0%")]
-    return [table("a table", columns, [["fifo", count], ["srtf", None]], "2 for all", "quick" if setting.quick else "")]
+    return [table("a table", columns, [["fifo", count], ["srtf", None]], "2 for all", "quick" if context.quick else "")]
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ def test_names_ending_in_a_star_stand_for_all_that_begin_so() -> None:
 
 def test_results_are_kept_in_a_file_and_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "kept"
-    assert Kept(file).get({"a": 1, "b": 2}, lambda: 3.0) == 3.0
-    assert Kept(file).get({"b": 2, "a": 1}, lambda: 4.0) == 3.0
+    assert ResultCache(file).get({"a": 1, "b": 2}, lambda: 3.0) == 3.0
+    assert ResultCache(file).get({"b": 2, "a": 1}, lambda: 4.0) == 3.0
     file.write_text("hello\n")
     with pytest.raises(InputError, match="line 1"):
-        Kept(file)
+        ResultCache(file)

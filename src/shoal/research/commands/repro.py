@@ -43,14 +43,14 @@ def list_all(as_json: bool) -> None:
 @json_option
 def run(names: tuple[str, ...], quick: bool, data: Path | None, out: Path | None, as_json: bool) -> None:
     """Run reproductions by NAME; `afs-*` selects all names that begin with `afs-`."""
+    from shoal.research.repro.context import ReproContext, ResultCache
     from shoal.research.repro.registry import chosen
-    from shoal.research.repro.setting import Kept, Setting
 
     wanted = chosen(names)
-    setting = Setting(data, quick, Kept(out), warn)
+    context = ReproContext(data, quick, ResultCache(out), warn)
     documents = []
     for one in wanted:
-        for made in one.tables(setting):
+        for made in one.tables(context):
             if as_json:
                 documents.append({"name": one.name, "quick": quick, **made.document()})
                 continue

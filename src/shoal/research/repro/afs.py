@@ -6,8 +6,8 @@ since the paper gives none, so shapes may be compared and bars may not. The fold
 ``simple`` for each, named by its number in the paper's Table 3: ``01_….csv.gz``.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import exp, log
 from pathlib import Path
@@ -15,8 +15,8 @@ from pathlib import Path
 from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
 from shoal.policy.registry import POLICIES
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Kept, Setting
 from shoal.research.repro.table import Cell, Table, table
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
@@ -80,19 +80,19 @@ class PaperFigure:
     paper: str
 
 
-def _over(base: str, *ours: str, of: str = "mean") -> tuple[JctRatio, ...]:
+def _ratios_over(base: str, *ours: str, of: str = "mean") -> tuple[JctRatio, ...]:
     return tuple(JctRatio(AfsVariant(base), AfsVariant(name), of) for name in ours if name in POLICIES)
 
 
-_AWARE = ("srsf", "optimus", "afs-l", "rank")
-_UNAWARE = ("optimus", "max-min", "themis", "afs-p")
+_LENGTH_AWARE = ("srsf", "optimus", "afs-l", "rank")
+_LENGTH_UNAWARE = ("optimus", "max-min", "themis", "afs-p")
 FIGURES: dict[str, PaperFigure] = {
     figure.number: figure
     for figure in (
         PaperFigure(
             "5",
             "mean completion time, times shorter than SRTF's (lengths known) and Tiresias-L's (unknown)",
-            _over("srtf", *_AWARE) + _over("tiresias", *_UNAWARE),
+            _ratios_over("srtf", *_LENGTH_AWARE) + _ratios_over("tiresias", *_LENGTH_UNAWARE),
             "AFS-L 1.2 to 2.7, AFS-P 1.9 to 3.1, each the best of its kind on all 11",
         ),
         PaperFigure(
@@ -104,13 +104,13 @@ FIGURES: dict[str, PaperFigure] = {
         PaperFigure(
             "9",
             "99th-percentile completion time, times shorter than SRTF's and Tiresias-L's",
-            _over("srtf", *_AWARE, of="tail") + _over("tiresias", *_UNAWARE, of="tail"),
+            _ratios_over("srtf", *_LENGTH_AWARE, of="tail") + _ratios_over("tiresias", *_LENGTH_UNAWARE, of="tail"),
             "AFS above 1 in most cases; Max-Min or Optimus ahead of it on some traces",
         ),
         PaperFigure(
             "11",
             "mean completion time, times shorter than SRTF's",
-            _over("srtf", "srtf-e", "srsf-e", "afs-l"),
+            _ratios_over("srtf", "srtf-e", "srsf-e", "afs-l"),
             "SRTF-E and SRSF-E gain, AFS-L substantially more",
         ),
         PaperFigure(
@@ -163,44 +163,38 @@ def measure(folder: Path, number: int, seed: int, variant: AfsVariant, jobs: int
     return AfsResult(number, seed, variant.policy, variant.jobs, *times, limit=jobs)
 
 
-def measured(
+def measure_all(
+    context: ReproContext,
     folder: Path,
     wanted: Sequence[AfsVariant],
     *,
     traces: Sequence[int] = TRACES,
     seeds: Sequence[int] = SEEDS,
     jobs: int | None = None,
-    kept: Kept | None = None,
-    announce: Callable[[str], None] | None = None,
 ) -> Results:
     """All of these on all traces and seeds, but for what is ``kept``; ``announce`` hears of each before it is run."""
     results: dict[tuple[int, int, AfsVariant], AfsResult] = {}
-    kept = kept or Kept()
     for number in traces:
         for seed in seeds:
             for variant in wanted:
-
-                def make(number: int = number, seed: int = seed, variant: AfsVariant = variant) -> dict[str, object]:
-                    if announce is not None:
-                        announce(f"trace {number}, seed {seed}, {variant}")
-                    return asdict(measure(folder, number, seed, variant, jobs))
-
                 key = {"afs": number, "seed": seed, "policy": variant.policy, "jobs": variant.jobs, "limit": jobs}
-                results[number, seed, variant] = AfsResult(**kept.get(key, make))
+                label = f"trace {number}, seed {seed}, {variant}"
+                found = context.run(key, label, measure, folder, number, seed, variant, jobs)
+                results[number, seed, variant] = AfsResult(**found)
     return results
 
 
 def ratios(results: Results, ratio: JctRatio, traces: Sequence[int], seeds: Sequence[int]) -> list[float]:
     """By trace: the geometric mean over the seeds."""
 
-    def on(number: int) -> float:
+    def mean_ratio(number: int) -> float:
         logs = [
             log(getattr(results[number, s, ratio.base], ratio.of) / getattr(results[number, s, ratio.ours], ratio.of))
             for s in seeds
         ]
         return exp(sum(logs) / len(logs))
 
-    return [on(number) for number in traces]
+    return [mean_ratio(number) for number in traces]
 
 
 def figure_table(figure: PaperFigure, results: Results, traces: Sequence[int], seeds: Sequence[int]) -> Table:
@@ -214,11 +208,10 @@ def figure_table(figure: PaperFigure, results: Results, traces: Sequence[int], s
     return table(f"{title}: {figure.what}", ["ratio", *map(str, traces), "mean"], rows, figure.paper)
 
 
-def _run(figure: PaperFigure, setting: Setting) -> list[Table]:
-    traces, seeds = (QUICK_TRACES, SEEDS[:1]) if setting.quick else (TRACES, SEEDS)
+def _run(figure: PaperFigure, context: ReproContext) -> list[Table]:
+    traces, seeds = (QUICK_TRACES, SEEDS[:1]) if context.quick else (TRACES, SEEDS)
     wanted = variants([figure])
-    folder = setting.data / FOLDER
-    results = measured(folder, wanted, traces=traces, seeds=seeds, kept=setting.kept, announce=setting.announce)
+    results = measure_all(context, context.data / FOLDER, wanted, traces=traces, seeds=seeds)
     return [figure_table(figure, results, traces, seeds)]
 
 

@@ -3,7 +3,7 @@
 Run by Shoal, once per GPU. The first step begins ``START_SECONDS`` after the process did, and a pass over m samples
 lasts A + B·m seconds. What comes late, because the machine that plays the cluster was busy, is caught up on: to be
 compared is how jobs are scheduled, not how this machine's processors are shared. A job that measures its own passes to
-choose its batch is not hurried. Rank 0 writes down, in the job's folder, when it began to train and what passes took:
+choose its batch is not catch_up. Rank 0 writes down, in the job's folder, when it began to train and what passes took:
 python -m shoal.research.repro.fidelity_job A B EPOCHS [EPOCH:BATCH]
 with EPOCH:BATCH for a job that changes its batch size itself.
 """
@@ -30,20 +30,20 @@ _FEATURES, _CLASSES, _HIDDEN = 32, 4, 32
 class Pacer:
     """Gives each pass its time, and keeps what passes took, by ranks and samples on each."""
 
-    def __init__(self, fixed: float, per_sample: float, *, hurried: bool) -> None:
-        self._fixed, self._per_sample, self._hurried = fixed, per_sample, hurried
+    def __init__(self, fixed: float, per_sample: float, *, catch_up: bool) -> None:
+        self._fixed, self._per_sample, self._catch_up = fixed, per_sample, catch_up
         self._world = int(os.environ["WORLD_SIZE"])
         self._taken: dict[tuple[int, int], tuple[int, float]] = {}
         started = time.monotonic() - _age() + START_SECONDS
-        self._due = self._last = started if hurried else time.monotonic()
+        self._due = self._last = started if catch_up else time.monotonic()
         self._began = time.time() - (time.monotonic() - self._last)
 
-    def passed(self, local: int) -> None:
+    def end_pass(self, local: int) -> None:
         """A pass over so many samples is computed: wait until it is due."""
         self._due += self._fixed + self._per_sample * local
         time.sleep(max(0.0, self._due - time.monotonic()))
         now = time.monotonic()
-        if not self._hurried:
+        if not self._catch_up:
             self._due = now
         count, seconds = self._taken.get((self._world, local), (0, 0.0))
         self._taken[self._world, local] = count + 1, seconds + now - self._last
@@ -52,8 +52,8 @@ class Pacer:
     def write(self, folder: Path, incarnation: str) -> None:
         """Leave it where whoever runs the comparison finds it."""
         passes = [[*key, *taken] for key, taken in self._taken.items()]
-        told = {"incarnation": int(incarnation), "began": self._began, "ended": time.time(), "passes": passes}
-        (folder / f"passes-{incarnation}.json").write_text(json.dumps(told))
+        record = {"incarnation": int(incarnation), "began": self._began, "ended": time.time(), "passes": passes}
+        (folder / f"passes-{incarnation}.json").write_text(json.dumps(record))
 
 
 def _age() -> float:
@@ -87,13 +87,13 @@ def main(fixed: float, per_sample: float, epochs: int, change: str) -> None:
     try:
         for _ in run.epochs(epochs):
             for batch_inputs, target in run.batches(loader):
-                pacer = pacer or Pacer(fixed, per_sample, hurried=not tuned)
+                pacer = pacer or Pacer(fixed, per_sample, catch_up=not tuned)
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(model(batch_inputs), target)
                 loss.backward()
                 optimizer.step()
                 run.loss(loss.detach())
-                pacer.passed(len(target))
+                pacer.end_pass(len(target))
     finally:
         if pacer is not None and dist.get_rank() == 0:
             pacer.write(Path(os.environ["SHOAL_DIR"]), os.environ["SHOAL_INCARNATION"])

@@ -5,6 +5,7 @@ Nothing here imports a framework: the jobs read it too.
 
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.wire.messages import Submission
 from shoal.workload.schema import Job
@@ -62,7 +63,7 @@ class FidelityCase:
     """A policy with its times in seconds and its other options in words, and what its jobs may do.
 
     ``elastic`` ones run on one or two GPUs, ``scripted`` ones change their batch half-way by themselves, those that are
-    ``tuned`` whenever it pays. ``slower`` is how many seconds of the simulator are one here: agents there look at
+    ``tuned`` whenever it pays. ``time_scale`` is how many seconds of the simulator are one here: agents there look at
     their batch every 30 s.
     """
 
@@ -71,68 +72,66 @@ class FidelityCase:
     elastic: bool = False
     scripted: bool = False
     tuned: bool = False
-    slower: float = 1.0
+    time_scale: float = 1.0
 
-    def spec(self, slower: float = 1.0) -> str:
+    def spec(self, time_scale: float = 1.0) -> str:
         """The policy as one writes it."""
-        said = ((name, value if isinstance(value, str) else f"{slower * value:g}") for name, value in self.options)
-        return f"{self.policy}:" + ",".join(f"{name}={value}" for name, value in said)
+        options = (
+            (name, value if isinstance(value, str) else f"{time_scale * value:g}") for name, value in self.options
+        )
+        return f"{self.policy}:" + ",".join(f"{name}={value}" for name, value in options)
 
     def submission(self, task: QueuedJob, env: dict[str, str]) -> Submission:
         """The job as it is submitted to a live cluster."""
-        fixed, per_sample = MODELS[task.model]
-        command = [
-            sys.executable,
-            "-m",
-            "shoal.research.repro.fidelity_job",
-            str(fixed),
-            str(per_sample),
-            str(task.epochs),
-        ]
-        most = MOST_BATCH if self.tuned else task.change[1]
+        command = [sys.executable, "-m", "shoal.research.repro.fidelity_job"]
+        command += [*map(str, MODELS[task.model]), str(task.epochs)]
+        limits = self._limits(task)
         return Submission(
             command=[*command, "{}:{}".format(*task.change)] if self.scripted else command,
             name=task.name,
-            gpus=1 if self.elastic else task.gpus,
-            min_gpus=1 if self.elastic else None,
-            max_gpus=2 if self.elastic else None,
-            model=task.model,
-            work=task.work,
-            batch_size=BATCH,
-            max_batch_size=most if self.tuned or self.scripted else None,
-            max_local_batch=MOST_LOCAL if self.tuned or self.scripted else None,
-            adaptation="gns" if self.scripted else None,
+            max_batch_size=limits[1] if limits else None,
+            max_local_batch=limits[3] if limits else None,
             env=env,
             grace=30.0,
+            **self._declared(task),
         )
 
     def job(self, task: QueuedJob, name: str, submitted: float) -> Job:
         """The same as it really is, for the simulator."""
-        most = MOST_BATCH if self.tuned else task.change[1]
         epoch, batch = task.change
         return Job(
             id=name,
-            submitted=self.slower * submitted,
-            gpus=1 if self.elastic else task.gpus,
-            min_gpus=1 if self.elastic else None,
-            max_gpus=2 if self.elastic else None,
-            model=task.model,
-            work=task.work,
-            batch_size=BATCH,
-            limits=(BATCH, most, 1, MOST_LOCAL) if self.tuned or self.scripted else None,
-            adaptation="gns" if self.scripted else None,
+            submitted=self.time_scale * submitted,
+            limits=self._limits(task),
             batch_schedule=((float(epoch * EPOCH_SAMPLES), batch),) if self.scripted else (),
+            **self._declared(task),
         )
 
+    def _limits(self, task: QueuedJob) -> tuple[int, int, int, int] | None:
+        if not (self.tuned or self.scripted):
+            return None
+        return BATCH, MOST_BATCH if self.tuned else task.change[1], 1, MOST_LOCAL
 
-TRIALS = (
+    def _declared(self, task: QueuedJob) -> dict[str, Any]:
+        return {
+            "gpus": 1 if self.elastic else task.gpus,
+            "min_gpus": 1 if self.elastic else None,
+            "max_gpus": 2 if self.elastic else None,
+            "model": task.model,
+            "work": task.work,
+            "batch_size": BATCH,
+            "adaptation": "gns" if self.scripted else None,
+        }
+
+
+CASES = (
     FidelityCase("afs-p", (("unit", 20.0),), elastic=True),
     FidelityCase(
         "pollux",
         (("interval", 10.0), ("restart", 8.0), ("when", "interval")),
         elastic=True,
         tuned=True,
-        slower=30.0 / TUNE_EVERY,
+        time_scale=30.0 / TUNE_EVERY,
     ),
     FidelityCase("shockwave", (("round", 20.0),), scripted=True),
     FidelityCase("gavel.max-min", (("round", 20.0),)),

@@ -10,10 +10,9 @@ compared; that accuracies agree says only that the study found its way in both.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import log10
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -27,8 +26,8 @@ from shoal.engine.moves import StopStartPlanner
 from shoal.hpo.optuna_study import OptunaSearcher
 from shoal.hpo.search import AppSearch
 from shoal.perf.catalog import Catalog
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Cell, Column, Table, table
 from shoal.scenario.scenario import PLACERS, Scenario
 from shoal.sim.backend import SimulatedBackend
@@ -44,7 +43,7 @@ SEEDS = (0, 1, 2)
 GPUS, PER_GPU_BATCH = 4, 128
 """What the baseline gives each trial."""
 
-BEST = 5
+BEST_TRIALS = 5
 """The trials whose accuracy is told."""
 
 SPACE: Mapping[str, tuple[float, float]] = {
@@ -99,21 +98,21 @@ class Study:
             begun.append((job, 1.0 / chosen["width"]))
         return begun
 
-    def hear(self, event: JobCompleted) -> None:
+    def record_end(self, event: JobCompleted) -> None:
         """A trial was trained to its end. Jobs come in the order of the trials, so they have the same numbers."""
         self.ended[event.job] = event.at
         self.search.record(event.job, 1.0, -accuracy(self.settings[event.job]))
 
 
 @dataclass(slots=True)
-class Trials:
+class StudyBackend:
     """The simulated world with one study in it: when trials end it hears how they did, and begins others."""
 
-    world: SimulatedBackend
+    backend: SimulatedBackend
     study: Study
 
     @classmethod
-    def of(cls, study: Study, scenario: Scenario, known: Catalog) -> "Trials":
+    def of(cls, study: Study, scenario: Scenario, known: Catalog) -> "StudyBackend":
         """A world in which the first trials come at once."""
         jobs, speeds = zip(*study.begin(0.0), strict=True)
         truth = Truth(jobs, scenario.cluster, known, speeds)
@@ -122,17 +121,17 @@ class Trials:
 
     def wait(self, until: Seconds) -> EventBatch:
         """Jump to the next loud event; where a trial ended, the next one is submitted at that moment."""
-        heard = self.world.wait(until)
-        ended = [event for event in heard.events if isinstance(event, JobCompleted)]
+        batch = self.backend.wait(until)
+        ended = [event for event in batch.events if isinstance(event, JobCompleted)]
         for event in ended:
-            self.study.hear(event)
-        begun = self.study.begin(heard.now) if ended else []
-        came = [self.world.submit(job.spec(), job, speed) for job, speed in begun]
-        return EventBatch(heard.now, (*heard.events, *came), heard.over)
+            self.study.record_end(event)
+        begun = self.study.begin(batch.now) if ended else []
+        submitted = [self.backend.submit(job.spec(), job, speed) for job, speed in begun]
+        return EventBatch(batch.now, (*batch.events, *submitted), batch.over)
 
     def send(self, commands: Sequence[Command]) -> None:
         """Carry out commands at once."""
-        self.world.send(commands)
+        self.backend.send(commands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,27 +149,24 @@ def measure(data: Path, policy: str, seed: int, trials: int) -> StudyResult:
     scenario = Scenario(parse_cluster(CLUSTER), policy, seed, restart_cost="30", profiles=profiles)
     known = scenario.speeds()
     study = Study.of(trials, seed, adaptive=policy == "pollux")
-    backend = Trials.of(study, scenario, known)
+    backend = StudyBackend.of(study, scenario, known)
     journal, placer = MemoryJournal.begin(scenario.settings("study")), PLACERS[scenario.placement]()
     Loop(backend, scenario.make_state(known), scenario.make_policy(), placer, StopStartPlanner(), journal).run()
-    took = [study.ended[trial] - came for trial, came in enumerate(study.submitted)]
-    best = sorted(map(accuracy, study.settings))[-BEST:]
+    took = [study.ended[trial] - submitted for trial, submitted in enumerate(study.submitted)]
+    best = sorted(map(accuracy, study.settings))[-BEST_TRIALS:]
     return StudyResult(float(np.mean(best)), float(np.mean(took)) / 60.0, max(study.ended.values()) / 3600.0)
 
 
-def tables(setting: Setting) -> list[Table]:
+def tables(context: ReproContext) -> list[Table]:
     """Accuracy, completion time and makespan, with the paper's beside them."""
-    seeds, trials = (SEEDS[:1], QUICK_TRIALS) if setting.quick else (SEEDS, TRIALS)
+    seeds, trials = (SEEDS[:1], QUICK_TRIALS) if context.quick else (SEEDS, TRIALS)
     means: dict[str, list[float]] = {}
     for policy in PAPER:
         runs = []
         for seed in seeds:
-
-            def make(policy: str = policy, seed: int = seed) -> dict[str, Any]:
-                setting.announce(f"{trials} trials, seed {seed}, {policy}")
-                return asdict(measure(setting.data, policy, seed, trials))
-
-            runs.append(setting.kept.get({"pollux-3": policy, "seed": seed, "trials": trials}, make))
+            key = {"pollux-3": policy, "seed": seed, "trials": trials}
+            label = f"{trials} trials, seed {seed}, {policy}"
+            runs.append(context.run(key, label, measure, context.data, policy, seed, trials))
         means[policy] = [float(np.mean([run[name] for run in runs])) for name in ("accuracy", "minutes", "hours")]
     base = means["fifo"]
     rows: list[list[Cell]] = []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from shoal.core.errors import InputError, nearest
-from shoal.research.repro.setting import Setting
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.table import Table
 
 
@@ -19,18 +19,28 @@ class Reproduction:
     name: str
     paper: str
     what: str
-    run: Callable[[Setting], Sequence[Table]]
+    run: Callable[[ReproContext], Sequence[Table]]
     needs: str = ""
 
-    def tables(self, setting: Setting) -> Sequence[Table]:
+    def tables(self, context: ReproContext) -> Sequence[Table]:
         """Run it; refused where its data are not there."""
-        if self.needs and not (setting.data / self.needs).exists():
+        if self.needs and not (context.data / self.needs).exists():
             hint = f"has no {self.needs}, which {self.name} reads; name the folder of public traces"
-            raise InputError("data", str(setting.data), hint)
-        return self.run(setting)
+            raise InputError("data", str(context.data), hint)
+        return self.run(context)
 
 
-_MODULES = ("afs", "pollux", "cloud", "hpo", "shockwave", "shipped", "house", "themis", "fidelity")
+_MODULES = (
+    "afs",
+    "pollux",
+    "cloud",
+    "hpo",
+    "shockwave",
+    "shockwave_baselines",
+    "default_policy_bounds",
+    "themis",
+    "fidelity",
+)
 
 
 def reproductions() -> dict[str, Reproduction]:

@@ -5,7 +5,6 @@ more than any policy has. Policies are measured as in ``repro.shockwave``, whose
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -13,12 +12,12 @@ from statistics import fmean
 import numpy as np
 
 from shoal.research.repro.completion_bound import Tasks, least_completion
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Setting
-from shoal.research.repro.shockwave import TRACES, TraceCase, measure, public, true_seconds
+from shoal.research.repro.shockwave import TRACES, TraceCase, measure, public_trace, true_seconds
 from shoal.research.repro.table import Cell, Column, Table, table
 
-FAIR = 2.0
+FAIR_RHO = 2.0
 """A policy whose worst ρ is below this is fair at all, and has to be beaten in everything."""
 
 _OTHERS = ("shockwave", "srtf", "srsf")
@@ -26,7 +25,7 @@ _OTHERS = ("shockwave", "srtf", "srsf")
 
 def least_mean_jct(data: Path, trace: str, seed: int, makespan: float, rho: float = inf) -> float:
     """No schedule of a public trace that ends by ``makespan`` with no ρ above ``rho`` has a smaller mean JCT."""
-    jobs = public(data, trace, seed).jobs
+    jobs = public_trace(data, trace, seed).jobs
     gpus = TRACES[trace][2]
     released = np.array([job.submitted for job in jobs])
     seconds = true_seconds(data, trace, jobs)
@@ -35,29 +34,28 @@ def least_mean_jct(data: Path, trace: str, seed: int, makespan: float, rho: floa
     return float((least_completion(tasks, gpus).total - released.sum()) / len(jobs))
 
 
-def _measured(setting: Setting, trace: str, policy: str, seed: int) -> Mapping[str, float]:
+def _policy_figures(context: ReproContext, trace: str, policy: str, seed: int) -> Mapping[str, float]:
     key = {"paper": "shockwave", "what": "compared", "trace": trace, "policy": policy, "case": seed}
-    setting.announce(f"trace {trace}, policy {policy}, order {seed}")
-    _, name, gpus = TRACES[trace]
-    make = partial(_run, setting.data, trace, policy, name, gpus, seed)
-    found: Mapping[str, float] = setting.kept.get(key, make)
+    label = f"trace {trace}, policy {policy}, order {seed}"
+    found: Mapping[str, float] = context.run(key, label, _measure, context.data, trace, policy, seed)
     return found
 
 
-def _run(data: Path, trace: str, policy: str, name: str, gpus: int, seed: int) -> dict[str, float]:
-    return measure(data, TraceCase(policy, public(data, trace, seed), name, gpus, seed))
+def _measure(data: Path, trace: str, policy: str, seed: int) -> dict[str, float]:
+    _, speeds, gpus = TRACES[trace]
+    return measure(data, TraceCase(policy, public_trace(data, trace, seed), speeds, gpus, seed))
 
 
-def _bound(setting: Setting, trace: str, seed: int, makespan: float, rho: float = inf) -> float:
+def _bound(context: ReproContext, trace: str, seed: int, makespan: float, rho: float = inf) -> float:
     limit = None if rho == inf else rho
     key = {"paper": "house", "what": "least JCT", "trace": trace, "case": seed, "makespan": makespan, "rho": limit}
-    setting.announce(f"trace {trace}, order {seed}: least mean JCT by {makespan:,.0f} s, worst ρ {rho:.2f}")
-    found: float = setting.kept.get(key, lambda: least_mean_jct(setting.data, trace, seed, makespan, rho))
+    label = f"trace {trace}, order {seed}: least mean JCT by {makespan:,.0f} s, worst ρ {rho:.2f}"
+    found: float = context.run(key, label, least_mean_jct, context.data, trace, seed, makespan, rho)
     return found
 
 
-def _row(setting: Setting, trace: str, seeds: Sequence[int]) -> list[Cell]:
-    runs = {policy: [_measured(setting, trace, policy, seed) for seed in seeds] for policy in ("shoal", *_OTHERS)}
+def _row(context: ReproContext, trace: str, seeds: Sequence[int]) -> list[Cell]:
+    runs = {policy: [_policy_figures(context, trace, policy, seed) for seed in seeds] for policy in ("shoal", *_OTHERS)}
     worst = {policy: max(run["rho"] for run in found) for policy, found in runs.items()}
     fairest = min(worst[policy] for policy in _OTHERS)
     theirs = [run["makespan"] for run in runs["shockwave"]]
@@ -67,15 +65,15 @@ def _row(setting: Setting, trace: str, seeds: Sequence[int]) -> list[Cell]:
         trace,
         jct["shoal"],
         jct["srtf"],
-        jct["srsf"] if worst["srsf"] < FAIR else None,
-        fmean(_bound(setting, trace, seed, by) for seed, by in zip(seeds, ours, strict=True)),
-        fmean(_bound(setting, trace, seed, by) for seed, by in zip(seeds, theirs, strict=True)),
-        fmean(_bound(setting, trace, seed, by, fairest) for seed, by in zip(seeds, theirs, strict=True)),
+        jct["srsf"] if worst["srsf"] < FAIR_RHO else None,
+        fmean(_bound(context, trace, seed, by) for seed, by in zip(seeds, ours, strict=True)),
+        fmean(_bound(context, trace, seed, by) for seed, by in zip(seeds, theirs, strict=True)),
+        fmean(_bound(context, trace, seed, by, fairest) for seed, by in zip(seeds, theirs, strict=True)),
     ]
 
 
-def _room(setting: Setting) -> list[Table]:
-    traces, seeds = (("120",), range(1)) if setting.quick else (tuple(TRACES), range(5))
+def _tables(context: ReproContext) -> list[Table]:
+    traces, seeds = (("120",), range(1)) if context.quick else (tuple(TRACES), range(5))
     columns = (
         "shoal, JCT s",
         "srtf",
@@ -88,11 +86,13 @@ def _room(setting: Setting) -> list[Table]:
         table(
             f"mean completion times and their bounds, means of {len(seeds)} orders of arrival",
             ["jobs", *(Column(name, ",.0f") for name in columns)],
-            [_row(setting, trace, seeds) for trace in traces],
+            [_row(context, trace, seeds) for trace in traces],
             "none: the policy is ours",
             "each bound holds order by order; above a policy's JCT it says that no schedule has both",
         )
     ]
 
 
-REPRODUCTIONS = (Reproduction("house-room", "the house policy", "what no schedule can do better", _room, "shockwave"),)
+REPRODUCTIONS = (
+    Reproduction("house-room", "the house policy", "what no schedule can do better", _tables, "shockwave"),
+)

@@ -12,7 +12,6 @@ References: Shockwave (NSDI '23) §8.2; Gavel (OSDI '20) §4.2, §5.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil, inf
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,21 +30,21 @@ from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares
 from shoal.policy.registry import parse_policy
 from shoal.policy.shared_reasons import ALLOTTED_LATER
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Setting
-from shoal.research.repro.shockwave import ROUND, TRACES, TraceCase, public, simulated
+from shoal.research.repro.shockwave import ROUND, TRACES, TraceCase, public_trace, simulate
 from shoal.research.repro.table import Cell, Column, Table, table
 from shoal.workload.schema import Workload
 
 TRACE = "120"
-RENEWED = 1000.0
+SHARE_SECONDS = 1000.0
 """Seconds for which shares stay in force at least."""
 
 _WITHIN = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class AtRounds:
+class RoundStartPolicy:
     """A policy that is asked only when a round begins: until the next one nobody starts, whatever comes free."""
 
     policy: Policy
@@ -66,7 +65,7 @@ class AtRounds:
 
 
 @dataclass(frozen=True, slots=True)
-class MiddleMakespan:
+class CentralMakespan:
     """Gavel's makespan program as the public code solves it: a search by halves, and an interior point.
 
     The search stops within 5 % of the least makespan, and asks for nothing but shares that keep it; the answer is the
@@ -84,11 +83,11 @@ class MiddleMakespan:
     def shares(self, problem: ShareProblem) -> Shares:
         """The middle of all shares with which everybody is done by the makespan found."""
         alone, capacity = problem.steps / problem.speeds[:, 0], float(problem.capacity[0])
-        makespan = halved(max(float(alone.max()), float(problem.gangs @ alone) / capacity))
-        return Shares(centre(alone / makespan, problem.gangs, capacity)[:, None])
+        makespan = bisected_makespan(max(float(alone.max()), float(problem.gangs @ alone) / capacity))
+        return Shares(analytic_centre(alone / makespan, problem.gangs, capacity)[:, None])
 
 
-def halved(least: float) -> float:
+def bisected_makespan(least: float) -> float:
     """The makespan at which a search by halves between 100 s and a million stops when this is the least there is."""
     low, high = 100.0, 1e6
     while _WITHIN * low < high:
@@ -97,13 +96,13 @@ def halved(least: float) -> float:
     return high
 
 
-def centre(least: Floats, gangs: Floats, capacity: float) -> Floats:
+def analytic_centre(least: Floats, gangs: Floats, capacity: float) -> Floats:
     """The analytic centre of the shares x with x ≥ 0, x ≥ ``least``, x ≤ 1 and ``gangs`` · x ≤ ``capacity``.
 
     There must be room above ``least``. By damped Newton steps, which never leave the inside of these bounds.
     """
-    room = float((capacity - gangs @ least) / (gangs @ (1.0 - least)))
-    x: Floats = least + (1.0 - least) * 0.5 * min(1.0, room)
+    slack = float((capacity - gangs @ least) / (gangs @ (1.0 - least)))
+    x: Floats = least + (1.0 - least) * 0.5 * min(1.0, slack)
     while True:
         spare, wait, left = x - least, 1.0 - x, capacity - gangs @ x
         slope = gangs / left + 1.0 / wait - 1.0 / spare - 1.0 / x
@@ -116,7 +115,7 @@ def centre(least: Floats, gangs: Floats, capacity: float) -> Floats:
             return x
 
 
-def heard(submitted: Sequence[float]) -> list[float]:
+def first_share_times(submitted: Sequence[float]) -> list[float]:
     """When jobs submitted at these times, in order, first have a share.
 
     While jobs come there is always a reason to compute shares anew, so that is done as soon as it may be. A last time
@@ -125,7 +124,7 @@ def heard(submitted: Sequence[float]) -> list[float]:
     at, times = 0.0, []
     for time in submitted:
         while at < time:
-            at += ROUND * ceil(RENEWED / ROUND) if at else ROUND
+            at += ROUND * ceil(SHARE_SECONDS / ROUND) if at else ROUND
         times.append(at)
     return times
 
@@ -134,58 +133,58 @@ def heard(submitted: Sequence[float]) -> list[float]:
 class SimulatorChoice:
     """What is done as there, in words; by which policy, or one ``own``; whether GPUs and newcomers wait as there."""
 
-    words: str
+    label: str
     policy: str
-    own: Policy | None = None
-    at_rounds: bool = True
-    late: bool = True
+    replacement: Policy | None = None
+    round_starts: bool = True
+    delayed: bool = True
 
-    def measured(self, data: Path, theirs: Mapping[str, Any]) -> list[float]:
+    def measure(self, data: Path, theirs: Mapping[str, Any]) -> list[float]:
         """Makespan and mean JCT, each with its distance from the shipped one; the mean distance of a job's JCT."""
         _, speeds, gpus = TRACES[TRACE]
-        workload = public(data, TRACE)
+        workload = public_trace(data, TRACE)
         submitted = np.array([job.submitted for job in workload.jobs])
-        if self.late:
-            jobs = zip(workload.jobs, heard(submitted.tolist()), strict=True)
-            waited = tuple(msgspec.structs.replace(job, submitted=at) for job, at in jobs)
-            workload = Workload(workload.name, waited, workload.format, workload.source)
-        policy: Policy = replace(self.own or parse_policy(self.policy), round=ROUND)  # type: ignore[type-var]
+        if self.delayed:
+            jobs = zip(workload.jobs, first_share_times(submitted.tolist()), strict=True)
+            delayed = tuple(msgspec.structs.replace(job, submitted=at) for job, at in jobs)
+            workload = Workload(workload.name, delayed, workload.format, workload.source)
+        policy: Policy = replace(self.replacement or parse_policy(self.policy), round=ROUND)  # type: ignore[type-var]
         case = TraceCase(self.policy, workload, speeds, gpus)
-        outcome = simulated(data, case, AtRounds(policy) if self.at_rounds else policy)
+        outcome = simulate(data, case, RoundStartPolicy(policy) if self.round_starts else policy)
         jct = outcome.jobs.completed - submitted
         makespan, mean = float(outcome.summary["makespan"]), float(jct.mean())
         apart = float(np.abs(jct / np.array(theirs["jct_list"]) - 1.0).mean())
         return [makespan, makespan / theirs["makespan"] - 1.0, mean, mean / theirs["avg_jct"] - 1.0, apart]
 
 
-def _step_by_step(policy: str) -> tuple[SimulatorChoice, ...]:
+def _cumulative(policy: str) -> tuple[SimulatorChoice, ...]:
     return (
-        SimulatorChoice(f"`{policy}`", policy, at_rounds=False, late=False),
-        SimulatorChoice("and GPUs given only as rounds begin", policy, late=False),
+        SimulatorChoice(f"`{policy}`", policy, round_starts=False, delayed=False),
+        SimulatorChoice("and GPUs given only as rounds begin", policy, delayed=False),
         SimulatorChoice("and newcomers heard of every 1,080 s", policy),
     )
 
 
 BASELINES: Mapping[str, tuple[str, tuple[SimulatorChoice, ...]]] = {
-    "Gavel": ("max_min_fairness", _step_by_step("gavel.max-min")),
-    "Gandiva-Fair": ("gandiva_fair", _step_by_step("gandiva-fair:tickets_per=gpu")),
+    "Gavel": ("max_min_fairness", _cumulative("gavel.max-min")),
+    "Gandiva-Fair": ("gandiva_fair", _cumulative("gandiva-fair:tickets_per=gpu")),
     "MST": (
         "max_sum_throughput_perf",
-        (SimulatorChoice("`mst`", "mst", at_rounds=False, late=False), *_step_by_step("mst:normalised=false")),
+        (SimulatorChoice("`mst`", "mst", round_starts=False, delayed=False), *_cumulative("mst:normalised=false")),
     ),
     "OSSP": (
         "min_total_duration",
         (
-            SimulatorChoice("`ossp`", "ossp", at_rounds=False, late=False),
-            *_step_by_step("gavel.makespan"),
-            SimulatorChoice("and the middle of the shares within 5 %", "gavel.makespan", MiddleMakespan()),
+            SimulatorChoice("`ossp`", "ossp", round_starts=False, delayed=False),
+            *_cumulative("gavel.makespan"),
+            SimulatorChoice("and the middle of the shares within 5 %", "gavel.makespan", CentralMakespan()),
         ),
     ),
 }
 """By the paper's name: the shipped result's, and the choices."""
 
 
-def shipped(data: Path, name: str) -> Mapping[str, Any]:
+def shipped_result(data: Path, name: str) -> Mapping[str, Any]:
     """What the authors ship of their simulation of the trace with one of their policies."""
     file = data / "shockwave" / "shipped_results" / f"tacc_32gpus__{name}_simulation.json"
     try:
@@ -195,16 +194,15 @@ def shipped(data: Path, name: str) -> Mapping[str, Any]:
     return found
 
 
-def _beside(setting: Setting) -> list[Table]:
+def _tables(context: ReproContext) -> list[Table]:
     rows: list[list[Cell]] = []
     for baseline, (name, choices) in BASELINES.items():
-        theirs = shipped(setting.data, name)
+        theirs = shipped_result(context.data, name)
         rows.append([f"{baseline}, shipped", theirs["makespan"], None, theirs["avg_jct"], None, None])
         for number, choice in enumerate(choices):
-            setting.announce(f"{baseline}: {choice.words}")
             key = {"paper": "shockwave", "what": "shipped", "baseline": baseline, "choice": number}
-            measured = setting.kept.get(key, partial(choice.measured, setting.data, theirs))
-            rows.append([choice.words, *measured])
+            label = f"{baseline}: {choice.label}"
+            rows.append([choice.label, *context.run(key, label, choice.measure, context.data, theirs)])
     columns = [
         Column("makespan, s", ",.0f"),
         Column("makespan to shipped", "+.1%"),
@@ -218,6 +216,6 @@ def _beside(setting: Setting) -> list[Table]:
 
 REPRODUCTIONS = (
     Reproduction(
-        "shockwave-baselines", "Shockwave (NSDI '23)", "baselines beside the shipped results", _beside, "shockwave"
+        "shockwave-baselines", "Shockwave (NSDI '23)", "baselines beside the shipped results", _tables, "shockwave"
     ),
 )
