@@ -1,4 +1,4 @@
-"""The speed table: what it measures, and what it says of a bench it cannot run."""
+"""The benchmark table: its measurements, and its rows for benchmarks that cannot run."""
 
 import json
 from collections.abc import Callable

@@ -1,10 +1,9 @@
-"""Pollux's auto-scaling of ImageNet training in a cloud (OSDI '21 §5.4.1, figure 9): the paper's figures beside ours.
+"""Pollux's auto-scaling of ImageNet training in a cloud (OSDI '21 §5.4.1, figure 9): the paper's figures and ours.
 
-One job that trains ResNet-50 on up to 16 nodes of four T4 GPUs, under Pollux, its nodes rented by goodput, by what
-waiting is worth (ours), or, as Or et al. do, by throughput, with agents that then choose batch sizes by throughput,
-too. The last rows are bounds that no schedule can beat, online or not: what the same training costs at least if it may
-take so much longer than by throughput, were everything known before, and booting, restarting and trying out free. A
-last table has the other models that were published.
+One job trains ResNet-50 on up to 16 nodes of four T4 GPUs under Pollux. Nodes are rented by goodput, by the value of
+time (ours), or, as in Or et al., by throughput, where agents choose batch sizes by throughput too. The last rows are
+lower bounds for any schedule, online or offline: the least cost of the same training within a given time, with
+everything known in advance and free boots, restarts and measurements. A last table has the other published models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +27,14 @@ from shoal.workload.schema import Workload
 TRACES = "pollux/traces"
 KIND, NODES, NODE_GPUS = "t4", 16, 4
 TIME_ALLOWANCES = (1.06, 1.1)
-"""How much longer than by throughput the bounds may take: the paper's, and a tenth."""
+"""Time allowed for the bounds relative to renting by throughput: the paper's 6 % more, and 10 % more."""
 
 _PAPER = "by goodput 25 % cheaper and 6 % longer than by throughput (simulated; nodes over time only as a figure)"
 
 
 @dataclass(frozen=True, slots=True)
 class RentalRule:
-    """A rule of rule, or, without one, a cluster of so many nodes that is simply there."""
+    """A rental rule, or, if ``cloud`` is None, a fixed cluster of ``nodes`` nodes."""
 
     name: str
     cloud: str | None
@@ -68,7 +67,7 @@ OTHER_RENTALS = (
 
 
 def measure(traces: str, rule: RentalRule, model: str = "imagenet") -> dict[str, Any]:
-    """Train once: hours, node-hours, and how many nodes were rented from which hour on."""
+    """Train once; returns hours, node-hours, and the number of rented nodes as [hour, count] steps."""
     job = training_job(model, 0.0, model, NODE_GPUS, LIMITS[model][0] * NODE_GPUS)
     cluster = parse_cluster(f"{KIND}:{rule.nodes}x{NODE_GPUS}")
     scenario = Scenario(cluster, "pollux", restart_cost="30", profiles=(traces,), cloud=rule.cloud)
@@ -81,10 +80,10 @@ def measure(traces: str, rule: RentalRule, model: str = "imagenet") -> dict[str,
 
 
 def least_node_hours(profile: MeasuredProfile, allowed: Sequence[float]) -> list[float]:
-    """For each number of hours that is allowed: fewer node-hours than this no schedule can need that ends within it.
+    """Return lower bounds on the node-hours of any schedule that ends within each number of allowed hours.
 
-    Lagrangian: whatever an hour is worth, each epoch is best trained on the nodes for which rent and time together are
-    least; what that comes to, less the worth of the hours there are, is at most the cost of any schedule.
+    Lagrangian: for any value of an hour, each epoch is cheapest on the number of nodes with the least rent plus value
+    of time; the sum of these, minus the value of the allowed hours, is at most the cost of any schedule.
     """
     lengths = np.diff(profile.noise.ends, prepend=0.0)
     epochs, counts = range(len(lengths)), np.arange(1, NODES + 1)
@@ -96,7 +95,7 @@ def least_node_hours(profile: MeasuredProfile, allowed: Sequence[float]) -> list
 
 
 def _best_goodput(profile: MeasuredProfile, epoch: int, nodes: int) -> float:
-    """The most effective samples per second on so many nodes in an epoch, over batches in steps of a twentieth."""
+    """Most effective samples per second on ``nodes`` nodes in an epoch, over twenty local batch sizes."""
     table_, (initial, most, least) = profile.times[KIND], LIMITS["imagenet"]
     local = np.unique(np.linspace(least, table_.most_local, 20).astype(int)).tolist()
     found = 0.0
@@ -113,7 +112,7 @@ def _best_goodput(profile: MeasuredProfile, epoch: int, nodes: int) -> float:
 
 
 def tables(context: ReproContext) -> list[Table]:
-    """Cost and time by rule, and how many nodes each had when."""
+    """Return the table of cost and time by rule, and the number of nodes over time."""
     traces, chosen = str(context.data / TRACES), QUICK if context.quick else RENTALS
     results: dict[RentalRule, Mapping[str, Any]] = {}
     for rule in chosen:
@@ -126,7 +125,7 @@ def tables(context: ReproContext) -> list[Table]:
         assert isinstance(profile, MeasuredProfile)
         allowed = [base["hours"] * longer for longer in TIME_ALLOWANCES]
         least = context.cache.get({"pollux-9": "bound", "hours": allowed}, lambda: least_node_hours(profile, allowed))
-        rows += [_row("no schedule can do with less", *bound, base) for bound in zip(allowed, least, strict=True)]
+        rows += [_row("lower bound for any schedule", *bound, base) for bound in zip(allowed, least, strict=True)]
     made = [table("figure 9: ImageNet in a cloud", _COLUMNS, rows, _PAPER), _over_time(results)]
     return made if context.quick else [*made, _other_models(context, traces)]
 

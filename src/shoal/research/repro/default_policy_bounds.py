@@ -1,7 +1,7 @@
-"""How much room the house policy leaves on Shockwave's public traces: what no schedule there can do better.
+"""How far the default policy ``shoal`` is from the best possible schedule on Shockwave's public traces.
 
-Bounds are those of ``solve.response`` on the jobs' true run times, all known ahead, with restarts that cost nothing:
-more than any policy has. Policies are measured as in ``repro.shockwave``, whose kept results are used again.
+Bounds come from ``completion_bound`` with the jobs' true run times known in advance and free restarts, which no policy
+has. Policies are measured as in ``repro.shockwave``, whose stored results are reused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,16 @@ from shoal.research.repro.shockwave import TRACES, TraceCase, measure, public_tr
 from shoal.research.repro.table import Cell, Column, Table, table
 
 FAIR_RHO = 2.0
-"""A policy whose worst ρ is below this is fair at all, and has to be beaten in everything."""
+"""Worst ρ below which a policy counts as fair and its JCT is compared."""
 
 _OTHERS = ("shockwave", "srtf", "srsf")
 
 
 def least_mean_jct(data: Path, trace: str, seed: int, makespan: float, rho: float = inf) -> float:
-    """No schedule of a public trace that ends by ``makespan`` with no ρ above ``rho`` has a smaller mean JCT."""
+    """Return a lower bound on the mean JCT of a public trace, in seconds.
+
+    It holds for every schedule that ends by ``makespan`` and has no ρ above ``rho``.
+    """
     jobs = public_trace(data, trace, seed).jobs
     gpus = TRACES[trace][2]
     released = np.array([job.submitted for job in jobs])
@@ -84,15 +87,15 @@ def _tables(context: ReproContext) -> list[Table]:
     )
     return [
         table(
-            f"mean completion times and their bounds, means of {len(seeds)} orders of arrival",
+            f"mean completion times and their lower bounds, means over {len(seeds)} orders of arrival",
             ["jobs", *(Column(name, ",.0f") for name in columns)],
             [_row(context, trace, seeds) for trace in traces],
             "none: the policy is ours",
-            "each bound holds order by order; above a policy's JCT it says that no schedule has both",
+            "each bound holds for each order; a bound above a policy's JCT means that no schedule achieves both",
         )
     ]
 
 
 REPRODUCTIONS = (
-    Reproduction("house-room", "the house policy", "what no schedule can do better", _tables, "shockwave"),
+    Reproduction("house-room", "the default policy", "lower bounds that hold for any schedule", _tables, "shockwave"),
 )

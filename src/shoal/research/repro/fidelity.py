@@ -1,12 +1,11 @@
-"""How far the simulator is from machines: the same queue of PyTorch jobs on the embedded cluster and in the simulator.
+"""Difference between simulator and real machines: one queue of PyTorch jobs, simulated and on the embedded cluster.
 
-Six small jobs run under each of four policies as real processes, with checkpoints, resizes and batch sizes that change.
-Then the same submissions are simulated. What the simulator is told of a run is the same whatever came of it: when jobs
-were submitted; the median time of a first start, of a later one and of an end, and the mean time of passes by model,
-GPUs and samples, all measured in that run; the median noise scale that agents reported. It is not told what was
-decided, nor when anything ended.
+Six small jobs run under each of four policies as real processes, with checkpoints, resizes and changing batch sizes.
+Then the same submissions are simulated. The simulator gets only inputs measured in that run: submission times; the
+median time of a first start, of a later start and of an end; the mean time of passes by model, GPUs and samples; and
+the median noise scale that agents reported. It does not get decisions or completion times.
 
-References: Gavel (OSDI '20) table 3, Shockwave (NSDI '23) table 3 and AFS (NSDI '21) figure 15 compare theirs so.
+References: Gavel (OSDI '20) table 3, Shockwave (NSDI '23) table 3 and AFS (NSDI '21) figure 15 make such comparisons.
 """
 
 import json
@@ -59,7 +58,10 @@ _GANGS = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class FidelityResult:
-    """One queue, lived and simulated: mean completion time and makespan in seconds, and what happened to jobs."""
+    """One queue, live and simulated: mean completion times and makespans in seconds, and counts of changes to jobs.
+
+    ``first``, ``again`` and ``end`` are the measured seconds of a first start, a later start and an end.
+    """
 
     policy: str
     live_jct: float
@@ -104,12 +106,12 @@ def compare(case: FidelityCase, home: Path, context: ReproContext) -> FidelityRe
 
 
 def _times(history: History) -> tuple[float, float]:
-    """Mean completion time and makespan."""
+    """Mean completion time and makespan in seconds."""
     return float((history.ended - history.submitted).mean()), float(history.ended.max() - history.begin)
 
 
 def changes(journal: Path) -> tuple[int, int]:
-    """How often jobs were resized while they ran, and how often their batch size was another than before."""
+    """Count resizes of running jobs and changes of batch size in a journal."""
     resizes, batches = 0, 0
     sizes: dict[int, int] = {}
     held: dict[int, int] = {}
@@ -132,7 +134,7 @@ def changes(journal: Path) -> tuple[int, int]:
 
 
 def declared_throughputs() -> dict[str, Any]:
-    """What policies are told of the models' speed, as a throughput file: what their steps are drawn out to."""
+    """Return the models' declared speeds as a throughput file, computed from the declared step times."""
     rows = {
         f"('{model} (batch size {batch})', {gpus})": {"null": 1.0 / _declared_seconds(model, gpus, batch)}
         for model in MODELS
@@ -143,7 +145,7 @@ def declared_throughputs() -> dict[str, Any]:
 
 
 def _declared_seconds(model: str, gpus: int, batch: int) -> float:
-    """Seconds of a step, in as many passes as it takes."""
+    """Declared seconds of a step, in as few passes as its samples allow."""
     fixed, per_sample = MODELS[model]
     local = batch // gpus
     passes = -(-local // MOST_LOCAL)
@@ -151,9 +153,9 @@ def _declared_seconds(model: str, gpus: int, batch: int) -> float:
 
 
 def true_speeds(case: FidelityCase, timings: QueueTimings) -> Catalog:
-    """How fast the models really were: as measured, and where nothing was, as much slower than drawn out as elsewhere.
+    """Return the models' true speeds: as measured, else the declared ones corrected by the model's measured slowdown.
 
-    In the simulator's seconds.
+    Times are in the simulator's seconds.
     """
     if case.tuned:
         profiles: dict[str, Any] = {model: _fitted_profile(case, timings, model) for model in MODELS}
@@ -195,16 +197,16 @@ def _fitted_profile(case: FidelityCase, timings: QueueTimings, model: str) -> Sc
 
 
 def simulate(case: FidelityCase, scenario: Scenario, timings: QueueTimings) -> History:
-    """The same submissions in the simulator; policies are told what they were told in the live run."""
+    """Simulate the same submissions; policies see the same declarations as in the live run."""
     by_name = {task.name: task for task in QUEUE}
-    # The control plane adds some letters to the name a job was given.
+    # The control plane adds a suffix to a job's name.
     jobs = [case.job(by_name[job.rpartition("-")[0]], job, at) for job, at in timings.submitted.items()]
     world = replace(scenario, policy=case.spec(case.time_scale))
     backend = SimulatedBackend(
         Truth.of(jobs, world.cluster, true_speeds(case, timings)),
         [job.spec() for job in jobs],
         RestartCost(constant=case.time_scale * timings.again, first=case.time_scale * (timings.first + timings.end)),
-        # Policies that decide by intervals count them from when the nodes came up, before anybody was there.
+        # Policies with intervals count them from the time at which the nodes came up, before the first job.
         Faults((NodeFault(0.0, 0, case.time_scale * timings.up),)),
     )
     journal = MemoryJournal.begin(world.settings("fidelity"))
@@ -244,11 +246,11 @@ def _run(context: ReproContext) -> list[Table]:
             runs[case.policy].append(FidelityResult(**context.run(key, label, _measure, context, case, number)))
     rows = [_row(case.policy, runs[case.policy]) for case in CASES]
     here = (
-        f"{len(QUEUE)} PyTorch jobs (gloo, processors) on {CLUSTER}; seconds, medians over the runs; off: by how "
-        "much the simulator is off the live cluster, worst: in the worst run. docs/fidelity.md says what is compared."
+        f"{len(QUEUE)} PyTorch jobs (gloo, processors) on {CLUSTER}; seconds, medians over the runs; off: relative "
+        "error of the simulator, worst: in the worst run. docs/fidelity.md explains the comparison."
     )
     theirs = "Gavel below 8 % (table 3), Shockwave around 5 % (table 3), AFS-P 5.2 % (figure 15); Pollux has no figure"
-    return [table("simulator beside the embedded cluster", _COLUMNS, rows, theirs, here)]
+    return [table("simulator compared with the embedded cluster", _COLUMNS, rows, theirs, here)]
 
 
 def _measure(context: ReproContext, case: FidelityCase, number: int) -> FidelityResult:
@@ -258,7 +260,7 @@ def _measure(context: ReproContext, case: FidelityCase, number: int) -> Fidelity
 
 @contextmanager
 def _home(context: ReproContext, name: str) -> Iterator[Path]:
-    """Where a run is kept: beside the file that results are kept in, for `shoal report` to tell of, or nowhere."""
+    """Home folder of a run: beside the result file, for `shoal report`, or temporary if there is none."""
     if context.cache.file is None:
         with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as folder:
             yield Path(folder)
@@ -292,7 +294,7 @@ REPRODUCTIONS = (
     Reproduction(
         "fidelity",
         "Gavel, Shockwave, AFS",
-        "the simulator beside real jobs on the embedded cluster, under afs-p, pollux, shockwave and gavel.max-min",
+        "the simulator compared with real jobs on the embedded cluster: afs-p, pollux, shockwave, gavel.max-min",
         _run,
     ),
 )

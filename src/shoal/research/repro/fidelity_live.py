@@ -1,7 +1,7 @@
-"""A queue of real jobs on the embedded cluster, and what the machine that plays it took: starts, ends, passes.
+"""Run a queue of real jobs on the embedded cluster, and measure its starts, ends and passes.
 
-What is measured comes from the journal and from what the jobs wrote down: when a process that was ordered began to
-train, how long after its last step a job was known to be done, and how long passes took. Nothing of it is an outcome.
+Measurements come from the journal and from files that the jobs wrote: the time from a start command to the first step,
+from the last step to the completion event, and of passes. None of them is a scheduling outcome.
 """
 
 import json
@@ -30,15 +30,15 @@ _POLL_SECONDS = 0.25
 
 
 class QueueFailed(ShoalError):
-    """A job of the queue did not end well; the message says where its logs are."""
+    """A job of the queue failed or timed out; the message names the folder of its logs."""
 
 
 def run_queue(
     home: Path, scenario: Scenario, queue: Sequence[tuple[float, Submission]], announce: Callable[[str], None]
 ) -> None:
-    """Run a queue, each job submitted so many seconds after the cluster is up, until all are done.
+    """Run a queue until all jobs are done; each job is submitted the given seconds after the cluster is up.
 
-    Everything is kept in ``home``, the journal among it.
+    All files, including the journal, are in ``home``.
     """
     settings = Settings(home, scenario, roots=(str(home),))
     with run_service(settings, Address()) as made:
@@ -90,18 +90,18 @@ def _never_impatient() -> bool:
 
 
 def job_environment() -> dict[str, str]:
-    """What the jobs find: one thread a rank, for the ranks of all jobs share a few processors."""
+    """Return the jobs' environment: one thread per rank, since the ranks of all jobs share a few processors."""
     return {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTimings:
-    """What was measured in one run of a queue, in seconds: medians of starts and ends, means of passes.
+    """Measurements of one run of a queue, in seconds: medians of starts and ends, means of passes.
 
-    ``up`` is when the node came up. ``first`` is from the order to start a job to its first step; ``again`` from the
-    order that made room for a later start, or that resized a job, to the first step after it; ``end`` from the last
-    step to when the job was known to be done.
-    ``passes`` are by model, ranks and samples on each; ``noise`` is the median noise scale by model, where reported.
+    ``up`` is when the node came up. ``first`` is from the command that starts a job to its first step; ``again`` from
+    the command that freed GPUs for a later start, or that resized a job, to the first step after it; ``end`` from the
+    last step to the completion event. ``passes`` are by model, ranks and samples on each; ``noise`` is the median
+    reported noise scale by model.
     """
 
     up: Seconds
@@ -115,7 +115,7 @@ class QueueTimings:
 
 @dataclass(slots=True)
 class _JournalTimes:
-    """When every incarnation was ordered, and what else the journal says of times."""
+    """Times in a journal: when each incarnation was commanded, submissions, completions and reported noise scales."""
 
     epoch: float = 0.0
     up: Seconds = 0.0
@@ -152,7 +152,7 @@ class _JournalTimes:
                 self.noise.setdefault(self.models[event.job], []).append(event.report.noise)
 
     def _read_commands(self, decided: Decided, batch: EventBatch) -> None:
-        # Who is started because others have left waited for that since they were told to.
+        # A job started on GPUs that others freed has waited since those were commanded to stop.
         vacated = [self.stops.pop(e.job) for e in batch.events if isinstance(e, JobStopped) and e.job in self.stops]
         for command in decided.commands:
             if isinstance(command, Stop):
@@ -163,7 +163,7 @@ class _JournalTimes:
 
 
 def read_timings(home: Path) -> QueueTimings:
-    """What a run that is kept in ``home`` took."""
+    """Return the measurements of the run in ``home``."""
     times = _JournalTimes()
     times.read(home / JOURNAL)
     first: list[float] = []

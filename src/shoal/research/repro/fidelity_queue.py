@@ -1,6 +1,6 @@
-"""The queue of the fidelity table: six jobs, the GPUs they are for, and how each of four policies is asked to run them.
+"""The queue of the fidelity table: six jobs, their GPUs, and the options of four policies.
 
-Nothing here imports a framework: the jobs read it too.
+The jobs import this module too, so it imports no framework.
 """
 
 import sys
@@ -13,23 +13,23 @@ from shoal.workload.schema import Job
 CLUSTER, KIND = "gpu:1x4", "gpu"
 
 BATCH, MOST_BATCH, MOST_LOCAL = 64, 256, 128
-"""Samples a step at first, at most where it is adapted, and at most on a GPU at once."""
+"""Samples of a step initially and at most, and the most samples of one pass on a GPU."""
 
 EPOCH_SAMPLES = 1024
 
 TUNE_EVERY = 3.0
-"""Seconds between two looks of a job at its own batch size, where it may choose it."""
+"""Seconds between two decisions of an adaptive job about its batch size."""
 
 START_SECONDS = 8.0
-"""From the start of a job's processes to its first step, as if more than PyTorch had to be loaded."""
+"""Seconds from the start of a job's processes to its first step, as if more than PyTorch had to be loaded."""
 
 MODELS = {"narrow": (0.04, 0.0006), "broad": (0.06, 0.001)}
-"""Seconds of a pass, and of each sample in it: by how much the jobs' steps are drawn out."""
+"""Declared times by model: fixed seconds of a pass, and seconds per sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job of the queue: when it comes, on how many GPUs it runs (an elastic one on up to two), and what it trains."""
+    """A job of the queue: submission time in seconds, GPUs (an elastic job uses one or two), model and epochs."""
 
     name: str
     at: float
@@ -39,12 +39,12 @@ class QueuedJob:
 
     @property
     def work(self) -> float:
-        """Samples in all."""
+        """Total samples."""
         return float(self.epochs * EPOCH_SAMPLES)
 
     @property
     def change(self) -> tuple[int, int]:
-        """From which epoch on it trains at which batch, where its script changes it: half-way, twice as large."""
+        """Epoch and batch size of a scripted change: half-way, to twice the batch size."""
         return self.epochs // 2, 2 * BATCH
 
 
@@ -60,11 +60,10 @@ QUEUE = (
 
 @dataclass(frozen=True, slots=True)
 class FidelityCase:
-    """A policy with its times in seconds and its other options in words, and what its jobs may do.
+    """A policy with its options (numbers are times in seconds), and what its jobs may do.
 
-    ``elastic`` ones run on one or two GPUs, ``scripted`` ones change their batch half-way by themselves, those that are
-    ``tuned`` whenever it pays. ``time_scale`` is how many seconds of the simulator are one here: agents there look at
-    their batch every 30 s.
+    ``elastic`` jobs run on one or two GPUs; ``scripted`` ones double their batch size half-way; ``tuned`` ones choose
+    it by goodput. ``time_scale`` is the number of simulated seconds per live second: simulated agents tune every 30 s.
     """
 
     policy: str
@@ -75,14 +74,14 @@ class FidelityCase:
     time_scale: float = 1.0
 
     def spec(self, time_scale: float = 1.0) -> str:
-        """The policy as one writes it."""
+        """The policy spec, with times multiplied by ``time_scale``."""
         options = (
             (name, value if isinstance(value, str) else f"{time_scale * value:g}") for name, value in self.options
         )
         return f"{self.policy}:" + ",".join(f"{name}={value}" for name, value in options)
 
     def submission(self, task: QueuedJob, env: dict[str, str]) -> Submission:
-        """The job as it is submitted to a live cluster."""
+        """The job as submitted to a live cluster."""
         command = [sys.executable, "-m", "shoal.research.repro.fidelity_job"]
         command += [*map(str, MODELS[task.model]), str(task.epochs)]
         limits = self._limits(task)
@@ -97,7 +96,7 @@ class FidelityCase:
         )
 
     def job(self, task: QueuedJob, name: str, submitted: float) -> Job:
-        """The same as it really is, for the simulator."""
+        """The job with its true values, for the simulator."""
         epoch, batch = task.change
         return Job(
             id=name,

@@ -1,12 +1,12 @@
-"""Pollux under a search for hyper-parameters (OSDI '21 §5.4.2, table 3): the paper's figures beside ours.
+"""Hyper-parameter search under Pollux (OSDI '21 §5.4.2, table 3): the paper's figures and ours.
 
-A study of Optuna's (TPE, no pruning) trains a ResNet-18 on CIFAR-10 in 100 trials, four at a time, on two nodes of
-eight A100s. Pollux gives the trials GPUs and batch sizes as they go; the baseline gives each four GPUs of one node and
-128 samples to each of them. Needs the extra ``hpo``.
+An Optuna study (TPE, no pruning) trains a ResNet-18 on CIFAR-10 in 100 trials, four at a time, on two nodes of eight
+A100s. Pollux adapts the trials' GPUs and batch sizes; the baseline gives each trial four GPUs of one node and 128
+samples per GPU. Needs the extra ``hpo``.
 
-Speeds and noise scales are the published measurements of CIFAR-10. What the hyper-parameters are worth is not
-published, so that is made up here: a smooth bowl, and a network twice as wide takes twice as long. Times may be
-compared; that accuracies agree says only that the study found its way in both.
+Speeds and noise scales are the published measurements of CIFAR-10. The effect of hyper-parameters on accuracy is not
+published and is invented here: a smooth bowl, and a network twice as wide takes twice as long. Times may be compared;
+equal accuracies only show that the study converged in both cases.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,10 +41,10 @@ PROFILES = ("sia/traces", "pollux/traces")
 AT_ONCE, TRIALS, QUICK_TRIALS = 4, 100, 12
 SEEDS = (0, 1, 2)
 GPUS, PER_GPU_BATCH = 4, 128
-"""What the baseline gives each trial."""
+"""GPUs and samples per GPU that the baseline gives each trial."""
 
 BEST_TRIALS = 5
-"""The trials whose accuracy is told."""
+"""Number of best trials whose mean accuracy is reported."""
 
 SPACE: Mapping[str, tuple[float, float]] = {
     "learning_rate": (0.001, 1.0),
@@ -53,11 +53,11 @@ SPACE: Mapping[str, tuple[float, float]] = {
     "weight_decay": (1e-6, 1e-2),
     "width": (0.5, 2.0),
 }
-"""The ranges of the search; all but momentum are sampled by their logarithm."""
+"""Ranges of the search; all but momentum are sampled logarithmically."""
 
 
 def accuracy(settings: Mapping[str, float]) -> float:
-    """What a training to its end comes to, in percent; made up."""
+    """Return the accuracy of a complete training in percent, by an invented formula."""
     off = (
         1.5 * log10(settings["learning_rate"] / 0.1) ** 2
         + 0.5 * log10(settings["annealing"] / 0.1) ** 2
@@ -69,7 +69,7 @@ def accuracy(settings: Mapping[str, float]) -> float:
 
 @dataclass(slots=True)
 class Study:
-    """A search under way: what its trials train with, and when they came and ended."""
+    """A running search: its trials' hyper-parameters, and when they were submitted and ended."""
 
     searcher: OptunaSearcher
     search: AppSearch
@@ -80,12 +80,12 @@ class Study:
 
     @classmethod
     def of(cls, trials: int, seed: int, *, adaptive: bool) -> "Study":
-        """A study of so many trials; refused where Optuna is not installed."""
+        """Return a study of ``trials`` trials; raises ``InputError`` if Optuna is not installed."""
         searcher = OptunaSearcher.parse(f"at_once={AT_ONCE},looks=1", seed)
         return cls(searcher, AppSearch.of(searcher, trials), adaptive)
 
     def begin(self, now: Seconds) -> list[tuple[Job, float]]:
-        """The jobs of the trials that it begins now, each with its true speed; trials begin in their order."""
+        """Return the jobs of the trials that begin now, in order, each with its true relative speed."""
         begun = []
         for order in self.search.next_orders():
             asked = self.searcher.asked[order.trial]
@@ -99,28 +99,28 @@ class Study:
         return begun
 
     def record_end(self, event: JobCompleted) -> None:
-        """A trial was trained to its end. Jobs come in the order of the trials, so they have the same numbers."""
+        """Record that a trial has completed. Jobs are submitted in the order of trials and have the same numbers."""
         self.ended[event.job] = event.at
         self.search.record(event.job, 1.0, -accuracy(self.settings[event.job]))
 
 
 @dataclass(slots=True)
 class StudyBackend:
-    """The simulated world with one study in it: when trials end it hears how they did, and begins others."""
+    """The simulated backend with one study: when trials end, the study records their results and begins others."""
 
     backend: SimulatedBackend
     study: Study
 
     @classmethod
     def of(cls, study: Study, scenario: Scenario, known: Catalog) -> "StudyBackend":
-        """A world in which the first trials come at once."""
+        """Return a backend in which the first trials are submitted at once."""
         jobs, speeds = zip(*study.begin(0.0), strict=True)
         truth = Truth(jobs, scenario.cluster, known, speeds)
         cost = RestartCost.parse(scenario.restart_cost)
         return cls(SimulatedBackend(truth, [job.spec() for job in jobs], cost, seed=scenario.seed), study)
 
     def wait(self, until: Seconds) -> EventBatch:
-        """Jump to the next loud event; where a trial ended, the next one is submitted at that moment."""
+        """Advance to the next batch of events; when a trial ends, the next one is submitted at that moment."""
         batch = self.backend.wait(until)
         ended = [event for event in batch.events if isinstance(event, JobCompleted)]
         for event in ended:
@@ -136,7 +136,7 @@ class StudyBackend:
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """One study: mean accuracy of its best trials in percent, mean completion time of all in minutes, hours in all."""
+    """Result of a study: mean accuracy of its best trials (percent), mean trial time (minutes), total time (hours)."""
 
     accuracy: float
     minutes: float
@@ -144,7 +144,7 @@ class StudyResult:
 
 
 def measure(data: Path, policy: str, seed: int, trials: int) -> StudyResult:
-    """One study under one policy; only Pollux may adapt its trials."""
+    """Run one study under one policy; only Pollux may adapt its trials."""
     profiles = tuple(str(data / folder) for folder in PROFILES)
     scenario = Scenario(parse_cluster(CLUSTER), policy, seed, restart_cost="30", profiles=profiles)
     known = scenario.speeds()
@@ -158,7 +158,7 @@ def measure(data: Path, policy: str, seed: int, trials: int) -> StudyResult:
 
 
 def tables(context: ReproContext) -> list[Table]:
-    """Accuracy, completion time and makespan, with the paper's beside them."""
+    """Return the table of accuracy, completion time and makespan with the paper's figures."""
     seeds, trials = (SEEDS[:1], QUICK_TRIALS) if context.quick else (SEEDS, TRIALS)
     means: dict[str, list[float]] = {}
     for policy in PAPER:
@@ -180,7 +180,7 @@ PAPER: Mapping[str, tuple[str, float, float, float]] = {
     "pollux": ("Pollux", 95.4, 25.0, 10.0),
     "fifo": ("4 GPUs and 512 samples for each", 95.5, 34.0, 14.0),
 }
-"""By policy: what its row is called, and the paper's accuracy in percent, minutes and hours."""
+"""By policy: the label of its row, and the paper's accuracy in percent, minutes and hours."""
 
 _COLUMNS = (
     Column("policy"),
@@ -194,6 +194,6 @@ _COLUMNS = (
     Column("hours beside baseline", "+.0%"),
 )
 _PAPER = "Pollux's trials take 26 % and its study 29 % less than the baseline's, accuracies of the best five alike"
-_HERE = "what a setting is worth, and by how much a wider network is slower, is made up; the baseline's batch, too"
-_WHAT = "table 3: a search for hyper-parameters with TPE, Pollux or four GPUs for each trial"
+_HERE = "invented: the accuracy of hyper-parameters, the slowdown of wider networks, and the baseline's batch size"
+_WHAT = "table 3: hyper-parameter search with TPE, under Pollux or with four GPUs for each trial"
 REPRODUCTIONS = (Reproduction("pollux-3", "Pollux (OSDI '21)", _WHAT, tables, PROFILES[0]),)

@@ -1,9 +1,9 @@
-"""Pollux's simulations (OSDI '21 §5.3) and Sia's unequal GPUs (SOSP '23): the public figures beside ours.
+"""Pollux's simulations (OSDI '21 §5.3) and Sia's unequal GPUs (SOSP '23): the public figures and ours.
 
-``measured`` runs what is asked for; ``EXPERIMENTS`` says what each table compares. Workloads and measured profiles are
+``measure_all`` runs an experiment; ``EXPERIMENTS`` lists what each table compares. Workloads and measured profiles are
 not shipped: the data folder holds ``pollux`` and ``sia`` as published, each with ``traces`` and folders of workloads.
-Jobs come with tuned batch sizes, which policies that do not adapt them keep. Agents fit online, as in the paper; a
-restart costs 30 s, or each model's own time in Sia's setting.
+Jobs have tuned batch sizes, which policies without adaptation keep. Agents fit online, as in the paper; a restart costs
+30 s, or each model's own time in Sia's experiments.
 """
 
 import json
@@ -39,12 +39,12 @@ REFERENCE = "pollux/reference-metrics.json"
 
 @dataclass(frozen=True, slots=True)
 class PolluxVariant:
-    """A policy, and what it is told of jobs' work: all, nothing (``hidden``), or e times too much or too little.
+    """A policy, and what it knows of jobs' work: all, nothing (``hidden``), or values e times too large or too small.
 
-    That is of all a job has to do (``misjudged``), or of what it has left at any moment (``left misjudged``).
-    ``unknown`` is a model that is never remembered, as if every job of it were the first. ``slowdown`` is how much
-    slower gangs over several nodes are while they share one; ``seated`` has the genetic search keep them ``apart``, or
-    let them be ``crowded``.
+    The error applies to a job's total work (``misjudged``) or to its remaining work at any time (``left misjudged``).
+    Reports of the model ``unknown`` are not remembered, as if each of its jobs were the first. ``slowdown`` is the
+    slowdown of gangs over several nodes while they share one. ``seated`` selects the genetic search, which keeps such
+    gangs ``apart`` or lets them be ``crowded``.
     """
 
     policy: str
@@ -62,22 +62,22 @@ class PolluxVariant:
 
 @dataclass(frozen=True, slots=True)
 class WithoutModelReport:
-    """A policy that is not shown what one model is remembered by."""
+    """A policy without access to the remembered reports of one model."""
 
     policy: Policy
     model: str
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """What the policy decides without it."""
+        """Return the policy's decision without these reports."""
         remembered = {model: known for model, known in snapshot.model_reports.items() if model != self.model}
         return self.policy.decide(replace(snapshot, model_reports=remembered))
 
 
 @dataclass(frozen=True, slots=True)
 class MisestimatedWork:
-    """A policy that is shown ``factor`` times the work a job has left, or that part of it, as a coin fell for the job.
+    """A policy that sees the remaining work of each job multiplied or divided by ``factor``, at random by job.
 
-    The coin falls once, so the error lasts for as long as the job does, and is as large at its end as at its start.
+    A job's error is the same at all times.
     """
 
     policy: Policy
@@ -85,7 +85,7 @@ class MisestimatedWork:
     seed: int
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """What the policy decides on that."""
+        """Return the policy's decision on the changed work."""
         columns = snapshot.columns
         coins = np.random.default_rng(self.seed).random(int(columns.rows.max(initial=-1)) + 1)
         off = np.where(coins[columns.rows] < 0.5, self.factor, 1.0 / self.factor)
@@ -94,13 +94,13 @@ class MisestimatedWork:
 
 @dataclass(frozen=True, slots=True)
 class GeneticPollux:
-    """Pollux with the paper's genetic search over the same options, with or without avoiding interference."""
+    """Pollux with the paper's genetic search over the same options, with or without interference avoidance."""
 
     policy: Pollux
     apart: bool
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """What it would decide with that search."""
+        """Return the decision of that search."""
         kept = self.policy.decide(snapshot)
         if self.policy.settled_until(snapshot) is not None:
             return kept
@@ -112,9 +112,9 @@ class GeneticPollux:
 
 @dataclass(frozen=True, slots=True)
 class PolluxResult:
-    """One run: completion times in seconds, and how many times longer jobs took than with an equal share to themselves.
+    """Result of a run: completion times in seconds, restarts, and ρ relative to an equal share of an isolated cluster.
 
-    ``unfair`` is the 99th percentile of the latter; ``late`` of ``rated`` jobs took twice as long or longer.
+    ``unfair`` is the 99th percentile of ρ; ``late`` of ``rated`` jobs have ρ ≥ ``LATE``.
     """
 
     mean: float
@@ -128,7 +128,7 @@ class PolluxResult:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Policies on the workloads of one or several folders, each a column of means."""
+    """Policies on the workloads of one or several folders; each folder gives a table."""
 
     name: str
     what: str
@@ -139,14 +139,14 @@ class Experiment:
     cluster: str = EQUAL
     format: str = "pollux"
     reference: str = ""
-    """Of a policy by name, where its public results are in ``REFERENCE``."""
+    """Name of the policy whose public results are in ``REFERENCE``, if any."""
     quick_jobs: int | None = None
-    """How many jobs of a workload a quick run has, where all would take long."""
+    """Number of jobs of a workload in a quick run, if all would take long."""
 
 
 _ALL_WORKLOADS = tuple(range(1, 9))
 _BASELINES = (PolluxVariant("tiresias:thresholds=57600"), PolluxVariant("optimus"))
-"""Tiresias's queue is tuned to these workloads as in the paper (§5.1): 16 GPU-hours, as in the public simulator."""
+"""Tiresias's queue threshold is tuned as in the paper (§5.1) and the public simulator: 16 GPU-hours."""
 
 _OURS = (PolluxVariant("pollux"), PolluxVariant("rank"))
 _KINDS = (
@@ -224,7 +224,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "pollux-memory",
-        "ours, not the paper's: what remembering models is worth, and with one of them left out",
+        "ours, not the paper's: the benefit of remembering models' reports, and without those of one model",
         ("pollux/workloads",),
         _ALL_WORKLOADS,
         (
@@ -249,22 +249,22 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "pollux-unseen",
-        "workloads that none of our policies was tuned on, Sia's, on the 64 GPUs of §5.3",
+        "Sia's workloads, on which none of our policies was tuned, on the 64 GPUs of §5.3",
         ("sia/workloads-saturn", "sia/workloads-newtrace"),
         (1, 2, 3, 4),
         (*_OURS, PolluxVariant("rank:memory=false")),
-        "not in it",
+        "not in the paper",
     ),
 )
 LATE = 2.0
-"""A job's ρ from which on it counts as late: 99 % of Pollux's jobs are below (§5.3.1)."""
+"""ρ from which a job counts as late: 99 % of Pollux's jobs are below (§5.3.1)."""
 
 QUICK = (6,)
-"""The workloads of a quick run."""
+"""Workloads of a quick run."""
 
 
 def workload(folder: Path, number: int, format: str, work: str, jobs: int | None = None) -> Workload:
-    """A published workload, the first ``jobs`` of it, with what its owners say of their work."""
+    """Return a published workload, at most its first ``jobs`` jobs, with changed declarations of work."""
     whole = read_workload(folder / f"workload-{number}.csv", format)
     whole = whole if jobs is None else whole.first(jobs)
     if work == "misjudged":
@@ -297,7 +297,7 @@ def measure(
 
 
 def _replacement_policy(scenario: Scenario, variant: PolluxVariant, number: int) -> Policy | None:
-    """What decides in place of the policy that is named, where it is not simply that."""
+    """The policy that replaces the named one, if the variant changes it."""
     policy = scenario.make_policy()
     if variant.seated and isinstance(policy, Pollux):
         return GeneticPollux(policy, apart=variant.seated == "apart")
@@ -309,7 +309,7 @@ def _replacement_policy(scenario: Scenario, variant: PolluxVariant, number: int)
 def measure_all(
     context: ReproContext, experiment: Experiment, numbers: Sequence[int], jobs: int | None = None
 ) -> Mapping[tuple[str, int, PolluxVariant], PolluxResult]:
-    """Every variant on every workload, but for what is kept."""
+    """Return the results of every variant on every workload, computed or stored."""
     results: dict[tuple[str, int, PolluxVariant], PolluxResult] = {}
     for folder in experiment.folders:
         for number in numbers:
@@ -324,7 +324,7 @@ def measure_all(
 def cache_key(
     experiment: Experiment, folder: str, number: int, variant: PolluxVariant, jobs: int | None = None
 ) -> Mapping[str, object]:
-    """What a run is kept by: all that its result depends on."""
+    """Return the key of a stored run: everything that its result depends on."""
     return {
         "pollux": folder,
         "workload": number,
@@ -342,7 +342,7 @@ def cache_key(
 def experiment_tables(
     context: ReproContext, experiment: Experiment, numbers: Sequence[int], jobs: int | None = None
 ) -> list[Table]:
-    """A table for each folder of workloads: a row for each policy, the workloads' average completion times and more."""
+    """Return a table for each folder of workloads: a row for each policy with its figures on each workload."""
     results = measure_all(context, experiment, numbers, jobs)
     made = []
     for folder in experiment.folders:
@@ -362,7 +362,7 @@ def experiment_tables(
 
 
 def _public_row(file: Path, policy: str, numbers: Sequence[int]) -> list[Cell]:
-    """The row of the authors' own simulator, where its results are known."""
+    """Row of the authors' own simulator, with None where its results are not known."""
     known = json.loads(file.read_text())["metrics"] if file.exists() else {}
     rows = [known.get(f"{policy}/1.0x/workload-{number}") for number in numbers]
     means: list[Cell] = [row["avg_jct"] if row else None for row in rows]

@@ -1,10 +1,9 @@
-"""Shockwave's baselines on its 120-job trace beside the results its authors ship, choice by choice of their simulator.
+"""Shockwave's baselines on its 120-job trace compared with its authors' results, for each choice of their simulator.
 
-Each of their choices that was found to matter is made here on top of the one before it, all else being ours: GPUs are
-given only when a round begins; shares are computed 1,000 s after the last time at the earliest, and who comes in
-between gets nothing until then, even if GPUs are free; throughput is counted in steps; and of all shares with which the
-last job is done soonest those in the middle are taken. What one may rely on: the policies here are those choices and
-nothing else. They know one kind of GPU.
+Each of their choices found to matter is added to the previous ones, everything else being ours: GPUs are granted only
+when a round begins; shares are recomputed at most every 1,000 s, and jobs that arrive in between get nothing until
+then, even if GPUs are free; throughput is counted in steps; and of all shares with the least makespan the analytic
+centre is taken. The policies here implement exactly these choices, for one kind of GPU.
 
 References: Shockwave (NSDI '23) §8.2; Gavel (OSDI '20) §4.2, §5.
 """
@@ -38,20 +37,20 @@ from shoal.workload.schema import Workload
 
 TRACE = "120"
 SHARE_SECONDS = 1000.0
-"""Seconds for which shares stay in force at least."""
+"""Least seconds for which shares stay in force."""
 
 _WITHIN = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStartPolicy:
-    """A policy that is asked only when a round begins: until the next one nobody starts, whatever comes free."""
+    """A policy that is called only when a round begins; in between no job starts, even if GPUs become free."""
 
     policy: Policy
     round: float = ROUND
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """The policy's verdicts when a round begins; in between, everybody stays as it is."""
+        """Return the policy's verdicts when a round begins; in between, all jobs keep what they have."""
         now, columns = snapshot.now, snapshot.columns
         end = round_end(now, self.round)
         review = end if len(columns) else inf
@@ -66,10 +65,10 @@ class RoundStartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CentralMakespan:
-    """Gavel's makespan program as the public code solves it: a search by halves, and an interior point.
+    """Gavel's makespan program as the public code solves it: bisection, and an interior-point method.
 
-    The search stops within 5 % of the least makespan, and asks for nothing but shares that keep it; the answer is the
-    analytic centre of all that do, so whoever needs little has time to spare.
+    The bisection stops within 5 % of the least makespan, and any shares that achieve it are accepted. The solution is
+    the analytic centre of these shares, so a job that needs little gets more than it needs.
     """
 
     round: float = ROUND
@@ -77,18 +76,18 @@ class CentralMakespan:
     fills: ClassVar[bool] = True
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """A verdict for every live job, by rounds."""
+        """Return a verdict for every live job, by rounds."""
         return by_rounds(self, snapshot)
 
     def shares(self, problem: ShareProblem) -> Shares:
-        """The middle of all shares with which everybody is done by the makespan found."""
+        """Return the analytic centre of all shares with which every job completes by the makespan found."""
         alone, capacity = problem.steps / problem.speeds[:, 0], float(problem.capacity[0])
         makespan = bisected_makespan(max(float(alone.max()), float(problem.gangs @ alone) / capacity))
         return Shares(analytic_centre(alone / makespan, problem.gangs, capacity)[:, None])
 
 
 def bisected_makespan(least: float) -> float:
-    """The makespan at which a search by halves between 100 s and a million stops when this is the least there is."""
+    """Return the makespan at which a bisection between 100 s and 1,000,000 s stops if ``least`` is the least one."""
     low, high = 100.0, 1e6
     while _WITHIN * low < high:
         half = (low + high) / 2
@@ -97,9 +96,9 @@ def bisected_makespan(least: float) -> float:
 
 
 def analytic_centre(least: Floats, gangs: Floats, capacity: float) -> Floats:
-    """The analytic centre of the shares x with x ≥ 0, x ≥ ``least``, x ≤ 1 and ``gangs`` · x ≤ ``capacity``.
+    """Return the analytic centre of the shares x with x ≥ 0, x ≥ ``least``, x ≤ 1 and ``gangs`` · x ≤ ``capacity``.
 
-    There must be room above ``least``. By damped Newton steps, which never leave the inside of these bounds.
+    ``least`` must leave some capacity free. Uses damped Newton steps, which stay inside these bounds.
     """
     slack = float((capacity - gangs @ least) / (gangs @ (1.0 - least)))
     x: Floats = least + (1.0 - least) * 0.5 * min(1.0, slack)
@@ -107,7 +106,7 @@ def analytic_centre(least: Floats, gangs: Floats, capacity: float) -> Floats:
         spare, wait, left = x - least, 1.0 - x, capacity - gangs @ x
         slope = gangs / left + 1.0 / wait - 1.0 / spare - 1.0 / x
         bend, along = 1.0 / wait**2 + 1.0 / spare**2 + 1.0 / x**2, gangs / left
-        # The matrix of second derivatives is diagonal but for the one bound that all share (Sherman and Morrison).
+        # The Hessian is diagonal plus a rank-one term from the shared capacity bound (Sherman and Morrison).
         step = (slope - along * (along @ (slope / bend)) / (1.0 + along @ (along / bend))) / bend
         length = float(np.sqrt(slope @ step))
         x = x - step / (1.0 + length)
@@ -116,10 +115,10 @@ def analytic_centre(least: Floats, gangs: Floats, capacity: float) -> Floats:
 
 
 def first_share_times(submitted: Sequence[float]) -> list[float]:
-    """When jobs submitted at these times, in order, first have a share.
+    """Return when jobs submitted at these times, in order, first have a share, in seconds.
 
-    While jobs come there is always a reason to compute shares anew, so that is done as soon as it may be. A last time
-    of 0 s counts as never in the public code: the second round has new shares again.
+    While jobs arrive there is always a reason to recompute shares, so that happens as soon as it is allowed. The public
+    code treats a last computation at 0 s as none, so the second round has new shares again.
     """
     at, times = 0.0, []
     for time in submitted:
@@ -131,7 +130,10 @@ def first_share_times(submitted: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class SimulatorChoice:
-    """What is done as there, in words; by which policy, or one ``own``; whether GPUs and newcomers wait as there."""
+    """One step towards the authors' simulator: its label and the policy, or the ``replacement`` for it.
+
+    ``round_starts``: GPUs are granted only when a round begins. ``delayed``: new jobs wait until shares are recomputed.
+    """
 
     label: str
     policy: str
@@ -140,7 +142,10 @@ class SimulatorChoice:
     delayed: bool = True
 
     def measure(self, data: Path, theirs: Mapping[str, Any]) -> list[float]:
-        """Makespan and mean JCT, each with its distance from the shipped one; the mean distance of a job's JCT."""
+        """Return makespan and mean JCT in seconds, each followed by its relative difference from the shipped one.
+
+        The last figure is the mean relative difference of single jobs' JCT.
+        """
         _, speeds, gpus = TRACES[TRACE]
         workload = public_trace(data, TRACE)
         submitted = np.array([job.submitted for job in workload.jobs])
@@ -160,8 +165,8 @@ class SimulatorChoice:
 def _cumulative(policy: str) -> tuple[SimulatorChoice, ...]:
     return (
         SimulatorChoice(f"`{policy}`", policy, round_starts=False, delayed=False),
-        SimulatorChoice("and GPUs given only as rounds begin", policy, delayed=False),
-        SimulatorChoice("and newcomers heard of every 1,080 s", policy),
+        SimulatorChoice("and GPUs granted only when a round begins", policy, delayed=False),
+        SimulatorChoice("and new jobs considered every 1,080 s", policy),
     )
 
 
@@ -177,15 +182,15 @@ BASELINES: Mapping[str, tuple[str, tuple[SimulatorChoice, ...]]] = {
         (
             SimulatorChoice("`ossp`", "ossp", round_starts=False, delayed=False),
             *_cumulative("gavel.makespan"),
-            SimulatorChoice("and the middle of the shares within 5 %", "gavel.makespan", CentralMakespan()),
+            SimulatorChoice("and the analytic centre of the shares within 5 %", "gavel.makespan", CentralMakespan()),
         ),
     ),
 }
-"""By the paper's name: the shipped result's, and the choices."""
+"""By the paper's name: the name of the shipped result, and the choices."""
 
 
 def shipped_result(data: Path, name: str) -> Mapping[str, Any]:
-    """What the authors ship of their simulation of the trace with one of their policies."""
+    """Return the authors' results of simulating the trace with one of their policies."""
     file = data / "shockwave" / "shipped_results" / f"tacc_32gpus__{name}_simulation.json"
     try:
         found: Mapping[str, Any] = json.loads(file.read_bytes())
@@ -210,12 +215,16 @@ def _tables(context: ReproContext) -> list[Table]:
         Column("JCT to shipped", "+.1%"),
         Column("a job's JCT, mean distance", ".1%"),
     ]
-    here = "each line with what the lines above it say; OSSP of the public code is Gavel's makespan program"
-    return [table("120 jobs on 32 GPUs as published", ["", *columns], rows, "its shipped simulation results", here)]
+    here = "each row adds to the rows above it; OSSP in the public code is Gavel's makespan program"
+    return [table("the public 120-job trace on 32 GPUs", ["", *columns], rows, "its shipped simulation results", here)]
 
 
 REPRODUCTIONS = (
     Reproduction(
-        "shockwave-baselines", "Shockwave (NSDI '23)", "baselines beside the shipped results", _tables, "shockwave"
+        "shockwave-baselines",
+        "Shockwave (NSDI '23)",
+        "baselines compared with the shipped results",
+        _tables,
+        "shockwave",
     ),
 )
