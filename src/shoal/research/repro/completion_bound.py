@@ -24,7 +24,7 @@ from shoal.solve.linear_objectives import refuse, table
 _EPS = 1e-9
 """Relative tolerance: a deadline this little before a task's earliest completion is moved to that completion."""
 
-_FIRST_STEP, _PATIENCE = 0.02, 4
+_FIRST_STEP, _MOST_FAILURES = 0.02, 4
 """Relative improvement that the first steps aim for, and the number of failed steps after which it is halved."""
 
 
@@ -51,10 +51,10 @@ class Tasks:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """A lower bound on the sum of completion times: ``total`` in seconds, and the prices between ``edges`` that prove it.
+class CompletionBound:
+    """A lower bound on the sum of completion times: ``total`` in seconds, proved by ``prices`` between ``edges``.
 
-    ``total`` equals ``floor(tasks, capacity, edges, prices)``, so the proof can be checked without the search.
+    ``total`` equals ``proved_bound(tasks, capacity, edges, prices)``, so the proof can be checked without the search.
     """
 
     total: float
@@ -62,7 +62,7 @@ class Floor:
     prices: Floats
 
 
-def floor(tasks: Tasks, capacity: float, edges: Floats, prices: Floats) -> float:
+def proved_bound(tasks: Tasks, capacity: float, edges: Floats, prices: Floats) -> float:
     """Return the bound that these prices prove; valid for any prices ≥ 0, tight for good ones.
 
     The edges must increase, from no later than the first release to no earlier than the last deadline.
@@ -73,33 +73,33 @@ def floor(tasks: Tasks, capacity: float, edges: Floats, prices: Floats) -> float
     refuse("edges", edges[1:], np.diff(edges) <= 0, "must be above the one before")
     if edges[0] > tasks.released.min(initial=np.inf) or edges[-1] < tasks.due.max(initial=-np.inf):
         raise InputError("edges", (float(edges[0]), float(edges[-1])), "must span all releases and deadlines")
-    return _proved(tasks, capacity, edges, prices)[0]
+    return _dual(tasks, capacity, edges, prices)[0]
 
 
-def least_completion(tasks: Tasks, capacity: float, intervals: int = 90, steps: int = 40) -> Floor:
+def least_completion(tasks: Tasks, capacity: float, intervals: int = 90, steps: int = 40) -> CompletionBound:
     """Return the best bound found in ``steps`` steps, with a constant price in each of ``intervals`` intervals."""
     if intervals < 1:
         raise InputError("intervals", intervals, "must be at least 1")
     refuse("gpus", tasks.gpus, tasks.gpus > capacity, f"more than the {capacity:g} there are")
     if not len(tasks.seconds):
-        return Floor(0.0, np.zeros(2), np.zeros(1))
+        return CompletionBound(0.0, np.zeros(2), np.zeros(1))
     edges = np.linspace(tasks.released.min(), tasks.due.max(), intervals + 1)
     prices = _first_prices(tasks, capacity, edges)
-    total, over = _proved(tasks, capacity, edges, prices)
-    found, kept, step, vain = total, (prices, over), _FIRST_STEP, 0
+    total, over = _dual(tasks, capacity, edges, prices)
+    found, best, step, failures = total, (prices, over), _FIRST_STEP, 0
     for _ in range(steps):
         # A price of 0 in an interval with free GPUs cannot fall, so that direction is dropped.
-        way = np.where((prices <= 0.0) & (over < 0.0), 0.0, over)
-        length = float(way @ way)
+        direction = np.where((prices <= 0.0) & (over < 0.0), 0.0, over)
+        length = float(direction @ direction)
         if length <= 0.0:
             break
-        prices = np.maximum(prices + (found + step * abs(found) - total) / length * way, 0.0)
-        total, over = _proved(tasks, capacity, edges, prices)
+        prices = np.maximum(prices + (found + step * abs(found) - total) / length * direction, 0.0)
+        total, over = _dual(tasks, capacity, edges, prices)
         if total > found:
-            found, kept, vain = total, (prices, over), 0
-        elif (vain := vain + 1) > _PATIENCE:
-            (prices, over), total, step, vain = kept, found, step / 2, 0
-    return Floor(found, edges, kept[0])
+            found, best, failures = total, (prices, over), 0
+        elif (failures := failures + 1) > _MOST_FAILURES:
+            (prices, over), total, step, failures = best, found, step / 2, 0
+    return CompletionBound(found, edges, best[0])
 
 
 def _windows(tasks: Tasks, edges: Floats) -> tuple[Floats, Floats]:
@@ -115,8 +115,8 @@ def _first_prices(tasks: Tasks, capacity: float, edges: Floats) -> Floats:
 
     begin, end = _windows(tasks, edges)
     job, interval = np.nonzero(end > begin)
-    many, columns = len(edges) - 1, np.arange(len(job))
-    used = csr_array((tasks.gpus[job], (interval, columns)), shape=(many, len(job)))
+    intervals, columns = len(edges) - 1, np.arange(len(job))
+    used = csr_array((tasks.gpus[job], (interval, columns)), shape=(intervals, len(job)))
     run = csr_array((np.ones(len(job)), (job, columns)), shape=(len(tasks.seconds), len(job)))
     answer = linprog(
         begin[job, interval] / tasks.seconds[job],
@@ -129,10 +129,10 @@ def _first_prices(tasks: Tasks, capacity: float, edges: Floats) -> Floats:
     )
     if answer.status == 2:
         raise InputError("due", float(tasks.due.max()), "not all can be done in time: give them longer")
-    return np.zeros(many) if answer.x is None else np.maximum(-answer.ineqlin.marginals, 0.0)
+    return np.zeros(intervals) if answer.x is None else np.maximum(-answer.ineqlin.marginals, 0.0)
 
 
-def _proved(tasks: Tasks, capacity: float, edges: Floats, prices: Floats) -> tuple[float, Floats]:
+def _dual(tasks: Tasks, capacity: float, edges: Floats, prices: Floats) -> tuple[float, Floats]:
     """The bound that prices prove, and by how many GPU-seconds the tasks' cheapest choices exceed each interval."""
     begin, end = _windows(tasks, edges)
     over = -capacity * np.diff(edges)
@@ -164,8 +164,8 @@ def _cheapest(price: Floats, begin: Floats, end: Floats, earliest: float, second
     used = np.diff(np.minimum(np.cumsum(free[:, order], axis=1), seconds), axis=1, prepend=0.0)
     saved = np.maximum(price[order] - price[last][:, None] - 1.0, 0.0)
     dearest = np.where(saved > 0.0, used, 0.0)[:, ::-1]
-    room = (end[last] - done)[:, None]
-    moved = np.diff(np.minimum(np.cumsum(dearest, axis=1), room), axis=1, prepend=0.0)[:, ::-1]
+    slack = (end[last] - done)[:, None]
+    moved = np.diff(np.minimum(np.cumsum(dearest, axis=1), slack), axis=1, prepend=0.0)[:, ::-1]
     cost = done + used @ price[order] - (moved * saved).sum(axis=1)
     best = int(np.argmin(cost))
     ran = np.zeros(len(price))
