@@ -18,6 +18,7 @@ from torch import nn, optim
 
 from shoal.core.errors import InputError
 from shoal.core.job import BatchSetting
+from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS
 from shoal.trainer.samples import Cursor
 from shoal.trainer.session import Progress, Session
 from shoal.trainer.torch.accumulation import AccumulationGate
@@ -26,9 +27,6 @@ from shoal.trainer.torch.checkpointing import RunCheckpoints
 from shoal.trainer.torch.data_feed import DataFeed, RankStep, StepSplit, make_feed
 from shoal.trainer.torch.state import Stateful, TorchState
 from shoal.trainer.torch.step_coordinator import StepAction, StepCoordinator
-
-SAVE_EVERY_SECONDS = 600.0
-"""Most training that a machine failure can lose, in seconds."""
 
 
 class Training:
