@@ -4,7 +4,6 @@ A checkpoint counts once it is complete. If one cannot be written, the failure i
 """
 
 import logging
-import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -32,14 +31,12 @@ class RunCheckpoints:
         self._begun: int | None = None
         self.saved: float | None = None
         """Progress in the newest complete checkpoint; known in rank 0 only."""
-        self.at = time.monotonic()
-        """Monotonic time at which the last checkpoint was started."""
 
     def save(self, progress: int, facts: Mapping[str, Any], beside: Mapping[str, Any], *, wait: bool = False) -> None:
         """Copy the present state and write it in the background; with ``wait``, return when it is written."""
         if progress != self._begun:
-            self._writer.settle()
-            self._begun, self.at = progress, time.monotonic()
+            self.settle()
+            self._begun = progress
             randoms = self._exchange.gather(random_state())
             what = {"state": self._state.copy(), "random": randoms, **beside}
             folder = self._begin(progress)
@@ -47,7 +44,11 @@ class RunCheckpoints:
             if folder is not None or shards is not None:
                 self._writer.start(progress, partial(self._write, progress, dict(facts), what, folder, shards))
         if wait:
-            self._writer.settle()
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait until the checkpoint under way is written."""
+        self._writer.settle()
 
     def resume(self) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
         """Load the newest usable checkpoint.
