@@ -1,4 +1,4 @@
-"""Pollux's figure 9 on the published profiles, and the bound beside it; skipped where the public files are absent."""
+"""Pollux's figure 9 on the published profiles, and its lower bound; skipped without the public files."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ from shoal.research.repro.shockwave_baselines import (
 from shoal.testing.builders import job, simulate
 
 FILES = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-THERE = pytest.mark.skipif(not FILES.exists(), reason="the public traces are not here")
+THERE = pytest.mark.skipif(not FILES.exists(), reason="the public traces are missing")
 
 
 def first_rounds(name: str) -> list[int]:

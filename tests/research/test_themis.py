@@ -97,7 +97,7 @@ def test_lies_are_averaged_and_counted_by_what_became_of_the_liar() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "said"),
+    ("times", "message"),
     [
         ([0.9, 0.91], "with lies of 50%"),
         ([0.9, 1.1], "with lies of no size"),
@@ -105,9 +105,9 @@ def test_lies_are_averaged_and_counted_by_what_became_of_the_liar() -> None:
         ([1.1, 1.11], "with lies of no size"),
     ],
 )
-def test_a_lie_is_said_to_pay_only_beyond_chance(times: list[float], said: str) -> None:
+def test_a_lie_counts_as_paying_only_beyond_chance(times: list[float], message: str) -> None:
     table = by_lie(contests()[0], {0.5: [LieEffect(time, 1.0, seed) for seed, time in enumerate(times)]})
-    assert table.here == f"the liar is sooner beyond chance {said}"
+    assert table.here == f"the liar is sooner beyond chance {message}"
 
 
 def test_many_liars_of_one_seed_are_no_more_than_one_case() -> None:

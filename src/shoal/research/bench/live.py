@@ -50,7 +50,7 @@ class _BenchCluster:
             "--port",
             "0",
         ]
-        with (self.home / "plane.log").open("a") as log:
+        with (self.home / "control_plane.log").open("a") as log:
             command = [sys.executable, "-m", "shoal", *arguments, "--json"]
             self.control_plane = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.control_plane.stdout is not None

@@ -279,8 +279,9 @@ def _sharing_jobs(jobs: int) -> tuple["JobClasses", Floats]:
         [[known.profile(t.model).rate(k, 1, Locality.SAME_NODE, t.batch_size) for k in kinds] for t in types]
     )
     pairs = np.array([(a, b) for a in range(len(types)) for b in range(a, len(types))])
-    kept = [known.colocated(types[a].model, types[a].batch_size, types[b].model, types[b].batch_size) for a, b in pairs]
-    fractions = np.array(kept)
+    fractions = np.array(
+        [known.colocated(types[a].model, types[a].batch_size, types[b].model, types[b].batch_size) for a, b in pairs]
+    )
     pair_speed = np.stack([speeds[pairs[:, i]] * fractions[:, i : i + 1] for i in (0, 1)], axis=1)
     capacity = np.full(3, jobs / 8)
     of_job = np.random.default_rng(3).integers(0, len(types), jobs)

@@ -101,13 +101,13 @@ class GeneticPollux:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Return the decision of that search."""
-        kept = self.policy.decide(snapshot)
+        decision = self.policy.decide(snapshot)
         if self.policy.settled_until(snapshot) is not None:
-            return kept
+            return decision
         found, menu, _ = self.policy.allotment(snapshot)
         seated = evolve(menu, found.spread, snapshot.seed + snapshot.cycle, apart=self.apart)
         verdicts = allotted(snapshot, found, menu, seated, np.ones(len(found.fair)))
-        return Decision(verdicts, kept.review_at, kept.carry)
+        return Decision(verdicts, decision.review_at, decision.carry)
 
 
 @dataclass(frozen=True, slots=True)
