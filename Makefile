@@ -1,23 +1,34 @@
-# Everything lives in .venv: `make test` and `make demo` work from a clean clone with python3, make and a compiler.
+# Everything lives in .venv: `make demo` and `make test` work from a clean clone with python3, make and a compiler.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.ready
 
-.PHONY: venv demo test check bench soak repro clean
+.PHONY: venv demo test fast check bench soak repro mutants docs clean
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml
+# What `shoal demo` imports: the simulator, the control plane and the report page; no PyTorch, no test tools.
+$(RUNTIME): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) '.[sim,server,report]'
+	touch $(RUNTIME)
+
+$(STAMP): $(RUNTIME)
+	$(PIP) '.[dev]'
 	touch $(STAMP)
 
-demo: $(STAMP)
+demo: $(RUNTIME)
 	$(BIN)/shoal demo
 
 test: check
 	$(BIN)/python -m pytest -n 2
+
+# The tests that need no processes, no PyTorch and no long searches: under a minute of CPU time.
+fast: $(STAMP)
+	$(BIN)/python -m pytest -m fast
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -26,16 +37,29 @@ check: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 bench: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(PIP) '.[research]'
 	$(BIN)/shoal bench
 
-# Two hundred trials of the fault test, about twelve minutes: things are killed and cut under a live cluster.
+# Two hundred trials of the fault test, about twelve minutes: processes are killed and connections cut.
 soak: $(STAMP)
 	$(BIN)/python -m tests.e2e.soak
 
-# Every table and figure of the papers, hours of it; what was measured is kept, so that it goes on where it was stopped.
+# Every table and figure of the papers; hours. Results are kept in repro.jsonl, so a stopped run resumes.
+# DATA is the folder of public traces, e.g. `make repro DATA=../data`.
 repro: $(STAMP)
-	$(BIN)/shoal repro run '*' --out repro.jsonl
+	$(BIN)/shoal repro run '*' --out repro.jsonl $(if $(DATA),--data $(DATA))
+
+# Mutation tests of core, engine, live, store and policy/base, in an environment of their own (an older pytest).
+mutants:
+	$(PYTHON) -m venv .venv-mutants
+	.venv-mutants/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
+	-.venv-mutants/bin/mutmut run
+	.venv-mutants/bin/python tests/mutants.py
+
+# The documentation site, written to site/.
+docs: $(STAMP)
+	$(PIP) '.[docs]'
+	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .venv-mutants mutants site .mypy_cache .ruff_cache .pytest_cache build dist

@@ -176,7 +176,7 @@ ONE_DECISION: dict[str, tuple[Policy, str]] = {
     "gives too few numbers": (Doing(say_too_little), "cannot be said"),
     "says nothing": (Doing(say_nothing), "told nothing"),
     "says nan": (Doing(say_nan), "nan"),
-    "refuses with a grant's reason": (Doing(refuse_with_a_grants_reason), "is told"),
+    "refuses with a grant's reason": (Doing(refuse_with_a_grants_reason), "says"),
     "reviews now": (Doing(nothing, lambda s: s.now), "is not later"),
     "reviews at no time": (Doing(nothing, lambda s: float("nan")), "is not later"),
     "remembers in itself": (Counting(), "two different decisions"),

@@ -121,6 +121,7 @@ def program(p: ShareProblem, gain: Floats, floors: Floats | None = None, level: 
         bounds=bounds,
     )
     assert answer.status == 0
+    assert answer.fun is not None
     return float(-answer.fun) / scale
 
 
@@ -273,6 +274,7 @@ def test_the_least_entity_of_a_hierarchy_is_as_high_as_it_can_be(seed: int) -> N
     top = linprog(
         np.append(np.zeros(rows * kinds), -1.0), A_ub=np.vstack([time, room, reach]), b_ub=limits, bounds=bounds
     )
+    assert top.fun is not None
     assert least <= -top.fun * (1 + 1e-6)
     if len({*names}) == len(names):  # one job each: the bound is the answer
         assert least == pytest.approx(-top.fun, rel=1e-6)

@@ -72,7 +72,7 @@ def reference(p: Localities, gain: Floats, *, floors: Floats | None = None, leve
     found = linprog(
         -objective, A_ub=np.vstack([table, wanted]), b_ub=np.concatenate([most, least]), bounds=bounds, method="highs"
     )
-    return -float(found.fun) if found.status == 0 else -np.inf
+    return -float(found.fun) if found.status == 0 and found.fun is not None else -np.inf
 
 
 def check(p: Localities, found: TimeShares) -> None:

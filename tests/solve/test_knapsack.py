@@ -26,7 +26,8 @@ def reference(row: Indices, kind: Indices, width: Indices, worth: Floats, capaci
     seats = [np.where(kind == k, width, 0) for k in range(len(capacity))]
     once = [(row == r).astype(np.int64) for r in range(rows)]
     limits = LinearConstraint(np.array([*seats, *once]), ub=np.array([*capacity, *[1] * rows]))
-    found = milp(-worth, constraints=limits, integrality=np.ones(len(row)), bounds=Bounds(0, 1))
+    found = milp(-worth, constraints=limits, integrality=np.ones(len(row), dtype=np.intp), bounds=Bounds(0, 1))
+    assert found.fun is not None
     return -float(found.fun)
 
 

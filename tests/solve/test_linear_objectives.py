@@ -50,7 +50,8 @@ def best_sum(problem: Problem, gain: Floats, floors: Floats | None = None) -> fl
         # What was given up is known to rounding only, and an equality the reference cannot move in is no test.
         rows = vstack([rows, throughputs(problem[0], some)], format="csr")
         right = np.append(right, -floors[some] * (1 - 1e-9))
-    found = linprog(-gain.ravel(), A_ub=rows, b_ub=right, bounds=np.column_stack([0 * most, most]))
+    bounds = np.column_stack([0 * most, most])
+    found = linprog(-gain.ravel(), A_ub=rows, b_ub=right, bounds=bounds)  # type: ignore[call-overload]
     assert found.status == 0, found.message
     return float(-found.fun)
 
@@ -68,6 +69,7 @@ def least_given_up(problem: Problem, floors: Floats, top: Floats) -> float:
     box = [(0.0, u) for u in most] + [(0.0, None)] * len(some)
     found = linprog(gain, A_ub=rows, b_ub=np.append(right, -(floors / unit)[some]), bounds=box)
     assert found.status == 0
+    assert found.fun is not None
     return float(found.fun)
 
 

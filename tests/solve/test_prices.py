@@ -271,6 +271,7 @@ def test_nobody_can_gain_without_another_losing(problem: tuple[Floats, Floats, F
             options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
         )
         # Levels relaxed by r let the others rise by more than r, the more so the wider the speeds.
+        assert best.fun is not None
         assert -best.fun <= reached.sum() + 1e-5
 
 

@@ -64,7 +64,7 @@ class Written:
         """
         size, scale = self.limits.shape[1], float(rate.max())
         rising = csr_array(np.concatenate([np.zeros(self.rows + self.types), rate / scale])[:, None])
-        answer = linprog(
+        answer = linprog(  # type: ignore[call-overload]
             np.append(np.zeros(size), -1.0),
             hstack([self.limits, rising], format="csr"),
             np.concatenate([np.ones(self.rows), self.capacity, -base]),

@@ -40,7 +40,7 @@ def most(problem: Problem, gain: Floats, floors: Floats) -> float:
     shape = (2 * len(speed) + len(capacity), len(job))
     matrix = csr_array((values, (rows, np.tile(column, 3))), shape=shape)
     right = np.concatenate([np.ones(len(speed)), capacity, -floors * (1 - 1e-9)])
-    found = linprog(-gain[job, kind], A_ub=matrix, b_ub=right)
+    found = linprog(-gain[job, kind], A_ub=matrix, b_ub=right)  # type: ignore[call-overload]
     assert found.status == 0, found.message
     return float(-found.fun)
 

@@ -98,7 +98,7 @@ class JobByJob:
         kept = np.zeros(count) if floors is None else floors
         right = np.concatenate([np.ones(count), self.crowd.capacity, -kept])
         scale = float(np.abs(gain).max()) or 1.0
-        found = linprog(-gain / scale, A_ub=matrix, b_ub=right)
+        found = linprog(-gain / scale, A_ub=matrix, b_ub=right)  # type: ignore[call-overload]
         assert found.status == 0, found.message
         return float(-found.fun) * scale
 

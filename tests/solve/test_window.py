@@ -74,7 +74,12 @@ def reference(claims: Claims, capacity: int, level: float) -> float:
     most = np.ones(cells + choices)
     most[cells:] = (np.arange(rounds + 1) >= claims.forced(level)[:, None]).ravel()
     cost = np.concatenate([np.zeros(cells), -claims.worth.ravel()])
-    found = milp(cost, constraints=LinearConstraint(rows.tocsr(), lower, upper), bounds=Bounds(0, most), integrality=1)
+    found = milp(
+        cost,
+        constraints=LinearConstraint(rows.tocsr(), lower, upper),
+        bounds=Bounds(0, most),
+        integrality=np.ones(len(cost), dtype=np.intp),
+    )
     assert found.success, found.message
     return -float(found.fun)
 
@@ -151,6 +156,7 @@ def test_seats_go_to_gangs_for_the_most_worth_that_seats_in_unlike_rounds_allow(
         b_eq=np.zeros(count),
         bounds=(0, 1),
     )
+    assert best.fun is not None
     assert worth[np.arange(count), found.counts].sum() == pytest.approx(-best.fun)
 
 
@@ -179,9 +185,11 @@ def test_prices_prove_the_bound_of_all_patterns_of_seats_and_branching_that_of_w
     if not whole.success:
         # No plan covers what is forced; a bound may be anything, and to a plan of a higher level it is not applied.
         return
+    assert parts.fun is not None
     assert found.bound == pytest.approx(program.base - parts.fun, abs=1e-6)
     assert (found.patterns @ widths <= capacity).all()
     assert found.shares.sum() == pytest.approx(claims.rounds)
+    assert whole.fun is not None
     best = program.base - whole.fun
     branched = in_whole_rounds(program, found, best)
     assert branched is not None

@@ -194,9 +194,14 @@ def differing_settings(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def settings_of_run(summary: Summary) -> dict[str, str]:
-    """Every setting of a run beside policy, seed, workload and cluster, as text; those that are off are left out."""
+    """Every setting of a run beside policy, seed, workload and cluster, as text; those that are off are left out.
+
+    A policy's constants are left out too: they differ between policies, and within one only between versions.
+    """
     given = {"knowledge": summary.get("knowledge"), **(summary.get("settings") or {})}
-    return {name.replace("_", "-"): _setting_text(value) for name, value in given.items() if value}
+    return {
+        name.replace("_", "-"): _setting_text(value) for name, value in given.items() if value and name != "constants"
+    }
 
 
 def _setting_text(value: object) -> str:

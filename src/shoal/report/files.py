@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from shoal.core.errors import InputError
 from shoal.report.history import History, read_history
@@ -89,7 +90,9 @@ def from_parquet(data: bytes) -> JobResults:
     from pyarrow import parquet
 
     table = parquet.read_table(pa.BufferReader(data))
-    columns = {name: table[name].to_pylist() if name in _TEXTS else table[name].to_numpy() for name in _PLAIN}
+    columns: dict[str, Any] = {
+        name: table[name].to_pylist() if name in _TEXTS else table[name].to_numpy() for name in _PLAIN
+    }
     return JobResults(**columns, rho={name: table[f"rho_{name}"].to_numpy() for name in DEFINITIONS})
 
 

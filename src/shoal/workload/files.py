@@ -8,6 +8,7 @@ import gzip
 import io
 import math
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -127,7 +128,11 @@ def to_parquet(workload: Workload) -> bytes:
     from pyarrow import parquet
 
     change = pa.struct([pa.field("progress", pa.float64(), False), pa.field("batch_size", pa.int64(), False)])
-    special = {"batch_schedule": pa.list_(change), "kinds": pa.list_(pa.string()), "declares_work": pa.bool_()}
+    special: dict[str, Any] = {
+        "batch_schedule": pa.list_(change),
+        "kinds": pa.list_(pa.string()),
+        "declares_work": pa.bool_(),
+    }
     special["limits"] = pa.list_(pa.int64())
     texts = {"id", "tenant", "app", "model", "search", "adaptation"}
     counts = {"gpus", "min_gpus", "max_gpus", "batch_size"}

@@ -118,7 +118,7 @@ def _first_prices(tasks: Tasks, capacity: float, edges: Floats) -> Floats:
     intervals, columns = len(edges) - 1, np.arange(len(job))
     used = csr_array((tasks.gpus[job], (interval, columns)), shape=(intervals, len(job)))
     run = csr_array((np.ones(len(job)), (job, columns)), shape=(len(tasks.seconds), len(job)))
-    answer = linprog(
+    answer = linprog(  # type: ignore[call-overload]  # the stubs know no sparse matrices
         begin[job, interval] / tasks.seconds[job],
         A_ub=used,
         b_ub=capacity * np.diff(edges),

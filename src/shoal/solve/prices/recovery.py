@@ -62,7 +62,7 @@ def least_churn(shares: Floats, menu: TiedMixes, gangs: Floats, capacity: Floats
     held = gangs[rest] @ shares[rest]
     room = np.maximum(capacity - held, gangs[owners] @ shares[owners])
     before = np.clip(prefer[owners], 0.0, 1.0)
-    answer = linprog(
+    answer = linprog(  # type: ignore[call-overload]  # the stubs know no sparse matrices
         -np.concatenate([np.zeros(ways), np.repeat(gangs[owners], types)]),
         A_ub=vstack([of_given, use]).tocsr(),
         b_ub=np.concatenate([np.zeros(rows * types), room]),
