@@ -10,7 +10,7 @@ import pytest
 from shoal.cli import main
 from shoal.core.topology import parse_cluster
 from shoal.live.home import JOURNAL
-from shoal.research.repro.fidelity_live import play
+from shoal.research.repro.fidelity_live import run_queue
 from shoal.scenario.replay import read_stories
 from shoal.scenario.scenario import Scenario
 from shoal.wire.messages import Submission
@@ -37,7 +37,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
     def run(policy: str) -> None:
         queue = [(0.5 * i, _submission(name, policy)) for i, name in enumerate(NAMES)]
-        play(found[policy], Scenario(parse_cluster("gpu:1x2"), policy), queue, lambda _: None)
+        run_queue(found[policy], Scenario(parse_cluster("gpu:1x2"), policy), queue, lambda _: None)
 
     with ThreadPoolExecutor(len(found)) as threads:
         list(threads.map(run, found))

@@ -10,7 +10,7 @@ from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
 from shoal.report.compare import MEASURES, bootstrap_interval, compare, t_interval
 from shoal.report.files import StoredRun
-from shoal.report.metrics import DEFINITIONS, JobTable
+from shoal.report.metrics import DEFINITIONS, JobResults
 from shoal.report.tables import change, table
 
 
@@ -19,7 +19,7 @@ def run(policy: str, seed: int, jct: Floats, **more: object) -> StoredRun:
     zeros = np.zeros(count)
     rho = dict.fromkeys(DEFINITIONS, jct / 100.0)
     ids = [f"job-{i}" for i in range(count)]
-    jobs = JobTable(
+    jobs = JobResults(
         ids, ["t"] * count, zeros, zeros, jct, jct, np.ones(count, int), np.zeros(count, int), zeros, zeros, jct, rho
     )
     figures = {"mean": float(jct.mean()) / 100, "max": float(jct.max()) / 100, "unfair_1.0": float((jct > 100).mean())}

@@ -1,12 +1,12 @@
-"""AFS's experiment on a small piece: its figures come out, are kept, and are found again."""
+"""AFS's experiment on a small workload: its figures are computed, stored and read again."""
 
 from pathlib import Path
 
 import pytest
 
 from shoal.core.errors import InputError
-from shoal.research.repro.afs import FIGURES, AfsVariant, JctRatio, figure_table, measured, ratios, trace, variants
-from shoal.research.repro.setting import Kept
+from shoal.research.repro.afs import FIGURES, AfsVariant, JctRatio, figure_table, measure_all, ratios, trace, variants
+from shoal.research.repro.context import ReproContext, ResultCache
 
 
 @pytest.fixture(scope="module")
@@ -19,23 +19,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_every_figure_has_a_row_for_each_ratio_and_nothing_kept_is_run_again(folder: Path, tmp_path: Path) -> None:
-    kept, told = tmp_path / "kept.jsonl", list[str]()
+def test_every_figure_has_a_row_for_each_ratio_and_stored_results_are_reused(folder: Path, tmp_path: Path) -> None:
+    stored, announced = tmp_path / "results.jsonl", list[str]()
     wanted = variants(FIGURES.values())
-    results = measured(folder, wanted, traces=(4, 9), seeds=(0,), kept=Kept(kept), announce=told.append)
-    assert len(kept.read_text().splitlines()) == len(told) == 2 * len(wanted)
+    context = ReproContext(None, cache=ResultCache(stored), announce=announced.append)
+    results = measure_all(context, folder, wanted, traces=(4, 9), seeds=(0,))
+    assert len(stored.read_text().splitlines()) == len(announced) == 2 * len(wanted)
     for figure in FIGURES.values():
         made = figure_table(figure, results, (4, 9), (0,))
         assert [row[0].count(" / ") for row in made.cells()] == [1] * len(figure.ratios)
         assert made.notes() == [f"paper: {figure.paper}"]
-    again = measured(folder, wanted, traces=(4, 9), seeds=(0,), kept=Kept(kept), announce=told.append)
+    reread = ReproContext(None, cache=ResultCache(stored), announce=announced.append)
+    again = measure_all(reread, folder, wanted, traces=(4, 9), seeds=(0,))
     assert again == results
-    assert len(told) == 2 * len(wanted), "what is kept is not run again"
+    assert len(announced) == 2 * len(wanted), "stored results are not computed again"
 
 
 def test_a_ratio_is_the_base_over_ours_averaged_over_seeds(folder: Path) -> None:
     afs = JctRatio(AfsVariant("srtf"), AfsVariant("afs-l"))
-    results = measured(folder, (afs.base, afs.ours), traces=(4, 9), seeds=(0, 1))
+    results = measure_all(ReproContext(None), folder, (afs.base, afs.ours), traces=(4, 9), seeds=(0, 1))
     busy, idle = ratios(results, afs, (4, 9), (0, 1))
     by_hand = [results[9, s, afs.base].mean / results[9, s, afs.ours].mean for s in (0, 1)]
     assert idle == pytest.approx((by_hand[0] * by_hand[1]) ** 0.5)
@@ -54,9 +56,9 @@ def test_a_folder_without_the_trace_is_refused(folder: Path) -> None:
 
 
 def test_a_run_of_other_jobs_does_not_stand_for_this_one(folder: Path, tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "kept.jsonl")
+    context = ReproContext(None, cache=ResultCache(tmp_path / "results.jsonl"))
     wanted = variants([FIGURES["13"]])
-    five, six = (measured(folder, wanted, traces=(9,), seeds=(0,), jobs=n, kept=kept) for n in (5, 6))
+    five, six = (measure_all(context, folder, wanted, traces=(9,), seeds=(0,), jobs=n) for n in (5, 6))
     assert {row.policy for row in five.values()} == {"afs-l", "afs-p", "afs-s"}
     assert all(row.tail >= row.mean > 0 for row in five.values())
     assert five != six

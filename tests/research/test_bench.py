@@ -1,4 +1,4 @@
-"""The speed table: what it measures, and what it says of a bench it cannot run."""
+"""The benchmark table: its measurements, and its rows for benchmarks that cannot run."""
 
 import json
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_a_budget_is_kept_only_in_time_and_memory_both() -> None:
     ],
 )
 def test_what_cvxpy_did_is_told_with_its_limits(figures: dict[str, float], words: str) -> None:
-    assert solve.beside(figures) == words
+    assert solve.cvxpy_cell(figures) == words
 
 
 def _by_cvxpy() -> dict[str, dict[str, float]]:
@@ -76,11 +76,11 @@ def test_without_cvxpy_its_column_stays_empty(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(solve, "import_module", absent)
     for figures in _by_cvxpy().values():
         assert figures["seconds"] > 0
-        assert solve.beside(figures) == "–"
+        assert solve.cvxpy_cell(figures) == "–"
 
 
 def test_a_cvxpy_that_takes_too_long_is_stopped_and_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cvxpy")
-    monkeypatch.setattr(solve, "PATIENCE", 0.0)
+    monkeypatch.setattr(solve, "CVXPY_SECONDS", 0.0)
     figures = solve.filling("flat", 48, 3)
     assert (figures["cvxpy_settled"], figures["cvxpy_jobs"]) == (0, 48)

@@ -1,4 +1,4 @@
-"""Pollux's figure 9 on the published profiles, and the bound beside it; skipped where the public files are absent."""
+"""Pollux's figure 9 on the published profiles, and its lower bound; skipped without the public files."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ import pytest
 
 from shoal.perf.measured_profile import MeasuredProfile
 from shoal.perf.profile_files import read_profiles
-from shoal.research.repro.cloud import BASELINE, TRACES, Renting, cheapest, measure, tables
+from shoal.research.repro.cloud import BASELINE, TRACES, RentalRule, least_node_hours, measure, tables
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import chosen
-from shoal.research.repro.setting import Setting
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not (DATA / TRACES).is_dir(), reason="the public
 
 
 def test_by_goodput_imagenet_is_cheaper_than_by_throughput_and_hardly_longer() -> None:
-    cost, nodes = tables(Setting(DATA, quick=True))
+    cost, nodes = tables(ReproContext(DATA, quick=True))
     throughput, goodput = (row.values() for row in cost.document()["rows"])
     assert list(throughput)[2] == 0.0
     _, _, cheaper, _, longer = goodput
@@ -30,7 +30,7 @@ def test_by_goodput_imagenet_is_cheaper_than_by_throughput_and_hardly_longer() -
 def test_no_schedule_is_cheaper_than_the_bound_and_more_time_never_costs_more() -> None:
     profile = read_profiles((str(DATA / TRACES),), ("imagenet",)).profile("imagenet")
     assert isinstance(profile, MeasuredProfile)
-    bounds = cheapest(profile, [4.6, 4.95, 7.09, 50.0])
+    bounds = least_node_hours(profile, [4.6, 4.95, 7.09, 50.0])
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[1] < 60.5, "by goodput"
     assert bounds[2] < 56.7, "eight nodes throughout"
@@ -38,13 +38,13 @@ def test_no_schedule_is_cheaper_than_the_bound_and_more_time_never_costs_more() 
 
 def test_by_value_imagenet_is_a_fifth_cheaper_at_most_a_tenth_longer_and_near_what_no_schedule_can_beat() -> None:
     traces = str(DATA / TRACES)
-    base, ours = (measure(traces, renting) for renting in (BASELINE, Renting("by value", "value:probe=0.1")))
+    base, ours = (measure(traces, rule) for rule in (BASELINE, RentalRule("by value", "value:probe=0.1")))
     assert ours["node_hours"] <= 0.8 * base["node_hours"]
     assert ours["hours"] <= 1.1 * base["hours"]
     profile = read_profiles((traces,), ("imagenet",)).profile("imagenet")
     assert isinstance(profile, MeasuredProfile)
     hours = [4.5 + 0.1 * n for n in range(15)]
-    least = min(rent + 5.5 * took for took, rent in zip(hours, cheapest(profile, hours), strict=True))
+    least = min(rent + 5.5 * took for took, rent in zip(hours, least_node_hours(profile, hours), strict=True))
     assert least <= ours["node_hours"] + 5.5 * ours["hours"] <= 1.05 * least
 
 

@@ -1,4 +1,4 @@
-"""How little gangs can take to be done: the bound against every schedule of tiny instances, and by hand."""
+"""Lower bounds on completion times, against every schedule of tiny instances and sums computed by hand."""
 
 from functools import cache
 from itertools import combinations
@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shoal.core.errors import InputError
-from shoal.research.repro.completion_bound import Tasks, floor, least_completion
+from shoal.research.repro.completion_bound import Tasks, least_completion, proved_bound
 
 INFEASIBLE = float("inf")
 
@@ -62,9 +62,9 @@ def test_whatever_the_prices_no_schedule_is_below_what_they_prove(
     assume(least < INFEASIBLE)
     tasks = tasks_of(released, seconds, gpus, due)
     edges = np.linspace(min(released), max(due), 7)
-    assert floor(tasks, capacity, edges, np.array(prices)) <= least + 1e-6
+    assert proved_bound(tasks, capacity, edges, np.array(prices)) <= least + 1e-6
     found = least_completion(tasks, capacity, intervals=max(due) - min(released), steps=10)
-    assert found.total == floor(tasks, capacity, found.edges, found.prices)
+    assert found.total == proved_bound(tasks, capacity, found.edges, found.prices)
     assert sum(released) + sum(seconds) - 1e-6 <= found.total <= least + 1e-6
 
 
@@ -94,7 +94,7 @@ def test_a_task_alone_takes_the_seconds_that_cost_it_least(
     one = Tasks(np.array([released / 2]), np.array([seconds]), np.ones(1), np.array([due]))
     prices = np.array(price)
     # With one GPU its owner is paid for every second there is: what remains is the task's own least cost.
-    own = floor(one, 1.0, np.arange(9.0), prices) + prices.sum()
+    own = proved_bound(one, 1.0, np.arange(9.0), prices) + prices.sum()
     assert own == pytest.approx(searched(price, released / 2, seconds, due), abs=1e-6)
 
 
@@ -156,7 +156,7 @@ def test_prices_prove_nothing_unless_they_cover_all_the_time_there_is(
     edges: list[float], prices: list[float], field: str
 ) -> None:
     with pytest.raises(InputError, match=field):
-        floor(tasks_of([1], [1], [1], [4]), 1, np.array(edges), np.array(prices))
+        proved_bound(tasks_of([1], [1], [1], [4]), 1, np.array(edges), np.array(prices))
 
 
 def test_there_must_be_intervals() -> None:

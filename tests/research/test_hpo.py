@@ -1,4 +1,4 @@
-"""Pollux's table 3 in small: a study under Pollux is sooner done, and without Optuna one is told what is missing."""
+"""Pollux's table 3 with few trials: a study ends sooner under Pollux; without Optuna the error names the extra."""
 
 import sys
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from shoal.core.errors import InputError
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.hpo import PROFILES, Study, measure
 from shoal.research.repro.registry import chosen
-from shoal.research.repro.setting import Setting
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 HERE = all((DATA / folder).is_dir() for folder in PROFILES)
 
 
-def test_a_study_has_four_trials_at_once_and_is_sooner_done_with_pollux() -> None:
+def test_a_study_ends_sooner_under_pollux() -> None:
     pytest.importorskip("optuna", reason="needs the extra hpo")
     if not HERE:
         pytest.skip("the public files are not here")
@@ -32,10 +32,10 @@ def test_a_study_begins_as_many_trials_as_run_at_once() -> None:
     assert study.begin(1.0) == []
 
 
-def test_without_optuna_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_the_error_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     if not HERE:
         pytest.skip("the public files are not here")
     (one,) = chosen(["pollux-3"])
     with pytest.raises(InputError, match="needs the extra hpo"):
-        one.tables(Setting(DATA, quick=True))
+        one.tables(ReproContext(DATA, quick=True))

@@ -1,4 +1,4 @@
-"""Pollux's experiments on a small piece: every policy has a row, the public figures stand beside, and all is kept.
+"""Pollux's experiments on a small workload: a row for every policy, the public figures, and stored results.
 
 The public files lie beside the project and are never part of it; where they are absent these tests are skipped.
 """
@@ -13,8 +13,15 @@ from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting
 from shoal.core.snapshot import Snapshot
 from shoal.policy.pollux.policy import Pollux
-from shoal.research.repro.pollux import EXPERIMENTS, Forgetful, Misled, PolluxVariant, experiment_tables, workload
-from shoal.research.repro.setting import Kept, Setting
+from shoal.research.repro.context import ReproContext, ResultCache
+from shoal.research.repro.pollux import (
+    EXPERIMENTS,
+    MisestimatedWork,
+    PolluxVariant,
+    WithoutModelReport,
+    experiment_tables,
+    workload,
+)
 from shoal.testing import builders
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -24,21 +31,21 @@ pytestmark = pytest.mark.skipif(not (DATA / "pollux").is_dir(), reason="the publ
 
 
 def test_a_table_has_a_row_for_each_policy_and_one_of_the_public_figures(tmp_path: Path) -> None:
-    told: list[str] = []
+    announced: list[str] = []
     few = (
         PolluxVariant("pollux"),
         *(PolluxVariant("rank", work) for work in ("", "hidden", "misjudged", "left misjudged")),
     )
-    setting = Setting(DATA, kept=Kept(tmp_path / "kept.jsonl"), announce=told.append)
+    context = ReproContext(DATA, cache=ResultCache(tmp_path / "results.jsonl"), announce=announced.append)
     experiment = replace(EXPERIMENTS[0], variants=few)
-    (made,) = experiment_tables(setting, experiment, (1,), JOBS)
+    (made,) = experiment_tables(context, experiment, (1,), JOBS)
     assert [row[0] for row in made.cells()] == [*map(str, few), "pollux, public"]
     assert made.cells()[-1][1] == "2,089"
     assert [column.name for column in made.columns][-2:] == ["ρ p99", "ρ ≥ 2"]
     assert made.cells()[-1][-2:] == ["1.80", "0.0%"]
-    assert len(told) == len(few)
-    assert experiment_tables(setting, experiment, (1,), JOBS) == [made]
-    assert len(told) == len(few), "what is kept is not run again"
+    assert len(announced) == len(few)
+    assert experiment_tables(context, experiment, (1,), JOBS) == [made]
+    assert len(announced) == len(few), "stored results are not computed again"
 
 
 @pytest.mark.skipif(not (DATA / "sia").is_dir(), reason="the public files are not here")
@@ -47,7 +54,7 @@ def test_unequal_gpus_are_those_of_sia() -> None:
     small = replace(
         kinds, folders=kinds.folders[:1], variants=(PolluxVariant("pollux"), PolluxVariant("pollux:types=off"))
     )
-    (made,) = experiment_tables(Setting(DATA), small, (6,), JOBS)
+    (made,) = experiment_tables(ReproContext(DATA), small, (6,), JOBS)
     aware, unaware = (float(row[1].replace(",", "")) for row in made.cells())
     assert aware < unaware
 
@@ -62,7 +69,7 @@ def test_a_policy_can_be_made_to_forget_one_model() -> None:
 
     report = GoodputReport((), 1.0, 1, 1, BatchSetting(1))
     moment = replace(builders.snapshot([]), model_reports={"bert": report, "ncf": report})
-    Forgetful(Asked(), "bert").decide(moment)
+    WithoutModelReport(Asked(), "bert").decide(moment)
     assert asked == [{"ncf"}]
 
 
@@ -77,7 +84,7 @@ def test_a_policy_can_be_misled_about_what_jobs_have_left_at_any_moment() -> Non
     jobs = [builders.job(f"j{n}", 0, 1, 3600) for n in range(JOBS)]
     for now in (600.0, 3000.0):
         moment = builders.snapshot(jobs, "v100:2x4", held={j.id: 1 for j in jobs}, now=now)
-        Misled(Shown(), 2.0, 0).decide(moment)
+        MisestimatedWork(Shown(), 2.0, 0).decide(moment)
         off = shown[-1].columns.remaining / moment.columns.remaining
         assert set(off.round(9).tolist()) == {2.0, 0.5}
         assert shown[-1].columns.done.tolist() == moment.columns.done.tolist()

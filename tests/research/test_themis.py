@@ -1,10 +1,10 @@
-"""Themis's experiment on a small piece: every figure is made of runs, and counts what it says it counts."""
+"""Themis's experiment on a small workload: every figure is computed from runs as its table says."""
 
 from math import exp, log
 
 import pytest
 
-from shoal.research.repro.setting import Kept
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.table import Table
 from shoal.research.repro.themis import (
     BASELINES,
@@ -16,25 +16,25 @@ from shoal.research.repro.themis import (
     MIXES,
     THEMIS,
     Contest,
-    Lied,
+    LieEffect,
     ThemisCase,
     ThemisResult,
     against_baselines,
     app_seconds,
+    baseline_cases,
     by_error,
     by_filter_and_lease,
     by_lie,
     by_mix,
     contests,
-    grid_runs,
+    error_cases,
+    filter_lease_cases,
     identical_apps,
+    lie_effects,
     measure,
-    measured,
-    mistaken,
-    mistaken_runs,
-    mixed,
-    sensitive,
-    told_lies,
+    measure_all,
+    mistaken_policy,
+    themis_policy,
 )
 from shoal.workload.schema import Workload
 
@@ -44,11 +44,13 @@ SEEDS = (0, 1)
 @pytest.fixture(scope="module")
 def made_up() -> dict[ThemisCase, ThemisResult]:
     """Results one can check by hand: 1 everywhere for Themis, and for others what the tests below say."""
-    results = dict.fromkeys((*mixed(SEEDS), *mistaken_runs(SEEDS), *grid_runs(SEEDS)), ThemisResult(1.0, 3600.0, 10))
+    results = dict.fromkeys(
+        (*baseline_cases(SEEDS), *error_cases(SEEDS), *filter_lease_cases(SEEDS)), ThemisResult(1.0, 3600.0, 10)
+    )
     for seed in SEEDS:
         results[ThemisCase("tiresias", seed)] = ThemisResult(2.0 + seed, 7200.0, 20)
-        results[ThemisCase(mistaken(0.2, 0.9), seed)] = ThemisResult(1.1 - 0.3 * seed, 3600.0, 10)
-        results[ThemisCase(sensitive(1.0, 40), seed)] = ThemisResult(4.5, 1800.0, 10)
+        results[ThemisCase(mistaken_policy(0.2, 0.9), seed)] = ThemisResult(1.1 - 0.3 * seed, 3600.0, 10)
+        results[ThemisCase(themis_policy(1.0, 40), seed)] = ThemisResult(4.5, 1800.0, 10)
         results[ThemisCase("gandiva", seed, 1.0)] = ThemisResult(9.25, 5400.0, 10)
     return results
 
@@ -88,14 +90,14 @@ def test_the_sweep_is_a_grid_of_filters_and_leases(made_up: dict[ThemisCase, The
 
 
 def test_lies_are_averaged_and_counted_by_what_became_of_the_liar() -> None:
-    found = {0.5: [Lied(0.9, 1.0, 0), Lied(1.0, 1.0, 1), Lied(1.2, 0.98, 2)]}
+    found = {0.5: [LieEffect(0.9, 1.0, 0), LieEffect(1.0, 1.0, 1), LieEffect(1.2, 0.98, 2)]}
     row = _row(by_lie(contests()[0], found), "50%")
     assert row[1] == f"{exp((log(0.9) + log(1.2)) / 3):.3f}"
     assert row[-3:] == ["1", "1", "1"]
 
 
 @pytest.mark.parametrize(
-    ("times", "said"),
+    ("times", "message"),
     [
         ([0.9, 0.91], "with lies of 50%"),
         ([0.9, 1.1], "with lies of no size"),
@@ -103,30 +105,30 @@ def test_lies_are_averaged_and_counted_by_what_became_of_the_liar() -> None:
         ([1.1, 1.11], "with lies of no size"),
     ],
 )
-def test_a_lie_is_said_to_pay_only_beyond_chance(times: list[float], said: str) -> None:
-    table = by_lie(contests()[0], {0.5: [Lied(time, 1.0, seed) for seed, time in enumerate(times)]})
-    assert table.here == f"the liar is sooner beyond chance {said}"
+def test_a_lie_counts_as_paying_only_beyond_chance(times: list[float], message: str) -> None:
+    table = by_lie(contests()[0], {0.5: [LieEffect(time, 1.0, seed) for seed, time in enumerate(times)]})
+    assert table.here == f"the liar is sooner beyond chance {message}"
 
 
 def test_many_liars_of_one_seed_are_no_more_than_one_case() -> None:
-    together = [Lied(0.9, 1.0, 0), Lied(0.91, 1.0, 0)]
+    together = [LieEffect(0.9, 1.0, 0), LieEffect(0.91, 1.0, 0)]
     assert by_lie(contests()[0], {0.5: together}).here.endswith("no size")
     # Each seed's liars make up for each other: nothing is left to chance.
-    even = [Lied(0.8, 1.0, 0), Lied(1.25, 1.0, 0), Lied(0.5, 1.0, 1), Lied(2.0, 1.0, 1)]
+    even = [LieEffect(0.8, 1.0, 0), LieEffect(1.25, 1.0, 0), LieEffect(0.5, 1.0, 1), LieEffect(2.0, 1.0, 1)]
     assert _row(by_lie(contests()[0], {0.5: even}), "50%")[1:3] == ["1.000", "0.000"]
 
 
 def test_each_run_is_made_once_and_every_knob_of_the_figures_makes_a_difference() -> None:
-    asked = (
+    cases = (
         ThemisCase(THEMIS, 0),
         ThemisCase("tiresias", 0),
-        ThemisCase(sensitive(0.0, 40), 0),
-        ThemisCase(mistaken(0.2, 0.9), 0),
+        ThemisCase(themis_policy(0.0, 40), 0),
+        ThemisCase(mistaken_policy(0.2, 0.9), 0),
         ThemisCase(THEMIS, 0),
     )
-    told: list[str] = []
-    results = measured(asked, 100, told.append)
-    assert len(told) == len(results) == 4
+    announced: list[str] = []
+    results = measure_all(ReproContext(None, announce=announced.append), cases, 100)
+    assert len(announced) == len(results) == 4
     assert len(set(results.values())) == 4
     assert results[ThemisCase(THEMIS, 0)] == measure(ThemisCase(THEMIS, 0), 100)
 
@@ -146,7 +148,7 @@ SMALL = Contest("two apps", "p100:1x8,p100:4x2", _two_apps, lambda _: ("app-0",)
 
 
 def test_a_liar_and_its_rivals_are_compared_with_themselves_when_it_is_honest() -> None:
-    found = told_lies(SMALL, (0,))
+    found = lie_effects(ReproContext(None), SMALL, (0,))
     assert {lie: len(cases) for lie, cases in found.items()} == dict.fromkeys(LIES, 1)
     honest, lied = app_seconds(SMALL, 0), app_seconds(SMALL, 0, "app-0", LIES[-1])
     (case,) = found[LIES[-1]]
@@ -155,14 +157,15 @@ def test_a_liar_and_its_rivals_are_compared_with_themselves_when_it_is_honest() 
     assert case.liar != 1.0, "the lie made a difference"
 
 
-def test_lies_that_were_kept_are_not_told_again() -> None:
-    kept, told = Kept(), list[str]()
-    first = told_lies(SMALL, (0,), told.append, kept)
-    assert told == [
+def test_stored_lies_are_not_simulated_again() -> None:
+    announced: list[str] = []
+    context = ReproContext(None, announce=announced.append)
+    first = lie_effects(context, SMALL, (0,))
+    assert announced == [
         f"two apps, seed 0, {what}" for what in ("all are honest", *(f"app-0 lies by {x:.0%}" for x in LIES))
     ]
-    assert told_lies(SMALL, (0,), told.append, kept) == first
-    assert len(told) == 1 + len(LIES)
+    assert lie_effects(context, SMALL, (0,)) == first
+    assert len(announced) == 1 + len(LIES)
 
 
 def test_without_a_lie_nothing_changes() -> None:
@@ -171,7 +174,7 @@ def test_without_a_lie_nothing_changes() -> None:
 
 @pytest.mark.parametrize("contest", contests(), ids=lambda contest: contest.policy)
 def test_liars_are_network_intensive_apps_with_rivals(contest: Contest) -> None:
-    workload = contest.drawn(0)
+    workload = contest.make_workload(0)
     liars = contest.liars(workload)
     assert liars
     assert {job.model for job in workload.jobs if job.app in liars} == {"VGG16"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.trainer.checkpoint import Checkpoints
+from shoal.trainer.checkpoint import BackgroundWriter, Checkpoints
 
 
 def write(checkpoints: Checkpoints, progress: int) -> Path:
@@ -71,3 +71,16 @@ def test_one_that_cannot_be_trusted_is_set_aside_and_the_previous_is_used(
 
 def test_where_nothing_was_saved_nothing_is_resumed(tmp_path: Path) -> None:
     assert newest(Checkpoints(tmp_path / "nowhere", "job", "model")) is None
+
+
+def test_a_failure_of_the_background_writer_is_logged_and_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise OSError("disk full")
+
+    writer, written = BackgroundWriter(), list[int]()
+    writer.start(128, fail)
+    writer.settle()
+    assert "the checkpoint at 128 samples could not be written" in caplog.text
+    writer.start(256, lambda: written.append(256))
+    writer.settle()
+    assert written == [256]

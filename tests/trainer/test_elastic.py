@@ -21,7 +21,15 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from shoal.core.errors import InputError  # noqa: E402
-from shoal.research.trials.elastic_job import Tally, TrialJob, TrialTask, faults, job, train_fixed, try_sequence  # noqa: E402
+from shoal.research.trials.elastic_job import (  # noqa: E402
+    CountingModel,
+    TrialJob,
+    TrialTask,
+    run_trial,
+    train_fixed,
+    trial_job,
+    violations,
+)
 from shoal.trainer.elastic.group import WorkerConfig, connect_to  # noqa: E402
 from shoal.trainer.elastic.membership import Stranded  # noqa: E402
 from shoal.trainer.elastic.orders import Order, orders_from  # noqa: E402
@@ -52,8 +60,10 @@ def store() -> Any:
     return open_store("0")
 
 
-def _worker(store: Any, number: int, orders: Said, *, patience: float = 60.0, **more: Any) -> tuple[Elastic, Tally]:
-    model = Tally(_ALONE, seed=number)
+def _worker(
+    store: Any, number: int, orders: Said, *, patience: float = 60.0, **more: Any
+) -> tuple[Elastic, CountingModel]:
+    model = CountingModel(_ALONE, seed=number)
     seat = WorkerConfig(number, partial(connect_to, "127.0.0.1", store.port), patience=patience)
     plan = _ALONE.plan()
     return Elastic(model.module, model.optimizer(_ALONE), model.loss, plan, seat=seat, orders=orders, **more), model
@@ -78,13 +88,13 @@ def _until(done: TrialJob, worker: int, condition: Any) -> None:
 
 @pytest.mark.parametrize("seed", [1002, 1005, 1051])
 def test_whatever_is_ordered_and_whoever_is_killed_training_is_that_of_an_undisturbed_run(seed: int) -> None:
-    story, found = try_sequence(seed, TrialTask(epochs=6))
+    story, found = run_trial(seed, TrialTask(epochs=6))
     assert story
     assert found == []
 
 
 def test_a_job_grows_while_it_trains_and_shrinks_to_the_group_it_had() -> None:
-    with job(TrialTask(epochs=40)) as grown:
+    with trial_job(TrialTask(epochs=40)) as grown:
         grown.order(grown.start(2, founders=True))
         _until(grown, 0, lambda line: line["number"] >= 3)
         grown.order((0, 1, 2, 3))
@@ -96,7 +106,7 @@ def test_a_job_grows_while_it_trains_and_shrinks_to_the_group_it_had() -> None:
         grown.order((0, 1))
         _until(grown, 0, lambda line: line["world"] == 2 and line["generation"] == 3)
         assert grown.wait(_PATIENCE_SECONDS)
-        assert faults(grown, in_time=True) == []
+        assert violations(grown, in_time=True) == []
         assert [process.exitcode for process in grown.workers.values()] == [0, 0, 0, 0]
         for survivor in (0, 1):
             changes = [line["switch"] for line in _lines(grown, survivor) if line["switch"]]
@@ -107,10 +117,10 @@ def test_a_job_grows_while_it_trains_and_shrinks_to_the_group_it_had() -> None:
 
 def test_the_check_of_a_trial_notices_what_it_is_there_for() -> None:
     task = TrialTask(samples=16, epochs=1, batch=8, seconds_per_pass=0.0)
-    with job(task) as done:
+    with trial_job(task) as done:
         done.order(done.start(2, founders=True))
         assert done.wait(_PATIENCE_SECONDS)
-        assert faults(done, in_time=True) == []
+        assert violations(done, in_time=True) == []
         log = done.folder / "0.jsonl"
         first, second, last = map(json.loads, log.read_text().splitlines())
 
@@ -118,12 +128,12 @@ def test_the_check_of_a_trial_notices_what_it_is_there_for() -> None:
             log.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
         write({**first, "loss": first["loss"] * 1.01}, second, last)
-        assert [fault.split(":")[0] for fault in faults(done, in_time=True)] == ["step 0"]
+        assert [fault.split(":")[0] for fault in violations(done, in_time=True)] == ["step 0"]
         write(first, {**second, "digest": "another"}, last)
-        assert faults(done, in_time=True) == ["replicas differ after step 1"]
+        assert violations(done, in_time=True) == ["replicas differ after step 1"]
         write(first, second, {**last, "uses": [0.0, *last["uses"][1:]]})
-        assert "uses of samples" in faults(done, in_time=True)[0]
-        assert faults(done, in_time=False)[0].startswith("workers were still there")
+        assert "uses of samples" in violations(done, in_time=True)[0]
+        assert violations(done, in_time=False)[0].startswith("workers were still running")
 
 
 # ── one worker ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -225,7 +235,7 @@ def test_a_job_told_to_stop_saves_and_goes_on_from_there_with_another_number_of_
 
 def test_no_pass_is_larger_than_memory_allows(store: Any) -> None:
     sizes = []
-    model = Tally(_ALONE, seed=0)
+    model = CountingModel(_ALONE, seed=0)
 
     def loss_on(indices: Any) -> Any:
         sizes.append(len(indices))
@@ -245,7 +255,7 @@ def _free_port() -> int:
 
 def test_without_an_agent_the_ranks_of_a_gang_train_together() -> None:
     environ = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-    models = [Tally(_ALONE, seed=rank) for rank in (0, 1)]
+    models = [CountingModel(_ALONE, seed=rank) for rank in (0, 1)]
     losses: dict[int, list[float]] = {}
 
     def train(rank: int) -> None:

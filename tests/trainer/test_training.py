@@ -178,7 +178,7 @@ def test_a_run_that_adapts_takes_larger_batches_where_gradients_are_noise_and_ke
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As often as there are steps: how long one takes here must not decide how many are looked at.
-    monkeypatch.setattr("shoal.trainer.torch.adaptation._LOOKS", float("inf"))
+    monkeypatch.setattr("shoal.trainer.torch.adaptation._MEASURING_SHARE", float("inf"))
     adapt = Adaptation(limits=BatchLimits(8, 32, 2, 16), tune_every=0.0)
     script = Script(tmp_path, adapt=adapt)
     # Nothing to learn: the model is where it should be, and targets are chance.

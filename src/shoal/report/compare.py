@@ -15,7 +15,7 @@ import numpy as np
 from shoal.core.arrays import Floats, Int64s
 from shoal.core.errors import InputError, nearest
 from shoal.report.files import StoredRun
-from shoal.report.metrics import UNFAIR_ABOVE, JobTable, Summary, unfair
+from shoal.report.metrics import UNFAIR_ABOVE, JobResults, Summary, unfair
 
 CONFIDENCE = 0.95
 """Confidence of every interval here."""
@@ -42,11 +42,11 @@ class Measure:
     unit: str
     better: int
     of: Callable[[Summary], float | None]
-    per_job: Callable[[JobTable], Floats] | None = None
+    per_job: Callable[[JobResults], Floats] | None = None
     statistic: Callable[[Floats], Floats] | None = None
 
 
-def _jct(table: JobTable) -> Floats:
+def _jct(table: JobResults) -> Floats:
     return table.jct
 
 
@@ -55,7 +55,7 @@ def _unfair_share(summary: Summary) -> float | None:
     return share
 
 
-def _unfair(table: JobTable) -> Floats:
+def _unfair(table: JobResults) -> Floats:
     rho = table.rho["isolated"]
     return np.where(np.isfinite(rho), unfair(rho, UNFAIR_ABOVE), np.nan)
 
@@ -298,7 +298,7 @@ def t_interval(gaps: Floats) -> tuple[float, float]:
     return mean - reach, mean + reach
 
 
-def paired(a: JobTable, b: JobTable, per_job: Callable[[JobTable], Floats]) -> tuple[Floats, Floats]:
+def paired(a: JobResults, b: JobResults, per_job: Callable[[JobResults], Floats]) -> tuple[Floats, Floats]:
     """The values of the jobs, matched by id, for which both tables have one."""
     where = {name: i for i, name in enumerate(b.id)}
     rows = [(i, where[name]) for i, name in enumerate(a.id) if name in where]

@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.core.errors import InputError
 from shoal.report.history import History, read_history
-from shoal.report.metrics import DEFINITIONS, JobTable, Summary
+from shoal.report.metrics import DEFINITIONS, JobResults, Summary
 from shoal.store.journal import JournalFile
 from shoal.wire.files import replace_file
 
@@ -22,7 +22,7 @@ SUMMARY, JOBS, JOURNAL = "summary.json", "jobs.parquet", "journal.sqlite"
 
 _TEXTS = ("id", "tenant")
 _COUNTS = ("gpus", "restarts")
-_PLAIN = [field.name for field in fields(JobTable) if field.name != "rho"]
+_PLAIN = [field.name for field in fields(JobResults) if field.name != "rho"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class StoredRun:
 
     path: Path
     summary: Summary
-    jobs: JobTable
+    jobs: JobResults
     journal: Path | None
 
     @property
@@ -55,7 +55,7 @@ def run_directory(base: Path, policy: str, seed: int) -> Path:
     return base / f"{slug}-seed{seed}"
 
 
-def write_run(directory: Path, summary: Summary, jobs: JobTable) -> None:
+def write_run(directory: Path, summary: Summary, jobs: JobResults) -> None:
     """Write the results of a run, replacing those of an earlier one."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def to_json(summary: Summary) -> bytes:
     return json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def to_parquet(jobs: JobTable) -> bytes:
+def to_parquet(jobs: JobResults) -> bytes:
     """The rows as Parquet: a column for each field and for each definition of ρ, null for NaN."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -84,7 +84,7 @@ def to_parquet(jobs: JobTable) -> bytes:
     return out.getvalue()
 
 
-def from_parquet(data: bytes) -> JobTable:
+def from_parquet(data: bytes) -> JobResults:
     """The table in the bytes of a ``jobs.parquet``."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -93,7 +93,7 @@ def from_parquet(data: bytes) -> JobTable:
     columns: dict[str, Any] = {
         name: table[name].to_pylist() if name in _TEXTS else table[name].to_numpy() for name in _PLAIN
     }
-    return JobTable(**columns, rho={name: table[f"rho_{name}"].to_numpy() for name in DEFINITIONS})
+    return JobResults(**columns, rho={name: table[f"rho_{name}"].to_numpy() for name in DEFINITIONS})
 
 
 def read_run(directory: Path) -> StoredRun:

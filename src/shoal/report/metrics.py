@@ -52,7 +52,7 @@ Summary: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class JobTable:
+class JobResults:
     """One row per job, by admission number; times in seconds, NaN for what never happened or cannot be known.
 
     ``restarts`` counts starts after the first and resizes; ``gpu_seconds`` is what was held, a shared GPU counting for
@@ -90,7 +90,7 @@ def _plain(values: list[str] | NDArray[Any]) -> list[Any]:
     return [None if value != value else value for value in values.tolist()]  # noqa: PLR0124  NaN
 
 
-def job_table(history: History, known: Catalog | None = None) -> JobTable:
+def job_table(history: History, known: Catalog | None = None) -> JobResults:
     """Return the figures of each job; ``known`` is the catalogue of its speeds, the built-in one unless given."""
     holds, count = history.holds, len(history)
     starts = np.bincount(holds.job, minlength=count)
@@ -100,7 +100,7 @@ def job_table(history: History, known: Catalog | None = None) -> JobTable:
     completed = np.where(history.completed, history.ended, np.nan)
     jct = completed - history.submitted
     alone = run_alone(history, known or catalog())
-    return JobTable(
+    return JobResults(
         id=history.ids,
         tenant=history.tenants,
         submitted=history.submitted,
@@ -154,7 +154,7 @@ def _alone_with_app(history: History, exclusive: Floats, gpus: int) -> Floats:
     return seconds
 
 
-def summarize(history: History, jobs: JobTable, *, measured: Mapping[str, Any] | None = None) -> Summary:
+def summarize(history: History, jobs: JobResults, *, measured: Mapping[str, Any] | None = None) -> Summary:
     """The figures of a run, under the names of ``summary.json``.
 
     ``measured`` adds what only the process that ran it knows, such as ``decision_seconds cpu_seconds peak_rss_mb``.
@@ -188,7 +188,7 @@ def summarize(history: History, jobs: JobTable, *, measured: Mapping[str, Any] |
     }
 
 
-def _apps(history: History, jobs: JobTable) -> dict[str, Any] | None:
+def _apps(history: History, jobs: JobResults) -> dict[str, Any] | None:
     """The figures of the run's apps; None where no job names one."""
     if not any(history.apps):
         return None

@@ -1,1 +1,1 @@
-"""Research on top of Shoal: the papers' tables, the speed table, problem files and trial rigs."""
+"""Research on top of Shoal: the papers' tables, benchmarks, problem files and trial rigs."""

@@ -17,7 +17,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.engine.loop import Loop, judge
 from shoal.engine.moves import StopStartPlanner
 from shoal.report.history import read_history
-from shoal.report.metrics import JobTable, Summary, job_table, summarize
+from shoal.report.metrics import JobResults, Summary, job_table, summarize
 from shoal.scenario.backend import check_speeds, make_backend
 from shoal.scenario.scenario import PLACERS, Scenario
 from shoal.sim.backend import SimulatedBackend
@@ -39,7 +39,7 @@ class SimulationResult:
     """
 
     summary: Summary
-    jobs: JobTable
+    jobs: JobResults
     bill: Bill | None = None
     """The rented nodes, if in a cloud."""
     journal: MemoryJournal | JournalFile | None = None

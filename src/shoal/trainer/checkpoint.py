@@ -10,11 +10,15 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+SAVE_EVERY_SECONDS = 600.0
+"""Default interval between checkpoints: the most training that a machine failure can lose, in seconds."""
 
 _LOG = logging.getLogger("shoal.trainer")
 
@@ -111,6 +115,34 @@ class Checkpoints:
             if found != mine:
                 return f"it is of another {what} ({found!r}, not {mine!r})"
         return Checkpoint(path, facts)
+
+
+class BackgroundWriter:
+    """Writes a checkpoint in a thread while training continues.
+
+    If a checkpoint cannot be written, the failure is logged; the previous one remains.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def start(self, progress: int, write: Callable[[], None]) -> None:
+        """Call ``write`` in a thread; ``progress``, in samples, is named if it fails. Call `settle` first."""
+        self._thread = threading.Thread(target=_write_or_log, args=(progress, write), name="shoal-checkpoint")
+        self._thread.start()
+
+    def settle(self) -> None:
+        """Wait until the checkpoint under way is written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+
+def _write_or_log(progress: int, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except Exception as error:  # training continues; the previous checkpoint remains
+        _LOG.warning("the checkpoint at %s samples could not be written: %r", progress, error)
 
 
 def _digest(path: Path) -> str:

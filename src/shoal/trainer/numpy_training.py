@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.trainer.checkpoint import Checkpoints
+from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS, Checkpoints
 from shoal.trainer.session import Progress, Session
 
 _LOG = logging.getLogger("shoal.trainer")
 
 _FILE = "arrays.npz"
-SAVE_EVERY_SECONDS = 600.0
 
 
 class ArrayTraining:

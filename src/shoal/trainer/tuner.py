@@ -21,9 +21,10 @@ _STEPS = 20
 _DECAY = 0.99
 """Weight left to earlier steps in the noise scale after one step at the initial batch size."""
 
-_MOST_MOVE = 4.0
-"""A reading of the noise scale counts as at most this many times more or less than the average so far: from few steps
-it may be 0 or without bound."""
+_MOST_CHANGE = 4.0
+"""Limit of one noise-scale reading: this factor above or below the average so far.
+
+A reading from few steps may be 0 or infinite."""
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class RunTuner:
         noise, known = self.noise.samples, self.tuner.noise
         if math.isnan(known):
             return noise if 0.0 < noise < NOISIEST else math.nan
-        return min(max(noise, known / _MOST_MOVE), known * _MOST_MOVE)
+        return min(max(noise, known / _MOST_CHANGE), known * _MOST_CHANGE)
 
     def state(self) -> dict[str, Any]:
         """All measurements as plain values, for a checkpoint."""

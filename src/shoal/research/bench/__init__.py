@@ -1,1 +1,1 @@
-"""The speed table of docs/benchmarks.md, one module for each part of Shoal."""
+"""The benchmarks of docs/benchmarks.md, one module for each part of Shoal."""

@@ -1,70 +1,63 @@
-"""Benches of the auctions: winners and every hidden payment, exact, at the sizes of a whole cluster."""
+"""Benchmarks of Themis's auctions: exact winners and all hidden payments, at the size of a whole cluster."""
 
-from collections.abc import Callable, Sequence
-from time import process_time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from shoal.research.bench.timing import best_of
 
 if TYPE_CHECKING:
     from shoal.solve.auction import AuctionOutcome, CountBid, MachineBid
 
 _SEED = 3
-_TRIES = 3
 
 
 def counts(bidders: int, gpus: int) -> dict[str, float]:
-    """An auction of so many interchangeable GPUs, with all payments."""
+    """Time an auction of ``gpus`` interchangeable GPUs, with all payments."""
     from shoal.solve.auction import auction_counts
 
     bids = count_bids(bidders, gpus)
-    return _timed(lambda: auction_counts(bids, gpus))
+    return _measure(lambda: auction_counts(bids, gpus))
 
 
 def machines(bidders: int, nodes: int, size: int) -> dict[str, float]:
-    """An auction of named machines of so many GPUs each, with all payments."""
+    """Time an auction of ``nodes`` named machines with ``size`` GPUs each, with all payments."""
     from shoal.solve.auction import auction_machines
 
     bids = machine_bids(bidders, nodes, size)
-    return _timed(lambda: auction_machines(bids, [size] * nodes)) | {"bundles": float(_bundles(bids))}
+    bundles = sum(len(bid.bundles) for bid in bids)
+    return _measure(lambda: auction_machines(bids, [size] * nodes)) | {"bundles": float(bundles)}
 
 
-def _timed(solve: "Callable[[], AuctionOutcome]") -> dict[str, float]:
-    seconds = np.inf
-    for _ in range(_TRIES):
-        begin = process_time()
-        found = solve()
-        seconds = min(seconds, process_time() - begin)
-    return {"seconds": float(seconds), "gap": found.gap, "payers": float((found.kept < 1.0 - 1e-9).sum())}
-
-
-def _bundles(bids: "Sequence[MachineBid]") -> int:
-    return sum(len(bid.bundles) for bid in bids)
+def _measure(solve: "Callable[[], AuctionOutcome]") -> dict[str, float]:
+    seconds, found = best_of(3, solve)
+    return {"seconds": seconds, "gap": found.gap, "payers": float((found.kept < 1.0 - 1e-9).sum())}
 
 
 def count_bids(bidders: int, gpus: int) -> "list[CountBid]":
-    """Apps of unlike lengths, ages and widths; beyond eight GPUs they sit apart and go slower."""
+    """Return bids of apps with random work, age and width; above eight GPUs an app spans nodes and runs slower."""
     from shoal.solve.auction import CountBid
 
-    chance = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(_SEED)
     bids = []
     for _ in range(bidders):
-        work, age, slower = chance.lognormal(8, 1.5), chance.uniform(0, 2e4), chance.uniform(1, 1.5)
-        units = np.arange(int(chance.integers(1, gpus + 1)) + 1)
+        work, age, slower = rng.lognormal(8, 1.5), rng.uniform(0, 2e4), rng.uniform(1, 1.5)
+        units = np.arange(int(rng.integers(1, gpus + 1)) + 1)
         left = np.where(units > 0, work / np.maximum(units, 1), 2 * work) * np.where(units > 8, slower, 1.0)
         bids.append(CountBid(units, -np.log(age + left)))
     return bids
 
 
 def machine_bids(bidders: int, nodes: int, size: int) -> "list[MachineBid]":
-    """Apps that prefer some machines to others: every number of GPUs on each, and thirty bundles of two to four."""
+    """Return bids of apps that prefer some machines: each GPU count on each, and 30 bundles of 2 to 4 machines."""
     from shoal.solve.auction import Bundle, MachineBid
 
-    chance = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(_SEED)
     bids = []
     for _ in range(bidders):
-        work, age, most = chance.lognormal(8, 1.5), chance.uniform(0, 1e4), int(chance.integers(1, 17))
-        slower, taste = chance.uniform(1.0, 1.6), chance.uniform(1.0, 1.2, nodes)
+        work, age, most = rng.lognormal(8, 1.5), rng.uniform(0, 1e4), int(rng.integers(1, 17))
+        slower, taste = rng.uniform(1.0, 1.6), rng.uniform(1.0, 1.2, nodes)
         bundles: list[Bundle] = [()]
         left = [2 * work]
         for node in range(nodes):
@@ -72,7 +65,7 @@ def machine_bids(bidders: int, nodes: int, size: int) -> "list[MachineBid]":
                 bundles.append(((node, gpus),))
                 left.append(work / gpus * taste[node])
         for _ in range(30):
-            some = sorted(chance.choice(nodes, int(chance.integers(2, 5)), replace=False).tolist())
+            some = sorted(rng.choice(nodes, int(rng.integers(2, 5)), replace=False).tolist())
             bundles.append(tuple((node, size) for node in some))
             left.append(work / min(size * len(some), most) * slower * taste[some].max())
         bids.append(MachineBid(tuple(bundles), -np.log(age + np.array(left))))

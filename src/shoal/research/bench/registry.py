@@ -1,6 +1,6 @@
-"""The speed table: each bench runs in its own process and is measured in CPU seconds and peak memory.
+"""The benchmark table: each benchmark runs in its own process and is measured in CPU seconds and peak memory.
 
-Benches of a live cluster and of the trainer are in wall-clock seconds.
+Benchmarks of a live cluster and of the trainer are measured in wall-clock seconds.
 """
 
 import json
@@ -25,7 +25,7 @@ from shoal.engine.loop import judge
 from shoal.engine.moves import StopStartPlanner
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.registry import parse_policy
-from shoal.research.bench import auction, elastic, goodput, live, market, solve, trainer
+from shoal.research.bench import auction, elastic, goodput, live, shockwave, solve, trainer
 from shoal.scenario.backend import make_backend
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
@@ -36,12 +36,12 @@ from shoal.workload.schema import Job
 PHILLY = Path("traces/philly_pollux_82247.csv.gz")
 
 _TRAINER_NEEDS = ("torch", "shoal.research.trials")
-"""The wheel does not ship the trial rigs: these benches run from a checkout."""
+"""The wheel does not contain the trial rigs: these benchmarks run from a checkout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A bench: what it measures, its budgets, the data file and the modules it needs."""
+    """A benchmark: what it measures, its budgets, and the data file and modules it needs."""
 
     name: str
     what: str
@@ -54,7 +54,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a bench; ``seconds`` is None where its data or a module it needs is missing."""
+    """Result of a benchmark; ``seconds`` is None if its data or a module it needs is missing."""
 
     name: str
     what: str
@@ -73,8 +73,8 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Newcomer:
-    """A policy as a newcomer writes it: a loop over the jobs and a plain dict, first come, first served."""
+class DictPolicy:
+    """First come, first served, written in the simplest way: a loop over the jobs that fills a dict."""
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Grant what fits: running jobs first, then in order of arrival."""
@@ -93,7 +93,7 @@ def _philly(cluster: str, policy: str) -> Callable[[Path], dict[str, float]]:
     def measure(data: Path) -> dict[str, float]:
         begin = process_time()
         workload = read_workload(data / PHILLY, "philly")
-        own = Newcomer() if policy == "newcomer" else None
+        own = DictPolicy() if policy == "newcomer" else None
         scenario = Scenario(parse_cluster(cluster), "fifo" if own else policy, restart_cost="0")
         outcome = run(scenario, workload, policy=own)
         summary = outcome.summary
@@ -104,25 +104,25 @@ def _philly(cluster: str, policy: str) -> Callable[[Path], dict[str, float]]:
 
 
 def _live_cycles(policy: str) -> tuple[float, float]:
-    """CPU seconds of one cycle: when thousands of jobs start at once, and the median when one arrives."""
-    chance = np.random.default_rng(7)
-    sizes = chance.choice([1, 1, 1, 2, 4, 8], 10_200).tolist()
-    work = chance.uniform(1e5, 1e6, 10_200).tolist()
-    late = [0.0] * 10_000 + [10.0 * (i + 1) for i in range(200)]
+    """CPU seconds of one cycle: the first, which starts thousands of jobs, and the median of those with one arrival."""
+    rng = np.random.default_rng(7)
+    sizes = rng.choice([1, 1, 1, 2, 4, 8], 10_200).tolist()
+    work = rng.uniform(1e5, 1e6, 10_200).tolist()
+    submitted = [0.0] * 10_000 + [10.0 * (i + 1) for i in range(200)]
     jobs = [
         Job(id=f"j{i}", submitted=at, gpus=gpus, work=seconds)
-        for i, (at, gpus, seconds) in enumerate(zip(late, sizes, work, strict=True))
+        for i, (at, gpus, seconds) in enumerate(zip(submitted, sizes, work, strict=True))
     ]
     scenario = Scenario(parse_cluster("gpu:1024x8"), policy, restart_cost="0")
     known = scenario.speeds()
     backend, state = make_backend(scenario, jobs, known), scenario.make_state(known)
-    chosen, placer, mechanism = parse_policy(policy), PackedPlacer(), StopStartPlanner()
+    chosen, placer, planner = parse_policy(policy), PackedPlacer(), StopStartPlanner()
     seconds, review_at = [], float("inf")
     for _ in range(150):
-        heard = backend.wait(review_at)
-        state.apply_events(heard.now, heard.events)
+        batch = backend.wait(review_at)
+        state.apply_events(batch.now, batch.events)
         begin = process_time()
-        judgement = judge(state.freeze(), chosen, placer, mechanism)
+        judgement = judge(state.freeze(), chosen, placer, planner)
         seconds.append(process_time() - begin)
         state.apply_commands(judgement.commands)
         state.end_cycle(judgement.decision.carry)
@@ -139,7 +139,7 @@ def _steady(policy: str) -> Callable[[Path], dict[str, float]]:
     return lambda _: {"seconds": _live_cycles(policy)[1]}
 
 
-def _fresh(arguments: Sequence[str]) -> Callable[[Path], dict[str, float]]:
+def _new_process(arguments: Sequence[str]) -> Callable[[Path], dict[str, float]]:
     def measure(_: Path) -> dict[str, float]:
         seconds = []
         for _turn in range(5):
@@ -157,7 +157,7 @@ def _filling(objective: str, jobs: int, types: int) -> Callable[[Path], dict[str
 
 
 def _solvers() -> list[Bench]:
-    """Gavel's programs; the budgets are for plain numpy."""
+    """Benchmarks of Gavel's programs; the budgets are for plain numpy."""
     named = {
         "max-min": "max-min fairness",
         "makespan": "least makespan",
@@ -183,8 +183,8 @@ def _solvers() -> list[Bench]:
     return [*benches, cost, shared, Bench("simulate-gavel", continuous, 0.6, _gavel)]
 
 
-def _shares() -> list[Bench]:
-    """Themis's auctions and AFS's divisions."""
+def _auctions_and_shares() -> list[Bench]:
+    """Benchmarks of Themis's auctions and AFS's divisions."""
     counted = "200 bidders for 256 GPUs, all payments"
     named = "50 bidders on 16 named machines of 4 GPUs, all payments"
     return [
@@ -196,7 +196,7 @@ def _shares() -> list[Bench]:
 
 
 def _goodput() -> list[Bench]:
-    """Pollux's step times and batches."""
+    """Benchmarks of Pollux's fits, batch sizes and decisions."""
     return [
         Bench("fit", "one job's step times from 100 measurements", 0.02, lambda _: goodput.fit(100)),
         Bench("batches", "best batches, 2,000 jobs on 12 allocations", 0.1, lambda _: goodput.batches(2000)),
@@ -204,7 +204,7 @@ def _goodput() -> list[Bench]:
         Bench("pollux-2000", "Pollux, 2,000 jobs on 256x8 GPUs", 0.3, lambda _: goodput.decision(2000, "t4:256x8")),
         Bench(
             "pollux-genetic",
-            "Pollux, 60 jobs on 16x4 GPUs, beside the paper's search",
+            "Pollux, 60 jobs on 16x4 GPUs, compared with the paper's genetic search",
             0.02,
             lambda _: goodput.against_genetic(60, "t4:16x4"),
         ),
@@ -212,15 +212,15 @@ def _goodput() -> list[Bench]:
 
 
 def _window(jobs: int, odd: bool) -> Callable[[Path], dict[str, float]]:
-    return lambda _: market.window(jobs, odd=odd)
+    return lambda _: shockwave.window(jobs, odd=odd)
 
 
 def _mixes(jobs: int) -> Callable[[Path], dict[str, float]]:
-    return lambda _: market.mixes(jobs)
+    return lambda _: shockwave.mixes(jobs)
 
 
 def _windows() -> list[Bench]:
-    """Shockwave's windows and the public traces; the gap is on welfare at a fixed makespan level."""
+    """Benchmarks of Shockwave's windows and public traces; the gap is on welfare at a fixed makespan level."""
     benches = []
     for jobs, budget in ((500, 0.05), (1000, 0.1), (2000, 0.2)):
         what = f"a window of 20 rounds, {jobs:,} jobs on 256 GPUs, with its ranking"
@@ -228,63 +228,57 @@ def _windows() -> list[Bench]:
         benches.append(
             Bench(f"window-{jobs}-odd", f"{what}; gangs that do not divide", budget, _window(jobs, odd=True))
         )
-        mixes = f"{what}; the longest of {len(market.MIXES)} mixes of gangs, 11 and 24 among them"
+        mixes = f"{what}; the longest of {len(shockwave.MIXES)} mixes of gangs, 11 and 24 among them"
         benches.append(Bench(f"window-{jobs}-mixes", mixes, budget, _mixes(jobs)))
     for jobs, cluster, speeds, budget in ((120, "v100:8x4", "tacc", 1.0), (900, "v100:64x4", "wisr", 20.0)):
         what = f"Shockwave's public {jobs}-job trace on {cluster}, shockwave"
-        data = Path(market.TRACES) / f"jobs_{jobs}_{speeds}.json"
+        data = Path(shockwave.TRACES) / f"jobs_{jobs}_{speeds}.json"
         benches.append(Bench(f"shockwave-{jobs}", what, budget, _trace(jobs, cluster, speeds), None, data))
     return benches
 
 
 def _trace(jobs: int, cluster: str, speeds: str) -> Callable[[Path], dict[str, float]]:
-    return lambda data: market.trace(data, jobs, cluster, speeds)
+    return lambda data: shockwave.trace(data, jobs, cluster, speeds)
 
 
 def _live() -> list[Bench]:
-    """A control plane and agents as processes, asked over HTTP."""
+    """Benchmarks of a control plane and agents in processes of their own."""
     alone = "300 submissions one by one, each durable before the next (150/s); wall clock"
     batched = "10,000 submissions in batches of 1,000, durable (1,000/s); wall clock"
     cancelled = "from the end of its grace until a cancelled job that ignores signals is gone, worst of 5; wall clock"
+    first = "from submission to a job's first line, median of 11; wall clock"
+    idle = "CPU seconds per second of an idle agent, and its memory"
     again = "a control plane killed with 10,000 live jobs answers again; wall clock"
     return [
         Bench("live-submit-each", alone, 2.0, lambda _: live.submissions(300, 1)),
         Bench("live-submit-batch", batched, 10.0, lambda _: live.submissions(10_000, 1000)),
-        Bench("live-start", "from submission to a job's first line, median of 11; wall clock", 0.5, _started),
+        Bench("live-start", first, 0.5, lambda _: live.start()),
         Bench("live-restart", again, 5.0, lambda _: live.restart(10_000)),
-        Bench("live-idle", "an idle agent, CPU seconds a second, and its memory", 0.01, _idle, 60.0),
+        Bench("live-idle", idle, 0.01, lambda _: live.idle(), 60.0),
         Bench("live-cancel", cancelled, 0.2, lambda _: live.cancel()),
     ]
 
 
 def _trainer() -> list[Bench]:
-    """Workers that join and leave a job that trains."""
+    """Benchmarks of workers that join and leave a training job."""
     larger = "two workers pause while two more join them, 2 MB of state, median of 30; wall clock"
     smaller = "two workers pause while two others leave, median of 30; wall clock"
-    called_off = "a step gets longer by this while expansions are ordered and called off; wall clock"
+    called_off = "a step gets longer by this while expansions are ordered and withdrawn; wall clock"
     session = "a step of 10 ms on four ranks gets longer by this under Shoal; wall clock"
-    noise = "the same where the noise scale is measured too, beside a step without Shoal; wall clock"
+    noise = "the same with the noise scale measured, compared with a step without Shoal; wall clock"
     return [
         Bench("trainer-expand", larger, 0.01, lambda _: trainer.expand(), needs=_TRAINER_NEEDS),
         Bench("trainer-shrink", smaller, 0.003, lambda _: trainer.shrink(), needs=_TRAINER_NEEDS),
         Bench("trainer-cancel", called_off, 0.0005, lambda _: trainer.cancel(), needs=_TRAINER_NEEDS),
-        Bench("trainer-session", session, 0.0001, lambda _: trainer.longer("session"), needs=_TRAINER_NEEDS),
-        Bench("trainer-noise", noise, 0.0003, lambda _: trainer.longer("noise"), needs=_TRAINER_NEEDS),
+        Bench("trainer-session", session, 0.0001, lambda _: trainer.overhead("session"), needs=_TRAINER_NEEDS),
+        Bench("trainer-noise", noise, 0.0003, lambda _: trainer.overhead("noise"), needs=_TRAINER_NEEDS),
     ]
-
-
-def _started(_: Path) -> dict[str, float]:
-    return live.start()
-
-
-def _idle(_: Path) -> dict[str, float]:
-    return live.idle()
 
 
 def _gavel(_: Path) -> dict[str, float]:
     workload = generate("gavel-continuous-single", jobs=300, seed=0, interarrival=720.0)
     scenario = Scenario(parse_cluster("v100:9x4,p100:9x4,k80:9x4"), "gavel.max-min")
-    run(scenario, workload.first(5))  # what is imported on first use is not the simulation
+    run(scenario, workload.first(5))  # imports of the first run are not timed
     summary = run(scenario, workload).summary
     return {"seconds": float(summary["cpu_seconds"]), "avg_jct": float(summary["avg_jct"])}
 
@@ -296,22 +290,22 @@ def _all() -> list[Bench]:
             what = f"82,247 Philly jobs, {policy}, {cluster} GPUs, reading and summary included"
             measure = _philly(f"gpu:{cluster}", policy)
             benches.append(Bench(f"philly-{cluster}-{policy}", what, budget, measure, 512.0, PHILLY))
-    newcomer = "the same on 512x4 with a newcomer's policy that returns a plain dict"
+    newcomer = "the same on 512x4 with a user's policy that returns a plain dict"
     benches.append(Bench("philly-512x4-newcomer", newcomer, 90.0, _philly("gpu:512x4", "newcomer"), None, PHILLY))
     for policy in ("fifo", "srtf", "las"):
         live = f"10,000 live jobs on 8,192 GPUs, {policy}"
         benches.append(Bench(f"cycle-steady-{policy}", f"one cycle, {live}, steady", 0.01, _steady(policy)))
         benches.append(Bench(f"cycle-cold-{policy}", f"one cycle, {live}, thousands start", 0.1, _cold(policy)))
     benches += _solvers()
-    benches += _shares()
+    benches += _auctions_and_shares()
     benches += _windows()
     benches += _goodput()
     benches += _live()
     benches += _trainer()
-    benches.append(Bench("import", "import shoal", 0.3, _fresh(["-c", "import shoal"])))
-    trainer = _fresh(["-c", "from shoal.trainer.session import Session"])
+    benches.append(Bench("import", "import shoal", 0.3, _new_process(["-c", "import shoal"])))
+    trainer = _new_process(["-c", "from shoal.trainer.session import Session"])
     benches.append(Bench("trainer-import", "import the trainer's session, which needs no framework", 0.1, trainer))
-    benches.append(Bench("help", "shoal --help", 0.5, _fresh(["-m", "shoal", "--help"])))
+    benches.append(Bench("help", "shoal --help", 0.5, _new_process(["-m", "shoal", "--help"])))
     return benches
 
 
@@ -319,7 +313,7 @@ BENCHES = {bench.name: bench for bench in _all()}
 
 
 def chosen(names: Sequence[str]) -> list[Bench]:
-    """The benches with these names or name prefixes; all benches if none is given."""
+    """Return the benchmarks with these names or name prefixes; all of them if none is given."""
     if not names:
         return list(BENCHES.values())
     found: dict[str, Bench] = {}
@@ -332,7 +326,7 @@ def chosen(names: Sequence[str]) -> list[Bench]:
 
 
 def measure(bench: Bench, data: Path | None) -> Result:
-    """Run one bench in a new process; ``data`` is the folder of public traces."""
+    """Run one benchmark in a new process; ``data`` is the folder of public traces."""
     blank = Result(bench.name, bench.what, None, bench.budget_seconds, None, bench.budget_mb, {})
     if bench.data is not None and not (data is not None and (data / bench.data).exists()):
         return blank

@@ -1,4 +1,4 @@
-"""``shoal bench``: the speed table of docs/benchmarks.md."""
+"""``shoal bench``: the benchmarks of docs/benchmarks.md."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,13 +14,13 @@ from shoal.cli.output import json_option, print_json, print_table, warn
     "--data",
     type=click.Path(path_type=Path),
     envvar="SHOAL_DATA",
-    help='Folder of public traces (or $SHOAL_DATA); benches that need a missing trace print "no data".',
+    help='Folder of public traces (or $SHOAL_DATA); benchmarks that need a missing trace print "no data".',
 )
 @json_option
 def bench(names: tuple[str, ...], data: Path | None, as_json: bool) -> None:
-    """Measure the speed table of docs/benchmarks.md: CPU seconds on one core, each bench in its own process."""
+    """Run the benchmarks of docs/benchmarks.md: CPU seconds on one core, each benchmark in its own process."""
     from shoal.research.bench.registry import chosen, measure
-    from shoal.research.bench.solve import beside
+    from shoal.research.bench.solve import cvxpy_cell
 
     results = []
     for one in chosen(names):
@@ -37,8 +37,8 @@ def bench(names: tuple[str, ...], data: Path | None, as_json: bool) -> None:
             "–" if r.peak_mb is None else f"{r.peak_mb:.0f}",
             "–" if r.budget_mb is None else f"{r.budget_mb:g}",
             {True: "yes", False: "NO", None: "–"}[r.met],
-            beside(r.more),
+            cvxpy_cell(r.more),
         )
         for r in results
     ]
-    print_table("Shoal's speed", ("what", "CPU s", "budget", "peak MB", "budget", "met", "cvxpy"), rows)
+    print_table("Benchmarks", ("what", "CPU s", "budget", "peak MB", "budget", "met", "cvxpy"), rows)

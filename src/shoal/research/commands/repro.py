@@ -1,4 +1,4 @@
-"""``shoal repro``: the papers' tables and figures beside ours."""
+"""``shoal repro``: the papers' tables and figures, compared with ours."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ from shoal.cli.output import json_option, print_json, print_table, warn
 
 @click.group()
 def repro() -> None:
-    """Reproduce the papers' tables and figures: theirs, ours, the difference."""
+    """Reproduce the papers' tables and figures and show the differences."""
 
 
 @repro.command("list")
 @json_option
 def list_all(as_json: bool) -> None:
-    """List what can be reproduced."""
+    """List the reproductions."""
     from shoal.research.repro.registry import reproductions
 
     known = reproductions().values()
@@ -23,7 +23,7 @@ def list_all(as_json: bool) -> None:
         print_json([{"name": r.name, "paper": r.paper, "what": r.what, "needs": r.needs or None} for r in known])
         return
     rows = [(r.name, r.paper, r.needs or "–", r.what) for r in known]
-    print_table("What can be reproduced", ("name", "paper", "reads", "what"), rows, words=4)
+    print_table("Reproductions", ("name", "paper", "reads", "what"), rows, words=4)
 
 
 @repro.command()
@@ -43,18 +43,18 @@ def list_all(as_json: bool) -> None:
 @json_option
 def run(names: tuple[str, ...], quick: bool, data: Path | None, out: Path | None, as_json: bool) -> None:
     """Run reproductions by NAME; `afs-*` selects all names that begin with `afs-`."""
+    from shoal.research.repro.context import ReproContext, ResultCache
     from shoal.research.repro.registry import chosen
-    from shoal.research.repro.setting import Kept, Setting
 
     wanted = chosen(names)
-    setting = Setting(data, quick, Kept(out), warn)
+    context = ReproContext(data, quick, ResultCache(out), warn)
     documents = []
     for one in wanted:
-        for made in one.tables(setting):
+        for table in one.tables(context):
             if as_json:
-                documents.append({"name": one.name, "quick": quick, **made.document()})
+                documents.append({"name": one.name, "quick": quick, **table.document()})
                 continue
-            headers = [column.name for column in made.columns]
-            print_table(f"{one.paper}, {made.title}", headers, made.cells(), made.notes())
+            headers = [column.name for column in table.columns]
+            print_table(f"{one.paper}, {table.title}", headers, table.cells(), table.notes())
     if as_json:
         print_json(documents)

@@ -1,1 +1,1 @@
-"""The papers' tables and figures, one module for each paper: theirs, ours, and what differs."""
+"""The papers' tables and figures, with the paper's values, ours and the differences."""

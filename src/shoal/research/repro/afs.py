@@ -1,13 +1,13 @@
-"""AFS's simulations (NSDI '21): eleven virtual clusters of Philly on 64 GPUs, its figures beside ours.
+"""AFS's simulations (NSDI '21): eleven virtual clusters of Philly on 64 GPUs, the paper's figures and ours.
 
-``measured`` runs what is asked for and returns mean and 99th-percentile completion times; ``FIGURES`` says which ratios
-each of the paper's figures shows. The traces are not shipped; the curves of the models are assumed (``perf.peaked``),
-since the paper gives none, so shapes may be compared and bars may not. The folder of traces holds one file of format
-``simple`` for each, named by its number in the paper's Table 3: ``01_….csv.gz``.
+``measure_all`` runs variants and returns mean and 99th-percentile completion times; ``FIGURES`` lists the ratios that
+each of the paper's figures shows. The traces are not shipped. The paper does not give the models' scaling curves, so
+those of ``perf.afs_profiles`` are assumed: shapes may be compared, values may not. The folder of traces holds one file
+of format ``simple`` for each, named by its number in the paper's Table 3: ``01_….csv.gz``.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import exp, log
 from pathlib import Path
@@ -15,8 +15,8 @@ from pathlib import Path
 from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
 from shoal.policy.registry import POLICIES
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Kept, Setting
 from shoal.research.repro.table import Cell, Table, table
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
@@ -30,12 +30,12 @@ QUICK_TRACES = (4, 9, 11)
 SEEDS = (0, 1, 2)
 FOLDER = "traces/philly_by_vc"
 LENGTH_ERROR = 2.0
-"""By what factor declared lengths are off, either way, where they are."""
+"""Factor by which ``misjudged`` lengths are too long or too short."""
 
 
 @dataclass(frozen=True, slots=True)
 class AfsVariant:
-    """A policy, and what is done to the jobs before it gets them: ``widest`` gangs, or lengths ``misjudged``."""
+    """A policy, and a change of its jobs: ``widest`` gangs, or lengths ``misjudged``."""
 
     policy: str
     jobs: str = ""
@@ -46,9 +46,9 @@ class AfsVariant:
 
 @dataclass(frozen=True, slots=True)
 class AfsResult:
-    """One run, of the first ``limit`` jobs of a trace where there is one.
+    """One run, on the first ``limit`` jobs of a trace if that is set.
 
-    ``mean`` and ``tail`` are seconds from submission to completion, on average and at the 99th percentile.
+    ``mean`` and ``tail`` are the mean and 99th-percentile seconds from submission to completion.
     """
 
     trace: int
@@ -72,7 +72,7 @@ class JctRatio:
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """One of the paper's figures: the ratios it shows, and what the paper says of them."""
+    """One of the paper's figures: the ratios it shows, and what the paper says about them."""
 
     number: str
     what: str
@@ -80,37 +80,37 @@ class PaperFigure:
     paper: str
 
 
-def _over(base: str, *ours: str, of: str = "mean") -> tuple[JctRatio, ...]:
+def _ratios_over(base: str, *ours: str, of: str = "mean") -> tuple[JctRatio, ...]:
     return tuple(JctRatio(AfsVariant(base), AfsVariant(name), of) for name in ours if name in POLICIES)
 
 
-_AWARE = ("srsf", "optimus", "afs-l", "rank")
-_UNAWARE = ("optimus", "max-min", "themis", "afs-p")
+_LENGTH_AWARE = ("srsf", "optimus", "afs-l", "rank")
+_LENGTH_UNAWARE = ("optimus", "max-min", "themis", "afs-p")
 FIGURES: dict[str, PaperFigure] = {
     figure.number: figure
     for figure in (
         PaperFigure(
             "5",
             "mean completion time, times shorter than SRTF's (lengths known) and Tiresias-L's (unknown)",
-            _over("srtf", *_AWARE) + _over("tiresias", *_UNAWARE),
+            _ratios_over("srtf", *_LENGTH_AWARE) + _ratios_over("tiresias", *_LENGTH_UNAWARE),
             "AFS-L 1.2 to 2.7, AFS-P 1.9 to 3.1, each the best of its kind on all 11",
         ),
         PaperFigure(
             "6",
-            "mean completion time when gangs are as wide as each job can use, times longer than with those asked for",
+            "mean completion time with the widest gangs that jobs can use, times longer than with those requested",
             tuple(JctRatio(AfsVariant(name, "widest"), AfsVariant(name)) for name in ("srtf", "srsf", "tiresias")),
             "up to 4.85, 5.84 and 16.14; on one trace 21 % and 17 % shorter for SRTF and SRSF",
         ),
         PaperFigure(
             "9",
             "99th-percentile completion time, times shorter than SRTF's and Tiresias-L's",
-            _over("srtf", *_AWARE, of="tail") + _over("tiresias", *_UNAWARE, of="tail"),
+            _ratios_over("srtf", *_LENGTH_AWARE, of="tail") + _ratios_over("tiresias", *_LENGTH_UNAWARE, of="tail"),
             "AFS above 1 in most cases; Max-Min or Optimus ahead of it on some traces",
         ),
         PaperFigure(
             "11",
             "mean completion time, times shorter than SRTF's",
-            _over("srtf", "srtf-e", "srsf-e", "afs-l"),
+            _ratios_over("srtf", "srtf-e", "srsf-e", "afs-l"),
             "SRTF-E and SRSF-E gain, AFS-L substantially more",
         ),
         PaperFigure(
@@ -127,22 +127,22 @@ FIGURES: dict[str, PaperFigure] = {
                 JctRatio(AfsVariant("afs-l", "misjudged"), AfsVariant("rank", "misjudged")),
                 JctRatio(AfsVariant("afs-l"), AfsVariant("rank"), "tail"),
             ),
-            "not in it",
+            "not in the paper",
         ),
     )
 }
-"""The figures that are simulations of the eleven traces, by number, and one of our own."""
+"""The figures that simulate the eleven traces, by number, and one of our own."""
 
 Results = Mapping[tuple[int, int, AfsVariant], AfsResult]
 
 
 def variants(figures: Iterable[PaperFigure]) -> tuple[AfsVariant, ...]:
-    """Everything that has to be run for these figures, each once."""
+    """Return all variants that these figures need, each once."""
     return tuple(dict.fromkeys(v for f in figures for r in f.ratios for v in (r.base, r.ours)))
 
 
 def trace(folder: Path, number: int, seed: int, jobs: int | None = None) -> Workload:
-    """A virtual cluster's jobs, the first ``jobs`` of them, each training a model that the seed draws."""
+    """Return a virtual cluster's jobs, at most the first ``jobs``; the seed draws the model that each trains."""
     found = sorted(folder.glob(f"{number:02d}_*"))
     if len(found) != 1:
         raise InputError("traces", str(folder), f"holds {len(found)} files named {number:02d}_…; it must be one")
@@ -151,7 +151,7 @@ def trace(folder: Path, number: int, seed: int, jobs: int | None = None) -> Work
 
 
 def measure(folder: Path, number: int, seed: int, variant: AfsVariant, jobs: int | None = None) -> AfsResult:
-    """Run one policy on one trace; moving a job costs nothing, as with CoDDL's four milliseconds."""
+    """Run one policy on one trace; restarts are free, since CoDDL's take four milliseconds."""
     workload = trace(folder, number, seed, jobs)
     if variant.jobs == "widest":
         workload = widest(workload)
@@ -163,48 +163,42 @@ def measure(folder: Path, number: int, seed: int, variant: AfsVariant, jobs: int
     return AfsResult(number, seed, variant.policy, variant.jobs, *times, limit=jobs)
 
 
-def measured(
+def measure_all(
+    context: ReproContext,
     folder: Path,
     wanted: Sequence[AfsVariant],
     *,
     traces: Sequence[int] = TRACES,
     seeds: Sequence[int] = SEEDS,
     jobs: int | None = None,
-    kept: Kept | None = None,
-    announce: Callable[[str], None] | None = None,
 ) -> Results:
-    """All of these on all traces and seeds, but for what is ``kept``; ``announce`` hears of each before it is run."""
+    """Return the results of all variants on all traces and seeds, computed or stored."""
     results: dict[tuple[int, int, AfsVariant], AfsResult] = {}
-    kept = kept or Kept()
     for number in traces:
         for seed in seeds:
             for variant in wanted:
-
-                def make(number: int = number, seed: int = seed, variant: AfsVariant = variant) -> dict[str, object]:
-                    if announce is not None:
-                        announce(f"trace {number}, seed {seed}, {variant}")
-                    return asdict(measure(folder, number, seed, variant, jobs))
-
                 key = {"afs": number, "seed": seed, "policy": variant.policy, "jobs": variant.jobs, "limit": jobs}
-                results[number, seed, variant] = AfsResult(**kept.get(key, make))
+                label = f"trace {number}, seed {seed}, {variant}"
+                found = context.run(key, label, measure, folder, number, seed, variant, jobs)
+                results[number, seed, variant] = AfsResult(**found)
     return results
 
 
 def ratios(results: Results, ratio: JctRatio, traces: Sequence[int], seeds: Sequence[int]) -> list[float]:
     """By trace: the geometric mean over the seeds."""
 
-    def on(number: int) -> float:
+    def mean_ratio(number: int) -> float:
         logs = [
             log(getattr(results[number, s, ratio.base], ratio.of) / getattr(results[number, s, ratio.ours], ratio.of))
             for s in seeds
         ]
         return exp(sum(logs) / len(logs))
 
-    return [on(number) for number in traces]
+    return [mean_ratio(number) for number in traces]
 
 
 def figure_table(figure: PaperFigure, results: Results, traces: Sequence[int], seeds: Sequence[int]) -> Table:
-    """A figure in numbers: a row for each ratio, a column for each trace, and what the paper says."""
+    """Return a figure as a table: a row for each ratio, a column for each trace."""
     rows: list[list[Cell]] = []
     for ratio in figure.ratios:
         row = ratios(results, ratio, traces, seeds)
@@ -214,11 +208,10 @@ def figure_table(figure: PaperFigure, results: Results, traces: Sequence[int], s
     return table(f"{title}: {figure.what}", ["ratio", *map(str, traces), "mean"], rows, figure.paper)
 
 
-def _run(figure: PaperFigure, setting: Setting) -> list[Table]:
-    traces, seeds = (QUICK_TRACES, SEEDS[:1]) if setting.quick else (TRACES, SEEDS)
+def _run(figure: PaperFigure, context: ReproContext) -> list[Table]:
+    traces, seeds = (QUICK_TRACES, SEEDS[:1]) if context.quick else (TRACES, SEEDS)
     wanted = variants([figure])
-    folder = setting.data / FOLDER
-    results = measured(folder, wanted, traces=traces, seeds=seeds, kept=setting.kept, announce=setting.announce)
+    results = measure_all(context, context.data / FOLDER, wanted, traces=traces, seeds=seeds)
     return [figure_table(figure, results, traces, seeds)]
 
 

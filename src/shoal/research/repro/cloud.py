@@ -1,10 +1,9 @@
-"""Pollux's auto-scaling of ImageNet training in a cloud (OSDI '21 §5.4.1, figure 9): the paper's figures beside ours.
+"""Pollux's auto-scaling of ImageNet training in a cloud (OSDI '21 §5.4.1, figure 9): the paper's figures and ours.
 
-One job that trains ResNet-50 on up to 16 nodes of four T4 GPUs, under Pollux, its nodes rented by goodput, by what
-waiting is worth (ours), or, as Or et al. do, by throughput, with agents that then choose batch sizes by throughput,
-too. The last rows are bounds that no schedule can beat, online or not: what the same training costs at least if it may
-take so much longer than by throughput, were everything known before, and booting, restarting and trying out free. A
-last table has the other models that were published.
+One job trains ResNet-50 on up to 16 nodes of four T4 GPUs under Pollux. Nodes are rented by goodput, by the value of
+time (ours), or, as in Or et al., by throughput, where agents choose batch sizes by throughput too. The last rows are
+lower bounds for any schedule, online or offline: the least cost of the same training within a given time, with
+everything known in advance and free boots, restarts and measurements. A last table has the other published models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,8 @@ from shoal.core.arrays import Floats
 from shoal.core.topology import Locality, parse_cluster
 from shoal.perf.measured_profile import MeasuredProfile
 from shoal.perf.profile_files import read_profiles
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Cell, Column, Table, table
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
@@ -27,64 +26,64 @@ from shoal.workload.schema import Workload
 
 TRACES = "pollux/traces"
 KIND, NODES, NODE_GPUS = "t4", 16, 4
-LONGER = (1.06, 1.1)
-"""How much longer than by throughput the bounds may take: the paper's, and a tenth."""
+TIME_ALLOWANCES = (1.06, 1.1)
+"""Time allowed for the bounds relative to renting by throughput: the paper's 6 % more, and 10 % more."""
 
 _PAPER = "by goodput 25 % cheaper and 6 % longer than by throughput (simulated; nodes over time only as a figure)"
 
 
 @dataclass(frozen=True, slots=True)
-class Renting:
-    """A rule of renting, or, without one, a cluster of so many nodes that is simply there."""
+class RentalRule:
+    """A rental rule, or, if ``cloud`` is None, a fixed cluster of ``nodes`` nodes."""
 
     name: str
     cloud: str | None
     nodes: int = NODES
 
 
-BASELINE = Renting("by throughput (Or et al.)", "throughput")
-RENTINGS = (
+BASELINE = RentalRule("by throughput (Or et al.)", "throughput")
+RENTALS = (
     BASELINE,
-    Renting("by goodput, U = 2/3, L = 1/2 of a node's", "goodput"),
-    Renting("by goodput, U = 2/3, L = 1/2 of a GPU's", "goodput:ideal=gpu"),
-    Renting("by goodput, U = 0.7, L = 0.55 of a node's", "goodput:above=0.7,to=0.55"),
-    Renting("by value, an hour worth 5.5 node-hours", "value"),
-    Renting("by value, 8 node-hours", "value:hour=8"),
-    Renting("by goodput, U = 0.7, L = 0.55, batches probed", "goodput:above=0.7,to=0.55,probe=0.1"),
-    Renting("by value, 5 node-hours, batches probed", "value:hour=5,probe=0.1"),
-    Renting("by value, 5.5 node-hours, batches probed", "value:probe=0.1"),
-    Renting("by value, 6 node-hours, batches probed", "value:hour=6,probe=0.1"),
-    Renting("16 nodes throughout", None),
-    Renting("8 nodes throughout", None, 8),
+    RentalRule("by goodput, U = 2/3, L = 1/2 of a node's", "goodput"),
+    RentalRule("by goodput, U = 2/3, L = 1/2 of a GPU's", "goodput:ideal=gpu"),
+    RentalRule("by goodput, U = 0.7, L = 0.55 of a node's", "goodput:above=0.7,to=0.55"),
+    RentalRule("by value, an hour worth 5.5 node-hours", "value"),
+    RentalRule("by value, 8 node-hours", "value:hour=8"),
+    RentalRule("by goodput, U = 0.7, L = 0.55, batches probed", "goodput:above=0.7,to=0.55,probe=0.1"),
+    RentalRule("by value, 5 node-hours, batches probed", "value:hour=5,probe=0.1"),
+    RentalRule("by value, 5.5 node-hours, batches probed", "value:probe=0.1"),
+    RentalRule("by value, 6 node-hours, batches probed", "value:hour=6,probe=0.1"),
+    RentalRule("16 nodes throughout", None),
+    RentalRule("8 nodes throughout", None, 8),
 )
-QUICK = RENTINGS[:2]
-OTHERS = ("bert", "cifar10", "deepspeech2", "yolov3")
-OTHERWISE = (
+QUICK = RENTALS[:2]
+OTHER_MODELS = ("bert", "cifar10", "deepspeech2", "yolov3")
+OTHER_RENTALS = (
     BASELINE,
-    Renting("by goodput, U = 2/3, L = 1/2 of a node's", "goodput"),
-    Renting("by value, 5.5 node-hours", "value"),
-    Renting("by value, 5.5 node-hours, batches probed", "value:probe=0.1"),
+    RentalRule("by goodput, U = 2/3, L = 1/2 of a node's", "goodput"),
+    RentalRule("by value, 5.5 node-hours", "value"),
+    RentalRule("by value, 5.5 node-hours, batches probed", "value:probe=0.1"),
 )
 
 
-def measure(traces: str, renting: Renting, model: str = "imagenet") -> dict[str, Any]:
-    """Train once: hours, node-hours, and how many nodes were rented from which hour on."""
+def measure(traces: str, rule: RentalRule, model: str = "imagenet") -> dict[str, Any]:
+    """Train once; returns hours, node-hours, and the number of rented nodes as [hour, count] steps."""
     job = training_job(model, 0.0, model, NODE_GPUS, LIMITS[model][0] * NODE_GPUS)
-    cluster = parse_cluster(f"{KIND}:{renting.nodes}x{NODE_GPUS}")
-    scenario = Scenario(cluster, "pollux", restart_cost="30", profiles=(traces,), cloud=renting.cloud)
+    cluster = parse_cluster(f"{KIND}:{rule.nodes}x{NODE_GPUS}")
+    scenario = Scenario(cluster, "pollux", restart_cost="30", profiles=(traces,), cloud=rule.cloud)
     outcome = run(scenario, Workload(model, (job,)))
     hours = outcome.summary["makespan"] / 3600.0
     if outcome.bill is None:
-        return {"hours": hours, "node_hours": hours * renting.nodes, "nodes": [[0.0, renting.nodes], [hours, 0]]}
+        return {"hours": hours, "node_hours": hours * rule.nodes, "nodes": [[0.0, rule.nodes], [hours, 0]]}
     steps = [[moment / 3600.0, count] for moment, count in outcome.bill.nodes_over_time()]
     return {"hours": hours, "node_hours": outcome.bill.node_hours, "nodes": steps}
 
 
-def cheapest(profile: MeasuredProfile, allowed: Sequence[float]) -> list[float]:
-    """For each number of hours that is allowed: fewer node-hours than this no schedule can need that ends within it.
+def least_node_hours(profile: MeasuredProfile, allowed: Sequence[float]) -> list[float]:
+    """Return lower bounds on the node-hours of any schedule that ends within each number of allowed hours.
 
-    Lagrangian: whatever an hour is worth, each epoch is best trained on the nodes for which rent and time together are
-    least; what that comes to, less the worth of the hours there are, is at most the cost of any schedule.
+    Lagrangian: for any value of an hour, each epoch is cheapest on the number of nodes with the least rent plus value
+    of time; the sum of these, minus the value of the allowed hours, is at most the cost of any schedule.
     """
     lengths = np.diff(profile.noise.ends, prepend=0.0)
     epochs, counts = range(len(lengths)), np.arange(1, NODES + 1)
@@ -96,7 +95,7 @@ def cheapest(profile: MeasuredProfile, allowed: Sequence[float]) -> list[float]:
 
 
 def _best_goodput(profile: MeasuredProfile, epoch: int, nodes: int) -> float:
-    """The most effective samples per second on so many nodes in an epoch, over batches in steps of a twentieth."""
+    """Most effective samples per second on ``nodes`` nodes in an epoch, over twenty local batch sizes."""
     table_, (initial, most, least) = profile.times[KIND], LIMITS["imagenet"]
     local = np.unique(np.linspace(least, table_.most_local, 20).astype(int)).tolist()
     found = 0.0
@@ -112,44 +111,35 @@ def _best_goodput(profile: MeasuredProfile, epoch: int, nodes: int) -> float:
     return found
 
 
-def tables(setting: Setting) -> list[Table]:
-    """Cost and time by rule, and how many nodes each had when."""
-    traces, chosen = str(setting.data / TRACES), QUICK if setting.quick else RENTINGS
-    results: dict[Renting, Mapping[str, Any]] = {}
-    for renting in chosen:
-
-        def make(renting: Renting = renting) -> dict[str, Any]:
-            setting.announce(f"imagenet, {renting.name}")
-            return measure(traces, renting)
-
-        key = {"pollux-9": renting.cloud, "nodes": renting.nodes}
-        results[renting] = setting.kept.get(key, make)
+def tables(context: ReproContext) -> list[Table]:
+    """Return the table of cost and time by rule, and the number of nodes over time."""
+    traces, chosen = str(context.data / TRACES), QUICK if context.quick else RENTALS
+    results: dict[RentalRule, Mapping[str, Any]] = {}
+    for rule in chosen:
+        key = {"pollux-9": rule.cloud, "nodes": rule.nodes}
+        results[rule] = context.run(key, f"imagenet, {rule.name}", measure, traces, rule)
     base = results[BASELINE]
     rows: list[list[Cell]] = [_row(r.name, found["hours"], found["node_hours"], base) for r, found in results.items()]
-    if not setting.quick:
+    if not context.quick:
         profile = read_profiles((traces,), ("imagenet",)).profile("imagenet")
         assert isinstance(profile, MeasuredProfile)
-        allowed = [base["hours"] * longer for longer in LONGER]
-        least = setting.kept.get({"pollux-9": "bound", "hours": allowed}, lambda: cheapest(profile, allowed))
-        rows += [_row("no schedule can do with less", *bound, base) for bound in zip(allowed, least, strict=True)]
+        allowed = [base["hours"] * longer for longer in TIME_ALLOWANCES]
+        least = context.cache.get({"pollux-9": "bound", "hours": allowed}, lambda: least_node_hours(profile, allowed))
+        rows += [_row("lower bound for any schedule", *bound, base) for bound in zip(allowed, least, strict=True)]
     made = [table("figure 9: ImageNet in a cloud", _COLUMNS, rows, _PAPER), _over_time(results)]
-    return made if setting.quick else [*made, _others(setting, traces)]
+    return made if context.quick else [*made, _other_models(context, traces)]
 
 
-def _others(setting: Setting, traces: str) -> Table:
+def _other_models(context: ReproContext, traces: str) -> Table:
     """Cost and time of the other models, by rule."""
     rows: list[Sequence[Cell]] = []
-    for model in OTHERS:
+    for model in OTHER_MODELS:
         results = []
-        for renting in OTHERWISE:
-
-            def make(renting: Renting = renting, model: str = model) -> dict[str, Any]:
-                setting.announce(f"{model}, {renting.name}")
-                return measure(traces, renting, model)
-
-            results.append(setting.kept.get({"pollux-9": renting.cloud, "model": model}, make))
-        for renting, found in zip(OTHERWISE, results, strict=True):
-            rows.append([model, *_row(renting.name, found["hours"], found["node_hours"], results[0])])
+        for rule in OTHER_RENTALS:
+            key = {"pollux-9": rule.cloud, "model": model}
+            results.append(context.run(key, f"{model}, {rule.name}", measure, traces, rule, model))
+        for rule, found in zip(OTHER_RENTALS, results, strict=True):
+            rows.append([model, *_row(rule.name, found["hours"], found["node_hours"], results[0])])
     return table("other models in a cloud", (Column("model"), *_COLUMNS), rows, "not in the paper")
 
 
@@ -166,14 +156,14 @@ def _row(name: str, hours: float, node_hours: float, base: Mapping[str, Any]) ->
     return [name, node_hours, node_hours / base["node_hours"] - 1.0, hours, hours / base["hours"] - 1.0]
 
 
-def _over_time(results: Mapping[Renting, Mapping[str, Any]]) -> Table:
+def _over_time(results: Mapping[RentalRule, Mapping[str, Any]]) -> Table:
     """Figure 9a as numbers: nodes at every half hour."""
     last = max(found["hours"] for found in results.values())
     moments = np.arange(0.25, last, 0.5)
     rows: list[Sequence[Cell]] = []
-    for renting, found in results.items():
+    for rule, found in results.items():
         since, count = np.array(found["nodes"]).T
-        rows.append([renting.name, *_at(since, count, moments)])
+        rows.append([rule.name, *_at(since, count, moments)])
     columns = [Column("nodes rented"), *(Column(f"{moment:g} h", ".0f") for moment in moments)]
     paper = "by throughput at once many nodes; by goodput few at first, and more as larger batches become efficient"
     return table("figure 9a: nodes over time", columns, rows, paper)

@@ -1,19 +1,18 @@
-"""How far the simulator is from machines: the same queue of PyTorch jobs on the embedded cluster and in the simulator.
+"""Difference between simulator and real machines: one queue of PyTorch jobs, simulated and on the embedded cluster.
 
-Six small jobs run under each of four policies as real processes, with checkpoints, resizes and batch sizes that change.
-Then the same submissions are simulated. What the simulator is told of a run is the same whatever came of it: when jobs
-were submitted; the median time of a first start, of a later one and of an end, and the mean time of passes by model,
-GPUs and samples, all measured in that run; the median noise scale that agents reported. It is not told what was
-decided, nor when anything ended.
+Six small jobs run under each of four policies as real processes, with checkpoints, resizes and changing batch sizes.
+Then the same submissions are simulated. The simulator gets only inputs measured in that run: submission times; the
+median time of a first start, of a later start and of an end; the mean time of passes by model, GPUs and samples; and
+the median noise scale that agents reported. It does not get decisions or completion times.
 
-References: Gavel (OSDI '20) table 3, Shockwave (NSDI '23) table 3 and AFS (NSDI '21) figure 15 compare theirs so.
+References: Gavel (OSDI '20) table 3, Shockwave (NSDI '23) table 3 and AFS (NSDI '21) figure 15 make such comparisons.
 """
 
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,9 +28,11 @@ from shoal.perf.catalog import Catalog
 from shoal.perf.fit import Observation, fitted
 from shoal.perf.profile import MeasuredRate, ScalingProfile, StepTimes, TableProfile
 from shoal.report.history import History, read_history
-from shoal.research.repro.fidelity_live import QueueTimings, environment, measured, play
+from shoal.research.repro.context import ReproContext
+from shoal.research.repro.fidelity_live import QueueTimings, job_environment, read_timings, run_queue
 from shoal.research.repro.fidelity_queue import (
     BATCH,
+    CASES,
     CLUSTER,
     EPOCH_SAMPLES,
     KIND,
@@ -39,11 +40,9 @@ from shoal.research.repro.fidelity_queue import (
     MOST_BATCH,
     MOST_LOCAL,
     QUEUE,
-    TRIALS,
     FidelityCase,
 )
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Column, Table, table
 from shoal.scenario.scenario import PLACERS, Scenario
 from shoal.sim.backend import SimulatedBackend
@@ -58,8 +57,11 @@ _GANGS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One queue, lived and simulated: mean completion time and makespan in seconds, and what happened to jobs."""
+class FidelityResult:
+    """One queue, live and simulated: mean completion times and makespans in seconds, and counts of changes to jobs.
+
+    ``first``, ``again`` and ``end`` are the measured seconds of a first start, a later start and an end.
+    """
 
     policy: str
     live_jct: float
@@ -75,41 +77,41 @@ class Compared:
     end: float
 
 
-def compared(trial: FidelityCase, home: Path, setting: Setting) -> Compared:
+def compare(case: FidelityCase, home: Path, context: ReproContext) -> FidelityResult:
     """Run the queue under a policy in ``home`` and simulate it."""
     home.mkdir(parents=True, exist_ok=True)
     speeds = home / _SPEEDS
-    speeds.write_text(json.dumps(declared()))
-    scenario = Scenario(parse_cluster(CLUSTER), trial.spec(), throughputs=str(speeds))
-    play(home, scenario, [(task.at, trial.submission(task, environment())) for task in QUEUE], setting.announce)
-    took = measured(home)
+    speeds.write_text(json.dumps(declared_throughputs()))
+    scenario = Scenario(parse_cluster(CLUSTER), case.spec(), throughputs=str(speeds))
+    run_queue(home, scenario, [(task.at, case.submission(task, job_environment())) for task in QUEUE], context.announce)
+    timings = read_timings(home)
     live = read_history(JournalFile(home / JOURNAL).raw())
-    simulated = simulate(trial, scenario, took)
+    simulated = simulate(case, scenario, timings)
     resizes, batches = changes(home / JOURNAL)
     (live_jct, live_makespan), (jct, makespan) = _times(live), _times(simulated)
-    return Compared(
-        policy=trial.policy,
+    return FidelityResult(
+        policy=case.policy,
         live_jct=live_jct,
         live_makespan=live_makespan,
-        simulated_jct=jct / trial.slower,
-        simulated_makespan=makespan / trial.slower,
+        simulated_jct=jct / case.time_scale,
+        simulated_makespan=makespan / case.time_scale,
         restarts=len(live.holds.job) - len(live),
         simulated_restarts=len(simulated.holds.job) - len(simulated),
         resizes=resizes,
         batches=batches,
-        first=took.first,
-        again=took.again,
-        end=took.end,
+        first=timings.first,
+        again=timings.again,
+        end=timings.end,
     )
 
 
 def _times(history: History) -> tuple[float, float]:
-    """Mean completion time and makespan."""
+    """Mean completion time and makespan in seconds."""
     return float((history.ended - history.submitted).mean()), float(history.ended.max() - history.begin)
 
 
 def changes(journal: Path) -> tuple[int, int]:
-    """How often jobs were resized while they ran, and how often their batch size was another than before."""
+    """Count resizes of running jobs and changes of batch size in a journal."""
     resizes, batches = 0, 0
     sizes: dict[int, int] = {}
     held: dict[int, int] = {}
@@ -131,10 +133,10 @@ def changes(journal: Path) -> tuple[int, int]:
 # ── speeds ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def declared() -> dict[str, Any]:
-    """What policies are told of the models' speed, as a throughput file: what their steps are drawn out to."""
+def declared_throughputs() -> dict[str, Any]:
+    """Return the models' declared speeds as a throughput file, computed from the declared step times."""
     rows = {
-        f"('{model} (batch size {batch})', {gpus})": {"null": 1.0 / _drawn_out(model, gpus, batch)}
+        f"('{model} (batch size {batch})', {gpus})": {"null": 1.0 / _declared_seconds(model, gpus, batch)}
         for model in MODELS
         for batch in _BATCHES
         for gpus in _GANGS
@@ -142,70 +144,70 @@ def declared() -> dict[str, Any]:
     return {KIND: rows}
 
 
-def _drawn_out(model: str, gpus: int, batch: int) -> float:
-    """Seconds of a step, in as many passes as it takes."""
+def _declared_seconds(model: str, gpus: int, batch: int) -> float:
+    """Declared seconds of a step, in as few passes as its samples allow."""
     fixed, per_sample = MODELS[model]
     local = batch // gpus
     passes = -(-local // MOST_LOCAL)
     return passes * fixed + per_sample * local
 
 
-def truth(trial: FidelityCase, took: QueueTimings) -> Catalog:
-    """How fast the models really were: as measured, and where nothing was, as much slower than drawn out as elsewhere.
+def true_speeds(case: FidelityCase, timings: QueueTimings) -> Catalog:
+    """Return the models' true speeds: as measured, else the declared ones corrected by the model's measured slowdown.
 
-    In the simulator's seconds.
+    Times are in the simulator's seconds.
     """
-    if trial.tuned:
-        profiles: dict[str, Any] = {model: _tunable(trial, took, model) for model in MODELS}
+    if case.tuned:
+        profiles: dict[str, Any] = {model: _fitted_profile(case, timings, model) for model in MODELS}
     else:
-        profiles = {model: _table(trial, took, model) for model in MODELS}
+        profiles = {model: _table_profile(case, timings, model) for model in MODELS}
     return Catalog(profiles, {(model, KIND): "measured in this run" for model in MODELS})
 
 
-def _table(trial: FidelityCase, took: QueueTimings, model: str) -> TableProfile:
+def _table_profile(case: FidelityCase, timings: QueueTimings, model: str) -> TableProfile:
     ratios = [
-        seconds / _drawn_out(name, gpus, gpus * local)
-        for (name, gpus, local), seconds in took.passes.items()
+        seconds / _declared_seconds(name, gpus, gpus * local)
+        for (name, gpus, local), seconds in timings.passes.items()
         if name == model and local <= MOST_LOCAL
     ]
-    slower = median(ratios)
+    slowdown = median(ratios)
     rows: dict[int, Mapping[str, tuple[MeasuredRate, ...]]] = {}
     for batch in _BATCHES:
         figures = []
         for gpus in _GANGS:
-            seconds = took.passes.get((model, gpus, batch // gpus), slower * _drawn_out(model, gpus, batch))
-            figures.append(MeasuredRate(gpus, batch / seconds / trial.slower))
+            seconds = timings.passes.get((model, gpus, batch // gpus), slowdown * _declared_seconds(model, gpus, batch))
+            figures.append(MeasuredRate(gpus, batch / seconds / case.time_scale))
         rows[batch] = {KIND: tuple(figures)}
     return TableProfile(rows)
 
 
-def _tunable(trial: FidelityCase, took: QueueTimings, model: str) -> ScalingProfile:
+def _fitted_profile(case: FidelityCase, timings: QueueTimings, model: str) -> ScalingProfile:
     seen = [
-        Observation(gpus, 1, Locality.SAME_NODE, local, seconds * trial.slower, seconds * trial.slower)
-        for (name, gpus, local), seconds in took.passes.items()
+        Observation(gpus, 1, Locality.SAME_NODE, local, seconds * case.time_scale, seconds * case.time_scale)
+        for (name, gpus, local), seconds in timings.passes.items()
         if name == model
     ]
     fit = fitted(seen, MOST_LOCAL)
     times = StepTimes(fit.compute, fit.node, None, fit.gamma, MOST_LOCAL, node_gpus=4, error=fit.error)
-    noise = took.noise[model]
+    noise = timings.noise[model]
     return ScalingProfile({KIND: times}, BATCH, MOST_BATCH, ((0.0, noise), (1.0, noise)), float(EPOCH_SAMPLES))
 
 
 # ── the simulator ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def simulate(trial: FidelityCase, scenario: Scenario, took: QueueTimings) -> History:
-    """The same submissions in the simulator; policies are told what they were told in the live run."""
+def simulate(case: FidelityCase, scenario: Scenario, timings: QueueTimings) -> History:
+    """Simulate the same submissions; policies see the same declarations as in the live run."""
     by_name = {task.name: task for task in QUEUE}
-    # The control plane adds some letters to the name a job was given.
-    jobs = [trial.job(by_name[job.rpartition("-")[0]], job, at) for job, at in took.submitted.items()]
-    world = replace(scenario, policy=trial.spec(trial.slower))
+    # The control plane adds a suffix to a job's name.
+    jobs = [case.job(by_name[job.rpartition("-")[0]], job, at) for job, at in timings.submitted.items()]
+    world = replace(scenario, policy=case.spec(case.time_scale))
     backend = SimulatedBackend(
-        Truth.of(jobs, world.cluster, truth(trial, took)),
+        Truth.of(jobs, world.cluster, true_speeds(case, timings)),
         [job.spec() for job in jobs],
-        RestartCost(constant=trial.slower * took.again, first=trial.slower * (took.first + took.end)),
-        # Policies that decide by intervals count them from when the nodes came up, before anybody was there.
-        Faults((NodeFault(0.0, 0, trial.slower * took.up),)),
+        RestartCost(constant=case.time_scale * timings.again, first=case.time_scale * (timings.first + timings.end)),
+        # Policies with intervals count them from the time at which the nodes came up, before the first job.
+        Faults((NodeFault(0.0, 0, case.time_scale * timings.up),)),
     )
     journal = MemoryJournal.begin(world.settings("fidelity"))
     state, placer = world.make_state(world.speeds()), PLACERS[world.placement]()
@@ -234,42 +236,42 @@ _COLUMNS = (
 )
 
 
-def _run(setting: Setting) -> list[Table]:
-    repeats = 1 if setting.quick else REPEATS
-    runs: dict[str, list[Compared]] = {trial.policy: [] for trial in TRIALS}
+def _run(context: ReproContext) -> list[Table]:
+    repeats = 1 if context.quick else REPEATS
+    runs: dict[str, list[FidelityResult]] = {case.policy: [] for case in CASES}
     for number in range(repeats):
-        for trial in TRIALS:
-
-            def make(trial: FidelityCase = trial, number: int = number) -> dict[str, object]:
-                setting.announce(f"{trial.spec()}, run {number + 1} of {repeats}")
-                with _home(setting, f"{trial.policy}-{number + 1}") as home:
-                    return asdict(compared(trial, home, setting))
-
-            key = {"fidelity": trial.spec(), "run": number}
-            runs[trial.policy].append(Compared(**setting.kept.get(key, make)))
-    rows = [_row(trial.policy, runs[trial.policy]) for trial in TRIALS]
+        for case in CASES:
+            key = {"fidelity": case.spec(), "run": number}
+            label = f"{case.spec()}, run {number + 1} of {repeats}"
+            runs[case.policy].append(FidelityResult(**context.run(key, label, _measure, context, case, number)))
+    rows = [_row(case.policy, runs[case.policy]) for case in CASES]
     here = (
-        f"{len(QUEUE)} PyTorch jobs (gloo, processors) on {CLUSTER}; seconds, medians over the runs; off: by how "
-        "much the simulator is off the live cluster, worst: in the worst run. docs/fidelity.md says what is compared."
+        f"{len(QUEUE)} PyTorch jobs (gloo, processors) on {CLUSTER}; seconds, medians over the runs; off: relative "
+        "error of the simulator, worst: in the worst run. docs/fidelity.md explains the comparison."
     )
     theirs = "Gavel below 8 % (table 3), Shockwave around 5 % (table 3), AFS-P 5.2 % (figure 15); Pollux has no figure"
-    return [table("simulator beside the embedded cluster", _COLUMNS, rows, theirs, here)]
+    return [table("simulator compared with the embedded cluster", _COLUMNS, rows, theirs, here)]
+
+
+def _measure(context: ReproContext, case: FidelityCase, number: int) -> FidelityResult:
+    with _home(context, f"{case.policy}-{number + 1}") as home:
+        return compare(case, home, context)
 
 
 @contextmanager
-def _home(setting: Setting, name: str) -> Iterator[Path]:
-    """Where a run is kept: beside the file that results are kept in, for `shoal report` to tell of, or nowhere."""
-    if setting.kept.file is None:
+def _home(context: ReproContext, name: str) -> Iterator[Path]:
+    """Home folder of a run: beside the result file, for `shoal report`, or temporary if there is none."""
+    if context.cache.file is None:
         with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as folder:
             yield Path(folder)
         return
-    home = setting.kept.file.absolute().with_suffix("") / name
+    home = context.cache.file.absolute().with_suffix("") / name
     if home.exists():
-        raise InputError("out", str(setting.kept.file), f"{home} is of a run that was not finished: remove it first")
+        raise InputError("out", str(context.cache.file), f"{home} is of a run that was not finished: remove it first")
     yield home
 
 
-def _row(policy: str, runs: Sequence[Compared]) -> list[str | float]:
+def _row(policy: str, runs: Sequence[FidelityResult]) -> list[str | float]:
     def middle(*names: str) -> list[float]:
         return [median(getattr(run, name) for run in runs) for name in names]
 
@@ -292,7 +294,7 @@ REPRODUCTIONS = (
     Reproduction(
         "fidelity",
         "Gavel, Shockwave, AFS",
-        "the simulator beside real jobs on the embedded cluster, under afs-p, pollux, shockwave and gavel.max-min",
+        "the simulator compared with real jobs on the embedded cluster: afs-p, pollux, shockwave, gavel.max-min",
         _run,
     ),
 )

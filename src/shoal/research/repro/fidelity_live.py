@@ -1,7 +1,7 @@
-"""A queue of real jobs on the embedded cluster, and what the machine that plays it took: starts, ends, passes.
+"""Run a queue of real jobs on the embedded cluster, and measure its starts, ends and passes.
 
-What is measured comes from the journal and from what the jobs wrote down: when a process that was ordered began to
-train, how long after its last step a job was known to be done, and how long passes took. Nothing of it is an outcome.
+Measurements come from the journal and from files that the jobs wrote: the time from a start command to the first step,
+from the last step to the completion event, and of passes. None of them is a scheduling outcome.
 """
 
 import json
@@ -25,20 +25,20 @@ from shoal.store.journal import JournalFile
 from shoal.wire.client import Client
 from shoal.wire.messages import JobRow, Submission, Submitted
 
-_PATIENCE_SECONDS = 600.0
-_LOOK_EVERY_SECONDS = 0.25
+_TIMEOUT_SECONDS = 600.0
+_POLL_SECONDS = 0.25
 
 
 class QueueFailed(ShoalError):
-    """A job of the queue did not end well; the message says where its logs are."""
+    """A job of the queue failed or timed out; the message names the folder of its logs."""
 
 
-def play(
-    home: Path, scenario: Scenario, queue: Sequence[tuple[float, Submission]], tell: Callable[[str], None]
+def run_queue(
+    home: Path, scenario: Scenario, queue: Sequence[tuple[float, Submission]], announce: Callable[[str], None]
 ) -> None:
-    """Run a queue, each job submitted so many seconds after the cluster is up, until all are done.
+    """Run a queue until all jobs are done; each job is submitted the given seconds after the cluster is up.
 
-    Everything is kept in ``home``, the journal among it.
+    All files, including the journal, are in ``home``.
     """
     settings = Settings(home, scenario, roots=(str(home),))
     with run_service(settings, Address()) as made:
@@ -51,10 +51,10 @@ def play(
                 local.ensure_running()
                 time.sleep(0.05)
             _submit(client, local, queue)
-            _await(client, local, home, tell)
+            _wait_until_done(client, local, home, announce)
         finally:
             client.close()
-            local.stop(_patiently)
+            local.stop(_never_impatient)
 
 
 def _submit(client: Client, local: LocalNodes, queue: Sequence[tuple[float, Submission]]) -> None:
@@ -62,11 +62,11 @@ def _submit(client: Client, local: LocalNodes, queue: Sequence[tuple[float, Subm
     for at, submission in queue:
         while (left := origin + at - time.monotonic()) > 0:
             local.ensure_running()
-            time.sleep(min(left, _LOOK_EVERY_SECONDS))
+            time.sleep(min(left, _POLL_SECONDS))
         client.post("/v1/jobs", submission, Submitted)
 
 
-def _await(client: Client, local: LocalNodes, home: Path, tell: Callable[[str], None]) -> None:
+def _wait_until_done(client: Client, local: LocalNodes, home: Path, announce: Callable[[str], None]) -> None:
     begin, ended = time.monotonic(), -1
     while True:
         local.ensure_running()
@@ -74,34 +74,34 @@ def _await(client: Client, local: LocalNodes, home: Path, tell: Callable[[str], 
         over = [row for row in rows if row.ended is not None]
         if len(over) > ended:
             ended = len(over)
-            tell(f"{ended} of {len(rows)} done")
+            announce(f"{ended} of {len(rows)} done")
         failed = next((row for row in over if row.state != "completed"), None)
-        if failed is not None or time.monotonic() - begin > _PATIENCE_SECONDS:
+        if failed is not None or time.monotonic() - begin > _TIMEOUT_SECONDS:
             what = f"{failed.id} {failed.state}" if failed else "the queue did not end"
             raise QueueFailed(f"{what}; its logs are in {home}/nodes")
         if len(over) == len(rows):
             return
-        time.sleep(_LOOK_EVERY_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
-def _patiently() -> bool:
+def _never_impatient() -> bool:
     time.sleep(0.05)
     return False
 
 
-def environment() -> dict[str, str]:
-    """What the jobs find: one thread a rank, for the ranks of all jobs share a few processors."""
+def job_environment() -> dict[str, str]:
+    """Return the jobs' environment: one thread per rank, since the ranks of all jobs share a few processors."""
     return {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTimings:
-    """What was measured in one run of a queue, in seconds: medians of starts and ends, means of passes.
+    """Measurements of one run of a queue, in seconds: medians of starts and ends, means of passes.
 
-    ``up`` is when the node came up. ``first`` is from the order to start a job to its first step; ``again`` from the
-    order that made room for a later start, or that resized a job, to the first step after it; ``end`` from the last
-    step to when the job was known to be done.
-    ``passes`` are by model, ranks and samples on each; ``noise`` is the median noise scale by model, where reported.
+    ``up`` is when the node came up. ``first`` is from the command that starts a job to its first step; ``again`` from
+    the command that freed GPUs for a later start, or that resized a job, to the first step after it; ``end`` from the
+    last step to the completion event. ``passes`` are by model, ranks and samples on each; ``noise`` is the median
+    reported noise scale by model.
     """
 
     up: Seconds
@@ -114,8 +114,8 @@ class QueueTimings:
 
 
 @dataclass(slots=True)
-class _Orders:
-    """When every incarnation was ordered, and what else the journal says of times."""
+class _JournalTimes:
+    """Times in a journal: when each incarnation was commanded, submissions, completions and reported noise scales."""
 
     epoch: float = 0.0
     up: Seconds = 0.0
@@ -128,18 +128,18 @@ class _Orders:
     stops: dict[int, Seconds] = field(default_factory=dict)
 
     def read(self, journal: Path) -> None:
-        heard = EventBatch(0.0, ())
+        last = EventBatch(0.0, ())
         for record in JournalFile(journal).read():
             if isinstance(record, Header):
                 self.epoch = float(record.settings["epoch"])
             elif isinstance(record, EventBatch):
-                heard = record
-                self._hear(record)
+                last = record
+                self._read_events(record)
             else:
-                self._decide(record, heard)
+                self._read_commands(record, last)
 
-    def _hear(self, heard: EventBatch) -> None:
-        for event in heard.events:
+    def _read_events(self, batch: EventBatch) -> None:
+        for event in batch.events:
             if isinstance(event, JobSubmitted):
                 self.ids.append(event.spec.id)
                 self.models.append(event.spec.model or "")
@@ -151,40 +151,40 @@ class _Orders:
             elif isinstance(event, JobProfiled):
                 self.noise.setdefault(self.models[event.job], []).append(event.report.noise)
 
-    def _decide(self, decided: Decided, heard: EventBatch) -> None:
-        # Who is started because others have left waited for that since they were told to.
-        vacated = [self.stops.pop(e.job) for e in heard.events if isinstance(e, JobStopped) and e.job in self.stops]
+    def _read_commands(self, decided: Decided, batch: EventBatch) -> None:
+        # A job started on GPUs that others freed has waited since those were commanded to stop.
+        vacated = [self.stops.pop(e.job) for e in batch.events if isinstance(e, JobStopped) and e.job in self.stops]
         for command in decided.commands:
             if isinstance(command, Stop):
-                self.stops[command.job] = heard.now
+                self.stops[command.job] = batch.now
             elif isinstance(command, Start | Resize):
-                since = min(vacated, default=heard.now) if isinstance(command, Start) else heard.now
+                since = min(vacated, default=batch.now) if isinstance(command, Start) else batch.now
                 self.ordered[self.ids[command.job], command.incarnation] = since
 
 
-def measured(home: Path) -> QueueTimings:
-    """What a run that is kept in ``home`` took."""
-    orders = _Orders()
-    orders.read(home / JOURNAL)
+def read_timings(home: Path) -> QueueTimings:
+    """Return the measurements of the run in ``home``."""
+    times = _JournalTimes()
+    times.read(home / JOURNAL)
     first: list[float] = []
     again: list[float] = []
     ends: list[float] = []
     passes: dict[tuple[str, int, int], tuple[int, float]] = {}
-    for job, model in zip(orders.ids, orders.models, strict=True):
+    for job, model in zip(times.ids, times.models, strict=True):
         runs = [json.loads(path.read_text()) for path in (home / "jobs" / job).glob("passes-*.json")]
         for run in runs:
-            taken = run["began"] - orders.epoch - orders.ordered[job, run["incarnation"]]
+            taken = run["began"] - times.epoch - times.ordered[job, run["incarnation"]]
             (first if run["incarnation"] == 1 else again).append(taken)
             for world, samples, count, seconds in run["passes"]:
                 before = passes.get((model, world, samples), (0, 0.0))
                 passes[model, world, samples] = before[0] + count, before[1] + seconds
-        ends.append(orders.completed[job] - (max(run["ended"] for run in runs) - orders.epoch))
+        ends.append(times.completed[job] - (max(run["ended"] for run in runs) - times.epoch))
     return QueueTimings(
-        orders.up,
-        orders.submitted,
+        times.up,
+        times.submitted,
         median(first),
         median(again or first),
         median(ends),
         {key: seconds / count for key, (count, seconds) in passes.items()},
-        {model: median(told) for model, told in orders.noise.items()},
+        {model: median(values) for model, values in times.noise.items()},
     )

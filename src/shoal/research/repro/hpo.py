@@ -1,19 +1,18 @@
-"""Pollux under a search for hyper-parameters (OSDI '21 §5.4.2, table 3): the paper's figures beside ours.
+"""Hyper-parameter search under Pollux (OSDI '21 §5.4.2, table 3): the paper's figures and ours.
 
-A study of Optuna's (TPE, no pruning) trains a ResNet-18 on CIFAR-10 in 100 trials, four at a time, on two nodes of
-eight A100s. Pollux gives the trials GPUs and batch sizes as they go; the baseline gives each four GPUs of one node and
-128 samples to each of them. Needs the extra ``hpo``.
+An Optuna study (TPE, no pruning) trains a ResNet-18 on CIFAR-10 in 100 trials, four at a time, on two nodes of eight
+A100s. Pollux adapts the trials' GPUs and batch sizes; the baseline gives each trial four GPUs of one node and 128
+samples per GPU. Needs the extra ``hpo``.
 
-Speeds and noise scales are the published measurements of CIFAR-10. What the hyper-parameters are worth is not
-published, so that is made up here: a smooth bowl, and a network twice as wide takes twice as long. Times may be
-compared; that accuracies agree says only that the study found its way in both.
+Speeds and noise scales are the published measurements of CIFAR-10. The effect of hyper-parameters on accuracy is not
+published and is invented here: a smooth bowl, and a network twice as wide takes twice as long. Times may be compared;
+equal accuracies only show that the study converged in both cases.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import log10
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -27,8 +26,8 @@ from shoal.engine.moves import StopStartPlanner
 from shoal.hpo.optuna_study import OptunaSearcher
 from shoal.hpo.search import AppSearch
 from shoal.perf.catalog import Catalog
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Cell, Column, Table, table
 from shoal.scenario.scenario import PLACERS, Scenario
 from shoal.sim.backend import SimulatedBackend
@@ -42,10 +41,10 @@ PROFILES = ("sia/traces", "pollux/traces")
 AT_ONCE, TRIALS, QUICK_TRIALS = 4, 100, 12
 SEEDS = (0, 1, 2)
 GPUS, PER_GPU_BATCH = 4, 128
-"""What the baseline gives each trial."""
+"""GPUs and samples per GPU that the baseline gives each trial."""
 
-BEST = 5
-"""The trials whose accuracy is told."""
+BEST_TRIALS = 5
+"""Number of best trials whose mean accuracy is reported."""
 
 SPACE: Mapping[str, tuple[float, float]] = {
     "learning_rate": (0.001, 1.0),
@@ -54,11 +53,11 @@ SPACE: Mapping[str, tuple[float, float]] = {
     "weight_decay": (1e-6, 1e-2),
     "width": (0.5, 2.0),
 }
-"""The ranges of the search; all but momentum are sampled by their logarithm."""
+"""Ranges of the search; all but momentum are sampled logarithmically."""
 
 
 def accuracy(settings: Mapping[str, float]) -> float:
-    """What a training to its end comes to, in percent; made up."""
+    """Return the accuracy of a complete training in percent, by an invented formula."""
     off = (
         1.5 * log10(settings["learning_rate"] / 0.1) ** 2
         + 0.5 * log10(settings["annealing"] / 0.1) ** 2
@@ -70,7 +69,7 @@ def accuracy(settings: Mapping[str, float]) -> float:
 
 @dataclass(slots=True)
 class Study:
-    """A search under way: what its trials train with, and when they came and ended."""
+    """A running search: its trials' hyper-parameters, and when they were submitted and ended."""
 
     searcher: OptunaSearcher
     search: AppSearch
@@ -81,12 +80,12 @@ class Study:
 
     @classmethod
     def of(cls, trials: int, seed: int, *, adaptive: bool) -> "Study":
-        """A study of so many trials; refused where Optuna is not installed."""
+        """Return a study of ``trials`` trials; raises ``InputError`` if Optuna is not installed."""
         searcher = OptunaSearcher.parse(f"at_once={AT_ONCE},looks=1", seed)
         return cls(searcher, AppSearch.of(searcher, trials), adaptive)
 
     def begin(self, now: Seconds) -> list[tuple[Job, float]]:
-        """The jobs of the trials that it begins now, each with its true speed; trials begin in their order."""
+        """Return the jobs of the trials that begin now, in order, each with its true relative speed."""
         begun = []
         for order in self.search.next_orders():
             asked = self.searcher.asked[order.trial]
@@ -99,45 +98,45 @@ class Study:
             begun.append((job, 1.0 / chosen["width"]))
         return begun
 
-    def hear(self, event: JobCompleted) -> None:
-        """A trial was trained to its end. Jobs come in the order of the trials, so they have the same numbers."""
+    def record_end(self, event: JobCompleted) -> None:
+        """Record that a trial has completed. Jobs are submitted in the order of trials and have the same numbers."""
         self.ended[event.job] = event.at
         self.search.record(event.job, 1.0, -accuracy(self.settings[event.job]))
 
 
 @dataclass(slots=True)
-class Trials:
-    """The simulated world with one study in it: when trials end it hears how they did, and begins others."""
+class StudyBackend:
+    """The simulated backend with one study: when trials end, the study records their results and begins others."""
 
-    world: SimulatedBackend
+    backend: SimulatedBackend
     study: Study
 
     @classmethod
-    def of(cls, study: Study, scenario: Scenario, known: Catalog) -> "Trials":
-        """A world in which the first trials come at once."""
+    def of(cls, study: Study, scenario: Scenario, known: Catalog) -> "StudyBackend":
+        """Return a backend in which the first trials are submitted at once."""
         jobs, speeds = zip(*study.begin(0.0), strict=True)
         truth = Truth(jobs, scenario.cluster, known, speeds)
         cost = RestartCost.parse(scenario.restart_cost)
         return cls(SimulatedBackend(truth, [job.spec() for job in jobs], cost, seed=scenario.seed), study)
 
     def wait(self, until: Seconds) -> EventBatch:
-        """Jump to the next loud event; where a trial ended, the next one is submitted at that moment."""
-        heard = self.world.wait(until)
-        ended = [event for event in heard.events if isinstance(event, JobCompleted)]
+        """Advance to the next batch of events; when a trial ends, the next one is submitted at that moment."""
+        batch = self.backend.wait(until)
+        ended = [event for event in batch.events if isinstance(event, JobCompleted)]
         for event in ended:
-            self.study.hear(event)
-        begun = self.study.begin(heard.now) if ended else []
-        came = [self.world.submit(job.spec(), job, speed) for job, speed in begun]
-        return EventBatch(heard.now, (*heard.events, *came), heard.over)
+            self.study.record_end(event)
+        begun = self.study.begin(batch.now) if ended else []
+        submitted = [self.backend.submit(job.spec(), job, speed) for job, speed in begun]
+        return EventBatch(batch.now, (*batch.events, *submitted), batch.over)
 
     def send(self, commands: Sequence[Command]) -> None:
         """Carry out commands at once."""
-        self.world.send(commands)
+        self.backend.send(commands)
 
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """One study: mean accuracy of its best trials in percent, mean completion time of all in minutes, hours in all."""
+    """Result of a study: mean accuracy of its best trials (percent), mean trial time (minutes), total time (hours)."""
 
     accuracy: float
     minutes: float
@@ -145,32 +144,29 @@ class StudyResult:
 
 
 def measure(data: Path, policy: str, seed: int, trials: int) -> StudyResult:
-    """One study under one policy; only Pollux may adapt its trials."""
+    """Run one study under one policy; only Pollux may adapt its trials."""
     profiles = tuple(str(data / folder) for folder in PROFILES)
     scenario = Scenario(parse_cluster(CLUSTER), policy, seed, restart_cost="30", profiles=profiles)
     known = scenario.speeds()
     study = Study.of(trials, seed, adaptive=policy == "pollux")
-    backend = Trials.of(study, scenario, known)
+    backend = StudyBackend.of(study, scenario, known)
     journal, placer = MemoryJournal.begin(scenario.settings("study")), PLACERS[scenario.placement]()
     Loop(backend, scenario.make_state(known), scenario.make_policy(), placer, StopStartPlanner(), journal).run()
-    took = [study.ended[trial] - came for trial, came in enumerate(study.submitted)]
-    best = sorted(map(accuracy, study.settings))[-BEST:]
+    took = [study.ended[trial] - submitted for trial, submitted in enumerate(study.submitted)]
+    best = sorted(map(accuracy, study.settings))[-BEST_TRIALS:]
     return StudyResult(float(np.mean(best)), float(np.mean(took)) / 60.0, max(study.ended.values()) / 3600.0)
 
 
-def tables(setting: Setting) -> list[Table]:
-    """Accuracy, completion time and makespan, with the paper's beside them."""
-    seeds, trials = (SEEDS[:1], QUICK_TRIALS) if setting.quick else (SEEDS, TRIALS)
+def tables(context: ReproContext) -> list[Table]:
+    """Return the table of accuracy, completion time and makespan with the paper's figures."""
+    seeds, trials = (SEEDS[:1], QUICK_TRIALS) if context.quick else (SEEDS, TRIALS)
     means: dict[str, list[float]] = {}
     for policy in PAPER:
         runs = []
         for seed in seeds:
-
-            def make(policy: str = policy, seed: int = seed) -> dict[str, Any]:
-                setting.announce(f"{trials} trials, seed {seed}, {policy}")
-                return asdict(measure(setting.data, policy, seed, trials))
-
-            runs.append(setting.kept.get({"pollux-3": policy, "seed": seed, "trials": trials}, make))
+            key = {"pollux-3": policy, "seed": seed, "trials": trials}
+            label = f"{trials} trials, seed {seed}, {policy}"
+            runs.append(context.run(key, label, measure, context.data, policy, seed, trials))
         means[policy] = [float(np.mean([run[name] for run in runs])) for name in ("accuracy", "minutes", "hours")]
     base = means["fifo"]
     rows: list[list[Cell]] = []
@@ -184,7 +180,7 @@ PAPER: Mapping[str, tuple[str, float, float, float]] = {
     "pollux": ("Pollux", 95.4, 25.0, 10.0),
     "fifo": ("4 GPUs and 512 samples for each", 95.5, 34.0, 14.0),
 }
-"""By policy: what its row is called, and the paper's accuracy in percent, minutes and hours."""
+"""By policy: the label of its row, and the paper's accuracy in percent, minutes and hours."""
 
 _COLUMNS = (
     Column("policy"),
@@ -198,6 +194,6 @@ _COLUMNS = (
     Column("hours beside baseline", "+.0%"),
 )
 _PAPER = "Pollux's trials take 26 % and its study 29 % less than the baseline's, accuracies of the best five alike"
-_HERE = "what a setting is worth, and by how much a wider network is slower, is made up; the baseline's batch, too"
-_WHAT = "table 3: a search for hyper-parameters with TPE, Pollux or four GPUs for each trial"
+_HERE = "invented: the accuracy of hyper-parameters, the slowdown of wider networks, and the baseline's batch size"
+_WHAT = "table 3: hyper-parameter search with TPE, under Pollux or with four GPUs for each trial"
 REPRODUCTIONS = (Reproduction("pollux-3", "Pollux (OSDI '21)", _WHAT, tables, PROFILES[0]),)

@@ -1,14 +1,14 @@
-"""Pollux's simulations (OSDI '21 §5.3) and Sia's unequal GPUs (SOSP '23): the public figures beside ours.
+"""Pollux's simulations (OSDI '21 §5.3) and Sia's unequal GPUs (SOSP '23): the public figures and ours.
 
-``measured`` runs what is asked for; ``EXPERIMENTS`` says what each table compares. Workloads and measured profiles are
+``measure_all`` runs an experiment; ``EXPERIMENTS`` lists what each table compares. Workloads and measured profiles are
 not shipped: the data folder holds ``pollux`` and ``sia`` as published, each with ``traces`` and folders of workloads.
-Jobs come with tuned batch sizes, which policies that do not adapt them keep. Agents fit online, as in the paper; a
-restart costs 30 s, or each model's own time in Sia's setting.
+Jobs have tuned batch sizes, which policies without adaptation keep. Agents fit online, as in the paper; a restart costs
+30 s, or each model's own time in Sia's experiments.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import e
 from pathlib import Path
@@ -22,8 +22,8 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import parse_cluster
 from shoal.policy.goodput_options import allotted
 from shoal.policy.pollux.policy import Pollux
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Cell, Column, Table, table
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
@@ -39,12 +39,12 @@ REFERENCE = "pollux/reference-metrics.json"
 
 @dataclass(frozen=True, slots=True)
 class PolluxVariant:
-    """A policy, and what it is told of jobs' work: all, nothing (``hidden``), or e times too much or too little.
+    """A policy, and what it knows of jobs' work: all, nothing (``hidden``), or values e times too large or too small.
 
-    That is of all a job has to do (``misjudged``), or of what it has left at any moment (``left misjudged``).
-    ``unknown`` is a model that is never remembered, as if every job of it were the first. ``slowdown`` is how much
-    slower gangs over several nodes are while they share one; ``seated`` has the genetic search keep them ``apart``, or
-    let them be ``crowded``.
+    The error applies to a job's total work (``misjudged``) or to its remaining work at any time (``left misjudged``).
+    Reports of the model ``unknown`` are not remembered, as if each of its jobs were the first. ``slowdown`` is the
+    slowdown of gangs over several nodes while they share one. ``seated`` selects the genetic search, which keeps such
+    gangs ``apart`` or lets them be ``crowded``.
     """
 
     policy: str
@@ -54,30 +54,30 @@ class PolluxVariant:
     seated: str = ""
 
     def __str__(self) -> str:
-        said = f"{self.policy} (work {self.work})" if self.work else self.policy
-        said = f"{said}, {self.unknown} not remembered" if self.unknown else said
-        said = f"{said}, genetic, {self.seated}" if self.seated else said
-        return f"{said}, {self.slowdown:.0%} slower where shared" if self.slowdown else said
+        label = f"{self.policy} (work {self.work})" if self.work else self.policy
+        label = f"{label}, {self.unknown} not remembered" if self.unknown else label
+        label = f"{label}, genetic, {self.seated}" if self.seated else label
+        return f"{label}, {self.slowdown:.0%} slower where shared" if self.slowdown else label
 
 
 @dataclass(frozen=True, slots=True)
-class Forgetful:
-    """A policy that is not shown what one model is remembered by."""
+class WithoutModelReport:
+    """A policy without access to the remembered reports of one model."""
 
     policy: Policy
     model: str
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """What the policy decides without it."""
+        """Return the policy's decision without these reports."""
         remembered = {model: known for model, known in snapshot.model_reports.items() if model != self.model}
         return self.policy.decide(replace(snapshot, model_reports=remembered))
 
 
 @dataclass(frozen=True, slots=True)
-class Misled:
-    """A policy that is shown ``factor`` times the work a job has left, or that part of it, as a coin fell for the job.
+class MisestimatedWork:
+    """A policy that sees the remaining work of each job multiplied or divided by ``factor``, at random by job.
 
-    The coin falls once, so the error lasts for as long as the job does, and is as large at its end as at its start.
+    A job's error is the same at all times.
     """
 
     policy: Policy
@@ -85,7 +85,7 @@ class Misled:
     seed: int
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """What the policy decides on that."""
+        """Return the policy's decision on the changed work."""
         columns = snapshot.columns
         coins = np.random.default_rng(self.seed).random(int(columns.rows.max(initial=-1)) + 1)
         off = np.where(coins[columns.rows] < 0.5, self.factor, 1.0 / self.factor)
@@ -93,28 +93,28 @@ class Misled:
 
 
 @dataclass(frozen=True, slots=True)
-class Evolving:
-    """Pollux with the paper's genetic search over the same options, with or without avoiding interference."""
+class GeneticPollux:
+    """Pollux with the paper's genetic search over the same options, with or without interference avoidance."""
 
     policy: Pollux
     apart: bool
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """What it would decide with that search."""
-        kept = self.policy.decide(snapshot)
+        """Return the decision of that search."""
+        decision = self.policy.decide(snapshot)
         if self.policy.settled_until(snapshot) is not None:
-            return kept
+            return decision
         found, menu, _ = self.policy.allotment(snapshot)
         seated = evolve(menu, found.spread, snapshot.seed + snapshot.cycle, apart=self.apart)
         verdicts = allotted(snapshot, found, menu, seated, np.ones(len(found.fair)))
-        return Decision(verdicts, kept.review_at, kept.carry)
+        return Decision(verdicts, decision.review_at, decision.carry)
 
 
 @dataclass(frozen=True, slots=True)
 class PolluxResult:
-    """One run: completion times in seconds, and how many times longer jobs took than with an equal share to themselves.
+    """Result of a run: completion times in seconds, restarts, and ρ relative to an equal share of an isolated cluster.
 
-    ``unfair`` is the 99th percentile of the latter; ``late`` of ``rated`` jobs took twice as long or longer.
+    ``unfair`` is the 99th percentile of ρ; ``late`` of ``rated`` jobs have ρ ≥ ``LATE``.
     """
 
     mean: float
@@ -128,7 +128,7 @@ class PolluxResult:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Policies on the workloads of one or several folders, each a column of means."""
+    """Policies on the workloads of one or several folders; each folder gives a table."""
 
     name: str
     what: str
@@ -139,14 +139,14 @@ class Experiment:
     cluster: str = EQUAL
     format: str = "pollux"
     reference: str = ""
-    """Of a policy by name, where its public results are in ``REFERENCE``."""
+    """Name of the policy whose public results are in ``REFERENCE``, if any."""
     quick_jobs: int | None = None
-    """How many jobs of a workload a quick run has, where all would take long."""
+    """Number of jobs of a workload in a quick run, if all would take long."""
 
 
-_SINGLE = tuple(range(1, 9))
+_ALL_WORKLOADS = tuple(range(1, 9))
 _BASELINES = (PolluxVariant("tiresias:thresholds=57600"), PolluxVariant("optimus"))
-"""Tiresias's queue is tuned to these workloads as in the paper (§5.1): 16 GPU-hours, as in the public simulator."""
+"""Tiresias's queue threshold is tuned as in the paper (§5.1) and the public simulator: 16 GPU-hours."""
 
 _OURS = (PolluxVariant("pollux"), PolluxVariant("rank"))
 _KINDS = (
@@ -161,7 +161,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "pollux-jct",
         "the eight workloads of §5.3, 160 tuned jobs on 64 GPUs",
         ("pollux/workloads",),
-        _SINGLE,
+        _ALL_WORKLOADS,
         (
             *_OURS,
             PolluxVariant("pollux:when=interval"),
@@ -178,7 +178,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "pollux-8a",
         "figure 8a: average completion time by load, half to double",
         ("pollux/workloads-0.5", "pollux/workloads", "pollux/workloads-1.5", "pollux/workloads-2.0"),
-        _SINGLE,
+        _ALL_WORKLOADS,
         (*_OURS, *_BASELINES),
         "similar relative improvements over Tiresias and Optimus across all loads",
     ),
@@ -186,7 +186,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "pollux-8b",
         "figure 8b: average completion time by scheduling interval, 30 s to 8 min",
         ("pollux/workloads",),
-        _SINGLE,
+        _ALL_WORKLOADS,
         tuple(PolluxVariant(f"pollux:interval={seconds},when=interval") for seconds in (30, 60, 120, 240, 480)),
         "similar up to 2 minutes, longer beyond",
     ),
@@ -210,7 +210,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "pollux-2",
         "table 2: jobs as tuned by experts, and with the GPUs users asked for and a batch of M₀ for each",
         ("pollux/workloads", "pollux/workloads-realistic"),
-        _SINGLE,
+        _ALL_WORKLOADS,
         (PolluxVariant("pollux"), *_BASELINES),
         "on a testbed, average: 0.76 h; Optimus 1.5 h and Tiresias 1.2 h, realistic 2.7 h and 2.8 h",
     ),
@@ -218,15 +218,15 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "pollux-p",
         "table 2 and figure 7: the fairness knob",
         ("pollux/workloads",),
-        _SINGLE,
+        _ALL_WORKLOADS,
         tuple(PolluxVariant(f"pollux:p={p}") for p in (1, -1, -10)),
         "p = −1 is best in average and fairness, p = 1 has a long tail of ρ above 4, p = −10 is slightly worse",
     ),
     Experiment(
         "pollux-memory",
-        "ours, not the paper's: what remembering models is worth, and with one of them left out",
+        "ours, not the paper's: the benefit of remembering models' reports, and without those of one model",
         ("pollux/workloads",),
-        _SINGLE,
+        _ALL_WORKLOADS,
         (
             PolluxVariant("rank"),
             PolluxVariant("rank", unknown="cifar10"),
@@ -241,7 +241,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "pollux-kinds",
         "Sia's 24 T4, 24 2080 Ti and 16 A100 GPUs, by rate of arrival",
         ("sia/workloads-rate_10", "sia/workloads-saturn"),
-        _SINGLE,
+        _ALL_WORKLOADS,
         _KINDS,
         "on workload 6 at 10 jobs an hour public Sia has 1,460 s, Gavel 2,123 s and Pollux 2,972 s",
         UNEQUAL,
@@ -249,22 +249,22 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         "pollux-unseen",
-        "workloads that none of our policies was tuned on, Sia's, on the 64 GPUs of §5.3",
+        "Sia's workloads, on which none of our policies was tuned, on the 64 GPUs of §5.3",
         ("sia/workloads-saturn", "sia/workloads-newtrace"),
         (1, 2, 3, 4),
         (*_OURS, PolluxVariant("rank:memory=false")),
-        "not in it",
+        "not in the paper",
     ),
 )
 LATE = 2.0
-"""A job's ρ from which on it counts as late: 99 % of Pollux's jobs are below (§5.3.1)."""
+"""ρ from which a job counts as late: 99 % of Pollux's jobs are below (§5.3.1)."""
 
 QUICK = (6,)
-"""The workloads of a quick run."""
+"""Workloads of a quick run."""
 
 
 def workload(folder: Path, number: int, format: str, work: str, jobs: int | None = None) -> Workload:
-    """A published workload, the first ``jobs`` of it, with what its owners say of their work."""
+    """Return a published workload, at most its first ``jobs`` jobs, with changed declarations of work."""
     whole = read_workload(folder / f"workload-{number}.csv", format)
     whole = whole if jobs is None else whole.first(jobs)
     if work == "misjudged":
@@ -288,7 +288,7 @@ def measure(
         faults=f"interference_speed={1.0 - variant.slowdown}" if variant.slowdown else None,
     )
     rows = workload(data / folder, number, experiment.format, variant.work, jobs)
-    outcome = run(scenario, rows, policy=_stand_in(scenario, variant, number))
+    outcome = run(scenario, rows, policy=_replacement_policy(scenario, variant, number))
     summary, rho = outcome.summary, outcome.jobs.rho["isolated"]
     rated = rho[np.isfinite(rho)]
     unfair = float(np.percentile(rated, 99)) if len(rated) else float("nan")
@@ -296,40 +296,35 @@ def measure(
     return PolluxResult(*times, summary["restarts"], unfair, int((rated >= LATE).sum()), len(rated))
 
 
-def _stand_in(scenario: Scenario, variant: PolluxVariant, number: int) -> Policy | None:
-    """What decides in place of the policy that is named, where it is not simply that."""
+def _replacement_policy(scenario: Scenario, variant: PolluxVariant, number: int) -> Policy | None:
+    """The policy that replaces the named one, if the variant changes it."""
     policy = scenario.make_policy()
     if variant.seated and isinstance(policy, Pollux):
-        return Evolving(policy, apart=variant.seated == "apart")
+        return GeneticPollux(policy, apart=variant.seated == "apart")
     if variant.work == "left misjudged":
-        return Misled(policy, e, number)
-    return Forgetful(policy, variant.unknown) if variant.unknown else None
+        return MisestimatedWork(policy, e, number)
+    return WithoutModelReport(policy, variant.unknown) if variant.unknown else None
 
 
-def measured(
-    setting: Setting, experiment: Experiment, numbers: Sequence[int], jobs: int | None = None
+def measure_all(
+    context: ReproContext, experiment: Experiment, numbers: Sequence[int], jobs: int | None = None
 ) -> Mapping[tuple[str, int, PolluxVariant], PolluxResult]:
-    """Every variant on every workload, but for what is kept."""
+    """Return the results of every variant on every workload, computed or stored."""
     results: dict[tuple[str, int, PolluxVariant], PolluxResult] = {}
     for folder in experiment.folders:
         for number in numbers:
             for variant in experiment.variants:
-
-                def make(
-                    folder: str = folder, number: int = number, variant: PolluxVariant = variant
-                ) -> dict[str, object]:
-                    setting.announce(f"{folder} {number}, {variant}")
-                    return asdict(measure(setting.data, experiment, folder, number, variant, jobs))
-
-                key = kept_as(experiment, folder, number, variant, jobs)
-                results[folder, number, variant] = PolluxResult(**setting.kept.get(key, make))
+                key = cache_key(experiment, folder, number, variant, jobs)
+                label = f"{folder} {number}, {variant}"
+                found = context.run(key, label, measure, context.data, experiment, folder, number, variant, jobs)
+                results[folder, number, variant] = PolluxResult(**found)
     return results
 
 
-def kept_as(
+def cache_key(
     experiment: Experiment, folder: str, number: int, variant: PolluxVariant, jobs: int | None = None
 ) -> Mapping[str, object]:
-    """What a run is kept by: all that its result depends on."""
+    """Return the key of a stored run: everything that its result depends on."""
     return {
         "pollux": folder,
         "workload": number,
@@ -345,10 +340,10 @@ def kept_as(
 
 
 def experiment_tables(
-    setting: Setting, experiment: Experiment, numbers: Sequence[int], jobs: int | None = None
+    context: ReproContext, experiment: Experiment, numbers: Sequence[int], jobs: int | None = None
 ) -> list[Table]:
-    """A table for each folder of workloads: a row for each policy, the workloads' average completion times and more."""
-    results = measured(setting, experiment, numbers, jobs)
+    """Return a table for each folder of workloads: a row for each policy with its figures on each workload."""
+    results = measure_all(context, experiment, numbers, jobs)
     made = []
     for folder in experiment.folders:
         rows: list[list[Cell]] = []
@@ -359,15 +354,15 @@ def experiment_tables(
             late = sum(one.late for one in runs) / max(sum(one.rated for one in runs), 1)
             rows.append([str(variant), *means, float(np.mean(means)), *rest, late])
         if experiment.reference:
-            rows.append(_public(setting.data / REFERENCE, experiment.reference, numbers))
+            rows.append(_public_row(context.data / REFERENCE, experiment.reference, numbers))
         columns = [Column("policy"), *(Column(str(number), ",.0f") for number in numbers), Column("mean", ",.0f")]
         columns += [Column("p99", ",.0f"), Column("makespan", ",.0f"), Column("ρ p99"), Column("ρ ≥ 2", ".1%")]
         made.append(table(f"{experiment.what}: {folder}", columns, rows, experiment.paper))
     return made
 
 
-def _public(file: Path, policy: str, numbers: Sequence[int]) -> list[Cell]:
-    """The row of the authors' own simulator, where its results are known."""
+def _public_row(file: Path, policy: str, numbers: Sequence[int]) -> list[Cell]:
+    """Row of the authors' own simulator, with None where its results are not known."""
     known = json.loads(file.read_text())["metrics"] if file.exists() else {}
     rows = [known.get(f"{policy}/1.0x/workload-{number}") for number in numbers]
     means: list[Cell] = [row["avg_jct"] if row else None for row in rows]
@@ -376,10 +371,10 @@ def _public(file: Path, policy: str, numbers: Sequence[int]) -> list[Cell]:
     return [f"{policy}, public", *means, *(float(np.mean([r[n] for r in whole])) if whole else None for n in names)]
 
 
-def _run(experiment: Experiment, setting: Setting) -> list[Table]:
-    if setting.quick:
-        return experiment_tables(setting, experiment, QUICK, experiment.quick_jobs)
-    return experiment_tables(setting, experiment, experiment.numbers)
+def _run(experiment: Experiment, context: ReproContext) -> list[Table]:
+    if context.quick:
+        return experiment_tables(context, experiment, QUICK, experiment.quick_jobs)
+    return experiment_tables(context, experiment, experiment.numbers)
 
 
 REPRODUCTIONS = tuple(

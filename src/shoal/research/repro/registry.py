@@ -1,17 +1,17 @@
-"""Every table and figure that can be reproduced, by name."""
+"""All reproductions by name."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 
 from shoal.core.errors import InputError, nearest
-from shoal.research.repro.setting import Setting
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.table import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """One of a paper's tables or figures: where it is from, what it shows, and how to make it.
+    """One of a paper's tables or figures: its name, its paper, what it shows, and the function that computes it.
 
     ``needs`` is the folder of public data that it reads, if any.
     """
@@ -19,28 +19,38 @@ class Reproduction:
     name: str
     paper: str
     what: str
-    run: Callable[[Setting], Sequence[Table]]
+    run: Callable[[ReproContext], Sequence[Table]]
     needs: str = ""
 
-    def tables(self, setting: Setting) -> Sequence[Table]:
-        """Run it; refused where its data are not there."""
-        if self.needs and not (setting.data / self.needs).exists():
+    def tables(self, context: ReproContext) -> Sequence[Table]:
+        """Compute its tables; raises ``InputError`` if its data is missing."""
+        if self.needs and not (context.data / self.needs).exists():
             hint = f"has no {self.needs}, which {self.name} reads; name the folder of public traces"
-            raise InputError("data", str(setting.data), hint)
-        return self.run(setting)
+            raise InputError("data", str(context.data), hint)
+        return self.run(context)
 
 
-_MODULES = ("afs", "pollux", "cloud", "hpo", "shockwave", "shipped", "house", "themis", "fidelity")
+_MODULES = (
+    "afs",
+    "pollux",
+    "cloud",
+    "hpo",
+    "shockwave",
+    "shockwave_baselines",
+    "default_policy_bounds",
+    "themis",
+    "fidelity",
+)
 
 
 def reproductions() -> dict[str, Reproduction]:
-    """All of them, paper by paper."""
+    """Return all reproductions by name, in the order of their papers."""
     modules = [import_module(f"shoal.research.repro.{name}") for name in _MODULES]
     return {one.name: one for module in modules for one in module.REPRODUCTIONS}
 
 
 def chosen(names: Sequence[str]) -> list[Reproduction]:
-    """Those of these names; a name ending in ``*`` stands for all that begin so."""
+    """Return the reproductions of these names; a name that ends in ``*`` selects all that begin with it."""
     known, found = reproductions(), []
     for name in names:
         matching = [one for one in known if one.startswith(name[:-1])] if name.endswith("*") else [name]

@@ -1,8 +1,8 @@
-"""Shockwave's simulations (NSDI '23) on its public traces: its figures, and its predictor's error, beside ours.
+"""Shockwave's simulations (NSDI '23) on its public traces: its figures and its predictor's error, the paper's and ours.
 
-Speeds are those of the public simulator: one rate for a job, a batch size and a gang, wherever the gang sits, and 20 s
-for a restart. ρ is by constant contention unless it says otherwise, a job being unfair above 1.05. Seed 0 is the trace
-as it is; others deal its arrival times to its jobs anew. Figures of the paper are quoted where its text states them.
+Speeds are those of the public simulator: one rate for each job, batch size and gang, regardless of placement, and 20 s
+for a restart. ρ assumes constant contention unless stated otherwise; a job is unfair above 1.05. Seed 0 is the trace
+itself; other seeds permute its jobs over its arrival times. The paper's figures are quoted where its text states them.
 """
 
 import json
@@ -33,8 +33,8 @@ from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.perf.regime_forecast import forecast
 from shoal.perf.throughput_file import parse_table
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Setting
 from shoal.research.repro.table import Cell, Column, Table, table
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import SimulationResult, run
@@ -47,23 +47,23 @@ TRACES: Mapping[str, tuple[str, str, int]] = {
     "460": ("jobs_460_wisr.json", "wisr", 128),
     "900": ("jobs_900_wisr.json", "wisr", 256),
 }
-"""By number of jobs: the file, whose speeds, and the GPUs of its cluster."""
+"""By number of jobs: the file, the name of its speeds, and the GPUs of its cluster."""
 
 PROGRESS = (0.0, 0.3, 0.5, 0.9)
-"""Where in a job's work its run time is predicted."""
+"""Fractions of a job's work at which its run time is predicted."""
 
 ROUND = 120.0
 """Seconds in a round."""
 
-_RESTART, _NODE = "20", 4
-_STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
-"""By number of orders: the 97.5th percentile of Student's t, for that many values less one."""
-_FAIR = ("themis", "gavel.max-min", "allox")
+_RESTART_COST, _NODE_GPUS = "20", 4
+_T_QUANTILES = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+"""97.5th percentile of Student's t, by number of values (degrees of freedom plus one)."""
+_BASELINES = ("themis", "gavel.max-min", "allox")
 _OURS = ("shockwave", "shoal")
 
 
-def public(data: Path, trace: str, seed: int = 0) -> Workload:
-    """One of the public traces; with a seed above 0 its jobs come in another order, at the same times."""
+def public_trace(data: Path, trace: str, seed: int = 0) -> Workload:
+    """Return one of the public traces; a seed above 0 permutes its jobs over the same arrival times."""
     whole = read_workload(data / "shockwave" / TRACES[trace][0], "shockwave")
     if not seed:
         return whole
@@ -74,7 +74,7 @@ def public(data: Path, trace: str, seed: int = 0) -> Workload:
 
 
 def speeds(data: Path, name: str) -> bytes:
-    """A throughput file without distance: a gang apart is as fast as one together, as in the public simulator."""
+    """Return a throughput file in which gangs over several nodes are not slower, as in the public simulator."""
     file = data / "shockwave" / "throughputs" / f"{name}_throughputs.json"
     try:
         rates = {key: {"null": row["null"]} for key, row in json.loads(file.read_bytes())["v100"].items()}
@@ -85,7 +85,7 @@ def speeds(data: Path, name: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TraceCase:
-    """One run: a policy on so many GPUs, with speeds of this name off by ``noise``."""
+    """One run: a policy on ``gpus`` GPUs, with speeds of this name, off by ``noise``."""
 
     policy: str
     workload: Workload
@@ -96,10 +96,10 @@ class TraceCase:
     kind: str = "v100"
 
 
-def simulated(data: Path, case: TraceCase, policy: Policy | None = None) -> SimulationResult:
-    """One run; ``policy`` stands in for the one that the case names."""
-    nodes, left = divmod(case.gpus, _NODE)
-    cluster = f"{case.kind}:{nodes}x{_NODE}" + (f",{case.kind}:1x{left}" if left else "")
+def simulate(data: Path, case: TraceCase, policy: Policy | None = None) -> SimulationResult:
+    """Simulate one run; ``policy`` replaces the one that the case names."""
+    nodes, left = divmod(case.gpus, _NODE_GPUS)
+    cluster = f"{case.kind}:{nodes}x{_NODE_GPUS}" + (f",{case.kind}:1x{left}" if left else "")
     with TemporaryDirectory() as folder:
         file = Path(folder) / "speeds.json"
         if case.speeds:
@@ -108,7 +108,7 @@ def simulated(data: Path, case: TraceCase, policy: Policy | None = None) -> Simu
             parse_cluster(cluster),
             case.policy,
             seed=case.seed,
-            restart_cost=_RESTART,
+            restart_cost=_RESTART_COST,
             noise=case.noise,
             round=ROUND,
             throughputs=str(file) if case.speeds else None,
@@ -117,8 +117,8 @@ def simulated(data: Path, case: TraceCase, policy: Policy | None = None) -> Simu
 
 
 def measure(data: Path, case: TraceCase) -> dict[str, float]:
-    """Makespan and mean completion time in seconds, worst ρ and unfair part by two definitions."""
-    summary: Mapping[str, Any] = simulated(data, case).summary
+    """Return makespan and mean completion time in seconds, worst ρ and unfair fraction, and worst time-averaged ρ."""
+    summary: Mapping[str, Any] = simulate(data, case).summary
     constant, averaged = summary["rho"]["contention"], summary["rho"]["shockwave"]
     return {
         "makespan": summary["makespan"],
@@ -142,13 +142,13 @@ _COLUMNS = (
 )
 
 
-def _row(setting: Setting, key: Mapping[str, Any], cases: Sequence[Callable[[], TraceCase]]) -> list[Cell]:
-    """The means of what is measured in these cases, two with 95 % intervals (± Student's t); of ρ the worst."""
+def _row(context: ReproContext, key: Mapping[str, Any], cases: Sequence[Callable[[], TraceCase]]) -> list[Cell]:
+    """Cells of a row: means over these cases, makespan and JCT with 95 % intervals (± Student's t), ρ as the worst."""
     found = []
     for number, make in enumerate(cases):
         whole = {"paper": "shockwave", **key, "case": number}
-        setting.announce(", ".join(f"{name} {value}" for name, value in whole.items()))
-        found.append(setting.kept.get(whole, lambda make=make: measure(setting.data, make())))  # type: ignore[misc]
+        label = ", ".join(f"{name} {value}" for name, value in whole.items())
+        found.append(context.run(whole, label, _measure_case, context.data, make))
     worst = [max(f[name] for f in found) for name in ("rho", "rho_averaged")]
     mean = {name: fmean(f[name] for f in found) for name in ("makespan", "jct", "unfair", "restarts")}
     spread = [_half_width([f[name] for f in found]) for name in ("makespan", "jct")]
@@ -156,69 +156,73 @@ def _row(setting: Setting, key: Mapping[str, Any], cases: Sequence[Callable[[], 
     return [*times, worst[0], mean["unfair"], worst[1], mean["restarts"]]
 
 
+def _measure_case(data: Path, make: Callable[[], TraceCase]) -> dict[str, float]:
+    return measure(data, make())
+
+
 def _half_width(values: Sequence[float]) -> float | None:
-    """Half of the 95 % interval of a mean over orders of arrival; None of a single one."""
+    """Half width of the 95 % interval of a mean over orders of arrival; None for a single value."""
     if len(values) < 2:
         return None
-    return _STUDENT[len(values)] * stdev(values) / sqrt(len(values))
+    return _T_QUANTILES[len(values)] * stdev(values) / sqrt(len(values))
 
 
 def _cases(
-    setting: Setting, trace: str, policy: str, seeds: Sequence[int], changed: Callable[[Workload, int], Workload]
+    context: ReproContext, trace: str, policy: str, seeds: Sequence[int], changed: Callable[[Workload, int], Workload]
 ) -> list[Callable[[], TraceCase]]:
     _, name, gpus = TRACES[trace]
 
     def case(seed: int) -> TraceCase:
-        return TraceCase(policy, changed(public(setting.data, trace, seed), seed), name, gpus, seed)
+        return TraceCase(policy, changed(public_trace(context.data, trace, seed), seed), name, gpus, seed)
 
     return [partial(case, seed) for seed in seeds]
 
 
-def _as_it_is(workload: Workload, seed: int) -> Workload:
+def _unchanged(workload: Workload, seed: int) -> Workload:
     return workload
 
 
-def _compared(setting: Setting) -> list[Table]:
-    """All that is compared, on every trace: the paper's table of its own cluster, figures 7 and 9."""
-    policies = (*_OURS, *_FAIR, "gavel.ftf", "ossp", "mst", "gandiva-fair:tickets_per=gpu", "srtf", "srsf")
-    traces, seeds = (("120",), (0,)) if setting.quick else (tuple(TRACES), range(5))
+def _compared(context: ReproContext) -> list[Table]:
+    """All policies on every trace: the paper's table of its own cluster, figures 7 and 9."""
+    policies = (*_OURS, *_BASELINES, "gavel.ftf", "ossp", "mst", "gandiva-fair:tickets_per=gpu", "srtf", "srsf")
+    traces, seeds = (("120",), (0,)) if context.quick else (tuple(TRACES), range(5))
     tables = []
     for trace in traces:
         rows = []
         for policy in policies:
             key = {"what": "compared", "trace": trace, "policy": policy}
-            rows.append([policy, *_row(setting, key, _cases(setting, trace, policy, seeds, _as_it_is))])
+            rows.append([policy, *_row(context, key, _cases(context, trace, policy, seeds, _unchanged))])
         paper = (
             "public simulator, 120 jobs: Shockwave 24,197 / 9,958 / 1.78 / 5.0 %, Gavel max-min 33,208 / 11,274 / "
             "2.95, OSSP 24,205 / 19,807 / 7.74, MST 31,909 / 9,655 / 4.98, Gandiva-Fair 32,367 / 12,574 / 1.85"
         )
-        title = f"figures 7 and 9: {trace} jobs on {TRACES[trace][2]} GPUs, means of {len(seeds)} orders of arrival"
+        title = f"figures 7 and 9: {trace} jobs on {TRACES[trace][2]} GPUs, means over {len(seeds)} orders of arrival"
         tables.append(table(title, ["policy", *_COLUMNS], rows, paper))
     return tables
 
 
 def _made_static(part: float, workload: Workload, seed: int) -> Workload:
-    """This part of the jobs, drawn by the seed, trains at its first batch size to the end."""
-    chance = np.random.default_rng([seed, 10]).random(len(workload.jobs))
+    """Make a random fraction ``part`` of the jobs static: they keep their first batch size."""
+    draws = np.random.default_rng([seed, 10]).random(len(workload.jobs))
     jobs = (
         msgspec.structs.replace(job, batch_schedule=(), adaptation=None, limits=None) if draw < part else job
-        for job, draw in zip(workload.jobs, chance, strict=True)
+        for job, draw in zip(workload.jobs, draws, strict=True)
     )
     return Workload(workload.name, tuple(jobs), workload.format, workload.source)
 
 
-def _mixes(setting: Setting) -> list[Table]:
+def _mixes(context: ReproContext) -> list[Table]:
     """Figure 10."""
-    trace, mixes = ("120", (1.0, 0.0)) if setting.quick else ("220", (1.0, 0.6, 0.3, 0.0))
+    trace, mixes = ("120", (1.0, 0.0)) if context.quick else ("220", (1.0, 0.6, 0.3, 0.0))
     rows = []
     for part in mixes:
-        for policy in (*_OURS, *_FAIR):
+        for policy in (*_OURS, *_BASELINES):
             key = {"what": "mix", "trace": trace, "static": part, "policy": policy}
-            cases = _cases(setting, trace, policy, (0,), partial(_made_static, part))
-            rows.append([f"({part:g}, {1 - part:g}) {policy}", *_row(setting, key, cases)])
+            cases = _cases(context, trace, policy, (0,), partial(_made_static, part))
+            rows.append([f"({part:g}, {1 - part:g}) {policy}", *_row(context, key, cases)])
     return [
         table(
-            f"figure 10: parts of static and dynamic jobs; {trace} jobs",
+            f"figure 10: by fraction of static and dynamic jobs; {trace} jobs",
             ["(S, D), policy", *_COLUMNS],
             rows,
             "all static: makespan 18 % better than Themis's, Gavel's and AlloX's, unfair (ρ above 1) below 5 % against "
@@ -227,17 +231,17 @@ def _mixes(setting: Setting) -> list[Table]:
     ]
 
 
-def _noises(setting: Setting) -> list[Table]:
+def _noises(context: ReproContext) -> list[Table]:
     """Figure 13."""
-    trace, levels = ("120", (0.0, 0.4, 0.8)) if setting.quick else ("220", (0.0, 0.2, 0.4, 0.6, 0.8, 0.99))
+    trace, levels = ("120", (0.0, 0.4, 0.8)) if context.quick else ("220", (0.0, 0.2, 0.4, 0.6, 0.8, 0.99))
     rows = []
     for level in levels:
         key = {"what": "noise", "trace": trace, "noise": level}
-        cases = _cases(setting, trace, f"shoal:noise={level:g}", (0,), _as_it_is)
-        rows.append([f"±{level:.0%}", *_row(setting, key, cases)])
+        cases = _cases(context, trace, f"shoal:noise={level:g}", (0,), _unchanged)
+        rows.append([f"±{level:.0%}", *_row(context, key, cases)])
     return [
         table(
-            f"figure 13: predicted run times off by a random factor, shoal; {trace} jobs",
+            f"figure 13: predicted run times multiplied by a random factor, shoal; {trace} jobs",
             ["error", *_COLUMNS],
             rows,
             "Shockwave's worst ρ, unfair part and mean JCT grow slowly; its makespan by more than 30 % at 100 %",
@@ -245,25 +249,25 @@ def _noises(setting: Setting) -> list[Table]:
     ]
 
 
-def _factors(setting: Setting) -> list[Table]:
+def _factors(context: ReproContext) -> list[Table]:
     """Figure 16."""
     gpus, rows = 14, []
     for factor in (3.0, 2.0, 1.5):
-        for policy in (*_OURS, *_FAIR):
+        for policy in (*_OURS, *_BASELINES):
             key = {"what": "contention", "factor": factor, "policy": policy}
 
             def case(factor: float = factor, policy: str = policy) -> TraceCase:
-                return TraceCase(policy, _contended(public(setting.data, "120"), gpus, factor), "tacc", gpus)
+                return TraceCase(policy, _contended(public_trace(context.data, "120"), gpus, factor), "tacc", gpus)
 
-            rows.append([f"{factor:g}, {policy}", *_row(setting, key, [case])])
+            rows.append([f"{factor:g}, {policy}", *_row(context, key, [case])])
     return [
         table(
-            "figure 16: jobs wanting so many times 14 GPUs",
+            "figure 16: by contention, the GPUs that jobs want relative to 14 GPUs",
             ["contention, policy", *_COLUMNS],
             rows,
             "makespan 35 %, 19 % and 8 % better than Gavel's, AlloX's and Themis's at 3, 2 and 1.5; worst ρ 1.2 at 2, "
             "1.27 times better than theirs",
-            "simulated: the first jobs of the 120-job trace that want so many GPUs in all, submitted at one time",
+            "simulated: the first jobs of the 120-job trace that want this number of GPUs in total, submitted together",
         )
     ]
 
@@ -276,21 +280,21 @@ def _contended(workload: Workload, gpus: int, factor: float) -> Workload:
     return Workload(workload.name, tuple(jobs), workload.format, workload.source)
 
 
-def _polluxes(setting: Setting) -> list[Table]:
+def _polluxes(context: ReproContext) -> list[Table]:
     """Figure 17."""
-    workload = read_workload(setting.data / "pollux" / "workloads" / "workload-1.csv", "pollux")
-    # Gangs and batch sizes as asked for: none of the policies compared here changes them.
+    workload = read_workload(context.data / "pollux" / "workloads" / "workload-1.csv", "pollux")
+    # Gangs and batch sizes as requested: none of the policies compared here changes them.
     fixed = tuple(
         msgspec.structs.replace(job, min_gpus=None, max_gpus=None, limits=None, adaptation=None)
         for job in workload.jobs
         if job.gpus <= 32
     )
-    fixed = fixed[:40] if setting.quick else fixed
+    fixed = fixed[:40] if context.quick else fixed
     rows = []
-    for policy in (*_OURS, *_FAIR):
+    for policy in (*_OURS, *_BASELINES):
         key = {"what": "pollux trace", "policy": policy, "jobs": len(fixed)}
         whole = Workload(workload.name, fixed, workload.format, workload.source)
-        rows.append([policy, *_row(setting, key, [partial(TraceCase, policy, whole, "", 32, kind="t4")])])
+        rows.append([policy, *_row(context, key, [partial(TraceCase, policy, whole, "", 32, kind="t4")])])
     return [
         table(
             "figure 17: Pollux's trace on 32 GPUs",
@@ -302,17 +306,17 @@ def _polluxes(setting: Setting) -> list[Table]:
     ]
 
 
-def _plans(setting: Setting) -> list[Table]:
+def _plans(context: ReproContext) -> list[Table]:
     """Figure 12."""
     from shoal.solve.window import Claims, plan
 
     rows: list[list[Cell]] = []
     stated = {500: 0.0003, 1000: 0.0011, 2000: 0.0044}
-    for jobs in (500,) if setting.quick else stated:
-        chance = np.random.default_rng(jobs)
-        widths = chance.choice([1, 2, 4, 8], p=[0.6, 0.3, 0.09, 0.01], size=jobs).astype(np.int32)
-        left = chance.lognormal(3.0, 1.0, size=jobs)
-        gains = np.minimum(np.arange(21)[None, :], left[:, None]) * chance.uniform(0.5, 2.0, size=(jobs, 1))
+    for jobs in (500,) if context.quick else stated:
+        rng = np.random.default_rng(jobs)
+        widths = rng.choice([1, 2, 4, 8], p=[0.6, 0.3, 0.09, 0.01], size=jobs).astype(np.int32)
+        left = rng.lognormal(3.0, 1.0, size=jobs)
+        gains = np.minimum(np.arange(21)[None, :], left[:, None]) * rng.uniform(0.5, 2.0, size=(jobs, 1))
         begin = process_time()
         made = plan(Claims(widths, gains, left), 256, 0.0)
         rows.append([str(jobs), process_time() - begin, made.gap, 15.0, stated[jobs]])
@@ -322,18 +326,18 @@ def _plans(setting: Setting) -> list[Table]:
 
 
 def prediction_errors(data: Path, trace: str, rule: str) -> Mapping[float, float]:
-    """By progress: the mean error of a public job's predicted total run time, as a part of the true one.
+    """By progress: the mean relative error of a public job's predicted total run time.
 
-    Jobs are told to the predictor as a cluster would hear of them: what their owners declare, and what happened.
+    The predictor sees jobs as a cluster would: what their owners declare, and events.
     """
-    jobs, model = public(data, trace).jobs, _model(data, trace)
+    jobs, model = public_trace(data, trace).jobs, _model(data, trace)
     return {at: fmean(_error(model, job, at, rule) for job in jobs) for at in PROGRESS}
 
 
 def true_seconds(data: Path, trace: str, jobs: Sequence[Job]) -> Floats:
-    """How long each of a public trace's jobs runs in all, alone and with its own batch-size schedule."""
+    """Return the run time of each of a public trace's jobs alone with its own batch-size schedule, in seconds."""
     model = _model(data, trace)
-    return np.array([_moment(model, job, 0.0)[1] for job in jobs])
+    return np.array([_snapshot_at(model, job, 0.0)[1] for job in jobs])
 
 
 def _model(data: Path, trace: str) -> ProfiledModel:
@@ -343,13 +347,13 @@ def _model(data: Path, trace: str) -> ProfiledModel:
 
 
 def _error(model: ProfiledModel, job: Job, progress: float, rule: str) -> float:
-    moment, true = _moment(model, job, progress)
-    view = moment.jobs[job.id]
-    return abs(view.run_seconds + forecast(moment, view, rule).seconds - true) / true
+    snapshot, true = _snapshot_at(model, job, progress)
+    view = snapshot.jobs[job.id]
+    return abs(view.run_seconds + forecast(snapshot, view, rule).seconds - true) / true
 
 
-def _moment(model: ProfiledModel, job: Job, progress: float) -> tuple[Snapshot, float]:
-    """What a policy sees of a job that ran alone up to this part of its work, and its true run time in all."""
+def _snapshot_at(model: ProfiledModel, job: Job, progress: float) -> tuple[Snapshot, float]:
+    """A policy's snapshot of a job that ran alone up to this fraction of its work, and its true run time in seconds."""
     spec: JobSpec = job.spec()
     script = [(0.0, job.batch_size or 0), *job.batch_schedule, (job.work, 0)]
     events: list[Event] = []
@@ -371,12 +375,12 @@ def _moment(model: ProfiledModel, job: Job, progress: float) -> tuple[Snapshot, 
     return state.freeze(), at
 
 
-def _predicted(setting: Setting) -> list[Table]:
+def _predicted(context: ReproContext) -> list[Table]:
     """Figure 5."""
     rows: list[list[Cell]] = []
-    for trace in ("120",) if setting.quick else TRACES:
+    for trace in ("120",) if context.quick else TRACES:
         for rule in ("restatement", "bayesian", "reactive"):
-            errors = prediction_errors(setting.data, trace, rule)
+            errors = prediction_errors(context.data, trace, rule)
             rows.append([f"{trace}, {rule}", *(errors[at] for at in PROGRESS)])
     columns = [Column(f"at {at:.0%}", ".2%") for at in PROGRESS]
     return [
@@ -393,7 +397,7 @@ _PAPER = "Shockwave (NSDI '23)"
 REPRODUCTIONS = (
     Reproduction("shockwave-5", _PAPER, "error of predicted run times", _predicted, "shockwave"),
     Reproduction("shockwave-9", _PAPER, "all baselines on the public traces", _compared, "shockwave"),
-    Reproduction("shockwave-10", _PAPER, "by part of static and dynamic jobs", _mixes, "shockwave"),
+    Reproduction("shockwave-10", _PAPER, "by fraction of static and dynamic jobs", _mixes, "shockwave"),
     Reproduction("shockwave-12", _PAPER, "time and gap of a window's plan", _plans),
     Reproduction("shockwave-13", _PAPER, "mistaken predictions", _noises, "shockwave"),
     Reproduction("shockwave-16", _PAPER, "by contention", _factors, "shockwave"),

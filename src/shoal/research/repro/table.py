@@ -1,4 +1,4 @@
-"""What a reproduction comes to: a table of figures measured here, with the paper's word on them beside it."""
+"""Tables of measured figures, with the paper's statement about them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Cell: TypeAlias = str | float | int | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's heading and how its numbers are written, e.g. ``.2f`` or ``+.1%``."""
+    """A column's heading and the format of its numbers, e.g. ``.2f`` or ``+.1%``."""
 
     name: str
     form: str = ".2f"
@@ -18,7 +18,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures by row, the first cell of each naming it; ``paper`` is what the paper has, ``here`` what differs."""
+    """Figures by row, whose first cell names it; ``paper`` is the paper's statement, ``here`` what differs from it."""
 
     title: str
     columns: tuple[Column, ...]
@@ -27,15 +27,15 @@ class Table:
     here: str = ""
 
     def cells(self) -> list[list[str]]:
-        """The rows as text, each number in the form of its column; nothing is a dash."""
+        """Return the rows as text, each number in its column's format, None as a dash."""
         return [[_text(cell, column.form) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows]
 
     def notes(self) -> list[str]:
-        """The paper's word, and what differs here."""
+        """Return the paper's statement and what differs here, one line each."""
         return [f"paper: {self.paper}", *([f"here: {self.here}"] if self.here else [])]
 
     def document(self) -> dict[str, Any]:
-        """The same for machines: numbers as they are, what is not finite as null."""
+        """Return the table as plain JSON; numbers that are not finite become null."""
         names = [column.name for column in self.columns]
         rows = [dict(zip(names, map(_plain, row), strict=True)) for row in self.rows]
         return {"title": self.title, "columns": names, "rows": rows, "paper": self.paper, "here": self.here}
@@ -44,7 +44,7 @@ class Table:
 def table(
     title: str, columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]], paper: str, here: str = ""
 ) -> Table:
-    """A table from plain sequences; a column that is only a name has two decimals."""
+    """Make a table from plain sequences; a column given only by name has two decimals."""
     made = tuple(Column(column) if isinstance(column, str) else column for column in columns)
     return Table(title, made, tuple(tuple(row) for row in rows), paper, here)
 

@@ -1,9 +1,9 @@
-"""Themis's simulations (NSDI '20): apps that search by successive halving on 168 GPUs, its figures beside ours.
+"""Themis's simulations (NSDI '20): apps that search by successive halving on 168 GPUs, the paper's figures and ours.
 
-``measured`` runs policies on what the ``themis`` generator makes, ``told_lies`` an app that lies among rivals; each
-figure is a function of their results that returns its table, the paper's word and what differs here. The apps are
-generated, not those of the paper's trace, so directions and factors may be compared and values may not. A lie is an
-overstated cost of distance; understating it is not tried. A quick run takes a fifth of the apps and two draws of them.
+``measure_all`` runs policies on workloads of the ``themis`` generator, ``lie_effects`` one lying app among honest ones;
+each figure is a function of their results that returns its table. The apps are generated, not those of the paper's
+trace, so directions and factors may be compared and values may not. A lie overstates the cost of distance;
+understating it is not tested. A quick run uses a fifth of the apps and two seeds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,8 +16,8 @@ import numpy as np
 
 from shoal.core.topology import parse_cluster
 from shoal.perf.catalog import catalog
+from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.setting import Kept, Setting
 from shoal.research.repro.table import Cell, Column, Table, table
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
@@ -27,7 +27,7 @@ from shoal.workload.generators.themis import CLUSTER
 from shoal.workload.schema import Job, Workload
 
 TRIALS = 700
-"""How many trials the apps of a run have together at first: some forty apps."""
+"""Number of trials of all apps of a run together: about forty apps."""
 
 SEEDS = 6
 
@@ -43,32 +43,32 @@ BASELINES = (
     "apps:by=time",
     "apps:by=work",
 )
-"""Those of the paper; Tiresias, SRTF and SRSF in an order of jobs and, as the paper sets them up, in one of apps."""
+"""The paper's baselines; Tiresias, SRTF and SRSF order jobs and, as in the paper's setup, apps."""
 
 PAPER_FACTOR = 2.2
-"""How many times Themis's the worst ρ of any baseline is in the paper, at the least."""
+"""Least ratio of a baseline's worst ρ to Themis's in the paper."""
 
 MIXES = (0.0, 0.5, 1.0)
-"""The shares of network-intensive apps; the first figures are at the second."""
+"""Fractions of network-intensive apps; figures 10 and 12 use the second."""
 
 ERRORS = (0.05, 0.1, 0.2)
 ERROR_FILTERS = (0.9, 0.0)
-"""With the first few apps bid at a time, often one, so that a wrong bid decides little; with the second all do."""
+"""At f = 0.9 few apps bid at a time, often one, so a wrong bid decides little; at f = 0 all bid."""
 
 FILTERS = (0.0, 0.4, 0.8, 0.9, 1.0)
 LEASES_MINUTES = (5, 10, 20, 40)
 LIES = (0.2, 0.34, 0.5, 1.0)
-"""By what part the liar overstates the cost of distance; 0.34 is where the paper sees it begin to lose."""
+"""Relative overstatement of the cost of distance; in the paper the liar begins to lose at 0.34."""
 
 HONEST = ("", 0.0)
-"""No liar, and no lie."""
+"""No liar and no lie."""
 
 _NETWORK = "VGG16"
 
 
 @dataclass(frozen=True, slots=True)
 class ThemisCase:
-    """A policy on the apps that a seed draws, ``network`` being the share of network-intensive ones."""
+    """A policy, the seed of its apps, and the fraction ``network`` of network-intensive ones."""
 
     policy: str
     seed: int
@@ -77,7 +77,7 @@ class ThemisCase:
 
 @dataclass(frozen=True, slots=True)
 class ThemisResult:
-    """The worst finish-time fairness of any app, the GPU-seconds that all held together, and how often jobs moved."""
+    """The worst finish-time fairness of any app, the GPU-seconds of all apps, and the number of restarts."""
 
     max_rho: float
     gpu_seconds: float
@@ -86,23 +86,23 @@ class ThemisResult:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Where apps fight over GPUs: a cluster, who is there, who may lie, and how Themis is set.
+    """An experiment with lies: a cluster, its apps, those that may lie, and Themis's options.
 
-    ``drawn`` makes the apps of a seed; ``liars`` are the apps of it that lie, one in each run.
+    ``make_workload`` returns the apps of a seed; ``liars`` those that lie, one per run.
     """
 
     name: str
     cluster: str
-    drawn: Callable[[int], Workload]
+    make_workload: Callable[[int], Workload]
     liars: Callable[[Workload], Sequence[str]]
     policy: str
 
 
 @dataclass(frozen=True, slots=True)
-class Lied:
-    """A lie's effect: seconds to the end of the liar, and of the others on average, each over those when it is honest.
+class LieEffect:
+    """Effect of a lie: completion time of the liar and mean completion time of the others, relative to the honest run.
 
-    Below 1 lying pays. Cases of a ``seed`` share the run in which all are honest.
+    Below 1 the lie pays. Effects of the same ``seed`` share one honest run.
     """
 
     liar: float
@@ -111,93 +111,85 @@ class Lied:
 
 
 Results = Mapping[ThemisCase, ThemisResult]
-Tell = Callable[[str], None]
 
 
-def measure(asked: ThemisCase, trials: int = TRIALS) -> ThemisResult:
-    """One run on the paper's heterogeneous cluster."""
-    workload = generate("themis", jobs=trials, seed=asked.seed, network=asked.network)
-    summary = run(Scenario(parse_cluster(CLUSTER), asked.policy, seed=asked.seed), workload).summary
+def measure(case: ThemisCase, trials: int = TRIALS) -> ThemisResult:
+    """Run one case on the paper's heterogeneous cluster."""
+    workload = generate("themis", jobs=trials, seed=case.seed, network=case.network)
+    summary = run(Scenario(parse_cluster(CLUSTER), case.policy, seed=case.seed), workload).summary
     return ThemisResult(summary["apps"]["rho"]["max"], summary["gpu_seconds"], summary["restarts"])
 
 
-def measured(
-    wanted: Iterable[ThemisCase], trials: int = TRIALS, tell: Tell | None = None, kept: Kept | None = None
-) -> Results:
-    """All of these, each once, but for what is ``kept``; ``tell`` hears of each before it is run."""
+def measure_all(context: ReproContext, cases: Iterable[ThemisCase], trials: int = TRIALS) -> Results:
+    """Return the results of all cases, each computed once or stored."""
     results: dict[ThemisCase, ThemisResult] = {}
-    kept = kept or Kept()
-    for asked in dict.fromkeys(wanted):
-
-        def make(asked: ThemisCase = asked) -> dict[str, object]:
-            if tell is not None:
-                tell(f"{asked.policy}, seed {asked.seed}, {asked.network:.0%} network-intensive")
-            return asdict(measure(asked, trials))
-
-        results[asked] = ThemisResult(**kept.get({"themis": asdict(asked), "trials": trials}, make))
+    for case in dict.fromkeys(cases):
+        key = {"themis": asdict(case), "trials": trials}
+        label = f"{case.policy}, seed {case.seed}, {case.network:.0%} network-intensive"
+        results[case] = ThemisResult(**context.run(key, label, measure, case, trials))
     return results
 
 
-def sensitive(f: float, lease_minutes: int) -> str:
-    """Themis with one filter and one lease."""
+def themis_policy(f: float, lease_minutes: int) -> str:
+    """Return Themis's spec with one filter and one lease."""
     return f"themis:f={f:g},lease={60 * lease_minutes}"
 
 
-def mistaken(error: float, f: float) -> str:
-    """Themis where every app's estimates are off by up to ± ``error``."""
-    return f"{sensitive(f, 10)},noise={error:g}"
+def mistaken_policy(error: float, f: float) -> str:
+    """Return the spec of Themis with estimates of every app that are off by up to ± ``error``."""
+    return f"{themis_policy(f, 10)},noise={error:g}"
 
 
-def mixed(seeds: Sequence[int], mixes: Sequence[float] = MIXES) -> list[ThemisCase]:
-    """Themis and all baselines, at each share of network-intensive apps."""
+def baseline_cases(seeds: Sequence[int], mixes: Sequence[float] = MIXES) -> list[ThemisCase]:
+    """Return cases of Themis and all baselines at each fraction of network-intensive apps."""
     return [ThemisCase(policy, seed, mix) for mix in mixes for policy in (THEMIS, *BASELINES) for seed in seeds]
 
 
-def mistaken_runs(seeds: Sequence[int]) -> list[ThemisCase]:
-    """Themis with and without mistakes, all bidding or few."""
-    wrong = [ThemisCase(mistaken(error, f), seed) for f in ERROR_FILTERS for error in ERRORS for seed in seeds]
-    return [*wrong, *(ThemisCase(sensitive(f, 10), seed) for f in ERROR_FILTERS for seed in seeds)]
+def error_cases(seeds: Sequence[int]) -> list[ThemisCase]:
+    """Return cases of Themis with and without wrong estimates, for both filters."""
+    wrong = [ThemisCase(mistaken_policy(error, f), seed) for f in ERROR_FILTERS for error in ERRORS for seed in seeds]
+    return [*wrong, *(ThemisCase(themis_policy(f, 10), seed) for f in ERROR_FILTERS for seed in seeds)]
 
 
-def grid_runs(seeds: Sequence[int]) -> list[ThemisCase]:
-    """Themis with every filter and every lease."""
-    return [ThemisCase(sensitive(f, lease), seed) for f in FILTERS for lease in LEASES_MINUTES for seed in seeds]
+def filter_lease_cases(seeds: Sequence[int]) -> list[ThemisCase]:
+    """Return cases of Themis with every filter and every lease."""
+    return [ThemisCase(themis_policy(f, lease), seed) for f in FILTERS for lease in LEASES_MINUTES for seed in seeds]
 
 
 def against_baselines(results: Results, seeds: Sequence[int]) -> Table:
-    """Figures 9 to 12, of whose testbed this is the larger sibling: what the others' figures are, ours being 1."""
-    factor = {policy: median(_unfairer(policy, results, seeds)) for policy in BASELINES}
+    """Figures 9 to 12, on a larger cluster than the paper's testbed: the baselines' figures relative to Themis's."""
+    factor = {policy: median(_rho_ratios(policy, results, seeds)) for policy in BASELINES}
     short = [policy for policy in BASELINES if factor[policy] < PAPER_FACTOR]
     fairer = ", ".join(p for p in short if factor[p] < 1.0) or "none"
     return table(
-        "figures 10 and 12: the others' worst ρ and GPU time over Themis's (f = 0.9), medians over seeds",
+        "figures 10 and 12: baselines' worst ρ and GPU time relative to Themis's (f = 0.9), medians over seeds",
         ["policy", "max ρ", "÷ Themis", "(range)", Column("GPU time", ".3f"), Column("restarts", ".0f")],
-        [_versus(policy, results, seeds) for policy in (THEMIS, *BASELINES)],
+        [_baseline_row(policy, results, seeds) for policy in (THEMIS, *BASELINES)],
         "2.2 to 3.25 times the max ρ with all baselines; GPU time 4.8 % more with Gandiva, 250 % with SLAQ",
         f"below {PAPER_FACTOR} with {', '.join(short) or 'none'}; fairer than Themis: {fairer}",
     )
 
 
-def _unfairer(policy: str, results: Results, seeds: Sequence[int]) -> list[float]:
-    """By seed: the worst ρ over Themis's."""
+def _rho_ratios(policy: str, results: Results, seeds: Sequence[int]) -> list[float]:
+    """By seed: the policy's worst ρ divided by Themis's."""
     return [results[ThemisCase(policy, seed)].max_rho / results[ThemisCase(THEMIS, seed)].max_rho for seed in seeds]
 
 
-def _versus(policy: str, results: Results, seeds: Sequence[int]) -> list[Cell]:
+def _baseline_row(policy: str, results: Results, seeds: Sequence[int]) -> list[Cell]:
     ours, theirs = ([results[ThemisCase(p, seed)] for seed in seeds] for p in (THEMIS, policy))
-    fairness = _unfairer(policy, results, seeds)
+    fairness = _rho_ratios(policy, results, seeds)
     gpu_time = median(b.gpu_seconds / a.gpu_seconds for a, b in zip(ours, theirs, strict=True))
     worst, moves = median(b.max_rho for b in theirs), median(b.restarts for b in theirs)
     spread = f"{min(fairness):.2f}–{max(fairness):.2f}"
-    return [_name(policy), worst, median(fairness), spread, gpu_time, moves]
+    return [_label(policy), worst, median(fairness), spread, gpu_time, moves]
 
 
-def _name(policy: str) -> str:
+def _label(policy: str) -> str:
     return "themis" if policy == THEMIS else policy
 
 
 def by_mix(results: Results, seeds: Sequence[int]) -> Table:
-    """Figures 15 and 16: the worst ρ, and GPU time over Themis's, by the share of network-intensive apps."""
+    """Figures 15 and 16: worst ρ, and GPU time relative to Themis's, by fraction of network-intensive apps."""
     rows: list[list[Cell]] = []
     for policy in (THEMIS, *BASELINES):
         rho = [median(results[ThemisCase(policy, seed, mix)].max_rho for seed in seeds) for mix in MIXES]
@@ -208,9 +200,9 @@ def by_mix(results: Results, seeds: Sequence[int]) -> Table:
             )
             for mix in MIXES
         ]
-        rows.append([_name(policy), *rho, *time])
+        rows.append([_label(policy), *rho, *time])
     return table(
-        "figures 15 and 16: by share of network-intensive apps, median max ρ and GPU time ÷ Themis's",
+        "figures 15 and 16: median max ρ and GPU time ÷ Themis's, by share of network-intensive apps",
         ["policy", *(f"ρ at {mix:.0%}" for mix in MIXES), *(Column(f"GPU {mix:.0%}", ".3f") for mix in MIXES)],
         rows,
         "the worst ρ is highest at 40 to 60 %; at 100 % the others' is 1.24 to 1.77 times Themis's, and Gandiva's GPU "
@@ -219,12 +211,13 @@ def by_mix(results: Results, seeds: Sequence[int]) -> Table:
 
 
 def by_error(results: Results, seeds: Sequence[int]) -> Table:
-    """Figure 17: by how much the worst ρ changes where every app is mistaken about itself."""
+    """Figure 17: change of the worst ρ if every app's estimates are wrong."""
     rows: list[list[Cell]] = []
     for f in ERROR_FILTERS:
         for error in ERRORS:
             pairs = [
-                (results[ThemisCase(mistaken(error, f), s)], results[ThemisCase(sensitive(f, 10), s)]) for s in seeds
+                (results[ThemisCase(mistaken_policy(error, f), s)], results[ThemisCase(themis_policy(f, 10), s)])
+                for s in seeds
             ]
             change = [wrong.max_rho / right.max_rho - 1.0 for wrong, right in pairs]
             each = "  ".join(f"{part:+.1%}" for part in change)
@@ -239,14 +232,14 @@ def by_error(results: Results, seeds: Sequence[int]) -> Table:
 
 
 def by_filter_and_lease(results: Results, seeds: Sequence[int]) -> tuple[Table, Table]:
-    """Figure 19: the worst ρ, and GPU time, by the filter f and the length of leases."""
+    """Figure 19: worst ρ and GPU time by filter f and lease length."""
 
     def rho(f: float, lease: int) -> float:
-        return median(results[ThemisCase(sensitive(f, lease), seed)].max_rho for seed in seeds)
+        return median(results[ThemisCase(themis_policy(f, lease), seed)].max_rho for seed in seeds)
 
     def gpu_time(f: float, lease: int) -> float:
-        chosen = [results[ThemisCase(sensitive(0.8, 10), seed)].gpu_seconds for seed in seeds]
-        these = [results[ThemisCase(sensitive(f, lease), seed)].gpu_seconds for seed in seeds]
+        chosen = [results[ThemisCase(themis_policy(0.8, 10), seed)].gpu_seconds for seed in seeds]
+        these = [results[ThemisCase(themis_policy(f, lease), seed)].gpu_seconds for seed in seeds]
         return median(a / b for a, b in zip(these, chosen, strict=True))
 
     def grid(what: str, form: str, shown: Callable[[float, int], float], paper: str, here: str = "") -> Table:
@@ -268,9 +261,9 @@ def by_filter_and_lease(results: Results, seeds: Sequence[int]) -> tuple[Table, 
 
 
 def identical_apps(seed: int) -> Workload:
-    """Eight apps alike, each of four trials on gangs of four: twice the GPUs that figure 18's cluster has.
+    """Return eight identical apps, each with four trials on gangs of four: twice the GPUs of figure 18's cluster.
 
-    They are the same for every seed, which draws only how payments are rounded and handed out.
+    They are the same for every seed, which affects only how payments are rounded and assigned.
     """
     kind = next(t for t in catalog().types() if t.model == _NETWORK)
     work = whole_steps(kind, "p100", 4, 2 * 3600.0)
@@ -297,32 +290,35 @@ def identical_apps(seed: int) -> Workload:
 
 
 def contests() -> tuple[Contest, ...]:
-    """Figure 18's cluster with its one wide machine, and a quarter of the large one, by either kind of bids."""
+    """Return the experiments with lies: figure 18's cluster with one wide machine, and a quarter of the large cluster.
 
-    def drawn(seed: int) -> Workload:
+    The latter is run with both kinds of bids.
+    """
+
+    def generated(seed: int) -> Workload:
         return generate("themis", jobs=80, seed=seed)
 
-    def everyone(workload: Workload) -> Sequence[str]:
+    def all_apps(workload: Workload) -> Sequence[str]:
         return tuple(dict.fromkeys(job.app for job in workload.jobs if job.app))
 
     def network_intensive(workload: Workload) -> Sequence[str]:
         searching = [job.app for job in workload.jobs if job.model == _NETWORK and job.search != "single" and job.app]
-        # The last to come find the cluster full.
+        # The last to arrive find the cluster full.
         return tuple(dict.fromkeys(searching))[-3:]
 
-    alike = "one machine of 8 GPUs and 28 of 2, eight apps alike that want 128 GPUs, all bidding for machines"
+    alike = "one machine of 8 GPUs and 28 of 2, eight identical apps that want 128 GPUs, all bidding for machines"
     quarter, apps = "p100:4x8,p100:2x4,p100:4x1", "a quarter of the large cluster, generated apps, all bidding"
     return (
-        Contest(alike, "p100:1x8,p100:28x2", identical_apps, everyone, "themis:f=0,bids=machines"),
-        Contest(f"{apps} for machines", quarter, drawn, network_intensive, "themis:f=0,bids=machines"),
-        Contest(f"{apps} for numbers", quarter, drawn, network_intensive, "themis:f=0,bids=count"),
+        Contest(alike, "p100:1x8,p100:28x2", identical_apps, all_apps, "themis:f=0,bids=machines"),
+        Contest(f"{apps} for machines", quarter, generated, network_intensive, "themis:f=0,bids=machines"),
+        Contest(f"{apps} for numbers", quarter, generated, network_intensive, "themis:f=0,bids=count"),
     )
 
 
 def app_seconds(contest: Contest, seed: int, liar: str = "", lie: float = 0.0) -> Mapping[str, float]:
-    """How long each app of a contest took from its arrival to its end."""
+    """Return the seconds from arrival to completion of each app."""
     scenario = Scenario(parse_cluster(contest.cluster), f"{contest.policy},liar={liar},lie={lie:g}", seed=seed)
-    jobs = run(scenario, contest.drawn(seed)).jobs
+    jobs = run(scenario, contest.make_workload(seed)).jobs
     tenants = np.array(jobs.tenant)
     return {
         name: float(np.nanmax(jobs.completed[tenants == name]) - jobs.submitted[tenants == name].min())
@@ -330,44 +326,32 @@ def app_seconds(contest: Contest, seed: int, liar: str = "", lie: float = 0.0) -
     }
 
 
-def told_lies(
-    contest: Contest, seeds: Sequence[int], tell: Tell | None = None, kept: Kept | None = None
-) -> Mapping[float, Sequence[Lied]]:
-    """By the size of the lie, what became of each liar of each seed and of its rivals; what is ``kept`` is not run."""
-    found: dict[float, list[Lied]] = {lie: [] for lie in LIES}
-    kept = kept or Kept()
+def lie_effects(context: ReproContext, contest: Contest, seeds: Sequence[int]) -> Mapping[float, Sequence[LieEffect]]:
+    """Return, by size of the lie, its effects for each liar of each seed, computed or stored."""
+    found: dict[float, list[LieEffect]] = {lie: [] for lie in LIES}
     for seed in seeds:
         seconds: dict[tuple[str, float], Mapping[str, float]] = {}
-        for liar, lie in lies(contest, seed):
-
-            def make(seed: int = seed, liar: str = liar, lie: float = lie) -> Mapping[str, float]:
-                if tell is not None:
-                    tell(f"{contest.name}, seed {seed}, {f'{liar} lies by {lie:.0%}' if lie else 'all are honest'}")
-                return app_seconds(contest, seed, liar, lie)
-
-            seconds[liar, lie] = kept.get(lie_key(contest, seed, liar, lie), make)
+        for liar, lie in _lie_runs(contest, seed):
+            key = {"themis-lies": contest.name, "policy": contest.policy, "seed": seed, "liar": liar, "lie": lie}
+            label = f"{contest.name}, seed {seed}, {f'{liar} lies by {lie:.0%}' if lie else 'all are honest'}"
+            seconds[liar, lie] = context.run(key, label, app_seconds, contest, seed, liar, lie)
         honest = seconds.pop(HONEST)
         for (liar, lie), lied in seconds.items():
             others = [name for name in honest if name != liar]
             before, after = (sum(taken[name] for name in others) for taken in (honest, lied))
-            found[lie].append(Lied(lied[liar] / honest[liar], after / before, seed))
+            found[lie].append(LieEffect(lied[liar] / honest[liar], after / before, seed))
     return found
 
 
-def lies(contest: Contest, seed: int) -> list[tuple[str, float]]:
-    """The runs of a contest by who lies, and by how much: the one in which nobody does, then all lies of every liar."""
-    return [HONEST, *((liar, lie) for liar in contest.liars(contest.drawn(seed)) for lie in LIES)]
+def _lie_runs(contest: Contest, seed: int) -> list[tuple[str, float]]:
+    """The runs of a contest as (liar, lie): the honest one, then all lies of every liar."""
+    return [HONEST, *((liar, lie) for liar in contest.liars(contest.make_workload(seed)) for lie in LIES)]
 
 
-def lie_key(contest: Contest, seed: int, liar: str, lie: float) -> dict[str, object]:
-    """What such a run is kept by."""
-    return {"themis-lies": contest.name, "policy": contest.policy, "seed": seed, "liar": liar, "lie": lie}
+def by_lie(contest: Contest, found: Mapping[float, Sequence[LieEffect]]) -> Table:
+    """Figure 18: effect of a lie on the liar and on the others, as geometric mean ± two standard errors.
 
-
-def by_lie(contest: Contest, found: Mapping[float, Sequence[Lied]]) -> Table:
-    """Figure 18: what lying did to the liar and to the others; the mean is geometric, ± twice its standard error.
-
-    The error is that of the seeds' means: apps of a seed fight over the same GPUs, so their times are not independent.
+    The error is that of the seeds' means: apps of a seed compete for the same GPUs, so their times are not independent.
     """
     rows: list[list[Cell]] = []
     pays = []
@@ -385,7 +369,7 @@ def by_lie(contest: Contest, found: Mapping[float, Sequence[Lied]]) -> Table:
     counts = [Column(name, "d") for name in ("sooner", "same", "later")]
     ratios = [Column(name, ".3f") for name in ("liar", "±", "others")]
     return table(
-        f"figure 18: the time apps took over that when all are honest; {contest.name}",
+        f"figure 18: completion times of apps relative to the honest run; {contest.name}",
         [Column("lie", ".0%"), *ratios, *counts],
         rows,
         "the liar is never sooner, and much later from 34 % on; the others are sooner",
@@ -393,23 +377,23 @@ def by_lie(contest: Contest, found: Mapping[float, Sequence[Lied]]) -> Table:
     )
 
 
-def _scale(setting: Setting) -> tuple[range, int]:
-    return (range(2), TRIALS // 5) if setting.quick else (range(SEEDS), TRIALS)
+def _scale(context: ReproContext) -> tuple[range, int]:
+    return (range(2), TRIALS // 5) if context.quick else (range(SEEDS), TRIALS)
 
 
 def _figure(
-    needed: Callable[[Sequence[int]], Iterable[ThemisCase]],
-    drawn: Callable[[Results, Sequence[int]], Table | tuple[Table, ...]],
-    setting: Setting,
+    cases: Callable[[Sequence[int]], Iterable[ThemisCase]],
+    tabulate: Callable[[Results, Sequence[int]], Table | tuple[Table, ...]],
+    context: ReproContext,
 ) -> Sequence[Table]:
-    seeds, trials = _scale(setting)
-    made = drawn(measured(needed(seeds), trials, setting.announce, setting.kept), seeds)
+    seeds, trials = _scale(context)
+    made = tabulate(measure_all(context, cases(seeds), trials), seeds)
     return made if isinstance(made, tuple) else (made,)
 
 
-def _lies(setting: Setting) -> list[Table]:
-    seeds, _ = _scale(setting)
-    return [by_lie(contest, told_lies(contest, seeds, setting.announce, setting.kept)) for contest in contests()]
+def _lie_tables(context: ReproContext) -> list[Table]:
+    seeds, _ = _scale(context)
+    return [by_lie(contest, lie_effects(context, contest, seeds)) for contest in contests()]
 
 
 _PAPER = "Themis (NSDI '20)"
@@ -417,11 +401,11 @@ REPRODUCTIONS = (
     Reproduction(
         "themis-10",
         _PAPER,
-        "worst ρ and GPU time beside all baselines",
-        partial(_figure, partial(mixed, mixes=(0.5,)), against_baselines),
+        "worst ρ and GPU time of Themis and all baselines",
+        partial(_figure, partial(baseline_cases, mixes=(0.5,)), against_baselines),
     ),
-    Reproduction("themis-15", _PAPER, "by share of network-intensive apps", partial(_figure, mixed, by_mix)),
-    Reproduction("themis-17", _PAPER, "mistaken estimates", partial(_figure, mistaken_runs, by_error)),
-    Reproduction("themis-18", _PAPER, "an app that lies", _lies),
-    Reproduction("themis-19", _PAPER, "filter and lease", partial(_figure, grid_runs, by_filter_and_lease)),
+    Reproduction("themis-15", _PAPER, "by share of network-intensive apps", partial(_figure, baseline_cases, by_mix)),
+    Reproduction("themis-17", _PAPER, "mistaken estimates", partial(_figure, error_cases, by_error)),
+    Reproduction("themis-18", _PAPER, "an app that lies", _lie_tables),
+    Reproduction("themis-19", _PAPER, "filter and lease", partial(_figure, filter_lease_cases, by_filter_and_lease)),
 )

@@ -1,24 +1,24 @@
-"""Elastic jobs disturbed at random, many of them: ``python -m shoal.research.trials.elastic_drill [SEQUENCES [SEED]]``.
+"""Run many elastic jobs with random disturbances: ``python -m shoal.research.trials.elastic_drill [SEQUENCES [SEED]]``.
 
-Each sequence resizes a job on this machine, calls resizes off and kills workers; each in which something did not hold
-is named with what, and makes the exit code 1.
+Each sequence resizes a job on this machine, withdraws resizes and kills workers. Sequences that violate a property are
+printed with it, and make the exit code 1.
 """
 
 import sys
 import time
 
-from shoal.research.trials.elastic_job import TrialTask, try_sequence
+from shoal.research.trials.elastic_job import TrialTask, run_trial
 
 
-def main(many: int = 100, seed: int = 0) -> int:
-    """Try so many sequences, from this seed on; 1 where something did not hold."""
+def main(count: int = 100, seed: int = 0) -> int:
+    """Run ``count`` sequences with seeds from ``seed`` on; returns 1 if one failed."""
     failed = 0
-    for number in range(seed, seed + many):
+    for number in range(seed, seed + count):
         begin = time.monotonic()
-        story, found = try_sequence(number, TrialTask())
+        actions, found = run_trial(number, TrialTask())
         failed += bool(found)
-        print(f"{number}: {time.monotonic() - begin:.1f} s, {'; '.join(story)}", *found[:5], sep="\n    ", flush=True)
-    print(f"{many} sequences, {failed} with a fault")
+        print(f"{number}: {time.monotonic() - begin:.1f} s, {'; '.join(actions)}", *found[:5], sep="\n    ", flush=True)
+    print(f"{count} sequences, {failed} failed")
     return int(failed > 0)
 
 

@@ -1,7 +1,7 @@
-"""A small job whose workers are ordered about at random, and what must hold of it whatever happens to them.
+"""A small elastic job with random disturbances, and the properties that must hold whatever happens to its workers.
 
-The workers are processes of this machine, up to four at a time. The model counts in its own parameters how often each
-sample was used, so what is checked is what was trained, not what was logged.
+The workers are processes of this machine, at most four at a time. The model counts in its own parameters how often each
+sample was used, so the checks see what was trained, not what was logged.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
-from itertools import count
+from itertools import count as numbers_from
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -35,14 +35,16 @@ from shoal.trainer.samples import Cursor, Epochs
 
 _FEATURES = 8
 _MOST_WORKERS = 4
-_PATIENCE_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 _LOSS_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class TrialTask:
-    """What a trial trains: how much, how long a pass takes at least, how large a model; and whether the state after
-    each step is to be told apart from any other."""
+    """The training of a trial: its size, the least seconds of a pass, and the width of the model.
+
+    ``fingerprints`` adds a digest of the state to the log line of each step.
+    """
 
     samples: int = 200
     epochs: int = 8
@@ -53,12 +55,12 @@ class TrialTask:
     fingerprints: bool = True
 
     def plan(self) -> TrainingPlan:
-        """As the trainer is told."""
+        """Return the trainer's plan."""
         return TrainingPlan(Epochs(self.samples, seed=5), self.epochs, self.batch, self.most_local)
 
 
-class Tally:
-    """A small network, and for each sample a number that goes down each time the sample is trained on."""
+class CountingModel:
+    """A small network with one extra parameter per sample, which falls each time the sample is trained on."""
 
     def __init__(self, task: TrialTask, seed: int) -> None:
         with torch.random.fork_rng(devices=[]):
@@ -67,25 +69,25 @@ class Tally:
         self._network = list(self.module.parameters())
         self.uses = nn.Parameter(torch.zeros(task.samples))
         self.module.register_parameter("uses", self.uses)
-        chance = np.random.default_rng(11)
-        self._inputs = torch.from_numpy(chance.standard_normal((task.samples, _FEATURES)).astype(np.float32))
+        rng = np.random.default_rng(11)
+        self._inputs = torch.from_numpy(rng.standard_normal((task.samples, _FEATURES)).astype(np.float32))
         self._targets = torch.sin(self._inputs.sum(dim=1, keepdim=True))
 
     def loss(self, indices: Int64s) -> Tensor:
-        """The mean squared error; its gradient also counts the samples."""
+        """Return the mean squared error; its gradient also counts the samples."""
         chosen = torch.from_numpy(indices)
         error = nn.functional.mse_loss(self.module(self._inputs[chosen]), self._targets[chosen])
         counted = self.uses[chosen].mean()
         return error + counted - counted.detach()
 
     def optimizer(self, task: TrialTask) -> torch.optim.Optimizer:
-        """Momentum for the network; for the tally plain subtraction, of 1 for each use in a full step."""
+        """Return SGD with momentum for the network; each use of a sample in a full step subtracts 1 from its count."""
         network: dict[str, Any] = {"params": self._network}
-        tally: dict[str, Any] = {"params": [self.uses], "lr": float(task.batch), "momentum": 0.0}
-        return torch.optim.SGD([network, tally], lr=0.05, momentum=0.9)
+        counts: dict[str, Any] = {"params": [self.uses], "lr": float(task.batch), "momentum": 0.0}
+        return torch.optim.SGD([network, counts], lr=0.05, momentum=0.9)
 
     def digest(self, optimizer: torch.optim.Optimizer) -> str:
-        """A fingerprint of everything that is trained."""
+        """Return a hash of parameters and momentum."""
         momentum = [
             each["momentum_buffer"] for each in optimizer.state.values() if each.get("momentum_buffer") is not None
         ]
@@ -94,17 +96,17 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """The same training on a single worker that nobody disturbs: its losses, and how often each sample was used."""
+class FixedTraining:
+    """The same training on one undisturbed worker: its losses by step, and how often each sample was used."""
 
     losses: tuple[float, ...]
     uses: tuple[float, ...]
 
 
 @lru_cache(maxsize=4)
-def train_fixed(task: TrialTask) -> Fixed:
+def train_fixed(task: TrialTask) -> FixedTraining:
     """Train in a plain loop."""
-    model = Tally(task, seed=0)
+    model = CountingModel(task, seed=0)
     optimizer, plan, cursor = model.optimizer(task), task.plan(), Cursor()
     losses = []
     while cursor.epoch < plan.epochs:
@@ -114,20 +116,20 @@ def train_fixed(task: TrialTask) -> Fixed:
         optimizer.step()
         losses.append(float(loss.detach()))
         cursor = plan.samples.after(cursor, plan.batch)
-    return Fixed(tuple(losses), tuple(model.uses.tolist()))
+    return FixedTraining(tuple(losses), tuple(model.uses.tolist()))
 
 
-def work(worker: int, founder: bool, port: int, folder: str, task: TrialTask) -> None:
-    """One worker, in a process of its own; it writes a line for each step and one when it ends."""
+def run_worker(worker: int, founder: bool, port: int, folder: str, task: TrialTask) -> None:
+    """Run one worker in its own process; it logs a line for each step and one at its end."""
     torch.set_num_threads(1)
-    model = Tally(task, seed=0 if founder else worker)
+    model = CountingModel(task, seed=0 if founder else worker)
     optimizer = model.optimizer(task)
 
     def loss_on(indices: Int64s) -> Tensor:
         time.sleep(task.seconds_per_pass)
         return model.loss(indices)
 
-    seat = WorkerConfig(worker, partial(connect_to, "127.0.0.1", port), patience=_PATIENCE_SECONDS / 2)
+    seat = WorkerConfig(worker, partial(connect_to, "127.0.0.1", port), patience=_TIMEOUT_SECONDS / 2)
     elastic = Elastic(
         model.module, optimizer, loss_on, task.plan(), seat=seat, orders=FileOrders(Path(folder) / "orders")
     )
@@ -142,7 +144,7 @@ def work(worker: int, founder: bool, port: int, folder: str, task: TrialTask) ->
 
 @dataclass(slots=True)
 class TrialJob:
-    """A job's workers on this machine, and whoever orders them about: what an agent does for a job."""
+    """A job's workers on this machine, with the part of the agent that starts, orders and kills them."""
 
     folder: Path
     task: TrialTask
@@ -150,31 +152,31 @@ class TrialJob:
     generation: int = 0
     workers: dict[int, ForkServerProcess] = field(default_factory=dict)
     killed: set[int] = field(default_factory=set)
-    numbers: Iterator[int] = field(default_factory=count)
+    numbers: Iterator[int] = field(default_factory=numbers_from)
     store: Any = None
 
     def __post_init__(self) -> None:
         self.store = open_store("0")
 
-    def start(self, many: int, *, founders: bool = False) -> tuple[int, ...]:
-        """Start new workers; their numbers. They wait until an order names them."""
+    def start(self, count: int, *, founders: bool = False) -> tuple[int, ...]:
+        """Start new workers, which wait until an order names them; returns their numbers."""
         started = []
-        for _ in range(many):
+        for _ in range(count):
             number = next(self.numbers)
-            told = (number, founders, self.store.port, str(self.folder), self.task)
-            self.workers[number] = _processes().Process(target=work, args=told)
+            arguments = (number, founders, self.store.port, str(self.folder), self.task)
+            self.workers[number] = _fork_server().Process(target=run_worker, args=arguments)
             self.workers[number].start()
             started.append(number)
         return tuple(started)
 
     def order(self, members: Sequence[int]) -> None:
-        """From now on these."""
+        """Order that these workers form the group from now on."""
         self.generation += 1
         self.members = tuple(members)
         write_order(self.folder / "orders", Order(self.generation, self.members))
 
     def kill(self, worker: int) -> None:
-        """Kill a worker as its node would, and tell the rest, as its agent would."""
+        """Kill a worker as a node failure would, and order the others to continue, as its agent would."""
         self.killed.add(worker)
         pid = self.workers[worker].pid
         assert pid is not None
@@ -184,21 +186,21 @@ class TrialJob:
             self.order([member for member in self.members if member != worker])
 
     def lines(self, worker: int) -> list[dict[str, Any]]:
-        """What a worker has written so far, in whole lines."""
+        """Return the complete log lines of a worker."""
         path = self.folder / f"{worker}.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def trained(self) -> list[int]:
-        """The members that are known to have trained, and so hold what was trained."""
+        """Return the live members that have logged a step and therefore hold trained state."""
         return [member for member in self.members if self.workers[member].is_alive() and self.lines(member)]
 
     def is_over(self) -> bool:
-        """Whether every worker that was not killed has ended."""
+        """Whether every worker process has ended."""
         return not any(process.is_alive() for process in self.workers.values())
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end; whether it came in time. What is left is killed."""
+        """Wait for all workers to end, then kill the remaining ones; returns whether all ended in time."""
         deadline = time.monotonic() + seconds
         for process in self.workers.values():
             process.join(max(0.0, deadline - time.monotonic()))
@@ -209,7 +211,7 @@ class TrialJob:
         return in_time
 
 
-def _processes() -> Any:
+def _fork_server() -> Any:
     context = get_context("forkserver")
     # An optimizer imports the compiler when it is made, which takes seconds in each process.
     context.set_forkserver_preload(["shoal.research.trials.elastic_job", "torch._dynamo"])
@@ -217,8 +219,8 @@ def _processes() -> Any:
 
 
 @contextmanager
-def job(task: TrialTask) -> Iterator[TrialJob]:
-    """A job in a folder that is removed afterwards; no worker outlives it."""
+def trial_job(task: TrialTask) -> Iterator[TrialJob]:
+    """A job in a temporary folder; its workers are killed on exit."""
     with tempfile.TemporaryDirectory(prefix="shoal-trial-") as folder:
         made = TrialJob(Path(folder), task)
         try:
@@ -227,62 +229,62 @@ def job(task: TrialTask) -> Iterator[TrialJob]:
             made.wait(0.0)
 
 
-def disturb(disturbed: TrialJob, chance: random.Random, many: int) -> list[str]:
-    """Order a job about so many times; what was done."""
-    story = []
-    founders = disturbed.start(chance.randint(1, _MOST_WORKERS), founders=True)
-    disturbed.order(founders)
-    _until(lambda: bool(disturbed.trained()) or disturbed.is_over())
-    for _ in range(many):
-        time.sleep(chance.uniform(0.0, 0.15))
-        if disturbed.is_over():
+def disturb(trial: TrialJob, rng: random.Random, count: int) -> list[str]:
+    """Disturb a job ``count`` times; returns the actions taken."""
+    actions = []
+    founders = trial.start(rng.randint(1, _MOST_WORKERS), founders=True)
+    trial.order(founders)
+    _wait_for(lambda: bool(trial.trained()) or trial.is_over())
+    for _ in range(count):
+        time.sleep(rng.uniform(0.0, 0.15))
+        if trial.is_over():
             break
-        what = chance.choice(["resize", "resize", "burst", "kill"])
-        if what == "kill":
-            _kill_one(disturbed, chance)
+        action = rng.choice(["resize", "resize", "burst", "kill"])
+        if action == "kill":
+            _kill_one(trial, rng)
         else:
-            _resize(disturbed, chance)
-        if what == "burst":
-            for _ in range(chance.randint(1, 3)):
-                time.sleep(chance.choice([0.0, chance.uniform(0.0, 0.03)]))
-                _resize(disturbed, chance)
-        story.append(f"{what} -> {disturbed.members}")
-    return story
+            _resize(trial, rng)
+        if action == "burst":
+            for _ in range(rng.randint(1, 3)):
+                time.sleep(rng.choice([0.0, rng.uniform(0.0, 0.03)]))
+                _resize(trial, rng)
+        actions.append(f"{action} -> {trial.members}")
+    return actions
 
 
-def _resize(disturbed: TrialJob, chance: random.Random) -> None:
-    """To a random number of workers; one that has trained stays, for nobody else has what was trained."""
-    trained = disturbed.trained()
+def _resize(trial: TrialJob, rng: random.Random) -> None:
+    """Resize to a random number of workers, keeping at least one that holds trained state."""
+    trained = trial.trained()
     if not trained:
         return
-    size = chance.randint(1, _MOST_WORKERS)
-    anchor = chance.choice(trained)
-    others = [member for member in disturbed.members if member != anchor and disturbed.workers[member].is_alive()]
-    staying = {anchor, *chance.sample(others, min(len(others), size - 1))}
-    members = [member for member in disturbed.members if member in staying]
-    disturbed.order([*members, *disturbed.start(size - len(members))])
+    size = rng.randint(1, _MOST_WORKERS)
+    anchor = rng.choice(trained)
+    others = [member for member in trial.members if member != anchor and trial.workers[member].is_alive()]
+    staying = {anchor, *rng.sample(others, min(len(others), size - 1))}
+    members = [member for member in trial.members if member in staying]
+    trial.order([*members, *trial.start(size - len(members))])
 
 
-def _kill_one(disturbed: TrialJob, chance: random.Random) -> None:
-    trained = disturbed.trained()
+def _kill_one(trial: TrialJob, rng: random.Random) -> None:
+    trained = trial.trained()
     victims = [
         worker
-        for worker, process in disturbed.workers.items()
+        for worker, process in trial.workers.items()
         if process.is_alive() and any(other != worker for other in trained)
     ]
     if victims:
-        disturbed.kill(chance.choice(victims))
+        trial.kill(rng.choice(victims))
 
 
-def _until(condition: Any) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+def _wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
 
 
-def faults(ended: TrialJob, in_time: bool) -> list[str]:
-    """What does not hold of a job that has ended, in sentences; nothing where all is well."""
-    found = [] if in_time else ["workers were still there when the time was up"]
+def violations(ended: TrialJob, in_time: bool) -> list[str]:
+    """Return the violated properties of a job that has ended, as sentences; empty if all hold."""
+    found = [] if in_time else ["workers were still running at the time limit"]
     fixed = train_fixed(ended.task)
     digests: dict[tuple[int, int], set[str]] = {}
     numbers: set[int] = set()
@@ -295,7 +297,7 @@ def faults(ended: TrialJob, in_time: bool) -> list[str]:
             if "ended" in line:
                 complete += line["complete"]
                 if line["complete"] and not np.allclose(line["uses"], fixed.uses, atol=1e-2):
-                    found.append(f"worker {worker} counts other uses of samples than one each epoch")
+                    found.append(f"worker {worker} counts uses of samples other than one per epoch")
                 continue
             numbers.add(line["number"])
             digests.setdefault((line["number"], line["generation"]), set()).add(line["digest"])
@@ -303,15 +305,15 @@ def faults(ended: TrialJob, in_time: bool) -> list[str]:
                 found.append(f"step {line['number']}: loss {line['loss']} and not {fixed.losses[line['number']]}")
     found += [f"replicas differ after step {key[0]}" for key, different in digests.items() if len(different) > 1]
     if not complete:
-        found.append("no worker came to the end")
+        found.append("no worker completed the training")
     if numbers != set(range(len(fixed.losses))):
         found.append(f"{len(numbers)} of {len(fixed.losses)} steps were done")
     return found
 
 
-def try_sequence(seed: int, task: TrialTask) -> tuple[list[str], list[str]]:
-    """One job disturbed at random: what was done to it, and what did not hold."""
-    with job(task) as tried:
-        story = disturb(tried, random.Random(seed), many=6)
-        in_time = tried.wait(_PATIENCE_SECONDS)
-        return story, faults(tried, in_time)
+def run_trial(seed: int, task: TrialTask) -> tuple[list[str], list[str]]:
+    """Run one randomly disturbed job; returns the actions taken and the violated properties."""
+    with trial_job(task) as tried:
+        actions = disturb(tried, random.Random(seed), count=6)
+        in_time = tried.wait(_TIMEOUT_SECONDS)
+        return actions, violations(tried, in_time)

@@ -4,17 +4,14 @@ All workers hold the same state after every step, so one writes for all; others 
 checkpoint cannot be written, the failure is logged and training continues.
 """
 
-import logging
-import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from shoal.trainer.checkpoint import Checkpoints
+from shoal.trainer.checkpoint import BackgroundWriter, Checkpoints
 from shoal.trainer.environment import RankEnvironment
 from shoal.trainer.torch.state import TorchState, write_beside
-
-_LOG = logging.getLogger("shoal.trainer")
 
 
 class ElasticCheckpoints:
@@ -27,7 +24,7 @@ class ElasticCheckpoints:
         )
         self._state = state
         self._every, self._at = every, time.monotonic()
-        self._thread: threading.Thread | None = None
+        self._writer = BackgroundWriter()
         self.saved = 0
         """Samples in the newest checkpoint that this worker wrote or read."""
 
@@ -55,23 +52,14 @@ class ElasticCheckpoints:
         if self._checkpoints is None:
             return
         if facts["seen"] != self.saved:
-            self._settle()
+            self._writer.settle()
             self._at = time.monotonic()
-            args = self._checkpoints, dict(facts), {"state": self._state.copy()}
-            self._thread = threading.Thread(target=self._write, args=args, name="shoal-checkpoint")
-            self._thread.start()
+            write = partial(self._write, self._checkpoints, dict(facts), {"state": self._state.copy()})
+            self._writer.start(facts["seen"], write)
         if wait:
-            self._settle()
-
-    def _settle(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+            self._writer.settle()
 
     def _write(self, checkpoints: Checkpoints, facts: Mapping[str, Any], what: Mapping[str, Any]) -> None:
-        try:
-            write_beside(checkpoints.begin(facts["seen"]), what)
-            checkpoints.commit(facts["seen"], facts)
-            self.saved = facts["seen"]
-        except Exception as error:  # training continues; the previous checkpoint remains
-            _LOG.warning("the checkpoint at %s samples could not be written: %r", facts["seen"], error)
+        write_beside(checkpoints.begin(facts["seen"]), what)
+        checkpoints.commit(facts["seen"], facts)
+        self.saved = facts["seen"]

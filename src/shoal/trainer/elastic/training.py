@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from shoal.core.arrays import Int64s
 from shoal.core.errors import InputError
+from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS
 from shoal.trainer.elastic.checkpointing import ElasticCheckpoints
 from shoal.trainer.elastic.group import GroupBroken, WorkerConfig, WorkerGroup
 from shoal.trainer.elastic.membership import Membership, Stranded
@@ -33,9 +34,6 @@ from shoal.trainer.torch.state import Stateful, TorchState
 
 LossOn: TypeAlias = Callable[[Int64s], Tensor]
 """Returns the model's mean loss on the samples of these indices."""
-
-SAVE_EVERY_SECONDS = 600.0
-"""Most training that is lost when no worker survives, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS
 from shoal.trainer.session import Progress, Session
 from shoal.trainer.torch.step_coordinator import StepAction, StepCoordinator
 
 _WHOLE = "shoal.whole"
-SAVE_EVERY_SECONDS = 600.0
 
 
 class ShoalCallback(TrainerCallback):  # type: ignore[misc]

@@ -13,10 +13,10 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
+from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS
 from shoal.trainer.session import Progress, Session
 from shoal.trainer.torch.step_coordinator import StepAction, StepCoordinator
 
-SAVE_EVERY_SECONDS = 600.0
 _KEPT = 2
 
 

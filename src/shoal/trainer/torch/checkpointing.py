@@ -4,15 +4,14 @@ A checkpoint counts once it is complete. If one cannot be written, the failure i
 """
 
 import logging
-import threading
-import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from shoal.trainer.checkpoint import Checkpoints
+from shoal.trainer.checkpoint import BackgroundWriter, Checkpoints
 from shoal.trainer.torch.rank_exchange import RankExchange
 from shoal.trainer.torch.state import TorchState, random_state, set_random_state, write_beside
 
@@ -28,34 +27,28 @@ class RunCheckpoints:
         self._exchange = exchange
         self._rank = rank
         self._group: Any = None
-        self._thread: threading.Thread | None = None
+        self._writer = BackgroundWriter()
         self._begun: int | None = None
         self.saved: float | None = None
         """Progress in the newest complete checkpoint; known in rank 0 only."""
-        self.at = time.monotonic()
-        """Monotonic time at which the last checkpoint was started."""
 
     def save(self, progress: int, facts: Mapping[str, Any], beside: Mapping[str, Any], *, wait: bool = False) -> None:
         """Copy the present state and write it in the background; with ``wait``, return when it is written."""
         if progress != self._begun:
             self.settle()
-            self._begun, self.at = progress, time.monotonic()
+            self._begun = progress
             randoms = self._exchange.gather(random_state())
             what = {"state": self._state.copy(), "random": randoms, **beside}
             folder = self._begin(progress)
             shards = self._begin_shards(folder) if self._state.sharded else None
             if folder is not None or shards is not None:
-                args = progress, dict(facts), what, folder, shards
-                self._thread = threading.Thread(target=self._write, args=args, name="shoal-checkpoint")
-                self._thread.start()
+                self._writer.start(progress, partial(self._write, progress, dict(facts), what, folder, shards))
         if wait:
             self.settle()
 
     def settle(self) -> None:
         """Wait until the checkpoint under way is written."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._writer.settle()
 
     def resume(self) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
         """Load the newest usable checkpoint; return its facts and the data beside the state, None if there is none."""
@@ -102,12 +95,9 @@ class RunCheckpoints:
     def _write(
         self, progress: int, facts: Mapping[str, Any], what: Mapping[str, Any], folder: Path | None, shards: Any
     ) -> None:
-        try:
-            if shards is not None:
-                shards.result()
-            if folder is not None:
-                write_beside(folder, what)
-                self._checkpoints.commit(progress, facts)
-                self.saved = facts["done"]
-        except Exception as error:  # training continues; the previous checkpoint remains
-            _LOG.warning("the checkpoint at %s samples could not be written: %r", progress, error)
+        if shards is not None:
+            shards.result()
+        if folder is not None:
+            write_beside(folder, what)
+            self._checkpoints.commit(progress, facts)
+            self.saved = facts["done"]

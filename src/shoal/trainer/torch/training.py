@@ -18,6 +18,7 @@ from torch import nn, optim
 
 from shoal.core.errors import InputError
 from shoal.core.job import BatchSetting
+from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS
 from shoal.trainer.samples import Cursor
 from shoal.trainer.session import Progress, Session
 from shoal.trainer.torch.accumulation import AccumulationGate
@@ -26,9 +27,6 @@ from shoal.trainer.torch.checkpointing import RunCheckpoints
 from shoal.trainer.torch.data_feed import DataFeed, RankStep, StepSplit, make_feed
 from shoal.trainer.torch.state import Stateful, TorchState
 from shoal.trainer.torch.step_coordinator import StepAction, StepCoordinator
-
-SAVE_EVERY_SECONDS = 600.0
-"""Most training that a machine failure can lose, in seconds."""
 
 
 class Training:
@@ -152,7 +150,7 @@ class Training:
         if not self._idle and size != self._batch.size:
             self._set(size)
             if self._adapting is not None:
-                self._adapting.changed()
+                self._adapting.batch_changed()
 
     # ── in a step ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,7 +177,7 @@ class Training:
         if adapting.choosing:
             self._most_local = limits.most_local
             self._set(limits.initial if self._adapted is None else self._batch.size)
-            first = adapting.first() if self._environment.rank == 0 else None
+            first = adapting.first_setting() if self._environment.rank == 0 else None
             self._batch, self._most_local = self._coordinator.exchange.broadcast(first)
 
     def _set(self, size: int) -> None:
@@ -192,7 +190,7 @@ class Training:
         seconds, adapting, exchanging = [], self._adapting, self._coordinator.exchanging
         if adapting is not None:
             even = step.samples == self._batch.size and step.samples % self._environment.world == 0
-            adapting.begin(even=even, exchanging=exchanging)
+            adapting.begin_step(even=even, exchanging=exchanging)
             self._gate.rate_factor = adapting.rate_factor(self._batch.size, self._done / self._size)
         for number, part in enumerate(step.passes):
             began = time.perf_counter()
@@ -204,11 +202,11 @@ class Training:
         self._gate.leave()
         self._at = step.after
         self._done += step.samples * (1.0 if adapting is None else adapting.efficiency(self._batch.size))
-        figures: tuple[float, ...] = ()
+        values: tuple[float, ...] = ()
         if adapting is not None:
-            adapting.end(self._batch, len(step.passes[0].indices), seconds)
-            figures = adapting.figures(self._batch) if exchanging else ()
-        action = self._coordinator.step(figures)
+            adapting.end_step(self._batch, len(step.passes[0].indices), seconds)
+            values = adapting.exchange_values(self._batch) if exchanging else ()
+        action = self._coordinator.step(values)
         if action is not StepAction.NOTHING:
             self._action = max(self._action, action)
         if exchanging:
@@ -217,10 +215,10 @@ class Training:
             self._report()
 
     def _adapt(self, adapting: BatchAdaptation) -> None:
-        batch, local = adapting.hear(self._coordinator.sums)
+        batch, local = adapting.apply_exchange(self._coordinator.sums)
         if batch.size and (batch, local) != (self._batch, self._most_local):
             self._batch, self._most_local = batch, local
-            adapting.changed()
+            adapting.batch_changed()
 
     # ── between steps ─────────────────────────────────────────────────────────────────────────────────────────────
 
