@@ -1,6 +1,7 @@
-"""One profile for all property tests: no deadlines (the machines differ), the same examples everywhere in CI.
+"""Settings of all tests: hypothesis profiles, the marker ``fast``, and a fixture that runs a command line.
 
-Ctrl-C is heard even where the shell that started the tests in the background had it ignored: some tests press it.
+Property tests have no deadlines, since machines differ, and use the same examples everywhere in CI. SIGINT gets its
+default handler back, since a shell may start tests in the background with SIGINT ignored, and some tests send it.
 """
 
 import os
@@ -18,6 +19,17 @@ settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+FAST = ("core", "engine", "store", "jobspec", "wire", "live", "workload")
+"""Folders whose tests start no process and take little CPU time: ``pytest -m fast`` runs them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of ``FAST``."""
+    root = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(root) and str(item.path.relative_to(root)).startswith(FAST):
+            item.add_marker(pytest.mark.fast)
 
 
 @pytest.fixture
