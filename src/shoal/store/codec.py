@@ -80,7 +80,8 @@ def _pack(value: Any) -> Any:
     if nested:
         values = list(values)
         for i in nested:
-            values[i] = _pack(values[i])
+            if values[i]:  # most jobs leave these fields empty
+                values[i] = _pack(values[i])
     return values
 
 
