@@ -1,11 +1,12 @@
-"""A journal in segments: whatever happened before a base, the records after it lead where they would have led anyway."""
+"""A journal in segments: the records after a base lead to the same state as the whole journal."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.ring.test_ring import Whim
 
 from shoal.core.commands import Decided
 from shoal.core.errors import JournalError
@@ -22,7 +23,6 @@ from shoal.policy.classic.fifo import Fifo
 from shoal.store.codec import Base, Header, Record
 from shoal.testing import strategies
 from shoal.testing.builders import job, simulate
-from tests.ring.test_ring import Whim
 
 
 def empty(cluster: Topology) -> State:
@@ -34,7 +34,7 @@ def unordered(image: StateImage) -> StateImage:
     return replace(image, run_times=tuple(sorted(image.run_times)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(st.data())
 def test_a_segment_replays_from_its_base_and_ends_in_the_same_state(data: st.DataObject) -> None:
     cluster, rows = data.draw(strategies.worlds())

@@ -77,11 +77,11 @@ def encode_image(image: StateImage) -> bytes:
 
 def decode_image(data: bytes) -> StateImage:
     """Return an image from its bytes; ``JournalError`` if another version of Shoal wrote them."""
+    if data[:1] != _VERSION:
+        raise JournalError(f"the base of this segment cannot be read: it has version {data[:1].hex() or 'none'}")
     try:
-        if data[:1] != _VERSION:
-            raise ValueError(f"version {data[:1].hex()}, not {_VERSION.hex()}")
         return msgspec.msgpack.decode(zlib.decompress(data[1:]), type=StateImage)
-    except (ValueError, zlib.error, msgspec.MsgspecError) as error:
+    except (zlib.error, msgspec.MsgspecError) as error:
         raise JournalError(f"the base of this segment cannot be read: {error}") from error
 
 
@@ -110,7 +110,9 @@ def _job_image(state: State, number: JobNumber) -> JobImage:
     rows, reports, spec = state._jobs, state._training_reports, state.register.specs[number]
     slot, changes = rows.slot_of(number), reports.changes.get(number, ())
     speeds, usual = rows.floats[FloatRow.SPEEDS :, slot], _speeds(state.perf, spec, changes)
-    measured, link = [], rows.ints.item(IntRow.MEASURED, slot)
+    ints = rows.ints[:, slot].tolist()
+    measured, link = [], ints[IntRow.MEASURED]
+    ints[IntRow.SEATS] = ints[IntRow.MEASURED] = -1  # places in tables, which are made anew
     while link >= 0:
         link, measurement = state.register.measurements[link]
         measured.append(measurement)
@@ -119,7 +121,7 @@ def _job_image(state: State, number: JobNumber) -> JobImage:
         spec,
         rows.submitted_at(slot),
         tuple(rows.floats[: FloatRow.SPEEDS, slot].tolist()),
-        tuple(rows.ints[:, slot].tolist()),
+        tuple(ints),
         tuple(np.flatnonzero((speeds == 0.0) & (usual > 0.0)).tolist()),
         rows.placement(slot),
         tuple(measured),
