@@ -70,6 +70,10 @@ class StateImage:
 _VERSION = b"\x01"
 
 
+class UnreadableBase(JournalError):
+    """The base of a segment was written by another version of Shoal: the segments before it must be read instead."""
+
+
 def encode_image(image: StateImage) -> bytes:
     """Return an image as compressed bytes, the same on every machine."""
     return _VERSION + zlib.compress(msgspec.msgpack.encode(image), 1)
@@ -78,11 +82,11 @@ def encode_image(image: StateImage) -> bytes:
 def decode_image(data: bytes) -> StateImage:
     """Return an image from its bytes; ``JournalError`` if another version of Shoal wrote them."""
     if data[:1] != _VERSION:
-        raise JournalError(f"the base of this segment cannot be read: it has version {data[:1].hex() or 'none'}")
+        raise UnreadableBase(f"the base of this segment cannot be read: it has version {data[:1].hex() or 'none'}")
     try:
         return msgspec.msgpack.decode(zlib.decompress(data[1:]), type=StateImage)
     except (zlib.error, msgspec.MsgspecError) as error:
-        raise JournalError(f"the base of this segment cannot be read: {error}") from error
+        raise UnreadableBase(f"the base of this segment cannot be read: {error}") from error
 
 
 def image_of(state: State) -> StateImage:

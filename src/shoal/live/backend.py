@@ -5,7 +5,7 @@ Agents call the control plane, never the reverse. An agent's orders always name 
 message that is lost or repeated does no harm. Every method may be called from any thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import InitVar, dataclass, field
 from math import inf
@@ -247,6 +247,11 @@ class LiveBackend(Backend):
         runs, generation = self._runs.orders(index), self._runs.agents[index].generation
         reads = [order for node, order, _ in self._log_reads.values() if node == index]
         return AgentOrders(protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads)
+
+    def forget(self, ended: Iterable[JobNumber]) -> None:
+        """Drop these jobs, whose end is durable, unless a process of theirs may be left."""
+        with self._lock:
+            self._runs.forget(ended)
 
     # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────
 

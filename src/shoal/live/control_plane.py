@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from math import inf
-from time import monotonic, perf_counter
+from time import gmtime, monotonic, perf_counter, strftime
 
 import numpy as np
 
@@ -28,20 +28,28 @@ from shoal.core.errors import InputError
 from shoal.core.events import EventBatch
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
-from shoal.core.units import JobId, TenantId
+from shoal.core.units import JobId, Seconds, TenantId
 from shoal.engine.loop import Judgement, Loop, judge_or_keep
 from shoal.engine.replay import Scheduler
 from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
+from shoal.live.compaction import KEEP, Compaction
+from shoal.live.ended_jobs import EndedJobs
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import JournalFile, SqliteJournal
+from shoal.store.segments import segments
 from shoal.wire import messages as wire
 
 log = logging.getLogger(__name__)
 
 _MOST_TIMINGS = 10_000
+_MOST_GIVEN = 100_000
+"""Identifiers remembered from when they are given until their jobs are in the accounts."""
+
+_MOST_VERDICTS, _SEGMENTS_READ = 200, 8
+"""Verdicts of a job that are shown, and segments of the journal that are searched for them."""
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 """Letters and digits of job identifiers, which people type: no two look alike."""
@@ -92,6 +100,8 @@ class ControlPlane:
     accounts: Accounts
     admission: Admission
     about: About
+    ended: EndedJobs
+    keep: Seconds = KEEP
     resumed: bool = False
     failed: str | None = None
     """Why the loop died, once it has."""
@@ -102,7 +112,8 @@ class ControlPlane:
     """Guards the accounts."""
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
-    _given_ids: set[JobId] = field(default_factory=set)
+    _given_ids: dict[JobId, None] = field(default_factory=dict)
+    compaction: Compaction = field(init=False)
     _loop: Loop = field(init=False)
     _thread: threading.Thread = field(init=False)
     _recorder: "_Recorder" = field(init=False)
@@ -114,6 +125,16 @@ class ControlPlane:
             self.backend, scheduler.state, scheduler.policy, scheduler.placer, scheduler.move_planner, self._recorder,
             watch=self._watch, review_at=-inf if self.resumed else inf, judge=judge_or_keep,
         )  # fmt: skip
+        self.compaction = Compaction(
+            self.journal,
+            scheduler.state,
+            self.accounts,
+            self.backend,
+            self.ended,
+            self._lock,
+            self.about.epoch,
+            self.keep,
+        )
         self.backend.on_change = self._notify
         self._thread = threading.Thread(target=self._run, name="ring", daemon=True)
 
@@ -126,6 +147,7 @@ class ControlPlane:
         self.backend.close()
         self._thread.join()
         self.journal.close()
+        self.ended.close()
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Register a callback, called from any thread whenever orders or decisions changed."""
@@ -137,15 +159,27 @@ class ControlPlane:
 
     def _run(self) -> None:
         try:
-            while self._loop.cycle():
-                self._recorder.commit()
-                self._notify()
+            while self.step():
+                pass
         except Exception as error:
             self.failed = f"the control plane stopped deciding: {error}"
             log.exception("the loop died")
             self.journal.commit()  # the events are kept, although no decision was made on them
             self.backend.fail(RuntimeError(self.failed))
             self._notify()
+
+    def step(self) -> bool:
+        """Run one cycle of the loop and, if the journal's segment is long enough, begin the next one.
+
+        Called by the loop's own thread. Return false once the control plane is to stop.
+        """
+        if not self._loop.cycle():
+            return False
+        self._recorder.commit()
+        if self.compaction.due() and self.compaction.run():
+            self._loop.review_at, self._loop.verdict_codes = -inf, self._loop.verdict_codes[:0]
+        self._notify()
+        return True
 
     def _watch(self, snapshot: Snapshot, judgement: Judgement) -> None:
         """Keep a decision for views, and record the verdicts that differ from those before."""
@@ -173,7 +207,7 @@ class ControlPlane:
             for number, wanted in enumerate(submissions):
                 owner = wanted.tenant or tenant
                 key = owner, wanted.key
-                known = self.accounts.keys.get(key, keys.get(key)) if wanted.key else None
+                known = self._job_of_key(key) or keys.get(key) if wanted.key else None
                 id = known or self._new_id(wanted.name)
                 if known is None:
                     try:
@@ -191,9 +225,14 @@ class ControlPlane:
     def _new_id(self, name: str) -> JobId:
         while True:
             id = f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
-            if id not in self._given_ids and id not in self.accounts.numbers:
-                self._given_ids.add(id)
+            if id not in self._given_ids and id not in self.accounts.numbers and not self.ended.known(id):
+                self._given_ids[id] = None
+                if len(self._given_ids) > _MOST_GIVEN:  # the oldest was submitted or refused long ago
+                    del self._given_ids[next(iter(self._given_ids))]
                 return id
+
+    def _job_of_key(self, key: tuple[TenantId, str]) -> JobId | None:
+        return self.accounts.keys.get(key) or self.ended.with_key(*key)
 
     def cancel(self, job: JobId, tenant: TenantId | None) -> "Future[None]":
         """Cancel a job; its ranks are warned and, after their grace, killed."""
@@ -210,6 +249,12 @@ class ControlPlane:
         with self._lock:
             number = self.accounts.numbers.get(job)
             account = None if number is None else self.accounts.accounts[number]
+        if account is None:
+            account = self.ended.account(job)
+        if account is None and (at := self.ended.dropped(job, tenant)) is not None:
+            days = f"{self.keep / 86_400:.3g} day{'s' * (self.keep != 86_400)}"
+            when = strftime("%Y-%m-%d", gmtime(self.about.epoch + at))
+            raise InputError("job", job, f"ended on {when} and was dropped after {days}, as `--keep` says")
         if account is None or tenant not in (None, account.spec.tenant):
             raise UnknownJob(job)
         return account
@@ -232,8 +277,9 @@ class ControlPlane:
     def jobs(self, tenant: TenantId | None, *, ended: bool = False) -> list[wire.JobRow]:
         """Return the live jobs in order of submission; with ``ended``, all jobs ever submitted."""
         self.jobs_read_at = monotonic()
+        before = list(self.ended.accounts(tenant))[::-1] if ended else []
         with self._lock:
-            return self._views(tenant).jobs(ended=ended)
+            return self._views(tenant).jobs(before, ended=ended)
 
     @property
     def waiting(self) -> bool:
@@ -244,9 +290,18 @@ class ControlPlane:
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""
         account = self._account(job, tenant)
-        verdicts = JournalFile(self.journal.path).verdicts(account.number)
+        verdicts = self._verdicts(account)
         with self._lock:
             return self._views(tenant).job(account, verdicts)
+
+    def _verdicts(self, account: Account) -> list[tuple[Seconds, str]]:
+        """Return a job's last recorded verdicts, from the segments that may have some."""
+        found: list[tuple[Seconds, str]] = []
+        for path in reversed(segments(self.journal.path)[-_SEGMENTS_READ:]):
+            found = [*JournalFile(path).verdicts(account.number), *found]
+            if len(found) >= _MOST_VERDICTS:
+                break
+        return found[-_MOST_VERDICTS:]
 
     def nodes(self, tenant: TenantId | None) -> list[wire.NodeRow]:
         """Return every node, with the jobs on it that the tenant may see."""
@@ -261,8 +316,9 @@ class ControlPlane:
 
     def acct(self, tenant: TenantId | None) -> list[wire.AcctRow]:
         """Return the ended jobs, in order of submission, and the resources they used."""
+        before = list(self.ended.accounts(tenant))[::-1]
         with self._lock:
-            return self._views(tenant).acct()
+            return self._views(tenant).acct(before)
 
     def _views(self, tenant: TenantId | None) -> ClusterViews:
         topology, now = self.scheduler.state.topology, self.backend.clock.now()
@@ -273,7 +329,7 @@ class ControlPlane:
         state, about = self.scheduler.state, self.about
         with self._lock:
             states = [account.state for account in self.accounts.live.values()]
-            ended = len(self.accounts.accounts) - len(states)
+            ended = self.accounts.submitted - len(states)
         running = sum(s in (JobState.RUNNING, JobState.STARTING) for s in states)
         return wire.ClusterRow(
             version=about.version,
@@ -314,7 +370,7 @@ class ControlPlane:
                 restarts=self.accounts.restarts,
                 crashes=self.accounts.crashes,
                 completed=self.accounts.completed,
-                submitted=len(self.accounts.accounts),
+                submitted=self.accounts.submitted,
                 review_in=self._loop.review_at - now,
             )
 

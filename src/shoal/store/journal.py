@@ -54,15 +54,18 @@ class MemoryJournal:
 class SqliteJournal:
     """A journal in a SQLite file: write-ahead log, durable at each group commit."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, settings: dict[str, Any]) -> None:
         self.path = path
+        self.settings = settings
+        self.records, self.bytes = 0, 0
+        """Records in the file, and bytes appended to it, since this process opened it."""
         self._connection = connection
         self._pending: list[tuple[bytes, int]] = []
         self._verdicts: list[tuple[Seconds, JobNumber, str]] = []
 
     @classmethod
-    def begin(cls, path: Path, settings: dict[str, Any]) -> "SqliteJournal":
-        """Create a journal file; an existing one is an error."""
+    def begin(cls, path: Path, settings: dict[str, Any], base: codec.Base | None = None) -> "SqliteJournal":
+        """Create a journal file, with a ``base`` if it continues others; an existing one is an error."""
         if path.exists():
             raise InputError("journal", str(path), "exists already; choose another name or remove it")
         connection = _open(path)
@@ -70,19 +73,47 @@ class SqliteJournal:
         connection.execute("CREATE TABLE record (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, crc INTEGER NOT NULL)")
         connection.execute("CREATE TABLE verdict (at REAL NOT NULL, job INTEGER NOT NULL, told TEXT NOT NULL)")
         connection.execute("CREATE INDEX verdict_of ON verdict (job)")
-        return cls(path, connection)._with_header(settings)
+        return cls(path, connection, settings)._with_header(base)
 
     @classmethod
     def resume(cls, path: Path, settings: dict[str, Any]) -> "SqliteJournal":
         """Open an existing journal to append to, under these settings; the caller has read it and found it whole."""
         connection = _open(path)
         connection.execute("PRAGMA user_version=0")
-        return cls(path, connection)._with_header(settings)
+        journal = cls(path, connection, settings)
+        (journal.records,) = connection.execute("SELECT max(seq) FROM record").fetchone()
+        return journal._with_header()
 
-    def _with_header(self, settings: dict[str, Any]) -> "SqliteJournal":
-        self._append(codec.pack_header(settings))
+    def _with_header(self, base: codec.Base | None = None) -> "SqliteJournal":
+        self._append(codec.pack_header(self.settings))
+        if base is not None:
+            self._append(codec.pack_base(base))
         self.commit()
         return self
+
+    def switch_files(self, replace: Callable[[], None]) -> bool:
+        """Close the file whole, call ``replace`` and go on with the file that has its name then.
+
+        Return false, with the file still open, if another process reads it now.
+        """
+        self.commit()
+        self._connection.execute(f"PRAGMA user_version={self.records:d}")
+        try:
+            (mode,) = self._connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+        except sqlite3.OperationalError:
+            mode = "wal"
+        if mode != "delete":
+            self._connection.execute("PRAGMA user_version=0")
+            return False
+        self._connection.close()
+        try:
+            replace()
+        finally:
+            self._connection = _open(self.path)
+            self._connection.execute("PRAGMA user_version=0")
+        (self.records,) = self._connection.execute("SELECT max(seq) FROM record").fetchone()
+        self.bytes = 0
+        return True
 
     def record_events(self, batch: EventBatch) -> None:
         """Append a batch of events."""
@@ -94,6 +125,8 @@ class SqliteJournal:
 
     def _append(self, body: bytes) -> None:
         self._pending.append((body, codec.checksum(body)))
+        self.records += 1
+        self.bytes += len(body)
         if len(self._pending) >= _GROUP:
             self.commit()
 
