@@ -5,7 +5,7 @@ after a restart, policies decide without one.
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -138,6 +138,21 @@ def _job_image(state: State, number: JobNumber) -> JobImage:
 
 def _speeds(perf: PerfModel, spec: JobSpec, changes: BatchChanges) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return perf.speeds(spec, changes[-1][1]) if changes else perf.speeds(spec)
+
+
+def renumbered(image: StateImage) -> StateImage:
+    """Return the image with its jobs numbered from 0 on, in the same order."""
+    number = {job.number: new for new, job in enumerate(image.jobs)}
+    jobs = [
+        replace(
+            job,
+            number=number[job.number],
+            ints=tuple(number.get(n, -1) if i == IntRow.PARTNER else n for i, n in enumerate(job.ints)),
+        )
+        for job in image.jobs
+    ]
+    bids = [(app, replace(bid, jobs=tuple(number[n] for n in bid.jobs if n in number))) for app, bid in image.bids]
+    return replace(image, submitted=len(jobs), jobs=tuple(jobs), bids=tuple(bids))
 
 
 def restore(state: State, image: StateImage) -> None:
