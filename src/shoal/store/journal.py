@@ -85,9 +85,9 @@ class SqliteJournal:
         return journal._with_header()
 
     def _with_header(self, base: codec.Base | None = None) -> "SqliteJournal":
-        self._append(codec.pack_header(self.settings))
+        self.append(codec.pack_header(self.settings))
         if base is not None:
-            self._append(codec.pack_base(base))
+            self.append(codec.pack_base(base))
         self.commit()
         return self
 
@@ -117,13 +117,14 @@ class SqliteJournal:
 
     def record_events(self, batch: EventBatch) -> None:
         """Append a batch of events."""
-        self._append(codec.pack_events(batch))
+        self.append(codec.pack_events(batch))
 
     def record_decision(self, decided: Decided) -> None:
         """Append a decision."""
-        self._append(codec.pack_decision(decided))
+        self.append(codec.pack_decision(decided))
 
-    def _append(self, body: bytes) -> None:
+    def append(self, body: bytes) -> None:
+        """Append an encoded record."""
         self._pending.append((body, codec.checksum(body)))
         self.records += 1
         self.bytes += len(body)
@@ -179,6 +180,10 @@ class JournalFile:
     def raw(self) -> Iterator[list[Any]]:
         """Yield the same records as ``codec.unpack_raw`` returns them."""
         return self._whole(codec.unpack_raw)
+
+    def bodies(self) -> Iterator[tuple[codec.Record, bytes]]:
+        """Yield the same records, each with the bytes it is stored as."""
+        return self._whole(lambda body: (codec.unpack(body), body))
 
     def verdicts(self, job: JobNumber, most: int = 200) -> list[tuple[Seconds, str]]:
         """Return (time, sentence) of a job's last ``most`` verdicts on a live cluster, in order."""
