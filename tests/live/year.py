@@ -54,6 +54,8 @@ class Year:
     """When runs end: time, job, incarnation, node."""
     running: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
+    known: dict[str, int] = field(default_factory=dict)
+    """By node: the time of its last report, and the generation of the orders it has."""
 
     def hello(self) -> None:
         """Register every agent."""
@@ -89,10 +91,11 @@ class Year:
         """Let the agents report that have new orders or were silent for long."""
         for agent, node in zip(self.plane.backend._runs.agents, self.plane.backend.topology.nodes, strict=True):
             name = node.name
-            while agent.gangs.keys() - self.running[name]:
+            while agent.generation != self.known.get(name):
+                self.known[name] = agent.generation
                 self.sync(name)
                 self.settle()
-            if self.clock.time - self.heard.get(name, 0.0) > _SILENCE:
+            if self.clock.time - self.heard[name] > _SILENCE:
                 self.sync(name)
 
     def advance(self, until: float) -> None:
