@@ -810,6 +810,15 @@ def test_nodes_says_who_answers_and_what_runs_there(shoal: Shoal, cluster: Fake)
     assert [node["up"] for node in given(shoal, "nodes")] == [True, False]
 
 
+def test_queue_and_nodes_say_that_the_control_plane_is_short_of_disk(shoal: Shoal, cluster: Fake) -> None:
+    said = "the control plane is short of disk: its disk has 1.0 MB free and it needs 16.0 MB"
+    cluster.answers["GET /v1/nodes"] = 200, NODES
+    assert "short of disk" not in shoal("queue")[1] + shoal("nodes")[1]
+    cluster.answers["GET /v1/cluster"] = 200, msgspec.structs.replace(CLUSTER, short_of_disk=said)
+    for command in ("queue", "nodes"):
+        assert said in " ".join(shoal(command)[1].split())
+
+
 def test_share_says_what_tenants_hold_and_had(shoal: Shoal, cluster: Fake) -> None:
     cluster.answers["GET /v1/share"] = 200, SHARES
     out = shoal("share")[1]

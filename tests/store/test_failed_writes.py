@@ -98,8 +98,7 @@ def test_a_journal_that_has_lost_a_durable_record_is_not_written_to_again(
 def test_on_a_full_disk_commits_fail_and_go_on_when_there_is_room(tmp_path: Path) -> None:
     path = tmp_path / "j"
     journal = SqliteJournal.begin(path, {})
-    size = path.with_name("j-wal").stat().st_size
-    with files_at_most(size):
+    with files_at_most(4096):
         journal.record_events(batch(1))
         for _ in range(2):
             with pytest.raises(sqlite3.OperationalError):

@@ -70,8 +70,9 @@ class Workspace:
             os.close(lock)
             hint = f"another agent (process {pid}) serves this folder; stop it, or name another node or home"
             raise InputError("node", str(self._own), hint) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # on a full disk the number is not known, the lock still holds
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
         return lock
 
     def job(self, job_id: str) -> Path:

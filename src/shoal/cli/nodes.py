@@ -22,7 +22,8 @@ def nodes(client: "Client", as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    now = client.get("/v1/cluster", ClusterRow).now
+    cluster = client.get("/v1/cluster", ClusterRow)
+    now = cluster.now
     rows = [
         (
             node.name,
@@ -39,7 +40,12 @@ def nodes(client: "Client", as_json: bool) -> None:
     title = (
         f"{len(up)} of {count(len(found), 'node')} up, {sum(n.used for n in up)} of {sum(n.gpus for n in up)} GPUs used"
     )
-    print_listing(title, ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs"), rows)
+    print_listing(
+        title,
+        ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs"),
+        rows,
+        [cluster.short_of_disk] * bool(cluster.short_of_disk),
+    )
 
 
 @click.command()

@@ -121,7 +121,7 @@ class LiveBackend(Backend):
             self._lock.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Answer every open request with an error: the loop has died."""
+        """Answer every open request with an error: the loop has died, or the journal cannot be written."""
         with self._lock:
             waiting = [*self._delivered, *self._acks]
             self._delivered, self._acks = [], []

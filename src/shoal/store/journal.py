@@ -134,9 +134,11 @@ class SqliteJournal:
 
     def _reopen(self, records: int, verdicts: int) -> None:
         """Open the file again after a commit of so many records and verdicts failed."""
+        failed = self._connection
         with suppress(sqlite3.Error):
-            self._connection.close()
+            failed.execute("ROLLBACK")
         self._connection = _open(self.path)
+        failed.close()
         # Moves the log's content into the file and flushes that: a log whose flush failed must not be appended to,
         # since after a crash everything behind the damage is lost.
         (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -265,7 +265,7 @@ class AcctRow(Struct, frozen=True, kw_only=True):
 
 
 class ClusterRow(Struct, frozen=True, kw_only=True):
-    """Summary of the cluster."""
+    """Summary of the cluster. ``short_of_disk`` says why the control plane refuses new work for lack of disk space."""
 
     version: str
     protocol: int
@@ -278,6 +278,7 @@ class ClusterRow(Struct, frozen=True, kw_only=True):
     waiting: int
     ended: int
     decisions: int
+    short_of_disk: str = ""
 
 
 class TokenRow(Struct, frozen=True):
