@@ -65,6 +65,16 @@ _COMMON = (
 )
 
 
+_LOG_LIMIT = click.option(
+    "--log-limit",
+    "log_mb",
+    type=click.IntRange(1, 10**6),
+    default=64,
+    metavar="MB",
+    help="Megabytes kept of a rank's log: its head and its tail.",
+)
+
+
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `up` and `serve`."""
     for option in reversed(_COMMON):
@@ -75,8 +85,9 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.option("--nodes", metavar="NODESxGPUS", help="Virtual nodes, e.g. 2x2.  [default: this machine as it is]")
 @click.option("--cluster", metavar="SPEC", help="Virtual nodes of several kinds, e.g. a100:1x4,v100:2x4.")
+@_LOG_LIMIT
 @_common
-def up(nodes: str | None, cluster: str | None, port: int, as_json: bool, **options: Any) -> None:
+def up(nodes: str | None, cluster: str | None, log_mb: int, port: int, as_json: bool, **options: Any) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
     from shoal.provider.local import LocalNodes
     from shoal.serve.service import Address, run_service
@@ -88,7 +99,12 @@ def up(nodes: str | None, cluster: str | None, port: int, as_json: bool, **optio
     log_json(logging.FileHandler(settings.home / "control.log"))
     with run_service(settings, Address(port=port)) as made:
         local = LocalNodes.of(
-            made.listening.url, made.agent_token, settings.scenario.cluster.nodes, settings.home, roots=settings.roots
+            made.listening.url,
+            made.agent_token,
+            settings.scenario.cluster.nodes,
+            settings.home,
+            roots=settings.roots,
+            log_bytes=log_mb * 10**6,
         )
         local.ensure_running()
         _announce(made.listening.url, settings, as_json, local=True)
@@ -145,14 +161,20 @@ def serve(
     type=click.Path(path_type=Path),
     help="Folder that jobs may work in; repeatable.",
 )
-def agent(server: str, token_file: Path | None, home: Path | None, roots: tuple[Path, ...], **options: Any) -> None:
+@_LOG_LIMIT
+def agent(
+    server: str, token_file: Path | None, home: Path | None, roots: tuple[Path, ...], log_mb: int, **options: Any
+) -> None:
     """Run the agent of one node until SIGINT or SIGTERM; it then warns its jobs and waits for their grace."""
     from shoal.agent.node_agent import AgentSettings, main
 
     token = os.environ.get("SHOAL_TOKEN", "") if token_file is None else read_token(token_file)
     if not token:
         raise InputError("token", None, "name a --token-file, or set SHOAL_TOKEN (`shoal token create` makes one)")
-    sys.exit(main(AgentSettings(server=server, token=token, home=home or default_home(), roots=roots, **options)))
+    settings = AgentSettings(
+        server=server, token=token, home=home or default_home(), roots=roots, log_bytes=log_mb * 10**6, **options
+    )
+    sys.exit(main(settings))
 
 
 def _settings(

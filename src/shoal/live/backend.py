@@ -213,6 +213,7 @@ class LiveBackend(Backend):
             agent = runs.agents[index]
             if agent.boot != report.boot or not agent.up:
                 raise InputError("boot", report.boot, "not known, or its node counts as lost: say hello first")
+            agent.disk_free = report.disk_free
             before = len(runs.events), agent.generation
             for answer in report.logs:
                 read = self._log_reads.pop(answer.read, None)
@@ -234,6 +235,10 @@ class LiveBackend(Backend):
     def last_report(self, node: int) -> Seconds | None:
         """Return the time of a node's last report; None if there was none since the control plane started."""
         return self._runs.agents[node].last_report
+
+    def disk_free(self, node: int) -> int | None:
+        """Return the bytes that were free on a node's disk at its last report, if it said so."""
+        return self._runs.agents[node].disk_free
 
     def _node(self, name: str, protocol: int) -> int:
         if protocol != PROTOCOL:

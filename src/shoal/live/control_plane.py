@@ -269,7 +269,8 @@ class ControlPlane:
         """Return every node, with the jobs on it that the tenant may see."""
         with self._lock:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
-            return self._views(tenant).nodes(reports)
+            rows = self._views(tenant).nodes(reports)
+        return [msgspec.structs.replace(row, disk_free=self.backend.disk_free(i)) for i, row in enumerate(rows)]
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
@@ -379,7 +380,9 @@ class ControlPlane:
             found = given.result()
             text, length = _decode(found.data)
             live = account.live and run == account.incarnation
-            part.set_result(wire.LogPart(job, run, rank, offset, max(found.size, 0), text, live, offset + length))
+            begin = offset if found.begin is None else found.begin
+            end = offset + length if found.next is None or length < len(found.data) else found.next
+            part.set_result(wire.LogPart(job, run, rank, begin, max(found.size, 0), text, live, end))
 
         asked.add_done_callback(answer)
         part.add_done_callback(lambda _: self.backend.forget_read(asked))

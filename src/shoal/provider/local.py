@@ -80,18 +80,20 @@ class LocalNodes:
         home: Path,
         *,
         roots: Sequence[str] = (),
+        log_bytes: int | None = None,
         cafile: str | None = None,
     ) -> "LocalNodes":
         """Return an object with one agent per node, not started yet; device numbers continue from node to node.
 
         ``url`` and ``token`` are the control plane's and an agent's; files go under ``home``. Jobs may work in the
-        folders ``roots``.
+        folders ``roots``; of a rank's log at most ``log_bytes`` are kept.
         """
         agents, first_device = [], 0
         for node in nodes:
             arguments = ["--server", url, "--node", node.name, "--kind", node.kind]
             arguments += ["--gpus", str(node.gpus), "--first-device", str(first_device), "--home", str(home)]
             arguments += [word for root in roots for word in ("--root", root)]
+            arguments += ["--log-bytes", str(log_bytes)] if log_bytes is not None else []
             arguments += ["--cafile", cafile] if cafile is not None else []
             agents.append(_LocalAgent(arguments, token, home / "nodes" / node.name / "agent.log"))
             first_device += node.gpus

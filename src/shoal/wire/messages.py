@@ -224,7 +224,10 @@ class AppOffer(Struct, frozen=True, kw_only=True):
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
-    """One node: its GPUs, whether it answers, the jobs on it. ``heard``: last contact, Unix seconds."""
+    """One node: its GPUs, whether it answers, the jobs on it. ``heard``: last contact, Unix seconds.
+
+    ``disk_free`` are the bytes that were free on the disk of its jobs and logs at its last report.
+    """
 
     name: str
     kind: str
@@ -234,6 +237,7 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     used: int
     jobs: list[str]
     heard: float | None
+    disk_free: int | None = None
 
 
 class TenantRow(Struct, frozen=True, kw_only=True):
@@ -292,7 +296,10 @@ class TokenRow(Struct, frozen=True):
 
 
 class LogPart(Struct, frozen=True):
-    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow."""
+    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
+
+    Where the middle of a log was cut out, ``text`` is a note and ``offset`` to ``next`` are the bytes cut.
+    """
 
     job: str
     incarnation: int
