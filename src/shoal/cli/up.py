@@ -89,12 +89,14 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 @_common
 def up(nodes: str | None, cluster: str | None, log_mb: int, port: int, as_json: bool, **options: Any) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
+    from shoal.live.journal_disk import check_room
     from shoal.provider.local import LocalNodes
     from shoal.serve.service import Address, run_service
 
     stop = _StopSignal()
     roots = tuple(options.pop("roots")) or (os.getcwd(), str(Path.home()))
     settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
+    check_room(settings.home)
     settings.home.mkdir(parents=True, exist_ok=True)
     log_json(logging.FileHandler(settings.home / "control.log"))
     with run_service(settings, Address(port=port)) as made:
