@@ -1,6 +1,7 @@
 """The keeper of one run's ranks on one node: no process it started outlives it, its agent, or its lease.
 
-It runs as ``python -I -S keeper.py`` in a session of its own, so this file imports nothing of Shoal. Its standard input
+It runs as ``python -I -S keeper.py`` in a session of its own and imports only the standard library and modules of Shoal
+that do so too. Its standard input
 brings one JSON line, which says what to start, and then commands::
 
     lease T      the lease now ends at T, on this machine's monotonic clock
@@ -26,6 +27,11 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
+
+if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path holds the standard library only
+    sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
+
+from shoal.agent.confinement import enter_domain
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -140,6 +146,7 @@ class Keeper:
         if time.monotonic() >= self._lease:
             self._why = "lease"
             return
+        enter_domain()
         pids = {}
         store = self._run.get("store")
         for rank in [*([store] if store else []), *self._run["ranks"]]:
