@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.agent import devices, launch, orphans
+from shoal.agent.confinement import hide_memory
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
 from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage
@@ -70,6 +71,7 @@ class AgentSettings:
 
 def main(settings: AgentSettings) -> int:
     """Serve until SIGTERM or SIGINT; return 0, or 2 with one line on stderr if something is wrong."""
+    hide_memory()
     log_json()
     try:
         NodeAgent(settings).serve()
