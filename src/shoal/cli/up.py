@@ -28,6 +28,11 @@ DEFAULT_PORT = 7433
 _POLICY = "las"
 """Default policy of a live cluster: it needs no knowledge of its jobs, and short jobs wait little."""
 
+_USERS_HELP = (
+    "System users of tenants' jobs, if run as root: off (all share one), auto (made where possible), a range of "
+    "numbers FIRST-LAST, or a file with lines `tenant: user`."
+)
+
 _COMMON = (
     click.option(
         "--policy", default=_POLICY, help="Scheduling policy, see `shoal policies`.", shell_complete=complete_policy
@@ -76,10 +81,12 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.option("--nodes", metavar="NODESxGPUS", help="Virtual nodes, e.g. 2x2.  [default: this machine as it is]")
 @click.option("--cluster", metavar="SPEC", help="Virtual nodes of several kinds, e.g. a100:1x4,v100:2x4.")
+@click.option("--tenant-users", default="off", metavar="USERS", help=f"{_USERS_HELP}  [default: off]")
 @_common
-def up(nodes: str | None, cluster: str | None, port: int, as_json: bool, **options: Any) -> None:
+def up(nodes: str | None, cluster: str | None, tenant_users: str, port: int, as_json: bool, **options: Any) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
     from shoal.agent.confinement import hide_memory
+    from shoal.agent.tenant_users import choose_users
     from shoal.provider.local import LocalNodes
     from shoal.serve.service import Address, run_service
 
@@ -88,13 +95,23 @@ def up(nodes: str | None, cluster: str | None, port: int, as_json: bool, **optio
     settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
     settings.home.mkdir(parents=True, exist_ok=True)
     log_json(logging.FileHandler(settings.home / "control.log"))
+    users, why_shared = choose_users(tenant_users, settings.home)
+    if users is not None:
+        os.umask(0o077)  # tenants' users may pass through the home
     hide_memory()
     with run_service(settings, Address(port=port), embedded=True) as made:
         local = LocalNodes.of(
-            made.listening.url, made.agent_token, settings.scenario.cluster.nodes, settings.home, roots=settings.roots
+            made.listening.url,
+            made.agent_token,
+            settings.scenario.cluster.nodes,
+            settings.home,
+            roots=settings.roots,
+            tenant_users=tenant_users,
         )
         local.ensure_running()
         _announce(made.listening.url, settings, as_json, local=True)
+        if users is None:
+            warn(f"jobs of all tenants run as user {os.geteuid()} and can read each other's files: {why_shared}")
         while not stop.wait(0.5):
             local.ensure_running()
             made.renew_tokens()
@@ -119,6 +136,7 @@ def serve(
 
     stop = _StopSignal()
     settings = _settings(cluster, **options)
+    os.umask(0o077)  # an agent of the same home may let tenants' users pass through it
     log_json()
     with run_service(settings, Address(host, port, certfile, keyfile)) as made:
         _announce(made.listening.url, settings, as_json, local=False)
@@ -148,6 +166,7 @@ def serve(
     type=click.Path(path_type=Path),
     help="Folder that jobs may work in; repeatable.",
 )
+@click.option("--tenant-users", default="auto", metavar="USERS", help=f"{_USERS_HELP}  [default: auto]")
 def agent(
     server: str,
     token_file: Path | None,

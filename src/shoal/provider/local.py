@@ -99,12 +99,13 @@ class LocalNodes:
         *,
         roots: Sequence[str] = (),
         cafile: str | None = None,
+        tenant_users: str = "off",
         clock: Callable[[], float] = time.monotonic,
     ) -> "LocalNodes":
         """Return an object with one agent per node, not started yet; device numbers continue from node to node.
 
         ``url`` is the control plane's; ``token`` returns the token of a node's agent, which gets it over a pipe. Files
-        go under ``home``. Jobs may work in the folders ``roots``.
+        go under ``home``. Jobs may work in the folders ``roots``, as users that ``tenant_users`` says (`choose_users`).
         """
         agents, first_device = [], 0
         for node in nodes:
@@ -112,6 +113,7 @@ class LocalNodes:
             arguments += ["--gpus", str(node.gpus), "--first-device", str(first_device), "--home", str(home)]
             arguments += [word for root in roots for word in ("--root", root)]
             arguments += ["--cafile", cafile] if cafile is not None else []
+            arguments += ["--tenant-users", tenant_users]
             log_file = home / "nodes" / node.name / "agent.log"
             agents.append(_LocalAgent(arguments, partial(token, node.name), log_file, clock))
             first_device += node.gpus
