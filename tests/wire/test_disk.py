@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.wire.disk import free_bytes, is_full, punch_hole, reserve
+from shoal.wire import disk
+from shoal.wire.disk import is_full, punch_hole, reserve
 
 
 def sqlite_error(code: int) -> sqlite3.OperationalError:
@@ -37,8 +38,31 @@ def test_reserved_blocks_belong_to_the_file_whose_length_stays(tmp_path: Path) -
     if not reserve(path, 2**20):
         pytest.skip("this file system reserves no blocks")
     assert (path.read_bytes(), path.stat().st_blocks * 512 >= 2**20) == (b"content", True)
-    with pytest.raises(OSError, match="No space|too large"):
-        reserve(path, free_bytes(tmp_path) + 2**40)
+
+
+def test_a_reserve_for_which_there_is_no_room_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    blocks = path.stat().st_blocks
+    monkeypatch.setattr("shoal.wire.disk.free_bytes", lambda _: 2**20)
+    with pytest.raises(OSError, match="No space"):
+        reserve(path, 2**21)
+    assert path.stat().st_blocks == blocks
+
+
+def test_a_reserve_that_fails_halfway_gives_its_blocks_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    allocate = disk._fallocate
+
+    def fail_halfway(file: int, mode: int, offset: int, length: int) -> bool:
+        assert allocate(file, mode, offset, length // 2)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shoal.wire.disk._fallocate", fail_halfway)
+    with pytest.raises(OSError, match="No space"):
+        reserve(path, 2**21)
+    assert (path.read_bytes(), path.stat().st_blocks * 512 < 2**20) == (b"content", True)
 
 
 def test_a_hole_frees_its_blocks_and_leaves_the_rest(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ class SqliteJournal:
         self._uncertain = None
 
     def _reopen(self, records: int, verdicts: int) -> None:
-        """Open the file again after a commit of so many records and verdicts failed."""
+        """Open the file again after a commit of this number of records and verdicts failed."""
         failed = self._connection
         with suppress(sqlite3.Error):
             failed.execute("ROLLBACK")

@@ -27,11 +27,19 @@ def is_full(error: BaseException) -> bool:
 def reserve(path: Path, size: int) -> bool:
     """Reserve blocks for the first ``size`` bytes of a file, whose length stays; False where that is not supported.
 
-    ``OSError`` if the disk has not so many free. Not for a file that this process has locked: closing it unlocks it.
+    ``OSError`` if fewer are free on the disk; then none is taken. Not for a file that this process has locked: closing
+    it unlocks it. Nothing else may write to the file meanwhile.
     """
     file = os.open(path, os.O_WRONLY)
     try:
-        return _fallocate(file, _KEEP_SIZE, 0, size)
+        found = os.fstat(file)
+        if free_bytes(path.parent) < size - 512 * found.st_blocks:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        try:
+            return _fallocate(file, _KEEP_SIZE, 0, size)
+        except OSError:
+            os.ftruncate(file, found.st_size)  # gives back the blocks that it did get
+            raise
     finally:
         os.close(file)
 
