@@ -100,7 +100,8 @@ def shrink_earlier(folder: Path, incarnation: int, rank: int | str, bound: int) 
         if found.st_size <= _MOST_NOTE_BYTES:
             path.unlink()
         else:
-            path.write_bytes(_note(found.st_size))
+            with open(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW), "wb") as file:
+                file.write(_note(found.st_size))
 
 
 @dataclass(slots=True)
