@@ -155,6 +155,20 @@ def test_a_log_is_read_in_pieces_that_are_bounded(site: Site, ask: Any) -> None:
     assert site.plane.read(LogRead(3, "../../lock", 1, 0, 0, 100)).size == -1
 
 
+def test_a_log_beyond_the_agents_bound_is_cut_in_its_middle_and_says_so(site: Site, ask: Any) -> None:
+    site.agent("--log-bytes", "1000000")
+    site.plane.want(ask("go", "for n in range(500_000): print(f'{n:09d}')"))
+    assert site.plane.until("ended").exits[0].status == 0
+    (log,) = (site.home / "nodes" / "node-a" / "logs" / "job-1").iterdir()
+    assert (log.stat().st_size, log.stat().st_blocks * 512 < 1_100_000) == (5_000_000, True)
+    answer = site.plane.read(LogRead(1, "job-1", 1, 0, 2_000_000, 100))
+    assert b" bytes cut here]" in answer.data
+    assert answer.next is not None
+    rest = site.plane.read(LogRead(2, "job-1", 1, 0, 4_999_990, 100))
+    assert (rest.data, answer.next > 4_000_000) == (b"000499999\n", True)
+    assert (site.plane.reports[-1].disk_free or 0) > 0
+
+
 def test_a_warned_job_may_save_and_one_that_does_not_listen_is_killed(site: Site, ask: Any) -> None:
     site.agent()
     site.plane.want(ask("go", SAVE), ask("go", DEAF, job=2))

@@ -1,5 +1,7 @@
 """Bad input ends with exit code 2 and one line that names the field, the value and the way out; nothing is written."""
 
+import errno
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -381,3 +383,23 @@ def test_a_shell_sees_the_same(tmp_path: Path, args: tuple[str, ...], code: int,
     assert (ended.returncode, ended.stdout) == (code, "")
     assert_one_line(ended.stderr)
     assert said in ended.stderr
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_left_half_written(shoal: Shoal, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, before[1]))
+    try:
+        code, _, err = shoal("workload", "generate", "demo", "--jobs", "50", "--out", "w.jsonl")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, err) == (2, "shoal: out: 'w.jsonl': cannot be written: File too large\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line(shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "control.log")
+
+    monkeypatch.setattr("logging.FileHandler.__init__", full)
+    code, out, err = shoal("up", "--nodes", "1x1", "--port", "0", "--home", str(tmp_path / "home"))
+    assert (code, out, err) == (2, "", "shoal: control.log: the disk is full; free some space and try again\n")

@@ -52,3 +52,22 @@ def test_the_pause_before_a_restart_doubles_and_shrinks_again_once_an_agent_has_
     clock.now += 61.0  # the present agent ran all that time
     assert [restart_pause(nodes, clock) for _ in range(2)] == [0.5, 1.0]
     nodes.stop(lambda: False)
+
+
+def test_an_agent_that_cannot_be_started_is_tried_again_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    clock = Clock()
+    nodes = dead_nodes(tmp_path, clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", full)
+        for _ in range(3):
+            nodes.ensure_running()
+            clock.now += 1.0
+    nodes.ensure_running()
+    assert nodes.agents[0].process is not None
+    nodes.stop(lambda: False)

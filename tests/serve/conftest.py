@@ -81,6 +81,7 @@ class FakeControlPlane:
 
     def __init__(self) -> None:
         self.failed: str | None = None
+        self.short_of_disk = ""
         self.stuck = False
         self.owners: dict[str, str] = {"hers-aaaa": "ana", "his-bbbb": "bo"}
         self.reports: list[AgentReport] = []

@@ -5,6 +5,7 @@ import socket
 import sys
 from pathlib import Path
 
+from shoal.agent.job_logs import DEFAULT_LOG_BYTES
 from shoal.agent.node_agent import AgentSettings, main
 from shoal.core.errors import InputError
 from shoal.wire.token_source import agent_token
@@ -24,6 +25,7 @@ def _settings(arguments: list[str]) -> AgentSettings:
     add("--address", default="127.0.0.1", help="where ranks on other nodes reach this one")
     add("--home", type=Path, default=Path.home() / ".shoal", help="where jobs, logs and records go")
     add("--root", dest="roots", type=Path, action="append", default=[], help="a folder jobs may work in; repeatable")
+    add("--log-bytes", type=int, default=DEFAULT_LOG_BYTES, help="the most bytes kept of a rank's log")
     add("--tenant-users", default="off", metavar="USERS", help="off, auto, FIRST-LAST or a file of `tenant: user`")
     add("--parent", type=int, metavar="PID", help="the process that started this one, and with which it ends")
     given = vars(parser.parse_args(arguments))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.agent.job_logs import read_piece
 from shoal.agent.node_state import Key
 from shoal.core.errors import InputError
 from shoal.wire.files import replace_file
@@ -75,8 +76,9 @@ class Workspace:
             os.close(lock)
             hint = f"another agent (process {pid}) serves this folder; stop it, or name another node or home"
             raise InputError("node", str(self._own), hint) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # on a full disk the number is not known, the lock still holds
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
         return lock
 
     def job(self, job_id: str) -> Path:
@@ -105,8 +107,8 @@ class Workspace:
         except OSError:
             return missing
         try:
-            most, offset = max(0, min(read.most, MOST_LOG_BYTES)), max(0, min(read.offset, 2**62))
-            return LogAnswer(read.read, os.fstat(file).st_size, os.pread(file, most, offset))
+            piece = read_piece(file, max(0, min(read.offset, 2**62)), max(0, min(read.most, MOST_LOG_BYTES)))
+            return LogAnswer(read.read, piece.size, piece.data, piece.begin, piece.next)
         finally:
             os.close(file)
 

@@ -138,6 +138,13 @@ def main(args: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         more = "; a sweep with --out goes on from here when run again" if _RESUMABLE & set(given[:1]) else ""
         _fail(f"stopped{more}", 130)
+    except Exception as error:
+        from shoal.wire.disk import is_full
+
+        if not is_full(error):
+            raise
+        where = getattr(error, "filename", None)
+        _fail(f"{f'{where}: ' if where else ''}the disk is full; free some space and try again", 2)
 
 
 def _fail(text: str, code: int) -> None:

@@ -9,6 +9,9 @@ from shoal.cli.live_tables import count, hours, span, state
 from shoal.cli.output import json_option, print_json, print_listing
 from shoal.wire.messages import AcctRow, ClusterRow, NodeRow, TenantRow
 
+_LITTLE_DISK = 16 * 2**20
+"""Free bytes of a node's disk below which `shoal nodes` says so."""
+
 if TYPE_CHECKING:
     from shoal.wire.client import Client
 
@@ -22,7 +25,8 @@ def nodes(client: "Client", as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    now = client.get("/v1/cluster", ClusterRow).now
+    cluster = client.get("/v1/cluster", ClusterRow)
+    now = cluster.now
     rows = [
         (
             node.name,
@@ -39,7 +43,15 @@ def nodes(client: "Client", as_json: bool) -> None:
     title = (
         f"{len(up)} of {count(len(found), 'node')} up, {sum(n.used for n in up)} of {sum(n.gpus for n in up)} GPUs used"
     )
-    print_listing(title, ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs"), rows)
+    headers = ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs")
+    print_listing(title, headers, rows, _disk_notes(cluster, found))
+
+
+def _disk_notes(cluster: ClusterRow, nodes: list[NodeRow]) -> list[str]:
+    """Sentences on the disks that are almost full: the control plane's and those of nodes."""
+    short = [node for node in nodes if node.up and node.disk_free is not None and node.disk_free < _LITTLE_DISK]
+    notes = [f"{node.name}: its disk has {(node.disk_free or 0) / 2**20:.1f} MB free" for node in short]
+    return [cluster.short_of_disk, *notes] if cluster.short_of_disk else notes
 
 
 @click.command()

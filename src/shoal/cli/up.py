@@ -71,6 +71,16 @@ _COMMON = (
 )
 
 
+_LOG_LIMIT = click.option(
+    "--log-limit",
+    "log_mb",
+    type=click.IntRange(1, 10**6),
+    default=64,
+    metavar="MB",
+    help="Megabytes kept of a rank's log: its head and its tail.",
+)
+
+
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `up` and `serve`."""
     for option in reversed(_COMMON):
@@ -81,18 +91,23 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.option("--nodes", metavar="NODESxGPUS", help="Virtual nodes, e.g. 2x2.  [default: this machine as it is]")
 @click.option("--cluster", metavar="SPEC", help="Virtual nodes of several kinds, e.g. a100:1x4,v100:2x4.")
+@_LOG_LIMIT
 @click.option("--tenant-users", default="off", metavar="USERS", help=f"{_USERS_HELP}  [default: off]")
 @_common
-def up(nodes: str | None, cluster: str | None, tenant_users: str, port: int, as_json: bool, **options: Any) -> None:
+def up(
+    nodes: str | None, cluster: str | None, log_mb: int, tenant_users: str, port: int, as_json: bool, **options: Any
+) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
     from shoal.agent.confinement import hide_memory
     from shoal.agent.tenant_users import choose_users
+    from shoal.live.journal_disk import check_room
     from shoal.provider.local import LocalNodes
     from shoal.serve.service import Address, run_service
 
     stop = _StopSignal()
     roots = tuple(options.pop("roots")) or (os.getcwd(), str(Path.home()))
     settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
+    check_room(settings.home)
     settings.home.mkdir(parents=True, exist_ok=True)
     log_json(logging.FileHandler(settings.home / "control.log"))
     users, why_shared = choose_users(tenant_users, settings.home)
@@ -106,6 +121,7 @@ def up(nodes: str | None, cluster: str | None, tenant_users: str, port: int, as_
             settings.scenario.cluster.nodes,
             settings.home,
             roots=settings.roots,
+            log_bytes=log_mb * 10**6,
             tenant_users=tenant_users,
         )
         local.ensure_running()
@@ -166,6 +182,7 @@ def serve(
     type=click.Path(path_type=Path),
     help="Folder that jobs may work in; repeatable.",
 )
+@_LOG_LIMIT
 @click.option("--tenant-users", default="auto", metavar="USERS", help=f"{_USERS_HELP}  [default: auto]")
 def agent(
     server: str,
@@ -173,13 +190,17 @@ def agent(
     token_fd: int | None,
     home: Path | None,
     roots: tuple[Path, ...],
+    log_mb: int,
     **options: Any,
 ) -> None:
     """Run the agent of one node until SIGINT or SIGTERM; it then warns its jobs and waits for their grace."""
     from shoal.agent.node_agent import AgentSettings, main
 
     token = agent_token(token_file, token_fd)
-    sys.exit(main(AgentSettings(server=server, token=token, home=home or default_home(), roots=roots, **options)))
+    settings = AgentSettings(
+        server=server, token=token, home=home or default_home(), roots=roots, log_bytes=log_mb * 10**6, **options
+    )
+    sys.exit(main(settings))
 
 
 def _settings(

@@ -125,7 +125,7 @@ class LiveBackend(Backend):
             self._lock.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Answer every open request with an error: the loop has died."""
+        """Answer every open request with an error: the loop has died, or the journal cannot be written."""
         with self._lock:
             waiting = [*self._delivered, *self._acks]
             self._delivered, self._acks = [], []
@@ -217,6 +217,7 @@ class LiveBackend(Backend):
             agent = runs.agents[index]
             if agent.boot != report.boot or not agent.up:
                 raise InputError("boot", report.boot, "not known, or its node counts as lost: say hello first")
+            agent.disk_free = report.disk_free
             before = len(runs.events), agent.generation
             self._take_log_answers(index, report)
             runs.report(index, report.runs, self.clock.now())
@@ -235,6 +236,10 @@ class LiveBackend(Backend):
     def last_report(self, node: int) -> Seconds | None:
         """Return the time of a node's last report; None if there was none since the control plane started."""
         return self._runs.agents[node].last_report
+
+    def disk_free(self, node: int) -> int | None:
+        """Return the bytes that were free on a node's disk at its last report, if it said so."""
+        return self._runs.agents[node].disk_free
 
     def _node(self, name: str, protocol: int) -> int:
         if protocol != PROTOCOL:

@@ -23,6 +23,7 @@ from shoal.live.admission import Admission
 from shoal.live.backend import LEASE, LiveBackend
 from shoal.live.clock import WallClock
 from shoal.live.control_plane import About, ControlPlane
+from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, check_room
 from shoal.live.recovery import RecoveredRuns
 from shoal.perf.catalog import Catalog
 from shoal.perf.profile import LinearProfile
@@ -61,11 +62,16 @@ class Settings:
 @contextmanager
 def open_control_plane(settings: Settings) -> Iterator[ControlPlane]:
     """Start a control plane; leaving the context stops its loop and closes its journal. One per home folder."""
+    check_room(settings.home)
     settings.home.mkdir(parents=True, exist_ok=True)
     if stat.S_IMODE(settings.home.stat().st_mode) != PASSABLE:
         settings.home.chmod(0o700)
     with _locked(settings.home / "lock"):
-        control_plane = _make_control_plane(settings)
+        try:
+            control_plane = _make_control_plane(settings)
+        except WRITE_ERRORS as error:
+            hint = f"cannot be written: {error}; free some space, or name another folder"
+            raise InputError("home", str(settings.home), hint) from error
         control_plane.start()
         try:
             yield control_plane
@@ -112,7 +118,7 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
         log.info("journal taken up again", extra={"records": file.records, "live": len(accounts.live)})
     about = About(__version__, scenario.policy, cluster.describe(), epoch)
     admission = Admission(cluster, speeds, settings.roots)
-    return ControlPlane(scheduler, backend, journal, accounts, admission, about, resumed=resumed)
+    return ControlPlane(scheduler, backend, journal, accounts, admission, about, JournalDisk(path), resumed=resumed)
 
 
 def _epoch(first: Mapping[str, Any], path: Path) -> float:

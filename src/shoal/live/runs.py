@@ -40,6 +40,8 @@ class AgentStatus:
     last_report: Seconds | None = None
     """The time of its last report; None if the state of its node is not known until it reports."""
     last_contact: Seconds = 0.0
+    disk_free: int | None = None
+    """Bytes free on its disk at its last report."""
     up: bool = False
     gangs: dict[tuple[JobNumber, int], Gang] = field(default_factory=dict)
     strays: frozenset[JobNumber] = frozenset()

@@ -49,24 +49,31 @@ class _LocalAgent:
             self.process, self.restart_at = None, now + self.pause
             self.pause = min(2 * self.pause, _LONGEST_PAUSE_SECONDS)
         if now >= self.restart_at:
-            self.log_file.parent.mkdir(parents=True, exist_ok=True)
-            self.started_at = now
-            with self.log_file.open("ab") as out:
-                # A session of its own: this process passes Ctrl-C on, once.
-                self.process = subprocess.Popen(
-                    [
-                        *(sys.executable, "-P", "-m", "shoal.agent", *self.arguments),
-                        *("--token-fd", "0", "--parent", str(os.getpid())),
-                    ],
-                    env={name: value for name, value in os.environ.items() if name != "SHOAL_TOKEN"},
-                    stdin=subprocess.PIPE,
-                    stdout=out,
-                    stderr=out,
-                    start_new_session=True,
-                )
-            assert self.process.stdin is not None
-            with suppress(BrokenPipeError), self.process.stdin as pipe:
-                pipe.write(f"{self.token()}\n".encode())
+            try:
+                self._start(now)
+            except OSError as error:  # a full disk, or too many processes
+                log.warning("agent not started", extra={"error": str(error)})
+                self.restart_at = now + self.pause
+
+    def _start(self, now: float) -> None:
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        self.started_at = now
+        with self.log_file.open("ab") as out:
+            # A session of its own: this process passes Ctrl-C on, once.
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "shoal.agent", *self.arguments),
+                    *("--token-fd", "0", "--parent", str(os.getpid())),
+                ],
+                env={name: value for name, value in os.environ.items() if name != "SHOAL_TOKEN"},
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError), self.process.stdin as pipe:
+            pipe.write(f"{self.token()}\n".encode())
 
     def terminate(self) -> None:
         """Send SIGTERM: the first makes the agent warn its jobs and wait for their grace, the second kill them."""
@@ -98,6 +105,7 @@ class LocalNodes:
         home: Path,
         *,
         roots: Sequence[str] = (),
+        log_bytes: int | None = None,
         cafile: str | None = None,
         tenant_users: str = "off",
         clock: Callable[[], float] = time.monotonic,
@@ -106,12 +114,14 @@ class LocalNodes:
 
         ``url`` is the control plane's; ``token`` returns the token of a node's agent, which gets it over a pipe. Files
         go under ``home``. Jobs may work in the folders ``roots``, as users that ``tenant_users`` says (`choose_users`).
+        Of a rank's log at most ``log_bytes`` are kept.
         """
         agents, first_device = [], 0
         for node in nodes:
             arguments = ["--server", url, "--node", node.name, "--kind", node.kind]
             arguments += ["--gpus", str(node.gpus), "--first-device", str(first_device), "--home", str(home)]
             arguments += [word for root in roots for word in ("--root", root)]
+            arguments += ["--log-bytes", str(log_bytes)] if log_bytes is not None else []
             arguments += ["--cafile", cafile] if cafile is not None else []
             arguments += ["--tenant-users", tenant_users]
             log_file = home / "nodes" / node.name / "agent.log"

@@ -23,6 +23,10 @@ class ControlPlaneAPI(Protocol):
     def failed(self) -> str | None:
         """Why the loop died; None while it runs."""
 
+    @property
+    def short_of_disk(self) -> str:
+        """Why new work is refused for lack of disk space; empty if it is not."""
+
     def submit(self, submissions: Sequence[wire.Submission], tenant: str) -> "Future[list[str]]":
         """Accept jobs, all or none; ``tenant`` owns those that name no tenant. Resolves to their ids."""
 

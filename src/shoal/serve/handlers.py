@@ -31,10 +31,11 @@ _DEFAULT_TENANT = "default"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z")
 
 
-class Health(Struct, frozen=True):
-    """The loop is alive, and this version runs."""
+class Health(Struct, frozen=True, omit_defaults=True):
+    """The loop is alive, and this version runs; ``short_of_disk``: it refuses new work until there is room again."""
 
     version: str
+    short_of_disk: bool = False
 
 
 class JobsQuery(Struct, forbid_unknown_fields=True, frozen=True):
@@ -269,7 +270,7 @@ async def metrics(context: AppContext, call: Call) -> Response:
 
 async def health(context: AppContext, call: Call) -> Health:
     """Whether the loop is alive."""
-    return Health(context.version)
+    return Health(context.version, bool(context.control_plane.short_of_disk))
 
 
 async def openapi(context: AppContext, call: Call) -> dict[str, Any]:

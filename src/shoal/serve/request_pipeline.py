@@ -20,10 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shoal.core.decoding import NotJson, convert, decode
 from shoal.core.errors import InputError, ShoalError
+from shoal.live.journal_disk import ShortOfDisk
 from shoal.serve.errors import RequestError, bad_input
 from shoal.serve.limits import Buckets, read_body
 from shoal.serve.route import AppContext, Call, Route
 from shoal.serve.tokens import Holder
+from shoal.wire.disk import is_full
 
 _access = logging.getLogger("shoal.http")
 _errors = logging.getLogger("shoal.serve")
@@ -57,6 +59,8 @@ class RequestPipeline:
             return _refused(refusal), holder
         except InputError as error:
             return _refused(bad_input(error)), holder
+        except ShortOfDisk as error:
+            return _refused(RequestError(507, str(error))), holder
         except ClientDisconnect:
             return _refused(RequestError(400, "the body ended early")), holder
         except Exception as error:
@@ -93,6 +97,8 @@ class RequestPipeline:
     def _internal(self, request: Request, error: Exception) -> RequestError:
         if self.context.control_plane.failed is not None:  # it died during this request
             return _stopped(self.context.control_plane.failed)
+        if is_full(error):
+            return RequestError(507, "the control plane's disk is full", hint="free some space and ask again")
         if isinstance(error, ShoalError):
             return RequestError(409, str(error))
         _errors.error("%s %s failed", request.method, request.scope["path"], exc_info=error)

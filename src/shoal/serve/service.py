@@ -2,6 +2,7 @@
 
 import json
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -118,7 +119,13 @@ def _served(app: Starlette, address: Address) -> Iterator[Listening]:
 
 def _tokens(home: Path) -> Tokens:
     path = home / "tokens.sqlite"
-    return Tokens.open(path) if path.exists() else Tokens.begin(path)
+    if path.exists():
+        return Tokens.open(path)
+    try:
+        return Tokens.begin(path)
+    except sqlite3.Error:
+        path.unlink(missing_ok=True)  # half written, it could not be opened again
+        raise
 
 
 def _secret(path: Path, tokens: Tokens, new: NewToken) -> str:

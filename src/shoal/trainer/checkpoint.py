@@ -51,9 +51,10 @@ class Checkpoints:
     fits: str
 
     def begin(self, progress: int) -> Path:
-        """Create and return an empty folder for the files of a checkpoint."""
+        """Create and return an empty folder for the files of a checkpoint; remove those of checkpoints that failed."""
+        for failed in self.folder.glob(".*.partial"):
+            shutil.rmtree(failed, ignore_errors=True)
         path = self._partial(progress)
-        shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path
 

@@ -80,17 +80,23 @@ class RunReport(Struct, frozen=True, kw_only=True):
 
 
 class LogAnswer(Struct, frozen=True):
-    """Part of a log file, base64; ``size`` is the file's length in bytes, −1 where there is no such file."""
+    """Part of a log file, base64; ``size`` is the file's length in bytes, −1 where there is no such file.
+
+    ``data`` stands for the file's bytes ``begin`` to ``next``: it is them, or a note that they were cut out.
+    """
 
     read: Natural
     size: int
     data: bytes
+    begin: Natural | None = None
+    next: Natural | None = None
 
 
 class AgentReport(Struct, frozen=True, kw_only=True):
     """All runs of an agent and the log parts it was asked for.
 
     ``known`` is the generation of the orders it acts on. The server may hold the answer for ``wait`` seconds.
+    ``disk_free`` are the bytes free on the disk of its home folder.
     """
 
     protocol: int
@@ -100,6 +106,7 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     runs: Annotated[list[RunReport], Meta(max_length=4096)]
     logs: Annotated[list[LogAnswer], Meta(max_length=64)] = field(default_factory=list)
     wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    disk_free: Natural | None = None
 
 
 class RunOrder(Struct, frozen=True, kw_only=True):

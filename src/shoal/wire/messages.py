@@ -228,7 +228,10 @@ class AppOffer(Struct, frozen=True, kw_only=True):
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
-    """One node: its GPUs, whether it answers, the jobs on it. ``heard``: last contact, Unix seconds."""
+    """One node: its GPUs, whether it answers, the jobs on it. ``heard``: last contact, Unix seconds.
+
+    ``disk_free`` are the bytes that were free on the disk of its jobs and logs at its last report.
+    """
 
     name: str
     kind: str
@@ -238,6 +241,7 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     used: int
     jobs: list[str]
     heard: float | None
+    disk_free: int | None = None
 
 
 class TenantRow(Struct, frozen=True, kw_only=True):
@@ -269,7 +273,7 @@ class AcctRow(Struct, frozen=True, kw_only=True):
 
 
 class ClusterRow(Struct, frozen=True, kw_only=True):
-    """Summary of the cluster."""
+    """Summary of the cluster. ``short_of_disk`` says why the control plane refuses new work for lack of disk space."""
 
     version: str
     protocol: int
@@ -282,6 +286,7 @@ class ClusterRow(Struct, frozen=True, kw_only=True):
     waiting: int
     ended: int
     decisions: int
+    short_of_disk: str = ""
 
 
 class TokenRow(Struct, frozen=True):
@@ -297,7 +302,10 @@ class TokenRow(Struct, frozen=True):
 
 
 class LogPart(Struct, frozen=True):
-    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow."""
+    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
+
+    Where the middle of a log was cut out, ``text`` is a note and ``offset`` to ``next`` are the bytes cut.
+    """
 
     job: str
     incarnation: int
