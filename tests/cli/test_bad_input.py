@@ -263,6 +263,10 @@ FOLDERS = (
     Case("a report on a missing folder", ("report", "no"), ("run: 'no'", "no such directory")),
     Case("a report on a file", ("report", "f"), ("run: 'f'", "no such directory"), {"f": ""}),
     Case("a report on nothing", ("report",), ("Missing", "DIRECTORIES")),
+    Case("more local nodes than agents can run", ("up", "--nodes", "100000x8"), ("nodes: '100000x8'", "at most 64")),
+    Case(
+        "a control plane of too many nodes", ("serve", "--cluster", "v100:99999x8"), ("99,999 nodes", "at most 20,000")
+    ),
     Case("a replay of nothing", ("replay",), ("Missing", "JOURNAL")),
     Case("a replay of a missing file", ("replay", "no.sqlite"), ("journal: 'no.sqlite'", "--out DIR")),
     Case("a replay of a folder", ("replay", "."), ("journal: '.'", "journal.sqlite")),

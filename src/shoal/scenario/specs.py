@@ -11,6 +11,7 @@ from shoal.core.spec_text import split_options
 from shoal.core.topology import MOST_GPUS_PER_NODE, MOST_NODES, Node, Topology, parse_cluster, topology_of
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 
+_MOST_HINT = f"a cluster can have at most {MOST_NODES:,} nodes"
 _KIND = re.compile(r"[A-Za-z0-9_.\-]+")
 
 
@@ -74,7 +75,8 @@ def _group(rack: str, group: object, before: list[Node], where: str) -> list[Nod
     kind = str(group.get("type"))
     if not _KIND.fullmatch(kind) or group.get("type") is None:
         raise InputError(f"racks.{rack}.type", group.get("type"), "must be a GPU type, e.g. v100", where=where)
-    nodes = _count(f"racks.{rack}.nodes", group.get("nodes"), MOST_NODES, "a group can have at most {:,} nodes", where)
+    left = MOST_NODES - len(before)
+    nodes = _count(f"racks.{rack}.nodes", group.get("nodes"), left, _MOST_HINT, where)
     gpus = _count(f"racks.{rack}.gpus", group.get("gpus"), MOST_GPUS_PER_NODE, "a node can have at most {} GPUs", where)
     seen = sum(1 for node in before if node.kind == kind)
     return [Node(f"{kind}-{seen + i}", kind, gpus, rack) for i in range(nodes)]

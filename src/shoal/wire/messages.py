@@ -9,7 +9,20 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
-from shoal.wire.fields import Command, Count, JobName, Name, Positive, Ranks, Resizes, Role, Text, Variable
+from shoal.wire.fields import (
+    Command,
+    Count,
+    JobName,
+    Name,
+    Ranks,
+    Resizes,
+    Role,
+    Span,
+    Text,
+    Variable,
+    Weight,
+    Work,
+)
 
 PROTOCOL = 1
 
@@ -21,7 +34,7 @@ class Ahead(Struct, forbid_unknown_fields=True, frozen=True):
 
     jobs: Count
     gpus: Count
-    work: Positive
+    work: Work
 
 
 class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -50,17 +63,17 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     min_local_batch: Count | None = None
     max_local_batch: Count | None = None
     adaptation: Literal["accordion", "gns"] | None = None
-    work: Positive | None = None
+    work: Work | None = None
     kinds: Annotated[list[Name], Meta(min_length=1, max_length=64)] | None = None
-    weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
-    deadline: Positive | None = None
+    weight: Weight = 1.0
+    deadline: Span | None = None
     workdir: Text | None = None
     env: dict[Variable, Text] = field(default_factory=dict)
     ranks: Ranks = "gpu"
     resizes: Resizes = "restart"
     grace: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     key: Annotated[str, Meta(max_length=128)] = ""
-    ahead: Annotated[list[Ahead], Meta(max_length=1000)] | None = None
+    ahead: Annotated[list[Ahead], Meta(max_length=200)] | None = None
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
