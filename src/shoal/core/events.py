@@ -180,6 +180,32 @@ class NodeReturned:
     urgent: ClassVar[bool] = True
 
 
+@dataclass(frozen=True, slots=True)
+class JobSetAside:
+    """The policy failed because of this job, so it decides without the job until ``retry_at`` or another policy.
+
+    ``reason`` is the policy's fault. Recorded by the control plane between a batch of events and the decision on it.
+    """
+
+    at: Seconds
+    job: JobNumber
+    reason: str
+    retry_at: Seconds
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOverran:
+    """The policy took too long and no single job was found to be the cause: the next decision keeps every placement.
+
+    Recorded by the control plane between a batch of events and the decision on it.
+    """
+
+    at: Seconds
+    reason: str
+    urgent: ClassVar[bool] = True
+
+
 # The order of the union is that of the journal's tags: add new events at its end.
 Event: TypeAlias = (
     JobSubmitted
@@ -196,6 +222,8 @@ Event: TypeAlias = (
     | JobReshaped
     | JobProfiled
     | AppBid
+    | JobSetAside
+    | PolicyOverran
 )
 
 RunEvent: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed
@@ -209,6 +237,11 @@ class EventBatch:
     now: Seconds
     events: tuple[Event, ...]
     over: bool = False
+
+    @property
+    def of_a_decision(self) -> bool:
+        """Whether these are events that the control plane recorded while it decided, after the batch it decides on."""
+        return bool(self.events) and all(isinstance(event, JobSetAside | PolicyOverran) for event in self.events)
 
     def calls_for_decision(self, review_at: Seconds, verdict_codes: UInt8s) -> bool:
         """Return whether a decision is due; if not, the batch is only recorded and folded.

@@ -107,10 +107,16 @@ FRAGMENTED = _T(
 )
 STOPPING = _T(28, "STOPPING", "waits: its last run is still being stopped")
 PARTNER_UNSEATED = _T(29, "PARTNER_UNSEATED", "waits: the job it was to share GPUs with ({the other job}) has no seat")
+SET_ASIDE = _T(
+    39,
+    "SET_ASIDE",
+    "waits: set aside, since the policy cannot decide with it ({the policy's fault}); tried again in"
+    " {seconds until then:,.0f} s, or under another policy",
+)
 IN_WORDS = _T(40, "IN_WORDS", "{the whole sentence}")
 
 _GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
-_REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED)
+_REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED, SET_ASIDE)
 GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS)
 """The templates of this module, in order of their codes."""
 

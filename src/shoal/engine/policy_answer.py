@@ -6,17 +6,36 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.decision import Decision, Grant, Refusal, Verdicts
+from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.errors import PolicyError, ShoalError
 from shoal.core.interfaces import Policy
-from shoal.core.reasons import Reason
+from shoal.core.reasons import SET_ASIDE, Reason
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.core.units import JobId
 
 
 def ask(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
-    """Return the policy's decision and its verdicts as columns, or raise ``PolicyError``."""
+    """Return the policy's decision and its verdicts as columns, or raise ``PolicyError``.
+
+    The policy does not see jobs that are set aside: they are refused.
+    """
+    aside = snapshot.kept_from_policy if snapshot.set_aside else None
+    if aside is None or not len(aside):
+        return _ask(policy, snapshot)
+    decision, verdicts = _ask(policy, snapshot.without(aside))
+    refusals: dict[int, Verdict] = {}
+    review_at = decision.review_at
+    for i in aside.tolist():
+        event = snapshot.set_aside[int(snapshot.columns.rows[i])]
+        refusals[i] = Refusal(Reason(SET_ASIDE, (event.reason, event.retry_at - snapshot.now)))
+        review_at = min(review_at, event.retry_at)
+    keep = np.delete(np.arange(len(snapshot.columns)), aside)
+    verdicts = verdicts.widened(snapshot, keep, refusals)
+    return Decision(verdicts, review_at, decision.carry), verdicts
+
+
+def _ask(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
     own = _unwrapped(policy)
     name = f"policy {own.__name__}"
     try:

@@ -18,7 +18,7 @@ from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.store.codec import Record
 
 _NO_LAUNCH = Launch("job", ())
-_Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped
+_Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped | events.JobSetAside
 
 
 @dataclass(slots=True)
@@ -143,6 +143,8 @@ class Accounts:
         elif isinstance(event, events.JobReleased):
             account.state, account.held_until = JobState.PENDING, inf
             account.history.append((event.at, "may be tried again"))
+        elif isinstance(event, events.JobSetAside):
+            account.history.append((event.at, f"set aside: {event.reason}"))
         else:
             gpus, least, most = event.gpus, event.min_gpus, event.max_gpus
             account.spec = replace(account.spec, gpus=gpus, min_gpus=least, max_gpus=most)
