@@ -222,6 +222,39 @@ def test_where_a_policy_fails_everyone_stays_is_told_why_and_the_journal_replays
     assert derived.decisions > 0
 
 
+POISONED = '''
+from shoal.policy.classic.fifo import Fifo
+
+
+class Poisoned:
+    """Fifo that never ends its decision on a job of weight 7."""
+
+    def decide(self, snapshot):
+        while (snapshot.columns.weight == 7.0).any():
+            pass
+        return Fifo().decide(snapshot)
+'''
+
+
+def test_a_job_on_which_the_policy_never_ends_is_set_aside_and_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("DECISION_SECONDS", "_LEAST_PROBE"):
+        monkeypatch.setattr(f"shoal.engine.guard.{limit}", 0.1)
+    (tmp_path / "poisoned.py").write_text(POISONED)
+    with opened(tmp_path, policy=f"{tmp_path / 'poisoned.py'}:Poisoned") as plane:
+        bad, good = submit(plane, job("bad", weight=7.0), job("good"))
+        soon(lambda: state(plane, good) == "starting")
+        found = plane.job(bad, None)
+        assert "set aside, since the policy cannot decide with it" in found.decision
+        assert any("set aside: the policy took more than" in moment.what for moment in found.story)
+        plane.cancel(bad, "ann").result(20)
+    with opened(tmp_path, policy="fifo") as plane:
+        assert state(plane, good) == "starting"
+    derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
+    assert derived.decisions > 0
+
+
 def test_two_control_planes_cannot_share_a_home(tmp_path: Path) -> None:
     with opened(tmp_path), pytest.raises(InputError, match="another control plane"), opened(tmp_path):
         pass

@@ -29,12 +29,14 @@ from shoal.core.events import EventBatch
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import JobId, TenantId
-from shoal.engine.loop import Judgement, Loop, judge_or_keep
+from shoal.engine.guard import Guard
+from shoal.engine.loop import Judgement, Loop
 from shoal.engine.replay import Scheduler
 from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
+from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.wire import messages as wire
@@ -103,6 +105,7 @@ class ControlPlane:
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
     _given_ids: set[JobId] = field(default_factory=set)
+    _limit: CpuLimit = field(default_factory=CpuLimit)
     _loop: Loop = field(init=False)
     _thread: threading.Thread = field(init=False)
     _recorder: "_Recorder" = field(init=False)
@@ -112,7 +115,7 @@ class ControlPlane:
         scheduler = self.scheduler
         self._loop = Loop(
             self.backend, scheduler.state, scheduler.policy, scheduler.placer, scheduler.move_planner, self._recorder,
-            watch=self._watch, review_at=-inf if self.resumed else inf, judge=judge_or_keep,
+            watch=self._watch, review_at=-inf if self.resumed else inf, judge=Guard(self._limit).judge,
         )  # fmt: skip
         self.backend.on_change = self._notify
         self._thread = threading.Thread(target=self._run, name="ring", daemon=True)
@@ -125,6 +128,7 @@ class ControlPlane:
         """End the loop after its present cycle and close the journal."""
         self.backend.close()
         self._thread.join()
+        self._limit.close()
         self.journal.close()
 
     def listen(self, callback: Callable[[], None]) -> None:

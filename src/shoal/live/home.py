@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 
 JOURNAL = "journal.sqlite"
 
+MOST_LIVE_NODES = 20_000
+"""Most nodes of one control plane."""
+
+_TOO_MANY = f"and a control plane serves at most {MOST_LIVE_NODES:,}: run several"
+
 
 def home() -> Path:
     """Return the folder of all live data: ``$SHOAL_HOME``, or ``.shoal`` in the user's home."""
@@ -52,6 +57,9 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0.5 <= self.lease <= 3600:
             raise InputError("lease", self.lease, "must lie between 0.5 and 3600 seconds")
+        nodes = len(self.scenario.cluster.nodes)
+        if nodes > MOST_LIVE_NODES:
+            raise InputError("cluster", self.scenario.cluster.describe(), f"has {nodes:,} nodes, {_TOO_MANY}")
 
 
 @contextmanager
@@ -98,6 +106,7 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
         fold((record,), scheduler.state)
         recovered.fold(record)
         accounts.fold(record)
+    scheduler.state.decide_by(scenario.settings("live"))
     header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
     journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     clock = WallClock(epoch, scheduler.state.now)
