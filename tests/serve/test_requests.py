@@ -41,7 +41,7 @@ HELLO = {"protocol": 1, "node": "n0", "boot": "b", "kind": "v100", "gpus": 4, "a
             b'{"command": ["a"], "app": "a", "ahead": [{"jobs": 1, "gpus": 1, "work": 1e308}]}',
             422,
             "ahead[0].work",
-            1e308,
+            "1e+308",
         ),
         (b'{"command": ["a"], "name": "../up"}', 422, "name", "../up"),
         (b'{"command": ["a"], "name": "line\\n"}', 422, "name", "line\n"),
