@@ -12,8 +12,9 @@ from shoal.core.arrays import UInt8s
 from shoal.core.bids import Rows
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec, Launch
+from shoal.core.quota import Quota
 from shoal.core.reasons import STOPPING
-from shoal.core.units import JobNumber, Seconds
+from shoal.core.units import JobNumber, Seconds, TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,16 @@ class JobSetAside:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaSet:
+    """An operator set a tenant's quota, in place of the one before."""
+
+    at: Seconds
+    tenant: TenantId
+    quota: Quota
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyOverran:
     """The policy took too long and no single job was found to be the cause: the next decision keeps every placement.
 
@@ -223,6 +234,7 @@ Event: TypeAlias = (
     | JobProfiled
     | AppBid
     | JobSetAside
+    | QuotaSet
     | PolicyOverran
 )
 

@@ -19,6 +19,7 @@ from shoal.core.free_gpus import FrozenFreeGpus
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
+from shoal.core.quota import Quota
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.core.units import JobId, Seconds, TenantId
 
@@ -230,6 +231,8 @@ class Snapshot:
     """By number of an app: its last valuation of GPUs, possibly made with other jobs than it has now."""
     set_aside: Mapping[int, JobSetAside] = field(default_factory=dict)
     """By admission number of a live job that a policy failed on: when and why. The policy is asked without it."""
+    quotas: Mapping[TenantId, Quota] = field(default_factory=dict)
+    """By tenant, its quota; the ring enforces it on the verdicts of every policy."""
     overran: str | None = None
     """How the policy overran its time at this decision; it is not asked again, and every job keeps its placement."""
 

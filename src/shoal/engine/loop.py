@@ -17,6 +17,7 @@ from shoal.core.reasons import in_words
 from shoal.core.snapshot import JobView, Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.policy_answer import ask
+from shoal.engine.quotas import ask_within_quotas
 from shoal.engine.state import State
 
 _KEPT_SECONDS: Seconds = 60.0
@@ -44,7 +45,7 @@ def judge(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: Move
     """
     if snapshot.overran is not None:
         policy = _KeepPlacements(snapshot.overran)
-    decision, asked = ask(policy, snapshot)
+    decision, asked = ask_within_quotas(policy, snapshot) if snapshot.quotas else ask(policy, snapshot)
     seating = placer.place(snapshot, asked)
     verdicts = asked.overruled(seating.overruled)
     return Judgement(decision, verdicts, move_planner.plan(snapshot, verdicts, seating))

@@ -1,7 +1,9 @@
 """Call a policy and check its answer: a fault is a ``PolicyError`` of one line that names the policy and the job."""
 
 from collections.abc import Mapping
+from math import inf
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,24 +17,25 @@ from shoal.core.topology import Placement
 from shoal.core.units import JobId
 
 
-def ask(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
+def ask(
+    policy: Policy, snapshot: Snapshot, hidden: Mapping[int, Verdict] = MappingProxyType({})
+) -> tuple[Decision, Verdicts]:
     """Return the policy's decision and its verdicts as columns, or raise ``PolicyError``.
 
-    The policy does not see jobs that are set aside: they are refused.
+    The policy does not see jobs that are set aside, which are refused, nor those ``hidden`` at these positions, which
+    get these verdicts.
     """
-    aside = snapshot.kept_from_policy if snapshot.set_aside else None
-    if aside is None or not len(aside):
-        return _ask(policy, snapshot)
-    decision, verdicts = _ask(policy, snapshot.without(aside))
-    refusals: dict[int, Verdict] = {}
-    review_at = decision.review_at
-    for i in aside.tolist():
+    given, review_at = dict(hidden), inf
+    for i in snapshot.kept_from_policy.tolist() if snapshot.set_aside else ():
         event = snapshot.set_aside[int(snapshot.columns.rows[i])]
-        refusals[i] = Refusal(Reason(SET_ASIDE, (event.reason, event.retry_at - snapshot.now)))
+        given[i] = Refusal(Reason(SET_ASIDE, (event.reason, event.retry_at - snapshot.now)))
         review_at = min(review_at, event.retry_at)
-    keep = np.delete(np.arange(len(snapshot.columns)), aside)
-    verdicts = verdicts.widened(snapshot, keep, refusals)
-    return Decision(verdicts, review_at, decision.carry), verdicts
+    if not given:
+        return _ask(policy, snapshot)
+    positions = np.array(sorted(given), dtype=np.intp)
+    decision, verdicts = _ask(policy, snapshot.without(positions))
+    verdicts = verdicts.widened(snapshot, np.delete(np.arange(len(snapshot.columns)), positions), given)
+    return Decision(verdicts, min(decision.review_at, review_at), decision.carry), verdicts
 
 
 def _ask(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:

@@ -33,16 +33,18 @@ from shoal.core.events import (
     NodeLost,
     NodeReturned,
     PolicyOverran,
+    QuotaSet,
     RunEvent,
 )
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.interfaces import LearnsOfPairs, PerfModel
 from shoal.core.job import ADAPTIVE
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
+from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.snapshot import Measurement, Register, Snapshot
 from shoal.core.topology import Topology
-from shoal.core.units import JobNumber, Seconds
+from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.job_rows import JobRows
 from shoal.engine.training_reports import TrainingReports
 
@@ -76,6 +78,7 @@ class State:
         self._crashes: dict[int, Crashes] = {}
         self._bids: Mapping[int, StandingBid] = {}
         self._set_aside: dict[int, JobSetAside] = {}
+        self._quotas: Mapping[TenantId, Quota] = {}
         self._overran: str | None = None
         self._decider: object = None
 
@@ -116,6 +119,7 @@ class State:
             batch_changes=batch_changes,
             bids=MappingProxyType(self._bids),
             set_aside=MappingProxyType(self._set_aside),
+            quotas=MappingProxyType(self._quotas),
             overran=self._overran,
         )
 
@@ -335,6 +339,10 @@ class State:
         if self._is_live(event.job):
             self._set_aside = {**self._set_aside, event.job: event}
 
+    def _quota_set(self, event: QuotaSet) -> None:
+        others = {tenant: quota for tenant, quota in self._quotas.items() if tenant != event.tenant}
+        self._quotas = others if event.quota == NO_QUOTA else {**others, event.tenant: event.quota}
+
     def _policy_overran(self, event: PolicyOverran) -> None:
         self._overran = event.reason
 
@@ -405,5 +413,6 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobReshaped: State._reshaped,
     AppBid: State._bid,
     JobSetAside: State._put_aside,
+    QuotaSet: State._quota_set,
     PolicyOverran: State._policy_overran,
 }

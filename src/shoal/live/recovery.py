@@ -54,6 +54,8 @@ class RecoveredRuns:
                 self.jobs[event.job].over = True
             case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
                 pass
+            case events.QuotaSet():
+                pass
             case _:
                 self._apply_run_event(self.jobs[event.job], event)
 
