@@ -1,4 +1,4 @@
-"""Clusters and faults as users write them: compact specifications and YAML files."""
+"""Clusters, quotas and faults as users write them: compact specifications and YAML files."""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import InputError, nearest
+from shoal.core.quota import Quota
 from shoal.core.spec_text import split_options
 from shoal.core.topology import MOST_GPUS_PER_NODE, MOST_NODES, Node, Topology, parse_cluster, topology_of
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
@@ -100,6 +101,29 @@ def _only(mapping: Mapping[str, Any], known: set[str], where: str) -> None:
     for key in mapping:
         if key not in known:
             raise InputError("field", key, nearest(str(key), known), where=where)
+
+
+def read_quotas(path: Path) -> tuple[str, ...]:
+    """Read the quotas of tenants from a YAML or JSON file, as texts for ``Scenario.quotas``.
+
+    The file::
+
+        ann: {gpus: 8, guaranteed: 4}
+        bob: {guaranteed: 4}
+    """
+    quotas = []
+    for tenant, given in _yaml(path, "quotas").items():
+        if not isinstance(given, dict) or not isinstance(tenant, str):
+            raise InputError(str(tenant), given, "must be a name with {gpus: N, guaranteed: N}", where=str(path))
+        _only(given, {"gpus", "guaranteed"}, str(path))
+        for key, value in given.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise InputError(f"{tenant}.{key}", value, "must be a whole number of at least 0", where=str(path))
+        try:
+            quotas.append(Quota(**given).describe(tenant))
+        except ValueError as error:
+            raise InputError(tenant, given, str(error), where=str(path)) from error
+    return tuple(quotas)
 
 
 _RATES = {f.name for f in fields(Faults)} - {"script"}
