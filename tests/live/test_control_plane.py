@@ -2,15 +2,20 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from shoal.core.errors import InputError
+from shoal.core.job import JobSpec
+from shoal.core.quota import Quota
 from shoal.core.topology import parse_cluster
+from shoal.live.accounts import Accounts
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL, Settings, grown, open_control_plane
+from shoal.live.quotas import QueueLimit
 from shoal.scenario.replay import replay_file
 from shoal.scenario.scenario import Scenario
 from shoal.store.journal import JournalFile, SqliteJournal
@@ -19,6 +24,7 @@ from shoal.wire.messages import (
     AgentOrders,
     AgentReport,
     Hello,
+    QuotaMessage,
     RankExit,
     Reshape,
     RunOrder,
@@ -253,6 +259,43 @@ def test_a_job_on_which_the_policy_never_ends_is_set_aside_and_others_run(
         assert state(plane, good) == "starting"
     derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
     assert derived.decisions > 0
+
+
+def test_quotas_bound_what_waits_and_runs_and_outlive_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        plane.set_quota(QuotaMessage(tenant="ann", queued=2, gpus=1)).result(20)
+        first, second = submit(plane, job("a"), job("b"))
+        soon(lambda: plane.job(first, None).job.state == "starting")
+        assert plane.job(second, None).decision == "waits: tenant ann runs 1 of its at most 1 GPU"
+        assert plane.job(second, None).change.startswith("it would start when a job of its tenant ends")
+        submit(plane, job("c"))
+        with pytest.raises(InputError, match="it has 2 waiting jobs and may have 2"):
+            submit(plane, job("d"))
+        submit(plane, job("e"), tenant="bob")
+        (row,) = plane.share("bob")[:1]
+        assert (row.tenant, row.most) == ("bob", None)
+    with opened(tmp_path) as plane:
+        assert plane.quotas() == [QuotaMessage(tenant="ann", queued=2, gpus=1)]
+        rows = {row.tenant: row for row in plane.share(None)}
+        assert (rows["ann"].held, rows["ann"].most, rows["bob"].held) == (1, 1, 1)
+        plane.set_quota(QuotaMessage(tenant="ann", guaranteed=4)).result(20)
+        soon(lambda: plane.share("ann")[0].held == 3)
+        plane.set_quota(QuotaMessage(tenant="ann")).result(20)
+        assert plane.quotas() == []
+    derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
+    assert derived.decisions > 0
+
+
+def test_jobs_on_their_way_to_the_journal_count_as_waiting() -> None:
+    accounts, limit, durable = Accounts(()), QueueLimit(), Future[None]()
+    accounts.quotas["ann"] = Quota(queued=1)
+    spec = JobSpec("a", 0.0, 1, None, 1, 1, tenant="ann")
+    limit.check(accounts, [spec])
+    limit.count([spec], durable)
+    with pytest.raises(InputError, match="it has 1 waiting job and may have 1"):
+        limit.check(accounts, [spec])
+    durable.set_result(None)
+    limit.check(accounts, [spec])
 
 
 def test_two_control_planes_cannot_share_a_home(tmp_path: Path) -> None:

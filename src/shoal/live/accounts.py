@@ -12,6 +12,7 @@ from shoal.core import events
 from shoal.core.commands import Command, Decided, Resize, Stop
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
+from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
@@ -79,6 +80,7 @@ class Accounts:
     restarts: int = 0
     crashes: int = 0
     completed: int = 0
+    quotas: dict[TenantId, Quota] = field(default_factory=dict)
     now: Seconds = 0.0
     """The time of the last events folded by ``fold``."""
 
@@ -95,6 +97,10 @@ class Accounts:
         for event in new:
             if isinstance(event, events.JobSubmitted):
                 self._submitted(event)
+            elif isinstance(event, events.QuotaSet):
+                self.quotas.pop(event.tenant, None)
+                if event.quota != NO_QUOTA:
+                    self.quotas[event.tenant] = event.quota
             elif isinstance(event, _Request):
                 if self.accounts[event.job].live:
                     self._requested(self.accounts[event.job], event)

@@ -17,12 +17,13 @@ import msgspec
 from shoal.core.bids import Rows
 from shoal.core.commands import Command
 from shoal.core.errors import InputError, nearest
-from shoal.core.events import AppBid, EventBatch, JobReshaped, NodeReturned
+from shoal.core.events import AppBid, EventBatch, JobReshaped, NodeReturned, QuotaSet
 from shoal.core.interfaces import Backend
 from shoal.core.job import JobSpec, Launch
+from shoal.core.quota import Quota
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Placement, Topology
-from shoal.core.units import JobNumber, Seconds
+from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.live.clock import Clock
 from shoal.live.gang import Gang
 from shoal.live.recovery import RecoveredRuns
@@ -174,6 +175,12 @@ class LiveBackend(Backend):
         """Record an app's valuation of GPUs, made with these jobs."""
         with self._lock:
             self._runs.events.append(AppBid(self.clock.now(), app, jobs, rows))
+            return self._acknowledgement(None)
+
+    def set_quota(self, tenant: TenantId, quota: Quota) -> "Future[None]":
+        """Record a tenant's quota."""
+        with self._lock:
+            self._runs.events.append(QuotaSet(self.clock.now(), tenant, quota))
             return self._acknowledgement(None)
 
     def _acknowledgement(self, result: Any) -> "Future[Any]":

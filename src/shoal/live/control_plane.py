@@ -36,6 +36,7 @@ from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
+from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import JournalFile, SqliteJournal
@@ -105,6 +106,7 @@ class ControlPlane:
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
     _given_ids: set[JobId] = field(default_factory=set)
+    _queue_limit: QueueLimit = field(default_factory=QueueLimit)
     _limit: CpuLimit = field(default_factory=CpuLimit)
     _loop: Loop = field(init=False)
     _thread: threading.Thread = field(init=False)
@@ -188,9 +190,21 @@ class ControlPlane:
                     if wanted.key:
                         keys[key] = id
                 ids.append(id)
+            self._queue_limit.check(self.accounts, (spec for spec, _ in admitted))
             # Only when all are admitted: the key of a refused submission must not lead to a job.
             self.accounts.keys |= keys
-            return self.backend.submit(admitted, ids)
+            durable = self.backend.submit(admitted, ids)
+            self._queue_limit.count([spec for spec, _ in admitted], durable)
+            return durable
+
+    def set_quota(self, wanted: wire.QuotaMessage) -> "Future[None]":
+        """Set a tenant's quota, in place of the one before."""
+        return self.backend.set_quota(wanted.tenant, quota_of(wanted))
+
+    def quotas(self) -> list[wire.QuotaMessage]:
+        """Return every quota, by name of its tenant."""
+        with self._lock:
+            return quota_rows(self.accounts)
 
     def _new_id(self, name: str) -> JobId:
         while True:

@@ -9,6 +9,7 @@ from shoal.core.decoding import hint
 _NAME_HINT = "must be letters, digits, `_`, `.` or `-`, beginning with a letter or digit, at most {} characters"
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
+Quantity: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Work: TypeAlias = Annotated[
     float, Meta(gt=0, le=1e15, extra=hint("must be a number above 0, at most 1e15 samples or seconds"))

@@ -14,6 +14,7 @@ from shoal.wire.fields import (
     Count,
     JobName,
     Name,
+    Quantity,
     Ranks,
     Resizes,
     Role,
@@ -117,6 +118,18 @@ class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
     role: Role
     tenant: Name | None = None
     node: Name | None = None
+
+
+class QuotaMessage(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A tenant's quota: most waiting jobs, most GPUs at once (null: any number), and GPUs guaranteed to it.
+
+    It replaces the quota before; one without any value removes it.
+    """
+
+    tenant: Name
+    queued: Quantity | None = None
+    gpus: Quantity | None = None
+    guaranteed: Quantity = 0
 
 
 class WhatIf(Struct, forbid_unknown_fields=True, frozen=True):
@@ -250,7 +263,10 @@ class NodeRow(Struct, frozen=True, kw_only=True):
 
 
 class TenantRow(Struct, frozen=True, kw_only=True):
-    """GPUs a tenant holds now, GPU-seconds it has used, and its fraction of both."""
+    """GPUs a tenant holds now, GPU-seconds it has used, and its fraction of both.
+
+    ``most`` is the most GPUs its quota allows it at once (null: any number), ``guaranteed`` those guaranteed to it.
+    """
 
     tenant: str
     live: int
@@ -258,6 +274,8 @@ class TenantRow(Struct, frozen=True, kw_only=True):
     gpu_seconds: float
     part_now: float
     part_ever: float
+    most: int | None = None
+    guaranteed: int = 0
 
 
 class AcctRow(Struct, frozen=True, kw_only=True):
