@@ -347,6 +347,22 @@ def test_a_replay_of_something_else_is_refused_in_one_line(
     assert found(tmp_path) == {"j.sqlite": content}
 
 
+OWN_POLICY = """
+from shoal.policy.classic.fifo import Fifo as Mine
+"""
+
+
+def test_a_replay_imports_a_policy_file_only_if_it_is_given(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN_POLICY)
+    assert shoal(*simulate(policy="mine.py:Mine"))[0] == 0
+    (journal,) = tmp_path.glob("kept/*/journal.sqlite")
+    code, _, err = shoal("replay", str(journal))
+    assert (code, "mine.py:Mine, which is not imported from a journal: give --policy FILE:Class" in err) == (2, True)
+    assert_one_line(err)
+    code, out, _ = shoal("replay", str(journal), "--policy", "mine.py:Mine")
+    assert (code, "decisions of mine.py:Mine derived again" in out) == (0, True)
+
+
 @pytest.mark.parametrize(
     "args",
     [
