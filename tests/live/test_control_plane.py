@@ -16,7 +16,7 @@ from shoal.live.accounts import Accounts
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL, Settings, grown, open_control_plane
 from shoal.live.quotas import QueueLimit
-from shoal.scenario.replay import replay_file
+from shoal.scenario.replay import policies_of, read_stories, replay_file
 from shoal.scenario.scenario import Scenario
 from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.wire.messages import (
@@ -224,7 +224,7 @@ def test_where_a_policy_fails_everyone_stays_is_told_why_and_the_journal_replays
         (id,) = submit(plane, job())
         assert plane.job(id, None).decision == "waits: the policy failed (ZeroDivisionError: division by zero)"
         assert plane.failed is None
-    derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
+    derived, _, _ = replay_file(tmp_path / "home" / JOURNAL, policy_files=[f"{tmp_path}/broken.py:Broken"])
     assert derived.decisions > 0
 
 
@@ -257,6 +257,35 @@ def test_a_job_on_which_the_policy_never_ends_is_set_aside_and_others_run(
         plane.cancel(bad, "ann").result(20)
     with opened(tmp_path, policy="fifo") as plane:
         assert state(plane, good) == "starting"
+    journal = tmp_path / "home" / JOURNAL
+    assert [policy.rpartition("/")[2] for policy, _ in policies_of(journal)] == ["poisoned.py:Poisoned", "fifo"]
+    derived, _, _ = replay_file(journal, policy_files=[f"{tmp_path / 'poisoned.py'}:Poisoned"])
+    assert derived.decisions > 0
+
+
+def test_a_policy_file_that_a_journal_names_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    with opened(tmp_path, policy=f"{tmp_path}/broken.py:Broken") as plane:
+        submit(plane, job())
+    (tmp_path / "broken.py").write_text("raise SystemExit('imported')")
+    journal = tmp_path / "home" / JOURNAL
+    with pytest.raises(InputError, match=r"broken.py:Broken, which is not imported from a journal: give --policy"):
+        replay_file(journal)
+    stories, difference = read_stories(journal)
+    assert (len(stories), "is not imported" in difference) == (1, True)
+
+
+def test_a_restart_with_fewer_nodes_shows_the_present_cluster(tmp_path: Path) -> None:
+    with opened(tmp_path, "gpu:3x2") as plane:
+        submit(plane, job("a", 2))
+        obey(plane, "gpu-0")
+    with opened(tmp_path, "gpu:2x2") as plane:
+        assert (plane.cluster().cluster, plane.cluster().up_gpus) == ("gpu:2x2", 4)
+        assert [row.name for row in plane.nodes(None)] == ["gpu-0", "gpu-1"]
+        with pytest.raises(InputError, match="the most this cluster has of one kind is 4"):
+            submit(plane, job("wide", 6))
+    with opened(tmp_path, "gpu:3x2") as plane:
+        assert [row.up for row in plane.nodes(None)] == [True, True, True]
     derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
     assert derived.decisions > 0
 

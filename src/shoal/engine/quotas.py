@@ -14,12 +14,24 @@ from shoal.core.interfaces import Policy
 from shoal.core.job import ADAPTIVE
 from shoal.core.lifecycle import JobState
 from shoal.core.quota import NO_QUOTA, Quota
-from shoal.core.reasons import FILLS, GUARANTEED, RETURNED, SHRUNK_TO_CAP, TENANT_CAP, Reason
+from shoal.core.reasons import (
+    FILLS,
+    GUARANTEED,
+    NO_KIND,
+    RETURNED,
+    SET_ASIDE,
+    SHRUNK_TO_CAP,
+    TENANT_CAP,
+    TOO_LARGE,
+    Reason,
+)
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import TenantId
 from shoal.engine.policy_answer import ask
 
 _STOPPING = int(JobState.STOPPING)
+_STRONGER = [template.code for template in (SET_ASIDE, TOO_LARGE, NO_KIND, TENANT_CAP)]
+"""Codes of reasons that hold whatever the quota is, or that already give it."""
 
 
 def ask_within_quotas(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
@@ -43,6 +55,7 @@ def ask_within_quotas(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Ver
             ledger.restore(tenant, _preferred(policy, snapshot, tenant))
     ledger.fill()
     verdicts = _changed(snapshot, verdicts, ledger.changes)
+    verdicts = verdicts.overruled(_at_cap(snapshot, verdicts))
     return Decision(verdicts, decision.review_at, decision.carry), verdicts
 
 
@@ -95,6 +108,19 @@ def _capped(snapshot: Snapshot, verdicts: Verdicts) -> dict[int, Verdict]:
                 refused += [i, *(p for p in [_partner(verdicts, i)] if p >= 0)]
         changes |= dict.fromkeys(refused, Refusal(Reason(TENANT_CAP, (tenant, used, most))))
     return changes
+
+
+def _at_cap(snapshot: Snapshot, verdicts: Verdicts) -> dict[int, Verdict]:
+    """Return refusals with the right reason of jobs that wait and could not start since their tenant is at its most."""
+    names, refusals = snapshot.register.tenants, dict[int, Verdict]()
+    columns, waits = snapshot.columns, (verdicts.gpus == 0) & ~np.isin(verdicts.codes, _STRONGER)
+    for tenant, quota in sorted(snapshot.quotas.items()):
+        if quota.gpus is not None and tenant in names:
+            own = columns.tenant == names.index(tenant)
+            used = int(verdicts.gpus[own].sum())
+            beyond = np.flatnonzero(own & waits & (used + columns.min_gpus > quota.gpus)).tolist()
+            refusals |= dict.fromkeys(beyond, Refusal(Reason(TENANT_CAP, (tenant, used, quota.gpus))))
+    return refusals
 
 
 def _preferred(policy: Policy, snapshot: Snapshot, tenant: TenantId) -> list[int]:

@@ -5,7 +5,7 @@ Agents call the control plane, never the reverse. An agent's orders always name 
 message that is lost or repeated does no harm. Every method may be called from any thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import InitVar, dataclass, field
 from math import inf
@@ -72,6 +72,13 @@ class LiveBackend(Backend):
         """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down."""
         with self._lock:
             self._runs.resume(recovered, down, self.clock.now())
+
+    def retire(self, nodes: Iterable[int]) -> None:
+        """Mark nodes as lost that are no longer in the cluster; one with runs only when its lease has ended."""
+        with self._lock:
+            for index in nodes:
+                if self._runs.agents[index].up and not self._runs.agents[index].gangs:
+                    self._runs.lose(index, self.clock.now())
 
     # ── the ring ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -77,12 +77,16 @@ class ControlPlaneFigures:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Description of a cluster; ``epoch`` is the Unix time at which its journal began."""
+    """Description of a cluster; ``epoch`` is the Unix time at which its journal began.
+
+    ``retired`` are the indices of nodes that were in the cluster once and are not now.
+    """
 
     version: str
     policy: str
     cluster: str
     epoch: float
+    retired: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -270,7 +274,7 @@ class ControlPlane:
         """Return every node, with the jobs on it that the tenant may see."""
         with self._lock:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
-            return self._views(tenant).nodes(reports)
+            return self._views(tenant).nodes(reports, self.about.retired)
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""

@@ -100,6 +100,7 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
             raise InputError("journal", str(path), hint)
         epoch = _epoch(settings_of(file.read), path)
         scenario = replace(scenario, cluster=grown(Scenario.of_settings(before).cluster, scenario.cluster))
+    present = settings.scenario.cluster
     cluster, speeds, scheduler = scenario.cluster, scenario.speeds(), scenario.make_scheduler()
     accounts, recovered = Accounts(cluster.nodes), RecoveredRuns()
     for record in file.read() if resumed else ():
@@ -112,10 +113,12 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
     clock = WallClock(epoch, scheduler.state.now)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
     backend.resume(recovered, scheduler.state.topology.down)
+    retired = frozenset(i for i, node in enumerate(cluster.nodes) if node.name not in present.node_index)
+    backend.retire(retired)
     if resumed:
         log.info("journal taken up again", extra={"records": file.records, "live": len(accounts.live)})
-    about = About(__version__, scenario.policy, cluster.describe(), epoch)
-    admission = Admission(cluster, speeds, settings.roots)
+    about = About(__version__, scenario.policy, present.describe(), epoch, retired)
+    admission = Admission(present, speeds, settings.roots)
     return ControlPlane(scheduler, backend, journal, accounts, admission, about, resumed=resumed)
 
 

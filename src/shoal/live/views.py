@@ -4,7 +4,7 @@ A tenant sees its own jobs; the names of other tenants' jobs are hidden in sente
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
@@ -161,11 +161,16 @@ class ClusterViews:
             story=[Moment(self.epoch + at, what) for at, what in sorted(story, key=lambda entry: entry[0])],
         )
 
-    def nodes(self, last_reports: Sequence[Seconds | None]) -> list[NodeRow]:
-        """Return every node, with the time of its agent's last report and the jobs on it that the tenant may see."""
+    def nodes(self, last_reports: Sequence[Seconds | None], retired: Set[int] = frozenset()) -> list[NodeRow]:
+        """Return every node, with the time of its agent's last report and the jobs on it that the tenant may see.
+
+        ``retired`` nodes are left out if they are down and no job is on them.
+        """
         rows, placed = [], self._placed()
         for index, (node, at) in enumerate(zip(self.topology.nodes, last_reports, strict=True)):
             here = [a for a in placed if a.placement is not None and index in a.placement.nodes]
+            if index in retired and index in self.topology.down and not here:
+                continue
             rows.append(
                 NodeRow(
                     name=node.name,
