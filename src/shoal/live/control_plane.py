@@ -247,7 +247,8 @@ class ControlPlane:
     def _bidding(self, app: str) -> AppBidding:
         if self._last is None:
             raise UnknownApp(app)
-        return AppBidding(self.scheduler.policy, replace(self._last.snapshot, carry=self._last.carry))
+        snapshot = replace(self._last.snapshot, carry=self._last.carry)
+        return AppBidding(self.scheduler.policy, snapshot.without(snapshot.kept_from_policy))
 
     # ── views ─────────────────────────────────────────────────────────────────────────────────────────────────
 
