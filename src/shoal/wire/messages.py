@@ -27,6 +27,9 @@ from shoal.wire.fields import (
 
 PROTOCOL = 1
 
+TOKEN_DAYS = 400.0
+"""Days after which a token expires by default: a cluster that is left alone for a year keeps its tokens."""
+
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -109,7 +112,7 @@ class AppBidMessage(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
-    """A token to create. A user's is bound to a tenant, an agent's to a node if one is named.
+    """A token to create, valid for this many ``days``. A user's is bound to a tenant, an agent's to a node.
 
     An admin's jobs that name no tenant belong to the token's tenant, or to ``default``.
     """
@@ -118,6 +121,7 @@ class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
     role: Role
     tenant: Name | None = None
     node: Name | None = None
+    days: Annotated[float, Meta(gt=0, le=36525)] = TOKEN_DAYS
 
 
 class QuotaMessage(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -312,13 +316,15 @@ class ClusterRow(Struct, frozen=True, kw_only=True):
 
 
 class TokenRow(Struct, frozen=True):
-    """A token; ``secret`` is set only in the answer that creates it."""
+    """A token; ``secret`` is set only in the answer that creates it. Times are Unix seconds."""
 
     name: str
     role: Role
     tenant: str | None
     secret: str | None = None
     node: str | None = None
+    created: float | None = None
+    expires: float | None = None
 
 
 class LogPart(Struct, frozen=True):
