@@ -263,6 +263,14 @@ FOLDERS = (
     Case("a report on a missing folder", ("report", "no"), ("run: 'no'", "no such directory")),
     Case("a report on a file", ("report", "f"), ("run: 'f'", "no such directory"), {"f": ""}),
     Case("a report on nothing", ("report",), ("Missing", "DIRECTORIES")),
+    Case("quotas of an unknown field", simulate("--quotas", "q"), ("q: field: 'gpu'", "gpus"), {"q": "a: {gpu: 1}"}),
+    Case(
+        "a quota below its guarantee",
+        simulate("--quotas", "q"),
+        ("guaranteed (2)",),
+        {"q": "a: {gpus: 1, guaranteed: 2}"},
+    ),
+    Case("a quota of nobody", simulate("--quotas", "q"), ("quotas, tenant: 'zzz'",), {"q": "zzz: {gpus: 1}"}),
     Case("more local nodes than agents can run", ("up", "--nodes", "100000x8"), ("nodes: '100000x8'", "at most 64")),
     Case(
         "a control plane of too many nodes", ("serve", "--cluster", "v100:99999x8"), ("99,999 nodes", "at most 20,000")
