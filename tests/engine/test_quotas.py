@@ -55,6 +55,21 @@ def test_what_a_tenant_may_not_have_goes_to_others_and_its_jobs_say_so() -> None
     assert judgement.verdicts["ann2"].reason.sentence() == "waits: tenant ann runs 2 of its at most 2 GPUs"
 
 
+def test_a_job_wider_than_its_tenants_most_blocks_neither_its_tenant_nor_others() -> None:
+    rows = [job("wide", 0, 4, 100, tenant="ann"), *jobs("ann", 3, 1, at=1.0), *jobs("bob", 1, 2, at=2.0)]
+    judgement, granted = judged(rows, {"ann": Quota(gpus=2)}, "gpu:1x4")
+    assert granted == {"ann0": 1, "ann1": 1, "bob0": 2}
+    said = "cannot run: needs 4 GPUs; its tenant ann has at most 2 at once"
+    assert judgement.verdicts["wide"].reason.sentence() == said
+
+
+def test_a_job_that_waits_for_its_tenants_quota_does_not_block_a_strict_queue() -> None:
+    rows = [*jobs("ann", 2, 2), *jobs("bob", 2, 1, at=1.0)]
+    judgement, granted = judged(rows, {"ann": Quota(gpus=2)}, "gpu:1x3", held={"ann0": 2})
+    assert granted == {"ann0": 2, "bob0": 1}
+    assert judgement.verdicts["ann1"].reason.sentence() == "waits: tenant ann runs 2 of its at most 2 GPUs"
+
+
 def test_a_tenant_at_its_most_keeps_what_runs() -> None:
     rows = jobs("ann", 4, 2)
     _, granted = judged(rows, {"ann": Quota(gpus=4)}, held={"ann2": 2, "ann3": 2})

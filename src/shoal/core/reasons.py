@@ -120,6 +120,12 @@ TENANT_CAP = _T(
     "waits: tenant {its tenant} runs {GPUs its tenant is granted:,.0f} of its at most {most GPUs of its tenant:,.0f}"
     " GPUs",
 )
+WIDER_THAN_CAP = _T(
+    46,
+    "WIDER_THAN_CAP",
+    "cannot run: needs {GPUs it needs:,.0f} GPUs; its tenant {its tenant} has at most {most GPUs of its tenant:,.0f} at"
+    " once",
+)
 RETURNED = _T(
     42, "RETURNED", "waits: the GPUs it would run on were lent and are returned to tenant {tenant they return to}"
 )
@@ -134,7 +140,7 @@ SHRUNK_TO_CAP = _T(
 FILLS = _T(45, "FILLS", "runs: it fits in {GPUs left over:,.0f} GPUs left over when lent GPUs were returned")
 
 _GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
-_OF_QUOTAS = (TENANT_CAP, RETURNED, GUARANTEED, SHRUNK_TO_CAP, FILLS)
+_OF_QUOTAS = (TENANT_CAP, RETURNED, GUARANTEED, SHRUNK_TO_CAP, FILLS, WIDER_THAN_CAP)
 _REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED, SET_ASIDE)
 GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS)
 """The templates of this module, in order of their codes."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shoal.core.arrays import Indices
 from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.interfaces import Policy
 from shoal.core.job import ADAPTIVE
@@ -17,12 +18,10 @@ from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.reasons import (
     FILLS,
     GUARANTEED,
-    NO_KIND,
     RETURNED,
-    SET_ASIDE,
     SHRUNK_TO_CAP,
     TENANT_CAP,
-    TOO_LARGE,
+    WIDER_THAN_CAP,
     Reason,
 )
 from shoal.core.snapshot import Snapshot
@@ -30,20 +29,20 @@ from shoal.core.units import TenantId
 from shoal.engine.policy_answer import ask
 
 _STOPPING = int(JobState.STOPPING)
-_STRONGER = [template.code for template in (SET_ASIDE, TOO_LARGE, NO_KIND, TENANT_CAP)]
-"""Codes of reasons that hold whatever the quota is, or that already give it."""
+_MOST_ROUNDS = 8
+"""Most times that a policy is asked again at one decision; each time it sees fewer jobs."""
 
 
 def ask_within_quotas(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
     """Return the policy's decision and verdicts that keep to every tenant's quota.
 
-    Where a tenant would exceed its most, the policy is asked again without that tenant's jobs beyond it, so that it
-    gives their GPUs to other tenants.
+    The policy does not see jobs that cannot start because of their tenant's most GPUs, so that it gives their GPUs to
+    other jobs; which ones these are follows from its answer, so it is asked again while there are more of them.
     """
-    hidden: dict[int, Verdict] = {}
-    decision, verdicts = ask(policy, snapshot)
-    for _ in snapshot.quotas:
-        beyond = {i: v for i, v in _beyond_caps(snapshot, verdicts).items() if i not in hidden}
+    hidden = _too_wide(snapshot)
+    decision, verdicts = ask(policy, snapshot, hidden)
+    for _ in range(_MOST_ROUNDS):
+        beyond = _beyond_caps(snapshot, verdicts, hidden)
         if not beyond:
             break
         hidden |= beyond
@@ -55,7 +54,6 @@ def ask_within_quotas(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Ver
             ledger.restore(tenant, _preferred(policy, snapshot, tenant))
     ledger.fill()
     verdicts = _changed(snapshot, verdicts, ledger.changes)
-    verdicts = verdicts.overruled(_at_cap(snapshot, verdicts))
     return Decision(verdicts, decision.review_at, decision.carry), verdicts
 
 
@@ -65,39 +63,47 @@ def _tenants(snapshot: Snapshot) -> list[TenantId]:
     return [names[number] for number in snapshot.columns.tenant.tolist()]
 
 
-def _over_cap(snapshot: Snapshot, verdicts: Verdicts) -> Iterator[tuple[TenantId, int, list[int]]]:
-    """Yield each tenant granted more than its most, that number, and the positions of its jobs: running ones first."""
-    names, held = snapshot.register.tenants, snapshot.columns.held
+def _capped_tenants(snapshot: Snapshot) -> Iterator[tuple[TenantId, int, Indices]]:
+    """Yield each tenant with a limit on its GPUs, that limit, and the positions of its jobs."""
+    names = snapshot.register.tenants
     for tenant, quota in sorted(snapshot.quotas.items()):
-        if quota.gpus is None or tenant not in names:
-            continue
-        own = np.flatnonzero(snapshot.columns.tenant == names.index(tenant))
-        if int(verdicts.gpus[own].sum()) > quota.gpus:
-            yield tenant, quota.gpus, sorted(own.tolist(), key=lambda i: (not held[i], i))
+        if quota.gpus is not None and tenant in names:
+            yield tenant, quota.gpus, np.flatnonzero(snapshot.columns.tenant == names.index(tenant))
 
 
-def _beyond_caps(snapshot: Snapshot, verdicts: Verdicts) -> dict[int, Verdict]:
-    """Return refusals of all jobs of tenants over their most, except those granted jobs that fit in it."""
+def _too_wide(snapshot: Snapshot) -> dict[int, Verdict]:
+    """Return refusals of the jobs that need more GPUs than their tenant may have at once."""
     refusals: dict[int, Verdict] = {}
-    for tenant, most, jobs in _over_cap(snapshot, verdicts):
+    least = snapshot.columns.min_gpus
+    for tenant, most, own in _capped_tenants(snapshot):
+        for i in own[least[own] > most].tolist():
+            refusals[i] = Refusal(Reason(WIDER_THAN_CAP, (int(least[i]), tenant, most)))
+    return refusals
+
+
+def _beyond_caps(snapshot: Snapshot, verdicts: Verdicts, hidden: Mapping[int, Verdict]) -> dict[int, Verdict]:
+    """Return refusals of further jobs that cannot start beside those of their tenant that are granted GPUs."""
+    refusals: dict[int, Verdict] = {}
+    least, held = snapshot.columns.min_gpus, snapshot.columns.held
+    for tenant, most, own in _capped_tenants(snapshot):
         used, beyond = 0, []
-        for i in jobs:
-            gpus = int(verdicts.gpus[i])
-            least = min(gpus, snapshot.specs[i].min_gpus)
-            if gpus and used + least <= most:
-                used += min(gpus, most - used)
-            else:
+        for i in sorted(own.tolist(), key=lambda i: (not verdicts.gpus[i], not held[i], i)):
+            if used + int(least[i]) > most:
                 beyond.append(i)
-        refusals |= dict.fromkeys(beyond, Refusal(Reason(TENANT_CAP, (tenant, used, most))))
+            else:
+                used += min(int(verdicts.gpus[i]), most - used)
+        fresh = (i for i in beyond if i not in hidden)
+        refusals |= dict.fromkeys(fresh, Refusal(Reason(TENANT_CAP, (tenant, used, most))))
     return refusals
 
 
 def _capped(snapshot: Snapshot, verdicts: Verdicts) -> dict[int, Verdict]:
     """Return verdicts that bring tenants over their most back to it: elastic jobs shrink, others are refused."""
     changes: dict[int, Verdict] = {}
-    for tenant, most, jobs in _over_cap(snapshot, verdicts):
+    held = snapshot.columns.held
+    for tenant, most, own in _capped_tenants(snapshot):
         used, refused = 0, []
-        for i in jobs:
+        for i in sorted(own.tolist(), key=lambda i: (not held[i], i)):
             gpus, left = int(verdicts.gpus[i]), most - used
             if 0 < gpus <= left:
                 used += gpus
@@ -108,19 +114,6 @@ def _capped(snapshot: Snapshot, verdicts: Verdicts) -> dict[int, Verdict]:
                 refused += [i, *(p for p in [_partner(verdicts, i)] if p >= 0)]
         changes |= dict.fromkeys(refused, Refusal(Reason(TENANT_CAP, (tenant, used, most))))
     return changes
-
-
-def _at_cap(snapshot: Snapshot, verdicts: Verdicts) -> dict[int, Verdict]:
-    """Return refusals with the right reason of jobs that wait and could not start since their tenant is at its most."""
-    names, refusals = snapshot.register.tenants, dict[int, Verdict]()
-    columns, waits = snapshot.columns, (verdicts.gpus == 0) & ~np.isin(verdicts.codes, _STRONGER)
-    for tenant, quota in sorted(snapshot.quotas.items()):
-        if quota.gpus is not None and tenant in names:
-            own = columns.tenant == names.index(tenant)
-            used = int(verdicts.gpus[own].sum())
-            beyond = np.flatnonzero(own & waits & (used + columns.min_gpus > quota.gpus)).tolist()
-            refusals |= dict.fromkeys(beyond, Refusal(Reason(TENANT_CAP, (tenant, used, quota.gpus))))
-    return refusals
 
 
 def _preferred(policy: Policy, snapshot: Snapshot, tenant: TenantId) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 from shoal.core.arrays import Flags
 from shoal.core.decision import Verdicts
 from shoal.core.lifecycle import JobState
-from shoal.core.reasons import NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP
+from shoal.core.reasons import NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP
 from shoal.core.retry import MOST_CRASHES
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
@@ -24,6 +24,7 @@ from shoal.wire.messages import AcctRow, JobDetail, JobRow, Moment, NodeRow, Sta
 
 _OWN_REMEDY = {
     TENANT_CAP.code: "it would start when a job of its tenant ends, or when an operator raises `shoal quota`",
+    WIDER_THAN_CAP.code: "it would run on fewer GPUs (`shoal resize`), or when an operator raises `shoal quota`",
     RETURNED.code: "it would start when the other tenant no longer needs what is guaranteed to it",
     SET_ASIDE.code: "`shoal cancel` ends it; submit it again with other values",
 }
