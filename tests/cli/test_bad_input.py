@@ -265,6 +265,18 @@ FOLDERS = (
     Case("a report on a missing folder", ("report", "no"), ("run: 'no'", "no such directory")),
     Case("a report on a file", ("report", "f"), ("run: 'f'", "no such directory"), {"f": ""}),
     Case("a report on nothing", ("report",), ("Missing", "DIRECTORIES")),
+    Case("quotas of an unknown field", simulate("--quotas", "q"), ("q: field: 'gpu'", "gpus"), {"q": "a: {gpu: 1}"}),
+    Case(
+        "a quota below its guarantee",
+        simulate("--quotas", "q"),
+        ("guaranteed (2)",),
+        {"q": "a: {gpus: 1, guaranteed: 2}"},
+    ),
+    Case("a quota of nobody", simulate("--quotas", "q"), ("quotas, tenant: 'zzz'",), {"q": "zzz: {gpus: 1}"}),
+    Case("more local nodes than agents can run", ("up", "--nodes", "100000x8"), ("nodes: '100000x8'", "at most 64")),
+    Case(
+        "a control plane of too many nodes", ("serve", "--cluster", "v100:99999x8"), ("99,999 nodes", "at most 20,000")
+    ),
     Case("a replay of nothing", ("replay",), ("Missing", "JOURNAL")),
     Case("a replay of a missing file", ("replay", "no.sqlite"), ("journal: 'no.sqlite'", "--out DIR")),
     Case("a replay of a folder", ("replay", "."), ("journal: '.'", "journal.sqlite")),
@@ -343,6 +355,22 @@ def test_a_replay_of_something_else_is_refused_in_one_line(
     assert "j.sqlite: not a Shoal journal" in err
     assert why in err
     assert found(tmp_path) == {"j.sqlite": content}
+
+
+OWN_POLICY = """
+from shoal.policy.classic.fifo import Fifo as Mine
+"""
+
+
+def test_a_replay_imports_a_policy_file_only_if_it_is_given(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN_POLICY)
+    assert shoal(*simulate(policy="mine.py:Mine"))[0] == 0
+    (journal,) = tmp_path.glob("kept/*/journal.sqlite")
+    code, _, err = shoal("replay", str(journal))
+    assert (code, "mine.py:Mine, which is not imported from a journal: give --policy FILE:Class" in err) == (2, True)
+    assert_one_line(err)
+    code, out, _ = shoal("replay", str(journal), "--policy", "mine.py:Mine")
+    assert (code, "decisions of mine.py:Mine derived again" in out) == (0, True)
 
 
 @pytest.mark.parametrize(

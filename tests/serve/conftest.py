@@ -36,6 +36,7 @@ from shoal.wire.messages import (
     Moment,
     NewToken,
     NodeRow,
+    QuotaMessage,
     Reshape,
     Submission,
     TenantRow,
@@ -147,6 +148,12 @@ class FakeControlPlane:
         if app != "sweep" or tenant not in (None, "ana"):
             raise UnknownJob(f"{app} of ana")
         return app
+
+    def set_quota(self, wanted: QuotaMessage) -> "Future[None]":
+        return self._promise(None)
+
+    def quotas(self) -> list[QuotaMessage]:
+        return [QuotaMessage(tenant="ana", gpus=4)]
 
     def offer(self, app: str, tenant: str | None) -> AppOffer:
         return AppOffer(app=self._app(app, tenant), auctioned=True, rho=1.5, kind="v100", most=8)

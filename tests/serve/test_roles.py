@@ -31,6 +31,8 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("POST", "/v1/apps/sweep/bid", {"jobs": ["hers-aaaa"], "rows": [[1, 60.0]]}, (401, 204, 204, 404, 403, 403)),
     ("GET", "/v1/nodes", None, (401, 200, 200, 200, 403, 403)),
     ("GET", "/v1/share", None, (401, 200, 200, 200, 403, 403)),
+    ("GET", "/v1/quotas", None, (401, 200, 403, 403, 403, 403)),
+    ("POST", "/v1/quotas", {"tenant": "ana", "gpus": 4}, (401, 204, 403, 403, 403, 403)),
     ("GET", "/v1/acct", None, (401, 200, 200, 200, 403, 403)),
     ("GET", "/v1/cluster", None, (401, 200, 200, 200, 403, 403)),
     ("POST", "/v1/whatif", {"policies": ["las"]}, (401, 200, 200, 200, 403, 403)),

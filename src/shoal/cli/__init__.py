@@ -49,6 +49,7 @@ _LIVE: Mapping[str, _Entry] = {
     "resize": _Entry("shoal.cli.job:resize", "Change the number of GPUs a job asks for."),
     "nodes": _Entry("shoal.cli.nodes:nodes", "List the nodes and the jobs on them."),
     "share": _Entry("shoal.cli.nodes:share", "Show GPUs held and GPU-hours used by tenant."),
+    "quota": _Entry("shoal.cli.quota:quota", "Set or list the quotas of tenants."),
     "acct": _Entry("shoal.cli.nodes:acct", "List ended jobs and the GPU-hours they used."),
     "whatif": _Entry("shoal.cli.whatif:whatif", "Simulate the live cluster with other policies, more nodes or a job."),
     "token": _Entry("shoal.cli.token:token", "Create, list or revoke tokens."),

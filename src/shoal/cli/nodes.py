@@ -58,17 +58,29 @@ def _disk_notes(cluster: ClusterRow, nodes: list[NodeRow]) -> list[str]:
 @cluster_options
 @json_option
 def share(client: "Client", as_json: bool) -> None:
-    """Show the GPUs each tenant holds and the GPU-hours it has used, with fractions of the total."""
+    """Show the GPUs each tenant holds and the GPU-hours it has used, with fractions of the total, and its quota."""
     found = client.get("/v1/share", list[TenantRow])
     if as_json:
         print_json(found)
         return
     rows = [
-        (t.tenant, f"{t.live:,}", f"{t.held:,}", f"{t.part_now:.0%}", hours(t.gpu_seconds), f"{t.part_ever:.0%}")
+        (
+            t.tenant,
+            f"{t.live:,}",
+            f"{t.held:,}",
+            f"{t.part_now:.0%}",
+            hours(t.gpu_seconds),
+            f"{t.part_ever:.0%}",
+            f"{t.guaranteed:,}" if t.guaranteed else "",
+            "" if t.most is None else f"{t.most:,}",
+        )
         for t in sorted(found, key=lambda t: (-t.held, -t.gpu_seconds, t.tenant))
     ]
-    headers = ("tenant", "jobs>", "GPUs now>", "part>", "GPU-hours>", "part>")
-    print_listing(count(len(found), "tenant"), headers, rows)
+    headers = ("tenant", "jobs>", "GPUs now>", "part>", "GPU-hours>", "part>", "guaranteed>", "at most>")
+    columns = (
+        8 if any(t.guaranteed or t.most is not None for t in found) else 6
+    )  # without quotas their columns are empty
+    print_listing(count(len(found), "tenant"), headers[:columns], [row[:columns] for row in rows])
 
 
 @click.command()

@@ -28,6 +28,9 @@ DEFAULT_PORT = 7433
 _POLICY = "las"
 """Default policy of a live cluster: it needs no knowledge of its jobs, and short jobs wait little."""
 
+_MOST_LOCAL_NODES = 64
+"""Most nodes of `up`, each of which is an agent process on this machine."""
+
 _USERS_HELP = (
     "System users of tenants' jobs, if run as root: off (all share one), auto (made where possible), a range of "
     "numbers FIRST-LAST, or a file with lines `tenant: user`."
@@ -229,10 +232,10 @@ def _local_cluster(nodes: str | None, cluster: str | None) -> str:
     """Return the cluster of `up`: as the options say, else this machine's GPUs, else a slot per processor."""
     if nodes is not None and cluster is not None:
         raise InputError("nodes", nodes, "give --nodes or --cluster, not both")
-    if cluster is not None:
-        return cluster
-    if nodes is not None:
-        return f"gpu:{nodes}"
+    given = cluster if nodes is None else f"gpu:{nodes}"
+    if given is not None:
+        _check_local_size(given, "cluster" if nodes is None else "nodes")
+        return given
     from shoal.agent.devices import find
 
     try:
@@ -240,6 +243,18 @@ def _local_cluster(nodes: str | None, cluster: str | None) -> str:
     except InputError:  # no driver
         return f"cpu:1x{min(os.cpu_count() or 1, 255)}"
     return f"{found.kind}:1x{found.count}"
+
+
+def _check_local_size(cluster: str, field: str) -> None:
+    """Refuse more nodes than this machine can run agents for."""
+    from shoal.scenario.specs import read_cluster
+
+    count = len(read_cluster(cluster).nodes)
+    if count > _MOST_LOCAL_NODES:
+        hint = (
+            f"has {count:,} nodes; `shoal up` runs an agent for each, at most {_MOST_LOCAL_NODES}: give nodes more GPUs"
+        )
+        raise InputError(field, cluster.removeprefix("gpu:"), hint)
 
 
 def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool) -> None:

@@ -5,7 +5,7 @@ Agents call the control plane, never the reverse. An agent's orders always name 
 message that is lost or repeated does no harm. Every method may be called from any thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import InitVar, dataclass, field
 from math import inf
@@ -17,12 +17,13 @@ import msgspec
 from shoal.core.bids import Rows
 from shoal.core.commands import Command
 from shoal.core.errors import InputError, nearest
-from shoal.core.events import AppBid, EventBatch, JobReshaped, NodeReturned
+from shoal.core.events import AppBid, EventBatch, JobReshaped, NodeReturned, QuotaSet
 from shoal.core.interfaces import Backend
 from shoal.core.job import JobSpec, Launch
+from shoal.core.quota import Quota
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Placement, Topology
-from shoal.core.units import JobNumber, Seconds
+from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.live.clock import Clock
 from shoal.live.gang import Gang
 from shoal.live.recovery import RecoveredRuns
@@ -75,6 +76,13 @@ class LiveBackend(Backend):
         """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down."""
         with self._lock:
             self._runs.resume(recovered, down, self.clock.now())
+
+    def retire(self, nodes: Iterable[int]) -> None:
+        """Mark nodes as lost that are no longer in the cluster; one with runs only when its lease has ended."""
+        with self._lock:
+            for index in nodes:
+                if self._runs.agents[index].up and not self._runs.agents[index].gangs:
+                    self._runs.lose(index, self.clock.now())
 
     # ── the ring ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -178,6 +186,12 @@ class LiveBackend(Backend):
         """Record an app's valuation of GPUs, made with these jobs."""
         with self._lock:
             self._runs.events.append(AppBid(self.clock.now(), app, jobs, rows))
+            return self._acknowledgement(None)
+
+    def set_quota(self, tenant: TenantId, quota: Quota) -> "Future[None]":
+        """Record a tenant's quota."""
+        with self._lock:
+            self._runs.events.append(QuotaSet(self.clock.now(), tenant, quota))
             return self._acknowledgement(None)
 
     def _acknowledgement(self, result: Any) -> "Future[Any]":

@@ -29,7 +29,8 @@ from shoal.core.errors import InputError
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import JobId, TenantId
-from shoal.engine.loop import Judgement, Loop, judge_or_keep
+from shoal.engine.guard import Guard
+from shoal.engine.loop import Judgement, Loop
 from shoal.engine.replay import Scheduler
 from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
@@ -37,6 +38,8 @@ from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
+from shoal.live.quotas import QueueLimit, quota_of, quota_rows
+from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.wire import messages as wire
@@ -74,12 +77,16 @@ class ControlPlaneFigures:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Description of a cluster; ``epoch`` is the Unix time at which its journal began."""
+    """Description of a cluster; ``epoch`` is the Unix time at which its journal began.
+
+    ``retired`` are the indices of nodes that were in the cluster once and are not now.
+    """
 
     version: str
     policy: str
     cluster: str
     epoch: float
+    retired: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -104,6 +111,8 @@ class ControlPlane:
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
     _given_ids: set[JobId] = field(default_factory=set)
+    _queue_limit: QueueLimit = field(default_factory=QueueLimit)
+    _limit: CpuLimit = field(default_factory=CpuLimit)
     _loop: Loop = field(init=False)
     _thread: threading.Thread = field(init=False)
     _recorder: JournalWriter = field(init=False)
@@ -115,7 +124,7 @@ class ControlPlane:
         scheduler = self.scheduler
         self._loop = Loop(
             self.backend, scheduler.state, scheduler.policy, scheduler.placer, scheduler.move_planner, self._recorder,
-            watch=self._watch, review_at=-inf if self.resumed else inf, judge=judge_or_keep,
+            watch=self._watch, review_at=-inf if self.resumed else inf, judge=Guard(self._limit).judge,
         )  # fmt: skip
         self.backend.on_change = self._notify
         self._thread = threading.Thread(target=self._run, name="ring", daemon=True)
@@ -129,6 +138,7 @@ class ControlPlane:
         self.backend.close()
         self.disk.stopping.set()
         self._thread.join()
+        self._limit.close()
         try:
             self.journal.close()
         except WRITE_ERRORS as error:
@@ -196,9 +206,21 @@ class ControlPlane:
                     if wanted.key:
                         keys[key] = id
                 ids.append(id)
+            self._queue_limit.check(self.accounts, (spec for spec, _ in admitted))
             # Only when all are admitted: the key of a refused submission must not lead to a job.
             self.accounts.keys |= keys
-            return self.backend.submit(admitted, ids)
+            durable = self.backend.submit(admitted, ids)
+            self._queue_limit.count([spec for spec, _ in admitted], durable)
+            return durable
+
+    def set_quota(self, wanted: wire.QuotaMessage) -> "Future[None]":
+        """Set a tenant's quota, in place of the one before."""
+        return self.backend.set_quota(wanted.tenant, quota_of(wanted))
+
+    def quotas(self) -> list[wire.QuotaMessage]:
+        """Return every quota, by name of its tenant."""
+        with self._lock:
+            return quota_rows(self.accounts)
 
     def _new_id(self, name: str) -> JobId:
         while True:
@@ -242,7 +264,8 @@ class ControlPlane:
     def _bidding(self, app: str) -> AppBidding:
         if self._last is None:
             raise UnknownApp(app)
-        return AppBidding(self.scheduler.policy, replace(self._last.snapshot, carry=self._last.carry))
+        snapshot = replace(self._last.snapshot, carry=self._last.carry)
+        return AppBidding(self.scheduler.policy, snapshot.without(snapshot.kept_from_policy))
 
     # ── views ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -269,8 +292,9 @@ class ControlPlane:
         """Return every node, with the jobs on it that the tenant may see."""
         with self._lock:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
-            rows = self._views(tenant).nodes(reports)
-        return [msgspec.structs.replace(row, disk_free=self.backend.disk_free(i)) for i, row in enumerate(rows)]
+            rows = self._views(tenant).nodes(reports, self.about.retired)
+        index = self.backend.topology.node_index
+        return [msgspec.structs.replace(row, disk_free=self.backend.disk_free(index[row.name])) for row in rows]
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""

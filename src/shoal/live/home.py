@@ -34,6 +34,11 @@ log = logging.getLogger(__name__)
 
 JOURNAL = "journal.sqlite"
 
+MOST_LIVE_NODES = 20_000
+"""Most nodes of one control plane."""
+
+_TOO_MANY = f"and a control plane serves at most {MOST_LIVE_NODES:,}: run several"
+
 PASSABLE = 0o711
 """Mode of a home through which an agent on it lets the users of tenants pass."""
 
@@ -57,6 +62,9 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0.5 <= self.lease <= 3600:
             raise InputError("lease", self.lease, "must lie between 0.5 and 3600 seconds")
+        nodes = len(self.scenario.cluster.nodes)
+        if nodes > MOST_LIVE_NODES:
+            raise InputError("cluster", self.scenario.cluster.describe(), f"has {nodes:,} nodes, {_TOO_MANY}")
 
 
 @contextmanager
@@ -103,21 +111,25 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
             raise InputError("journal", str(path), hint)
         epoch = _epoch(settings_of(file.read), path)
         scenario = replace(scenario, cluster=grown(Scenario.of_settings(before).cluster, scenario.cluster))
+    present = settings.scenario.cluster
     cluster, speeds, scheduler = scenario.cluster, scenario.speeds(), scenario.make_scheduler()
     accounts, recovered = Accounts(cluster.nodes), RecoveredRuns()
     for record in file.read() if resumed else ():
         fold((record,), scheduler.state)
         recovered.fold(record)
         accounts.fold(record)
+    scheduler.state.decide_by(scenario.settings("live"))
     header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
     journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     clock = WallClock(epoch, scheduler.state.now)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
     backend.resume(recovered, scheduler.state.topology.down)
+    retired = frozenset(i for i, node in enumerate(cluster.nodes) if node.name not in present.node_index)
+    backend.retire(retired)
     if resumed:
         log.info("journal taken up again", extra={"records": file.records, "live": len(accounts.live)})
-    about = About(__version__, scenario.policy, cluster.describe(), epoch)
-    admission = Admission(cluster, speeds, settings.roots)
+    about = About(__version__, scenario.policy, present.describe(), epoch, retired)
+    admission = Admission(present, speeds, settings.roots)
     return ControlPlane(scheduler, backend, journal, accounts, admission, about, JournalDisk(path), resumed=resumed)
 
 

@@ -54,6 +54,12 @@ class ControlPlaneAPI(Protocol):
     def share(self, tenant: str | None) -> list[wire.TenantRow]:
         """GPUs and GPU-seconds by tenant."""
 
+    def set_quota(self, wanted: wire.QuotaMessage) -> "Future[None]":
+        """Set a tenant's quota."""
+
+    def quotas(self) -> list[wire.QuotaMessage]:
+        """List the quotas."""
+
     def acct(self, tenant: str | None) -> list[wire.AcctRow]:
         """List the jobs that ended and the resources they used."""
 

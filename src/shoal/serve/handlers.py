@@ -147,6 +147,17 @@ async def share(context: AppContext, call: Call) -> list[wire.TenantRow]:
     return await asyncio.to_thread(context.control_plane.share, call.holder.sees)
 
 
+async def set_quota(context: AppContext, call: Call) -> None:
+    """Set a tenant's quota, in place of the one before; answered when it is durable."""
+    body: wire.QuotaMessage = call.body
+    await _durable(context, await asyncio.to_thread(context.control_plane.set_quota, body))
+
+
+async def quotas(context: AppContext, call: Call) -> list[wire.QuotaMessage]:
+    """List the quotas of tenants."""
+    return await asyncio.to_thread(context.control_plane.quotas)
+
+
 async def acct(context: AppContext, call: Call) -> list[wire.AcctRow]:
     """Jobs that ended and the resources they used."""
     return await asyncio.to_thread(context.control_plane.acct, call.holder.sees)

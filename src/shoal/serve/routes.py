@@ -60,6 +60,8 @@ _APPS = (
 _CLUSTER = (
     Route("GET", "/v1/nodes", handlers.nodes, _PEOPLE),
     Route("GET", "/v1/share", handlers.share, _PEOPLE),
+    Route("GET", "/v1/quotas", handlers.quotas, _ADMIN),
+    Route("POST", "/v1/quotas", handlers.set_quota, _ADMIN, body=wire.QuotaMessage, status=204, alive=True),
     Route("GET", "/v1/acct", handlers.acct, _PEOPLE),
     Route("GET", "/v1/cluster", handlers.cluster, _PEOPLE),
     Route("POST", "/v1/whatif", handlers.what_if, _PEOPLE, body=wire.WhatIf, refusals=(409, 503)),

@@ -9,7 +9,21 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
-from shoal.wire.fields import Command, Count, JobName, Name, Positive, Ranks, Resizes, Role, Text, Variable
+from shoal.wire.fields import (
+    Command,
+    Count,
+    JobName,
+    Name,
+    Quantity,
+    Ranks,
+    Resizes,
+    Role,
+    Span,
+    Text,
+    Variable,
+    Weight,
+    Work,
+)
 
 PROTOCOL = 1
 
@@ -24,7 +38,7 @@ class Ahead(Struct, forbid_unknown_fields=True, frozen=True):
 
     jobs: Count
     gpus: Count
-    work: Positive
+    work: Work
 
 
 class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -53,17 +67,17 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     min_local_batch: Count | None = None
     max_local_batch: Count | None = None
     adaptation: Literal["accordion", "gns"] | None = None
-    work: Positive | None = None
+    work: Work | None = None
     kinds: Annotated[list[Name], Meta(min_length=1, max_length=64)] | None = None
-    weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
-    deadline: Positive | None = None
+    weight: Weight = 1.0
+    deadline: Span | None = None
     workdir: Text | None = None
     env: dict[Variable, Text] = field(default_factory=dict)
     ranks: Ranks = "gpu"
     resizes: Resizes = "restart"
     grace: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     key: Annotated[str, Meta(max_length=128)] = ""
-    ahead: Annotated[list[Ahead], Meta(max_length=1000)] | None = None
+    ahead: Annotated[list[Ahead], Meta(max_length=200)] | None = None
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
@@ -108,6 +122,18 @@ class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
     tenant: Name | None = None
     node: Name | None = None
     days: Annotated[float, Meta(gt=0, le=36525)] = TOKEN_DAYS
+
+
+class QuotaMessage(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A tenant's quota: most waiting jobs, most GPUs at once (null: any number), and GPUs guaranteed to it.
+
+    It replaces the quota before; one without any value removes it.
+    """
+
+    tenant: Name
+    queued: Quantity | None = None
+    gpus: Quantity | None = None
+    guaranteed: Quantity = 0
 
 
 class WhatIf(Struct, forbid_unknown_fields=True, frozen=True):
@@ -245,7 +271,10 @@ class NodeRow(Struct, frozen=True, kw_only=True):
 
 
 class TenantRow(Struct, frozen=True, kw_only=True):
-    """GPUs a tenant holds now, GPU-seconds it has used, and its fraction of both."""
+    """GPUs a tenant holds now, GPU-seconds it has used, and its fraction of both.
+
+    ``most`` is the most GPUs its quota allows it at once (null: any number), ``guaranteed`` those guaranteed to it.
+    """
 
     tenant: str
     live: int
@@ -253,6 +282,8 @@ class TenantRow(Struct, frozen=True, kw_only=True):
     gpu_seconds: float
     part_now: float
     part_ever: float
+    most: int | None = None
+    guaranteed: int = 0
 
 
 class AcctRow(Struct, frozen=True, kw_only=True):
