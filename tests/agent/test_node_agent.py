@@ -408,6 +408,25 @@ def test_settings_that_cannot_be_are_named(site: Site, tmp_path: Path) -> None:
         assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "environ", "line"),
+    [
+        (["--token-file", "/no/such"], {}, "token-file: '/no/such': cannot be read: No such file"),
+        (["--token-file", "/dev/null"], {}, "token: None: name a --token-file"),
+        (["--token-fd", "99"], {}, "token-fd: 99: cannot be read: Bad file descriptor"),
+        ([], {"SHOAL_TOKEN": "secret"}, "SHOAL_TOKEN: '…': an agent takes no token from its environment"),
+    ],
+)
+def test_an_agent_takes_its_token_from_a_file_or_a_descriptor_only(
+    options: list[str], environ: dict[str, str], line: str
+) -> None:
+    command = [sys.executable, "-m", "shoal.agent", "--server", "http://127.0.0.1:1", *options]
+    environ = {**os.environ, **environ}
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert ended.stderr.startswith(f"shoal agent: {line}")
+
+
 def test_two_agents_cannot_serve_one_node(site: Site) -> None:
     first = site.agent()
     until(lambda: site.plane.hellos, "the first agent is up")

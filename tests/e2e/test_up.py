@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from shoal.agent.confinement import landlock_version
+from shoal.agent.keeper import all_processes, descendants
 from shoal.live.home import JOURNAL
 from shoal.scenario.replay import replay_file
 
@@ -127,6 +128,7 @@ def test_three_jobs_from_submission_to_ctrl_c(person: Person) -> None:
         _, said = up.communicate(timeout=30)
         assert (up.returncode, "Traceback" in said) == (0, False)
         assert "stopping 1 running job" in said
+        assert said.count("jobs of all tenants run as user") == 1
     soon(lambda: not person.left())
     assert "is `shoal up` running?" in person.says("queue", rc=1)
     with person.up("--nodes", "2x2", "--policy", "las") as up:
@@ -168,15 +170,15 @@ print(json.dumps(found), flush=True)
 """
 
 
-def secrets_of_processes() -> list[str]:
-    """Processes in whose arguments or environment a token stands."""
-    found = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with suppress(OSError):
-                about = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
-                if re.search(rb"shoal_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])", about):
-                    found.append((path / "cmdline").read_bytes().decode().replace("\0", " "))
+def with_secrets(top: int) -> dict[str, bool]:
+    """The arguments of a process and its descendants, and whether a token stands in them or in the environment."""
+    found = {}
+    for pid in [top, *(process.pid for process in descendants([top], all_processes()))]:
+        with suppress(OSError):
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+            about = arguments + Path(f"/proc/{pid}/environ").read_bytes()
+            secret = re.search(rb"shoal_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])", about)
+            found[arguments.decode().replace("\0", " ")] = secret is not None
     return found
 
 
@@ -186,12 +188,14 @@ def test_a_job_reads_the_admins_token_neither_in_files_nor_in_processes_nor_over
     home = person.folder / "home"
     home.mkdir()
     (home / "admin.token").write_text("shoal_left-by-an-earlier-version\n")
-    with person.up("--nodes", "1x1"):
+    with person.up("--nodes", "1x1") as up:
         job = person.says("submit", "--", sys.executable, "-S", "spy.py").strip()
         waits = person.submits(60)
         said = json.loads(person.says("logs", job, "-f"))
         soon(lambda: person.asks("job", waits)["job"]["state"] == "running")
-        assert secrets_of_processes() == []
+        found = with_secrets(up.pid)
+        assert all(any(word in line for line in found) for word in ("shoal up", "shoal.agent", "keeper", "job.py"))
+        assert not any(found.values()), found
         assert person.asks("job", job)["job"]["state"] == "completed"
     assert said.pop("files") == []
     assert "token" not in said["socket"]

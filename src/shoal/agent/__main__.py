@@ -29,12 +29,14 @@ def _settings(arguments: list[str]) -> AgentSettings:
     add("--tenant-users", default="off", metavar="USERS", help="off, auto, FIRST-LAST or a file of `tenant: user`")
     add("--parent", type=int, metavar="PID", help="the process that started this one, and with which it ends")
     given = vars(parser.parse_args(arguments))
-    try:
-        token = agent_token(given.pop("token_file"), given.pop("token_fd"))
-    except InputError as error:
-        parser.error(str(error))
+    token = agent_token(given.pop("token_file"), given.pop("token_fd"))
     return AgentSettings(token=token, **{**given, "roots": tuple(given["roots"])})
 
 
 if __name__ == "__main__":
-    sys.exit(main(_settings(sys.argv[1:])))
+    try:
+        settings = _settings(sys.argv[1:])
+    except InputError as error:
+        print(f"shoal agent: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    sys.exit(main(settings))

@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from shoal.serve.token_socket import offer_token
 from shoal.serve.tokens import Tokens
 from shoal.wire.files import replace_file
 from shoal.wire.messages import NewToken
+
+_RENEW_SECONDS = 40 * 86400.0
+"""Seconds before its expiry at which a start replaces a token in a file; the old one stays valid until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +137,10 @@ def _secret(path: Path, tokens: Tokens, new: NewToken) -> str:
     if path.exists():
         secret = path.read_text().strip()
         holder = tokens.holder(secret)
-        if holder is not None and not holder.expired:
+        if holder is not None and time.time() < holder.expires - _RENEW_SECONDS:
             return secret
     if any(row.name == new.name for row in tokens.rows()):
-        # The secret of an existing token is lost: create another. Write access to this folder is access to the cluster.
+        # Its secret is lost, or it expires soon: create another. Write access to this folder is access to the cluster.
         new = NewToken(f"{new.name}-{os.urandom(3).hex()}", new.role, node=new.node)
     created = tokens.create(new).secret
     assert created is not None
