@@ -1,0 +1,456 @@
+"""A simulated node: the real ``NodeAgent``, ``KeeperHandle`` and ``Launcher`` on simulated pipes and processes."""
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from tests.dst.network import Cable, Rejection
+from tests.dst.processes import KeeperProcess, Pipe, Rank, Registry
+from tests.dst.world import Blocked, Clocks, World
+
+from shoal.agent import control_link, node_agent
+from shoal.agent.control_link import ReceivedOrders
+from shoal.core.errors import ShoalError
+from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer
+
+KEEPERS_OWN_SECONDS = 2.0
+"""Seconds that a starting agent gives an earlier agent's keepers to end their ranks, as ``orphans`` does."""
+
+
+@dataclass(eq=False)
+class SimNode:
+    """A machine with GPUs: at most one agent, its keepers and their ranks."""
+
+    world: World
+    registry: Registry
+    name: str
+    gpus: int
+    clocks: Clocks
+    cable: Cable
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    keepers: dict[int, KeeperProcess] = field(default_factory=dict)
+    spawn_fails: int = 0
+    disk_fails: int = 0
+    agent: Any = None
+    paused: bool = False
+    alive: bool = False
+    boots: int = 0
+    pipes: dict[int, Pipe] = field(default_factory=dict)
+    wanted: bool = True
+    _fds: Any = field(default_factory=lambda: count(1000))
+    _wakes: int = 0
+    _due: bool = False
+    _deferred: list[Callable[[], None]] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        return self.clocks.monotonic()
+
+    def wall(self) -> float:
+        return self.clocks.wall()
+
+    def pipe(self, pipe: Pipe) -> int:
+        """Return a file descriptor of the agent for one end of a pipe."""
+        fd: int = next(self._fds)
+        self.pipes[fd] = pipe
+        return fd
+
+    # ── life of the agent ─────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Start an agent, once no process of an earlier one is left."""
+        if self.wanted and not self.alive:
+            self.boots += 1
+            self.alive = True
+            self._clear(self.boots, self.world.now)
+
+    def _clear(self, boot: int, began: float) -> None:
+        if not self.alive or self.boots != boot:
+            return
+        if self.paused:
+            self._deferred.append(lambda: self._clear(boot, began))
+        elif self.keepers:
+            if self.world.now - began >= KEEPERS_OWN_SECONDS:
+                for keeper in list(self.keepers.values()):
+                    keeper.signal(signal.SIGKILL)
+            self.world.after(0.05, self._clear, boot, began)
+        else:
+            settings = node_agent.AgentSettings(
+                "http://plane", "token", self.name, self.name, Path("/sim"), kind="gpu", gpus=self.gpus
+            )
+            with self.world.acting(self):
+                self.agent = node_agent.NodeAgent(settings)
+                self.agent._link.open()
+            self.world.note("agent up", self.name, boot)
+            self.wake()
+
+    def kill(self, *, everything: bool = False) -> None:
+        """SIGKILL the agent, or all processes of the node at once."""
+        self.world.note("agent killed", self.name, everything)
+        self._gone()
+        for keeper in list(self.keepers.values()) if everything else ():
+            keeper.signal(signal.SIGKILL)
+
+    def _gone(self) -> None:
+        self.alive, self.paused, self.agent, self.wanted = False, False, None, False
+        pipes, self.pipes = self.pipes, {}
+        self._deferred.clear()
+        for pipe in pipes.values():
+            pipe.readable = False
+            if pipe.writable:
+                pipe.close()
+
+    def revive(self) -> None:
+        """Start an agent again after a fault."""
+        self.wanted = True
+        self.start()
+
+    def terminate(self) -> None:
+        """SIGTERM to the agent."""
+        if self.agent is not None:
+            self.agent._signals += 1
+            self.wake()
+
+    def pause(self) -> None:
+        """SIGSTOP the agent."""
+        self.paused = self.alive
+
+    def resume(self) -> None:
+        """SIGCONT the agent."""
+        if self.paused:
+            self.paused = False
+            deferred, self._deferred = self._deferred, []
+            for action in deferred:
+                action()
+            self.wake()
+
+    # ── the agent's loop ──────────────────────────────────────────────────────────────────────────────────────
+
+    def wake(self) -> None:
+        """Run the agent's loop soon."""
+        if not self._due:
+            self._due = True
+            self.world.after(0.0005, self._enter, -1)
+
+    def _enter(self, wakes: int) -> None:
+        if wakes < 0:
+            self._due = False
+        elif wakes != self._wakes:
+            return
+        if self.agent is None or self.paused:
+            return
+        self._wakes += 1
+        self.agent._selector.timed_out = True
+        try:
+            with self.world.acting(self):
+                self.agent._loop()
+        except Blocked as blocked:
+            if blocked.seconds is not None:
+                self.world.after(max(blocked.seconds, 0.001), self._enter, self._wakes)
+        else:
+            self.world.note("agent ends", self.name)
+            self._gone()
+
+    def when_running(self, action: Callable[[], None]) -> None:
+        """Do something that the agent's process does: later, if it is suspended."""
+        if self.paused:
+            self._deferred.append(action)
+        else:
+            with self.world.acting(self):
+                action()
+
+
+class SimLink:
+    """The conversation of ``ControlLink`` without its threads: the same requests, waits and pauses."""
+
+    def __init__(self, client: Any, hello: Hello, deliver: Callable[[Any], None], world: World) -> None:
+        self._world, self._node = world, world.machine
+        self._boot = self._node.boots
+        self._hello, self._deliver = hello, deliver
+        self._report = AgentReport(protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=-1, runs=[])
+        self._wait = 0.0
+        self._registered = False
+        self._changed = self._pushing = False
+        self._pauses = {"poll": control_link._FIRST_PAUSE_SECONDS, "push": control_link._FIRST_PAUSE_SECONDS}
+
+    def open(self) -> None:
+        self._poll()
+
+    def publish(self, report: AgentReport, *, urgent: bool) -> None:
+        self._report = report
+        if urgent:
+            self._changed = True
+            self._push()
+
+    def send_last(self, report: AgentReport) -> None:
+        if self._registered:
+            self._report = report
+            self._node.cable.call("sync", report, 5.0, lambda found: None)
+
+    @property
+    def _alive(self) -> bool:
+        return bool(self._node.alive and self._node.boots == self._boot)
+
+    def _own(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Run a step of this agent's threads, if the process is still there."""
+        if self._alive:
+            self._node.when_running(lambda: action(*arguments) if self._alive else None)
+
+    def _call(self, kind: str, wait: float, then: Callable[[float, Any, Any], None]) -> None:
+        body = self._hello if kind == "hello" else msgspec.structs.replace(self._report, wait=wait)
+        sent = self._node.monotonic()
+        timeout = wait + control_link._ANSWER_SECONDS
+        self._node.cable.call(kind, body, timeout, lambda found: self._own(then, sent, body, found))
+
+    def _poll(self) -> None:
+        self._call("sync" if self._registered else "hello", self._wait, self._polled)
+
+    def _polled(self, sent: float, body: Any, found: Any) -> None:
+        if isinstance(found, Exception):
+            if isinstance(found, Rejection) and not found.busy:
+                if not self._registered:
+                    self._deliver(control_link.Rejected(ShoalError(str(found))))
+                    return
+                self._registered = False
+            self._pause("poll", self._poll)
+            return
+        first = not self._registered
+        self._registered, self._pauses["poll"] = True, control_link._FIRST_PAUSE_SECONDS
+        self._wait = min(control_link._LONGEST_WAIT_SECONDS, found.lease / 3)
+        answered = () if first else tuple(log.read for log in body.logs)
+        self._deliver(ReceivedOrders(sent, found, first=first, answered=answered))
+        self._world.after(0.002, self._own, self._poll)
+        self._push()
+
+    def _push(self) -> None:
+        if self._changed and self._registered and not self._pushing:
+            self._changed, self._pushing = False, True
+            self._world.after(0.0002, self._own, self._call, "sync", 0.0, self._pushed)
+
+    def _pushed(self, sent: float, body: Any, found: Any) -> None:
+        if isinstance(found, Exception):
+            self._changed = True
+            self._pause("push", self._push_again)
+            return
+        self._pauses["push"] = control_link._FIRST_PAUSE_SECONDS
+        self._deliver(ReceivedOrders(sent, found, first=False, answered=tuple(log.read for log in body.logs)))
+        self._push_again()
+
+    def _push_again(self) -> None:
+        self._pushing = False
+        self._push()
+
+    def _pause(self, which: str, again: Callable[[], None]) -> None:
+        pause = self._pauses[which]
+        self._pauses[which] = min(2 * pause, control_link._LAST_PAUSE_SECONDS)
+        self._world.after(pause * self._world.rng.uniform(0.5, 1.0), self._own, again)
+
+
+class SimWorkspace:
+    """The folders of a node, as far as the agent needs them."""
+
+    def __init__(self, home: Path, node: str, world: World) -> None:
+        self._home, self._world, self._node = home, world, world.machine
+
+    def _write(self) -> None:
+        if self._node.disk_fails:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    def run(self, key: Any) -> Path:
+        return self._home / "runs" / f"{key[0]}.{key[1]}"
+
+    def job(self, job_id: str) -> Path:
+        return self._home / "jobs" / job_id
+
+    def logs(self, job_id: str) -> Path:
+        self._write()
+        return self._home / "logs" / job_id
+
+    def progress(self, key: Any) -> Path:
+        return self.run(key) / "progress"
+
+    def lease(self, key: Any) -> Path:
+        return self.run(key) / "lease"
+
+    def orders(self, key: Any) -> Path:
+        return self.run(key) / "orders"
+
+    def record(self, key: Any, record: Any) -> None:
+        self._write()
+
+    def forget(self, path: Path) -> None:
+        pass
+
+    def write_lease(self, key: Any, until: float, *, stopping: bool) -> None:
+        self._write()
+
+    def write_orders(self, key: Any, roster: Any) -> None:
+        self._write()
+
+    def read_progress(self, key: Any) -> tuple[float, float | None, None] | None:
+        for rank in self._node.ranks.values():
+            truth = rank.truth
+            if rank.number == 0 and rank.incarnation == key[1] and truth.job.reports and rank.status is None:
+                return rank.progress, truth.saved, None
+        return None
+
+    def read_log(self, read: Any) -> LogAnswer:
+        return LogAnswer(read.read, -1, b"")
+
+
+class SimSelector:
+    """The agent's selector: keepers whose output can be read."""
+
+    def __init__(self, world: World) -> None:
+        self._node: SimNode = world.machine
+        self._registered: dict[Any, Callable[[], None]] = {}
+        self.timed_out = False
+
+    def register(self, key: Any, events: int, data: Callable[[], None]) -> None:
+        self._registered[key] = data
+        if hasattr(key, "fileno"):
+            self._node.pipes[key.fileno()].wake = self._node.wake
+
+    def unregister(self, key: Any) -> None:
+        del self._registered[key]
+
+    def select(self, timeout: float | None) -> list[tuple[Any, int]]:
+        pipes = self._node.pipes
+        ready = [
+            (SimpleNamespace(data=data), 1)
+            for key, data in self._registered.items()
+            if (pipe := pipes.get(key.fileno())) is not None and pipe.ready
+        ]
+        if not ready and not self.timed_out and (timeout is None or timeout > 0):
+            raise Blocked(timeout)
+        self.timed_out = False
+        return ready
+
+
+class SimSocket:
+    """A socket that reserves a port, or wakes the agent."""
+
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+
+    def bind(self, address: Any) -> None:
+        pass
+
+    def getsockname(self) -> tuple[str, int]:
+        return "", 40000
+
+    def send(self, data: bytes) -> int:
+        self._node.wake()
+        return len(data)
+
+    def close(self) -> None:
+        pass
+
+
+class SimPopen:
+    """A keeper process as ``subprocess`` returns it."""
+
+    def __init__(self, world: World, registry: Registry) -> None:
+        node: SimNode = world.machine
+        if node.disk_fails and world.rng.random() < 0.3:
+            raise OSError(errno.EAGAIN, "resource temporarily unavailable")
+        self._node, self._process = node, KeeperProcess(world, registry, node)
+        self.pid = self._process.pid
+        self._process.stdout.wake = node.wake
+        self.stdin = _File(node, node.pipe(self._process.stdin), writer=True)
+        self.stdout = _File(node, node.pipe(self._process.stdout), writer=False)
+
+    def kill(self) -> None:
+        self._process.signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        assert self._process.status is not None
+        return self._process.status
+
+    def poll(self) -> int | None:
+        return self._process.status
+
+
+@dataclass
+class _File:
+    node: SimNode
+    fd: int
+    writer: bool
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def close(self) -> None:
+        pipe = self.node.pipes.pop(self.fd, None)
+        if pipe is not None and self.writer:
+            pipe.close()
+
+
+class AgentOS:
+    """``os`` as the agent's modules see it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def set_blocking(self, fd: int, blocking: bool) -> None:
+        pass
+
+    def read(self, fd: int, most: int) -> bytes:
+        pipe = self._world.machine.pipes[fd]
+        if not pipe.ready:
+            raise BlockingIOError(errno.EAGAIN, "nothing to read")
+        found: bytes = pipe.read(most)
+        return found
+
+    def write(self, fd: int, data: Any) -> int:
+        pipe = self._world.machine.pipes.get(fd)
+        if pipe is None:
+            raise OSError(errno.EBADF, "closed")
+        return int(pipe.write(bytes(data)))
+
+
+class SimOrphans:
+    """``orphans`` as the agent's module sees it: ranks die with their keeper, so none is left."""
+
+    def machine_boot(self) -> str:
+        return "boot"
+
+    def children(self) -> set[int]:
+        return set()
+
+    def kill_orphans(self, others: Any) -> bool:
+        return True
+
+
+def agent_names(world: World, registry: Registry) -> dict[str, dict[str, Any]]:
+    """Return the names to replace in the agent's modules."""
+    sockets = SimpleNamespace(
+        socket=lambda: SimSocket(world.machine),
+        socketpair=lambda: (SimSocket(world.machine), SimSocket(world.machine)),
+    )
+    spawner = SimpleNamespace(
+        Popen=lambda *_, **__: SimPopen(world, registry), PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT
+    )
+    return {
+        "shoal.agent.node_agent": {
+            "ControlLink": lambda client, hello, deliver: SimLink(client, hello, deliver, world),
+            "Workspace": lambda home, node: SimWorkspace(home, node, world),
+            "selectors": SimpleNamespace(DefaultSelector=lambda: SimSelector(world), EVENT_READ=1),
+            "socket": sockets,
+            "orphans": SimOrphans(),
+            "devices": SimpleNamespace(find=lambda kind, gpus: SimpleNamespace(kind=kind, count=gpus)),
+            "_client": lambda settings: None,
+        },
+        "shoal.agent.launch": {"check": lambda *_: "/sim"},
+        "shoal.agent.keeper_handle": {"subprocess": spawner, "os": AgentOS(world)},
+    }

@@ -1,0 +1,465 @@
+"""Simulated processes: ranks that compute, save, crash or ignore signals, and keepers that run the real keeper code."""
+
+import errno
+import json
+import os
+import select
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from tests.dst.plan import Job
+from tests.dst.world import Blocked, World
+
+from shoal.agent import keeper as real
+
+
+class Host(Protocol):
+    """The machine that processes run on."""
+
+    name: str
+    ranks: dict[int, "Rank"]
+    keepers: dict[int, "KeeperProcess"]
+    spawn_fails: int
+
+    def monotonic(self) -> float: ...
+    def wall(self) -> float: ...
+
+
+@dataclass
+class Truth:
+    """What a job really did, which no part of Shoal reports: runs, exits, saved work and GPU-seconds."""
+
+    job: Job
+    id: str = ""
+    saved: float = 0.0
+    """Work done and saved, in GPU-seconds."""
+    runs: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By incarnation and rank: the exit status."""
+    worlds: dict[int, int] = field(default_factory=dict)
+    finished: dict[int, set[int]] = field(default_factory=dict)
+    """By incarnation: the ranks that did all their work."""
+    live: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By host and process number of a live rank: its incarnation."""
+    held: float = 0.0
+    """GPU-seconds for which ranks lived."""
+    blamed: int = 0
+    """Ranks that ended otherwise than by a signal of their keeper or with status 0."""
+
+    @property
+    def work(self) -> float:
+        """GPU-seconds of work."""
+        return self.job.seconds * self.job.gpus
+
+    def completed(self, incarnation: int) -> bool:
+        """Return whether every rank of an incarnation did its work and exited with status 0."""
+        exits, world = self.runs.get(incarnation, {}), self.worlds.get(incarnation, -1)
+        done = self.finished.get(incarnation, set())
+        return len(exits) == world and not any(exits.values()) and len(done) == world
+
+
+class Registry:
+    """The truth of all jobs, by identifier, and the continuous checks on live ranks."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.jobs: dict[str, Truth] = {}
+        self.devices: dict[tuple[str, int], list[Rank]] = {}
+
+    def began(self, rank: "Rank") -> None:
+        """Check a rank that begins: no other incarnation of its job lives, no other job has its GPU."""
+        truth, host = rank.truth, rank.host.name
+        others = {i for i in truth.live.values() if i != rank.incarnation}
+        truth.live[host, rank.pid] = rank.incarnation
+        truth.worlds[rank.incarnation] = rank.world_size
+        self.world.note("rank begins", truth.id, rank.incarnation, rank.number, host)
+        self.world.check(not others, f"{truth.id}: incarnations {sorted(others)} live while {rank.incarnation} begins")
+        for device in rank.devices:
+            holders = self.devices.setdefault((host, device), [])
+            foreign = sorted({other.truth.id for other in holders if other.truth is not truth})
+            self.world.check(not foreign, f"GPU {device} of {host} is given to {truth.id} while {foreign} hold it")
+            holders.append(rank)
+
+    def ended(self, rank: "Rank", status: int, seconds: float) -> None:
+        """Record the end of a rank."""
+        truth, host = rank.truth, rank.host.name
+        del truth.live[host, rank.pid]
+        truth.runs.setdefault(rank.incarnation, {})[rank.number] = status
+        truth.held += seconds
+        for device in rank.devices:
+            self.devices[host, device].remove(rank)
+        self.world.note("rank ends", truth.id, rank.incarnation, rank.number, status)
+
+
+@dataclass(eq=False)
+class Rank:
+    """One rank: a process that computes until its share of the work is done."""
+
+    world: World
+    registry: Registry
+    host: Host
+    truth: Truth
+    parent: "KeeperProcess"
+    incarnation: int
+    number: int
+    world_size: int
+    devices: tuple[int, ...]
+    pid: int = field(init=False)
+    began_at: float = 0.0
+    base: float = 0.0
+    status: int | None = None
+    paused: bool = False
+    saving: bool = False
+    _deferred: list[Callable[[], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pid = next(self.world.pids)
+
+    def begin(self) -> None:
+        """Start computing from the last checkpoint."""
+        self.began_at, self.base = self.world.now, self.truth.saved
+        self.registry.began(self)
+        job = self.truth.job
+        left = max(0.0, self.truth.work - self.base) / self.world_size
+        if len(self.truth.worlds) <= job.crashes:
+            self._later(min(left, 0.2), self._crash)
+        # Ranks of a gang end one after another.
+        self._later(left * (1 + 0.02 * self.number) + 0.01, self._finish)
+
+    @property
+    def progress(self) -> float:
+        """Work done so far by all ranks, in GPU-seconds."""
+        return min(self.truth.work, self.base + (self.world.now - self.began_at) * self.world_size)
+
+    def signal(self, number: int) -> None:
+        """Receive a signal."""
+        if self.status is not None:
+            return
+        if number == signal.SIGKILL:
+            self.exit(-9)
+        elif number == signal.SIGSTOP:
+            self.paused = True
+        elif number == signal.SIGCONT:
+            self.paused = False
+            deferred, self._deferred = self._deferred, []
+            for action in deferred:
+                action()
+        elif number == signal.SIGTERM:
+            self._run(self._terminate)
+
+    def _terminate(self) -> None:
+        style = self.truth.job.style
+        if style == "die":
+            self.exit(-15)
+        elif style == "save" and not self.saving:
+            self.saving = True
+            self._later(self.truth.job.saving, self._saved)
+
+    def _saved(self) -> None:
+        if self.number == 0:
+            self.truth.saved = max(self.truth.saved, self.progress)
+        self.exit(0)
+
+    def _crash(self) -> None:
+        self.truth.blamed += 1
+        self.exit(3)
+
+    def _finish(self) -> None:
+        if not self.saving:
+            self.truth.finished.setdefault(self.incarnation, set()).add(self.number)
+            self.exit(0)
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        self.world.after(seconds, self._run, action)
+
+    def _run(self, action: Callable[[], None]) -> None:
+        if self.status is not None:
+            return
+        if self.paused:
+            self._deferred.append(action)
+        else:
+            action()
+
+    def exit(self, status: int) -> None:
+        """End with this status."""
+        if self.status is None:
+            self.status = status
+            self.registry.ended(self, status, self.world.now - self.began_at)
+            self.parent.child_ended()
+
+
+@dataclass
+class Pipe:
+    """Bytes from one process to another; ``wake`` is called when the reader may have something to do."""
+
+    wake: Callable[[], None]
+    data: bytes = b""
+    writable: bool = True
+    readable: bool = True
+
+    def write(self, data: bytes) -> int:
+        if not self.readable:
+            raise BrokenPipeError(errno.EPIPE, "no reader")
+        self.data += data
+        self.wake()
+        return len(data)
+
+    def close(self) -> None:
+        """The writer is gone."""
+        self.writable = False
+        self.wake()
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.data) or not self.writable
+
+    def read(self, most: int) -> bytes:
+        found, self.data = self.data[:most], self.data[most:]
+        return found
+
+
+@dataclass(eq=False)
+class KeeperProcess:
+    """A process that runs the real ``Keeper``. Standard input and output are pipes from and to its agent."""
+
+    world: World
+    registry: Registry
+    host: Host
+    stdin: Pipe = field(init=False)
+    stdout: Pipe = field(init=False)
+    pid: int = field(init=False)
+    status: int | None = None
+    paused: bool = False
+    keeper: Any = None
+    wake_fd: int = 77
+    sigchld: bool = False
+    timed_out: bool = False
+    input_ended: bool = False
+    run: dict[str, Any] = field(default_factory=dict)
+    children: dict[int, Rank] = field(default_factory=dict)
+    _first: bytes = b""
+    _wakes: int = 0
+    _due: bool = False
+
+    def __post_init__(self) -> None:
+        self.pid = next(self.world.pids)
+        self.stdin = Pipe(self.wake)
+        self.stdout = Pipe(lambda: None)
+        self.host.keepers[self.pid] = self
+
+    def monotonic(self) -> float:
+        return self.host.monotonic()
+
+    def wall(self) -> float:
+        return self.host.wall()
+
+    def wake(self) -> None:
+        """Run soon: input, a child's end or a signal."""
+        if not self._due:
+            self._due = True
+            self.world.after(0.001, self._enter, -1)
+
+    def child_ended(self) -> None:
+        """SIGCHLD."""
+        self.sigchld = True
+        self.wake()
+
+    def _enter(self, wakes: int) -> None:
+        if wakes < 0:
+            self._due = False
+        elif wakes != self._wakes:
+            return
+        if self.status is not None or self.paused:
+            return
+        self._wakes += 1
+        self.timed_out = wakes >= 0
+        try:
+            with self.world.acting(self):
+                self._main()
+        except Blocked as blocked:
+            if blocked.seconds is not None:
+                self.world.after(max(blocked.seconds, 0.001), self._enter, self._wakes)
+
+    def _main(self) -> None:
+        """Do what ``keeper.main`` does, up to the next call that would block."""
+        if self.keeper is None:
+            self._first += self.stdin.read(1 << 20)
+            if b"\n" not in self._first:
+                if self.stdin.writable:
+                    raise Blocked(None)
+                self.end(0)
+                return
+            run, _, commands = self._first.partition(b"\n")
+            self.run = json.loads(run)
+            self.keeper = real.Keeper(self.run, self.wake_fd)
+            self.keeper.start()
+            self.keeper.follow(commands)
+        self.keeper.watch()
+        self.end(0)
+
+    def spawn(self, rank: dict[str, Any]) -> tuple[int, str]:
+        """Start a rank, as ``Keeper._spawn`` does."""
+        if self.host.spawn_fails:
+            return 0, f"rank {rank['rank']}: cannot start: no such file on this node"
+        env = self.run["env"]
+        truth = self.registry.jobs[env["SHOAL_JOB"]]
+        devices = [int(device) for device in env["CUDA_VISIBLE_DEVICES"].split(",") if device]
+        own = (devices[int(rank["env"]["LOCAL_RANK"])],)
+        child = Rank(
+            self.world, self.registry, self.host, truth, self, int(env["SHOAL_INCARNATION"]), rank["rank"],
+            int(env["WORLD_SIZE"]), own,
+        )  # fmt: skip
+        self.children[child.pid] = self.host.ranks[child.pid] = child
+        child.begin()
+        return child.pid, ""
+
+    def signal(self, number: int) -> None:
+        """Receive a signal from outside."""
+        if self.status is not None:
+            return
+        if number == signal.SIGKILL:
+            self.end(-9)
+        elif number == signal.SIGSTOP:
+            self.paused = True
+        elif number == signal.SIGCONT:
+            self.paused = False
+            self.wake()
+
+    def end(self, status: int) -> None:
+        """End; the kernel kills its ranks with it."""
+        if self.status is None:
+            self.status = status
+            for child in list(self.children.values()):
+                child.signal(signal.SIGKILL)
+                self.host.ranks.pop(child.pid, None)
+            self.host.keepers.pop(self.pid, None)
+            self.stdin.readable = False
+            self.stdout.close()
+
+    def reap(self, pid: int) -> None:
+        """Forget a child that was waited for."""
+        del self.children[pid]
+        self.host.ranks.pop(pid, None)
+
+
+class KeeperOS:
+    """``os`` as the keeper's module sees it: the pipes, children and signals of the keeper whose code runs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    @property
+    def _own(self) -> KeeperProcess:
+        process = self._world.machine
+        assert isinstance(process, KeeperProcess)
+        return process
+
+    def pipe(self) -> tuple[int, int]:
+        return 90, 91
+
+    def close(self, fd: int) -> None:
+        pass
+
+    def getpid(self) -> int:
+        return self._own.pid
+
+    def read(self, fd: int, most: int) -> bytes:
+        if fd == self._own.wake_fd:
+            self._own.sigchld = False
+            return b"\0"
+        piece = self._own.stdin.read(most)
+        self._own.input_ended = not piece
+        return piece
+
+    def write(self, fd: int, data: bytes) -> int:
+        return self._own.stdout.write(data)
+
+    def waitid(self, *_: Any) -> Any:
+        children = self._own.children
+        if not children:
+            raise ChildProcessError(errno.ECHILD, "no children")
+        ended = next((child for child in children.values() if child.status is not None), None)
+        if ended is None:
+            return None
+        assert ended.status is not None
+        code = os.CLD_EXITED if ended.status >= 0 else os.CLD_KILLED
+        return SimpleNamespace(si_pid=ended.pid, si_status=abs(ended.status), si_code=code)
+
+    def waitpid(self, pid: int, _: int) -> tuple[int, int]:
+        self._own.reap(pid)
+        return pid, 0
+
+    def killpg(self, group: int, number: int) -> None:
+        if group in self._own.host.ranks:
+            self._own.host.ranks[group].signal(number)
+
+    kill = killpg
+
+
+class KeeperSelect:
+    """``select`` as the keeper's module sees it."""
+
+    POLLIN = select.POLLIN
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def poll(self) -> "KeeperPoll":
+        return KeeperPoll(self._world)
+
+
+class KeeperPoll:
+    """A poll object over the keeper's input and its wake-up pipe."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def register(self, fd: int, events: int) -> None:
+        pass
+
+    def unregister(self, fd: int) -> None:
+        pass
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        own: KeeperProcess = self._world.machine
+        found = []
+        if own.sigchld:
+            found.append((own.wake_fd, select.POLLIN))
+        if own.stdin.ready and not own.input_ended:
+            found.append((0, select.POLLIN))
+        if not found and not own.timed_out and milliseconds > 0:
+            raise Blocked(milliseconds / 1000)
+        own.timed_out = False
+        return found
+
+
+def keeper_names(world: World) -> dict[str, dict[str, Any]]:
+    """Return the names to replace in the keeper's module, so that its code runs on simulated processes."""
+
+    def processes() -> list[real.Process]:
+        host: Host = getattr(world.machine, "host", world.machine)
+        ranks = [
+            real.Process(rank.pid, "Z" if rank.status is not None else "S", rank.parent.pid, rank.pid, rank.pid)
+            for rank in host.ranks.values()
+        ]
+        return [*ranks, *(real.Process(pid, "S", 1, pid, pid) for pid in host.keepers)]
+
+    def find(pid: int) -> real.Process | None:
+        return next((process for process in processes() if process.pid == pid), None)
+
+    module = "shoal.agent.keeper"
+    return {
+        module: {
+            "os": KeeperOS(world),
+            "select": KeeperSelect(world),
+            "all_processes": processes,
+            "find_process": find,
+            "environment": lambda pid: {},
+        },
+        f"{module}:Keeper": {"_spawn": lambda keeper, rank: world.machine.spawn(rank)},
+    }
