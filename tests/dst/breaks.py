@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shoal.agent.keeper import Keeper
+from shoal.agent.launch import Launcher
 from shoal.agent.node_state import NodeState
 from shoal.core.events import JobCancelled
 from shoal.engine import state
@@ -78,12 +78,11 @@ def _forget_key(accounts: Accounts, event: Any) -> None:
 _SUBMITTED = Accounts._submitted
 
 
-def _no_lease(keeper: Keeper, grace: float, why: str) -> None:
-    if why != "lease":
-        _STOP(keeper, grace, why)
+def _long_lease(launcher: Launcher, start: Any, *, lease: float, **rest: Any) -> Any:
+    return _KEEPER_INPUT(launcher, start, lease=lease + 1000.0, **rest)
 
 
-_STOP = Keeper._stop
+_KEEPER_INPUT = Launcher.keeper_input
 
 
 def _any_orders(own: NodeState, orders: Any, *, first: bool = False) -> Any:
@@ -111,7 +110,7 @@ BREAKS: dict[str, Callable[[], Names]] = {
     },
     "charge twice": lambda: {"shoal.live.accounts:Accounts": {"_leave_seats": _charge_twice}},
     "forget a submission's key": lambda: {"shoal.live.accounts:Accounts": {"_submitted": _forget_key}},
-    "let ranks outlive their lease": lambda: {"shoal.agent.keeper:Keeper": {"_stop": _no_lease}},
+    "let ranks outlive their lease": lambda: {"shoal.agent.launch:Launcher": {"keeper_input": _long_lease}},
     "follow orders of an older generation": lambda: {"shoal.agent.node_state:NodeState": {"follow": _any_orders}},
     "forget the end of a job that was resized meanwhile": lambda: {
         "shoal.live.runs:RunRegistry": {"_repeat_end": lambda *_: None},

@@ -25,6 +25,9 @@ def _plane(trial: Any, fault: Fault, what: str) -> bool:
         world.after(fault.lasts, plane.revive)
     elif what == "commit":
         trial.disk.crash = ("before", "after", "torn")[fault.which % 3]
+    elif what == "term":
+        plane.terminate()
+        world.after(fault.lasts, plane.revive)
     else:
         plane.pause()
         world.after(fault.lasts, plane.resume)
@@ -86,9 +89,23 @@ def _process(trial: Any, fault: Fault, what: str) -> bool:
 
 def _node_fault(trial: Any, fault: Fault, what: str) -> bool:
     node = _node(trial, fault)
-    name = "disk_fails" if what == "disk" else "spawn_fails"
+    if what == "freeze":
+        return _freeze(trial, fault, node)
+    name = {"disk": "disk_fails", "spawn": "spawn_fails", "slow": "slow_starts"}[what]
     setattr(node, name, getattr(node, name) + 1)
     trial.world.after(fault.lasts, lambda: setattr(node, name, max(0, getattr(node, name) - 1)))
+    return True
+
+
+def _freeze(trial: Any, fault: Fault, node: Any) -> bool:
+    """Suspend an agent and all its keepers, but not the ranks."""
+    if not node.alive or node.paused:
+        return False
+    node.pause()
+    trial.world.after(fault.lasts, node.resume)
+    for keeper in list(node.keepers.values()):
+        keeper.signal(signal.SIGSTOP)
+        trial.world.after(fault.lasts, keeper.signal, signal.SIGCONT)
     return True
 
 

@@ -42,7 +42,7 @@ class Cable:
     faults: dict[str, int] = field(default_factory=dict)
 
     def strike(self, fault: str) -> None:
-        """Begin a fault: cut, silent, up, down, slow, drop or repeat."""
+        """Begin a fault: cut, silent, up, down, slow, hold, drop or repeat."""
         self.faults[fault] = self.faults.get(fault, 0) + 1
 
     def mend(self, fault: str) -> None:
@@ -85,6 +85,8 @@ class Cable:
 
     def _delay(self) -> float:
         usual = self.world.rng.uniform(0.0005, 0.01)
+        if self.has("hold"):  # what is sent during the fault arrives late, some of it after the sender has given up
+            return usual + self.world.rng.uniform(0.0, 20.0)
         return usual + self.world.rng.expovariate(1.0) if self.has("slow") else usual
 
 

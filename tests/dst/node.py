@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 from tests.dst.network import Cable, Rejection
-from tests.dst.processes import KeeperProcess, Pipe, Rank, Registry
+from tests.dst.processes import KeeperProcess, Pipe, Registry
 from tests.dst.world import Blocked, Clocks, World
 
 from shoal.agent import control_link, node_agent
 from shoal.agent.control_link import ReceivedOrders
 from shoal.core.errors import ShoalError
-from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer
+from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, SessionReport
 
 KEEPERS_OWN_SECONDS = 2.0
 """Seconds that a starting agent gives an earlier agent's keepers to end their ranks, as ``orphans`` does."""
@@ -35,10 +35,14 @@ class SimNode:
     gpus: int
     clocks: Clocks
     cable: Cable
-    ranks: dict[int, Rank] = field(default_factory=dict)
+    ranks: dict[int, Any] = field(default_factory=dict)
     keepers: dict[int, KeeperProcess] = field(default_factory=dict)
     spawn_fails: int = 0
     disk_fails: int = 0
+    slow_starts: int = 0
+    rosters: dict[str, Any] = field(default_factory=dict)
+    """By path: what an orders file says."""
+    origins: dict[str, int] = field(default_factory=dict)
     agent: Any = None
     paused: bool = False
     alive: bool = False
@@ -292,13 +296,23 @@ class SimWorkspace:
         self._write()
 
     def write_orders(self, key: Any, roster: Any) -> None:
+        path = str(self.orders(key))
+        self._node.origins[path] = roster.origin
         self._write()
+        if roster.generation:
+            self._node.rosters[path] = roster
+            for rank in [rank for rank in self._node.ranks.values() if rank.orders == path]:
+                self._world.after(self._world.rng.uniform(0.0, 0.1), rank.read_orders)
 
-    def read_progress(self, key: Any) -> tuple[float, float | None, None] | None:
+    def read_progress(self, key: Any) -> tuple[float, float | None, SessionReport | None] | None:
+        path, roster = str(self.progress(key)), self._node.rosters.get(str(self.orders(key)))
+        first = roster.members[0] if roster is not None and roster.members else 0
         for rank in self._node.ranks.values():
-            truth = rank.truth
-            if rank.number == 0 and rank.incarnation == key[1] and truth.job.reports and rank.status is None:
-                return rank.progress, truth.saved, None
+            if rank.number != first or rank.progress_file != path or rank.status is not None:
+                continue
+            session = None if roster is None else SessionReport(generation=roster.generation)
+            if rank.truth.job.reports or roster is not None:
+                return rank.progress, rank.truth.saved, session
         return None
 
     def read_log(self, read: Any) -> LogAnswer:

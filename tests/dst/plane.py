@@ -1,6 +1,7 @@
 """The real control plane as a simulated process: opened by ``live.home``, driven by cycles, killed and reopened."""
 
 import shutil
+import sqlite3
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -189,6 +190,27 @@ class SimPlane:
             shutil.rmtree(before)
         for _, _, answer in backlog:
             answer(NoAnswer("connection reset"))
+
+    def terminate(self) -> None:
+        """SIGTERM: the loop ends in order and the journal is closed."""
+        plane = self.control_plane
+        if plane is None or self._running or self.paused:
+            self.kill()
+            return
+        self.world.note("plane ends")
+        self.wanted, self._running = False, True
+        try:
+            with self.world.acting(self):
+                plane.backend.close()
+                plane._run()
+                if self.control_plane is plane and plane.failed is None:
+                    plane.journal.close()
+        except (Killed, sqlite3.Error):
+            pass
+        finally:
+            self._running = False
+        if self.control_plane is plane:
+            self.kill()
 
     def revive(self) -> None:
         """Start it again after a fault."""

@@ -15,14 +15,20 @@ from tests.dst.world import Blocked, World
 
 from shoal.agent import keeper as real
 
+MOST_POLLS = 1000
+"""Polls of a keeper at one moment after which it counts as spinning."""
+
 
 class Host(Protocol):
     """The machine that processes run on."""
 
     name: str
-    ranks: dict[int, "Rank"]
+    ranks: dict[int, Any]
     keepers: dict[int, "KeeperProcess"]
     spawn_fails: int
+    slow_starts: int
+    rosters: dict[str, Any]
+    origins: dict[str, int]
 
     def monotonic(self) -> float: ...
     def wall(self) -> float: ...
@@ -40,9 +46,11 @@ class Truth:
     """By incarnation and rank: the exit status."""
     worlds: dict[int, int] = field(default_factory=dict)
     finished: dict[int, set[int]] = field(default_factory=dict)
-    """By incarnation: the ranks that did all their work."""
+    """By origin: the ranks that did all their work."""
+    done_at: dict[int, float] = field(default_factory=dict)
+    """By origin: when the work of a job that is resized in place is done."""
     live: dict[tuple[str, int], int] = field(default_factory=dict)
-    """By host and process number of a live rank: its incarnation."""
+    """By host and process number of a live rank: the incarnation in which the job left its checkpoint (origin)."""
     held: float = 0.0
     """GPU-seconds for which ranks lived."""
     blamed: int = 0
@@ -54,7 +62,12 @@ class Truth:
         return self.job.seconds * self.job.gpus
 
     def completed(self, incarnation: int) -> bool:
-        """Return whether every rank of an incarnation did its work and exited with status 0."""
+        """Return whether every rank of an incarnation did its work and exited with status 0.
+
+        Of a job that is resized in place, workers come and go: those that trained last have done the work.
+        """
+        if self.job.in_place:
+            return bool(self.finished.get(incarnation))
         exits, world = self.runs.get(incarnation, {}), self.worlds.get(incarnation, -1)
         done = self.finished.get(incarnation, set())
         return len(exits) == world and not any(exits.values()) and len(done) == world
@@ -71,11 +84,11 @@ class Registry:
     def began(self, rank: "Rank") -> None:
         """Check a rank that begins: no other incarnation of its job lives, no other job has its GPU."""
         truth, host = rank.truth, rank.host.name
-        others = {i for i in truth.live.values() if i != rank.incarnation}
-        truth.live[host, rank.pid] = rank.incarnation
+        others = {origin for origin in truth.live.values() if origin != rank.origin}
+        truth.live[host, rank.pid] = rank.origin
         truth.worlds[rank.incarnation] = rank.world_size
         self.world.note("rank begins", truth.id, rank.incarnation, rank.number, host)
-        self.world.check(not others, f"{truth.id}: incarnations {sorted(others)} live while {rank.incarnation} begins")
+        self.world.check(not others, f"{truth.id}: incarnations {sorted(others)} live while {rank.origin} begins")
         for device in rank.devices:
             holders = self.devices.setdefault((host, device), [])
             foreign = sorted({other.truth.id for other in holders if other.truth is not truth})
@@ -106,6 +119,10 @@ class Rank:
     number: int
     world_size: int
     devices: tuple[int, ...]
+    origin: int
+    orders: str | None
+    """The orders file of a worker that is resized in place."""
+    progress_file: str
     pid: int = field(init=False)
     began_at: float = 0.0
     base: float = 0.0
@@ -123,10 +140,29 @@ class Rank:
         self.registry.began(self)
         job = self.truth.job
         left = max(0.0, self.truth.work - self.base) / self.world_size
-        if len(self.truth.worlds) <= job.crashes:
+        if len(self.truth.runs) < job.crashes and self.origin == self.incarnation:
             self._later(min(left, 0.2), self._crash)
+        if self.orders is not None:
+            done_at = self.truth.done_at.setdefault(self.origin, self.world.now + left)
+            self._later(done_at - self.world.now + 0.01, self.read_orders)
+            self._later(0.1, self.read_orders)
+            return
         # Ranks of a gang end one after another.
         self._later(left * (1 + 0.02 * self.number) + 0.01, self._finish)
+
+    def read_orders(self) -> None:
+        """Leave if the orders leave this worker out; exit if the work is done and it trained."""
+        roster = self.host.rosters.get(self.orders or "")
+        if roster is None or self.saving or self.status is not None:
+            return
+        if self.number not in roster.members:
+            self.saving = True
+            self._later(self.world.rng.uniform(0.0, 1.0), self._leave)
+        elif self.world.now >= self.truth.done_at[self.origin]:
+            self._finish()
+
+    def _leave(self) -> None:
+        self.exit(0)
 
     @property
     def progress(self) -> float:
@@ -168,7 +204,7 @@ class Rank:
 
     def _finish(self) -> None:
         if not self.saving:
-            self.truth.finished.setdefault(self.incarnation, set()).add(self.number)
+            self.truth.finished.setdefault(self.origin, set()).add(self.number)
             self.exit(0)
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
@@ -187,6 +223,28 @@ class Rank:
         if self.status is None:
             self.status = status
             self.registry.ended(self, status, self.world.now - self.began_at)
+            self.parent.child_ended()
+
+
+@dataclass(eq=False)
+class Store:
+    """The store of a job that is resized in place: a process that only waits."""
+
+    world: World
+    truth: Truth
+    parent: "KeeperProcess"
+    pid: int = field(init=False)
+    status: int | None = None
+    number: int = -1
+    orders: None = None
+
+    def __post_init__(self) -> None:
+        self.pid = next(self.world.pids)
+
+    def signal(self, number: int) -> None:
+        """Receive a signal."""
+        if self.status is None and number in (signal.SIGKILL, signal.SIGTERM):
+            self.status = -9 if number == signal.SIGKILL else 0
             self.parent.child_ended()
 
 
@@ -238,8 +296,11 @@ class KeeperProcess:
     timed_out: bool = False
     input_ended: bool = False
     run: dict[str, Any] = field(default_factory=dict)
-    children: dict[int, Rank] = field(default_factory=dict)
+    children: dict[int, Any] = field(default_factory=dict)
+    polls: int = 0
+    polled_at: float = -1.0
     _first: bytes = b""
+    _up_at: float = 0.0
     _wakes: int = 0
     _due: bool = False
 
@@ -248,6 +309,10 @@ class KeeperProcess:
         self.stdin = Pipe(self.wake)
         self.stdout = Pipe(lambda: None)
         self.host.keepers[self.pid] = self
+        # Until then the interpreter starts: longer on a machine with too much to do.
+        slow = self.host.slow_starts or self.world.rng.random() < 0.01
+        self._up_at = self.world.now + self.world.rng.uniform(*(0.5, 6.0) if slow else (0.02, 0.1))
+        self.wake()
 
     def monotonic(self) -> float:
         return self.host.monotonic()
@@ -259,7 +324,7 @@ class KeeperProcess:
         """Run soon: input, a child's end or a signal."""
         if not self._due:
             self._due = True
-            self.world.after(0.001, self._enter, -1)
+            self.world.after(max(0.001, self._up_at - self.world.now), self._enter, -1)
 
     def child_ended(self) -> None:
         """SIGCHLD."""
@@ -302,14 +367,20 @@ class KeeperProcess:
     def spawn(self, rank: dict[str, Any]) -> tuple[int, str]:
         """Start a rank, as ``Keeper._spawn`` does."""
         if self.host.spawn_fails:
-            return 0, f"rank {rank['rank']}: cannot start: no such file on this node"
+            return 0, f"rank {rank.get('rank', 'store')}: cannot start: no such file on this node"
         env = self.run["env"]
         truth = self.registry.jobs[env["SHOAL_JOB"]]
+        if "argv" in rank:
+            store = Store(self.world, truth, self)
+            self.children[store.pid] = self.host.ranks[store.pid] = store
+            return store.pid, ""
         devices = [int(device) for device in env["CUDA_VISIBLE_DEVICES"].split(",") if device]
         own = (devices[int(rank["env"]["LOCAL_RANK"])],)
+        orders = rank["env"].get("SHOAL_ORDERS")
         child = Rank(
             self.world, self.registry, self.host, truth, self, int(env["SHOAL_INCARNATION"]), rank["rank"],
-            int(env["WORLD_SIZE"]), own,
+            int(env["WORLD_SIZE"]), own, self.host.origins.get(orders or "", int(env["SHOAL_INCARNATION"])), orders,
+            env["SHOAL_PROGRESS"],
         )  # fmt: skip
         self.children[child.pid] = self.host.ranks[child.pid] = child
         child.begin()
@@ -435,6 +506,9 @@ class KeeperPoll:
         if not found and not own.timed_out and milliseconds > 0:
             raise Blocked(milliseconds / 1000)
         own.timed_out = False
+        own.polls = own.polls + 1 if own.polled_at == self._world.now else 0
+        own.polled_at = self._world.now
+        self._world.check(own.polls < MOST_POLLS, "a keeper polls without end")
         return found
 
 

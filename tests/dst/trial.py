@@ -123,7 +123,8 @@ class Trial:
         if job.name in self.acknowledged:
             return
         wanted = Submission(
-            command=["train"],
+            command=["python"],
+            resizes="in_place" if job.in_place else "restart",
             name=job.name,
             gpus=job.gpus,
             min_gpus=job.least,
@@ -183,7 +184,7 @@ class Trial:
         self.plane.resume()
         self.plane.revive()
         for node in self.nodes:
-            node.spawn_fails = node.disk_fails = 0
+            node.spawn_fails = node.disk_fails = node.slow_starts = 0
             node.resume()
             node.revive()
             stopped: list[Any] = [*node.keepers.values(), *node.ranks.values()]

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
+MOST_EVENTS = 500_000
+"""Events of a trial, a hundred times as many as usual, after which it counts as spinning."""
+
 
 class Blocked(BaseException):
     """The real code would wait now, for at most ``seconds`` (None: until it is woken)."""
@@ -72,6 +75,7 @@ class World:
     trace: list[tuple[Any, ...]] = field(default_factory=list)
     violation: str | None = None
     rng: random.Random = field(init=False)
+    events: int = 0
     pids: Iterator[int] = field(default_factory=lambda: count(100))
     _queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)
     _order: Iterator[int] = field(default_factory=count)
@@ -88,6 +92,9 @@ class World:
         while self._queue and self._queue[0][0] <= until:
             at, _, action, arguments = heapq.heappop(self._queue)
             self.now = max(self.now, at)
+            self.events += 1
+            if self.events > MOST_EVENTS:
+                self.violate("the cluster does not come to rest")
             action(*arguments)
             if stop is not None and stop():
                 return
