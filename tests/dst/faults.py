@@ -71,7 +71,7 @@ def _process(trial: Any, fault: Fault, what: str) -> bool:
     found = [
         process
         for node in trial.nodes
-        for process in (node.keepers if group == "keeper" else node.ranks).values()
+        for process in ([*node.servers.values(), *node.keepers.values()] if group == "keeper" else node.ranks.values())
         if process.status is None
     ]
     if not found:

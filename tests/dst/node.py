@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import subprocess
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -47,7 +48,12 @@ class SimNode:
     paused: bool = False
     alive: bool = False
     boots: int = 0
+    servers: dict[int, Any] = field(default_factory=dict)
     pipes: dict[int, Pipe] = field(default_factory=dict)
+    """By file descriptor of the agent: where it reads from, or writes to."""
+    writers: dict[int, Pipe] = field(default_factory=dict)
+    """The same for the other direction of a socket."""
+    channels: dict[int, Any] = field(default_factory=dict)
     wanted: bool = True
     _fds: Any = field(default_factory=lambda: count(1000))
     _wakes: int = 0
@@ -80,10 +86,10 @@ class SimNode:
             return
         if self.paused:
             self._deferred.append(lambda: self._clear(boot, began))
-        elif self.keepers:
+        elif self.keepers or self.servers:
             if self.world.now - began >= KEEPERS_OWN_SECONDS:
-                for keeper in list(self.keepers.values()):
-                    keeper.signal(signal.SIGKILL)
+                for process in [*self.servers.values(), *self.keepers.values()]:
+                    process.signal(signal.SIGKILL)
             self.world.after(0.05, self._clear, boot, began)
         else:
             settings = node_agent.AgentSettings(
@@ -99,14 +105,15 @@ class SimNode:
         """SIGKILL the agent, or all processes of the node at once."""
         self.world.note("agent killed", self.name, everything)
         self._gone()
-        for keeper in list(self.keepers.values()) if everything else ():
-            keeper.signal(signal.SIGKILL)
+        for process in [*self.servers.values(), *self.keepers.values()] if everything else ():
+            process.signal(signal.SIGKILL)
 
     def _gone(self) -> None:
         self.alive, self.paused, self.agent, self.wanted = False, False, None, False
-        pipes, self.pipes = self.pipes, {}
+        pipes = [*self.pipes.values(), *self.writers.values()]
+        self.pipes, self.writers, self.channels = {}, {}, {}
         self._deferred.clear()
-        for pipe in pipes.values():
+        for pipe in pipes:
             pipe.readable = False
             if pipe.writable:
                 pipe.close()
@@ -155,6 +162,8 @@ class SimNode:
         try:
             with self.world.acting(self):
                 self.agent._loop()
+        except Exception:
+            self.world.violate(f"the agent of {self.name} died: {traceback.format_exc(limit=-3)}")
         except Blocked as blocked:
             if blocked.seconds is not None:
                 self.world.after(max(blocked.seconds, 0.001), self._enter, self._wakes)
@@ -329,8 +338,7 @@ class SimSelector:
 
     def register(self, key: Any, events: int, data: Callable[[], None]) -> None:
         self._registered[key] = data
-        if hasattr(key, "fileno"):
-            self._node.pipes[key.fileno()].wake = self._node.wake
+        self._node.pipes[_fd(key)].wake = self._node.wake
 
     def unregister(self, key: Any) -> None:
         del self._registered[key]
@@ -340,12 +348,16 @@ class SimSelector:
         ready = [
             (SimpleNamespace(data=data), 1)
             for key, data in self._registered.items()
-            if (pipe := pipes.get(key.fileno())) is not None and pipe.ready
+            if (pipe := pipes.get(_fd(key))) is not None and pipe.ready
         ]
         if not ready and not self.timed_out and (timeout is None or timeout > 0):
             raise Blocked(timeout)
         self.timed_out = False
         return ready
+
+
+def _fd(key: Any) -> int:
+    return key if isinstance(key, int) else int(key.fileno())
 
 
 class SimSocket:
@@ -427,7 +439,8 @@ class AgentOS:
         return found
 
     def write(self, fd: int, data: Any) -> int:
-        pipe = self._world.machine.pipes.get(fd)
+        node = self._world.machine
+        pipe = node.writers.get(fd) or node.pipes.get(fd)
         if pipe is None:
             raise OSError(errno.EBADF, "closed")
         return int(pipe.write(bytes(data)))

@@ -133,8 +133,9 @@ class SimPlane:
             with self.world.acting(self):
                 plane: ControlPlane = self._opened.__enter__()
         except Killed:
-            self.kill()
-            self.world.after(RESTART_SECONDS, self.revive)
+            if self.alive and self.boots == boot:  # at a commit; otherwise a fault has killed it and will repair it
+                self.kill()
+                self.world.after(RESTART_SECONDS, self.revive)
             return
         except Exception as error:
             self.world.note("plane does not start", repr(error))
@@ -184,7 +185,8 @@ class SimPlane:
         self.control_plane, self._context, self._notifier = None, None, None
         self.alive = False
         self.disk.drop()
-        self._opened.gen.close()
+        if not self._opened.gen.gi_running:  # else it was killed while it started
+            self._opened.gen.close()
         self._opened = None
         if folder != before:
             shutil.rmtree(before)

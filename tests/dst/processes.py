@@ -5,6 +5,7 @@ import json
 import os
 import select
 import signal
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -285,6 +286,8 @@ class KeeperProcess:
     world: World
     registry: Registry
     host: Host
+    parent: Any = None
+    """The keeper server that forked it, if there is one."""
     stdin: Pipe = field(init=False)
     stdout: Pipe = field(init=False)
     pid: int = field(init=False)
@@ -310,8 +313,9 @@ class KeeperProcess:
         self.stdout = Pipe(lambda: None)
         self.host.keepers[self.pid] = self
         # Until then the interpreter starts: longer on a machine with too much to do.
-        slow = self.host.slow_starts or self.world.rng.random() < 0.01
-        self._up_at = self.world.now + self.world.rng.uniform(*(0.5, 6.0) if slow else (0.02, 0.1))
+        slow = self.host.slow_starts
+        seconds = (0.5, 6.0) if slow else (0.001, 0.01) if self.parent is not None else (0.02, 0.1)
+        self._up_at = self.world.now + self.world.rng.uniform(*seconds)
         self.wake()
 
     def monotonic(self) -> float:
@@ -343,6 +347,8 @@ class KeeperProcess:
         try:
             with self.world.acting(self):
                 self._main()
+        except Exception:
+            self.world.violate(f"a keeper died: {traceback.format_exc(limit=-3)}")
         except Blocked as blocked:
             if blocked.seconds is not None:
                 self.world.after(max(blocked.seconds, 0.001), self._enter, self._wakes)
@@ -408,6 +414,8 @@ class KeeperProcess:
             self.host.keepers.pop(self.pid, None)
             self.stdin.readable = False
             self.stdout.close()
+            if self.parent is not None:
+                self.parent.child_ended()
 
     def reap(self, pid: int) -> None:
         """Forget a child that was waited for."""
@@ -521,7 +529,11 @@ def keeper_names(world: World) -> dict[str, dict[str, Any]]:
             real.Process(rank.pid, "Z" if rank.status is not None else "S", rank.parent.pid, rank.pid, rank.pid)
             for rank in host.ranks.values()
         ]
-        return [*ranks, *(real.Process(pid, "S", 1, pid, pid) for pid in host.keepers)]
+        keepers = [
+            real.Process(pid, "S", 1 if keeper.parent is None else keeper.parent.pid, pid, pid)
+            for pid, keeper in host.keepers.items()
+        ]
+        return [*ranks, *keepers]
 
     def find(pid: int) -> real.Process | None:
         return next((process for process in processes() if process.pid == pid), None)

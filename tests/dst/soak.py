@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         "--all", action="store_true", help="also the kinds of faults that the code does not survive yet"
     )
     given = parser.parse_args(arguments)
-    without = frozenset[str]() if given.all else KNOWN
+    without = frozenset[str]() if given.all else frozenset(KNOWN)
     if given.seed is not None:
         return _one(given.seed, without)
     return _soak(given.faults, given.jobs, given.progress, without)

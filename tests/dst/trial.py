@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.dst import faults, invariants
+from tests.dst.keeper_servers import server_names
 from tests.dst.network import Cable, Rejection
 from tests.dst.node import SimNode, agent_names
 from tests.dst.plan import LEASE, LENGTH, Fault, Job, Plan
@@ -187,7 +188,7 @@ class Trial:
             node.spawn_fails = node.disk_fails = node.slow_starts = 0
             node.resume()
             node.revive()
-            stopped: list[Any] = [*node.keepers.values(), *node.ranks.values()]
+            stopped: list[Any] = [*node.servers.values(), *node.keepers.values(), *node.ranks.values()]
             for process in stopped:
                 process.signal(signal.SIGCONT)
 
@@ -217,10 +218,13 @@ def run_plan(plan: Plan, extra: Mapping[str, Mapping[str, Any]] | None = None) -
     folder = Path(tempfile.mkdtemp(prefix="shoal-dst-", dir=base))
     trial = Trial(plan, world, folder)
     trial.registry.jobs = _Jobs(plan)
-    names = {**agent_names(world, trial.registry), **keeper_names(world)}
-    names["shoal.live.control_plane:ControlPlane"] = {"start": lambda plane: None, "stop": lambda plane: None}
-    for path, found in (extra or {}).items():
+    names: dict[str, dict[str, Any]] = {}
+    parts = (agent_names(world, trial.registry), keeper_names(world), server_names(world, trial.registry))
+    for path, found in [item for part in parts for item in part.items()]:
         names[path] = {**names.get(path, {}), **found}
+    names["shoal.live.control_plane:ControlPlane"] = {"start": lambda plane: None, "stop": lambda plane: None}
+    for path, more in (extra or {}).items():
+        names[path] = {**names.get(path, {}), **more}
     quiet = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
