@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shoal.agent.launch import Launcher
-from shoal.agent.node_state import NodeState
 from shoal.core.events import JobCancelled
 from shoal.engine import state
 from shoal.live.accounts import Accounts
@@ -21,7 +19,7 @@ def _acknowledge_first(recorder: _Recorder) -> None:
 
 
 def _early_deadline(backend: LiveBackend, agent: Any) -> float:
-    return float(_DEADLINE(backend, agent) - backend.lease)
+    return float(_DEADLINE(backend, agent) - 1.2 * backend.lease)
 
 
 _DEADLINE = LiveBackend._deadline
@@ -78,19 +76,6 @@ def _forget_key(accounts: Accounts, event: Any) -> None:
 _SUBMITTED = Accounts._submitted
 
 
-def _long_lease(launcher: Launcher, start: Any, *, lease: float, **rest: Any) -> Any:
-    return _KEEPER_INPUT(launcher, start, lease=lease + 1000.0, **rest)
-
-
-_KEEPER_INPUT = Launcher.keeper_input
-
-
-def _any_orders(own: NodeState, orders: Any, *, first: bool = False) -> Any:
-    return _FOLLOW(own, orders, first=True)
-
-
-_FOLLOW = NodeState.follow
-
 BREAKS: dict[str, Callable[[], Names]] = {
     "acknowledge before the commit": lambda: {
         "shoal.live.control_plane:_Recorder": {"commit": _acknowledge_first},
@@ -110,10 +95,5 @@ BREAKS: dict[str, Callable[[], Names]] = {
     },
     "charge twice": lambda: {"shoal.live.accounts:Accounts": {"_leave_seats": _charge_twice}},
     "forget a submission's key": lambda: {"shoal.live.accounts:Accounts": {"_submitted": _forget_key}},
-    "let ranks outlive their lease": lambda: {"shoal.agent.launch:Launcher": {"keeper_input": _long_lease}},
-    "follow orders of an older generation": lambda: {"shoal.agent.node_state:NodeState": {"follow": _any_orders}},
-    "forget the end of a job that was resized meanwhile": lambda: {
-        "shoal.live.runs:RunRegistry": {"_repeat_end": lambda *_: None},
-    },
 }
 """By rule: the names to replace so that it is broken."""

@@ -15,7 +15,8 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from tests.dst.processes import KeeperProcess, Pipe, Registry
+from tests.dst.keepers import KeeperProcess, Pipe
+from tests.dst.ranks import Registry
 from tests.dst.world import Blocked, World
 
 THERE_IS_ONE = importlib.util.find_spec("shoal.agent.keeper_server") is not None

@@ -40,11 +40,10 @@ def test_a_broken_rule_is_noticed(rule: str) -> None:
 
 
 def test_a_failing_plan_shrinks_to_what_matters() -> None:
-    names = BREAKS["lose a cancelled job's GPUs"]()
+    names = BREAKS["charge twice"]()
     failed = next(result for seed in range(MOST_SEEDS) if (result := run_plan(Plan.of(seed), names)).violation)
-    small = shrink(failed, lambda plan: run_plan(plan, names), most=120)
+    small = shrink(failed, lambda plan: run_plan(plan, names), most=40)
     assert small.violation is not None
-    assert len(small.plan.jobs) <= 2
-    assert len(small.plan.faults) <= 2
+    assert (small.plan.jobs, small.plan.faults) == ((), ())
     again = run_plan(replace(small.plan), names)
     assert (again.violation, again.digest) == (small.violation, small.digest)

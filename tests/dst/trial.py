@@ -13,11 +13,12 @@ from typing import Any
 
 from tests.dst import faults, invariants
 from tests.dst.keeper_servers import server_names
+from tests.dst.keepers import keeper_names
 from tests.dst.network import Cable, Rejection
 from tests.dst.node import SimNode, agent_names
 from tests.dst.plan import LEASE, LENGTH, Fault, Job, Plan
 from tests.dst.plane import SimPlane
-from tests.dst.processes import Registry, Truth, keeper_names
+from tests.dst.ranks import Registry, Truth
 from tests.dst.shims import Disk, replaced
 from tests.dst.world import Clocks, Violated, World
 
