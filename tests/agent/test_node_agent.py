@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.conftest import Site, order, until
+from tests.agent.conftest import Site, order, token_file, until
 
 from shoal.agent.keeper import find_process
 from shoal.agent.workspace import MOST_LOG_BYTES
@@ -414,9 +414,10 @@ def test_an_agent_waits_for_a_control_plane_that_is_not_there_yet(site: Site) ->
 
 def test_an_agent_may_end_with_the_process_that_started_it(site: Site, ask: Any) -> None:
     command = [sys.executable, "-m", "shoal.agent", "--server", f"http://127.0.0.1:{site.plane.port}", "--node", "n"]
-    command += ["--kind", "v100", "--gpus", "1", "--home", str(site.home), "--parent"]
+    command += ["--kind", "v100", "--gpus", "1", "--home", str(site.home)]
+    command += ["--token-file", str(token_file(site.home.parent)), "--parent"]
     source = f"import os, subprocess, time; subprocess.Popen([*{command!r}, str(os.getpid())]); time.sleep(600)"
-    environ = {**os.environ, "SHOAL_TOKEN": "secret", "MARK": site.mark}
+    environ = {**os.environ, "MARK": site.mark}
     parent = subprocess.Popen([sys.executable, "-c", source], env=environ, stderr=subprocess.DEVNULL)
     site.plane.want(ask("go", SAVE))
     file(site, "up")
@@ -431,8 +432,8 @@ def test_an_agent_whose_parent_died_while_it_was_starting_ends_too(site: Site) -
     gone.wait()
     command = [sys.executable, "-m", "shoal.agent", "--server", f"http://127.0.0.1:{site.plane.port}", "--node", "n"]
     command += ["--kind", "v100", "--gpus", "1", "--home", str(site.home), "--parent", str(gone.pid)]
-    environ = {**os.environ, "SHOAL_TOKEN": "secret"}
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    command += ["--token-file", str(token_file(site.home.parent))]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "agent down" in ended.stderr
 
 

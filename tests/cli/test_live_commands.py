@@ -879,7 +879,7 @@ def test_a_secret_is_printed_alone_and_once(shoal: Shoal, cluster: Fake) -> None
     code, out, err = shoal("token", "create", "ci", "--role", "user", "--tenant", "nlp")
     assert (code, out) == (0, "s3cr3t\n")
     assert "cannot be shown again" in err
-    assert cluster.asked[0].body == {"name": "ci", "role": "user", "tenant": "nlp", "node": None}
+    assert cluster.asked[0].body == {"name": "ci", "role": "user", "tenant": "nlp", "node": None, "days": 400.0}
 
 
 def test_tokens_are_listed_and_revoked(shoal: Shoal, cluster: Fake) -> None:

@@ -250,7 +250,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
         NewToken("admin", "admin"),
         NewToken("ana", "user", "ana"),
         NewToken("bo", "user", "bo"),
-        NewToken("agent", "agent"),
+        NewToken("agent", "agent", None, "n0"),
+        NewToken("agent-n1", "agent", None, "n1"),
         NewToken("agent-n0", "agent", None, "n0"),
     )
     secrets = {new.name: tokens.create(new).secret or "" for new in wanted}

@@ -54,6 +54,11 @@ class Workspace:
     def _own(self) -> Path:
         return self.home / "nodes" / self.node
 
+    @property
+    def passages(self) -> tuple[Path, ...]:
+        """The folders on the way to those of jobs and runs."""
+        return self.home, self.home / "jobs", self.home / "nodes", self._own, self._own / "runs"
+
     def lock(self) -> int:
         """Lock the node's folder for this process and return the open file; ``InputError`` if another agent has it."""
         try:
@@ -109,9 +114,13 @@ class Workspace:
         """Return the folder of one run."""
         return self._own / "runs" / f"{key[0]:d}.{key[1]:d}"
 
+    def own(self, key: Key) -> Path:
+        """Return the folder of one run in which the job may write."""
+        return self.run(key) / "own"
+
     def progress(self, key: Key) -> Path:
         """Return the file where a job may write its progress."""
-        return self.run(key) / "progress"
+        return self.own(key) / "progress"
 
     def lease(self, key: Key) -> Path:
         """Return the file where a job reads the end of its lease."""
@@ -125,6 +134,7 @@ class Workspace:
         """Create a run's folder and record its keeper there, before the keeper starts anything."""
         path = self.run(key)
         path.mkdir(mode=0o700, exist_ok=True)
+        self.own(key).mkdir(mode=0o700, exist_ok=True)
         (path / "keeper.json").write_bytes(msgspec.json.encode(record))
 
     def records(self) -> Iterator[tuple[Path, KeeperRecord | None]]:

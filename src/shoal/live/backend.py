@@ -39,6 +39,10 @@ _MARGIN: Seconds = 2.0
 _LONGEST_SLEEP: Seconds = 3600.0
 
 
+class ForeignRead(InputError):
+    """An agent answered a request for a piece of a log that another node's agent was asked."""
+
+
 @dataclass(slots=True)
 class LiveBackend(Backend):
     """The nodes of a live cluster and their agents, as a backend of the ring.
@@ -219,10 +223,7 @@ class LiveBackend(Backend):
             if report.session not in ("", agent.session):
                 raise InputError("session", report.session, "is over: say hello first")
             before = len(runs.events), agent.generation
-            for answer in report.logs:
-                read = self._log_reads.pop(answer.read, None)
-                if read is not None and not read[2].cancelled():
-                    read[2].set_result(answer)
+            self._take_log_answers(index, report)
             runs.report(index, report.runs, self.clock.now())
             orders = self._orders(index)
             changed = (len(runs.events), agent.generation) != before
@@ -268,6 +269,17 @@ class LiveBackend(Backend):
             self._runs.agents[node].generation += 1
         self.on_change()
         return answer
+
+    def _take_log_answers(self, node: int, report: AgentReport) -> None:
+        """Pass a node's answers on to those who asked; ``ForeignRead`` if one was asked of another node."""
+        asked = [(answer, self._log_reads.get(answer.read)) for answer in report.logs]
+        for answer, read in asked:
+            if read is not None and read[0] != node:
+                raise ForeignRead("logs", answer.read, f"this piece of a log was not asked of {report.node}")
+        for answer, read in asked:
+            self._log_reads.pop(answer.read, None)
+            if read is not None and not read[2].cancelled():
+                read[2].set_result(answer)
 
     def place(self, job: JobNumber, incarnation: int, rank: int) -> tuple[int, int, int] | None:
         """Return a rank's node, the incarnation that started it and its number there; None if not resized in place."""

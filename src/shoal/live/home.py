@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 JOURNAL = "journal.sqlite"
 
+PASSABLE = 0o711
+"""Mode of a home through which an agent on it lets the users of tenants pass."""
+
 
 def home() -> Path:
     """Return the folder of all live data: ``$SHOAL_HOME``, or ``.shoal`` in the user's home."""
@@ -58,7 +62,8 @@ class Settings:
 def open_control_plane(settings: Settings) -> Iterator[ControlPlane]:
     """Start a control plane; leaving the context stops its loop and closes its journal. One per home folder."""
     settings.home.mkdir(parents=True, exist_ok=True)
-    settings.home.chmod(0o700)
+    if stat.S_IMODE(settings.home.stat().st_mode) != PASSABLE:
+        settings.home.chmod(0o700)
     with _locked(settings.home / "lock"):
         control_plane = _make_control_plane(settings)
         control_plane.start()

@@ -166,6 +166,7 @@ class RunRegistry:
             work=job.spec.work,
             batch=command.batch,
             limits=job.spec.limits,
+            tenant=job.spec.tenant,
             running_since=now,
             workers=workers,
             chain=[] if after is None else after.chain,

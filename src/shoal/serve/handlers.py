@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from shoal.core.errors import InputError
+from shoal.live.backend import ForeignRead
 from shoal.serve.errors import RequestError, bad_input, unknown_app, unknown_job
 from shoal.serve.limits import too_many
 from shoal.serve.metrics import MEDIA
@@ -217,7 +218,10 @@ async def sync(context: AppContext, call: Call) -> wire.AgentOrders:
     """
     report: wire.AgentReport = call.body
     _check_node(call.holder, report.node)
-    orders = context.control_plane.sync(report)
+    try:
+        orders = context.control_plane.sync(report)
+    except ForeignRead as error:
+        raise bad_input(error, 403) from error
     context.reports[report.node] = report
     if orders.generation > report.known or orders.reads or report.wait <= 0:
         return orders
@@ -282,8 +286,8 @@ def _check_tenant(holder: Holder, job: wire.Submission, field: str) -> None:
 
 
 def _check_node(holder: Holder, node: str) -> None:
-    if holder.node not in (None, node):
-        hint = f"it speaks for {holder.node} alone"
+    if holder.node != node:
+        hint = f"it speaks for {holder.node} alone" if holder.node else "it names no node; create one with --node"
         raise RequestError(403, "this token is another node's", "node", node, hint)
 
 

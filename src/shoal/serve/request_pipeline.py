@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import cast
 
 import msgspec
@@ -151,6 +152,10 @@ def _role(request: Request, route: Route, holder: Holder | None) -> None:
     if holder is None:
         hint = "send the header `Authorization: Bearer TOKEN`"
         raise RequestError(401, "no valid token", hint=hint, headers={"WWW-Authenticate": "Bearer"})
+    if holder.expired:
+        day = datetime.fromtimestamp(holder.expires, UTC).date()
+        text = f"the token {holder.name} expired on {day}; an admin creates another with `shoal token create`"
+        raise RequestError(401, text, headers={"WWW-Authenticate": "Bearer"})
     if holder.role not in route.roles:
         allowed = " or ".join(sorted(route.roles))
         raise RequestError(403, f"a token with the role {holder.role} may not do this", hint=f"it takes {allowed}")

@@ -13,6 +13,9 @@ from shoal.wire.fields import Command, Count, JobName, Name, Positive, Ranks, Re
 
 PROTOCOL = 1
 
+TOKEN_DAYS = 400.0
+"""Days after which a token expires by default: a cluster that is left alone for a year keeps its tokens."""
+
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -95,7 +98,7 @@ class AppBidMessage(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
-    """A token to create. A user's is bound to a tenant, an agent's to a node if one is named.
+    """A token to create, valid for this many ``days``. A user's is bound to a tenant, an agent's to a node.
 
     An admin's jobs that name no tenant belong to the token's tenant, or to ``default``.
     """
@@ -104,6 +107,7 @@ class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
     role: Role
     tenant: Name | None = None
     node: Name | None = None
+    days: Annotated[float, Meta(gt=0, le=36525)] = TOKEN_DAYS
 
 
 class WhatIf(Struct, forbid_unknown_fields=True, frozen=True):
@@ -281,13 +285,15 @@ class ClusterRow(Struct, frozen=True, kw_only=True):
 
 
 class TokenRow(Struct, frozen=True):
-    """A token; ``secret`` is set only in the answer that creates it."""
+    """A token; ``secret`` is set only in the answer that creates it. Times are Unix seconds."""
 
     name: str
     role: Role
     tenant: str | None
     secret: str | None = None
     node: str | None = None
+    created: float | None = None
+    expires: float | None = None
 
 
 class LogPart(Struct, frozen=True):
