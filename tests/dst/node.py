@@ -19,6 +19,7 @@ from tests.dst.ranks import Registry
 from tests.dst.world import Blocked, Clocks, World
 
 from shoal.agent import node_agent
+from shoal.agent.workspace import Workspace
 from shoal.wire.messages import LogAnswer, SessionReport
 
 KEEPERS_OWN_SECONDS = 2.0
@@ -179,34 +180,27 @@ class SimNode:
                 action()
 
 
-class SimWorkspace:
-    """The folders of a node, as far as the agent needs them."""
+class SimWorkspace(Workspace):
+    """The folders of a node: the real paths, and no files."""
 
     def __init__(self, home: Path, node: str, world: World) -> None:
-        self._home, self._world, self._node = home, world, world.machine
+        super().__init__(home, node)
+        object.__setattr__(self, "_world", world)
+        object.__setattr__(self, "_node", world.machine)
+
+    _world: World
+    _node: "SimNode"
 
     def _write(self) -> None:
         if self._node.disk_fails:
             raise OSError(errno.ENOSPC, "no space left on device")
 
-    def run(self, key: Any) -> Path:
-        return self._home / "runs" / f"{key[0]}.{key[1]}"
-
     def job(self, job_id: str) -> Path:
-        return self._home / "jobs" / job_id
+        return self.home / "jobs" / job_id
 
     def logs(self, job_id: str) -> Path:
         self._write()
-        return self._home / "logs" / job_id
-
-    def progress(self, key: Any) -> Path:
-        return self.run(key) / "progress"
-
-    def lease(self, key: Any) -> Path:
-        return self.run(key) / "lease"
-
-    def orders(self, key: Any) -> Path:
-        return self.run(key) / "orders"
+        return self.home / "logs" / job_id
 
     def record(self, key: Any, record: Any) -> None:
         self._write()
