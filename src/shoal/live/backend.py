@@ -5,6 +5,7 @@ Agents call the control plane, never the reverse. An agent's orders always name 
 message that is lost or repeated does no harm. Every method may be called from any thread.
 """
 
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import InitVar, dataclass, field
@@ -215,6 +216,7 @@ class LiveBackend(Backend):
             if agent.boot is not None and agent.boot != hello.boot:
                 self._runs.reboot(index, now)
             agent.boot, agent.address, agent.last_contact = hello.boot, hello.address, now
+            agent.session = secrets.token_hex(8)
             if not agent.up:
                 agent.up = True
                 self._runs.events.append(NodeReturned(now, index))
@@ -231,6 +233,9 @@ class LiveBackend(Backend):
             agent = runs.agents[index]
             if agent.boot != report.boot or not agent.up:
                 raise InputError("boot", report.boot, "not known, or its node counts as lost: say hello first")
+            # A late hello may have named a dead agent: its late reports, which do not know the answer, do not count.
+            if report.session not in ("", agent.session):
+                raise InputError("session", report.session, "is over: say hello first")
             agent.disk_free = report.disk_free
             before = len(runs.events), agent.generation
             self._take_log_answers(index, report)
@@ -266,7 +271,10 @@ class LiveBackend(Backend):
     def _orders(self, index: int) -> AgentOrders:
         runs, generation = self._runs.orders(index), self._runs.agents[index].generation
         reads = [order for node, order, _ in self._log_reads.values() if node == index]
-        return AgentOrders(protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads)
+        session = self._runs.agents[index].session
+        return AgentOrders(
+            protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session
+        )
 
     # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────
 

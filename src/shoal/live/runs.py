@@ -35,6 +35,8 @@ class AgentStatus:
     """The agent of one node, and the gangs with a part there, by job and incarnation."""
 
     boot: str | None = None
+    session: str = ""
+    """Given to the agent with the answer to its last hello."""
     address: str = ""
     generation: int = 1
     last_report: Seconds | None = None

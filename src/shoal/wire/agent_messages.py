@@ -95,8 +95,9 @@ class LogAnswer(Struct, frozen=True):
 class AgentReport(Struct, frozen=True, kw_only=True):
     """All runs of an agent and the log parts it was asked for.
 
-    ``known`` is the generation of the orders it acts on. The server may hold the answer for ``wait`` seconds.
-    ``disk_free`` are the bytes free on the disk of its home folder.
+    ``known`` is the generation of the orders it acts on. ``session`` repeats the answer to the agent's last hello, so
+    that no late report of a dead agent counts; it is empty from agents that do not know it. The server may hold the
+    answer for ``wait`` seconds. ``disk_free`` are the bytes free on the disk of its home folder.
     """
 
     protocol: int
@@ -107,6 +108,7 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     logs: Annotated[list[LogAnswer], Meta(max_length=64)] = field(default_factory=list)
     wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
     disk_free: Natural | None = None
+    session: Annotated[str, Meta(max_length=64)] = ""
 
 
 class RunOrder(Struct, frozen=True, kw_only=True):
@@ -159,10 +161,14 @@ class LogRead(Struct, frozen=True):
 
 
 class AgentOrders(Struct, frozen=True, kw_only=True):
-    """All runs an agent should have. Its leases run for ``lease`` seconds from when it sent its request."""
+    """All runs an agent should have. Its leases run for ``lease`` seconds from when it sent its request.
+
+    ``session`` is new with each hello; the agent's reports repeat it.
+    """
 
     protocol: int
     generation: int
     lease: float
     runs: list[RunOrder]
     reads: list[LogRead] = field(default_factory=list)
+    session: str = ""
