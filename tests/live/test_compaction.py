@@ -102,7 +102,7 @@ def test_ended_jobs_and_segments_are_dropped_after_the_retention(tmp_path: Path)
         plane.cancel(gone, None).result(20)
         plane.compaction.most_records = 1
         (live,) = submit(plane, job("live"))
-        soon(lambda: plane.ended.dropped(gone, None) is not None)
+        soon(lambda: plane.compaction.ended.dropped(gone, None) is not None)
         with pytest.raises(InputError, match=r"'gone-.....': ended on 20..-..-.. and was dropped after 0 days"):
             plane.job(gone, "ann")
         with pytest.raises(LookupError):
@@ -144,8 +144,8 @@ def test_ended_jobs_are_read_in_pages_by_tenant(tmp_path: Path) -> None:
         ended = EndedJobs(tmp_path / "some.sqlite")
         ended.add(plane.accounts.ended())
         ended.add(plane.accounts.ended())
-        assert [a.spec.id for a in ended.accounts("ann", 3)] == ids[:1:-1]
-        assert [a.spec.id for a in ended.accounts(None)] == [*other, *reversed(ids)]
+        assert [a.spec.id for a in ended.latest("ann", 3)] == ids[:1:-1]
+        assert [a.spec.id for a in ended.accounts(None)] == [*ids, *other]
         assert ended.drop(1e9) == 6
         assert (ended.count(), ended.known(ids[0]), ended.dropped(ids[0], "bob")) == (0, False, None)
         ended.close()

@@ -1,5 +1,6 @@
 """A short form of ``tests.live.year``: what the control plane holds in memory does not grow with ended jobs."""
 
+from collections.abc import Sized
 from pathlib import Path
 
 from tests.live.year import DAY, Year, YearClock, opened
@@ -17,14 +18,14 @@ def test_memory_and_archive_are_bounded_by_live_jobs_and_the_retention(tmp_path:
         for tenth in range(1, 21):
             year.advance(tenth * DAY / 10)
             state, runs = plane.scheduler.state, plane.backend._runs
-            held = (plane.accounts.accounts, plane.accounts.numbers, plane.accounts.keys, plane.accounts.runs.jobs,
-                    runs._jobs, state.register.ids, state.register.specs, state.register.numbers,
-                    state._jobs._slots, state._jobs.app_index)  # fmt: skip
+            accounts, register, rows = plane.accounts, state.register, state._jobs
+            held: list[Sized] = [accounts.accounts, accounts.numbers, accounts.keys, accounts.runs.jobs, runs._jobs]
+            held += [register.ids, register.specs, register.numbers, rows._slots, rows.app_index]
             most = max(most, *map(len, held))
         assert plane.accounts.completed > 1800
         assert most < 1000, "at most the live jobs and those that ended in one segment"
         assert len(state.register.measurements) < 1000
-        assert plane.ended.count() < 1000
+        assert plane.compaction.ended.count() < 1000
         assert len(archived(plane.journal.path)) < 10
         assert sum(row.gpu_seconds for row in plane.share(None)) > 1800 * 0.5 * 50 * DAY / 1000
         live = set(plane.accounts.live)

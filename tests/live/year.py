@@ -154,7 +154,8 @@ def show(day: int, plane: ControlPlane, seconds: float, home: Path) -> None:
     accounts, sizes = plane.accounts, ", ".join(f"{part} {size:.0f}" for part, size in disk_mb(home).items())
     print(
         f"day {day:3d}: {accounts.submitted:,} submitted, {accounts.completed:,} completed, "
-        f"{len(accounts.live):,} live, {len(accounts.accounts):,} in memory, {plane.ended.count():,} on disk; "
+        f"{len(accounts.live):,} live, {len(accounts.accounts):,} in memory, "
+        f"{plane.compaction.ended.count():,} on disk; "
         f"resident {resident_mb():.0f} MB; disk MB: {sizes}; {seconds:.0f} CPU s",
         flush=True,
     )

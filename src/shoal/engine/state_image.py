@@ -13,10 +13,12 @@ import numpy as np
 from shoal.core.bids import StandingBid
 from shoal.core.columns import FloatRow, IntRow
 from shoal.core.errors import JournalError
+from shoal.core.events import JobSetAside
 from shoal.core.goodput import GoodputReport
 from shoal.core.interfaces import LearnsOfPairs, PerfModel
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
+from shoal.core.quota import Quota
 from shoal.core.retry import Crashes
 from shoal.core.snapshot import Measurement
 from shoal.core.topology import Placement
@@ -65,6 +67,9 @@ class StateImage:
     bids: tuple[tuple[str, StandingBid], ...] = ()
     run_times: tuple[Seconds, ...] = ()
     unfit: tuple[tuple[tuple[str, int], tuple[str, int]], ...] = ()
+    set_aside: tuple[JobSetAside, ...] = ()
+    quotas: tuple[tuple[TenantId, Quota], ...] = ()
+    overran: str | None = None
 
 
 _VERSION = b"\x01"
@@ -107,6 +112,9 @@ def image_of(state: State) -> StateImage:
         bids=tuple((apps[app], bid) for app, bid in state._bids.items()),
         run_times=tuple(state.run_times_by_admission[-MOST_RUN_TIMES:].tolist()),
         unfit=tuple(unfit),
+        set_aside=tuple(state._set_aside.values()),
+        quotas=tuple(state._quotas.items()),
+        overran=state._overran,
     )
 
 
@@ -152,7 +160,8 @@ def renumbered(image: StateImage) -> StateImage:
         for job in image.jobs
     ]
     bids = [(app, replace(bid, jobs=tuple(number[n] for n in bid.jobs if n in number))) for app, bid in image.bids]
-    return replace(image, submitted=len(jobs), jobs=tuple(jobs), bids=tuple(bids))
+    aside = [replace(event, job=number[event.job]) for event in image.set_aside]
+    return replace(image, submitted=len(jobs), jobs=tuple(jobs), bids=tuple(bids), set_aside=tuple(aside))
 
 
 def restore(state: State, image: StateImage) -> None:
@@ -180,6 +189,8 @@ def restore(state: State, image: StateImage) -> None:
         {job.number: job.changes for job in image.jobs if job.changes},
     )
     state._past_run_times = image.run_times
+    state._set_aside = {event.job: event for event in image.set_aside}
+    state._quotas, state._overran = dict(image.quotas), image.overran
     state._jobs.secure()
     state._jobs = rows = JobRows(len(state.topology.kinds))
     for tenant, _ in image.tenants:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from threading import RLock
 
 from shoal.core.errors import InputError
-from shoal.core.units import Seconds
+from shoal.core.units import JobId, Seconds, TenantId
 from shoal.engine.state import State
 from shoal.engine.state_image import encode_image, image_of, restore
-from shoal.live.accounts import Accounts
+from shoal.live.accounts import Account, Accounts
 from shoal.live.backend import LiveBackend
 from shoal.live.ended_jobs import EndedJobs
 from shoal.live.live_image import encode_live
@@ -45,11 +45,11 @@ class Compaction:
     accounts: Accounts
     backend: LiveBackend
     ended: EndedJobs
-    lock: RLock
-    """Guards the accounts."""
     epoch: float
     """Unix time at which the journal began."""
     keep: Seconds = KEEP
+    lock: RLock = field(default_factory=RLock)
+    """Guards the accounts."""
     most_records: int = MOST_RECORDS
     step: Callable[[str], None] = field(default=lambda _: None)
     """Called after each step, by tests that interrupt there."""
@@ -90,6 +90,16 @@ class Compaction:
         seconds = round(time.process_time() - began, 3)
         log.info("began a segment", extra={"ended": len(ended), "live": len(image.jobs), "cpu_seconds": seconds})
         return True
+
+    def ended_account(self, job: JobId, tenant: TenantId | None) -> Account | None:
+        """Return the account of an ended job that is no longer in memory; ``InputError`` if it was dropped."""
+        account = self.ended.account(job)
+        at = None if account is not None else self.ended.dropped(job, tenant)
+        if at is not None:
+            when = time.strftime("%Y-%m-%d", time.gmtime(self.epoch + at))
+            hint = f"ended on {when} and was dropped after {self.keep / 86_400:.3g} days, as `--keep` says"
+            raise InputError("job", job, hint)
+        return account
 
     def _drop_old(self) -> None:
         """Drop accounts and segments older than the retention; a segment is as old as its last event."""

@@ -17,39 +17,39 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
-from time import gmtime, monotonic, perf_counter, strftime
+from time import monotonic
 
+import msgspec
 import numpy as np
 
-from shoal.core.commands import Decided
 from shoal.core.errors import InputError
-from shoal.core.events import EventBatch
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
-from shoal.core.units import JobId, Seconds, TenantId
-from shoal.engine.loop import Judgement, Loop, judge_or_keep
+from shoal.core.units import JobId, TenantId
+from shoal.engine.guard import Guard
+from shoal.engine.loop import Judgement, Loop
 from shoal.engine.replay import Scheduler
 from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
-from shoal.live.compaction import KEEP, Compaction
-from shoal.live.ended_jobs import EndedJobs
+from shoal.live.compaction import Compaction
+from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
+from shoal.live.journal_writer import JournalWriter
+from shoal.live.quotas import QueueLimit, quota_of, quota_rows
+from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
-from shoal.store.journal import JournalFile, SqliteJournal
-from shoal.store.segments import segments
+from shoal.store.journal import SqliteJournal
+from shoal.store.segments import last_verdicts
 from shoal.wire import messages as wire
 
 log = logging.getLogger(__name__)
 
-_MOST_TIMINGS = 10_000
 _MOST_GIVEN = 100_000
 """Identifiers remembered from when they are given until their jobs are in the accounts."""
-
-_MOST_VERDICTS, _SEGMENTS_READ = 200, 8
-"""Verdicts of a job that are shown, and segments of the journal that are searched for them."""
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 """Letters and digits of job identifiers, which people type: no two look alike."""
@@ -82,12 +82,16 @@ class ControlPlaneFigures:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Description of a cluster; ``epoch`` is the Unix time at which its journal began."""
+    """Description of a cluster; ``epoch`` is the Unix time at which its journal began.
+
+    ``retired`` are the indices of nodes that were in the cluster once and are not now.
+    """
 
     version: str
     policy: str
     cluster: str
     epoch: float
+    retired: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -100,41 +104,35 @@ class ControlPlane:
     accounts: Accounts
     admission: Admission
     about: About
-    ended: EndedJobs
-    keep: Seconds = KEEP
+    disk: JournalDisk
+    compaction: Compaction
     resumed: bool = False
     failed: str | None = None
     """Why the loop died, once it has."""
     forecasts: Mapping[JobId, wire.StartForecast] = field(default_factory=dict)
     jobs_read_at: float = -inf
     """When the queue was last read, on the monotonic clock."""
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: threading.RLock = field(init=False)
     """Guards the accounts."""
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
     _given_ids: dict[JobId, None] = field(default_factory=dict)
-    compaction: Compaction = field(init=False)
+    _queue_limit: QueueLimit = field(default_factory=QueueLimit)
+    _limit: CpuLimit = field(default_factory=CpuLimit)
     _loop: Loop = field(init=False)
     _thread: threading.Thread = field(init=False)
-    _recorder: "_Recorder" = field(init=False)
+    _recorder: JournalWriter = field(init=False)
 
     def __post_init__(self) -> None:
-        self._recorder = _Recorder(self)
+        self._lock = self.compaction.lock
+        self._recorder = JournalWriter(
+            self.journal, self.accounts, self.backend, self.disk, self._lock, on_failure=self._notify
+        )
         scheduler = self.scheduler
         self._loop = Loop(
             self.backend, scheduler.state, scheduler.policy, scheduler.placer, scheduler.move_planner, self._recorder,
-            watch=self._watch, review_at=-inf if self.resumed else inf, judge=judge_or_keep,
+            watch=self._watch, review_at=-inf if self.resumed else inf, judge=Guard(self._limit).judge,
         )  # fmt: skip
-        self.compaction = Compaction(
-            self.journal,
-            scheduler.state,
-            self.accounts,
-            self.backend,
-            self.ended,
-            self._lock,
-            self.about.epoch,
-            self.keep,
-        )
         self.backend.on_change = self._notify
         self._thread = threading.Thread(target=self._run, name="ring", daemon=True)
 
@@ -145,9 +143,14 @@ class ControlPlane:
     def stop(self) -> None:
         """End the loop after its present cycle and close the journal."""
         self.backend.close()
+        self.disk.stopping.set()
         self._thread.join()
-        self.journal.close()
-        self.ended.close()
+        self._limit.close()
+        try:
+            self.journal.close()
+        except WRITE_ERRORS as error:
+            log.warning("the last events were not written, nor acknowledged", extra={"error": str(error)})
+        self.compaction.ended.close()
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Register a callback, called from any thread whenever orders or decisions changed."""
@@ -161,18 +164,18 @@ class ControlPlane:
         try:
             while self.step():
                 pass
+        except ShortOfDisk:
+            log.warning("stopped while the journal could not be written")
         except Exception as error:
             self.failed = f"the control plane stopped deciding: {error}"
             log.exception("the loop died")
-            self.journal.commit()  # the events are kept, although no decision was made on them
+            with suppress(*WRITE_ERRORS):
+                self.journal.commit()  # the events are kept, although no decision was made on them
             self.backend.fail(RuntimeError(self.failed))
             self._notify()
 
     def step(self) -> bool:
-        """Run one cycle of the loop and, if the journal's segment is long enough, begin the next one.
-
-        Called by the loop's own thread. Return false once the control plane is to stop.
-        """
+        """Run one cycle and, if the journal's segment is long enough, begin the next one; return false at the end."""
         if not self._loop.cycle():
             return False
         self._recorder.commit()
@@ -197,8 +200,10 @@ class ControlPlane:
     def submit(self, submissions: Sequence[wire.Submission], tenant: TenantId) -> "Future[list[JobId]]":
         """Admit jobs, all or none; the future resolves to their identifiers once they are durable.
 
-        A submission with the same key as an earlier one of its tenant returns that job.
+        A submission with the same key as an earlier one of its tenant returns that job. ``ShortOfDisk`` if the journal
+        has no room for them.
         """
+        self.disk.check(len(msgspec.msgpack.encode(submissions)))
         now = self.backend.clock.now()
         with self._lock:
             ids: list[JobId] = []
@@ -207,7 +212,7 @@ class ControlPlane:
             for number, wanted in enumerate(submissions):
                 owner = wanted.tenant or tenant
                 key = owner, wanted.key
-                known = self._job_of_key(key) or keys.get(key) if wanted.key else None
+                known = self.accounts.keys.get(key, keys.get(key)) or self.compaction.ended.with_key(*key)
                 id = known or self._new_id(wanted.name)
                 if known is None:
                     try:
@@ -218,29 +223,41 @@ class ControlPlane:
                     if wanted.key:
                         keys[key] = id
                 ids.append(id)
+            self._queue_limit.check(self.accounts, (spec for spec, _ in admitted))
             # Only when all are admitted: the key of a refused submission must not lead to a job.
             self.accounts.keys |= keys
-            return self.backend.submit(admitted, ids)
+            durable = self.backend.submit(admitted, ids)
+            self._queue_limit.count([spec for spec, _ in admitted], durable)
+            return durable
+
+    def set_quota(self, wanted: wire.QuotaMessage) -> "Future[None]":
+        """Set a tenant's quota, in place of the one before."""
+        return self.backend.set_quota(wanted.tenant, quota_of(wanted))
+
+    def quotas(self) -> list[wire.QuotaMessage]:
+        """Return every quota, by name of its tenant."""
+        with self._lock:
+            return quota_rows(self.accounts)
 
     def _new_id(self, name: str) -> JobId:
         while True:
             id = f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
-            if id not in self._given_ids and id not in self.accounts.numbers and not self.ended.known(id):
+            if id not in self._given_ids and id not in self.accounts.numbers and not self.compaction.ended.known(id):
                 self._given_ids[id] = None
                 if len(self._given_ids) > _MOST_GIVEN:  # the oldest was submitted or refused long ago
                     del self._given_ids[next(iter(self._given_ids))]
                 return id
 
-    def _job_of_key(self, key: tuple[TenantId, str]) -> JobId | None:
-        return self.accounts.keys.get(key) or self.ended.with_key(*key)
-
     def cancel(self, job: JobId, tenant: TenantId | None) -> "Future[None]":
         """Cancel a job; its ranks are warned and, after their grace, killed."""
-        return self.backend.cancel(self._account(job, tenant).number)
+        account = self._account(job, tenant)
+        self.disk.check_writable()
+        return self.backend.cancel(account.number)
 
     def reshape(self, job: JobId, shape: wire.Reshape, tenant: TenantId | None) -> "Future[None]":
         """Change the GPUs that a job asks for."""
         account = self._account(job, tenant)
+        self.disk.check()
         if not account.live:
             raise InputError("job", job, f"has ended ({account.state.name.lower()}); only live jobs can be resized")
         return self.backend.reshape(account.number, *self.admission.gang(shape, account.spec.kinds))
@@ -250,11 +267,7 @@ class ControlPlane:
             number = self.accounts.numbers.get(job)
             account = None if number is None else self.accounts.accounts[number]
         if account is None:
-            account = self.ended.account(job)
-        if account is None and (at := self.ended.dropped(job, tenant)) is not None:
-            days = f"{self.keep / 86_400:.3g} day{'s' * (self.keep != 86_400)}"
-            when = strftime("%Y-%m-%d", gmtime(self.about.epoch + at))
-            raise InputError("job", job, f"ended on {when} and was dropped after {days}, as `--keep` says")
+            account = self.compaction.ended_account(job, tenant)
         if account is None or tenant not in (None, account.spec.tenant):
             raise UnknownJob(job)
         return account
@@ -265,19 +278,22 @@ class ControlPlane:
 
     def bid(self, app: str, bid: wire.AppBidMessage, tenant: TenantId | None) -> "Future[None]":
         """Record an app's valuation of GPUs."""
-        return self.backend.bid(app, *self._bidding(app).check_bid(app, bid, tenant))
+        checked = self._bidding(app).check_bid(app, bid, tenant)
+        self.disk.check()
+        return self.backend.bid(app, *checked)
 
     def _bidding(self, app: str) -> AppBidding:
         if self._last is None:
             raise UnknownApp(app)
-        return AppBidding(self.scheduler.policy, replace(self._last.snapshot, carry=self._last.carry))
+        snapshot = replace(self._last.snapshot, carry=self._last.carry)
+        return AppBidding(self.scheduler.policy, snapshot.without(snapshot.kept_from_policy))
 
     # ── views ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def jobs(self, tenant: TenantId | None, *, ended: bool = False) -> list[wire.JobRow]:
         """Return the live jobs in order of submission; with ``ended``, all jobs ever submitted."""
         self.jobs_read_at = monotonic()
-        before = list(self.ended.accounts(tenant))[::-1] if ended else []
+        before = self.compaction.ended.accounts(tenant) if ended else []
         with self._lock:
             return self._views(tenant).jobs(before, ended=ended)
 
@@ -290,24 +306,17 @@ class ControlPlane:
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""
         account = self._account(job, tenant)
-        verdicts = self._verdicts(account)
+        verdicts = last_verdicts(self.journal.path, account.number)
         with self._lock:
             return self._views(tenant).job(account, verdicts)
-
-    def _verdicts(self, account: Account) -> list[tuple[Seconds, str]]:
-        """Return a job's last recorded verdicts, from the segments that may have some."""
-        found: list[tuple[Seconds, str]] = []
-        for path in reversed(segments(self.journal.path)[-_SEGMENTS_READ:]):
-            found = [*JournalFile(path).verdicts(account.number), *found]
-            if len(found) >= _MOST_VERDICTS:
-                break
-        return found[-_MOST_VERDICTS:]
 
     def nodes(self, tenant: TenantId | None) -> list[wire.NodeRow]:
         """Return every node, with the jobs on it that the tenant may see."""
         with self._lock:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
-            return self._views(tenant).nodes(reports)
+            rows = self._views(tenant).nodes(reports, self.about.retired)
+        index = self.backend.topology.node_index
+        return [msgspec.structs.replace(row, disk_free=self.backend.disk_free(index[row.name])) for row in rows]
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
@@ -316,7 +325,7 @@ class ControlPlane:
 
     def acct(self, tenant: TenantId | None) -> list[wire.AcctRow]:
         """Return the ended jobs, in order of submission, and the resources they used."""
-        before = list(self.ended.accounts(tenant))[::-1]
+        before = self.compaction.ended.accounts(tenant)
         with self._lock:
             return self._views(tenant).acct(before)
 
@@ -343,7 +352,13 @@ class ControlPlane:
             waiting=len(states) - running,
             ended=ended,
             decisions=state.cycle,
+            short_of_disk=self.short_of_disk,
         )
+
+    @property
+    def short_of_disk(self) -> str:
+        """A sentence on why new work is refused for lack of disk space; empty if it is not."""
+        return self.disk.shortage()
 
     def figures(self) -> ControlPlaneFigures:
         """Return the figures for the metrics."""
@@ -412,48 +427,13 @@ class ControlPlane:
             found = given.result()
             text, length = _decode(found.data)
             live = account.live and run == account.incarnation
-            part.set_result(wire.LogPart(job, run, rank, offset, max(found.size, 0), text, live, offset + length))
+            begin = offset if found.begin is None else found.begin
+            end = offset + length if found.next is None or length < len(found.data) else found.next
+            part.set_result(wire.LogPart(job, run, rank, begin, max(found.size, 0), text, live, end))
 
         asked.add_done_callback(answer)
         part.add_done_callback(lambda _: self.backend.forget_read(asked))
         return part
-
-
-def _timings() -> deque[float]:
-    return deque(maxlen=_MOST_TIMINGS)
-
-
-@dataclass(slots=True)
-class _Recorder:
-    """The journal as the loop uses it: records are durable before a command is sent or a request acknowledged."""
-
-    control_plane: ControlPlane
-    decision_seconds: deque[float] = field(default_factory=_timings)
-    commit_seconds: deque[float] = field(default_factory=_timings)
-    _began: float = 0.0
-    _now: float = 0.0
-
-    def record_events(self, batch: EventBatch) -> None:
-        """Record events; the decision on them, or ``commit``, makes them durable."""
-        self.control_plane.journal.record_events(batch)
-        with self.control_plane._lock:
-            self.control_plane.accounts.apply_events(batch.events)
-        self._now, self._began = batch.now, perf_counter()
-
-    def record_decision(self, decided: Decided) -> None:
-        """Record a decision, and make it and the events before it durable."""
-        self.decision_seconds.append(perf_counter() - self._began)
-        self.control_plane.journal.record_decision(decided)
-        with self.control_plane._lock:
-            self.control_plane.accounts.apply_commands(self._now, decided.commands)
-        self.commit()
-
-    def commit(self) -> None:
-        """Make everything recorded durable, and acknowledge it."""
-        begin = perf_counter()
-        if self.control_plane.journal.commit():
-            self.commit_seconds.append(perf_counter() - begin)
-        self.control_plane.backend.confirm()
 
 
 def _drain(timings: deque[float]) -> list[float]:

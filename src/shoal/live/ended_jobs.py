@@ -85,11 +85,17 @@ class EndedJobs:
         return bool(self._rows("SELECT 1 FROM ended WHERE id = ?", job))
 
     def with_key(self, tenant: TenantId, key: str) -> JobId | None:
-        """Return the ended job that a tenant submitted with this key."""
+        """Return the ended job that a tenant submitted with this key; an empty key is none."""
+        if not key:
+            return None
         found = self._rows("SELECT id FROM ended WHERE tenant = ? AND key = ?", tenant, key)
         return str(found[0][0]) if found else None
 
-    def accounts(self, tenant: TenantId | None, most: int | None = None) -> Iterator[Account]:
+    def accounts(self, tenant: TenantId | None) -> list[Account]:
+        """Return the accounts that a tenant may see (None: all), in order of submission."""
+        return list(self.latest(tenant))[::-1]
+
+    def latest(self, tenant: TenantId | None, most: int | None = None) -> Iterator[Account]:
         """Yield the accounts that a tenant may see (None: all), the latest submission first."""
         last, left = 2**62, 2**62 if most is None else most
         own = "" if tenant is None else "AND tenant = ?"

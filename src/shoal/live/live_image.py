@@ -17,7 +17,9 @@ _VERSION = b"\x01"
 _TRANSIENT = {"end", "profile", "profiled_at", "gangs", "places"}
 """Fields of a live job that no journal leaves behind."""
 
-_TOTALS = ("ended_gpu_seconds", "lost_gpu_seconds", "restarts", "crashes", "completed", "submitted", "now")
+_APART = {"nodes", "accounts", "numbers", "keys", "live", "runs"}
+"""Fields of the accounts that are not totals."""
+
 _SEPARATE = {"jobs", "runs"}
 
 
@@ -40,7 +42,7 @@ def encode_live(accounts: Accounts) -> bytes:
     unfinished = [(run.command, run.started, run.stopping) for run in runs.runs.values()]
     image = LiveImage(
         accounts=list(accounts.live.values()),
-        totals={name: getattr(accounts, name) for name in _TOTALS},
+        totals={f.name: getattr(accounts, f.name) for f in fields(Accounts) if f.name not in _APART},
         keys=[(tenant, key, job) for (tenant, key), job in accounts.keys.items()],
         jobs=[(n, {f.name: getattr(job, f.name) for f in _KEPT}) for n, job in runs.jobs.items()],
         starts=[run for run in unfinished if isinstance(run[0], Start)],  # type: ignore[misc]
@@ -56,8 +58,9 @@ def restore_live(accounts: Accounts, data: bytes) -> None:
         raise UnreadableBase(f"the base of this segment cannot be read: it has version {data[:1].hex() or 'none'}")
     try:
         image = msgspec.msgpack.decode(zlib.decompress(data[1:]), type=LiveImage)
+        hints = get_type_hints(Accounts)
         for name, value in image.totals.items():
-            setattr(accounts, name, value)
+            setattr(accounts, name, _convert(value, hints[name]))
         for account in image.accounts:
             accounts.accounts[account.number] = accounts.live[account.number] = account
             accounts.numbers[account.spec.id] = account.number

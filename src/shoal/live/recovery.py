@@ -65,7 +65,9 @@ class RecoveredRuns:
                 self.releases.pop(event.job, None)
                 self.runs.pop(event.job, None)
                 self.jobs.pop(event.job, None)
-            case events.JobReshaped() | events.AppBid():
+            case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
+                pass
+            case events.QuotaSet():
                 pass
             case _:
                 if event.job in self.jobs:

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shoal.core.errors import InputError
+from shoal.core.units import JobNumber, Seconds
 from shoal.store.codec import Base
-from shoal.store.journal import SqliteJournal
+from shoal.store.journal import JournalFile, SqliteJournal
 
 ARCHIVE = "archive"
 _NEXT = "next.sqlite"
+_MOST_VERDICTS, _SEGMENTS_READ = 200, 8
+"""Verdicts of a job that are shown, and segments of the journal that are searched for them."""
 
 
 def archived(journal: Path) -> list[Path]:
@@ -25,6 +28,16 @@ def archived(journal: Path) -> list[Path]:
 def segments(journal: Path) -> list[Path]:
     """Return all segments of a journal, in order; its own file is the last."""
     return [*archived(journal), journal]
+
+
+def last_verdicts(journal: Path, job: JobNumber) -> list[tuple[Seconds, str]]:
+    """Return (time, sentence) of a job's last verdicts, from the latest segments, in order."""
+    found: list[tuple[Seconds, str]] = []
+    for path in reversed(segments(journal)[-_SEGMENTS_READ:]):
+        found = [*JournalFile(path).verdicts(job), *found]
+        if len(found) >= _MOST_VERDICTS:
+            break
+    return found[-_MOST_VERDICTS:]
 
 
 def switch(journal: SqliteJournal, base: Base, step: Callable[[str], None] = lambda _: None) -> bool:
