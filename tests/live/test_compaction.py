@@ -10,11 +10,13 @@ from tests.live.test_control_plane import job, obey, opened, settings, soon, sta
 from shoal.core.errors import InputError
 from shoal.engine.state_image import UnreadableBase
 from shoal.forecast.what_if import forecast
+from shoal.live.compaction import KEEP
 from shoal.live.control_plane import ControlPlane
 from shoal.live.ended_jobs import EndedJobs
 from shoal.live.home import JOURNAL, open_control_plane
 from shoal.scenario.replay import replay_file
 from shoal.store.segments import archived
+from shoal.wire.messages import PROTOCOL, AgentReport
 
 STEPS = ("ended jobs stored", "written", "closed", "linked", "replaced")
 
@@ -149,3 +151,14 @@ def test_ended_jobs_are_read_in_pages_by_tenant(tmp_path: Path) -> None:
         assert ended.drop(1e9) == 6
         assert (ended.count(), ended.known(ids[0]), ended.dropped(ids[0], "bob")) == (0, False, None)
         ended.close()
+
+
+def test_an_agent_forgets_only_jobs_that_are_not_known(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        (ended,) = submit(plane, job("ended"))
+        plane.cancel(ended, None).result(20)
+        compact(plane)
+        (live,) = submit(plane, job("live"))
+        old = [ended, live, "dropped-12345"]
+        answer = plane.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="boot", known=0, runs=[], old=old))
+        assert (answer.forget, answer.keep) == (["dropped-12345"], KEEP)

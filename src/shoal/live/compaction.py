@@ -7,9 +7,11 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
+
+import msgspec
 
 from shoal.core.errors import InputError
 from shoal.core.units import JobId, Seconds, TenantId
@@ -22,6 +24,7 @@ from shoal.live.live_image import encode_live
 from shoal.store.codec import Base
 from shoal.store.journal import SqliteJournal
 from shoal.store.segments import archived, switch
+from shoal.wire.messages import AgentOrders
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +103,11 @@ class Compaction:
             hint = f"ended on {when} and was dropped after {self.keep / 86_400:.3g} days, as `--keep` says"
             raise InputError("job", job, hint)
         return account
+
+    def with_forgotten(self, orders: AgentOrders, old: Sequence[JobId]) -> AgentOrders:
+        """Return an agent's orders with the retention, and with those of the jobs it named that are not known here."""
+        gone = [job for job in old if job not in self.accounts.numbers and not self.ended.known(job)]
+        return msgspec.structs.replace(orders, keep=self.keep, forget=gone)
 
     def _drop_old(self) -> None:
         """Drop accounts and segments older than the retention; a segment is as old as its last event."""

@@ -397,7 +397,7 @@ class ControlPlane:
 
     def sync(self, report: wire.AgentReport) -> wire.AgentOrders:
         """Process an agent's report and return its orders; never blocks."""
-        return self.backend.sync(report)
+        return self.compaction.with_forgotten(self.backend.sync(report), report.old)
 
     def generation(self, node: str) -> int:
         """Return the generation of a node's orders, which counts up with each change."""
