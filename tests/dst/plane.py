@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.dst.network import Answer, NoAnswer, Rejection
-from tests.dst.shims import Disk, let_others_act
+from tests.dst.shims import Disk, SimStop, let_others_act
 from tests.dst.world import Blocked, Clocks, Killed, World
 
 from shoal.core.errors import InputError
@@ -147,6 +147,7 @@ class SimPlane:
             return
         self.control_plane = plane
         plane.backend._lock = SimCondition(self.wake)  # type: ignore[assignment]
+        plane.disk.stopping = SimStop(self.world)  # type: ignore[assignment]
         judge = plane._loop.judge
 
         def slowly(*arguments: Any) -> Any:
