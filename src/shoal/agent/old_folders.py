@@ -1,4 +1,4 @@
-"""Folders of jobs that ended long ago: the agent names old ones and removes those that the control plane has dropped."""
+"""Folders of jobs that ended long ago: the agent names old ones and removes those the control plane has dropped."""
 
 import os
 import shutil
