@@ -340,6 +340,8 @@ class NodeAgent:
             return "its lease ended: the node had not heard from the control plane for too long", True
         if last.why == "order" and self._closing:
             return "its node's agent was told to end", True
+        if last.why not in ("", "rank", "order"):
+            return f"its keeper ended it without an order ({last.why})", True
         return "", False
 
     def _over(self, key: Key, cause: str, blameless: bool, *, unwarned: bool = False) -> None:
