@@ -1,7 +1,8 @@
 """The keeper of one run's ranks on one node: no process it started outlives it, its agent, or its lease.
 
-It runs as ``python -I -S keeper.py`` in a session of its own and imports only the standard library and its rules,
-``keeper_state``. Its standard input brings one JSON line, which says what to start, and then commands::
+``keeper_server`` forks it, into a session of its own; by hand it is ``python -I -S keeper.py``. It imports only the
+standard library and its rules, ``keeper_state``. Its standard input brings one JSON line, which says what to start, and
+then commands::
 
     lease T      the lease now ends at T, on this machine's monotonic clock
     stop G       send SIGTERM, and kill whatever is left after G seconds
@@ -130,7 +131,7 @@ class Keeper:
         self._ranks: dict[int, int] = {}  # pid of the main process: rank
         self._ended: dict[int, int] = {}  # the same for ended ranks that may have left processes behind
         self._store: int | None = None
-        self._store_input = os.pipe()  # the store ends when its standard input does
+        self._store_input = os.pipe() if run.get("store") else (0, 0)  # the store ends when its standard input does
         self._retry = _FIRST_RETRY_SECONDS
         self._unread = b""
 
@@ -143,8 +144,7 @@ class Keeper:
         for rank in [*([store] if store else []), *self._run["ranks"]]:
             pid, problem = self._spawn(rank)
             if problem:
-                _report(event="failed", cause=problem)
-                self._state.fail(time.monotonic(), "start")
+                self._fail(problem)
                 return
             if rank is store:
                 self._store = pid
@@ -152,6 +152,11 @@ class Keeper:
                 self._ranks[pid] = rank["rank"]
                 pids[str(rank["rank"])] = pid
         _report(event="started", pids=pids)
+        _flush()
+
+    def _fail(self, problem: str) -> None:
+        _report(event="failed", cause=problem)
+        self._state.fail(time.monotonic(), "start")
 
     def watch(self) -> None:
         """Follow commands and report exits until no process is left."""
@@ -160,10 +165,11 @@ class Keeper:
         poll.register(self._wake, select.POLLIN)
         state = self._state
         while self._reap():
+            _flush()
             for fd, _ in poll.poll(1000 * self._timeout()):
                 if fd == self._wake:
                     os.read(self._wake, 4096)
-                elif piece := os.read(0, 65536):
+                elif piece := _receive():
                     self.follow(piece)
                 else:
                     poll.unregister(0)
@@ -177,6 +183,7 @@ class Keeper:
             if self._done or state.must_kill(now):
                 self._kill_all()
         _report(event="over", why=state.why)
+        _flush()
 
     @property
     def _done(self) -> bool:
@@ -303,8 +310,7 @@ class Keeper:
             die_with_parent(signal.SIGKILL)
             if os.getppid() != keeper:
                 os._exit(127)
-            signal.set_wakeup_fd(-1)
-            for number in _HANDLED:
+            for number in _IGNORED:
                 signal.signal(number, signal.SIG_DFL)
             os.dup2(self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)
@@ -318,8 +324,8 @@ class Keeper:
             os._exit(127)
 
 
-_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that the keeper or Python handles or ignores; ranks must start with their defaults."""
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores; ranks must start with their defaults. Those handled get them back by exec itself."""
 
 
 def _signal_group(group: int, number: int) -> None:
@@ -361,23 +367,51 @@ def _execute(argv: list[str], environ: dict[str, str]) -> str:
     return f"cannot start {program!r}: {why}"
 
 
+_unsent: list[bytes] = []
+
+
 def _report(**message: object) -> None:
-    with suppress(BrokenPipeError):  # the agent has died
-        os.write(1, json.dumps(message).encode() + b"\n")
+    """Report to the agent, before the next wait or with ``_flush``."""
+    _unsent.append(json.dumps(message).encode() + b"\n")
 
 
-def main() -> int:
-    """Read the first input line, start its ranks, and stay until no process of them is left."""
-    adopt_orphans()
-    wake, signalled = os.pipe()
-    os.set_blocking(signalled, False)
-    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
-    # A service manager signals every process; only the agent decides how much time the ranks have.
+def _flush() -> None:
+    if _unsent:
+        with suppress(BrokenPipeError, ConnectionResetError):  # the agent has died
+            os.write(1, b"".join(_unsent))
+        _unsent.clear()
+
+
+def _receive() -> bytes:
+    """Return the next piece of the input; empty if the agent has died."""
+    try:
+        return os.read(0, 65536)
+    except ConnectionResetError:
+        return b""
+
+
+def handle_signals() -> None:
+    """Have SIGCHLD wake the poll; ignore what a service manager sends to every process: only the agent decides."""
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
+
+
+def wake_by_signal() -> int:
+    """Return a descriptor that becomes readable with every signal."""
+    wake, signalled = os.pipe()
+    for end in (wake, signalled):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+    return wake
+
+
+def keep() -> int:
+    """Read the first input line, start its ranks, and stay until no process of them is left."""
+    adopt_orphans()
+    wake = wake_by_signal()
     received = b""
     while b"\n" not in received:
-        piece = os.read(0, 65536)
+        piece = _receive()
         if not piece:
             return 0
         received += piece
@@ -390,4 +424,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    handle_signals()
+    sys.exit(keep())

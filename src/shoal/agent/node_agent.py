@@ -25,9 +25,9 @@ import msgspec
 from shoal.agent import devices, launch, orphans
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
 from shoal.agent.keeper import adopt_orphans, die_with_parent
-from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage
+from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
 from shoal.agent.node_state import Actions, Forget, Key, NodeState, Prepare, SetMembers, StartRanks, StopRanks
-from shoal.agent.workspace import KeeperRecord, Workspace
+from shoal.agent.workspace import Workspace
 from shoal.core.decoding import convert
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.client import Client
@@ -93,6 +93,7 @@ class NodeAgent:
         self._state = NodeState(found.count)
         self._link = ControlLink(_client(settings), self._hello, self._deliver)
         self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
+        self._server = KeeperServerHandle(self._hello.boot)
         self._keepers: dict[Key, KeeperHandle] = {}
         self._dead_keepers: dict[Key, str] = {}  # run: why its keeper died
         self._workdirs: dict[Key, str] = {}
@@ -102,6 +103,7 @@ class NodeAgent:
         self._published: tuple[tuple[object, ...], ...] = ()
         self._written_leases: dict[Key, float] = {}
         self._lease = 0.0
+        self._renewed = 0.0
         self._read_progress_at = 0.0
         self._signals = 0
         self._closing = 0
@@ -122,6 +124,7 @@ class NodeAgent:
                 self._link.open()
                 self._loop()
         finally:
+            self._server.close()
             os.close(lock)
         if self._rejected is not None:
             raise self._rejected
@@ -143,7 +146,7 @@ class NodeAgent:
         _LOG.info("agent down", extra={"node": self._hello.node})
 
     def _timeout(self) -> float | None:
-        if self._dead_keepers:
+        if self._dead_keepers and self._server.pid is None:
             return _SWEEP_SECONDS
         if not self._keepers:
             return None
@@ -153,10 +156,10 @@ class NodeAgent:
     def _tick(self) -> None:
         now = time.monotonic()
         for key, keeper in self._keepers.items():
-            if now >= keeper.deadline and key not in self._dead_keepers:
-                _LOG.error("keeper hangs", extra={"run": key, "pid": keeper.pid})
+            if now >= keeper.deadline:
+                _LOG.error("keeper hangs", extra={"run": key})
                 keeper.kill()
-        if self._dead_keepers:
+        if self._dead_keepers and self._server.pid is None:
             self._sweep()
         if self._keepers and now >= self._read_progress_at:
             self._read_progress_at = now + _PROGRESS_SECONDS
@@ -201,6 +204,11 @@ class NodeAgent:
 
     def _renew(self, received: ReceivedOrders) -> None:
         self._lease = max(self._lease, received.sent + received.orders.lease)
+        # A lease is passed on when that adds a tenth to it, not with every message of a busy node.
+        if self._lease < self._renewed + min(_LEASE_SECONDS, received.orders.lease / 10):
+            return
+        self._renewed = self._lease
+        self._server.renew(self._lease)
         for key, keeper in self._keepers.items():
             keeper.renew(self._lease)
             if self._lease > self._written_leases.get(key, 0.0) + _LEASE_SECONDS:
@@ -273,22 +281,20 @@ class NodeAgent:
         workdir = self._workdirs[key]
         try:
             run = self._launcher.keeper_input(start, workdir=workdir, lease=self._lease, environ=os.environ)
-            keeper = KeeperHandle(self._lease, order.grace)
+            if self._server.pid is None:
+                self._server.start()
+                self._selector.register(self._server.fileno(), selectors.EVENT_READ, self._read_server)
+            # Without this record a later agent would not look for the run's processes.
+            self._workspace.record(key, self._server.record(self._hello.boot, self._machine))
+            keeper = KeeperHandle(self._server, self._lease, order.grace)
         except OSError as error:
             return self._state.over(key, f"the agent could not start a keeper: {error}", blameless=True)
         self._keepers[key] = keeper
         self._selector.register(keeper, selectors.EVENT_READ, partial(self._read_keeper, key))
-        try:
-            self._workspace.record(key, KeeperRecord(keeper.pid, keeper.start_time, self._hello.boot, self._machine))
-        except OSError as error:
-            # Without its record a later agent would not find the keeper: it must not start anything.
-            keeper.cause = f"the agent could not record its keeper: {error}"
-            keeper.kill()
-        else:
-            self._write_lease(key)
-            if order.roster is not None:
-                self._set_members(key, order.roster, ())
-            keeper.begin(run)
+        self._write_lease(key)
+        if order.roster is not None:
+            self._set_members(key, order.roster, ())
+        keeper.begin(run)
         return []
 
     def _forget(self, key: Key) -> None:
@@ -307,14 +313,28 @@ class NodeAgent:
             _LOG.error("keeper failed", extra={"run": key, "output": other})
         for message in messages:
             self._apply(key, keeper, message)
-        if closed:
+        if closed or keeper.last is not None:
             self._selector.unregister(keeper)
-            status = keeper.close()
+            keeper.close()
             if keeper.last is None:
-                self._dead_keepers[key] = keeper.cause or f"its keeper died (status {status})"
-                _LOG.error("keeper died", extra={"run": key, "status": status})
+                self._dead_keepers[key] = keeper.cause or "its keeper died"
             else:
                 self._over(key, *self._cause(keeper, keeper.last), unwarned=not keeper.last.why)
+        self._publish()
+
+    def _read_server(self) -> None:
+        """Process what the keeper server reports: keepers that died, or with its own end all of them."""
+        ended = self._server.read()
+        if ended is None:
+            _LOG.error("keeper server died", extra={"pid": self._server.pid, "runs": len(self._keepers)})
+            self._selector.unregister(self._server.fileno())
+            self._server.close()
+            return
+        for number, status in ended:
+            for key in [key for key, keeper in self._keepers.items() if keeper.number == number]:
+                _LOG.error("keeper died", extra={"run": key, "status": status})
+                cause = self._dead_keepers.pop(key, "")
+                self._over(key, cause or f"its keeper died (status {status})", blameless=True)
         self._publish()
 
     def _apply(self, key: Key, keeper: KeeperHandle, message: KeeperMessage) -> None:
@@ -351,9 +371,8 @@ class NodeAgent:
         self._act(self._state.over(key, cause, blameless=blameless, unwarned=unwarned))
 
     def _sweep(self) -> None:
-        """Kill processes left by dead keepers; their runs are over when none is left."""
-        keepers = {keeper.pid for key, keeper in self._keepers.items() if key not in self._dead_keepers}
-        if orphans.kill_orphans(keepers | self._other_children):
+        """Kill what the keepers of a dead server left; their runs are over when nothing is left."""
+        if orphans.kill_orphans(self._other_children):
             dead, self._dead_keepers = self._dead_keepers, {}
             for key, cause in dead.items():
                 self._over(key, cause, blameless=True)
