@@ -71,5 +71,5 @@ def test_a_server_that_hangs_is_killed_and_the_next_run_has_another(site: Site, 
         os.kill(victim, signal.SIGSTOP)
     site.plane.want()
     until(lambda: not living(pid) and not living(server), "all of it is gone")
-    site.plane.want(order("go", ["true"], job=2))
+    site.plane.want(order("go", ["true"], job=2, gpus=2))
     assert site.plane.until("ended", 2).finished

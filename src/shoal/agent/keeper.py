@@ -1,8 +1,8 @@
 """The keeper of one run's ranks on one node: no process it started outlives it, its agent, or its lease.
 
 ``keeper_server`` forks it, into a session of its own; by hand it is ``python -I -S keeper.py``. It imports only the
-standard library and its rules, ``keeper_state``. Its standard input brings one JSON line, which says what to start, and
-then commands::
+standard library, its rules (``keeper_state``) and ``cgroups``. Its standard input brings one JSON line, which says what
+to start, and then commands::
 
     lease T      the lease now ends at T, on this machine's monotonic clock
     stop G       send SIGTERM, and kill whatever is left after G seconds
@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, NoReturn
 if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path holds the standard library only
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
 
+from shoal.agent.cgroups import end_cgroup
 from shoal.agent.keeper_state import KeeperState
 
 _PR_SET_PDEATHSIG = 1
@@ -126,6 +127,7 @@ class Keeper:
     def __init__(self, run: Mapping[str, Any], wake: int) -> None:
         self._run = run
         self._wake = wake
+        self._cgroup = str(run.get("cgroup") or "")
         ranks = [rank["rank"] for rank in run["ranks"]]
         self._state = KeeperState(float(run["lease"]), float(run["grace"]), ranks, apart=bool(run.get("apart")))
         self._ranks: dict[int, int] = {}  # pid of the main process: rank
@@ -138,6 +140,12 @@ class Keeper:
     def start(self) -> None:
         """Start every rank or none: if one cannot be started, kill the others and report the cause."""
         if not self._state.begin(time.monotonic()):
+            return
+        try:
+            if self._cgroup:
+                os.mkdir(self._cgroup)
+        except OSError as error:
+            self._fail(f"cannot make the run's cgroup {self._cgroup!r}: {error.strerror}")
             return
         pids = {}
         store = self._run.get("store")
@@ -182,6 +190,8 @@ class Keeper:
                     _signal_group(pid, signal.SIGKILL)
             if self._done or state.must_kill(now):
                 self._kill_all()
+        while not end_cgroup(self._cgroup):
+            time.sleep(_FIRST_RETRY_SECONDS)
         _report(event="over", why=state.why)
         _flush()
 
@@ -223,6 +233,7 @@ class Keeper:
 
     def _kill_all(self) -> None:
         self._retry = min(2 * self._retry, _LAST_RETRY_SECONDS)
+        end_cgroup(self._cgroup)
         for process in descendants([os.getpid()], all_processes()):
             send_signal(process, signal.SIGKILL)
 
@@ -315,6 +326,8 @@ class Keeper:
             os.dup2(self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            if self._cgroup:
+                os.write(os.open(f"{self._cgroup}/cgroup.procs", os.O_WRONLY), b"0")
             argv = rank.get("argv", self._run["argv"])
             problem = _enter(self._run["cwd"]) or _execute(argv, {**self._run["env"], **rank["env"]})
             os.write(report_problem, problem.encode(errors="replace"))

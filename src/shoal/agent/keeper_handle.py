@@ -72,19 +72,20 @@ class KeeperServerHandle:
         found = keeper.find_process(self._process.pid)
         self._start_time = 0 if found is None else found.start
 
-    def record(self, boot: str, machine: str) -> KeeperRecord:
+    def record(self, machine: str, cgroup: str) -> KeeperRecord:
         """Return the record of a run whose keeper this server forks; there must be a server."""
         assert self._process is not None
-        return KeeperRecord(self._process.pid, self._start_time, boot, machine)
+        return KeeperRecord(self._process.pid, self._start_time, self._boot, machine, cgroup)
 
-    def fork(self, lease: float, grace: float) -> tuple[int, socket.socket]:
+    def fork(self, lease: float, grace: float, cgroup: str) -> tuple[int, socket.socket]:
         """Return the number of a new keeper and the socket to it; ``OSError`` if the server does not take it."""
         assert self._socket is not None
         ours, theirs = socket.socketpair()
         number = next(self._runs)
         with theirs:
             try:
-                socket.send_fds(self._socket, [f"fork {number} {lease!r} {grace!r}".encode()], [theirs.fileno()])
+                packet = os.fsencode(f"fork {number} {lease!r} {grace!r} {cgroup}")
+                socket.send_fds(self._socket, [packet], [theirs.fileno()])
             except OSError:
                 ours.close()
                 raise
@@ -139,9 +140,12 @@ class KeeperServerHandle:
 class KeeperHandle:
     """A keeper process. It starts no rank before ``begin`` sends its input."""
 
-    def __init__(self, server: KeeperServerHandle, lease: float, grace: float) -> None:
+    def __init__(self, server: KeeperServerHandle, lease: float, grace: float, cgroup: str = "") -> None:
         self._server = server
-        self.number, self._socket = server.fork(lease, grace)
+        self.cgroup = cgroup
+        """The folder of the run's cgroup; empty where cgroups cannot be used."""
+        self.number, self._socket = server.fork(lease, grace, cgroup)
+        self._forked_by = server.pid
         self._in = self._out = self._socket.fileno()
         self._lease, self._grace = lease, grace
         self._stop_by = inf
@@ -151,10 +155,17 @@ class KeeperHandle:
         """Why the keeper could not start the ranks, or could not go on."""
         self.last: KeeperMessage | None = None
         """Its message that no process is left."""
+        self.left_nothing = False
+        """Whether it died and its server reported that no process is left."""
 
     def fileno(self) -> int:
         """Return the file descriptor of the keeper's output."""
         return self._out
+
+    @property
+    def server_died(self) -> bool:
+        """Whether the server that forked it has died, and the keeper with it."""
+        return self._server.pid != self._forked_by
 
     @property
     def deadline(self) -> float:

@@ -2,9 +2,11 @@
 
 It runs as ``python -I -S`` in a session of its own. Its standard input is a socket of packets from the agent::
 
-    fork ID LEASE GRACE   fork a keeper for run ID, whose end of a socket comes with the packet
-    lease T               the lease of every run now ends at T at the earliest, on this machine's monotonic clock
-    kill ID               kill the keeper of run ID, which hangs
+    fork ID LEASE GRACE CGROUP   fork a keeper for run ID, whose end of a socket comes with the packet
+    lease T                      the lease of every run now ends at T at the earliest, on the monotonic clock
+    kill ID                      kill the keeper of run ID, which hangs
+
+The cgroup is the folder that the keeper makes for the run; none where cgroups cannot be used.
 
 It answers ``died ID STATUS`` when a keeper did not end by itself and nothing that the keeper had started is left.
 
@@ -26,6 +28,7 @@ from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 from shoal.agent import keeper
+from shoal.agent.cgroups import end_cgroup, remove_empty
 from shoal.agent.keeper import (
     adopt_orphans,
     all_processes,
@@ -44,11 +47,12 @@ _MOST_PACKET_BYTES = 4096
 
 
 class KeptRun(NamedTuple):
-    """A run as the keeper server knows it: its number, the end of its first lease, and its grace."""
+    """A run as the keeper server knows it: its number, the end of its first lease, its grace and its cgroup."""
 
     id: int
     lease: float
     grace: float
+    cgroup: str
 
 
 class KeeperServer:
@@ -59,7 +63,8 @@ class KeeperServer:
         self._wake = wake
         self._runs: dict[int, KeptRun] = {}
         self._lease = 0.0
-        self._dead: dict[int, int] = {}  # run: status of its keeper, while processes may be left
+        self._dead: dict[KeptRun, int] = {}  # run: status of its keeper, while processes may be left
+        self._cgroups: set[str] = set()  # the folders of the runs' cgroups
 
     def serve(self) -> None:
         """Serve until the agent has died and every keeper has ended."""
@@ -80,6 +85,8 @@ class KeeperServer:
             self._kill_late(time.monotonic())
             if self._dead:
                 self._sweep()
+        for folder in self._cgroups:
+            remove_empty(folder)
 
     def _deadline(self, run: KeptRun) -> float:
         return max(run.lease, self._lease) + run.grace + LATE_SECONDS
@@ -99,9 +106,11 @@ class KeeperServer:
             packet, fds, _, _ = socket.recv_fds(self._agent, _MOST_PACKET_BYTES, 1)
         except ConnectionResetError:
             return False
-        command, *values = packet.split() or [b""]
+        command, *values = packet.split(maxsplit=4) or [b""]
         if command == b"fork":
-            self._fork(KeptRun(int(values[0]), float(values[1]), float(values[2])), fds[0])
+            cgroup = os.fsdecode(values[3]) if len(values) > 3 else ""
+            self._cgroups |= {os.path.dirname(cgroup)} if cgroup else set()
+            self._fork(KeptRun(int(values[0]), float(values[1]), float(values[2]), cgroup), fds[0])
         elif command == b"lease":
             self._lease = max(self._lease, float(values[0]))
         elif command == b"kill":
@@ -115,7 +124,7 @@ class KeeperServer:
         try:
             pid = os.fork()
         except OSError as error:
-            self._dead[run.id] = -(error.errno or 1)
+            self._dead[run] = -(error.errno or 1)
         else:
             if pid == 0:
                 self._become(parent, channel)
@@ -146,7 +155,7 @@ class KeeperServer:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 run = self._runs.pop(ended[0], None)
                 if run is not None and ended[1]:
-                    self._dead[run.id] = os.waitstatus_to_exitcode(ended[1])
+                    self._dead[run] = os.waitstatus_to_exitcode(ended[1])
 
     def _kill_late(self, now: float) -> None:
         for pid, run in self._runs.items():
@@ -159,12 +168,12 @@ class KeeperServer:
         orphans = [p for p in processes if p.parent == os.getpid() and p.pid not in self._runs and p.state != "Z"]
         for process in [*orphans, *descendants([orphan.pid for orphan in orphans], processes)]:
             send_signal(process, signal.SIGKILL)
-        if orphans:
+        if orphans or not all(end_cgroup(run.cgroup) for run in self._dead):
             return
         for run, status in self._dead.items():
             if self._agent is not None:
                 with suppress(OSError):
-                    self._agent.send(b"died %d %d" % (run, status))
+                    self._agent.send(b"died %d %d" % (run.id, status))
         self._dead = {}
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.agent import devices, launch, orphans
+from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
 from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
@@ -104,10 +105,12 @@ class NodeAgent:
         self._written_leases: dict[Key, float] = {}
         self._lease = 0.0
         self._renewed = 0.0
+        self._changed = self._urgent = False  # since the last report: whether anything did, and whether that is urgent
         self._read_progress_at = 0.0
         self._signals = 0
         self._closing = 0
         self._rejected: ShoalError | None = None
+        self._own_cgroup = ""
         self._machine = orphans.machine_boot()
         self._other_children = orphans.children()
         self._selector = selectors.DefaultSelector()
@@ -120,7 +123,9 @@ class NodeAgent:
             adopt_orphans()
             self._handle_signals()
             if orphans.clear_earlier(self._workspace, lambda: self._signals > 0):
-                _LOG.info("agent up", extra={"node": self._hello.node, "boot": self._hello.boot})
+                self._own_cgroup, reason = own_folder()
+                kept = f"by cgroups below {self._own_cgroup}" if self._own_cgroup else f"without cgroups: {reason}"
+                _LOG.info("agent up", extra={"node": self._hello.node, "boot": self._hello.boot, "runs_kept": kept})
                 self._link.open()
                 self._loop()
         finally:
@@ -135,18 +140,24 @@ class NodeAgent:
         while self._keepers or not self._closing:
             for key, _ in self._selector.select(self._timeout()):
                 key.data()
-            while not self._inbox.empty():
-                self._receive(self._inbox.get())
+            received = [self._inbox.get() for _ in range(self._inbox.qsize())]
+            for message in received:
+                self._receive(message)
             self._tick()
             if self._signals > self._closing:
                 self._closing = self._signals
                 self._close(impatient=self._closing > 1)
+            if received or self._changed:
+                self._publish()
+            for message in received:
+                if isinstance(message, ReceivedOrders):
+                    message.applied.set()
         if self._state.runs:
             self._link.send_last(self._report([]))
         _LOG.info("agent down", extra={"node": self._hello.node})
 
     def _timeout(self) -> float | None:
-        if self._dead_keepers and self._server.pid is None:
+        if self._lost_keepers():
             return _SWEEP_SECONDS
         if not self._keepers:
             return None
@@ -159,13 +170,13 @@ class NodeAgent:
             if now >= keeper.deadline:
                 _LOG.error("keeper hangs", extra={"run": key})
                 keeper.kill()
-        if self._dead_keepers and self._server.pid is None:
-            self._sweep()
+        if lost := self._lost_keepers():
+            self._sweep(lost)
         if self._keepers and now >= self._read_progress_at:
             self._read_progress_at = now + _PROGRESS_SECONDS
             for key in self._keepers:
                 self._read_progress(key)
-            self._publish()
+            self._changed = True
 
     def _deliver(self, message: LinkMessage) -> None:
         """Pass a message to the loop; called from other threads."""
@@ -200,7 +211,6 @@ class NodeAgent:
         self._renew(message)
         self._act(self._state.follow(message.orders, first=message.first))
         self._read_logs(message.orders.reads, message.answered)
-        message.applied.set()
 
     def _renew(self, received: ReceivedOrders) -> None:
         self._lease = max(self._lease, received.sent + received.orders.lease)
@@ -250,7 +260,7 @@ class NodeAgent:
                     self._keepers[key].stop(grace)
                 case Forget(key):
                     self._forget(key)
-        self._publish()
+        self._changed = True
 
     def _close(self, *, impatient: bool) -> None:
         _LOG.info("agent ending", extra={"runs": len(self._keepers), "impatient": impatient})
@@ -284,9 +294,10 @@ class NodeAgent:
             if self._server.pid is None:
                 self._server.start()
                 self._selector.register(self._server.fileno(), selectors.EVENT_READ, self._read_server)
+            run["cgroup"] = cgroup = run_folder(self._own_cgroup, self._hello.boot, key)
             # Without this record a later agent would not look for the run's processes.
-            self._workspace.record(key, self._server.record(self._hello.boot, self._machine))
-            keeper = KeeperHandle(self._server, self._lease, order.grace)
+            self._workspace.record(key, self._server.record(self._machine, cgroup))
+            keeper = KeeperHandle(self._server, self._lease, order.grace, cgroup)
         except OSError as error:
             return self._state.over(key, f"the agent could not start a keeper: {error}", blameless=True)
         self._keepers[key] = keeper
@@ -318,9 +329,10 @@ class NodeAgent:
             keeper.close()
             if keeper.last is None:
                 self._dead_keepers[key] = keeper.cause or "its keeper died"
+                self._bury(key)
             else:
                 self._over(key, *self._cause(keeper, keeper.last), unwarned=not keeper.last.why)
-        self._publish()
+        self._changed = True
 
     def _read_server(self) -> None:
         """Process what the keeper server reports: keepers that died, or with its own end all of them."""
@@ -331,11 +343,16 @@ class NodeAgent:
             self._server.close()
             return
         for number, status in ended:
-            for key in [key for key, keeper in self._keepers.items() if keeper.number == number]:
-                _LOG.error("keeper died", extra={"run": key, "status": status})
-                cause = self._dead_keepers.pop(key, "")
-                self._over(key, cause or f"its keeper died (status {status})", blameless=True)
-        self._publish()
+            for key, keeper in [*self._keepers.items()]:
+                if keeper.number == number:
+                    _LOG.error("keeper died", extra={"run": key, "status": status})
+                    keeper.left_nothing = True
+                    self._bury(key)
+
+    def _bury(self, key: Key) -> None:
+        """End the run of a dead keeper once its output is read and the server has found nothing left of it."""
+        if key in self._dead_keepers and self._keepers[key].left_nothing:
+            self._over(key, self._dead_keepers.pop(key), blameless=True)
 
     def _apply(self, key: Key, keeper: KeeperHandle, message: KeeperMessage) -> None:
         match message.event:
@@ -370,12 +387,16 @@ class NodeAgent:
         _LOG.info("run over", extra={"run": key, "cause": cause})
         self._act(self._state.over(key, cause, blameless=blameless, unwarned=unwarned))
 
-    def _sweep(self) -> None:
+    def _lost_keepers(self) -> list[Key]:
+        """Return the runs whose keeper died with its server."""
+        return [key for key in self._dead_keepers if self._keepers[key].server_died]
+
+    def _sweep(self, lost: list[Key]) -> None:
         """Kill what the keepers of a dead server left; their runs are over when nothing is left."""
-        if orphans.kill_orphans(self._other_children):
-            dead, self._dead_keepers = self._dead_keepers, {}
-            for key, cause in dead.items():
-                self._over(key, cause, blameless=True)
+        others = self._other_children | ({self._server.pid} if self._server.pid is not None else set())
+        if orphans.kill_orphans(others) and all(end_cgroup(self._keepers[key].cgroup) for key in lost):
+            for key in lost:
+                self._over(key, self._dead_keepers.pop(key), blameless=True)
 
     def _read_progress(self, key: Key) -> None:
         written = self._workspace.read_progress(key)
@@ -393,14 +414,16 @@ class NodeAgent:
         new = [asked[number] for number in sorted(unanswered - self._log_answers.keys())]
         for read in new[: _MOST_READS - len(self._log_answers)]:
             self._log_answers[read.read] = self._workspace.read_log(read)
-        self._publish(urgent=bool(new))
+        self._urgent |= bool(new)
 
-    def _publish(self, *, urgent: bool = False) -> None:
+    def _publish(self) -> None:
+        """Hand the report to the connection, once for everything that one turn of the loop changed."""
         report = self._report(list(self._log_answers.values()))
         # Progress alone can wait for the next request; a change of phase, exits, batch size or workers is urgent.
         state = tuple((run.job, run.incarnation, run.phase, len(run.exits), _session(run)) for run in report.runs)
-        urgent = urgent or state != self._published
+        urgent = self._urgent or state != self._published
         self._published = state
+        self._changed = self._urgent = False
         self._link.publish(report, urgent=urgent)
 
     def _report(self, logs: list[LogAnswer]) -> AgentReport:

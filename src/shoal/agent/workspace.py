@@ -32,12 +32,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}")
 
 
 class KeeperRecord(msgspec.Struct, frozen=True):
-    """Record of a run's keeper server: its process, and the boots of its agent and of the machine."""
+    """Record of a run's keeper server: its process, the boots of its agent and of the machine, the run's cgroup."""
 
     pid: int
     start: int
     boot: str
     machine: str
+    cgroup: str = ""
 
 
 @dataclass(frozen=True, slots=True)
