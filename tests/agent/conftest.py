@@ -62,9 +62,16 @@ def keeper_of(site: "Site", run: str = "1.1", node: str = "node-a") -> int:
     processes = all_processes()
     for process in [p for p in processes if p.parent == server_of(site, run, node)]:
         below = [environment(p.pid).get("SHOAL_PROGRESS", "") for p in descendants([process.pid], processes)]
-        if any(path.endswith(f"/runs/{run}/progress") for path in below):
+        if any(f"/runs/{run}/" in path for path in below):
             return process.pid
     raise AssertionError(f"no keeper of {run}")
+
+
+def token_file(folder: Path) -> Path:
+    """A file with the agents' token."""
+    path = folder / "agent.token"
+    path.write_text("secret\n")
+    return path
 
 
 def order(phase: str, command: list[str], *, job: int = 1, incarnation: int = 1, **other: Any) -> RunOrder:
@@ -226,7 +233,8 @@ class Site:
     def agent(self, *options: str, gpus: int = 2, node: str = "node-a", through: str = "") -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "shoal.agent", "--server", f"http://127.0.0.1:{self.plane.port}"]
         command += ["--node", node, "--kind", "v100", "--gpus", str(gpus), "--home", str(self.home), *options]
-        environ = {**os.environ, "SHOAL_TOKEN": "secret", "AWS_SECRET": "operator's"}
+        environ = {**os.environ, "AWS_SECRET": "operator's"}
+        command += ["--token-file", str(token_file(self.home.parent))]
         agent = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
         self.agents.append(agent)
         return agent

@@ -1,8 +1,8 @@
 """The keeper of one run's ranks on one node: no process it started outlives it, its agent, or its lease.
 
 ``keeper_server`` forks it, into a session of its own; by hand it is ``python -I -S keeper.py``. It imports only the
-standard library, its rules (``keeper_state``) and ``cgroups``. Its standard input brings one JSON line, which says what
-to start, and then commands::
+standard library and modules of Shoal that do so too. Its standard input brings one JSON line, which says what to start,
+and then commands::
 
     lease T      the lease now ends at T, on this machine's monotonic clock
     stop G       send SIGTERM, and kill whatever is left after G seconds
@@ -32,6 +32,7 @@ if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path 
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
 
 from shoal.agent.cgroups import end_cgroup
+from shoal.agent.confinement import become, enter_domain
 from shoal.agent.keeper_state import KeeperState
 
 _PR_SET_PDEATHSIG = 1
@@ -147,6 +148,7 @@ class Keeper:
         except OSError as error:
             self._fail(f"cannot make the run's cgroup {self._cgroup!r}: {error.strerror}")
             return
+        enter_domain()
         pids = {}
         store = self._run.get("store")
         for rank in [*([store] if store else []), *self._run["ranks"]]:
@@ -318,6 +320,11 @@ class Keeper:
         """In the child: execute the rank, or write the problem to a pipe, which closes by itself at exec."""
         try:
             os.setpgid(0, 0)
+            if self._cgroup:
+                os.write(os.open(f"{self._cgroup}/cgroup.procs", os.O_WRONLY), b"0")
+            user = self._run.get("user")
+            if user:
+                become(user, log)  # before the next call, which a change of the user undoes
             die_with_parent(signal.SIGKILL)
             if os.getppid() != keeper:
                 os._exit(127)
@@ -326,11 +333,10 @@ class Keeper:
             os.dup2(self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            if self._cgroup:
-                os.write(os.open(f"{self._cgroup}/cgroup.procs", os.O_WRONLY), b"0")
             argv = rank.get("argv", self._run["argv"])
             problem = _enter(self._run["cwd"]) or _execute(argv, {**self._run["env"], **rank["env"]})
-            os.write(report_problem, problem.encode(errors="replace"))
+            note = f"; it runs as {user['shown']}" if user else ""
+            os.write(report_problem, f"{problem}{note}".encode(errors="replace"))
         except OSError as error:
             os.write(report_problem, str(error).encode(errors="replace"))
         finally:
