@@ -113,7 +113,7 @@ class SimNode:
     def _gone(self) -> None:
         self.alive, self.paused, self.agent, self.wanted = False, False, None, False
         pipes = [*self.pipes.values(), *self.writers.values()]
-        self.pipes, self.writers, self.channels = {}, {}, {}
+        self.pipes, self.writers = {}, {}  # sockets on their way to a keeper server still arrive
         self._deferred.clear()
         for pipe in pipes:
             pipe.readable = False

@@ -137,6 +137,7 @@ class Keeper:
         self._store_input = os.pipe() if run.get("store") else (0, 0)  # the store ends when its standard input does
         self._retry = _FIRST_RETRY_SECONDS
         self._unread = b""
+        self._unsent: list[bytes] = []
 
     def start(self) -> None:
         """Start every rank or none: if one cannot be started, kill the others and report the cause."""
@@ -161,11 +162,21 @@ class Keeper:
             else:
                 self._ranks[pid] = rank["rank"]
                 pids[str(rank["rank"])] = pid
-        _report(event="started", pids=pids)
-        _flush()
+        self._report(event="started", pids=pids)
+        self._flush()
+
+    def _report(self, **message: object) -> None:
+        """Report to the agent, with the next ``_flush``."""
+        self._unsent.append(json.dumps(message).encode() + b"\n")
+
+    def _flush(self) -> None:
+        if self._unsent:
+            with suppress(BrokenPipeError, ConnectionResetError):  # the agent has died
+                os.write(1, b"".join(self._unsent))
+            self._unsent.clear()
 
     def _fail(self, problem: str) -> None:
-        _report(event="failed", cause=problem)
+        self._report(event="failed", cause=problem)
         self._state.fail(time.monotonic(), "start")
 
     def watch(self) -> None:
@@ -175,7 +186,7 @@ class Keeper:
         poll.register(self._wake, select.POLLIN)
         state = self._state
         while self._reap():
-            _flush()
+            self._flush()
             for fd, _ in poll.poll(1000 * self._timeout()):
                 if fd == self._wake:
                     os.read(self._wake, 4096)
@@ -194,8 +205,8 @@ class Keeper:
                 self._kill_all()
         while not end_cgroup(self._cgroup):
             time.sleep(_FIRST_RETRY_SECONDS)
-        _report(event="over", why=state.why)
-        _flush()
+        self._report(event="over", why=state.why)
+        self._flush()
 
     @property
     def _done(self) -> bool:
@@ -249,21 +260,23 @@ class Keeper:
                 elif pid == self._store:
                     self._store = None
                     if not self._state.warned:
-                        _report(event="failed", cause="the store of the job's workers ended; see its log on this node")
+                        self._report(
+                            event="failed", cause="the store of the job's workers ended; see its log on this node"
+                        )
                         self._warn(self._state.stop(time.monotonic(), self._state.grace, "store"))
                 os.waitpid(pid, 0)
             if self._ended:
                 before, self._ended = self._ended, self._kill_leftovers(self._ended)
                 for pid, rank in before.items() if self._run.get("apart") else ():
                     if pid not in self._ended:
-                        _report(event="cleared", rank=rank)
+                        self._report(event="cleared", rank=rank)
         except ChildProcessError:
             return False
         return True
 
     def _rank_ended(self, pid: int, status: int) -> None:
         rank = self._ended[pid] = self._ranks.pop(pid)
-        _report(event="ended", rank=rank, status=status, warned=self._state.warned)
+        self._report(event="ended", rank=rank, status=status, warned=self._state.warned)
         # It was not waited for yet, so its number and its group's cannot belong to another process.
         _signal_group(pid, signal.SIGKILL)
         self._warn(self._state.ended(rank, status, time.monotonic()))
@@ -384,21 +397,6 @@ def _execute(argv: list[str], environ: dict[str, str]) -> str:
     except ValueError as error:
         why = f"the command or its environment cannot be passed on: {error}"
     return f"cannot start {program!r}: {why}"
-
-
-_unsent: list[bytes] = []
-
-
-def _report(**message: object) -> None:
-    """Report to the agent, before the next wait or with ``_flush``."""
-    _unsent.append(json.dumps(message).encode() + b"\n")
-
-
-def _flush() -> None:
-    if _unsent:
-        with suppress(BrokenPipeError, ConnectionResetError):  # the agent has died
-            os.write(1, b"".join(_unsent))
-        _unsent.clear()
 
 
 def _receive() -> bytes:
