@@ -19,6 +19,7 @@ from tests.dst.ranks import Registry
 from tests.dst.world import Blocked, Clocks, World
 
 from shoal.agent import node_agent
+from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.workspace import Workspace
 from shoal.wire.messages import LogAnswer, SessionReport
 
@@ -92,7 +93,7 @@ class SimNode:
                     process.signal(signal.SIGKILL)
             self.world.after(0.05, self._clear, boot, began)
         else:
-            settings = node_agent.AgentSettings(
+            settings = AgentSettings(
                 "http://plane", "token", self.name, self.name, Path("/sim"), kind="gpu", gpus=self.gpus
             )
             with self.world.acting(self):
@@ -112,7 +113,7 @@ class SimNode:
     def _gone(self) -> None:
         self.alive, self.paused, self.agent, self.wanted = False, False, None, False
         pipes = [*self.pipes.values(), *self.writers.values()]
-        self.pipes, self.writers, self.channels = {}, {}, {}
+        self.pipes, self.writers = {}, {}  # sockets on their way to a keeper server still arrive
         self._deferred.clear()
         for pipe in pipes:
             pipe.readable = False
