@@ -13,7 +13,7 @@ from tests.dst.network import Answer, NoAnswer, Rejection
 from tests.dst.shims import Disk, let_others_act
 from tests.dst.world import Blocked, Clocks, Killed, World
 
-from shoal.core.errors import InputError
+from shoal.core.errors import InputError, ShoalError
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import Settings, open_control_plane
 from shoal.serve import handlers
@@ -41,6 +41,25 @@ class SimCondition:
         self._wake()
 
     notify = notify_all
+
+
+class SimEvent:
+    """An event that the loop waits for in the middle of its code: others act meanwhile."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float) -> bool:
+        if not self._set:
+            let_others_act(self._world, timeout)
+        return self._set
 
 
 class _Waiting:
@@ -147,6 +166,7 @@ class SimPlane:
             return
         self.control_plane = plane
         plane.backend._lock = SimCondition(self.wake)  # type: ignore[assignment]
+        plane.disk.stopping = SimEvent(self.world)  # type: ignore[assignment]
         judge = plane._loop.judge
 
         def slowly(*arguments: Any) -> Any:
@@ -204,6 +224,7 @@ class SimPlane:
         try:
             with self.world.acting(self):
                 plane.backend.close()
+                plane.disk.stopping.set()
                 plane._run()
                 if self.control_plane is plane and plane.failed is None:
                     plane.journal.close()
@@ -344,6 +365,8 @@ class SimPlane:
             future = plane.cancel(body, None)
         except UnknownJob:
             answer(Rejection(f"no job {body}", busy=False))
+        except ShoalError as error:  # its disk is full
+            answer(Rejection(str(error), busy=True))
         else:
             self._answer_future(future, answer, body)
 

@@ -7,6 +7,7 @@ needs to know about the simulation.
 import secrets
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -91,6 +92,18 @@ class Disk:
         for connection in self.open:
             connection.close()
         self.open.clear()
+
+
+def plane_names(disk: Disk) -> dict[str, dict[str, Any]]:
+    """Return the names to replace in the control plane's modules: its threads, and the free space of its disk."""
+    return {
+        "shoal.live.control_plane:ControlPlane": {"start": lambda plane: None, "stop": lambda plane: None},
+        "shoal.live.time_limit:CpuLimit": {"run": lambda limit, call, seconds: (call(), 0.0)},
+        "shoal.live.journal_disk": {
+            "free_bytes": lambda folder: 0 if disk.problem == "full" else 2**40,
+            "reserve": lambda path, size: None,
+        },
+    }
 
 
 class SimConnection:
@@ -185,7 +198,11 @@ def replaced(world: World, disk: Disk, more: Mapping[str, Mapping[str, Any]]) ->
         saved.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
+    def refuse(thread: threading.Thread) -> None:
+        raise AssertionError(f"{thread.name} is a thread: a trial needs a stand-in for what it does")
+
     try:
+        put(threading.Thread, "start", refuse)
         for module in [m for n, m in sys.modules.items() if n.startswith(PACKAGES) and m is not None]:
             for name, value in list(vars(module).items()):
                 for real, stand_in in swaps:
