@@ -157,8 +157,9 @@ class SimPlane:
                 self.world.after(RESTART_SECONDS, self.revive)
             return
         except Exception as error:
-            self.world.note("plane does not start", repr(error))
-            self.world.check(self.disk.problem is not None, f"the control plane does not start: {error!r}")
+            why = repr(error).replace(str(self.folder.parent), "")  # whose name is new in each trial
+            self.world.note("plane does not start", why)
+            self.world.check(self.disk.problem is not None, f"the control plane does not start: {why}")
             self.kill(wanted=True)
             self.world.after(RESTART_SECONDS, self.start)
             return
