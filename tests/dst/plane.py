@@ -295,11 +295,7 @@ class SimPlane:
             self.wake()
 
     def _died(self, why: str) -> None:
-        self.world.note("plane died", why)
-        self.world.check(self.disk.problem is not None, f"the control plane ended by itself: {why}")
-        if self.alive:
-            self.kill(wanted=True)
-            self.world.after(RESTART_SECONDS, self.start)
+        self.world.violate(f"the control plane ended by itself: {why}")
 
     def _timeout(self, boot: int) -> None:
         if self.alive and self.boots == boot:
