@@ -98,7 +98,6 @@ class SimNode:
             )
             with self.world.acting(self):
                 self.agent = node_agent.NodeAgent(settings)
-                self.agent._logs = SimpleNamespace(watch=lambda *_: None, forget=lambda _: None)
                 self.agent._link.open()
             self.world.note("agent up", self.name, boot)
             self.wake()
@@ -386,6 +385,8 @@ def agent_names(world: World, registry: Registry) -> dict[str, dict[str, Any]]:
             "orphans": SimOrphans(),
             "devices": SimpleNamespace(find=lambda kind, gpus: SimpleNamespace(kind=kind, count=gpus)),
             "_client": lambda settings: None,
+            "LogLimiter": lambda bound: SimpleNamespace(watch=lambda *_: None, forget=lambda *_: None),
+            "free_bytes": lambda folder: 0 if world.machine.disk_fails else 2**40,
         },
         "shoal.agent.launch": {"check": lambda *_: "/sim"},
         "shoal.agent.keeper_handle": {"subprocess": spawner, "os": AgentOS(world)},

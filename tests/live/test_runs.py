@@ -328,9 +328,9 @@ def test_a_member_that_fails_is_dropped_at_once() -> None:
 
 
 def test_what_a_journal_left_is_resumed() -> None:
-    past = RecoveredRuns(up={0: True, 1: False}, releases={1: 50.0})
-    for id in ("a", "b", "c"):
-        past.jobs.append(LiveJob(JobSpec(id, 0.0, 1, 9.0, 1, 1), Launch("job", ("train",)), saved=4.0))
+    past = RecoveredRuns(submitted=3, up={0: True, 1: False}, releases={1: 50.0})
+    for number, id in enumerate(("a", "b", "c")):
+        past.jobs[number] = LiveJob(JobSpec(id, 0.0, 1, 9.0, 1, 1), Launch("job", ("train",)), saved=4.0)
     past.jobs[0].incarnation = past.jobs[2].incarnation = 3
     past.runs[2] = UnfinishedRun(Start(2, 3, Placement(((0, 1),))), started=True)
     past.runs[0] = UnfinishedRun(Start(0, 3, Placement(((0, 1),))), stopping=True)

@@ -31,6 +31,7 @@ from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
 from shoal.agent.node_state import Actions, Forget, Key, NodeState, Prepare, SetMembers, StartRanks, StopRanks
+from shoal.agent.old_folders import OldFolders
 from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
 from shoal.core.decoding import convert
@@ -74,6 +75,7 @@ class NodeAgent:
             Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address)
         )
         self._workspace = Workspace(settings.home.resolve(), settings.node)
+        self._old = OldFolders(self._workspace)
         self._users, self._why_shared = choose_users(settings.tenant_users, self._workspace.home)
         self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, self._hello.boot, self._users)
         self._logs = LogLimiter(settings.log_bytes)
@@ -200,6 +202,7 @@ class NodeAgent:
             return
         self._renew(message)
         self._act(self._state.follow(message.orders, first=message.first))
+        self._old.follow(message.orders, {run.order.id for run in self._state.runs.values()})
         self._read_logs(message.orders.reads, message.answered)
 
     def _renew(self, received: ReceivedOrders) -> None:
@@ -427,8 +430,9 @@ class NodeAgent:
         with suppress(OSError):
             free = free_bytes(self._workspace.home)
         return AgentReport(
-            protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=known, runs=runs, logs=logs, disk_free=free
-        )
+            protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=known, runs=runs, logs=logs, disk_free=free,
+            old=self._old.names,
+        )  # fmt: skip
 
 
 def _session(run: RunReport) -> tuple[int | None, int | None] | None:

@@ -94,6 +94,19 @@ class Workspace:
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
+    @property
+    def parents_of_job_folders(self) -> tuple[Path, Path]:
+        """The folders that hold a folder for each job: of its logs, and its own."""
+        return self._own / "logs", self.home / "jobs"
+
+    def is_job_name(self, name: str) -> bool:
+        """Return whether a folder's name can be that of a job."""
+        return _NAME.fullmatch(name) is not None
+
+    def folders_of(self, job_id: str) -> list[Path]:
+        """Return the folders of a job's logs and its own folder, whether they exist or not."""
+        return [parent / _checked("id", job_id) for parent in self.parents_of_job_folders]
+
     def read_log(self, read: LogRead) -> LogAnswer:
         """Return a piece of a log, at most ``MOST_LOG_BYTES``; size −1 if there is no such log."""
         missing = LogAnswer(read.read, -1, b"")
