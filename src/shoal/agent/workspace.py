@@ -33,12 +33,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}")
 
 
 class KeeperRecord(msgspec.Struct, frozen=True):
-    """Record of a started keeper: its process, and the boots of its agent and of the machine."""
+    """Record of a run's keeper server: its process, the boots of its agent and of the machine, the run's cgroup."""
 
     pid: int
     start: int
     boot: str
     machine: str
+    cgroup: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class Workspace:
         return self.run(key) / "orders"
 
     def record(self, key: Key, record: KeeperRecord) -> None:
-        """Create a run's folder and record its keeper there, before the keeper starts anything."""
+        """Create a run's folder and record its keeper server there, before a keeper starts anything."""
         path = self.run(key)
         path.mkdir(mode=0o700, exist_ok=True)
         self.own(key).mkdir(mode=0o700, exist_ok=True)

@@ -206,7 +206,8 @@ def agent(
     **options: Any,
 ) -> None:
     """Run the agent of one node until SIGINT or SIGTERM; it then warns its jobs and waits for their grace."""
-    from shoal.agent.node_agent import AgentSettings, main
+    from shoal.agent.agent_settings import AgentSettings
+    from shoal.agent.node_agent import main
 
     token = agent_token(token_file, token_fd)
     settings = AgentSettings(

@@ -327,7 +327,8 @@ class RunRegistry:
             each.stopping = True
         self._orders_changed(gang)
         work = job.spec.work
-        finished = outcome.end is End.STOPPED and work is not None and gang.done is not None and saved >= work
+        done = work is not None and gang.done is not None and saved >= work
+        finished = outcome.end is End.STOPPED and done and gang.all_left
         if finished or outcome.end is End.COMPLETED:
             job.over, job.end = True, outcome
             self.events.append(JobCompleted(now, gang.job, gang.incarnation, saved))
