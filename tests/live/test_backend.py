@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.core.commands import Command, Decided
@@ -104,7 +104,8 @@ class Run:
             self.phase = "ended"
 
     def report(self) -> RunReport:
-        exits = [RankExit(self.order.first_rank + i, status) for i, status in enumerate(self.statuses)]
+        warned, first = self.ends_at < inf, self.order.first_rank
+        exits = [RankExit(first + i, status, warned) for i, status in enumerate(self.statuses)]
         return RunReport(
             job=self.order.job,
             incarnation=self.order.incarnation,
@@ -544,6 +545,23 @@ def test_a_strange_node_another_size_and_another_protocol_are_refused() -> None:
         assert refused.value.field == field_
 
 
+def test_a_worker_stopped_by_a_control_plane_that_has_died_since_ends_the_run_although_others_finished() -> None:
+    it = world("gpu:2x2")
+    job = it.submit(gpus=4, least=1, most=4, in_place=True)
+    it.talk(6)
+    it.agents[1].end(it.agents[1].running()[0], it.clock.time)  # an order that no journal has
+    it.open()
+    for agent in it.agents:
+        agent.known = False
+    it.talk()
+    it.finish(job)
+    it.pass_time(GRACE)
+    it.settle()
+    assert it.state_of(job) is JobState.COMPLETED
+    assert events_of(it) == ["JobStarted", "JobCrashed", "JobStarted", "JobCompleted"]
+
+
+@example(seed=598, policy=Fifo())
 @given(seed=st.integers(0, 10**9), policy=st.sampled_from([Fifo(), Las(quantum=3.0), MaxMin()]))
 def test_whatever_dies_and_whenever_no_job_is_lost_or_runs_twice_and_the_journal_replays(
     seed: int, policy: Policy

@@ -19,8 +19,8 @@ def gang(placement: Placement = TWO_NODES, ranks: str = "gpu", *, resumed: bool 
     return Gang(0, 1, "job-a", launch, placement, None, RateTracker(1.0), resumed=resumed, started=started)
 
 
-def said(phase: str, *statuses: int, cause: str = "", blameless: bool = False) -> RunReport:
-    exits = [RankExit(rank, status) for rank, status in enumerate(statuses)]
+def said(phase: str, *statuses: int, cause: str = "", blameless: bool = False, warned: bool = False) -> RunReport:
+    exits = [RankExit(rank, status, warned) for rank, status in enumerate(statuses)]
     return RunReport(
         job=0,
         incarnation=1,
@@ -42,6 +42,8 @@ def end_of(it: Gang) -> tuple[End, str] | None:
     return None if outcome is None else (outcome.end, outcome.cause)
 
 
+CALLED_OFF = "its ranks were stopped, or never started, by order of a control plane that has died since"
+MISSING = "it ended without an exit status of every rank"
 ENDS = {
     "nothing is known yet": ([], None),
     "every rank left with status 0": ([(0, said("ended", 0, 0)), (1, said("ended", 0))], (End.COMPLETED, "")),
@@ -62,6 +64,12 @@ ENDS = {
         [(1, said("ended", -15, cause="its lease ran out", blameless=True))],
         (End.LOST, "its lease ran out"),
     ),
+    "ranks that saved and left with status 0 after a warning": (
+        [(0, said("ended", 0, 0, warned=True)), (1, said("ended", 0))],
+        (End.LOST, CALLED_OFF),
+    ),
+    "ranks that a warning killed": ([(1, said("ended", -15, warned=True))], (End.LOST, CALLED_OFF)),
+    "the exit status of one rank is missing": ([(0, said("ended", 0)), (1, said("ended", 0))], (End.LOST, MISSING)),
 }
 
 
@@ -154,16 +162,15 @@ def test_only_the_head_node_tells_progress_and_what_it_does_not_tell_is_kept() -
 def test_ranks_that_were_called_off_before_they_started_end_it_without_blame() -> None:
     assert end_of(after(gang(), (1, said("ended")))) == (
         End.LOST,
-        "its ranks were called off before they started, by a control plane that has died since",
+        CALLED_OFF,
     )
 
 
 def test_one_that_completed_before_it_heard_of_the_stop_has_completed() -> None:
     it = after(gang(), (0, said("running")), (1, said("running")))
     it.stopping = True
-    for node in (0, 1):
-        report = RunReport(job=0, incarnation=1, phase="ended", exits=[RankExit(node, 0)], finished=True)
-        it.update(node, report)
+    it.update(0, said("ended", 0, 0))
+    it.update(1, said("ended", 0))
     assert end_of(it) == (End.COMPLETED, "")
     it.end_reported = True
     assert end_of(it) is None
@@ -273,7 +280,7 @@ def exits(*ended: RankExit, phase: str = "running", cause: str = "", blameless: 
     )
 
 
-CALLED_OFF = "its ranks were called off before they started, by a control plane that has died since"
+CALLED_OFF = CALLED_OFF
 ELASTIC_ENDS = {
     "while all train it goes on": ([], None),
     "a rank that fails is no end while others train": ([(1, exits(RankExit(2, 1)))], None),

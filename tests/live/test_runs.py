@@ -42,8 +42,10 @@ def events(it: RunRegistry) -> list[Event]:
     return found
 
 
-def run(phase: str, *statuses: int, incarnation: int = 1, job: int = 0, **more: object) -> RunReport:
-    exits = [RankExit(rank, status) for rank, status in enumerate(statuses)]
+def run(
+    phase: str, *statuses: int, incarnation: int = 1, job: int = 0, warned: bool = False, **more: object
+) -> RunReport:
+    exits = [RankExit(rank, status, warned) for rank, status in enumerate(statuses)]
     return RunReport(job=job, incarnation=incarnation, phase=phase, exits=exits, **more)  # type: ignore[arg-type]
 
 
@@ -126,21 +128,21 @@ PROGRESS = {
 def test_the_progress_of_a_run_that_stopped(reported: dict[str, Any], statuses: tuple[int, int], saved: float) -> None:
     it = running()
     it.carry_out(Stop(0, 1), 5.0)
-    it.report(0, [run("ended", *statuses, **reported)], 10.0)
+    it.report(0, [run("ended", *statuses, warned=True, **reported)], 10.0)
     assert events(it) == [JobStopped(10.0, 0, 1, saved)]
 
 
 def test_progress_by_time_is_never_more_than_the_work_unless_it_completed() -> None:
     it = running()
     it.carry_out(Stop(0, 1), 5.0)
-    it.report(0, [run("ended", 0, 0)], 500.0)
+    it.report(0, [run("ended", 0, 0, warned=True)], 500.0)
     assert events(it) == [JobStopped(500.0, 0, 1, 100.0)]
     it = running()
     it.report(0, [run("ended", 0, 0)], 500.0)
     assert events(it) == [JobCompleted(500.0, 0, 1, 996.0)]
     it = running(work=None)
     it.carry_out(Stop(0, 1), 5.0)
-    it.report(0, [run("ended", 0, 0)], 500.0)
+    it.report(0, [run("ended", 0, 0, warned=True)], 500.0)
     assert events(it) == [JobStopped(500.0, 0, 1, 996.0)]
 
 
@@ -261,7 +263,7 @@ def test_the_end_of_a_job_is_told_again_of_the_incarnation_that_was_ordered_mean
         job = it._jobs[0]
         for _ in range(4):
             job.crashes = job.crashes.after(12.0, blamed=True).crashes
-    it.report(0, [run("ended", status, done=12.0)], 8.0)
+    it.report(0, [run("ended", status, status, done=12.0)], 8.0)
     events(it)
     it.carry_out(Resize(0, 2, BOTH), 9.0)
     assert (events(it), phases(it, 1)) == ([end], {})

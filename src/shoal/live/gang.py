@@ -18,7 +18,8 @@ from shoal.live.elastic_workers import ElasticWorkers, Seats
 from shoal.live.rate_tracker import RateTracker
 from shoal.wire.messages import RankExit, RunOrder, RunReport, SessionReport
 
-_CALLED_OFF = "its ranks were called off before they started, by a control plane that has died since"
+_CALLED_OFF = "its ranks were stopped, or never started, by order of a control plane that has died since"
+_EXITS_MISSING = "it ended without an exit status of every rank"
 _AGENT_RESTARTED = "an agent was restarted while the control plane was away"
 _CHAIN_LOST = "the control plane was away after it was resized in place, or an agent restarted"
 
@@ -57,12 +58,17 @@ class Part:
     exits: Sequence[RankExit] = ()
     cause: str = ""
     blameless: bool = False
-    finished: bool = False
 
     @property
     def crashed(self) -> bool:
-        """Whether it ended with an error of a rank, or for a reason the agent gave."""
-        return self.phase is NodePhase.ENDED and bool(self.cause or any(rank.status for rank in self.exits))
+        """Whether it ended with an error of a rank that was not warned, or for a reason the agent gave."""
+        failed = any(rank.status and not rank.warned for rank in self.exits)
+        return self.phase is NodePhase.ENDED and bool(self.cause or failed)
+
+    def completed(self, ranks: int) -> bool:
+        """Return whether all its ``ranks`` ended by themselves with status 0."""
+        ended = {rank.rank for rank in self.exits if rank.status == 0 and not rank.warned}
+        return self.phase is NodePhase.ENDED and not self.cause and len(ended) == ranks
 
 
 class End(StrEnum):
@@ -180,7 +186,7 @@ class Gang:
         """Process a node's report. A late report, of an earlier phase, changes none."""
         phase = NodePhase(report.phase)
         if _PHASES.index(phase) > _PHASES.index(self.parts[node].phase):
-            self.parts[node] = Part(phase, report.port, report.exits, report.cause, report.blameless, report.finished)
+            self.parts[node] = Part(phase, report.port, report.exits, report.cause, report.blameless)
         if self.workers is not None:
             self.workers.update(self.incarnation, node, report)
             self.joins_unknown |= report.roster is not None and report.roster.origin != self.workers.origin
@@ -218,8 +224,18 @@ class Gang:
 
     def _stopped(self) -> RunEnd:
         # It may have completed before the order to stop reached it.
-        finished = all(part.finished for part in self.parts.values()) if self.workers is None else self.workers.finished
+        finished = self._all_completed if self.workers is None else self.workers.finished
         return RunEnd(End.COMPLETED if finished else End.STOPPED)
+
+    @property
+    def _all_completed(self) -> bool:
+        counts = zip(self.placement.nodes, self._rank_counts, strict=True)
+        return all(self.parts[node].completed(count) for node, count in counts)
+
+    @property
+    def _rank_counts(self) -> list[int]:
+        """The number of ranks on each node of the placement."""
+        return [1 if self.launch.ranks == "node" else count for _, count in self.placement.seats]
 
     def _failed(self, nodes: Sequence[Node]) -> RunEnd | None:
         lost = next((node for node, part in self.parts.items() if part.phase is NodePhase.LOST), None)
@@ -229,12 +245,14 @@ class Gang:
             if part.crashed:
                 end = End.LOST if part.blameless else End.CRASHED
                 return RunEnd(end, part.cause or _describe_exit(part.exits, nodes[node].name))
-            if part.phase is NodePhase.ENDED and not part.exits:
+            if part.phase is NodePhase.ENDED and (not part.exits or any(rank.warned for rank in part.exits)):
                 return RunEnd(End.LOST, _CALLED_OFF)
         return None
 
     def _completed(self) -> RunEnd | None:
-        return RunEnd(End.COMPLETED) if self.over else None
+        if not self.over:
+            return None
+        return RunEnd(End.COMPLETED) if self._all_completed else RunEnd(End.LOST, _EXITS_MISSING)
 
     def _inconsistent(self, cause: str) -> RunEnd | None:
         """Return the end of a gang restored from the journal if a node has not started ranks that should be running."""
@@ -294,7 +312,7 @@ class Gang:
         if self.lost(node):
             return None
         seats, launch = self.placement.seats, self.launch
-        counts = [1 if launch.ranks == "node" else count for _, count in seats]
+        counts = self._rank_counts
         rank = self.placement.nodes.index(node)
         first, local, roster = sum(counts[:rank]), counts[rank], None
         if self.workers is not None:
@@ -329,7 +347,7 @@ class Gang:
 
 def _describe_exit(exits: Sequence[RankExit], node: str) -> str:
     """Return a sentence on the first rank that failed: where and how."""
-    first = next(rank for rank in exits if rank.status)
+    first = next(rank for rank in exits if rank.status and not rank.warned)
     if first.status < 0:
         hint = _SIGNALS.get(-first.status, "")
         return f"rank {first.rank} on {node} ended by signal {-first.status}{f' ({hint})' if hint else ''}"
