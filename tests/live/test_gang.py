@@ -280,7 +280,6 @@ def exits(*ended: RankExit, phase: str = "running", cause: str = "", blameless: 
     )
 
 
-CALLED_OFF = CALLED_OFF
 ELASTIC_ENDS = {
     "while all train it goes on": ([], None),
     "a rank that fails is no end while others train": ([(1, exits(RankExit(2, 1)))], None),

@@ -108,10 +108,11 @@ FRAGMENTED = _T(
 STOPPING = _T(28, "STOPPING", "waits: its last run is still being stopped")
 PARTNER_UNSEATED = _T(29, "PARTNER_UNSEATED", "waits: the job it was to share GPUs with ({the other job}) has no seat")
 IN_WORDS = _T(40, "IN_WORDS", "{the whole sentence}")
+AVOIDS = _T(60, "AVOIDS", "waits: no GPUs are free except on {the nodes}, which could not start it")
 
 _GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
 _REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED)
-GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS)
+GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS, AVOIDS)
 """The templates of this module, in order of their codes."""
 
 

@@ -29,7 +29,9 @@ from shoal.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeDrained,
     NodeLost,
+    NodeResumed,
     NodeReturned,
     RunEvent,
 )
@@ -42,6 +44,7 @@ from shoal.core.snapshot import Measurement, Register, Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds
 from shoal.engine.job_rows import JobRows
+from shoal.engine.node_use import NodeUse
 from shoal.engine.training_reports import TrainingReports
 
 _UNFIT = 2
@@ -67,6 +70,7 @@ class State:
         self.cycle = 0
         self.carry: object | None = None
         self.free_gpus = FreeGpus.of(topology)
+        self.nodes = NodeUse()
         self.releases: dict[JobNumber, Seconds] = {}
         self._jobs = JobRows(len(topology.kinds))
         self._paired: set[int] = set()
@@ -98,7 +102,7 @@ class State:
             cycle=self.cycle,
             now=self.now,
             seed=self.seed,
-            cluster=self.topology,
+            cluster=self.nodes.available(self.topology, self.free_gpus),
             perf=self.perf,
             columns=self._jobs.freeze(self.now),
             free_gpus=self.free_gpus.freeze(),
@@ -110,6 +114,8 @@ class State:
             model_reports=model_reports,
             batch_changes=batch_changes,
             bids=MappingProxyType(self._bids),
+            avoided=self.nodes.avoided,
+            probed=self.nodes.probed,
         )
 
     def apply_events(self, now: Seconds, events: Iterable[Event]) -> None:
@@ -148,6 +154,7 @@ class State:
         partner = -1 if order.partner is None else order.partner
         if partner < 0 or self._jobs.placement(partner) != order.placement:  # a partner's seats are taken already
             self.free_gpus.take(order.placement)
+        self.nodes.placed(order.placement, self.free_gpus)
         ints[IntRow.HELD, slot] = order.placement.gpus
         ints[IntRow.KIND, slot] = self.topology.kind_of(order.placement)
         ints[IntRow.SEATS, slot] = self._jobs.placement_number(order.placement)
@@ -253,10 +260,12 @@ class State:
             return
         slot, ints = event.job, self._jobs.ints
         self._learn_misfit(event)
-        crashes, failed, _ = self._crashes.get(slot, NO_CRASHES).after(event.done, blamed=event.blamed)
+        crashes, failed, _ = self._crashes.get(slot, NO_CRASHES).fold(event)
         self._crashes[slot] = crashes
         ints[IntRow.CRASHES, slot] = crashes.in_a_row
-        if event.blamed and crashes.in_a_row >= _UNFIT:
+        if event.failed_on is not None:
+            self.nodes.avoid(slot, event.failed_on)
+        elif event.blamed and crashes.in_a_row >= _UNFIT:
             self._exclude_kind(slot, ints.item(IntRow.KIND, slot))
         if failed:
             self._end(slot, Trigger.GAVE_UP, event.at)
@@ -318,11 +327,17 @@ class State:
 
     def _node_lost(self, event: NodeLost) -> None:
         self.topology = self.topology.without(event.node)
-        self.free_gpus.close(event.node)
+        self.nodes.lost(event.node, self.free_gpus)
 
     def _node_returned(self, event: NodeReturned) -> None:
         self.topology = self.topology.with_back(event.node)
-        self.free_gpus.open(event.node)
+        self.nodes.returned(event.node, self.free_gpus)
+
+    def _node_drained(self, event: NodeDrained) -> None:
+        self.nodes.drain(event, self.free_gpus)
+
+    def _node_resumed(self, event: NodeResumed) -> None:
+        self.nodes.resume(event, self.free_gpus, self.topology.down)
 
     # ── shared pieces ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -357,6 +372,7 @@ class State:
         self._release(slot, at)
         self._training_reports.forget(slot)
         self._crashes.pop(slot, None)
+        self.nodes.forget(slot)
         app = self._jobs.app(slot)
         if app in self._bids:  # the bid was made with this job
             self._bids = {other: bid for other, bid in self._bids.items() if other != app}
@@ -377,6 +393,8 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobCancelled: State._cancelled,
     NodeLost: State._node_lost,
     NodeReturned: State._node_returned,
+    NodeDrained: State._node_drained,
+    NodeResumed: State._node_resumed,
     JobReleased: State._released,
     JobReshaped: State._reshaped,
     AppBid: State._bid,

@@ -58,6 +58,7 @@ class Part:
     exits: Sequence[RankExit] = ()
     cause: str = ""
     blameless: bool = False
+    unstarted: bool = False
 
     @property
     def crashed(self) -> bool:
@@ -82,10 +83,14 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of an incarnation and its cause. From then on its remaining processes only have to be stopped."""
+    """The end of an incarnation and its cause. From then on its remaining processes only have to be stopped.
+
+    ``failed_on`` is the index of a node that could not start its ranks.
+    """
 
     end: End
     cause: str = ""
+    failed_on: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -186,7 +191,7 @@ class Gang:
         """Process a node's report. A late report, of an earlier phase, changes none."""
         phase = NodePhase(report.phase)
         if _PHASES.index(phase) > _PHASES.index(self.parts[node].phase):
-            self.parts[node] = Part(phase, report.port, report.exits, report.cause, report.blameless)
+            self.parts[node] = Part(phase, report.port, report.exits, report.cause, report.blameless, report.unstarted)
         if self.workers is not None:
             self.workers.update(self.incarnation, node, report)
             self.joins_unknown |= report.roster is not None and report.roster.origin != self.workers.origin
@@ -243,8 +248,8 @@ class Gang:
             return RunEnd(End.LOST, f"node {nodes[lost].name} was lost")
         for node, part in self.parts.items():
             if part.crashed:
-                end = End.LOST if part.blameless else End.CRASHED
-                return RunEnd(end, part.cause or _describe_exit(part.exits, nodes[node].name))
+                end, failed_on = End.LOST if part.blameless else End.CRASHED, node if part.unstarted else None
+                return RunEnd(end, part.cause or _describe_exit(part.exits, nodes[node].name), failed_on)
             if part.phase is NodePhase.ENDED and (not part.exits or any(rank.warned for rank in part.exits)):
                 return RunEnd(End.LOST, _CALLED_OFF)
         return None
@@ -289,7 +294,8 @@ class Gang:
         if part.phase is NodePhase.LOST and (needed or self._keeps_store(node)):
             return RunEnd(End.LOST, f"node {name} was lost")
         if part.phase is NodePhase.ENDED and part.cause:
-            return RunEnd(End.LOST if part.blameless else End.CRASHED, part.cause)
+            end = End.LOST if part.blameless else End.CRASHED
+            return RunEnd(end, part.cause, node if part.unstarted else None)
         return RunEnd(End.LOST, _CALLED_OFF) if part.phase is NodePhase.ENDED and needed else None
 
     def _keeps_store(self, node: int) -> bool:

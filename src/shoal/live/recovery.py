@@ -28,6 +28,8 @@ class RecoveredRuns:
     releases: dict[JobNumber, Seconds] = field(default_factory=dict)
     """When held jobs may be tried again."""
     up: dict[int, bool] = field(default_factory=dict)
+    drained: dict[int, events.NodeDrained] = field(default_factory=dict)
+    """By node, the event that drained it."""
 
     def fold(self, record: Record) -> None:
         """Fold one record."""
@@ -46,6 +48,11 @@ class RecoveredRuns:
                 self.jobs.append(LiveJob(spec, launch, batch_size=spec.batch_size))
             case events.NodeLost() | events.NodeReturned():
                 self.up[event.node] = isinstance(event, events.NodeReturned)
+            case events.NodeDrained():
+                self.drained[event.node] = event
+            case events.NodeResumed():
+                if not event.probe:
+                    self.drained.pop(event.node, None)
             case events.JobReleased():
                 self.releases.pop(event.job, None)
             case events.JobCancelled():
@@ -71,7 +78,9 @@ class RecoveredRuns:
             del self.runs[event.job]
             job.saved, job.over = event.done, isinstance(event, events.JobCompleted)
             if isinstance(event, events.JobCrashed):
-                job.crashes, job.over, _ = job.crashes.after(event.done, blamed=event.blamed)
+                if event.failed_on is not None:
+                    job.failed_on.add(event.failed_on)
+                job.crashes, job.over, _ = job.crashes.fold(event)
                 if event.retry_in and not job.over:
                     self.releases[event.job] = event.at + event.retry_in
 

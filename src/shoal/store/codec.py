@@ -1,12 +1,13 @@
 """The journal's encoding: each record is a MessagePack array led by a tag, the same bytes on every machine.
 
-A dataclass is the array of its fields in order, a placement just its seats. Adding a field or changing the order needs
-a new ``VERSION``; new events go to the end of ``core.events.Event``, whose order gives the tags.
+A dataclass is the array of its fields in order, a placement just its seats. Changing the order of fields needs a new
+``VERSION``. A new field goes to the end of its class and has a default, which older records, where it is missing, get;
+new events go to the end of ``core.events.Event``, whose order gives the tags.
 """
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from types import NoneType, UnionType
@@ -151,13 +152,15 @@ def _dataclass_reader(cls: Any) -> Callable[[Any], Any]:
     hints = get_type_hints(cls)
     readers = [_reader(hints[f.name]) for f in fields(cls)]
     special = [(i, read) for i, read in enumerate(readers) if read is not None]
+    required = sum(f.default is MISSING and f.default_factory is MISSING for f in fields(cls))
 
     def read(raw: list[Any]) -> Any:
         values = [raw] if cls is Placement else list(raw)
-        if len(values) != len(readers):
+        if not required <= len(values) <= len(readers):
             raise ValueError(f"{cls.__name__} has {len(readers)} fields, not {len(values)}")
         for i, read in special:
-            values[i] = read(values[i])
+            if i < len(values):
+                values[i] = read(values[i])
         return cls(*values)
 
     return read
