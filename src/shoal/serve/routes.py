@@ -56,6 +56,16 @@ _APPS = (
 )
 _CLUSTER = (
     Route("GET", "/v1/nodes", handlers.nodes, _PEOPLE),
+    Route(
+        "POST",
+        "/v1/nodes/{node}/drain",
+        handlers.drain,
+        _ADMIN,
+        body=wire.DrainNode,
+        status=204,
+        alive=True,
+    ),
+    Route("POST", "/v1/nodes/{node}/resume", handlers.resume_node, _ADMIN, status=204, refusals=(422,), alive=True),
     Route("GET", "/v1/share", handlers.share, _PEOPLE),
     Route("GET", "/v1/acct", handlers.acct, _PEOPLE),
     Route("GET", "/v1/cluster", handlers.cluster, _PEOPLE),
