@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.core.commands import Decided
 from shoal.core.errors import InputError, JournalError
-from shoal.core.events import EventBatch, JobCompleted
+from shoal.core.events import EventBatch, JobCompleted, JobSetAside, JobSubmitted
 from shoal.core.job import JobSpec
 from shoal.engine.loop import Loop
 from shoal.engine.moves import StopStartPlanner
@@ -231,6 +231,15 @@ def test_a_job_that_cannot_run_has_no_forecast_and_running_ones_need_none() -> N
         Scenario(read_cluster("gpu:1x4"), "fifo"), job("now", 0, 4, 50), job("wide", 0, 9, 50), job("next", 0, 1, 5)
     )
     assert forecast(tale.records[: tale.ends[0]], 0.0, most_seconds=TIME).keys() == {"next"}
+
+
+def test_a_job_that_is_set_aside_stays_so_and_the_others_have_forecasts() -> None:
+    scenario = Scenario(read_cluster("gpu:1x1"), "fifo")
+    events = [JobSubmitted(0.0, job(name, 0, 1, 50_000).spec()) for name in ("a", "bad", "c")]
+    aside = JobSetAside(0.0, 1, "raised", 10.0)
+    records = (Header(scenario.settings("live")), EventBatch(0.0, (*events, aside)))
+    found = forecast(records, 0.0)
+    assert sorted(found) == ["a", "c"]
 
 
 def test_a_job_held_back_after_a_crash_starts_when_it_comes_free(tmp_path: Path) -> None:

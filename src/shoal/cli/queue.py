@@ -84,6 +84,8 @@ def rendered(cluster: "ClusterRow", rows: Sequence["JobRow"], note: str = "") ->
         parts.append(listing(_HEADERS, [_cells(row, cluster.now) for row in rows]))
     else:
         parts.append(Text("no jobs; `shoal submit -- CMD` makes one", style="dim"))
+    if cluster.short_of_disk:
+        parts.append(Text(cluster.short_of_disk, style="red"))
     if note:
         parts.append(Text(note, style="yellow"))
     return Group(*parts)

@@ -16,7 +16,7 @@ MOST_GPUS_PER_NODE = 255
 """Most GPUs of one node: free GPUs are counted in one byte per node."""
 
 MOST_NODES = 1_000_000
-"""Most nodes of one group, so that a typing error cannot exhaust memory."""
+"""Most nodes of a cluster, so that a typing error cannot exhaust memory."""
 
 
 class Locality(IntEnum):
@@ -179,8 +179,8 @@ def parse_cluster(spec: str, *, nodes_per_rack: int = 16, prices: Mapping[str, f
             raise InputError("cluster", spec, f"{group!r} has no GPUs; nodes and GPUs per node must be at least 1")
         if gpus > MOST_GPUS_PER_NODE:
             raise InputError("cluster", spec, f"{group!r}: a node can have at most {MOST_GPUS_PER_NODE} GPUs")
-        if count > MOST_NODES:
-            raise InputError("cluster", spec, f"{group!r}: a group can have at most {MOST_NODES:,} nodes")
+        if count + len(nodes) > MOST_NODES:
+            raise InputError("cluster", spec, f"{group!r}: a cluster can have at most {MOST_NODES:,} nodes")
         seen = sum(1 for node in nodes if node.kind == kind)
         nodes += [
             Node(f"{kind}-{seen + i}", kind, gpus, f"r{(len(nodes) + i) // nodes_per_rack}") for i in range(count)

@@ -48,21 +48,26 @@ class RecoveredRuns:
                 self.jobs.append(LiveJob(spec, launch, batch_size=spec.batch_size))
             case events.NodeLost() | events.NodeReturned():
                 self.up[event.node] = isinstance(event, events.NodeReturned)
-            case events.NodeDrained():
-                self.drained[event.node] = event
-            case events.NodeResumed():
-                if not event.probe:
-                    self.drained.pop(event.node, None)
+            case events.NodeDrained() | events.NodeResumed():
+                self._drained_or_resumed(event)
             case events.JobReleased():
                 self.releases.pop(event.job, None)
             case events.JobCancelled():
                 self.releases.pop(event.job, None)
                 self.runs.pop(event.job, None)
                 self.jobs[event.job].over = True
-            case events.JobReshaped() | events.AppBid():
+            case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
+                pass
+            case events.QuotaSet():
                 pass
             case _:
                 self._apply_run_event(self.jobs[event.job], event)
+
+    def _drained_or_resumed(self, event: events.NodeDrained | events.NodeResumed) -> None:
+        if isinstance(event, events.NodeDrained):
+            self.drained[event.node] = event
+        elif not event.probe:
+            self.drained.pop(event.node, None)
 
     def _apply_run_event(self, job: LiveJob, event: events.RunEvent) -> None:
         if isinstance(event, events.BatchChanged):

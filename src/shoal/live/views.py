@@ -4,7 +4,7 @@ A tenant sees its own jobs; the names of other tenants' jobs are hidden in sente
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
@@ -14,12 +14,20 @@ import numpy as np
 from shoal.core.arrays import Flags
 from shoal.core.decision import Verdicts
 from shoal.core.lifecycle import JobState
-from shoal.core.reasons import NO_KIND
+from shoal.core.reasons import NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.accounts import Account, Accounts
 from shoal.wire.messages import AcctRow, JobDetail, JobRow, Moment, NodeRow, StartForecast, TenantRow
+
+_OWN_REMEDY = {
+    TENANT_CAP.code: "it would start when a job of its tenant ends, or when an operator raises `shoal quota`",
+    WIDER_THAN_CAP.code: "it would run on fewer GPUs (`shoal resize`), or when an operator raises `shoal quota`",
+    RETURNED.code: "it would start when the other tenant no longer needs what is guaranteed to it",
+    SET_ASIDE.code: "`shoal cancel` ends it; submit it again with other values",
+}
+"""By reason code, what would let the job run, where GPUs that come free are not enough."""
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
@@ -70,8 +78,9 @@ class LastDecision:
         cluster, speeds, wanted = self.snapshot.cluster, self.snapshot.columns.speeds[at], account.spec.gpus
         usable = [k for k in range(len(cluster.kinds)) if speeds[k] > 0]
         most = max((cluster.capacity[k] for k in usable), default=0)
-        if self.verdicts.codes[at] == NO_KIND.code:
-            return f"it would run if its `kinds` named one of {', '.join(cluster.kinds)}"
+        own = {**_OWN_REMEDY, NO_KIND.code: f"it would run if its `kinds` named one of {', '.join(cluster.kinds)}"}
+        if self.verdicts.codes[at] in own:
+            return own[self.verdicts.codes[at]]
         if not most:
             return "it would run when a node it can use comes up (`shoal nodes`)"
         if wanted > most:
@@ -163,11 +172,16 @@ class ClusterViews:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return self._without_foreign_names(f"{remedy}; drained: {', '.join(names[:3])}{more}")
 
-    def nodes(self, last_reports: Sequence[Seconds | None]) -> list[NodeRow]:
-        """Return every node, with the time of its agent's last report and the jobs on it that the tenant may see."""
+    def nodes(self, last_reports: Sequence[Seconds | None], retired: Set[int] = frozenset()) -> list[NodeRow]:
+        """Return every node, with the time of its agent's last report and the jobs on it that the tenant may see.
+
+        ``retired`` nodes are left out if they are down and no job is on them.
+        """
         rows, placed = [], self._placed()
         for index, (node, at) in enumerate(zip(self.topology.nodes, last_reports, strict=True)):
             here = [a for a in placed if a.placement is not None and index in a.placement.nodes]
+            if index in retired and index in self.topology.down and not here:
+                continue
             rows.append(
                 NodeRow(
                     name=node.name,
@@ -190,6 +204,10 @@ class ClusterViews:
         def row_of(owner: TenantId) -> list[float]:
             return sums.setdefault(owner if self.tenant in (None, owner) else "others", [0, 0, 0.0])
 
+        quotas = self.accounts.quotas
+        for owner in quotas:
+            if self.tenant in (None, owner):
+                row_of(owner)
         for owner, gpu_seconds in self.accounts.ended_gpu_seconds.items():
             row_of(owner)[2] += gpu_seconds
         for account in self.accounts.live.values():
@@ -206,6 +224,8 @@ class ClusterViews:
                 gpu_seconds=row[2],
                 part_now=row[1] / held if held else 0.0,
                 part_ever=row[2] / ever if ever else 0.0,
+                most=quotas[name].gpus if name in quotas else None,
+                guaranteed=quotas[name].guaranteed if name in quotas else 0,
             )
             for name, row in sorted(sums.items())
         ]

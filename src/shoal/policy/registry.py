@@ -234,6 +234,11 @@ def _check_reasons(name: str, reasons: tuple[ReasonTemplate, ...]) -> None:
             raise InputError(f"policy {name}, reason {template.name}, code", int(template.code), hint)
 
 
+def is_policy_file(spec: str) -> bool:
+    """Whether a specification names a class in a Python file, which would be imported, and not a registered policy."""
+    return ".py:" in spec
+
+
 def find_policy(spec: str) -> tuple[str, Callable[..., Policy], str]:
     """The name, the class and the text of the options in ``name:key=value,…`` or ``file.py:Class:key=value,…``."""
     file, dot_py, after = spec.partition(".py:")
