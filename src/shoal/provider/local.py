@@ -42,7 +42,7 @@ class _LocalAgent:
             with self.log_file.open("ab") as out:
                 # A session of its own: this process passes Ctrl-C on, once.
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "shoal.agent", *self.arguments, "--parent", str(os.getpid())],
+                    [sys.executable, "-P", "-m", "shoal.agent", *self.arguments, "--parent", str(os.getpid())],
                     env={**os.environ, "SHOAL_TOKEN": self.token},
                     stdin=subprocess.DEVNULL,
                     stdout=out,

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct, field
 
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchLimits, BatchSetting
-from shoal.wire.fields import Boot, Count, Name, Natural, Ranks
+from shoal.wire.fields import Boot, Count, Host, Name, Natural, Ranks
 
 
 class Hello(Struct, frozen=True):
@@ -17,7 +17,7 @@ class Hello(Struct, frozen=True):
     boot: Boot
     kind: Name
     gpus: Annotated[int, Meta(ge=1, le=255)]
-    address: Annotated[str, Meta(max_length=255)]
+    address: Host
 
 
 class RankExit(Struct, frozen=True):
