@@ -3,6 +3,7 @@
 No decision depends on them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -81,6 +82,8 @@ class Accounts:
     completed: int = 0
     now: Seconds = 0.0
     """The time of the last events folded by ``fold``."""
+    changes: Counter[TenantId | None] = field(default_factory=Counter)
+    """How often jobs have changed: by tenant, and under None in all."""
 
     def fold(self, record: Record) -> None:
         """Fold one record of a journal."""
@@ -97,16 +100,19 @@ class Accounts:
                 self._submitted(event)
             elif isinstance(event, _Request):
                 if self.accounts[event.job].live:
+                    self._changed(self.accounts[event.job])
                     self._requested(self.accounts[event.job], event)
             elif isinstance(event, events.RunEvent):
                 account = self.accounts[event.job]
                 if account.live and event.incarnation == account.incarnation:
+                    self._changed(account)
                     self._ran(account, event)
 
     def apply_commands(self, now: Seconds, commands: Iterable[Command]) -> None:
         """Fold commands given at ``now``."""
         for command in commands:
             account = self.accounts[command.job]
+            self._changed(account)
             self._leave_seats(account, now)
             if isinstance(command, Stop):
                 account.state = JobState.STOPPING
@@ -124,6 +130,9 @@ class Accounts:
             account.starts += 1
             account.history.append((now, f"seated {where}"))
 
+    def _changed(self, account: Account) -> None:
+        self.changes.update((None, account.spec.tenant))
+
     def _seats(self, placement: Placement) -> str:
         return ", ".join(f"{self.nodes[node].name} ({count} GPU{'s' * (count > 1)})" for node, count in placement.seats)
 
@@ -131,6 +140,7 @@ class Accounts:
         number, spec, launch = len(self.accounts), event.spec, event.launch or _NO_LAUNCH
         account = Account(number, spec, launch, event.at, history=[(event.at, f"submitted by {spec.tenant}")])
         self.accounts.append(account)
+        self._changed(account)
         self.live[number] = account
         self.numbers[spec.id] = number
         if launch.key:

@@ -35,6 +35,7 @@ from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
+from shoal.live.job_lists import ANY_JOB, JobFilter, JobLists
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.wire import messages as wire
@@ -100,6 +101,7 @@ class ControlPlane:
     """When the queue was last read, on the monotonic clock."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
     """Guards the accounts."""
+    _lists: JobLists = field(init=False)
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
     _given_ids: set[JobId] = field(default_factory=set)
@@ -109,6 +111,7 @@ class ControlPlane:
 
     def __post_init__(self) -> None:
         self._recorder = _Recorder(self)
+        self._lists = JobLists(self.accounts, self._lock)
         scheduler = self.scheduler
         self._loop = Loop(
             self.backend, scheduler.state, scheduler.policy, scheduler.placer, scheduler.move_planner, self._recorder,
@@ -229,11 +232,11 @@ class ControlPlane:
 
     # ── views ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def jobs(self, tenant: TenantId | None, *, ended: bool = False) -> list[wire.JobRow]:
-        """Return the live jobs in order of submission; with ``ended``, all jobs ever submitted."""
+    def jobs(self, tenant: TenantId | None, *, ended: bool = False, only: JobFilter = ANY_JOB) -> list[wire.JobRow]:
+        """Return running, then waiting jobs, with ``ended`` also ended ones, of which ``only`` selects some."""
         self.jobs_read_at = monotonic()
-        with self._lock:
-            return self._views(tenant).jobs(ended=ended)
+        listed = self._lists.read(tenant, only, ended=ended, forecasts=self.forecasts)
+        return self._views(tenant).jobs(listed)
 
     @property
     def waiting(self) -> bool:
@@ -261,8 +264,7 @@ class ControlPlane:
 
     def acct(self, tenant: TenantId | None) -> list[wire.AcctRow]:
         """Return the ended jobs, in order of submission, and the resources they used."""
-        with self._lock:
-            return self._views(tenant).acct()
+        return self._views(tenant).acct()
 
     def _views(self, tenant: TenantId | None) -> ClusterViews:
         topology, now = self.scheduler.state.topology, self.backend.clock.now()
@@ -274,6 +276,7 @@ class ControlPlane:
         with self._lock:
             states = [account.state for account in self.accounts.live.values()]
             ended = len(self.accounts.accounts) - len(states)
+            used = sum(self._views(None).used_gpus().values())
         running = sum(s in (JobState.RUNNING, JobState.STARTING) for s in states)
         return wire.ClusterRow(
             version=about.version,
@@ -282,7 +285,7 @@ class ControlPlane:
             cluster=about.cluster,
             now=about.epoch + self.backend.clock.now(),
             up_gpus=state.topology.total_gpus,
-            used_gpus=sum(row.used for row in self.nodes(None)),
+            used_gpus=used,
             running=running,
             waiting=len(states) - running,
             ended=ended,
@@ -294,9 +297,9 @@ class ControlPlane:
         state, now = self.scheduler.state, self.backend.clock.now()
         topology = state.topology
         used = dict.fromkeys(topology.kinds, 0)
-        for row in self.nodes(None):
-            used[row.kind] += row.used
         with self._lock:
+            for node, gpus in self._views(None).used_gpus().items():
+                used[topology.nodes[node].kind] += gpus
             states = {s.name.lower(): 0 for s in JobState if s.live}
             for account in self.accounts.live.values():
                 states[account.state.name.lower()] += 1
