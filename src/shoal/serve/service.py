@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,20 +16,28 @@ from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL, Settings, open_control_plane
 from shoal.serve.app import make_app
 from shoal.serve.forecaster import Forecaster
+from shoal.serve.hosts import own_hosts
 from shoal.serve.server import Listening, serve
 from shoal.serve.tokens import Tokens
 from shoal.wire.files import replace_file
 from shoal.wire.messages import NewToken
 
+_SWITCH_SECONDS = 0.0005
+"""Time after which a thread lets another run Python: the ring waits this long for each reader, not Python's 5 ms."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen: loopback by default, port 0 for a free one; TLS with a certificate and its key."""
+    """Where to listen: loopback by default, port 0 for a free one; TLS with a certificate and its key.
+
+    ``names`` are further names by which callers may address the server.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
     certfile: str | None = None
     keyfile: str | None = None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -44,9 +53,11 @@ class RunningService:
 @contextmanager
 def run_service(settings: Settings, address: Address) -> Iterator[RunningService]:
     """Open the control plane in ``settings.home`` and serve it; writes ``client.json`` there for the command line."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
     with open_control_plane(settings) as control_plane, closing(_tokens(settings.home)) as tokens:
         forecaster = Forecaster(control_plane, settings.home / JOURNAL)
-        app = make_app(control_plane, tokens, what_if=forecaster.answer, version=__version__)
+        hosts = own_hosts(address.host, address.names)
+        app = make_app(control_plane, tokens, what_if=forecaster.answer, version=__version__, hosts=hosts)
         admin = _secret(settings.home / "admin.token", tokens, NewToken("admin", "admin"))
         agent = _secret(settings.home / "agent.token", tokens, NewToken("agents", "agent"))
         with _served(app, address) as listening:
