@@ -5,13 +5,13 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import pytest
@@ -147,8 +147,7 @@ class Fake:
         """Have these jobs."""
         details = [job if isinstance(job, JobDetail) else detail(job) for job in jobs]
         rows = [each.job for each in details]
-        self.answers["GET /v1/jobs"] = 200, [each for each in rows if each.ended is None]
-        self.answers["GET /v1/jobs?all=true"] = 200, rows
+        self.answers["GET /v1/jobs"] = lambda asked: (200, listed(rows, dict(parse_qsl(urlsplit(asked.path).query))))
         for each in details:
             self.answers[f"GET /v1/jobs/{each.job.id}"] = 200, each
             self.answers[f"DELETE /v1/jobs/{each.job.id}"] = 200, {}
@@ -157,6 +156,26 @@ class Fake:
     def paths(self) -> list[str]:
         """What was asked, in order."""
         return [f"{asked.method} {asked.path}" for asked in self.asked]
+
+
+def listed(rows: Sequence[JobRow], query: dict[str, str]) -> list[JobRow]:
+    """The page that a server lists: running jobs by start, then waiting ones by position, then ended ones."""
+
+    def place(row: JobRow) -> tuple[int, float]:
+        if row.ended is not None:
+            return 2, -row.ended
+        return (1, row.position) if row.position is not None else (0, row.started or row.submitted)
+
+    match, tenant = query.get("match"), query.get("tenant")
+    found = [
+        row
+        for row in sorted(rows, key=place)
+        if (row.ended is None or "all" in query)
+        and tenant in (None, row.tenant)
+        and (match is None or row.name == match or row.id.startswith(match))
+    ]
+    first = int(query.get("offset", 0))
+    return found[first : first + int(query.get("limit", 100))]
 
 
 def unknown(what: str, value: str) -> Answer:
@@ -436,6 +455,8 @@ def test_a_bad_submission_is_refused_before_anything_is_sent(
     assert cluster.asked == []
 
 
+FITTING, PAGE = "GET /v1/jobs?all=true&match", "&offset=0&limit=1000"
+
 # ── which job ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -443,8 +464,8 @@ def test_a_bad_submission_is_refused_before_anything_is_sent(
     ("meant", "asked"),
     [
         ("wide-x2f3", ["GET /v1/jobs/wide-x2f3"]),
-        ("wid", ["GET /v1/jobs/wid", "GET /v1/jobs?all=true", "GET /v1/jobs/wide-x2f3"]),
-        ("bert", ["GET /v1/jobs/bert", "GET /v1/jobs?all=true", "GET /v1/jobs/bert-k3fa"]),
+        ("wid", ["GET /v1/jobs/wid", f"{FITTING}=wid{PAGE}", "GET /v1/jobs/wide-x2f3"]),
+        ("bert", ["GET /v1/jobs/bert", f"{FITTING}=bert{PAGE}", "GET /v1/jobs/bert-k3fa"]),
     ],
 )
 def test_a_job_is_found_by_its_id_a_beginning_of_it_or_its_name(
@@ -501,6 +522,22 @@ def test_the_queue_of_one_tenant_and_of_what_ended(shoal: Shoal, cluster: Fake) 
     assert [job["id"] for job in given(shoal, "queue", "--tenant", "vision")["jobs"]] == ["resnet-b7c1", "tail-aaaa"]
     assert [job["id"] for job in given(shoal, "queue", "--all")["jobs"]][-1] == "old-zzzz"
     assert given(shoal, "queue")["cluster"]["used_gpus"] == CLUSTER.used_gpus
+
+
+def test_a_page_of_the_queue_is_shown_and_how_to_see_the_next(shoal: Shoal, cluster: Fake) -> None:
+    first, second, third = (given(shoal, "queue", "--limit", "2", "--page", page) for page in ("1", "2", "3"))
+    assert [job["id"] for job in first["jobs"]] == ["resnet-b7c1", "bert-k3fa"]
+    assert [job["id"] for job in second["jobs"]] == ["wide-x2f3", "tail-aaaa"]
+    assert ([page["more"] for page in (first, second, third)], third["jobs"]) == ([True, False, False], [])
+    assert "more jobs: --page 2 shows the next 2" in shoal("queue", "--limit", "2")[1]
+    assert "more jobs" not in shoal("queue")[1]
+
+
+def test_a_long_listing_is_read_in_pages_of_a_thousand(shoal: Shoal, cluster: Fake) -> None:
+    cluster.jobs(*(row(f"job-{number:04}", position=number) for number in range(1, 2501)))
+    assert len(given(shoal, "queue", "--limit", "2400")["jobs"]) == 2400
+    limits = [parse_qsl(urlsplit(path).query)[-1][1] for path in cluster.paths() if "/v1/jobs" in path]
+    assert limits == ["1000", "1000", "401"]
 
 
 def test_an_empty_queue_says_what_to_do(shoal: Shoal, cluster: Fake) -> None:
