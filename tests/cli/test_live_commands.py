@@ -936,3 +936,70 @@ def test_every_command_has_help_json_and_says_which_cluster(shoal: Shoal, comman
     code, out, _ = shoal(command, "--help")
     assert code == 0
     assert all(option in out for option in ("--json", "--server", "--token-file"))
+
+
+# ── text of others ───────────────────────────────────────────────────────────────────────────────────────────────
+
+EVIL = "\x1b]0;owned\x07\x9b2J\r\u202egnp.exe"
+
+
+def evil_cluster(cluster: Fake) -> None:
+    """Every text that a user, a job or an agent can choose tries to act on the terminal."""
+    bad = row("evil-aaaa", reason=f"waits: {EVIL}", name=EVIL, tenant=EVIL, position=1)
+    cluster.jobs(
+        detail(
+            bad, command=["sh", EVIL], workdir=EVIL, decision=EVIL, change=EVIL, story=[Moment(NOW, EVIL)], ranks=EVIL
+        ),
+        running("evil-bbbb", nodes=[EVIL], kind=EVIL, state=EVIL),
+        ended("evil-cccc", reason=EVIL),
+    )
+    cluster.answers["GET /v1/cluster"] = 200, msgspec.structs.replace(CLUSTER, policy=EVIL, cluster=EVIL)
+    cluster.answers["GET /v1/nodes"] = (
+        200,
+        [NodeRow(name=EVIL, kind=EVIL, gpus=1, rack=EVIL, up=True, used=0, jobs=[EVIL], heard=NOW)],
+    )
+    cluster.answers["GET /v1/share"] = (
+        200,
+        [TenantRow(tenant=EVIL, live=1, held=1, gpu_seconds=1.0, part_now=1.0, part_ever=1.0)],
+    )
+    cluster.answers["GET /v1/acct"] = 200, [
+        AcctRow(id=EVIL, name=EVIL, tenant=EVIL, state=EVIL, gpus=1, submitted=1.0, started=2.0, ended=3.0, waited=1.0,
+                gpu_seconds=1.0, restarts=0, cause=EVIL)
+    ]  # fmt: skip
+    cluster.answers["GET /v1/tokens"] = 200, [{"name": EVIL, "role": "user", "tenant": EVIL}]
+    run = {"label": EVIL, "jobs": 1, "avg_jct": None, "avg_wait": None, "makespan": None}
+    cluster.answers["POST /v1/whatif"] = 200, {"runs": [run], "jobs": [{"id": EVIL, "label": EVIL, "end": None}]}
+    cluster.answers["DELETE /v1/jobs/evil-aaaa"] = 409, ProblemDetails(EVIL, EVIL, EVIL, EVIL)
+    cluster.answers["PATCH /v1/jobs/evil-aaaa"] = 503, ProblemDetails(EVIL)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("queue", "--all"), ("why", "evil-aaaa", "--detail"), ("job", "evil-aaaa"), ("job", "evil-bbbb"),
+        ("why", "evil-cccc"), ("nodes",), ("share",), ("acct",), ("token", "list"), ("whatif", "--policy", "fifo"),
+        ("cancel", "evil-aaaa"), ("resize", "evil-aaaa", "2"), ("job", EVIL), ("logs", "evil-aaaa"),
+    ],
+    ids=lambda command: " ".join(command[:1]),
+)  # fmt: skip
+@pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
+def test_no_text_of_others_acts_on_the_terminal(
+    shoal: Shoal, cluster: Fake, command: tuple[str, ...], as_json: bool
+) -> None:
+    evil_cluster(cluster)
+    code, out, err = shoal(*command, *["--json"] * as_json)
+    assert code in (0, 1, 2)
+    assert out or err
+    assert not [char for char in out + err if char != "\n" and not (char.isprintable() or char == "\xa0")]
+
+
+def test_a_log_acts_on_a_terminal_only_if_asked_to(shoal: Shoal, cluster: Fake, monkeypatch: Any) -> None:
+    text = f"\x1b[32mgreen\x1b[0m\t{EVIL}\n"
+    part = LogPart("bert-k3fa", 1, 0, 0, len(text.encode()), text, False, len(text.encode()))
+    cluster.answers["GET /v1/jobs/bert-k3fa/log"] = 200, part
+    assert shoal("logs", "bert-k3fa")[1] == f"green\t{EVIL}\n", "a file or a pipe gets all but colours"
+    assert shoal("logs", "bert-k3fa", "--raw")[1] == text
+    monkeypatch.setattr("shoal.cli.output.on_terminal", lambda: True)
+    shown = shoal("logs", "bert-k3fa")[1]
+    assert shown == "\x1b[32mgreen\x1b[0m\t\\x1b]0;owned\\x07\\x9b2J\n\\u202egnp.exe\n\x1b[0m"
+    assert shoal("logs", "bert-k3fa", "--raw")[1] == text

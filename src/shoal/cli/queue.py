@@ -13,6 +13,7 @@ from shoal.cli.client import cluster_options, list_jobs, retrying
 from shoal.cli.live_tables import span, spread, state
 from shoal.cli.output import json_option, listing, print_json, terminal
 from shoal.core.errors import InputError
+from shoal.core.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -82,7 +83,9 @@ def rendered(cluster: "ClusterRow", rows: Sequence["JobRow"], more: str = "", no
 
     gpus = f"{cluster.used_gpus:,} of {cluster.up_gpus:,} GPUs in use"
     counts = f"{cluster.running:,} running, {cluster.waiting:,} waiting, {cluster.ended:,} ended"
-    parts: list[RenderableType] = [Text(f"{cluster.policy} on {cluster.cluster}: {gpus}; {counts}", style="bold")]
+    parts: list[RenderableType] = [
+        Text(printable(f"{cluster.policy} on {cluster.cluster}: {gpus}; {counts}"), style="bold")
+    ]
     if rows:
         parts.append(listing(_HEADERS, [_cells(row, cluster.now) for row in rows]))
     else:
@@ -90,7 +93,7 @@ def rendered(cluster: "ClusterRow", rows: Sequence["JobRow"], more: str = "", no
     if more:
         parts.append(Text(more, style="dim"))
     if note:
-        parts.append(Text(note, style="yellow"))
+        parts.append(Text(printable(note), style="yellow"))
     return Group(*parts)
 
 
