@@ -284,6 +284,21 @@ def test_the_example_of_the_page_runs_unmanaged(capsys: pytest.CaptureFixture[st
 # ── its parts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Running:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, ("unpickled",)
+
+
+@pytest.mark.parametrize("evil", [Running(), {"state": [Running()]}, print, Path("x"), torch.nn.Linear])
+def test_a_state_from_a_peer_runs_no_code(evil: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="is no plain value, collection or tensor"):
+        unpack(*pack(evil))
+    assert not (tmp_path / "unpickled").exists()
+
+
 def test_a_state_is_the_same_after_it_was_packed_and_unpacked() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
     optimizer = torch.optim.Adam(model.parameters())
@@ -363,3 +378,12 @@ def test_the_store_is_a_process_that_ends_when_it_is_told_to(store: Any) -> None
         open_store(str(store.port))
     with pytest.raises(InputError, match="port"):
         open_store("seventy")
+
+
+def test_a_store_listens_on_its_own_address_alone() -> None:
+    store = open_store("0", "127.0.0.1")
+    connect_to("127.0.0.1", store.port).set("said", "heard")
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.2", store.port), timeout=10):
+        pass
+    with pytest.raises(InputError, match=r"cannot listen on 192\.0\.2\.1 there"):
+        open_store("0", "192.0.2.1")

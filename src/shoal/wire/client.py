@@ -122,6 +122,9 @@ class Client:
         return headers if data is None else {**headers, "Content-Type": "application/json"}
 
     def _unreachable(self, error: Exception) -> Unreachable:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            hint = "name the file of its certificate, or of its issuer's, in SHOAL_CAFILE"
+            return Unreachable(f"the certificate of {self.url} is not trusted: {error.verify_message}; {hint}")
         return Unreachable(f"cannot reach {self.url}: {error or type(error).__name__}; is `shoal up` running?")
 
 

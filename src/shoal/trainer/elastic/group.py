@@ -24,6 +24,7 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from shoal.core.errors import InputError, ShoalError
 from shoal.trainer.elastic.orders import Order, whole_number
 from shoal.trainer.elastic.rules import Readiness, reusable
+from shoal.trainer.elastic.store import open_store
 
 _LOG = logging.getLogger("shoal.trainer")
 
@@ -83,7 +84,7 @@ def _gang_store(environ: Mapping[str, str]) -> Callable[[], Store]:
     if not host:
         raise InputError("MASTER_ADDR", None, "must name the host of the first rank")
     hosts = environ["RANK"] == "0" and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    kept = [TCPStore(host, port, is_master=True, wait_for_workers=False)] if hosts else []
+    kept = [open_store(str(port), host)] if hosts else []
 
     def connect() -> Store:
         return kept[0].clone() if kept else connect_to(host, port)
