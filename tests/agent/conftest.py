@@ -51,6 +51,13 @@ def marked(mark: str) -> dict[int, dict[str, str]]:
     return {pid: environ for pid, environ in found.items() if environ.get("MARK") == mark}
 
 
+def token_file(folder: Path) -> Path:
+    """A file with the agents' token."""
+    path = folder / "agent.token"
+    path.write_text("secret\n")
+    return path
+
+
 def order(phase: str, command: list[str], *, job: int = 1, incarnation: int = 1, **other: Any) -> RunOrder:
     usual: dict[str, Any] = {
         "id": f"job-{job}",
@@ -210,7 +217,8 @@ class Site:
     def agent(self, *options: str, gpus: int = 2, node: str = "node-a", through: str = "") -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "shoal.agent", "--server", f"http://127.0.0.1:{self.plane.port}"]
         command += ["--node", node, "--kind", "v100", "--gpus", str(gpus), "--home", str(self.home), *options]
-        environ = {**os.environ, "SHOAL_TOKEN": "secret", "AWS_SECRET": "operator's"}
+        environ = {**os.environ, "AWS_SECRET": "operator's"}
+        command += ["--token-file", str(token_file(self.home.parent))]
         agent = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
         self.agents.append(agent)
         return agent

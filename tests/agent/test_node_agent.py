@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.conftest import Site, order, until
+from tests.agent.conftest import Site, order, token_file, until
 
 from shoal.agent.keeper import find_process
 from shoal.agent.workspace import MOST_LOG_BYTES
@@ -153,6 +153,20 @@ def test_a_log_is_read_in_pieces_that_are_bounded(site: Site, ask: Any) -> None:
     assert (whole.size, whole.data) == (MOST_LOG_BYTES + 3, b"x" * MOST_LOG_BYTES)
     assert site.plane.read(LogRead(2, "job-1", 1, 0, MOST_LOG_BYTES, 100)).data == b"END"
     assert site.plane.read(LogRead(3, "../../lock", 1, 0, 0, 100)).size == -1
+
+
+def test_a_log_beyond_the_agents_bound_is_cut_in_its_middle_and_says_so(site: Site, ask: Any) -> None:
+    site.agent("--log-bytes", "1000000")
+    site.plane.want(ask("go", "for n in range(500_000): print(f'{n:09d}')"))
+    assert site.plane.until("ended").exits[0].status == 0
+    (log,) = (site.home / "nodes" / "node-a" / "logs" / "job-1").iterdir()
+    assert (log.stat().st_size, log.stat().st_blocks * 512 < 1_100_000) == (5_000_000, True)
+    answer = site.plane.read(LogRead(1, "job-1", 1, 0, 2_000_000, 100))
+    assert b" bytes cut here]" in answer.data
+    assert answer.next is not None
+    rest = site.plane.read(LogRead(2, "job-1", 1, 0, 4_999_990, 100))
+    assert (rest.data, answer.next > 4_000_000) == (b"000499999\n", True)
+    assert (site.plane.reports[-1].disk_free or 0) > 0
 
 
 def test_a_warned_job_may_save_and_one_that_does_not_listen_is_killed(site: Site, ask: Any) -> None:
@@ -394,6 +408,25 @@ def test_settings_that_cannot_be_are_named(site: Site, tmp_path: Path) -> None:
         assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "environ", "line"),
+    [
+        (["--token-file", "/no/such"], {}, "token-file: '/no/such': cannot be read: No such file"),
+        (["--token-file", "/dev/null"], {}, "token: None: name a --token-file"),
+        (["--token-fd", "99"], {}, "token-fd: 99: cannot be read: Bad file descriptor"),
+        ([], {"SHOAL_TOKEN": "secret"}, "SHOAL_TOKEN: '…': an agent takes no token from its environment"),
+    ],
+)
+def test_an_agent_takes_its_token_from_a_file_or_a_descriptor_only(
+    options: list[str], environ: dict[str, str], line: str
+) -> None:
+    command = [sys.executable, "-m", "shoal.agent", "--server", "http://127.0.0.1:1", *options]
+    environ = {**os.environ, **environ}
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert ended.stderr.startswith(f"shoal agent: {line}")
+
+
 def test_two_agents_cannot_serve_one_node(site: Site) -> None:
     first = site.agent()
     until(lambda: site.plane.hellos, "the first agent is up")
@@ -414,9 +447,10 @@ def test_an_agent_waits_for_a_control_plane_that_is_not_there_yet(site: Site) ->
 
 def test_an_agent_may_end_with_the_process_that_started_it(site: Site, ask: Any) -> None:
     command = [sys.executable, "-m", "shoal.agent", "--server", f"http://127.0.0.1:{site.plane.port}", "--node", "n"]
-    command += ["--kind", "v100", "--gpus", "1", "--home", str(site.home), "--parent"]
+    command += ["--kind", "v100", "--gpus", "1", "--home", str(site.home)]
+    command += ["--token-file", str(token_file(site.home.parent)), "--parent"]
     source = f"import os, subprocess, time; subprocess.Popen([*{command!r}, str(os.getpid())]); time.sleep(600)"
-    environ = {**os.environ, "SHOAL_TOKEN": "secret", "MARK": site.mark}
+    environ = {**os.environ, "MARK": site.mark}
     parent = subprocess.Popen([sys.executable, "-c", source], env=environ, stderr=subprocess.DEVNULL)
     site.plane.want(ask("go", SAVE))
     file(site, "up")
@@ -431,8 +465,8 @@ def test_an_agent_whose_parent_died_while_it_was_starting_ends_too(site: Site) -
     gone.wait()
     command = [sys.executable, "-m", "shoal.agent", "--server", f"http://127.0.0.1:{site.plane.port}", "--node", "n"]
     command += ["--kind", "v100", "--gpus", "1", "--home", str(site.home), "--parent", str(gone.pid)]
-    environ = {**os.environ, "SHOAL_TOKEN": "secret"}
-    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    command += ["--token-file", str(token_file(site.home.parent))]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "agent down" in ended.stderr
 
 

@@ -1,5 +1,7 @@
 """Bad input ends with exit code 2 and one line that names the field, the value and the way out; nothing is written."""
 
+import errno
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -263,6 +265,18 @@ FOLDERS = (
     Case("a report on a missing folder", ("report", "no"), ("run: 'no'", "no such directory")),
     Case("a report on a file", ("report", "f"), ("run: 'f'", "no such directory"), {"f": ""}),
     Case("a report on nothing", ("report",), ("Missing", "DIRECTORIES")),
+    Case("quotas of an unknown field", simulate("--quotas", "q"), ("q: field: 'gpu'", "gpus"), {"q": "a: {gpu: 1}"}),
+    Case(
+        "a quota below its guarantee",
+        simulate("--quotas", "q"),
+        ("guaranteed (2)",),
+        {"q": "a: {gpus: 1, guaranteed: 2}"},
+    ),
+    Case("a quota of nobody", simulate("--quotas", "q"), ("quotas, tenant: 'zzz'",), {"q": "zzz: {gpus: 1}"}),
+    Case("more local nodes than agents can run", ("up", "--nodes", "100000x8"), ("nodes: '100000x8'", "at most 64")),
+    Case(
+        "a control plane of too many nodes", ("serve", "--cluster", "v100:99999x8"), ("99,999 nodes", "at most 20,000")
+    ),
     Case("a replay of nothing", ("replay",), ("Missing", "JOURNAL")),
     Case("a replay of a missing file", ("replay", "no.sqlite"), ("journal: 'no.sqlite'", "--out DIR")),
     Case("a replay of a folder", ("replay", "."), ("journal: '.'", "journal.sqlite")),
@@ -343,6 +357,22 @@ def test_a_replay_of_something_else_is_refused_in_one_line(
     assert found(tmp_path) == {"j.sqlite": content}
 
 
+OWN_POLICY = """
+from shoal.policy.classic.fifo import Fifo as Mine
+"""
+
+
+def test_a_replay_imports_a_policy_file_only_if_it_is_given(shoal: Shoal, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN_POLICY)
+    assert shoal(*simulate(policy="mine.py:Mine"))[0] == 0
+    (journal,) = tmp_path.glob("kept/*/journal.sqlite")
+    code, _, err = shoal("replay", str(journal))
+    assert (code, "mine.py:Mine, which is not imported from a journal: give --policy FILE:Class" in err) == (2, True)
+    assert_one_line(err)
+    code, out, _ = shoal("replay", str(journal), "--policy", "mine.py:Mine")
+    assert (code, "decisions of mine.py:Mine derived again" in out) == (0, True)
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -381,3 +411,23 @@ def test_a_shell_sees_the_same(tmp_path: Path, args: tuple[str, ...], code: int,
     assert (ended.returncode, ended.stdout) == (code, "")
     assert_one_line(ended.stderr)
     assert said in ended.stderr
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_left_half_written(shoal: Shoal, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, before[1]))
+    try:
+        code, _, err = shoal("workload", "generate", "demo", "--jobs", "50", "--out", "w.jsonl")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, err) == (2, "shoal: out: 'w.jsonl': cannot be written: File too large\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line(shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "control.log")
+
+    monkeypatch.setattr("logging.FileHandler.__init__", full)
+    code, out, err = shoal("up", "--nodes", "1x1", "--port", "0", "--home", str(tmp_path / "home"))
+    assert (code, out, err) == (2, "", "shoal: control.log: the disk is full; free some space and try again\n")

@@ -132,7 +132,9 @@ def test_clients_need_nothing_beyond_a_plain_install(
 
 def test_an_agent_needs_nothing_beyond_a_plain_install(tmp_path: Path) -> None:
     # Refused by its settings, after every import.
-    ended = run_plain(tmp_path, "http://127.0.0.1:1", "agent", "--kind", "a b", "--gpus", "1", "--node", "n0")
+    (tmp_path / "token").write_text("t")
+    options = ("--token-file", str(tmp_path / "token"), "--kind", "a b", "--gpus", "1", "--node", "n0")
+    ended = run_plain(tmp_path, "http://127.0.0.1:1", "agent", *options)
     assert ended.returncode == 2
     assert ended.stderr.startswith("shoal agent: kind: 'a b': must be letters, digits")
 

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -438,7 +438,7 @@ def test_a_script_is_submitted_and_what_is_not_applied_is_said_beside(
         (("--",), "nothing stands after `--`"),
         (("no.yaml",), "file: 'no.yaml': cannot be read: No such file"),
         (("--gpus", "0", "--", "true"), "gpus: 0: must be a whole number from 1"),
-        (("--work", "inf", "--", "true"), "work: inf: must be a finite number"),
+        (("--work", "inf", "--", "true"), "work: inf: must be a number above 0"),
         (("--env", "A", "--", "true"), "env: 'A': write K=V"),
         (("--kinds", "a,,b", "--", "true"), "kinds[1]: ''"),
         (("-n", "0", "--", "true"), "count: 0"),
@@ -709,9 +709,13 @@ def printed(cluster: Fake, monkeypatch: pytest.MonkeyPatch) -> dict[int, bytes]:
         if which not in texts or rank > 0:
             return unknown("rank" if rank else "incarnation", str(rank or which))
         data = texts[which]
-        piece = data[offset : offset + most].decode(errors="ignore")
-        after = offset + len(piece.encode())
-        return 200, LogPart("bert-k3fa", which, rank, offset, len(data), piece, live=False, next=after)
+        found = data[offset : offset + most]
+        piece, length = found.decode(errors="replace"), len(found)
+        for cut in range(4):
+            with suppress(UnicodeDecodeError):
+                piece, length = found[: len(found) - cut].decode(), len(found) - cut
+                break
+        return 200, LogPart("bert-k3fa", which, rank, offset, len(data), piece, live=False, next=offset + length)
 
     cluster.answers["GET /v1/jobs/bert-k3fa/log"] = part
     return texts
@@ -726,6 +730,57 @@ def test_logs_are_printed_piece_by_piece(shoal: Shoal, cluster: Fake, printed: d
 @pytest.mark.parametrize(("lines", "shown"), [("0", ""), ("1", "three ¾\n"), ("2", "two ½\nthree ¾\n"), ("9", None)])
 def test_logs_prints_the_last_lines(shoal: Shoal, printed: dict[int, bytes], lines: str, shown: str | None) -> None:
     assert shoal("logs", "bert", "--tail", lines)[1] == (printed[1].decode() if shown is None else shown)
+
+
+@pytest.mark.parametrize("most", [8, 64, 1000])
+def test_the_last_lines_are_the_same_in_blocks_of_any_size(
+    shoal: Shoal, printed: dict[int, bytes], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("shoal.cli.logs._MOST", most)
+    for text in ("a\n" * 20, "¾¾¾\n" * 20, "a\nb\n\n\nc", "\n\n\n", "x" * 50, ""):
+        printed[1] = text.encode()
+        for lines in range(6):
+            expected = "".join(text.splitlines(keepends=True)[-lines:] if lines else [])
+            assert shoal("logs", "bert", "--tail", str(lines))[1] == expected, (text, lines)
+
+
+def test_the_tail_of_a_log_of_one_endless_line_reads_no_more_than_its_end(
+    shoal: Shoal, cluster: Fake, printed: dict[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.cli.logs._MOST", 1000)
+    monkeypatch.setattr("shoal.cli.logs._MOST_LINE", 5000)
+    printed[1] = b"first\n" + b"x" * 200_000 + b"\nlast\n"
+    out = shoal("logs", "bert", "--tail", "3")[1]
+    assert out.startswith("[shoal: the beginning of this line is cut]\nxxx")
+    assert out.endswith("xxx\nlast\n")
+    assert len(out) < 8000
+    assert len([path for path in cluster.paths() if "/log?" in path]) < 25
+    assert shoal("logs", "bert", "--tail", "1")[1] == "last\n"
+
+
+def test_the_last_lines_are_read_across_the_place_where_a_log_was_cut(shoal: Shoal, cluster: Fake) -> None:
+    head, note, tail, hole = b"one\ntwo\n", "\n[shoal: 9,000,000 bytes cut here]\n", b"three\nfour\n", 9_000_000
+    asked = []
+
+    def part(one: Asked) -> Answer:
+        query = dict(pair.split("=") for pair in one.path.partition("?")[2].split("&"))
+        offset, most = int(query["offset"]), int(query["most"])
+        asked.append(offset)
+        size, after = len(head) + hole + len(tail), len(head) + hole
+        if offset < len(head):
+            piece = head[offset : offset + most].decode()
+            return 200, LogPart("bert-k3fa", 1, 0, offset, size, piece, live=False, next=offset + len(piece))
+        if offset < after:
+            return 200, LogPart("bert-k3fa", 1, 0, len(head), size, note, live=False, next=after)
+        piece = tail[offset - after : offset - after + most].decode()
+        return 200, LogPart("bert-k3fa", 1, 0, offset, size, piece, live=False, next=offset + len(piece))
+
+    cluster.answers["GET /v1/jobs/bert-k3fa/log"] = part
+    text = f"{head.decode()}{note}{tail.decode()}"
+    assert shoal("logs", "bert")[1] == text
+    for lines in range(1, 9):
+        assert shoal("logs", "bert", "--tail", str(lines))[1] == "".join(text.splitlines(keepends=True)[-lines:])
+    assert len(asked) < 100
 
 
 def test_logs_go_on_over_restarts_and_pass_over_starts_that_printed_nowhere(
@@ -847,6 +902,15 @@ def test_nodes_says_who_answers_and_what_runs_there(shoal: Shoal, cluster: Fake)
     assert [node["up"] for node in given(shoal, "nodes")] == [True, False]
 
 
+def test_queue_and_nodes_say_that_the_control_plane_is_short_of_disk(shoal: Shoal, cluster: Fake) -> None:
+    said = "the control plane is short of disk: its disk has 1.0 MB free and it needs 16.0 MB"
+    cluster.answers["GET /v1/nodes"] = 200, NODES
+    assert "short of disk" not in shoal("queue")[1] + shoal("nodes")[1]
+    cluster.answers["GET /v1/cluster"] = 200, msgspec.structs.replace(CLUSTER, short_of_disk=said)
+    for command in ("queue", "nodes"):
+        assert said in " ".join(shoal(command)[1].split())
+
+
 def test_share_says_what_tenants_hold_and_had(shoal: Shoal, cluster: Fake) -> None:
     cluster.answers["GET /v1/share"] = 200, SHARES
     out = shoal("share")[1]
@@ -916,7 +980,7 @@ def test_a_secret_is_printed_alone_and_once(shoal: Shoal, cluster: Fake) -> None
     code, out, err = shoal("token", "create", "ci", "--role", "user", "--tenant", "nlp")
     assert (code, out) == (0, "s3cr3t\n")
     assert "cannot be shown again" in err
-    assert cluster.asked[0].body == {"name": "ci", "role": "user", "tenant": "nlp", "node": None}
+    assert cluster.asked[0].body == {"name": "ci", "role": "user", "tenant": "nlp", "node": None, "days": 400.0}
 
 
 def test_tokens_are_listed_and_revoked(shoal: Shoal, cluster: Fake) -> None:

@@ -89,9 +89,10 @@ def test_kinds_without_a_type_of_their_own_are_added_behind_those_listed() -> No
     assert [t.price_per_hour for t in listed.types] == [3.0, None, None]
 
 
-def test_the_largest_node_and_the_largest_group_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_node_and_the_largest_cluster_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_cluster("v100:1x255").total_gpus == 255
     monkeypatch.setattr("shoal.core.topology.MOST_NODES", 3)
-    assert len(parse_cluster("v100:3x1,k80:3x1").nodes) == 6
-    with pytest.raises(InputError, match="'v100:4x1': a group can have at most 3 nodes"):
-        parse_cluster("v100:4x1")
+    assert len(parse_cluster("v100:2x1,k80:1x1").nodes) == 3
+    for spec, group in (("v100:4x1", "v100:4x1"), ("v100:2x1,k80:2x1", "k80:2x1")):
+        with pytest.raises(InputError, match=f"'{group}': a cluster can have at most 3 nodes"):
+            parse_cluster(spec)

@@ -70,7 +70,7 @@ class Site:
         if self._plane is None:
             shape = f"gpu:{self._nodes}x{self._gpus}"
             where = ["--home", str(self.home), "--port", str(self._port)]
-            self._plane = self._start("plane", ["shoal", "serve", "--cluster", shape, *where, *self._options], {})
+            self._plane = self._start("plane", ["shoal", "serve", "--cluster", shape, *where, *self._options])
 
     def strike_plane(self) -> None:
         """SIGKILL it, from any thread; ``kill_plane`` is to follow."""
@@ -89,8 +89,9 @@ class Site:
         if node not in self._agents:
             who = ["--node", f"gpu-{node}", "--kind", "gpu", "--gpus", str(self._gpus), "--parent", str(os.getpid())]
             where = ["--server", self.cables[node].url, "--home", str(self.home)]
-            secret = {"SHOAL_TOKEN": self._token("agent.token")}
-            self._agents[node] = self._start(f"agent-{node}", ["shoal.agent", *who, *where], secret)
+            self._token(token := f"agents/gpu-{node}.token")
+            where += ["--token-file", str(self.home / token)]
+            self._agents[node] = self._start(f"agent-{node}", ["shoal.agent", *who, *where])
 
     def kill_agent(self, node: int) -> None:
         """SIGKILL it."""
@@ -129,12 +130,11 @@ class Site:
             cable.close()
         return statuses
 
-    def _start(self, name: str, module: list[str], environ: dict[str, str]) -> "subprocess.Popen[bytes]":
+    def _start(self, name: str, module: list[str]) -> "subprocess.Popen[bytes]":
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", *module],
-                env={**os.environ, **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

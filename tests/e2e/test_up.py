@@ -2,17 +2,20 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shoal.agent.confinement import landlock_version
+from shoal.agent.keeper import all_processes, descendants
 from shoal.live.home import JOURNAL
 from shoal.scenario.replay import replay_file
 
@@ -125,6 +128,7 @@ def test_three_jobs_from_submission_to_ctrl_c(person: Person) -> None:
         _, said = up.communicate(timeout=30)
         assert (up.returncode, "Traceback" in said) == (0, False)
         assert "stopping 1 running job" in said
+        assert said.count("jobs of all tenants run as user") == 1
     soon(lambda: not person.left())
     assert "is `shoal up` running?" in person.says("queue", rc=1)
     with person.up("--nodes", "2x2", "--policy", "las") as up:
@@ -134,3 +138,70 @@ def test_three_jobs_from_submission_to_ctrl_c(person: Person) -> None:
     soon(lambda: not person.left())
     derived, _, _ = replay_file(person.folder / "home" / JOURNAL)
     assert derived.decisions > 0
+
+
+SPY = """
+import json, os, pathlib, socket, sys
+
+home, found = pathlib.Path(os.environ["SHOAL_DIR"]).parents[1], {}
+
+def attempt(name, act):
+    try:
+        found[name] = act()
+    except OSError as error:
+        found[name] = type(error).__name__
+
+def ask():
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.connect(chr(0) + json.loads((home / "client.json").read_text())["socket"])
+        return asked.recv(4096).decode()
+
+files = [path for path in home.rglob("*") if path.is_file()]
+found["files"] = [str(path) for path in files if b"shoal_" in path.read_bytes()]
+attempt("socket", ask)
+pid, above = os.getppid(), []
+while pid > 1:
+    above.append(pid)
+    pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+agent = above[1]
+attempt("memory", lambda: len(pathlib.Path(f"/proc/{agent}/mem").open("rb").read(0)))
+attempt("signal", lambda: os.kill(agent, 0))
+print(json.dumps(found), flush=True)
+"""
+
+
+def with_secrets(top: int) -> dict[str, bool]:
+    """The arguments of a process and its descendants, and whether a token stands in them or in the environment."""
+    found = {}
+    for pid in [top, *(process.pid for process in descendants([top], all_processes()))]:
+        with suppress(OSError):
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+            about = arguments + Path(f"/proc/{pid}/environ").read_bytes()
+            secret = re.search(rb"shoal_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])", about)
+            found[arguments.decode().replace("\0", " ")] = secret is not None
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_a_job_reads_the_admins_token_neither_in_files_nor_in_processes_nor_over_the_socket(person: Person) -> None:
+    (person.folder / "spy.py").write_text(SPY)
+    home = person.folder / "home"
+    home.mkdir()
+    (home / "admin.token").write_text("shoal_left-by-an-earlier-version\n")
+    with person.up("--nodes", "1x1") as up:
+        job = person.says("submit", "--", sys.executable, "-S", "spy.py").strip()
+        waits = person.submits(60)
+        said = json.loads(person.says("logs", job, "-f"))
+        soon(lambda: person.asks("job", waits)["job"]["state"] == "running")
+        found = with_secrets(up.pid)
+        assert all(any(word in line for line in found) for word in ("shoal up", "shoal.agent", "keeper", "job.py"))
+        assert not any(found.values()), found
+        assert person.asks("job", job)["job"]["state"] == "completed"
+    assert said.pop("files") == []
+    assert "token" not in said["socket"]
+    version = landlock_version()
+    if version >= 1:
+        assert said["memory"] == "PermissionError"
+    if version >= 6:
+        assert (said["socket"], said["signal"]) == ("PermissionError", "PermissionError")
+    soon(lambda: not person.left())

@@ -53,6 +53,11 @@ REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
     "a folder elsewhere": ({"workdir": "/database"}, "workdir", "must lie in /data or /home/, or be left out"),
     "a way out of the folders": ({"workdir": "/data/../etc"}, "workdir", "must lie in"),
     "phases of no app": ({"ahead": [Ahead(jobs=1, gpus=1, work=1.0)]}, "ahead", "says nothing without app"),
+    "more jobs in its phases than a policy can simulate": (
+        {"app": "a", "ahead": [Ahead(jobs=9_999, gpus=1, work=1.0), Ahead(jobs=2, gpus=1, work=1.0)]},
+        "ahead",
+        "at most 10,000 jobs",
+    ),
     "in place with a rank on each node": ({"resizes": "in_place", "ranks": "node"}, "ranks", "must be gpu"),
     "in place without Python": ({"resizes": "in_place", "command": ["./python/t"]}, "command", "must begin with"),
     "a local batch without a largest": ({"min_local_batch": 2}, "min_local_batch", "without max_batch_size"),

@@ -13,7 +13,7 @@ from shoal.core.errors import InputError
 from shoal.core.events import AppBid, JobCancelled, JobCrashed, JobReshaped, NodeLost, NodeReturned
 from shoal.core.job import JobSpec, Launch
 from shoal.core.topology import Placement, parse_cluster
-from shoal.live.backend import LiveBackend
+from shoal.live.backend import ForeignRead, LiveBackend
 from shoal.live.clock import WallClock
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, RunReport
 
@@ -170,6 +170,16 @@ def test_a_log_is_asked_for_until_it_is_answered_or_given_up() -> None:
     third.cancel()
     sync(it, "gpu-1", logs=[LogAnswer(3, 3, b"abc")])
     assert sync(it, "gpu-1").reads == []
+
+
+def test_an_agent_cannot_answer_for_the_log_of_another_node() -> None:
+    it, _ = backend()
+    asked = it.read_log(1, LogRead(0, "job", 1, 0, 0, 10))
+    with pytest.raises(ForeignRead, match="not asked of gpu-0"):
+        sync(it, "gpu-0", logs=[LogAnswer(1, 5, b"false")])
+    assert not asked.done()
+    sync(it, "gpu-1", logs=[LogAnswer(1, 4, b"true")])
+    assert asked.result(0).data == b"true"
 
 
 def test_orders_carry_the_lease_and_a_refused_agent_is_told_why() -> None:

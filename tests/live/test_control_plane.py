@@ -2,16 +2,21 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from shoal.core.errors import InputError
+from shoal.core.job import JobSpec
+from shoal.core.quota import Quota
 from shoal.core.topology import parse_cluster
+from shoal.live.accounts import Accounts
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL, Settings, grown, open_control_plane
-from shoal.scenario.replay import replay_file
+from shoal.live.quotas import QueueLimit
+from shoal.scenario.replay import policies_of, read_stories, replay_file
 from shoal.scenario.scenario import Scenario
 from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.wire.messages import (
@@ -19,6 +24,7 @@ from shoal.wire.messages import (
     AgentOrders,
     AgentReport,
     Hello,
+    QuotaMessage,
     RankExit,
     Reshape,
     RunOrder,
@@ -218,8 +224,107 @@ def test_where_a_policy_fails_everyone_stays_is_told_why_and_the_journal_replays
         (id,) = submit(plane, job())
         assert plane.job(id, None).decision == "waits: the policy failed (ZeroDivisionError: division by zero)"
         assert plane.failed is None
+    derived, _, _ = replay_file(tmp_path / "home" / JOURNAL, policy_files=[f"{tmp_path}/broken.py:Broken"])
+    assert derived.decisions > 0
+
+
+POISONED = '''
+from shoal.policy.classic.fifo import Fifo
+
+
+class Poisoned:
+    """Fifo that never ends its decision on a job of weight 7."""
+
+    def decide(self, snapshot):
+        while (snapshot.columns.weight == 7.0).any():
+            pass
+        return Fifo().decide(snapshot)
+'''
+
+
+def test_a_job_on_which_the_policy_never_ends_is_set_aside_and_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("DECISION_SECONDS", "_LEAST_PROBE"):
+        monkeypatch.setattr(f"shoal.engine.guard.{limit}", 0.1)
+    (tmp_path / "poisoned.py").write_text(POISONED)
+    with opened(tmp_path, policy=f"{tmp_path / 'poisoned.py'}:Poisoned") as plane:
+        bad, good = submit(plane, job("bad", weight=7.0), job("good"))
+        soon(lambda: state(plane, good) == "starting")
+        found = plane.job(bad, None)
+        assert "set aside, since the policy cannot decide with it" in found.decision
+        assert any("set aside: the policy took more than" in moment.what for moment in found.story)
+        plane.cancel(bad, "ann").result(20)
+    with opened(tmp_path, policy="fifo") as plane:
+        assert state(plane, good) == "starting"
+    journal = tmp_path / "home" / JOURNAL
+    assert [policy.rpartition("/")[2] for policy, _ in policies_of(journal)] == ["poisoned.py:Poisoned", "fifo"]
+    derived, _, _ = replay_file(journal, policy_files=[f"{tmp_path / 'poisoned.py'}:Poisoned"])
+    assert derived.decisions > 0
+
+
+def test_a_policy_file_that_a_journal_names_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    with opened(tmp_path, policy=f"{tmp_path}/broken.py:Broken") as plane:
+        submit(plane, job())
+    (tmp_path / "broken.py").write_text("raise SystemExit('imported')")
+    journal = tmp_path / "home" / JOURNAL
+    with pytest.raises(InputError, match=r"broken.py:Broken, which is not imported from a journal: give --policy"):
+        replay_file(journal)
+    stories, difference = read_stories(journal)
+    assert (len(stories), "is not imported" in difference) == (1, True)
+
+
+def test_a_restart_with_fewer_nodes_shows_the_present_cluster(tmp_path: Path) -> None:
+    with opened(tmp_path, "gpu:3x2") as plane:
+        submit(plane, job("a", 2))
+        obey(plane, "gpu-0")
+    with opened(tmp_path, "gpu:2x2") as plane:
+        assert (plane.cluster().cluster, plane.cluster().up_gpus) == ("gpu:2x2", 4)
+        assert [row.name for row in plane.nodes(None)] == ["gpu-0", "gpu-1"]
+        with pytest.raises(InputError, match="the most this cluster has of one kind is 4"):
+            submit(plane, job("wide", 6))
+    with opened(tmp_path, "gpu:3x2") as plane:
+        assert [row.up for row in plane.nodes(None)] == [True, True, True]
     derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
     assert derived.decisions > 0
+
+
+def test_quotas_bound_what_waits_and_runs_and_outlive_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        plane.set_quota(QuotaMessage(tenant="ann", queued=2, gpus=1)).result(20)
+        first, second = submit(plane, job("a"), job("b"))
+        soon(lambda: plane.job(first, None).job.state == "starting")
+        assert plane.job(second, None).decision == "waits: tenant ann runs 1 of its at most 1 GPU"
+        assert plane.job(second, None).change.startswith("it would start when a job of its tenant ends")
+        submit(plane, job("c"))
+        with pytest.raises(InputError, match="it has 2 waiting jobs and may have 2"):
+            submit(plane, job("d"))
+        submit(plane, job("e"), tenant="bob")
+        (row,) = plane.share("bob")[:1]
+        assert (row.tenant, row.most) == ("bob", None)
+    with opened(tmp_path) as plane:
+        assert plane.quotas() == [QuotaMessage(tenant="ann", queued=2, gpus=1)]
+        rows = {row.tenant: row for row in plane.share(None)}
+        assert (rows["ann"].held, rows["ann"].most, rows["bob"].held) == (1, 1, 1)
+        plane.set_quota(QuotaMessage(tenant="ann", guaranteed=4)).result(20)
+        soon(lambda: plane.share("ann")[0].held == 3)
+        plane.set_quota(QuotaMessage(tenant="ann")).result(20)
+        assert plane.quotas() == []
+    derived, _, _ = replay_file(tmp_path / "home" / JOURNAL)
+    assert derived.decisions > 0
+
+
+def test_jobs_on_their_way_to_the_journal_count_as_waiting() -> None:
+    accounts, limit, durable = Accounts(()), QueueLimit(), Future[None]()
+    accounts.quotas["ann"] = Quota(queued=1)
+    spec = JobSpec("a", 0.0, 1, None, 1, 1, tenant="ann")
+    limit.check(accounts, [spec])
+    limit.count([spec], durable)
+    with pytest.raises(InputError, match="it has 1 waiting job and may have 1"):
+        limit.check(accounts, [spec])
+    durable.set_result(None)
+    limit.check(accounts, [spec])
 
 
 def test_two_control_planes_cannot_share_a_home(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from shoal.wire.messages import (
     Moment,
     NewToken,
     NodeRow,
+    QuotaMessage,
     Reshape,
     Submission,
     TenantRow,
@@ -82,6 +83,7 @@ class FakeControlPlane:
 
     def __init__(self) -> None:
         self.failed: str | None = None
+        self.short_of_disk = ""
         self.stuck = False
         self.owners: dict[str, str] = {"hers-aaaa": "ana", "his-bbbb": "bo"}
         self.reports: list[AgentReport] = []
@@ -148,6 +150,12 @@ class FakeControlPlane:
         if app != "sweep" or tenant not in (None, "ana"):
             raise UnknownJob(f"{app} of ana")
         return app
+
+    def set_quota(self, wanted: QuotaMessage) -> "Future[None]":
+        return self._promise(None)
+
+    def quotas(self) -> list[QuotaMessage]:
+        return [QuotaMessage(tenant="ana", gpus=4)]
 
     def offer(self, app: str, tenant: str | None) -> AppOffer:
         return AppOffer(app=self._app(app, tenant), auctioned=True, rho=1.5, kind="v100", most=8)
@@ -252,7 +260,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
         NewToken("admin", "admin"),
         NewToken("ana", "user", "ana"),
         NewToken("bo", "user", "bo"),
-        NewToken("agent", "agent"),
+        NewToken("agent", "agent", None, "n0"),
+        NewToken("agent-n1", "agent", None, "n1"),
         NewToken("agent-n0", "agent", None, "n0"),
     )
     secrets = {new.name: tokens.create(new).secret or "" for new in wanted}

@@ -1,11 +1,14 @@
 """Who may do what: every route with every kind of caller, and what one tenant can learn of another."""
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shoal.live.backend import ForeignRead
 from shoal.serve.routes import ROUTES
+from shoal.wire.messages import AgentOrders, AgentReport
 
 if TYPE_CHECKING:
     from tests.serve.conftest import Harness
@@ -14,8 +17,8 @@ HELLO = {"protocol": 1, "node": "n0", "boot": "b", "kind": "v100", "gpus": 4, "a
 REPORT = {"protocol": 1, "node": "n0", "boot": "b", "known": 0, "runs": []}
 JOB = {"command": ["true"]}
 
-CALLERS = (None, "admin", "ana", "bo", "agent", "agent-n0")
-#                                                             none admin  ana   bo agent agent-n0
+CALLERS = (None, "admin", "ana", "bo", "agent-n1", "agent-n0")
+#                                                             none admin  ana   bo  n1's n0's
 TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("POST", "/v1/jobs", JOB, (401, 201, 201, 201, 403, 403)),
     ("POST", "/v1/jobs/batch", {"jobs": [JOB, JOB]}, (401, 201, 201, 201, 403, 403)),
@@ -28,14 +31,16 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("POST", "/v1/apps/sweep/bid", {"jobs": ["hers-aaaa"], "rows": [[1, 60.0]]}, (401, 204, 204, 404, 403, 403)),
     ("GET", "/v1/nodes", None, (401, 200, 200, 200, 403, 403)),
     ("GET", "/v1/share", None, (401, 200, 200, 200, 403, 403)),
+    ("GET", "/v1/quotas", None, (401, 200, 403, 403, 403, 403)),
+    ("POST", "/v1/quotas", {"tenant": "ana", "gpus": 4}, (401, 204, 403, 403, 403, 403)),
     ("GET", "/v1/acct", None, (401, 200, 200, 200, 403, 403)),
     ("GET", "/v1/cluster", None, (401, 200, 200, 200, 403, 403)),
     ("POST", "/v1/whatif", {"policies": ["las"]}, (401, 200, 200, 200, 403, 403)),
-    ("POST", "/v1/agent/hello", HELLO, (401, 403, 403, 403, 200, 200)),
+    ("POST", "/v1/agent/hello", HELLO, (401, 403, 403, 403, 403, 200)),
     ("POST", "/v1/agent/hello", {**HELLO, "node": "n1"}, (401, 403, 403, 403, 200, 403)),
-    ("POST", "/v1/agent/sync", REPORT, (401, 403, 403, 403, 200, 200)),
+    ("POST", "/v1/agent/sync", REPORT, (401, 403, 403, 403, 403, 200)),
     ("POST", "/v1/agent/sync", {**REPORT, "node": "n1"}, (401, 403, 403, 403, 200, 403)),
-    ("POST", "/v1/tokens", {"name": "new", "role": "agent"}, (401, 201, 403, 403, 403, 403)),
+    ("POST", "/v1/tokens", {"name": "new", "role": "agent", "node": "n1"}, (401, 201, 403, 403, 403, 403)),
     ("GET", "/v1/tokens", None, (401, 200, 403, 403, 403, 403)),
     ("DELETE", "/v1/tokens/bo", None, (401, 204, 403, 403, 403, 403)),
     ("GET", "/v1/metrics", None, (401, 200, 403, 403, 200, 200)),
@@ -162,6 +167,9 @@ def test_a_made_token_works_its_secret_is_told_once_and_its_name_is_taken(harnes
         ({"name": "x", "role": "user"}, "tenant"),
         ({"name": "x", "role": "agent", "tenant": "ana"}, "tenant"),
         ({"name": "x", "role": "user", "tenant": "ana", "node": "n0"}, "node"),
+        ({"name": "x", "role": "agent"}, "node"),
+        ({"name": "up.x", "role": "admin"}, "name"),
+        ({"name": "x", "role": "admin", "days": 0}, "days"),
         ({"name": "../x", "role": "admin"}, "name"),
         ({"name": "x\n", "role": "admin"}, "name"),
         ({"name": "x", "role": "root"}, "role"),
@@ -172,3 +180,27 @@ def test_a_token_that_fits_no_role_is_refused(harness: "Harness", body: dict[str
         "POST", "/v1/tokens", content=json.dumps(body), headers={"Content-Type": "application/json"}
     )
     assert (response.status_code, response.json()["field"]) == (422, field)
+
+
+def test_an_expired_token_is_refused_with_its_day_and_the_way_out(harness: "Harness") -> None:
+    body = {"name": "cy", "role": "user", "tenant": "cy", "days": 1e-9}
+    harness.secrets["cy"] = harness.call("POST", "/v1/tokens", json=body).json()["secret"]
+    response = harness.call("GET", "/v1/jobs", "cy")
+    assert response.status_code == 401
+    assert re.fullmatch(r"the token cy expired on \d{4}-\d\d-\d\d; .*`shoal token create`", response.json()["error"])
+    assert harness.call("GET", "/v1/healthz", "cy").status_code == 200
+
+
+def test_an_agents_token_that_names_no_node_opens_no_nodes_orders(harness: "Harness") -> None:
+    secret = harness.tokens.lend("old", "agent")
+    response = harness.call("POST", "/v1/agent/hello", None, json=HELLO, headers={"Authorization": f"Bearer {secret}"})
+    assert (response.status_code, response.json()["field"]) == (403, "node")
+
+
+def test_the_answer_to_a_log_read_of_another_node_is_refused(harness: "Harness") -> None:
+    def refuse(report: AgentReport) -> AgentOrders:
+        raise ForeignRead("logs", 1, f"this piece of a log was not asked of {report.node}")
+
+    harness.control_plane.sync = refuse  # type: ignore[method-assign]
+    response = harness.call("POST", "/v1/agent/sync", "agent-n0", json=REPORT)
+    assert (response.status_code, response.json()["field"]) == (403, "logs")

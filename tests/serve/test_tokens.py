@@ -1,7 +1,10 @@
 """The file of tokens: private, durable, without a secret in it."""
 
+import hashlib
 import sqlite3
 import stat
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,3 +50,52 @@ def test_no_file_is_overwritten_and_no_other_file_is_taken_for_one(tmp_path: Pat
     with pytest.raises(InputError, match="version 7"):
         Tokens.open(tmp_path / "other.sqlite")
     assert path.read_text() == "something precious"
+
+
+def test_a_file_of_the_first_version_is_read_and_its_tokens_get_an_expiry(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.sqlite"
+    old = sqlite3.connect(path)
+    old.execute("CREATE TABLE token (name TEXT PRIMARY KEY, hash BLOB UNIQUE, role TEXT, tenant TEXT, node TEXT)")
+    old.execute("INSERT INTO token VALUES ('ana', ?, 'user', 'nlp', NULL)", (hashlib.sha256(b"s").digest(),))
+    old.execute("PRAGMA user_version=1")
+    old.commit()
+    old.close()
+    for _ in range(2):
+        with closing(Tokens.open(path)) as tokens:
+            holder = tokens.holder("s")
+            assert holder is not None
+            assert (holder.name, holder.tenant, holder.expired) == ("ana", "nlp", False)
+            assert holder.expires < time.time() + 401 * 86400
+
+
+def test_a_token_expires(tmp_path: Path) -> None:
+    with closing(Tokens.begin(tmp_path / "tokens.sqlite")) as tokens:
+        made = tokens.create(NewToken("ana", "user", "ana", days=1e-9))
+        lasting = tokens.create(NewToken("bo", "user", "bo", days=2))
+        holders = [tokens.holder(row.secret or "") for row in (made, lasting)]
+        assert [holder is not None and holder.expired for holder in holders] == [True, False]
+        assert lasting.created is not None
+        assert lasting.expires == lasting.created + 2 * 86400
+
+
+def test_lent_tokens_are_in_no_file_replace_each_other_and_can_be_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tokens.sqlite"
+    with closing(Tokens.begin(path)) as tokens:
+        first, second = (tokens.lend("n0", "agent", "n0") for _ in range(2))
+        assert tokens.holder(first) is None
+        holder = tokens.holder(second)
+        assert holder is not None
+        assert (holder.name, holder.node, holder.expired) == ("up.n0", "n0", False)
+        later = holder.expires
+        monkeypatch.setattr(time, "time", lambda: later - 10)
+        tokens.renew_lent()
+        monkeypatch.setattr(time, "time", lambda: later + 10)
+        renewed = tokens.holder(second)
+        assert renewed is not None
+        assert not renewed.expired
+        tokens.revoke("up.n0")
+        assert tokens.holder(second) is None
+    with closing(Tokens.open(path)) as again:
+        assert again.rows() == []

@@ -30,7 +30,7 @@ def test_an_agent_that_waits_is_answered_when_its_own_orders_change(harness: "Ha
         async def poll(node: str) -> dict[str, Any]:
             async with harness.client() as client:
                 response = await client.post(
-                    "/v1/agent/sync", timeout=60, **harness.authorized("agent", {"json": report(node)})
+                    "/v1/agent/sync", timeout=60, **harness.authorized(f"agent-{node}", {"json": report(node)})
                 )
                 order.append(node)
                 answer: dict[str, Any] = response.json()

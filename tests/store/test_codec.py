@@ -23,14 +23,18 @@ from shoal.core.events import (
     JobProfiled,
     JobReleased,
     JobReshaped,
+    JobSetAside,
     JobStarted,
     JobStopped,
     JobSubmitted,
     NodeLost,
     NodeReturned,
+    PolicyOverran,
+    QuotaSet,
 )
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import BatchLimits, BatchSetting, JobSpec, Launch
+from shoal.core.quota import Quota
 from shoal.core.topology import Placement
 from shoal.store import codec
 from shoal.store.codec import Header
@@ -103,6 +107,14 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
     JobReleased: st.builds(JobReleased, times, numbers),
     JobReshaped: st.builds(JobReshaped, times, numbers, small, small, small),
     AppBid: st.builds(AppBid, times, texts, jobs_of_app, rows_of_bid),
+    JobSetAside: st.builds(JobSetAside, times, numbers, texts, times),
+    QuotaSet: st.builds(
+        QuotaSet,
+        times,
+        texts,
+        st.builds(Quota, st.none() | st.integers(0, 99), st.none() | st.integers(50, 99), st.integers(0, 50)),
+    ),
+    PolicyOverran: st.builds(PolicyOverran, times, texts),
     JobProfiled: st.builds(JobProfiled, times, numbers, numbers, rates, rates, reports, st.booleans()),
 }
 COMMANDS: dict[type, st.SearchStrategy[Any]] = {
@@ -161,7 +173,7 @@ def test_the_same_record_is_the_same_bytes() -> None:
 
 def test_tags_never_change_so_that_old_journals_can_be_read() -> None:
     order = "JobSubmitted JobStarted JobMeasured BatchChanged JobStopped JobCompleted JobCrashed JobCancelled NodeLost"
-    order += " NodeReturned JobReleased JobReshaped JobProfiled AppBid"
+    order += " NodeReturned JobReleased JobReshaped JobProfiled AppBid JobSetAside QuotaSet PolicyOverran"
     assert {kind.__name__: tag for kind, tag in codec.EVENT_TAGS.items()} == {n: i for i, n in enumerate(order.split())}
     assert {Start: 0, Stop: 1, Resize: 2} == codec.COMMAND_TAGS
     assert (codec.VERSION, codec.HEADER, codec.EVENTS, codec.DECISION) == (4, 0, 1, 2)

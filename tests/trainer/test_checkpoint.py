@@ -40,6 +40,12 @@ def test_one_that_is_being_written_is_not_there_yet(checkpoints: Checkpoints) ->
     assert newest(checkpoints) == 20
 
 
+def test_what_a_failed_checkpoint_left_is_removed_by_the_next(checkpoints: Checkpoints) -> None:
+    (checkpoints.begin(20) / "state").write_bytes(b"half, as on a full disk")
+    write(checkpoints, 30)
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == [f"{10:015d}", f"{30:015d}"]
+
+
 def _edit(path: Path, field: str, value: object) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**manifest, field: value}))

@@ -1,18 +1,22 @@
-"""``python -m shoal.agent``: an agent without the rest of Shoal; its token is in SHOAL_TOKEN, never an argument."""
+"""``python -m shoal.agent``: an agent without the rest of Shoal; its token comes from a file or a file descriptor."""
 
 import argparse
-import os
 import socket
 import sys
 from pathlib import Path
 
+from shoal.agent.job_logs import DEFAULT_LOG_BYTES
 from shoal.agent.node_agent import AgentSettings, main
+from shoal.core.errors import InputError
+from shoal.wire.token_source import agent_token
 
 
 def _settings(arguments: list[str]) -> AgentSettings:
     parser = argparse.ArgumentParser(prog="shoal agent", description="Serve one node of a Shoal cluster.")
     add = parser.add_argument
     add("--server", required=True, metavar="URL", help="the control plane")
+    add("--token-file", type=Path, help="file with the agent's token")
+    add("--token-fd", type=int, metavar="FD", help="open file descriptor from which the token is read")
     add("--cafile", help="certificates to trust for https")
     add("--node", default=socket.gethostname(), help="this node's name (default: the host's)")
     add("--kind", help="what its GPUs are called (default: ask the driver)")
@@ -21,13 +25,18 @@ def _settings(arguments: list[str]) -> AgentSettings:
     add("--address", default="127.0.0.1", help="where ranks on other nodes reach this one")
     add("--home", type=Path, default=Path.home() / ".shoal", help="where jobs, logs and records go")
     add("--root", dest="roots", type=Path, action="append", default=[], help="a folder jobs may work in; repeatable")
+    add("--log-bytes", type=int, default=DEFAULT_LOG_BYTES, help="the most bytes kept of a rank's log")
+    add("--tenant-users", default="off", metavar="USERS", help="off, auto, FIRST-LAST or a file of `tenant: user`")
     add("--parent", type=int, metavar="PID", help="the process that started this one, and with which it ends")
     given = vars(parser.parse_args(arguments))
-    token = os.environ.pop("SHOAL_TOKEN", "")
-    if not token:
-        parser.error("the environment variable SHOAL_TOKEN must hold the agent's token")
+    token = agent_token(given.pop("token_file"), given.pop("token_fd"))
     return AgentSettings(token=token, **{**given, "roots": tuple(given["roots"])})
 
 
 if __name__ == "__main__":
-    sys.exit(main(_settings(sys.argv[1:])))
+    try:
+        settings = _settings(sys.argv[1:])
+    except InputError as error:
+        print(f"shoal agent: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    sys.exit(main(settings))

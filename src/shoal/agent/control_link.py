@@ -58,6 +58,7 @@ class ControlLink:
         self._deliver = deliver
         self._report = AgentReport(protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=-1, runs=[])
         self._wait = 0.0
+        self._session = ""
         self._registered = threading.Event()
         self._changed = threading.Event()
         self._unreachable = False
@@ -134,10 +135,11 @@ class ControlLink:
     def _register(self) -> ReceivedOrders:
         sent = time.monotonic()
         orders = self._client.post("/v1/agent/hello", self._hello, AgentOrders, timeout=_ANSWER_SECONDS)
+        self._session = orders.session
         return ReceivedOrders(sent, orders, first=True)
 
     def _sync(self, wait: float) -> ReceivedOrders:
-        report = msgspec.structs.replace(self._report, wait=wait)
+        report = msgspec.structs.replace(self._report, wait=wait, session=self._session)
         sent = time.monotonic()
         orders = self._client.post("/v1/agent/sync", report, AgentOrders, timeout=wait + _ANSWER_SECONDS)
         return ReceivedOrders(sent, orders, first=False, answered=tuple(log.read for log in report.logs))

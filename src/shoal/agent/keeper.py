@@ -1,6 +1,7 @@
 """The keeper of one run's ranks on one node: no process it started outlives it, its agent, or its lease.
 
-It runs as ``python -I -S keeper.py`` in a session of its own, so this file imports nothing of Shoal. Its standard input
+It runs as ``python -I -S keeper.py`` in a session of its own and imports only the standard library and modules of Shoal
+that do so too. Its standard input
 brings one JSON line, which says what to start, and then commands::
 
     lease T      the lease now ends at T, on this machine's monotonic clock
@@ -26,6 +27,11 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
+
+if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path holds the standard library only
+    sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
+
+from shoal.agent.confinement import become, enter_domain
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -140,6 +146,7 @@ class Keeper:
         if time.monotonic() >= self._lease:
             self._why = "lease"
             return
+        enter_domain()
         pids = {}
         store = self._run.get("store")
         for rank in [*([store] if store else []), *self._run["ranks"]]:
@@ -315,6 +322,9 @@ class Keeper:
         """In the child: execute the rank, or write the problem to a pipe, which closes by itself at exec."""
         try:
             os.setpgid(0, 0)
+            user = self._run.get("user")
+            if user:
+                become(user, log)  # before the next call, which a change of the user undoes
             die_with_parent(signal.SIGKILL)
             if os.getppid() != keeper:
                 os._exit(127)
@@ -326,7 +336,8 @@ class Keeper:
             os.dup2(log, 2)
             argv = rank.get("argv", self._run["argv"])
             problem = _enter(self._run["cwd"]) or _execute(argv, {**self._run["env"], **rank["env"]})
-            os.write(report_problem, problem.encode(errors="replace"))
+            note = f"; it runs as {user['shown']}" if user else ""
+            os.write(report_problem, f"{problem}{note}".encode(errors="replace"))
         except OSError as error:
             os.write(report_problem, str(error).encode(errors="replace"))
         finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.agent.node_state import StartRanks
+from shoal.agent.tenant_users import TenantUsers
 from shoal.agent.workspace import Workspace, log_name
 from shoal.core.errors import InputError
 from shoal.core.job import ADAPTIVE
@@ -66,12 +67,22 @@ class Launcher:
     address: str
     kind: str
     boot: str
+    users: TenantUsers | None = None
+    """Users as which the jobs of tenants run; None: as the agent's."""
+
+    def check_user(self, order: RunOrder) -> None:
+        """Raise ``InputError`` if the run's tenant has no system user here but must have one."""
+        if self.users is not None:
+            self.users.user(order.tenant)
 
     def keeper_input(
         self, start: StartRanks, *, workdir: str, lease: float, environ: Mapping[str, str]
     ) -> dict[str, Any]:
         """Return the input of a keeper: this node's ranks, and the monotonic time at which their lease ends."""
         order = start.order
+        user = None if self.users is None else self.users.user(order.tenant)
+        if user is not None:
+            environ = {**environ, **user.hand_over(self.workspace, order.id, (order.job, order.incarnation))}
         shared = {**self._environment(start, environ), **self._trainer_environment(order)}
         store = f"{shared['MASTER_ADDR']}:{shared['MASTER_PORT']}"
         return {
@@ -91,6 +102,7 @@ class Launcher:
             ],
             "apart": order.roster is not None,
             "store": _store(start),
+            "user": None if user is None else user.keeper_input(),
         }
 
     def _environment(self, start: StartRanks, environ: Mapping[str, str]) -> dict[str, str]:

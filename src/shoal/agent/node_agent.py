@@ -23,14 +23,18 @@ from pathlib import Path
 import msgspec
 
 from shoal.agent import devices, launch, orphans
+from shoal.agent.confinement import hide_memory
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
+from shoal.agent.job_logs import DEFAULT_LOG_BYTES, LogLimiter
 from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage
 from shoal.agent.node_state import Actions, Forget, Key, NodeState, Prepare, SetMembers, StartRanks, StopRanks
+from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import KeeperRecord, Workspace
 from shoal.core.decoding import convert
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.client import Client
+from shoal.wire.disk import free_bytes
 from shoal.wire.logs import log_json
 from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder, RunReport
 
@@ -52,7 +56,8 @@ class AgentSettings:
 
     ``kind`` and ``gpus`` come from NVIDIA's driver if they are not given. Jobs may work in folders below ``roots``, and
     in their own. The agent ends with the process ``parent``. If several agents share a machine, ``first_device`` is the
-    first GPU of this one.
+    first GPU of this one. A rank's log is kept within ``log_bytes``. ``tenant_users`` is described in
+    ``tenant_users.choose_users``.
     """
 
     server: str
@@ -66,10 +71,13 @@ class AgentSettings:
     roots: tuple[Path, ...] = ()
     parent: int | None = None
     first_device: int = 0
+    log_bytes: int = DEFAULT_LOG_BYTES
+    tenant_users: str = "off"
 
 
 def main(settings: AgentSettings) -> int:
     """Serve until SIGTERM or SIGINT; return 0, or 2 with one line on stderr if something is wrong."""
+    hide_memory()
     log_json()
     try:
         NodeAgent(settings).serve()
@@ -89,7 +97,9 @@ class NodeAgent:
             Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address)
         )
         self._workspace = Workspace(settings.home.resolve(), settings.node)
-        self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, self._hello.boot)
+        self._users, self._why_shared = choose_users(settings.tenant_users, self._workspace.home)
+        self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, self._hello.boot, self._users)
+        self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count)
         self._link = ControlLink(_client(settings), self._hello, self._deliver)
         self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
@@ -115,6 +125,10 @@ class NodeAgent:
         """Serve until a signal or the control plane ends the agent; return when every run has ended."""
         lock = self._workspace.lock()
         try:
+            if self._users is None:
+                _LOG.warning("tenants share a user", extra={"uid": os.geteuid(), "why": self._why_shared})
+            else:
+                self._users.open_home(self._workspace)
             adopt_orphans()
             self._handle_signals()
             if orphans.clear_earlier(self._workspace, lambda: self._signals > 0):
@@ -256,6 +270,7 @@ class NodeAgent:
         key = order.job, order.incarnation
         try:
             self._workdirs[key] = launch.check(order, self._workspace, self._settings.roots, os.environ)
+            self._launcher.check_user(order)
             port = socket.socket()
             port.bind(("", 0))
         except (InputError, OSError, ValueError) as error:
@@ -288,6 +303,8 @@ class NodeAgent:
             self._write_lease(key)
             if order.roster is not None:
                 self._set_members(key, order.roster, ())
+            ranks = [*run["ranks"], *([run["store"]] if run["store"] else [])]
+            self._logs.watch(key, Path(run["logs"]), [rank["log"] for rank in ranks])
             keeper.begin(run)
         return []
 
@@ -344,6 +361,7 @@ class NodeAgent:
 
     def _over(self, key: Key, cause: str, blameless: bool, *, unwarned: bool = False) -> None:
         self._read_progress(key)
+        self._logs.forget(key)
         del self._keepers[key]
         _LOG.info("run over", extra={"run": key, "cause": cause})
         self._act(self._state.over(key, cause, blameless=blameless, unwarned=unwarned))
@@ -385,7 +403,12 @@ class NodeAgent:
     def _report(self, logs: list[LogAnswer]) -> AgentReport:
         hello, state = self._hello, self._state
         runs, known = state.reports(), state.generation
-        return AgentReport(protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=known, runs=runs, logs=logs)
+        free = None
+        with suppress(OSError):
+            free = free_bytes(self._workspace.home)
+        return AgentReport(
+            protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=known, runs=runs, logs=logs, disk_free=free
+        )
 
 
 def _session(run: RunReport) -> tuple[int | None, int | None] | None:

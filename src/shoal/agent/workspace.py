@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.agent.job_logs import read_piece
 from shoal.agent.node_state import Key
 from shoal.core.errors import InputError
 from shoal.wire.files import replace_file
@@ -54,6 +55,11 @@ class Workspace:
     def _own(self) -> Path:
         return self.home / "nodes" / self.node
 
+    @property
+    def passages(self) -> tuple[Path, ...]:
+        """The folders on the way to those of jobs and runs."""
+        return self.home, self.home / "jobs", self.home / "nodes", self._own, self._own / "runs"
+
     def lock(self) -> int:
         """Lock the node's folder for this process and return the open file; ``InputError`` if another agent has it."""
         try:
@@ -70,8 +76,9 @@ class Workspace:
             os.close(lock)
             hint = f"another agent (process {pid}) serves this folder; stop it, or name another node or home"
             raise InputError("node", str(self._own), hint) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # on a full disk the number is not known, the lock still holds
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
         return lock
 
     def job(self, job_id: str) -> Path:
@@ -100,8 +107,8 @@ class Workspace:
         except OSError:
             return missing
         try:
-            most, offset = max(0, min(read.most, MOST_LOG_BYTES)), max(0, min(read.offset, 2**62))
-            return LogAnswer(read.read, os.fstat(file).st_size, os.pread(file, most, offset))
+            piece = read_piece(file, max(0, min(read.offset, 2**62)), max(0, min(read.most, MOST_LOG_BYTES)))
+            return LogAnswer(read.read, piece.size, piece.data, piece.begin, piece.next)
         finally:
             os.close(file)
 
@@ -109,9 +116,13 @@ class Workspace:
         """Return the folder of one run."""
         return self._own / "runs" / f"{key[0]:d}.{key[1]:d}"
 
+    def own(self, key: Key) -> Path:
+        """Return the folder of one run in which the job may write."""
+        return self.run(key) / "own"
+
     def progress(self, key: Key) -> Path:
         """Return the file where a job may write its progress."""
-        return self.run(key) / "progress"
+        return self.own(key) / "progress"
 
     def lease(self, key: Key) -> Path:
         """Return the file where a job reads the end of its lease."""
@@ -125,6 +136,7 @@ class Workspace:
         """Create a run's folder and record its keeper there, before the keeper starts anything."""
         path = self.run(key)
         path.mkdir(mode=0o700, exist_ok=True)
+        self.own(key).mkdir(mode=0o700, exist_ok=True)
         (path / "keeper.json").write_bytes(msgspec.json.encode(record))
 
     def records(self) -> Iterator[tuple[Path, KeeperRecord | None]]:

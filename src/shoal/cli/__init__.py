@@ -50,6 +50,7 @@ _LIVE: Mapping[str, _Entry] = {
     "resize": _Entry("shoal.cli.job:resize", "Change the number of GPUs a job asks for."),
     "nodes": _Entry("shoal.cli.nodes:nodes", "List the nodes and the jobs on them."),
     "share": _Entry("shoal.cli.nodes:share", "Show GPUs held and GPU-hours used by tenant."),
+    "quota": _Entry("shoal.cli.quota:quota", "Set or list the quotas of tenants."),
     "acct": _Entry("shoal.cli.nodes:acct", "List ended jobs and the GPU-hours they used."),
     "whatif": _Entry("shoal.cli.whatif:whatif", "Simulate the live cluster with other policies, more nodes or a job."),
     "token": _Entry("shoal.cli.token:token", "Create, list or revoke tokens."),
@@ -139,6 +140,13 @@ def main(args: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         more = "; a sweep with --out goes on from here when run again" if _RESUMABLE & set(given[:1]) else ""
         _fail(f"stopped{more}", 130)
+    except Exception as error:
+        from shoal.wire.disk import is_full
+
+        if not is_full(error):
+            raise
+        where = getattr(error, "filename", None)
+        _fail(f"{f'{where}: ' if where else ''}the disk is full; free some space and try again", 2)
 
 
 def _fail(text: str, code: int) -> None:

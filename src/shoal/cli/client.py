@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -20,6 +21,7 @@ from shoal.cli.output import warn
 from shoal.core.errors import InputError, ShoalError, nearest
 from shoal.wire.client import Client, Refused, Unreachable
 from shoal.wire.messages import JobDetail, JobRow
+from shoal.wire.token_source import ask_token, read_token_file
 
 _T = TypeVar("_T")
 
@@ -61,14 +63,14 @@ def connect(server: str | None = None, token_file: str | None = None) -> Client:
     if not url:
         raise NoCluster("no cluster: start one with `shoal up`, or set SHOAL_SERVER")
     own = stored if url == stored.get("server") else {}
-    token = read_token(token_file) if token_file else os.environ.get("SHOAL_TOKEN") or own.get("token")
+    token = read_token_file(token_file) if token_file else os.environ.get("SHOAL_TOKEN") or own.get("token")
     cafile = os.environ.get("SHOAL_CAFILE") or own.get("cafile")
-    if not token:
+    if not token and not own.get("socket"):
         raise InputError("token", None, f"none for {url}: set SHOAL_TOKEN, or name a --token-file")
-    if not token.isascii() or not token.isprintable():
+    if token and not (token.isascii() and token.isprintable()):
         raise InputError("token", "…", "must be one line of plain letters and digits")
     try:
-        return Client(url, token, cafile=cafile)
+        return Client(url, token or partial(_ask_stored, default_home() / "client.json"), cafile=cafile)
     except ValueError as error:
         raise InputError("server", url, f"is not a URL: {error}") from error
     except OSError as error:
@@ -80,12 +82,9 @@ def default_home() -> Path:
     return Path(os.environ.get("SHOAL_HOME") or Path.home() / ".shoal")
 
 
-def read_token(path: str | Path) -> str:
-    """The token in a file."""
-    try:
-        return Path(path).read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError("token-file", str(path), f"cannot be read: {getattr(error, 'strerror', error)}") from error
+def _ask_stored(path: Path) -> str:
+    """Return the token of the ``shoal up`` that wrote this file last: a restart makes another socket."""
+    return ask_token(_stored(path).get("socket") or "")
 
 
 def _stored(path: Path) -> dict[str, str | None]:
@@ -98,7 +97,9 @@ def _stored(path: Path) -> dict[str, str | None]:
     except ValueError as error:
         raise InputError("client file", str(path), "is not JSON; `shoal up` writes it anew") from error
     if not isinstance(document, dict) or not all(isinstance(v, str | None) for v in document.values()):
-        raise InputError("client file", str(path), 'must hold {"server", "token", "cafile"}; `shoal up` writes it anew')
+        raise InputError(
+            "client file", str(path), 'must hold {"server", "token" or "socket", "cafile"}; `shoal up` writes it anew'
+        )
     return document
 
 

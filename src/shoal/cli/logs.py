@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -20,6 +19,12 @@ if TYPE_CHECKING:
 
 _MOST = 2**18
 """Bytes read at a time."""
+
+_MOST_LINE = 2**20
+"""Bytes without a newline after which `--tail` looks no further back for the beginning of the line."""
+
+_MOST_CHARACTER = 4
+"""Most bytes of a character: fewer at the end of a block are one that was cut in two."""
 
 _POLL_SECONDS = 0.5
 
@@ -109,31 +114,67 @@ class _Reader:
         """The output of these starts, in order."""
         return (part.text for start in starts for part in self.parts(start, 0))
 
-    def last(self, starts: Sequence[int], lines: int) -> Sequence[str]:
+    def last(self, starts: Sequence[int], lines: int) -> Iterator[str]:
         """The last ``lines`` lines of the output of these starts."""
-        kept: list[str] = []
+        tails: list[tuple[int, _Tail]] = []
         for start in reversed(starts):
-            parts = self.parts(start, self.last_lines(start, lines))
-            kept.insert(0, "".join(part.text for part in parts))
-            lines -= len(kept[0].splitlines())
+            tails.insert(0, (start, self.find_tail(start, lines)))
+            lines -= tails[0][1].lines
             if lines <= 0:
                 break
-        return kept
+        for start, tail in tails:
+            yield from (text for text, _ in self.from_tail(start, tail))
 
-    def last_lines(self, incarnation: int, lines: int | None) -> int:
-        """The offset where the last ``lines`` lines begin; 0 for None."""
+    def find_tail(self, incarnation: int, lines: int | None) -> "_Tail":
+        """Find where the last ``lines`` lines begin (None: all), reading backwards and no further than needed.
+
+        A line longer than ``_MOST_LINE`` is not read to its beginning: the tail then begins inside it.
+        """
         if lines is None:
-            return 0
-        size = self.part(incarnation, 0, 1).size
-        window = _MOST
-        while True:
-            begin = max(0, size - window)
-            parts = list(self.parts(incarnation, begin))
-            kept = list(StringIO("".join(part.text for part in parts), newline="\n"))
-            if begin == 0 or len(kept) > lines:
-                tail = "".join(kept[max(0, len(kept) - lines) :])
-                return max(begin, parts[-1].next - len(tail.encode()))
-            window *= 4
+            return _Tail(0)
+        end = begin = self.part(incarnation, 0, 1).size
+        newlines, unbroken = 0, 0
+        while begin > 0 and lines > 0:
+            after, (begin, text) = begin, self._block(incarnation, begin)
+            newlines += text.count("\n") - (after == end and text.endswith("\n"))  # the last one begins no line
+            if newlines >= lines:
+                return _Tail(begin, skip=newlines - lines + 1, lines=lines)
+            unbroken = 0 if "\n" in text else unbroken + after - begin
+            if unbroken > _MOST_LINE:
+                return _Tail(begin, lines=lines, note="[shoal: the beginning of this line is cut]\n")
+        return _Tail(begin, lines=newlines + 1 if end else 0)
+
+    def _block(self, incarnation: int, end: int) -> tuple[int, str]:
+        """The block of the log before byte ``end``: where it begins, and its text, over a place that was cut."""
+        at = begin = max(0, end - _MOST)
+        text = ""
+        while at < end:
+            part = self.part(incarnation, at, end - at)
+            begin, text = min(begin, part.offset), text + part.text
+            if part.next <= at or end - part.next < _MOST_CHARACTER:
+                break
+            at = part.next
+        return begin, text
+
+    def from_tail(self, incarnation: int, tail: "_Tail") -> Iterator[tuple[str, LogPart]]:
+        """Yield the text from the tail on to the log's current end, with the parts it came in."""
+        skip, note = tail.skip, tail.note
+        for part in self.parts(incarnation, tail.begin):
+            text = note + (part.text.lstrip("\ufffd") if note else part.text)
+            note = ""
+            while skip and text:
+                _, newline, text = text.partition("\n")
+                skip -= bool(newline)
+            yield text, part
+
+
+class _Tail(NamedTuple):
+    """The end of a log: the byte to read from, the newlines to pass over, and the lines that follow."""
+
+    begin: int
+    skip: int = 0
+    lines: int = 0
+    note: str = ""
 
 
 def _follow(
@@ -147,9 +188,9 @@ def _follow(
     while True:
         growing = there = True
         try:
-            offset = reader.last_lines(current, tail) if offset is None else offset
-            for part in reader.parts(current, offset):
-                write(part.text)
+            begin = reader.find_tail(current, tail) if offset is None else _Tail(offset)
+            for text, part in reader.from_tail(current, begin):
+                write(text)
                 offset, growing = part.next, part.live
         except (Refused, InputError) as error:
             # Judged by the state before the read: the log may have appeared, and the job ended, since.

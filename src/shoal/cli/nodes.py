@@ -9,6 +9,9 @@ from shoal.cli.live_tables import count, hours, span, state
 from shoal.cli.output import json_option, print_json, print_listing
 from shoal.wire.messages import AcctRow, ClusterRow, NodeRow, TenantRow
 
+_LITTLE_DISK = 16 * 2**20
+"""Free bytes of a node's disk below which `shoal nodes` says so."""
+
 if TYPE_CHECKING:
     from shoal.wire.client import Client
 
@@ -22,7 +25,8 @@ def nodes(client: "Client", as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    now = client.get("/v1/cluster", ClusterRow).now
+    cluster = client.get("/v1/cluster", ClusterRow)
+    now = cluster.now
     rows = [
         (
             node.name,
@@ -39,24 +43,44 @@ def nodes(client: "Client", as_json: bool) -> None:
     title = (
         f"{len(up)} of {count(len(found), 'node')} up, {sum(n.used for n in up)} of {sum(n.gpus for n in up)} GPUs used"
     )
-    print_listing(title, ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs"), rows)
+    headers = ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs")
+    print_listing(title, headers, rows, _disk_notes(cluster, found))
+
+
+def _disk_notes(cluster: ClusterRow, nodes: list[NodeRow]) -> list[str]:
+    """Sentences on the disks that are almost full: the control plane's and those of nodes."""
+    short = [node for node in nodes if node.up and node.disk_free is not None and node.disk_free < _LITTLE_DISK]
+    notes = [f"{node.name}: its disk has {(node.disk_free or 0) / 2**20:.1f} MB free" for node in short]
+    return [cluster.short_of_disk, *notes] if cluster.short_of_disk else notes
 
 
 @click.command()
 @cluster_options
 @json_option
 def share(client: "Client", as_json: bool) -> None:
-    """Show the GPUs each tenant holds and the GPU-hours it has used, with fractions of the total."""
+    """Show the GPUs each tenant holds and the GPU-hours it has used, with fractions of the total, and its quota."""
     found = client.get("/v1/share", list[TenantRow])
     if as_json:
         print_json(found)
         return
     rows = [
-        (t.tenant, f"{t.live:,}", f"{t.held:,}", f"{t.part_now:.0%}", hours(t.gpu_seconds), f"{t.part_ever:.0%}")
+        (
+            t.tenant,
+            f"{t.live:,}",
+            f"{t.held:,}",
+            f"{t.part_now:.0%}",
+            hours(t.gpu_seconds),
+            f"{t.part_ever:.0%}",
+            f"{t.guaranteed:,}" if t.guaranteed else "",
+            "" if t.most is None else f"{t.most:,}",
+        )
         for t in sorted(found, key=lambda t: (-t.held, -t.gpu_seconds, t.tenant))
     ]
-    headers = ("tenant", "jobs>", "GPUs now>", "part>", "GPU-hours>", "part>")
-    print_listing(count(len(found), "tenant"), headers, rows)
+    headers = ("tenant", "jobs>", "GPUs now>", "part>", "GPU-hours>", "part>", "guaranteed>", "at most>")
+    columns = (
+        8 if any(t.guaranteed or t.most is not None for t in found) else 6
+    )  # without quotas their columns are empty
+    print_listing(count(len(found), "tenant"), headers[:columns], [row[:columns] for row in rows])
 
 
 @click.command()

@@ -92,6 +92,8 @@ def rendered(cluster: "ClusterRow", rows: Sequence["JobRow"], more: str = "", no
         parts.append(Text("no jobs; `shoal submit -- CMD` makes one", style="dim"))
     if more:
         parts.append(Text(more, style="dim"))
+    if cluster.short_of_disk:
+        parts.append(Text(printable(cluster.short_of_disk), style="red"))
     if note:
         parts.append(Text(printable(note), style="yellow"))
     return Group(*parts)

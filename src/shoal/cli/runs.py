@@ -114,8 +114,7 @@ def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str 
 
 def _print_stories(homes: Sequence[Path], as_json: bool) -> None:
     from shoal.report.files import JOURNAL
-    from shoal.scenario.replay import read_stories
-    from shoal.store.journal import JournalFile, last_settings
+    from shoal.scenario.replay import policies_of, read_stories
 
     found = {home: read_stories(home / JOURNAL) for home in homes}
     if as_json:
@@ -130,30 +129,43 @@ def _print_stories(homes: Sequence[Path], as_json: bool) -> None:
         print_json(rows)
         return
     for home, (stories, difference) in found.items():
-        policy = last_settings(JournalFile(home / JOURNAL).raw())["policy"]
+        policy = _in_turn(policies_of(home / JOURNAL))
         count = f"{len(stories)} job{'s' * (len(stories) != 1)}"
         say(f"{home}: {count} under {policy}; times since the journal began")
         for story in stories:
             first, *rest = story.lines()
             say("\n    ".join([f"  {first}", *rest]))
         if difference:
-            warn(f"{home}: the reasons for waiting end where this version decides differently: {difference}")
+            warn(f"{home}: the reasons for waiting end where they cannot be derived again: {difference}")
 
 
 @click.command()
 @click.argument("journal", type=click.Path(path_type=Path))
 @click.option("--throughputs", metavar="FILE", help="The run's file of speeds, if it has moved since.")
+@click.option(
+    "--policy",
+    "policy_files",
+    multiple=True,
+    metavar="FILE:Class",
+    help="Policy file to import for one that the journal names; repeatable, in the journal's order.",
+)
 @json_option
-def replay(journal: Path, throughputs: str | None, as_json: bool) -> None:
-    """Derive every decision of a journal again; fail at the first difference."""
-    from shoal.scenario.replay import replay_file
+def replay(journal: Path, throughputs: str | None, policy_files: tuple[str, ...], as_json: bool) -> None:
+    """Derive every decision of a journal again; fail at the first difference.
+
+    A policy file that the journal names is not imported: give it with --policy.
+    """
+    from shoal.scenario.replay import policies_of, replay_file
 
     def show_progress(decisions: int) -> None:
         click.echo(f"\r{decisions:,} decisions", nl=False, err=True)
 
     interactive = sys.stderr.isatty()
     progress = show_progress if interactive else None
-    derived, file, settings = replay_file(journal, throughputs=throughputs, progress=progress)
+    derived, file, settings = replay_file(
+        journal, throughputs=throughputs, policy_files=policy_files, progress=progress
+    )
+    decided = policies_of(journal)
     if interactive:
         click.echo("\r", nl=False, err=True)
     if file.cut is not None:
@@ -163,6 +175,7 @@ def replay(journal: Path, throughputs: str | None, as_json: bool) -> None:
             {
                 "journal": str(journal),
                 "policy": settings["policy"],
+                "policies": [{"policy": policy, "since": since} for policy, since in decided],
                 "records": file.records,
                 "decisions": derived.decisions,
                 "events": derived.events,
@@ -174,6 +187,12 @@ def replay(journal: Path, throughputs: str | None, as_json: bool) -> None:
         )
         return
     say(
-        f"{journal}: {derived.decisions:,} decisions of {settings['policy']} derived again from "
+        f"{journal}: {derived.decisions:,} decisions of {_in_turn(decided)} derived again from "
         f"{derived.events:,} events, {derived.commands:,} commands, up to t = {derived.now:,.1f} s: no difference"
     )
+
+
+def _in_turn(policies: Sequence[tuple[str, float]]) -> str:
+    """Return the names of policies that decided one after the other: ``las, then fifo from t = 5.0 s``."""
+    (first, _), *later = policies
+    return ", ".join([first, *(f"then {policy} from t = {since:,.1f} s" for policy, since in later)])

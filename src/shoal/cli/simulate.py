@@ -73,6 +73,12 @@ _SOURCES = "Workload file, or a generator's name (`shoal workload generate` list
     "--profiles", multiple=True, metavar="DIR", help="Folder of measured profiles, Pollux's or Sia's; repeatable."
 )
 @click.option("--measurement-noise", default=0.0, help="Standard deviation σ of measured speeds around the true ones.")
+@click.option(
+    "--quotas",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="YAML or JSON file of tenants' quotas: TENANT: {gpus: N, guaranteed: N}.",
+)
 @click.option("--cloud", metavar="RULE", help="Rent and return nodes by a rule: goodput, throughput or value.")
 @reading_options
 @click.option(
@@ -98,20 +104,22 @@ def simulate(
     parallel: int | None,
     per_job: bool,
     as_json: bool,
+    quotas: Path | None,
     **scenario: Any,
 ) -> None:
     """Run policies on a workload in the simulator and compare them."""
     from shoal.scenario.backend import check
     from shoal.scenario.scenario import Scenario
     from shoal.scenario.source import WorkloadSource
-    from shoal.scenario.specs import read_cluster
+    from shoal.scenario.specs import read_cluster, read_quotas
     from shoal.scenario.sweep import sweep, tasks
     from shoal.workload.files import parse_window
 
     if seeds < 1:
         raise InputError("seeds", seeds, "must be at least 1")
     cluster = read_cluster(scenario.pop("cluster"))
-    base = Scenario(cluster=cluster, policy=policies[0], round=round_seconds, **scenario)
+    limits = read_quotas(quotas) if quotas is not None else ()
+    base = Scenario(cluster=cluster, policy=policies[0], round=round_seconds, quotas=limits, **scenario)
     window = parse_window(window_text) if window_text else None
     source = WorkloadSource(workload_name, format_name, jobs, window, skip_bad)
     todo = tasks(base, list(dict.fromkeys(policies)), range(seed, seed + seeds), source, out)

@@ -1,5 +1,6 @@
 """``shoal token``: create, list and revoke tokens."""
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count
 from shoal.cli.output import json_option, print_json, print_listing, warn
 from shoal.wire.fields import Role
-from shoal.wire.messages import NewToken, TokenRow
+from shoal.wire.messages import TOKEN_DAYS, NewToken, TokenRow
 
 if TYPE_CHECKING:
     from shoal.wire.client import Client
@@ -27,12 +28,15 @@ def token(ctx: click.Context) -> None:
 @click.argument("name")
 @click.option("--role", required=True, type=click.Choice(["admin", "user", "agent"]), help="Role of the holder.")
 @click.option("--tenant", metavar="T", help="Tenant that a user's token acts for.")
-@click.option("--node", metavar="NODE", help="The only node whose agent may use the token.  [default: any]")
+@click.option("--node", metavar="NODE", help="Node that an agent's token speaks for.")
+@click.option("--days", type=float, default=TOKEN_DAYS, help="Days until the token expires.")
 @cluster_options
 @json_option
-def create(name: str, role: Role, tenant: str | None, node: str | None, client: "Client", as_json: bool) -> None:
+def create(
+    name: str, role: Role, tenant: str | None, node: str | None, days: float, client: "Client", as_json: bool
+) -> None:
     """Create token NAME and print its secret, which is shown only now."""
-    made = client.post("/v1/tokens", NewToken(name, role, tenant, node), TokenRow)
+    made = client.post("/v1/tokens", NewToken(name, role, tenant, node, days), TokenRow)
     if as_json:
         print_json(made)
     else:
@@ -47,10 +51,11 @@ def list_(client: "Client", as_json: bool) -> None:
     """List the tokens, without their secrets."""
     found = client.get("/v1/tokens", list[TokenRow])
     if as_json:
-        print_json([{"name": t.name, "role": t.role, "tenant": t.tenant, "node": t.node} for t in found])
+        shown = ("name", "role", "tenant", "node", "created", "expires")
+        print_json([{field: getattr(t, field) for field in shown} for t in found])
         return
-    rows = [(t.name, t.role, t.tenant or "", t.node or "") for t in found]
-    print_listing(count(len(found), "token"), ("name", "role", "tenant", "node"), rows)
+    rows = [(t.name, t.role, t.tenant or "", t.node or "", _day(t.created), _day(t.expires)) for t in found]
+    print_listing(count(len(found), "token"), ("name", "role", "tenant", "node", "created", "expires"), rows)
 
 
 @token.command()
@@ -64,3 +69,8 @@ def revoke(name: str, client: "Client", as_json: bool) -> None:
         print_json({"revoked": name})
     else:
         click.echo(f"revoked {name}")
+
+
+def _day(moment: float | None) -> str:
+    """Return the day of a Unix time."""
+    return "" if moment is None else str(datetime.fromtimestamp(moment, UTC).date())

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.client import default_home, read_token
+from shoal.cli.client import default_home
 from shoal.cli.completion import complete_policy
 from shoal.cli.output import warn
 from shoal.core.errors import InputError
 from shoal.wire.logs import log_json
+from shoal.wire.token_source import agent_token
 
 if TYPE_CHECKING:
     from shoal.live.home import Settings
@@ -26,6 +27,14 @@ DEFAULT_PORT = 7433
 
 _POLICY = "las"
 """Default policy of a live cluster: it needs no knowledge of its jobs, and short jobs wait little."""
+
+_MOST_LOCAL_NODES = 64
+"""Most nodes of `up`, each of which is an agent process on this machine."""
+
+_USERS_HELP = (
+    "System users of tenants' jobs, if run as root: off (all share one), auto (made where possible), a range of "
+    "numbers FIRST-LAST, or a file with lines `tenant: user`."
+)
 
 _COMMON = (
     click.option(
@@ -65,6 +74,16 @@ _COMMON = (
 )
 
 
+_LOG_LIMIT = click.option(
+    "--log-limit",
+    "log_mb",
+    type=click.IntRange(1, 10**6),
+    default=64,
+    metavar="MB",
+    help="Megabytes kept of a rank's log: its head and its tail.",
+)
+
+
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `up` and `serve`."""
     for option in reversed(_COMMON):
@@ -75,25 +94,46 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.option("--nodes", metavar="NODESxGPUS", help="Virtual nodes, e.g. 2x2.  [default: this machine as it is]")
 @click.option("--cluster", metavar="SPEC", help="Virtual nodes of several kinds, e.g. a100:1x4,v100:2x4.")
+@_LOG_LIMIT
+@click.option("--tenant-users", default="off", metavar="USERS", help=f"{_USERS_HELP}  [default: off]")
 @_common
-def up(nodes: str | None, cluster: str | None, port: int, as_json: bool, **options: Any) -> None:
+def up(
+    nodes: str | None, cluster: str | None, log_mb: int, tenant_users: str, port: int, as_json: bool, **options: Any
+) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
+    from shoal.agent.confinement import hide_memory
+    from shoal.agent.tenant_users import choose_users
+    from shoal.live.journal_disk import check_room
     from shoal.provider.local import LocalNodes
     from shoal.serve.service import Address, run_service
 
     stop = _StopSignal()
     roots = tuple(options.pop("roots")) or (os.getcwd(), str(Path.home()))
     settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
+    check_room(settings.home)
     settings.home.mkdir(parents=True, exist_ok=True)
     log_json(logging.FileHandler(settings.home / "control.log"))
-    with run_service(settings, Address(port=port)) as made:
+    users, why_shared = choose_users(tenant_users, settings.home)
+    if users is not None:
+        os.umask(0o077)  # tenants' users may pass through the home
+    hide_memory()
+    with run_service(settings, Address(port=port), embedded=True) as made:
         local = LocalNodes.of(
-            made.listening.url, made.agent_token, settings.scenario.cluster.nodes, settings.home, roots=settings.roots
+            made.listening.url,
+            made.agent_token,
+            settings.scenario.cluster.nodes,
+            settings.home,
+            roots=settings.roots,
+            log_bytes=log_mb * 10**6,
+            tenant_users=tenant_users,
         )
         local.ensure_running()
         _announce(made.listening.url, settings, as_json, local=True)
+        if users is None:
+            warn(f"jobs of all tenants run as user {os.geteuid()} and can read each other's files: {why_shared}")
         while not stop.wait(0.5):
             local.ensure_running()
+            made.renew_tokens()
             _check(made.control_plane.failed)
         running = made.control_plane.cluster().running
         if running:
@@ -129,6 +169,7 @@ def serve(
 
     stop = _StopSignal()
     settings = _settings(cluster, **options)
+    os.umask(0o077)  # an agent of the same home may let tenants' users pass through it
     log_json()
     with run_service(settings, Address(host, port, certfile, keyfile, names)) as made:
         _announce(made.listening.url, settings, as_json, local=False)
@@ -138,9 +179,8 @@ def serve(
 
 @click.command()
 @click.option("--server", metavar="URL", envvar="SHOAL_SERVER", required=True, help="URL of the control plane.")
-@click.option(
-    "--token-file", type=click.Path(path_type=Path), help="File with an agent's token; SHOAL_TOKEN by default."
-)
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the token of this node's agent.")
+@click.option("--token-fd", type=int, metavar="FD", help="Open file descriptor to read the token from.")
 @click.option("--cafile", envvar="SHOAL_CAFILE", metavar="FILE", help="Certificates to trust for https.")
 @click.option(
     "--node", default=socket.gethostname, show_default=False, help="Name of this node.  [default: the host's]"
@@ -159,14 +199,25 @@ def serve(
     type=click.Path(path_type=Path),
     help="Folder that jobs may work in; repeatable.",
 )
-def agent(server: str, token_file: Path | None, home: Path | None, roots: tuple[Path, ...], **options: Any) -> None:
+@_LOG_LIMIT
+@click.option("--tenant-users", default="auto", metavar="USERS", help=f"{_USERS_HELP}  [default: auto]")
+def agent(
+    server: str,
+    token_file: Path | None,
+    token_fd: int | None,
+    home: Path | None,
+    roots: tuple[Path, ...],
+    log_mb: int,
+    **options: Any,
+) -> None:
     """Run the agent of one node until SIGINT or SIGTERM; it then warns its jobs and waits for their grace."""
     from shoal.agent.node_agent import AgentSettings, main
 
-    token = os.environ.get("SHOAL_TOKEN", "") if token_file is None else read_token(token_file)
-    if not token:
-        raise InputError("token", None, "name a --token-file, or set SHOAL_TOKEN (`shoal token create` makes one)")
-    sys.exit(main(AgentSettings(server=server, token=token, home=home or default_home(), roots=roots, **options)))
+    token = agent_token(token_file, token_fd)
+    settings = AgentSettings(
+        server=server, token=token, home=home or default_home(), roots=roots, log_bytes=log_mb * 10**6, **options
+    )
+    sys.exit(main(settings))
 
 
 def _settings(
@@ -195,10 +246,10 @@ def _local_cluster(nodes: str | None, cluster: str | None) -> str:
     """Return the cluster of `up`: as the options say, else this machine's GPUs, else a slot per processor."""
     if nodes is not None and cluster is not None:
         raise InputError("nodes", nodes, "give --nodes or --cluster, not both")
-    if cluster is not None:
-        return cluster
-    if nodes is not None:
-        return f"gpu:{nodes}"
+    given = cluster if nodes is None else f"gpu:{nodes}"
+    if given is not None:
+        _check_local_size(given, "cluster" if nodes is None else "nodes")
+        return given
     from shoal.agent.devices import find
 
     try:
@@ -206,6 +257,18 @@ def _local_cluster(nodes: str | None, cluster: str | None) -> str:
     except InputError:  # no driver
         return f"cpu:1x{min(os.cpu_count() or 1, 255)}"
     return f"{found.kind}:1x{found.count}"
+
+
+def _check_local_size(cluster: str, field: str) -> None:
+    """Refuse more nodes than this machine can run agents for."""
+    from shoal.scenario.specs import read_cluster
+
+    count = len(read_cluster(cluster).nodes)
+    if count > _MOST_LOCAL_NODES:
+        hint = (
+            f"has {count:,} nodes; `shoal up` runs an agent for each, at most {_MOST_LOCAL_NODES}: give nodes more GPUs"
+        )
+        raise InputError(field, cluster.removeprefix("gpu:"), hint)
 
 
 def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool) -> None:
@@ -219,7 +282,7 @@ def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool) -> 
         click.echo("In another terminal: `shoal submit -- python train.py`, `shoal queue`, `shoal logs JOB -f`.")
         click.echo("Ctrl-C stops it; running jobs are warned to save, and resume when it is started again.")
     else:
-        click.echo(f"On each node: `shoal agent --server {url} --token-file {settings.home / 'agent.token'}`.")
+        click.echo(f"On each node: `shoal agent --server {url} --token-file {settings.home}/agents/NODE.token`.")
 
 
 def _check(failed: str | None) -> None:

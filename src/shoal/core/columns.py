@@ -6,7 +6,7 @@ Every array is read-only. A column is gathered or computed when it is first read
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,17 @@ class _LiveRows(Generic[_A]):
     def __len__(self) -> int:
         return len(self._columns)
 
+    def take(self, keep: Indices) -> "_LiveRows[_A]":
+        """Return the rows of some of the jobs, by position."""
+        other = copy(self)
+        other._block = None
+        other._columns = [cast(_A, sealed(self[row].take(keep))) for row in range(len(self))]
+        return other
+
+    def replace(self, row: int, column: _A) -> None:
+        """Show this column as a row."""
+        self._columns[row] = sealed(column)
+
     def secure(self) -> None:
         """Gather every row; afterwards the block may change."""
         for row in range(len(self)):
@@ -125,6 +136,15 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def subset(self, keep: Indices) -> "Columns":
+        """Return the columns of the jobs at these positions, ascending; a job whose partner is left out has none."""
+        other = copy(self)
+        other.__dict__ = {"now": self.now, "rows": sealed(self.rows[keep]), "_static": self._static}
+        other._floats, other._ints = self._floats.take(keep), self._ints.take(keep)
+        partner = other._ints[IntRow.PARTNER]
+        other._ints.replace(IntRow.PARTNER, np.where(np.isin(partner, other.rows), partner, -1).astype(np.int32))
+        return other
 
     def with_work(self, work: Floats) -> "Columns":
         """Return these columns with another total work declared for each job."""

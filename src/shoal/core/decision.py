@@ -9,11 +9,12 @@ import zlib
 from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shoal.core.arrays import Flags, Floats, Int8s, Int32s, Strings, UInt8s
+from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s, Strings, UInt8s
 from shoal.core.errors import PolicyError
 from shoal.core.job import BatchSetting
 from shoal.core.reasons import Reason, ReasonTemplate, in_words
@@ -29,6 +30,7 @@ NumberColumn: TypeAlias = Floats | Int32s | Strings | float | str
 Numbers: TypeAlias = Mapping[ReasonTemplate, tuple[NumberColumn, ...]]
 """By template that is the reason of at least one job: its numbers."""
 
+_Column = TypeVar("_Column", bound=NDArray[Any])
 _LITTLE = np.dtype("<i4")
 _GRANTED = in_words("runs: the policy granted it these GPUs")
 _REFUSED = in_words("waits: the policy gave it no GPUs")
@@ -209,6 +211,33 @@ class Verdicts(Mapping[JobId, Verdict]):
             changed.codes[i] = verdict.reason.template.code
         return changed
 
+    def widened(self, snapshot: "Snapshot", keep: Indices, others: Mapping[int, Verdict]) -> "Verdicts":
+        """Verdicts for a larger snapshot: these at its positions ``keep``, and ``others`` at all other positions."""
+        count = len(snapshot.columns)
+
+        def spread(column: _Column | None, rest: int) -> _Column | None:
+            if column is None:
+                return None
+            wide = np.full(count, rest, dtype=column.dtype)
+            wide[keep] = column
+            return cast(_Column, wide)
+
+        numbers = {
+            template: tuple(_spread_numbers(n, count, keep) for n in columns)
+            for template, columns in self.numbers.items()
+        }
+        partners = spread(self.partners, -1)
+        if partners is not None and self.partners is not None:
+            partners[keep] = np.where(self.partners >= 0, keep[self.partners], -1)
+        wide = copy(self)
+        wide._snapshot, wide.numbers, wide.partners = snapshot, numbers, partners
+        wide.gpus, wide.codes = spread(self.gpus, 0), spread(self.codes, 0)  # type: ignore[assignment]
+        wide.kinds, wide.consolidated = spread(self.kinds, -1), spread(self.consolidated, 0)
+        wide.batches = {int(keep[i]): batch for i, batch in self.batches.items()}
+        wide.placements = {int(keep[i]): seats for i, seats in self.placements.items()}
+        wide._own = {int(keep[i]): own for i, own in self._own.items()}
+        return wide.overruled(others)
+
     def digest(self) -> int:
         """A checksum of GPUs, reason codes, kinds, partners, seats and batches; the same on every machine."""
         columns = (self.gpus.astype(_LITTLE, copy=False), self.codes, self.kinds, self.partners, self.consolidated)
@@ -230,6 +259,14 @@ class Verdicts(Mapping[JobId, Verdict]):
 
     def __len__(self) -> int:
         return len(self.gpus)
+
+
+def _spread_numbers(numbers: NumberColumn, count: int, keep: Indices) -> NumberColumn:
+    if not isinstance(numbers, np.ndarray):
+        return numbers
+    wide = np.zeros(count, dtype=numbers.dtype)
+    wide[keep] = numbers
+    return wide
 
 
 def _partner(snapshot: "Snapshot", job: JobId) -> int:

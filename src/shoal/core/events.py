@@ -12,8 +12,9 @@ from shoal.core.arrays import UInt8s
 from shoal.core.bids import Rows
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec, Launch
+from shoal.core.quota import Quota
 from shoal.core.reasons import STOPPING
-from shoal.core.units import JobNumber, Seconds
+from shoal.core.units import JobNumber, Seconds, TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,42 @@ class NodeReturned:
     urgent: ClassVar[bool] = True
 
 
+@dataclass(frozen=True, slots=True)
+class JobSetAside:
+    """The policy failed because of this job, so it decides without the job until ``retry_at`` or another policy.
+
+    ``reason`` is the policy's fault. Recorded by the control plane between a batch of events and the decision on it.
+    """
+
+    at: Seconds
+    job: JobNumber
+    reason: str
+    retry_at: Seconds
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSet:
+    """An operator set a tenant's quota, in place of the one before."""
+
+    at: Seconds
+    tenant: TenantId
+    quota: Quota
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOverran:
+    """The policy took too long and no single job was found to be the cause: the next decision keeps every placement.
+
+    Recorded by the control plane between a batch of events and the decision on it.
+    """
+
+    at: Seconds
+    reason: str
+    urgent: ClassVar[bool] = True
+
+
 # The order of the union is that of the journal's tags: add new events at its end.
 Event: TypeAlias = (
     JobSubmitted
@@ -196,6 +233,9 @@ Event: TypeAlias = (
     | JobReshaped
     | JobProfiled
     | AppBid
+    | JobSetAside
+    | QuotaSet
+    | PolicyOverran
 )
 
 RunEvent: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed
@@ -209,6 +249,11 @@ class EventBatch:
     now: Seconds
     events: tuple[Event, ...]
     over: bool = False
+
+    @property
+    def of_a_decision(self) -> bool:
+        """Whether these are events that the control plane recorded while it decided, after the batch it decides on."""
+        return bool(self.events) and all(isinstance(event, JobSetAside | PolicyOverran) for event in self.events)
 
     def calls_for_decision(self, review_at: Seconds, verdict_codes: UInt8s) -> bool:
         """Return whether a decision is due; if not, the batch is only recorded and folded.

@@ -107,11 +107,42 @@ FRAGMENTED = _T(
 )
 STOPPING = _T(28, "STOPPING", "waits: its last run is still being stopped")
 PARTNER_UNSEATED = _T(29, "PARTNER_UNSEATED", "waits: the job it was to share GPUs with ({the other job}) has no seat")
+SET_ASIDE = _T(
+    39,
+    "SET_ASIDE",
+    "waits: set aside, since the policy cannot decide with it ({the policy's fault}); tried again in"
+    " {seconds until then:,.0f} s, or under another policy",
+)
 IN_WORDS = _T(40, "IN_WORDS", "{the whole sentence}")
+TENANT_CAP = _T(
+    41,
+    "TENANT_CAP",
+    "waits: tenant {its tenant} runs {GPUs its tenant is granted:,.0f} of its at most {most GPUs of its tenant:,.0f}"
+    " GPUs",
+)
+WIDER_THAN_CAP = _T(
+    46,
+    "WIDER_THAN_CAP",
+    "cannot run: needs {GPUs it needs:,.0f} GPUs; its tenant {its tenant} has at most {most GPUs of its tenant:,.0f} at"
+    " once",
+)
+RETURNED = _T(
+    42, "RETURNED", "waits: the GPUs it would run on were lent and are returned to tenant {tenant they return to}"
+)
+GUARANTEED = _T(
+    43, "GUARANTEED", "runs: its tenant {its tenant} has {GPUs guaranteed to its tenant:,.0f} GPUs guaranteed"
+)
+SHRUNK_TO_CAP = _T(
+    44,
+    "SHRUNK_TO_CAP",
+    "runs on {GPUs granted:,.0f} GPUs: tenant {its tenant} has at most {most GPUs of its tenant:,.0f}",
+)
+FILLS = _T(45, "FILLS", "runs: it fits in {GPUs left over:,.0f} GPUs left over when lent GPUs were returned")
 
 _GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
-_REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED)
-GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS)
+_OF_QUOTAS = (TENANT_CAP, RETURNED, GUARANTEED, SHRUNK_TO_CAP, FILLS, WIDER_THAN_CAP)
+_REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED, SET_ASIDE)
+GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS)
 """The templates of this module, in order of their codes."""
 
 

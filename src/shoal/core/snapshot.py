@@ -5,19 +5,21 @@ work job by job.
 """
 
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from shoal.core.arrays import Flags, Floats
+from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.bids import StandingBid
 from shoal.core.columns import Columns, sealed
+from shoal.core.events import JobSetAside
 from shoal.core.free_gpus import FrozenFreeGpus
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
+from shoal.core.quota import Quota
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.core.units import JobId, Seconds, TenantId
 
@@ -227,6 +229,12 @@ class Snapshot:
     """By admission number of a live job whose own script changed its batch size: (progress, new size) in order."""
     bids: Mapping[int, StandingBid] = field(default_factory=dict)
     """By number of an app: its last valuation of GPUs, possibly made with other jobs than it has now."""
+    set_aside: Mapping[int, JobSetAside] = field(default_factory=dict)
+    """By admission number of a live job that a policy failed on: when and why. The policy is asked without it."""
+    quotas: Mapping[TenantId, Quota] = field(default_factory=dict)
+    """By tenant, its quota; the ring enforces it on the verdicts of every policy."""
+    overran: str | None = None
+    """How the policy overran its time at this decision; it is not asked again, and every job keeps its placement."""
 
     @cached_property
     def ids(self) -> Sequence[JobId]:
@@ -259,6 +267,17 @@ class Snapshot:
     def all_possible(self) -> bool:
         """Whether every job could run on the present cluster if it were alone."""
         return bool(self.possible.all())
+
+    @property
+    def kept_from_policy(self) -> Indices:
+        """Positions of the jobs that are set aside now, ascending."""
+        due = [n for n, aside in self.set_aside.items() if self.now < aside.retry_at]
+        return np.flatnonzero(np.isin(self.columns.rows, due))
+
+    def without(self, positions: Indices) -> "Snapshot":
+        """Return the snapshot as a policy sees it without the jobs at these positions."""
+        keep = np.delete(np.arange(len(self.columns)), positions)
+        return replace(self, columns=self.columns.subset(keep), set_aside={})
 
     def position(self, job: JobId) -> int:
         """Return the position of a live job in the columns; ``KeyError`` if it is not live."""

@@ -17,7 +17,7 @@ MOST_GPUS_PER_NODE = 255
 """Most GPUs of one node: free GPUs are counted in one byte per node."""
 
 MOST_NODES = 1_000_000
-"""Most nodes of one group, so that a typing error cannot exhaust memory."""
+"""Most nodes of a cluster, so that a typing error cannot exhaust memory."""
 
 
 class Locality(IntEnum):
@@ -165,16 +165,19 @@ def parse_cluster(
     *,
     nodes_per_rack: int = 16,
     prices: Mapping[str, float] | None = None,
-    most_nodes: int = MOST_NODES,
+    most_nodes: int | None = None,
 ) -> Topology:
     """Read ``TYPE:NODESxGPUS[,…]``; nodes are numbered within their kind and fill racks of ``nodes_per_rack``.
 
-    Nodes are counted before any is made: more than ``most_nodes`` are refused.
+    Nodes are counted before any is made: more than ``most_nodes`` (``MOST_NODES`` by default) are refused.
     """
-    groups = [_parse_group(spec, group) for group in spec.split(",")]
-    total = sum(count for _, count, _ in groups)
-    if total > most_nodes:
-        raise InputError("cluster", spec, f"has {total:,} nodes; at most {most_nodes:,} are allowed")
+    left = most = MOST_NODES if most_nodes is None else most_nodes
+    groups = []
+    for group in spec.split(","):
+        groups.append(_parse_group(spec, group))
+        left -= groups[-1][1]
+        if left < 0:
+            raise InputError("cluster", spec, f"{group!r}: a cluster can have at most {most:,} nodes")
     nodes: list[Node] = []
     seen: Counter[str] = Counter()
     for kind, count, gpus in groups:
@@ -194,8 +197,6 @@ def _parse_group(spec: str, group: str) -> tuple[str, int, int]:
         raise InputError("cluster", spec, f"{group!r} has no GPUs; nodes and GPUs per node must be at least 1")
     if gpus > MOST_GPUS_PER_NODE:
         raise InputError("cluster", spec, f"{group!r}: a node can have at most {MOST_GPUS_PER_NODE} GPUs")
-    if count > MOST_NODES:
-        raise InputError("cluster", spec, f"{group!r}: a group can have at most {MOST_NODES:,} nodes")
     return match["kind"], count, gpus
 
 

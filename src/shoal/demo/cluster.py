@@ -75,7 +75,7 @@ def run_demo(policy: str, show: Callable[[str, float, Sequence[JobRow]], None]) 
     """Run the jobs under a policy on a new cluster; ``show`` gets the policy, the seconds and the queue."""
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as folder:
         settings = Settings(Path(folder), Scenario(parse_cluster(CLUSTER), policy), roots=(folder,))
-        with run_service(settings, Address()) as made:
+        with run_service(settings, Address(), embedded=True) as made:
             local = LocalNodes.of(
                 made.listening.url,
                 made.agent_token,

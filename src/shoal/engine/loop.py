@@ -11,11 +11,13 @@ import numpy as np
 from shoal.core.arrays import UInt8s
 from shoal.core.commands import Command, Decided
 from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
+from shoal.core.events import Event, EventBatch
 from shoal.core.interfaces import Backend, Journal, MovePlanner, Placer, Policy
 from shoal.core.reasons import in_words
 from shoal.core.snapshot import JobView, Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.policy_answer import ask
+from shoal.engine.quotas import ask_within_quotas
 from shoal.engine.state import State
 
 _KEPT_SECONDS: Seconds = 60.0
@@ -38,9 +40,12 @@ class Judgement:
 def judge(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: MovePlanner) -> Judgement:
     """Decide, place and plan the moves. A pure function: replay calls it again and must get an equal result.
 
-    An answer of the policy that breaks its contract raises ``PolicyError``.
+    An answer of the policy that breaks its contract raises ``PolicyError``. A policy that overran its time at this
+    decision is not asked again.
     """
-    decision, asked = ask(policy, snapshot)
+    if snapshot.overran is not None:
+        policy = _KeepPlacements(snapshot.overran)
+    decision, asked = ask_within_quotas(policy, snapshot) if snapshot.quotas else ask(policy, snapshot)
     seating = placer.place(snapshot, asked)
     verdicts = asked.overruled(seating.overruled)
     return Judgement(decision, verdicts, move_planner.plan(snapshot, verdicts, seating))
@@ -54,9 +59,14 @@ def judge_or_keep(snapshot: Snapshot, policy: Policy, placer: Placer, move_plann
     try:
         return judge(snapshot, policy, placer, move_planner)
     except Exception as error:
-        cause = error.__cause__ or error
-        keep = _KeepPlacements(f"the policy failed ({type(cause).__name__}: {cause})")
-        return judge(snapshot, keep, placer, move_planner)
+        return keep(snapshot, error, placer, move_planner)
+
+
+def keep(snapshot: Snapshot, error: Exception, placer: Placer, move_planner: MovePlanner) -> Judgement:
+    """Return the judgement that keeps every job where it is, with the policy's error as the reason."""
+    cause = error.__cause__ or error
+    stay = _KeepPlacements(f"the policy failed ({type(cause).__name__}: {cause})")
+    return judge(snapshot, stay, placer, move_planner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +93,10 @@ class _KeepPlacements:
 class Loop:
     """Runs cycles of eight steps: see ``cycle``.
 
-    ``watch`` is called with every snapshot and judgement. The next decision is due at ``review_at``, or earlier if an
-    urgent event arrives. ``verdict_codes`` are the reason codes of the last decision, by position in its snapshot.
+    ``judge`` may return events instead of a judgement: they are recorded and folded, and it is called again on the
+    changed snapshot. ``watch`` is called with every snapshot and judgement. The next decision is due at ``review_at``,
+    or earlier if an urgent event arrives. ``verdict_codes`` are the reason codes of the last decision, by position
+    in its snapshot.
     """
 
     backend: Backend
@@ -95,7 +107,7 @@ class Loop:
     journal: Journal
     watch: Callable[[Snapshot, Judgement], None] | None = None
     review_at: Seconds = float("inf")
-    judge: Callable[[Snapshot, Policy, Placer, MovePlanner], Judgement] = judge
+    judge: Callable[[Snapshot, Policy, Placer, MovePlanner], "Judgement | tuple[Event, ...]"] = judge
     verdict_codes: UInt8s = field(default_factory=lambda: np.empty(0, dtype=np.uint8))
 
     def cycle(self) -> bool:
@@ -117,8 +129,13 @@ class Loop:
 
     def _decide(self) -> tuple[Decided, object | None]:
         """Run steps 3 to 6. The snapshot is dropped on return, so that the state need not copy its columns."""
-        snapshot = self.state.freeze()
-        judgement = self.judge(snapshot, self.policy, self.placer, self.move_planner)
+        while True:
+            snapshot = self.state.freeze()
+            judgement = self.judge(snapshot, self.policy, self.placer, self.move_planner)
+            if isinstance(judgement, Judgement):
+                break
+            self.journal.record_events(EventBatch(snapshot.now, judgement))
+            self.state.apply_events(snapshot.now, judgement)
         if self.watch is not None:
             self.watch(snapshot, judgement)
         self.verdict_codes = judgement.verdicts.codes

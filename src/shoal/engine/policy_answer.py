@@ -1,22 +1,44 @@
 """Call a policy and check its answer: a fault is a ``PolicyError`` of one line that names the policy and the job."""
 
 from collections.abc import Mapping
+from math import inf
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from shoal.core.decision import Decision, Grant, Refusal, Verdicts
+from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.errors import PolicyError, ShoalError
 from shoal.core.interfaces import Policy
-from shoal.core.reasons import Reason
+from shoal.core.reasons import SET_ASIDE, Reason
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.core.units import JobId
 
 
-def ask(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
-    """Return the policy's decision and its verdicts as columns, or raise ``PolicyError``."""
+def ask(
+    policy: Policy, snapshot: Snapshot, hidden: Mapping[int, Verdict] = MappingProxyType({})
+) -> tuple[Decision, Verdicts]:
+    """Return the policy's decision and its verdicts as columns, or raise ``PolicyError``.
+
+    The policy does not see jobs that are set aside, which are refused, nor those ``hidden`` at these positions, which
+    get these verdicts.
+    """
+    given, review_at = dict(hidden), inf
+    for i in snapshot.kept_from_policy.tolist() if snapshot.set_aside else ():
+        event = snapshot.set_aside[int(snapshot.columns.rows[i])]
+        given[i] = Refusal(Reason(SET_ASIDE, (event.reason, event.retry_at - snapshot.now)))
+        review_at = min(review_at, event.retry_at)
+    if not given:
+        return _ask(policy, snapshot)
+    positions = np.array(sorted(given), dtype=np.intp)
+    decision, verdicts = _ask(policy, snapshot.without(positions))
+    verdicts = verdicts.widened(snapshot, np.delete(np.arange(len(snapshot.columns)), positions), given)
+    return Decision(verdicts, min(decision.review_at, review_at), decision.carry), verdicts
+
+
+def _ask(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
     own = _unwrapped(policy)
     name = f"policy {own.__name__}"
     try:

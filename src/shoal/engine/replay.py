@@ -60,6 +60,8 @@ def fold(records: Iterable[Record], state: State) -> State:
         elif isinstance(record, Decided):
             _apply_commands(state, record)
             state.end_cycle(None)
+        else:
+            state.decide_by(record.settings)
     return state
 
 
@@ -83,11 +85,11 @@ def replay(
         if isinstance(record, Header):
             review_at, due = (inf if scheduler is None else -inf), False
             scheduler = scheduler_of(record.settings)
-            fold(islice(read(), number), scheduler.state)
+            fold(islice(read(), number), scheduler.state).decide_by(record.settings)
         elif scheduler is None:
             raise JournalError("a journal must begin with its header")
         elif isinstance(record, EventBatch):
-            if due:
+            if due and not record.of_a_decision:
                 raise JournalError(f"events up to t = {record.now} s follow on others that no decision was made on")
             _apply_events(scheduler.state, record)
             due = record.calls_for_decision(review_at, verdict_codes)

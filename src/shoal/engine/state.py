@@ -26,21 +26,25 @@ from shoal.core.events import (
     JobProfiled,
     JobReleased,
     JobReshaped,
+    JobSetAside,
     JobStarted,
     JobStopped,
     JobSubmitted,
     NodeLost,
     NodeReturned,
+    PolicyOverran,
+    QuotaSet,
     RunEvent,
 )
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.interfaces import LearnsOfPairs, PerfModel
 from shoal.core.job import ADAPTIVE
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
+from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.snapshot import Measurement, Register, Snapshot
 from shoal.core.topology import Topology
-from shoal.core.units import JobNumber, Seconds
+from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.job_rows import JobRows
 from shoal.engine.training_reports import TrainingReports
 
@@ -73,6 +77,10 @@ class State:
         self._training_reports = TrainingReports()
         self._crashes: dict[int, Crashes] = {}
         self._bids: Mapping[int, StandingBid] = {}
+        self._set_aside: dict[int, JobSetAside] = {}
+        self._quotas: Mapping[TenantId, Quota] = {}
+        self._overran: str | None = None
+        self._decider: object = None
 
     @property
     def live(self) -> int:
@@ -110,6 +118,9 @@ class State:
             model_reports=model_reports,
             batch_changes=batch_changes,
             bids=MappingProxyType(self._bids),
+            set_aside=MappingProxyType(self._set_aside),
+            quotas=MappingProxyType(self._quotas),
+            overran=self._overran,
         )
 
     def apply_events(self, now: Seconds, events: Iterable[Event]) -> None:
@@ -135,9 +146,17 @@ class State:
             elif type(command) is Resize:
                 self._begin(command, Trigger.RESIZE)
 
+    def decide_by(self, settings: Mapping[str, Any]) -> None:
+        """Note the settings of a journal's header; with another policy no job stays set aside."""
+        decider = [settings.get(name) for name in ("policy", "round", "knowledge", "version")]
+        if decider != self._decider:
+            self._set_aside = {}
+        self._decider = decider
+
     def end_cycle(self, carry: object | None) -> None:
         """End the cycle; ``carry`` is for the policy's next snapshot."""
         self.carry = carry
+        self._overran = None
         self.cycle += 1
 
     # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -316,6 +335,17 @@ class State:
         bid = StandingBid(event.at, event.jobs, event.rows)
         self._bids = {**self._bids, self._jobs.app_index[event.app]: bid}
 
+    def _put_aside(self, event: JobSetAside) -> None:
+        if self._is_live(event.job):
+            self._set_aside = {**self._set_aside, event.job: event}
+
+    def _quota_set(self, event: QuotaSet) -> None:
+        others = {tenant: quota for tenant, quota in self._quotas.items() if tenant != event.tenant}
+        self._quotas = others if event.quota == NO_QUOTA else {**others, event.tenant: event.quota}
+
+    def _policy_overran(self, event: PolicyOverran) -> None:
+        self._overran = event.reason
+
     def _node_lost(self, event: NodeLost) -> None:
         self.topology = self.topology.without(event.node)
         self.free_gpus.close(event.node)
@@ -357,6 +387,8 @@ class State:
         self._release(slot, at)
         self._training_reports.forget(slot)
         self._crashes.pop(slot, None)
+        if slot in self._set_aside:
+            self._set_aside = {job: event for job, event in self._set_aside.items() if job != slot}
         app = self._jobs.app(slot)
         if app in self._bids:  # the bid was made with this job
             self._bids = {other: bid for other, bid in self._bids.items() if other != app}
@@ -380,4 +412,7 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobReleased: State._released,
     JobReshaped: State._reshaped,
     AppBid: State._bid,
+    JobSetAside: State._put_aside,
+    QuotaSet: State._quota_set,
+    PolicyOverran: State._policy_overran,
 }

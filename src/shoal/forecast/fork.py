@@ -1,18 +1,19 @@
 """Forks of a cluster's folded state, live or simulated, from which simulations start; unknown work is drawn at random.
 
-A fork never changes the state it was made from. In its simulations no job arrives that was not named, none crashes, and
-nodes that are down stay down.
+A fork never changes the state it was made from. In its simulations no job arrives that was not named, none crashes,
+nodes that are down stay down, and jobs that are set aside stay so.
 """
 
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from msgspec.structs import replace
 
 from shoal.core.arrays import Floats
-from shoal.core.events import JobReleased
+from shoal.core.events import JobReleased, JobSetAside
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Measurement, Snapshot
@@ -59,6 +60,8 @@ class Fork:
     ) -> "Fork":
         """Return a fork of a state as it is; later changes of that state do not affect it."""
         present, everyone = _copied(state), _copied(state)
+        aside = state.freeze().set_aside.values()  # what the policy cannot decide on would end every simulation
+        present.apply_events(state.now, [JobSetAside(e.at, e.job, e.reason, inf) for e in aside])
         everyone.apply_events(state.now, [JobReleased(state.now, job) for job in state.releases])
         snapshot = everyone.freeze()
         free = set(present.freeze().columns.rows.tolist())

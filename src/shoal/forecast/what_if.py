@@ -22,7 +22,7 @@ from shoal.forecast.branches import Branch, BranchOutcome, run_branches
 from shoal.forecast.present import Present, Source, read_present
 from shoal.live.admission import Admission
 from shoal.perf.work_prior import DECLARED_SPREAD
-from shoal.policy.registry import names_a_file
+from shoal.policy.registry import is_policy_file
 from shoal.report.compare import t_interval
 from shoal.wire.messages import StartForecast, Submission, WhatIf
 
@@ -112,7 +112,7 @@ def _cut(outcomes: Sequence[Sequence[BranchOutcome]], seeds: int) -> str:
 
 def _branches(source: Source, now: Seconds, question: WhatIf) -> list[Branch]:
     for policy in question.policies:
-        if names_a_file(policy):
+        if is_policy_file(policy):
             hint = "names a file, which is never loaded on a request; choose a policy of `shoal policies`"
             raise InputError("policies", policy, hint)
     present = read_present(source, now)

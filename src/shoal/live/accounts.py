@@ -13,13 +13,14 @@ from shoal.core import events
 from shoal.core.commands import Command, Decided, Resize, Stop
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
+from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.store.codec import Record
 
 _NO_LAUNCH = Launch("job", ())
-_Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped
+_Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped | events.JobSetAside
 
 
 @dataclass(slots=True)
@@ -80,6 +81,7 @@ class Accounts:
     restarts: int = 0
     crashes: int = 0
     completed: int = 0
+    quotas: dict[TenantId, Quota] = field(default_factory=dict)
     now: Seconds = 0.0
     """The time of the last events folded by ``fold``."""
     changes: Counter[TenantId | None] = field(default_factory=Counter)
@@ -98,6 +100,10 @@ class Accounts:
         for event in new:
             if isinstance(event, events.JobSubmitted):
                 self._submitted(event)
+            elif isinstance(event, events.QuotaSet):
+                self.quotas.pop(event.tenant, None)
+                if event.quota != NO_QUOTA:
+                    self.quotas[event.tenant] = event.quota
             elif isinstance(event, _Request):
                 if self.accounts[event.job].live:
                     self._changed(self.accounts[event.job])
@@ -153,6 +159,8 @@ class Accounts:
         elif isinstance(event, events.JobReleased):
             account.state, account.held_until = JobState.PENDING, inf
             account.history.append((event.at, "may be tried again"))
+        elif isinstance(event, events.JobSetAside):
+            account.history.append((event.at, f"set aside: {event.reason}"))
         else:
             gpus, least, most = event.gpus, event.min_gpus, event.max_gpus
             account.spec = replace(account.spec, gpus=gpus, min_gpus=least, max_gpus=most)

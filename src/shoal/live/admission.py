@@ -11,6 +11,9 @@ from shoal.core.units import JobId, Seconds, TenantId
 from shoal.perf.catalog import Catalog
 from shoal.wire.messages import Reshape, Submission
 
+_MOST_JOBS_AHEAD = 10_000
+"""Most jobs of the phases that a submission declares: some policies simulate each of them at every decision."""
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:
@@ -103,6 +106,9 @@ def _ahead(wanted: Submission) -> tuple[tuple[int, int, float], ...]:
     """Return the phases that the job's app will run after it, each as jobs, GPUs and work."""
     if wanted.ahead and wanted.app is None:
         raise InputError("ahead", len(wanted.ahead), "says nothing without app, whose phases they are")
+    jobs = sum(phase.jobs for phase in wanted.ahead or ())
+    if jobs > _MOST_JOBS_AHEAD:
+        raise InputError("ahead", jobs, f"its phases can have at most {_MOST_JOBS_AHEAD:,} jobs together")
     return tuple((phase.jobs, phase.gpus, phase.work) for phase in wanted.ahead or ())
 
 

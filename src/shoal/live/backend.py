@@ -5,7 +5,8 @@ Agents call the control plane, never the reverse. An agent's orders always name 
 message that is lost or repeated does no harm. Every method may be called from any thread.
 """
 
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import InitVar, dataclass, field
 from math import inf
@@ -17,12 +18,13 @@ import msgspec
 from shoal.core.bids import Rows
 from shoal.core.commands import Command
 from shoal.core.errors import InputError, nearest
-from shoal.core.events import AppBid, EventBatch, JobReshaped, NodeReturned
+from shoal.core.events import AppBid, EventBatch, JobReshaped, NodeReturned, QuotaSet
 from shoal.core.interfaces import Backend
 from shoal.core.job import JobSpec, Launch
+from shoal.core.quota import Quota
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Placement, Topology
-from shoal.core.units import JobNumber, Seconds
+from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.live.clock import Clock
 from shoal.live.gang import Gang
 from shoal.live.recovery import RecoveredRuns
@@ -36,6 +38,10 @@ _MARGIN: Seconds = 2.0
 """Seconds to kill ranks, added to lease and grace before a node counts as lost."""
 
 _LONGEST_SLEEP: Seconds = 3600.0
+
+
+class ForeignRead(InputError):
+    """An agent answered a request for a piece of a log that another node's agent was asked."""
 
 
 @dataclass(slots=True)
@@ -71,6 +77,13 @@ class LiveBackend(Backend):
         """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down."""
         with self._lock:
             self._runs.resume(recovered, down, self.clock.now())
+
+    def retire(self, nodes: Iterable[int]) -> None:
+        """Mark nodes as lost that are no longer in the cluster; one with runs only when its lease has ended."""
+        with self._lock:
+            for index in nodes:
+                if self._runs.agents[index].up and not self._runs.agents[index].gangs:
+                    self._runs.lose(index, self.clock.now())
 
     # ── the ring ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -121,7 +134,7 @@ class LiveBackend(Backend):
             self._lock.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Answer every open request with an error: the loop has died."""
+        """Answer every open request with an error: the loop has died, or the journal cannot be written."""
         with self._lock:
             waiting = [*self._delivered, *self._acks]
             self._delivered, self._acks = [], []
@@ -176,6 +189,12 @@ class LiveBackend(Backend):
             self._runs.events.append(AppBid(self.clock.now(), app, jobs, rows))
             return self._acknowledgement(None)
 
+    def set_quota(self, tenant: TenantId, quota: Quota) -> "Future[None]":
+        """Record a tenant's quota."""
+        with self._lock:
+            self._runs.events.append(QuotaSet(self.clock.now(), tenant, quota))
+            return self._acknowledgement(None)
+
     def _acknowledgement(self, result: Any) -> "Future[Any]":
         future: Future[Any] = Future()
         self._acks.append((future, result))
@@ -197,6 +216,7 @@ class LiveBackend(Backend):
             if agent.boot is not None and agent.boot != hello.boot:
                 self._runs.reboot(index, now)
             agent.boot, agent.address, agent.last_contact = hello.boot, hello.address, now
+            agent.session = secrets.token_hex(8)
             if not agent.up:
                 agent.up = True
                 self._runs.events.append(NodeReturned(now, index))
@@ -213,11 +233,12 @@ class LiveBackend(Backend):
             agent = runs.agents[index]
             if agent.boot != report.boot or not agent.up:
                 raise InputError("boot", report.boot, "not known, or its node counts as lost: say hello first")
+            # A late hello may have named a dead agent: its late reports, which do not know the answer, do not count.
+            if report.session not in ("", agent.session):
+                raise InputError("session", report.session, "is over: say hello first")
+            agent.disk_free = report.disk_free
             before = len(runs.events), agent.generation
-            for answer in report.logs:
-                read = self._log_reads.pop(answer.read, None)
-                if read is not None and not read[2].cancelled():
-                    read[2].set_result(answer)
+            self._take_log_answers(index, report)
             runs.report(index, report.runs, self.clock.now())
             orders = self._orders(index)
             changed = (len(runs.events), agent.generation) != before
@@ -235,6 +256,10 @@ class LiveBackend(Backend):
         """Return the time of a node's last report; None if there was none since the control plane started."""
         return self._runs.agents[node].last_report
 
+    def disk_free(self, node: int) -> int | None:
+        """Return the bytes that were free on a node's disk at its last report, if it said so."""
+        return self._runs.agents[node].disk_free
+
     def _node(self, name: str, protocol: int) -> int:
         if protocol != PROTOCOL:
             raise InputError("protocol", protocol, f"this control plane speaks {PROTOCOL}: use one version of Shoal")
@@ -246,7 +271,10 @@ class LiveBackend(Backend):
     def _orders(self, index: int) -> AgentOrders:
         runs, generation = self._runs.orders(index), self._runs.agents[index].generation
         reads = [order for node, order, _ in self._log_reads.values() if node == index]
-        return AgentOrders(protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads)
+        session = self._runs.agents[index].session
+        return AgentOrders(
+            protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session
+        )
 
     # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -260,6 +288,17 @@ class LiveBackend(Backend):
             self._runs.agents[node].generation += 1
         self.on_change()
         return answer
+
+    def _take_log_answers(self, node: int, report: AgentReport) -> None:
+        """Pass a node's answers on to those who asked; ``ForeignRead`` if one was asked of another node."""
+        asked = [(answer, self._log_reads.get(answer.read)) for answer in report.logs]
+        for answer, read in asked:
+            if read is not None and read[0] != node:
+                raise ForeignRead("logs", answer.read, f"this piece of a log was not asked of {report.node}")
+        for answer, read in asked:
+            self._log_reads.pop(answer.read, None)
+            if read is not None and not read[2].cancelled():
+                read[2].set_result(answer)
 
     def place(self, job: JobNumber, incarnation: int, rank: int) -> tuple[int, int, int] | None:
         """Return a rank's node, the incarnation that started it and its number there; None if not resized in place."""

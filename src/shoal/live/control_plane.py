@@ -17,32 +17,35 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
-from time import monotonic, perf_counter
+from time import monotonic
 
+import msgspec
 import numpy as np
 
-from shoal.core.commands import Decided
 from shoal.core.errors import InputError
-from shoal.core.events import EventBatch
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import JobId, TenantId
-from shoal.engine.loop import Judgement, Loop, judge_or_keep
+from shoal.engine.guard import Guard
+from shoal.engine.loop import Judgement, Loop
 from shoal.engine.replay import Scheduler
 from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
 from shoal.live.job_lists import ANY_JOB, JobFilter, JobLists
+from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
+from shoal.live.journal_writer import JournalWriter
+from shoal.live.quotas import QueueLimit, quota_of, quota_rows
+from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.wire import messages as wire
 
 log = logging.getLogger(__name__)
-
-_MOST_TIMINGS = 10_000
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 """Letters and digits of job identifiers, which people type: no two look alike."""
@@ -75,12 +78,16 @@ class ControlPlaneFigures:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Description of a cluster; ``epoch`` is the Unix time at which its journal began."""
+    """Description of a cluster; ``epoch`` is the Unix time at which its journal began.
+
+    ``retired`` are the indices of nodes that were in the cluster once and are not now.
+    """
 
     version: str
     policy: str
     cluster: str
     epoch: float
+    retired: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -93,6 +100,7 @@ class ControlPlane:
     accounts: Accounts
     admission: Admission
     about: About
+    disk: JournalDisk
     resumed: bool = False
     failed: str | None = None
     """Why the loop died, once it has."""
@@ -105,17 +113,21 @@ class ControlPlane:
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
     _given_ids: set[JobId] = field(default_factory=set)
+    _queue_limit: QueueLimit = field(default_factory=QueueLimit)
+    _limit: CpuLimit = field(default_factory=CpuLimit)
     _loop: Loop = field(init=False)
     _thread: threading.Thread = field(init=False)
-    _recorder: "_Recorder" = field(init=False)
+    _recorder: JournalWriter = field(init=False)
 
     def __post_init__(self) -> None:
-        self._recorder = _Recorder(self)
+        self._recorder = JournalWriter(
+            self.journal, self.accounts, self.backend, self.disk, self._lock, on_failure=self._notify
+        )
         self._lists = JobLists(self.accounts, self._lock)
         scheduler = self.scheduler
         self._loop = Loop(
             self.backend, scheduler.state, scheduler.policy, scheduler.placer, scheduler.move_planner, self._recorder,
-            watch=self._watch, review_at=-inf if self.resumed else inf, judge=judge_or_keep,
+            watch=self._watch, review_at=-inf if self.resumed else inf, judge=Guard(self._limit).judge,
         )  # fmt: skip
         self.backend.on_change = self._notify
         self._thread = threading.Thread(target=self._run, name="ring", daemon=True)
@@ -127,8 +139,13 @@ class ControlPlane:
     def stop(self) -> None:
         """End the loop after its present cycle and close the journal."""
         self.backend.close()
+        self.disk.stopping.set()
         self._thread.join()
-        self.journal.close()
+        self._limit.close()
+        try:
+            self.journal.close()
+        except WRITE_ERRORS as error:
+            log.warning("the last events were not written, nor acknowledged", extra={"error": str(error)})
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Register a callback, called from any thread whenever orders or decisions changed."""
@@ -143,10 +160,13 @@ class ControlPlane:
             while self._loop.cycle():
                 self._recorder.commit()
                 self._notify()
+        except ShortOfDisk:
+            log.warning("stopped while the journal could not be written")
         except Exception as error:
             self.failed = f"the control plane stopped deciding: {error}"
             log.exception("the loop died")
-            self.journal.commit()  # the events are kept, although no decision was made on them
+            with suppress(*WRITE_ERRORS):
+                self.journal.commit()  # the events are kept, although no decision was made on them
             self.backend.fail(RuntimeError(self.failed))
             self._notify()
 
@@ -166,8 +186,10 @@ class ControlPlane:
     def submit(self, submissions: Sequence[wire.Submission], tenant: TenantId) -> "Future[list[JobId]]":
         """Admit jobs, all or none; the future resolves to their identifiers once they are durable.
 
-        A submission with the same key as an earlier one of its tenant returns that job.
+        A submission with the same key as an earlier one of its tenant returns that job. ``ShortOfDisk`` if the journal
+        has no room for them.
         """
+        self.disk.check(len(msgspec.msgpack.encode(submissions)))
         now = self.backend.clock.now()
         with self._lock:
             ids: list[JobId] = []
@@ -187,9 +209,21 @@ class ControlPlane:
                     if wanted.key:
                         keys[key] = id
                 ids.append(id)
+            self._queue_limit.check(self.accounts, (spec for spec, _ in admitted))
             # Only when all are admitted: the key of a refused submission must not lead to a job.
             self.accounts.keys |= keys
-            return self.backend.submit(admitted, ids)
+            durable = self.backend.submit(admitted, ids)
+            self._queue_limit.count([spec for spec, _ in admitted], durable)
+            return durable
+
+    def set_quota(self, wanted: wire.QuotaMessage) -> "Future[None]":
+        """Set a tenant's quota, in place of the one before."""
+        return self.backend.set_quota(wanted.tenant, quota_of(wanted))
+
+    def quotas(self) -> list[wire.QuotaMessage]:
+        """Return every quota, by name of its tenant."""
+        with self._lock:
+            return quota_rows(self.accounts)
 
     def _new_id(self, name: str) -> JobId:
         while True:
@@ -200,11 +234,14 @@ class ControlPlane:
 
     def cancel(self, job: JobId, tenant: TenantId | None) -> "Future[None]":
         """Cancel a job; its ranks are warned and, after their grace, killed."""
-        return self.backend.cancel(self._account(job, tenant).number)
+        account = self._account(job, tenant)
+        self.disk.check_writable()
+        return self.backend.cancel(account.number)
 
     def reshape(self, job: JobId, shape: wire.Reshape, tenant: TenantId | None) -> "Future[None]":
         """Change the GPUs that a job asks for."""
         account = self._account(job, tenant)
+        self.disk.check()
         if not account.live:
             raise InputError("job", job, f"has ended ({account.state.name.lower()}); only live jobs can be resized")
         return self.backend.reshape(account.number, *self.admission.gang(shape, account.spec.kinds))
@@ -223,12 +260,15 @@ class ControlPlane:
 
     def bid(self, app: str, bid: wire.AppBidMessage, tenant: TenantId | None) -> "Future[None]":
         """Record an app's valuation of GPUs."""
-        return self.backend.bid(app, *self._bidding(app).check_bid(app, bid, tenant))
+        checked = self._bidding(app).check_bid(app, bid, tenant)
+        self.disk.check()
+        return self.backend.bid(app, *checked)
 
     def _bidding(self, app: str) -> AppBidding:
         if self._last is None:
             raise UnknownApp(app)
-        return AppBidding(self.scheduler.policy, replace(self._last.snapshot, carry=self._last.carry))
+        snapshot = replace(self._last.snapshot, carry=self._last.carry)
+        return AppBidding(self.scheduler.policy, snapshot.without(snapshot.kept_from_policy))
 
     # ── views ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -255,7 +295,9 @@ class ControlPlane:
         """Return every node, with the jobs on it that the tenant may see."""
         with self._lock:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
-            return self._views(tenant).nodes(reports)
+            rows = self._views(tenant).nodes(reports, self.about.retired)
+        index = self.backend.topology.node_index
+        return [msgspec.structs.replace(row, disk_free=self.backend.disk_free(index[row.name])) for row in rows]
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
@@ -290,7 +332,13 @@ class ControlPlane:
             waiting=len(states) - running,
             ended=ended,
             decisions=state.cycle,
+            short_of_disk=self.short_of_disk,
         )
+
+    @property
+    def short_of_disk(self) -> str:
+        """A sentence on why new work is refused for lack of disk space; empty if it is not."""
+        return self.disk.shortage()
 
     def figures(self) -> ControlPlaneFigures:
         """Return the figures for the metrics."""
@@ -359,48 +407,13 @@ class ControlPlane:
             found = given.result()
             text, length = _decode(found.data)
             live = account.live and run == account.incarnation
-            part.set_result(wire.LogPart(job, run, rank, offset, max(found.size, 0), text, live, offset + length))
+            begin = offset if found.begin is None else found.begin
+            end = offset + length if found.next is None or length < len(found.data) else found.next
+            part.set_result(wire.LogPart(job, run, rank, begin, max(found.size, 0), text, live, end))
 
         asked.add_done_callback(answer)
         part.add_done_callback(lambda _: self.backend.forget_read(asked))
         return part
-
-
-def _timings() -> deque[float]:
-    return deque(maxlen=_MOST_TIMINGS)
-
-
-@dataclass(slots=True)
-class _Recorder:
-    """The journal as the loop uses it: records are durable before a command is sent or a request acknowledged."""
-
-    control_plane: ControlPlane
-    decision_seconds: deque[float] = field(default_factory=_timings)
-    commit_seconds: deque[float] = field(default_factory=_timings)
-    _began: float = 0.0
-    _now: float = 0.0
-
-    def record_events(self, batch: EventBatch) -> None:
-        """Record events; the decision on them, or ``commit``, makes them durable."""
-        self.control_plane.journal.record_events(batch)
-        with self.control_plane._lock:
-            self.control_plane.accounts.apply_events(batch.events)
-        self._now, self._began = batch.now, perf_counter()
-
-    def record_decision(self, decided: Decided) -> None:
-        """Record a decision, and make it and the events before it durable."""
-        self.decision_seconds.append(perf_counter() - self._began)
-        self.control_plane.journal.record_decision(decided)
-        with self.control_plane._lock:
-            self.control_plane.accounts.apply_commands(self._now, decided.commands)
-        self.commit()
-
-    def commit(self) -> None:
-        """Make everything recorded durable, and acknowledge it."""
-        begin = perf_counter()
-        if self.control_plane.journal.commit():
-            self.commit_seconds.append(perf_counter() - begin)
-        self.control_plane.backend.confirm()
 
 
 def _drain(timings: deque[float]) -> list[float]:

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from shoal.core.job import BatchLimits, BatchSetting, Launch
 from shoal.core.topology import Node, Placement
-from shoal.core.units import JobId, JobNumber, Seconds
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.elastic_workers import ElasticWorkers, Seats
 from shoal.live.rate_tracker import RateTracker
 from shoal.wire.messages import RankExit, RunOrder, RunReport, SessionReport
@@ -99,6 +99,7 @@ class Gang:
     batch: BatchSetting | None = None
     """The batch size it was granted, if the policy grants one."""
     limits: BatchLimits | None = None
+    tenant: TenantId = ""
     stopping: bool = False
     going: bool = False
     """Whether its nodes are ordered to start the ranks."""
@@ -324,6 +325,7 @@ class Gang:
             batch=self.batch,
             limits=self.limits,
             roster=roster,
+            tenant=self.tenant,
         )
 
 

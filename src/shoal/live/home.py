@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from shoal.live.admission import Admission
 from shoal.live.backend import LEASE, LiveBackend
 from shoal.live.clock import WallClock
 from shoal.live.control_plane import About, ControlPlane
+from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, check_room
 from shoal.live.recovery import RecoveredRuns
 from shoal.perf.catalog import Catalog
 from shoal.perf.profile import LinearProfile
@@ -31,6 +33,14 @@ from shoal.store.journal import JournalFile, SqliteJournal, last_settings, setti
 log = logging.getLogger(__name__)
 
 JOURNAL = "journal.sqlite"
+
+MOST_LIVE_NODES = 20_000
+"""Most nodes of one control plane."""
+
+_TOO_MANY = f"and a control plane serves at most {MOST_LIVE_NODES:,}: run several"
+
+PASSABLE = 0o711
+"""Mode of a home through which an agent on it lets the users of tenants pass."""
 
 
 def home() -> Path:
@@ -52,15 +62,24 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0.5 <= self.lease <= 3600:
             raise InputError("lease", self.lease, "must lie between 0.5 and 3600 seconds")
+        nodes = len(self.scenario.cluster.nodes)
+        if nodes > MOST_LIVE_NODES:
+            raise InputError("cluster", self.scenario.cluster.describe(), f"has {nodes:,} nodes, {_TOO_MANY}")
 
 
 @contextmanager
 def open_control_plane(settings: Settings) -> Iterator[ControlPlane]:
     """Start a control plane; leaving the context stops its loop and closes its journal. One per home folder."""
+    check_room(settings.home)
     settings.home.mkdir(parents=True, exist_ok=True)
-    settings.home.chmod(0o700)
+    if stat.S_IMODE(settings.home.stat().st_mode) != PASSABLE:
+        settings.home.chmod(0o700)
     with _locked(settings.home / "lock"):
-        control_plane = _make_control_plane(settings)
+        try:
+            control_plane = _make_control_plane(settings)
+        except WRITE_ERRORS as error:
+            hint = f"cannot be written: {error}; free some space, or name another folder"
+            raise InputError("home", str(settings.home), hint) from error
         control_plane.start()
         try:
             yield control_plane
@@ -92,22 +111,26 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
             raise InputError("journal", str(path), hint)
         epoch = _epoch(settings_of(file.read), path)
         scenario = replace(scenario, cluster=grown(Scenario.of_settings(before).cluster, scenario.cluster))
+    present = settings.scenario.cluster
     cluster, speeds, scheduler = scenario.cluster, scenario.speeds(), scenario.make_scheduler()
     accounts, recovered = Accounts(cluster.nodes), RecoveredRuns()
     for record in file.read() if resumed else ():
         fold((record,), scheduler.state)
         recovered.fold(record)
         accounts.fold(record)
+    scheduler.state.decide_by(scenario.settings("live"))
     header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
     journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     clock = WallClock(epoch, scheduler.state.now)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
     backend.resume(recovered, scheduler.state.topology.down)
+    retired = frozenset(i for i, node in enumerate(cluster.nodes) if node.name not in present.node_index)
+    backend.retire(retired)
     if resumed:
         log.info("journal taken up again", extra={"records": file.records, "live": len(accounts.live)})
-    about = About(__version__, scenario.policy, cluster.describe(), epoch)
-    admission = Admission(cluster, speeds, settings.roots)
-    return ControlPlane(scheduler, backend, journal, accounts, admission, about, resumed=resumed)
+    about = About(__version__, scenario.policy, present.describe(), epoch, retired)
+    admission = Admission(present, speeds, settings.roots)
+    return ControlPlane(scheduler, backend, journal, accounts, admission, about, JournalDisk(path), resumed=resumed)
 
 
 def _epoch(first: Mapping[str, Any], path: Path) -> float:

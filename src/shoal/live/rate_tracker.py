@@ -29,7 +29,7 @@ class RateTracker:
     _advances: int = 0
 
     def reported(self, at: Seconds, rate: float, done: float) -> None:
-        """Record a report to the ring."""
+        """Store the rate and progress that the ring has just been sent."""
         self.rate, self.at, self.done = rate, at, done
 
     def observe(self, now: Seconds, done: float) -> float | None:

@@ -52,7 +52,9 @@ class RecoveredRuns:
                 self.releases.pop(event.job, None)
                 self.runs.pop(event.job, None)
                 self.jobs[event.job].over = True
-            case events.JobReshaped() | events.AppBid():
+            case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
+                pass
+            case events.QuotaSet():
                 pass
             case _:
                 self._apply_run_event(self.jobs[event.job], event)

@@ -35,11 +35,15 @@ class AgentStatus:
     """The agent of one node, and the gangs with a part there, by job and incarnation."""
 
     boot: str | None = None
+    session: str = ""
+    """Given to the agent with the answer to its last hello."""
     address: str = ""
     generation: int = 1
     last_report: Seconds | None = None
     """The time of its last report; None if the state of its node is not known until it reports."""
     last_contact: Seconds = 0.0
+    disk_free: int | None = None
+    """Bytes free on its disk at its last report."""
     up: bool = False
     gangs: dict[tuple[JobNumber, int], Gang] = field(default_factory=dict)
     strays: frozenset[JobNumber] = frozenset()
@@ -164,6 +168,7 @@ class RunRegistry:
             work=job.spec.work,
             batch=command.batch,
             limits=job.spec.limits,
+            tenant=job.spec.tenant,
             running_since=now,
             workers=workers,
             chain=[] if after is None else after.chain,

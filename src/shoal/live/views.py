@@ -4,7 +4,7 @@ A tenant sees its own jobs; the names of other tenants' jobs are hidden in sente
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
@@ -13,7 +13,7 @@ import numpy as np
 from shoal.core.arrays import Flags
 from shoal.core.decision import Verdicts
 from shoal.core.lifecycle import JobState
-from shoal.core.reasons import NO_KIND
+from shoal.core.reasons import NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP
 from shoal.core.retry import MOST_CRASHES
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
@@ -21,6 +21,14 @@ from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.accounts import Account, Accounts
 from shoal.live.job_lists import WAITING, Listed
 from shoal.wire.messages import AcctRow, JobDetail, JobRow, Moment, NodeRow, StartForecast, TenantRow
+
+_OWN_REMEDY = {
+    TENANT_CAP.code: "it would start when a job of its tenant ends, or when an operator raises `shoal quota`",
+    WIDER_THAN_CAP.code: "it would run on fewer GPUs (`shoal resize`), or when an operator raises `shoal quota`",
+    RETURNED.code: "it would start when the other tenant no longer needs what is guaranteed to it",
+    SET_ASIDE.code: "`shoal cancel` ends it; submit it again with other values",
+}
+"""By reason code, what would let the job run, where GPUs that come free are not enough."""
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
@@ -71,8 +79,9 @@ class LastDecision:
         cluster, speeds, wanted = self.snapshot.cluster, self.snapshot.columns.speeds[at], account.spec.gpus
         usable = [k for k in range(len(cluster.kinds)) if speeds[k] > 0]
         most = max((cluster.capacity[k] for k in usable), default=0)
-        if self.verdicts.codes[at] == NO_KIND.code:
-            return f"it would run if its `kinds` named one of {', '.join(cluster.kinds)}"
+        own = {**_OWN_REMEDY, NO_KIND.code: f"it would run if its `kinds` named one of {', '.join(cluster.kinds)}"}
+        if self.verdicts.codes[at] in own:
+            return own[self.verdicts.codes[at]]
         if not most:
             return "it would run when a node it can use comes up (`shoal nodes`)"
         if wanted > most:
@@ -148,11 +157,16 @@ class ClusterViews:
             story=[Moment(self.epoch + at, what) for at, what in sorted(story, key=lambda entry: entry[0])],
         )
 
-    def nodes(self, last_reports: Sequence[Seconds | None]) -> list[NodeRow]:
-        """Return every node, with the time of its agent's last report and the jobs on it that the tenant may see."""
+    def nodes(self, last_reports: Sequence[Seconds | None], retired: Set[int] = frozenset()) -> list[NodeRow]:
+        """Return every node, with the time of its agent's last report and the jobs on it that the tenant may see.
+
+        ``retired`` nodes are left out if they are down and no job is on them.
+        """
         rows, by_node = [], self._placed_by_node()
         for index, (node, at) in enumerate(zip(self.topology.nodes, last_reports, strict=True)):
             here = by_node.get(index, [])
+            if index in retired and index in self.topology.down and not here:
+                continue
             rows.append(
                 NodeRow(
                     name=node.name,
@@ -178,6 +192,10 @@ class ClusterViews:
         def row_of(owner: TenantId) -> list[float]:
             return sums.setdefault(owner if self.tenant in (None, owner) else "others", [0, 0, 0.0])
 
+        quotas = self.accounts.quotas
+        for owner in quotas:
+            if self.tenant in (None, owner):
+                row_of(owner)
         for owner, gpu_seconds in self.accounts.ended_gpu_seconds.items():
             row_of(owner)[2] += gpu_seconds
         for account in self.accounts.live.values():
@@ -194,6 +212,8 @@ class ClusterViews:
                 gpu_seconds=row[2],
                 part_now=row[1] / held if held else 0.0,
                 part_ever=row[2] / ever if ever else 0.0,
+                most=quotas[name].gpus if name in quotas else None,
+                guaranteed=quotas[name].guaranteed if name in quotas else 0,
             )
             for name, row in sorted(sums.items())
         ]

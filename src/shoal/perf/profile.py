@@ -229,9 +229,9 @@ class StepTimes:
         return _PENALTY[locality] / _PENALTY[Locality(measured)]
 
     def iteration_seconds(self, batch_size: int, gpus: int, locality: Locality) -> float:
-        """Seconds of one optimizer step over ``batch_size`` samples of the gang, split evenly and rounded up.
+        """Seconds of one optimizer step over ``batch_size`` samples, divided evenly among the GPUs and rounded up.
 
-        Without accumulation between the larger of compute and synchronisation and their sum.
+        A step without accumulation takes at least the longer of compute and synchronisation, and at most their sum.
         """
         local = math.ceil(batch_size / gpus)
         accumulations = math.ceil(local / self.max_local) - 1

@@ -175,9 +175,6 @@ POLICIES: dict[str, Entry] = {
 }
 
 
-_FILE_MARK = ".py:"
-
-
 def knowledge_of(spec: str, *, adapting: bool) -> str:
     """The default knowledge of speeds of the policy in this specification.
 
@@ -237,15 +234,15 @@ def _check_reasons(name: str, reasons: tuple[ReasonTemplate, ...]) -> None:
             raise InputError(f"policy {name}, reason {template.name}, code", int(template.code), hint)
 
 
-def names_a_file(spec: str) -> bool:
-    """Whether a specification names a policy in a file, which ``find_policy`` would execute."""
-    return _FILE_MARK in spec
+def is_policy_file(spec: str) -> bool:
+    """Whether a specification names a class in a Python file, which would be imported, and not a registered policy."""
+    return ".py:" in spec
 
 
 def find_policy(spec: str) -> tuple[str, Callable[..., Policy], str]:
     """The name, the class and the text of the options in ``name:key=value,…`` or ``file.py:Class:key=value,…``."""
-    if names_a_file(spec):
-        file, _, after = spec.partition(_FILE_MARK)
+    if is_policy_file(spec):
+        file, _, after = spec.partition(".py:")
         class_name, _, options = after.partition(":")
         return f"{file}.py:{class_name}", _class_in(f"{file}.py", class_name), options
     name, options = split_name("policy", spec, POLICIES)

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from shoal.core.topology import Node
@@ -15,16 +17,23 @@ log = logging.getLogger("shoal.provider.local")
 
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
+_STABLE_SECONDS = 60.0
+"""Seconds after which an agent counts as having run well."""
 
 
 @dataclass(slots=True)
 class _LocalAgent:
-    """The agent process of one node; pauses between restarts double up to 30 s."""
+    """The agent process of one node.
+
+    Pauses between restarts double up to 30 s; an agent that has run for a minute starts again after the shortest.
+    """
 
     arguments: Sequence[str]
-    token: str
+    token: Callable[[], str]
     log_file: Path
+    clock: Callable[[], float] = time.monotonic
     process: "subprocess.Popen[bytes] | None" = None
+    started_at: float = 0.0
     restart_at: float = 0.0
     pause: float = _FIRST_PAUSE_SECONDS
 
@@ -32,23 +41,39 @@ class _LocalAgent:
         """Start the process if it does not run and its pause is over."""
         if self.running:
             return
-        now = time.monotonic()
+        now = self.clock()
         if self.process is not None:
+            if now - self.started_at >= _STABLE_SECONDS:
+                self.pause = _FIRST_PAUSE_SECONDS
             log.warning("agent died", extra={"status": self.process.returncode, "log": str(self.log_file)})
             self.process, self.restart_at = None, now + self.pause
             self.pause = min(2 * self.pause, _LONGEST_PAUSE_SECONDS)
         if now >= self.restart_at:
-            self.log_file.parent.mkdir(parents=True, exist_ok=True)
-            with self.log_file.open("ab") as out:
-                # A session of its own: this process passes Ctrl-C on, once.
-                self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "shoal.agent", *self.arguments, "--parent", str(os.getpid())],
-                    env={**os.environ, "SHOAL_TOKEN": self.token},
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    start_new_session=True,
-                )
+            try:
+                self._start(now)
+            except OSError as error:  # a full disk, or too many processes
+                log.warning("agent not started", extra={"error": str(error)})
+                self.restart_at = now + self.pause
+
+    def _start(self, now: float) -> None:
+        self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        self.started_at = now
+        with self.log_file.open("ab") as out:
+            # A session of its own: this process passes Ctrl-C on, once.
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "shoal.agent", *self.arguments),
+                    *("--token-fd", "0", "--parent", str(os.getpid())),
+                ],
+                env={name: value for name, value in os.environ.items() if name != "SHOAL_TOKEN"},
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError), self.process.stdin as pipe:
+            pipe.write(f"{self.token()}\n".encode())
 
     def terminate(self) -> None:
         """Send SIGTERM: the first makes the agent warn its jobs and wait for their grace, the second kill them."""
@@ -75,25 +100,32 @@ class LocalNodes:
     def of(
         cls,
         url: str,
-        token: str,
+        token: Callable[[str], str],
         nodes: Sequence[Node],
         home: Path,
         *,
         roots: Sequence[str] = (),
+        log_bytes: int | None = None,
         cafile: str | None = None,
+        tenant_users: str = "off",
+        clock: Callable[[], float] = time.monotonic,
     ) -> "LocalNodes":
         """Return an object with one agent per node, not started yet; device numbers continue from node to node.
 
-        ``url`` and ``token`` are the control plane's and an agent's; files go under ``home``. Jobs may work in the
-        folders ``roots``.
+        ``url`` is the control plane's; ``token`` returns the token of a node's agent, which gets it over a pipe. Files
+        go under ``home``. Jobs may work in the folders ``roots``, as users that ``tenant_users`` says (`choose_users`).
+        Of a rank's log at most ``log_bytes`` are kept.
         """
         agents, first_device = [], 0
         for node in nodes:
             arguments = ["--server", url, "--node", node.name, "--kind", node.kind]
             arguments += ["--gpus", str(node.gpus), "--first-device", str(first_device), "--home", str(home)]
             arguments += [word for root in roots for word in ("--root", root)]
+            arguments += ["--log-bytes", str(log_bytes)] if log_bytes is not None else []
             arguments += ["--cafile", cafile] if cafile is not None else []
-            agents.append(_LocalAgent(arguments, token, home / "nodes" / node.name / "agent.log"))
+            arguments += ["--tenant-users", tenant_users]
+            log_file = home / "nodes" / node.name / "agent.log"
+            agents.append(_LocalAgent(arguments, partial(token, node.name), log_file, clock))
             first_device += node.gpus
         return cls(agents)
 

@@ -59,7 +59,7 @@ def write_run(directory: Path, summary: Summary, jobs: JobResults) -> None:
     """Write the results of a run, replacing those of an earlier one."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / JOBS).write_bytes(to_parquet(jobs))
+        replace_file(directory / JOBS, to_parquet(jobs))
         # A run is finished once its summary exists, so that is written last, and atomically.
         replace_file(directory / SUMMARY, to_json(summary))
     except OSError as error:

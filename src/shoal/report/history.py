@@ -198,9 +198,8 @@ class _Fold:
             events.JobCrashed: self._crashed,
             events.JobCancelled: self._cancelled,
             events.JobReshaped: self._reshaped,
-            **dict.fromkeys((events.NodeLost, events.NodeReturned, events.AppBid, events.JobReleased), self._ignored),
         }
-        self.handlers = [handlers[cls] for cls in EVENT_TAGS]
+        self.handlers = [handlers.get(cls, self._ignored) for cls in EVENT_TAGS]
 
     def apply_events(self, now: Seconds, batch: list[list[Any]]) -> None:
         handlers = self.handlers

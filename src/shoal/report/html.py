@@ -16,12 +16,13 @@ from shoal.report.chart_data import Chart, charts
 from shoal.report.compare import Comparison, PolicyResult, compare, differing_settings, group_runs, settings_of_run
 from shoal.report.files import StoredRun
 from shoal.report.tables import basis, change, figure, heading
+from shoal.wire.files import replace_file
 
 
 def write_page(runs: Sequence[StoredRun], path: Path, baseline: str | None = None) -> None:
     """Write the page; the same runs give the same bytes."""
     try:
-        path.write_text(page(runs, baseline), encoding="utf-8")
+        replace_file(path, page(runs, baseline).encode())
     except OSError as error:
         raise InputError("html", str(path), f"cannot be written: {error.strerror or error}") from error
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from shoal.core.errors import InputError, nearest
+from shoal.core.quota import parse_quota
 from shoal.core.topology import Topology
 from shoal.perf.catalog import Catalog
 from shoal.perf.measured_profile import MeasuredProfile
@@ -52,6 +53,10 @@ def check(scenario: Scenario, workload: Workload) -> None:
     """Raise the ``InputError`` that simulating this workload would raise, before anything is run or written."""
     check_speeds(scenario, workload.jobs, scenario.speeds())
     _faults(scenario, workload.jobs)
+    tenants = {job.tenant for job in workload.jobs}
+    for tenant, _ in map(parse_quota, scenario.quotas):
+        if tenant not in tenants:  # it would have no effect
+            raise InputError("quotas, tenant", tenant, nearest(tenant, tenants))
 
 
 def check_speeds(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> None:

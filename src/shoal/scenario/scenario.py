@@ -7,8 +7,10 @@ from typing import Any
 
 from shoal import __version__
 from shoal.core.errors import InputError, JournalError, nearest
+from shoal.core.events import QuotaSet
 from shoal.core.interfaces import PerfModel, Placer, Policy
 from shoal.core.job import JobSpec
+from shoal.core.quota import parse_quota
 from shoal.core.topology import Node, Topology, topology_of
 from shoal.engine.loop import judge, judge_or_keep
 from shoal.engine.moves import StopStartPlanner
@@ -72,6 +74,8 @@ class Scenario:
     """Spread σ of the speeds that jobs' agents measure around the true ones."""
     cloud: str | None = None
     """The rule by which nodes are rented, e.g. ``goodput``; None for a cluster of fixed size."""
+    quotas: tuple[str, ...] = ()
+    """Quotas of tenants, each ``TENANT:gpus=N,guaranteed=N``; see ``core.quota``."""
     tolerate_policy_errors: bool = field(default=False, metadata={"key": "steadfast"})
     """Whether jobs keep their GPUs if the policy raises, as on a live cluster, instead of ending the run."""
 
@@ -87,6 +91,8 @@ class Scenario:
         if self.seed < 0:
             raise InputError("seed", self.seed, "must be at least 0")
         RestartCost.parse(self.restart_cost)
+        for text in self.quotas:
+            parse_quota(text)
         if self.cloud is not None:
             CloudTerms.parse(self.cloud)
             if knowledge_of(self.policy, adapting=True) != "online":
@@ -162,7 +168,9 @@ class Scenario:
             perf = OnlineModel(self.cluster)
         elif self.effective_knowledge == "estimated":
             perf = EstimatedModel(self.cluster, known, seed=self.seed)
-        return State(self.cluster, perf, self.seed)
+        state = State(self.cluster, perf, self.seed)
+        state.apply_events(0.0, [QuotaSet(0.0, *parse_quota(text)) for text in self.quotas])
+        return state
 
     def make_scheduler(self) -> Scheduler:
         """Return a scheduler: policy, placer and move planner on an empty state."""

@@ -46,6 +46,8 @@ def simulate(
     topology = cluster if isinstance(cluster, Topology) else read_cluster(cluster)
     if "profiles" in settings:
         settings["profiles"] = tuple(settings["profiles"])
+    if "quotas" in settings:
+        settings["quotas"] = tuple(settings["quotas"])
     try:
         scenario = Scenario(topology, name, **settings)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""Clusters and faults as users write them: compact specifications and YAML files."""
+"""Clusters, quotas and faults as users write them: compact specifications and YAML files."""
 
 import re
 from collections.abc import Mapping
@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import InputError, nearest
+from shoal.core.quota import Quota
 from shoal.core.spec_text import split_options
 from shoal.core.topology import MOST_GPUS_PER_NODE, MOST_NODES, Node, Topology, parse_cluster, topology_of
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 
+_MOST_HINT = f"a cluster can have at most {MOST_NODES:,} nodes"
 _KIND = re.compile(r"[A-Za-z0-9_.\-]+")
 
 
@@ -74,7 +76,8 @@ def _group(rack: str, group: object, before: list[Node], where: str) -> list[Nod
     kind = str(group.get("type"))
     if not _KIND.fullmatch(kind) or group.get("type") is None:
         raise InputError(f"racks.{rack}.type", group.get("type"), "must be a GPU type, e.g. v100", where=where)
-    nodes = _count(f"racks.{rack}.nodes", group.get("nodes"), MOST_NODES, "a group can have at most {:,} nodes", where)
+    left = MOST_NODES - len(before)
+    nodes = _count(f"racks.{rack}.nodes", group.get("nodes"), left, _MOST_HINT, where)
     gpus = _count(f"racks.{rack}.gpus", group.get("gpus"), MOST_GPUS_PER_NODE, "a node can have at most {} GPUs", where)
     seen = sum(1 for node in before if node.kind == kind)
     return [Node(f"{kind}-{seen + i}", kind, gpus, rack) for i in range(nodes)]
@@ -98,6 +101,29 @@ def _only(mapping: Mapping[str, Any], known: set[str], where: str) -> None:
     for key in mapping:
         if key not in known:
             raise InputError("field", key, nearest(str(key), known), where=where)
+
+
+def read_quotas(path: Path) -> tuple[str, ...]:
+    """Read the quotas of tenants from a YAML or JSON file, as texts for ``Scenario.quotas``.
+
+    The file::
+
+        ann: {gpus: 8, guaranteed: 4}
+        bob: {guaranteed: 4}
+    """
+    quotas = []
+    for tenant, given in _yaml(path, "quotas").items():
+        if not isinstance(given, dict) or not isinstance(tenant, str):
+            raise InputError(str(tenant), given, "must be a name with {gpus: N, guaranteed: N}", where=str(path))
+        _only(given, {"gpus", "guaranteed"}, str(path))
+        for key, value in given.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise InputError(f"{tenant}.{key}", value, "must be a whole number of at least 0", where=str(path))
+        try:
+            quotas.append(Quota(**given).describe(tenant))
+        except ValueError as error:
+            raise InputError(tenant, given, str(error), where=str(path)) from error
+    return tuple(quotas)
 
 
 _RATES = {f.name for f in fields(Faults)} - {"script"}

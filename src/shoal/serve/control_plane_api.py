@@ -24,6 +24,10 @@ class ControlPlaneAPI(Protocol):
     def failed(self) -> str | None:
         """Why the loop died; None while it runs."""
 
+    @property
+    def short_of_disk(self) -> str:
+        """Why new work is refused for lack of disk space; empty if it is not."""
+
     def submit(self, submissions: Sequence[wire.Submission], tenant: str) -> "Future[list[str]]":
         """Accept jobs, all or none; ``tenant`` owns those that name no tenant. Resolves to their ids."""
 
@@ -50,6 +54,12 @@ class ControlPlaneAPI(Protocol):
 
     def share(self, tenant: str | None) -> list[wire.TenantRow]:
         """GPUs and GPU-seconds by tenant."""
+
+    def set_quota(self, wanted: wire.QuotaMessage) -> "Future[None]":
+        """Set a tenant's quota."""
+
+    def quotas(self) -> list[wire.QuotaMessage]:
+        """List the quotas."""
 
     def acct(self, tenant: str | None) -> list[wire.AcctRow]:
         """List the jobs that ended and the resources they used."""

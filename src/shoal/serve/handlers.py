@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from shoal.core.errors import InputError
+from shoal.live.backend import ForeignRead
 from shoal.live.job_lists import JobFilter
 from shoal.serve.errors import RequestError, bad_input, unknown_app, unknown_job
 from shoal.serve.metrics import MEDIA
@@ -30,10 +31,11 @@ _DEFAULT_TENANT = "default"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z")
 
 
-class Health(Struct, frozen=True):
-    """The loop is alive, and this version runs."""
+class Health(Struct, frozen=True, omit_defaults=True):
+    """The loop is alive, and this version runs; ``short_of_disk``: it refuses new work until there is room again."""
 
     version: str
+    short_of_disk: bool = False
 
 
 class JobsQuery(Struct, forbid_unknown_fields=True, frozen=True):
@@ -155,6 +157,17 @@ async def share(context: AppContext, call: Call) -> list[wire.TenantRow]:
     return await asyncio.to_thread(context.control_plane.share, call.holder.sees)
 
 
+async def set_quota(context: AppContext, call: Call) -> None:
+    """Set a tenant's quota, in place of the one before; answered when it is durable."""
+    body: wire.QuotaMessage = call.body
+    await _durable(context, await asyncio.to_thread(context.control_plane.set_quota, body))
+
+
+async def quotas(context: AppContext, call: Call) -> list[wire.QuotaMessage]:
+    """List the quotas of tenants."""
+    return await asyncio.to_thread(context.control_plane.quotas)
+
+
 async def acct(context: AppContext, call: Call) -> list[wire.AcctRow]:
     """Jobs that ended and the resources they used."""
     return await asyncio.to_thread(context.control_plane.acct, call.holder.sees)
@@ -224,7 +237,10 @@ async def sync(context: AppContext, call: Call) -> wire.AgentOrders:
     """
     report: wire.AgentReport = call.body
     _check_node(call.holder, report.node)
-    orders = context.control_plane.sync(report)
+    try:
+        orders = context.control_plane.sync(report)
+    except ForeignRead as error:
+        raise bad_input(error, 403) from error
     context.reports[report.node] = report
     if orders.generation > report.known or orders.reads or report.wait <= 0:
         return orders
@@ -272,7 +288,7 @@ async def metrics(context: AppContext, call: Call) -> Response:
 
 async def health(context: AppContext, call: Call) -> Health:
     """Whether the loop is alive."""
-    return Health(context.version)
+    return Health(context.version, bool(context.control_plane.short_of_disk))
 
 
 async def openapi(context: AppContext, call: Call) -> dict[str, Any]:
@@ -289,8 +305,8 @@ def _check_tenant(holder: Holder, job: wire.Submission, field: str) -> None:
 
 
 def _check_node(holder: Holder, node: str) -> None:
-    if holder.node not in (None, node):
-        hint = f"it speaks for {holder.node} alone"
+    if holder.node != node:
+        hint = f"it speaks for {holder.node} alone" if holder.node else "it names no node; create one with --node"
         raise RequestError(403, "this token is another node's", "node", node, hint)
 
 

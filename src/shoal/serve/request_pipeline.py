@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import cast
 
 import msgspec
@@ -20,12 +21,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shoal.core.decoding import NotJson, convert, decode
 from shoal.core.errors import InputError, ShoalError
+from shoal.live.journal_disk import ShortOfDisk
 from shoal.serve.connections import IDENTIFY
 from shoal.serve.errors import RequestError, bad_input
 from shoal.serve.hosts import is_own_host
 from shoal.serve.limits import Buckets, Turns, read_body
 from shoal.serve.route import AppContext, Call, Route
 from shoal.serve.tokens import Holder
+from shoal.wire.disk import is_full
 
 _access = logging.getLogger("shoal.http")
 _errors = logging.getLogger("shoal.serve")
@@ -61,6 +64,8 @@ class RequestPipeline:
             return _refused(refusal), holder
         except InputError as error:
             return _refused(bad_input(error)), holder
+        except ShortOfDisk as error:
+            return _refused(RequestError(507, str(error))), holder
         except ClientDisconnect:
             return _refused(RequestError(400, "the body ended early")), holder
         except Exception as error:
@@ -122,6 +127,8 @@ class RequestPipeline:
     def _internal(self, request: Request, error: Exception) -> RequestError:
         if self.context.control_plane.failed is not None:  # it died during this request
             return _stopped(self.context.control_plane.failed)
+        if is_full(error):
+            return RequestError(507, "the control plane's disk is full", hint="free some space and ask again")
         if isinstance(error, ShoalError):
             return RequestError(409, str(error))
         _errors.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
@@ -181,6 +188,10 @@ def _role(request: Request, route: Route, holder: Holder | None) -> None:
     if holder is None:
         hint = "send the header `Authorization: Bearer TOKEN`"
         raise RequestError(401, "no valid token", hint=hint, headers={"WWW-Authenticate": "Bearer"})
+    if holder.expired:
+        day = datetime.fromtimestamp(holder.expires, UTC).date()
+        text = f"the token {holder.name} expired on {day}; an admin creates another with `shoal token create`"
+        raise RequestError(401, text, headers={"WWW-Authenticate": "Bearer"})
     if holder.role not in route.roles:
         allowed = " or ".join(sorted(route.roles))
         raise RequestError(403, f"a token with the role {holder.role} may not do this", hint=f"it takes {allowed}")

@@ -13,8 +13,11 @@ _AGENT: frozenset[Role] = frozenset({"agent"})
 _ANY_TOKEN = _PEOPLE | _AGENT
 _NO_TOKEN: frozenset[Role] = frozenset()
 
+_WRITES = (409, 507)
+"""Refusals of routes that write: a conflict, or no space on the control plane's disk."""
+
 _JOBS = (
-    Route("POST", "/v1/jobs", handlers.submit, _PEOPLE, body=wire.Submission, status=201, alive=True, refusals=(409,)),
+    Route("POST", "/v1/jobs", handlers.submit, _PEOPLE, body=wire.Submission, status=201, alive=True, refusals=_WRITES),
     Route(
         "POST",
         "/v1/jobs/batch",
@@ -24,11 +27,11 @@ _JOBS = (
         status=201,
         alive=True,
         large=True,
-        refusals=(409,),
+        refusals=_WRITES,
     ),
     Route("GET", "/v1/jobs", handlers.jobs, _PEOPLE, query=handlers.JobsQuery, at_once=1),
     Route("GET", "/v1/jobs/{job}", handlers.job, _PEOPLE, refusals=(404,), at_once=2),
-    Route("DELETE", "/v1/jobs/{job}", handlers.cancel, _PEOPLE, status=204, refusals=(404, 409, 422), alive=True),
+    Route("DELETE", "/v1/jobs/{job}", handlers.cancel, _PEOPLE, status=204, refusals=(404, 422, *_WRITES), alive=True),
     Route(
         "PATCH",
         "/v1/jobs/{job}",
@@ -36,7 +39,7 @@ _JOBS = (
         _PEOPLE,
         body=wire.Reshape,
         status=204,
-        refusals=(404, 409),
+        refusals=(404, *_WRITES),
         alive=True,
     ),
     Route("GET", "/v1/jobs/{job}/log", handlers.log, _PEOPLE, query=handlers.LogQuery, refusals=(404, 409), at_once=16),
@@ -50,13 +53,15 @@ _APPS = (
         _PEOPLE,
         body=wire.AppBidMessage,
         status=204,
-        refusals=(404,),
+        refusals=(404, 507),
         alive=True,
     ),
 )
 _CLUSTER = (
     Route("GET", "/v1/nodes", handlers.nodes, _PEOPLE, at_once=1),
     Route("GET", "/v1/share", handlers.share, _PEOPLE, at_once=1),
+    Route("GET", "/v1/quotas", handlers.quotas, _ADMIN),
+    Route("POST", "/v1/quotas", handlers.set_quota, _ADMIN, body=wire.QuotaMessage, status=204, alive=True),
     Route("GET", "/v1/acct", handlers.acct, _PEOPLE, at_once=1),
     Route("GET", "/v1/cluster", handlers.cluster, _PEOPLE),
     Route("POST", "/v1/whatif", handlers.what_if, _PEOPLE, body=wire.WhatIf, refusals=(409, 503)),
@@ -69,9 +74,9 @@ _AGENTS = (
     ),
 )
 _SERVER = (
-    Route("POST", "/v1/tokens", handlers.create_token, _ADMIN, body=wire.NewToken, status=201, refusals=(409,)),
+    Route("POST", "/v1/tokens", handlers.create_token, _ADMIN, body=wire.NewToken, status=201, refusals=_WRITES),
     Route("GET", "/v1/tokens", handlers.tokens, _ADMIN),
-    Route("DELETE", "/v1/tokens/{token}", handlers.revoke_token, _ADMIN, status=204, refusals=(404, 409)),
+    Route("DELETE", "/v1/tokens/{token}", handlers.revoke_token, _ADMIN, status=204, refusals=(404, *_WRITES)),
     Route("GET", "/v1/metrics", handlers.metrics, _ADMIN | _AGENT, media=metrics.MEDIA, local=True),
     Route("GET", "/v1/healthz", handlers.health, _NO_TOKEN, alive=True),
     Route("GET", "/v1/openapi.json", handlers.openapi, _ANY_TOKEN),

@@ -2,11 +2,14 @@
 
 import json
 import os
+import sqlite3
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -18,12 +21,16 @@ from shoal.serve.app import make_app
 from shoal.serve.forecaster import Forecaster
 from shoal.serve.hosts import own_hosts
 from shoal.serve.server import Listening, serve
+from shoal.serve.token_socket import offer_token
 from shoal.serve.tokens import Tokens
 from shoal.wire.files import replace_file
 from shoal.wire.messages import NewToken
 
 _SWITCH_SECONDS = 0.0005
 """Time after which a thread lets another run Python: the ring waits this long for each reader, not Python's 5 ms."""
+
+_RENEW_SECONDS = 40 * 86400.0
+"""Seconds before its expiry at which a start replaces a token in a file; the old one stays valid until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +49,49 @@ class Address:
 
 @dataclass(slots=True)
 class RunningService:
-    """A control plane that accepts connections until its context is left."""
+    """A control plane that accepts connections until its context is left.
+
+    ``agent_token`` returns the secret of a node's token. Call ``renew_tokens`` at least once an hour.
+    """
 
     control_plane: ControlPlane
     listening: Listening
     admin_token: str
-    agent_token: str
+    agent_token: Callable[[str], str]
+    renew_tokens: Callable[[], None]
 
 
 @contextmanager
-def run_service(settings: Settings, address: Address) -> Iterator[RunningService]:
-    """Open the control plane in ``settings.home`` and serve it; writes ``client.json`` there for the command line."""
+def run_service(settings: Settings, address: Address, *, embedded: bool = False) -> Iterator[RunningService]:
+    """Open the control plane in ``settings.home`` and serve it; writes ``client.json`` there for the command line.
+
+    Where the agents of all nodes are ``embedded``, i.e. started by this process, tokens are in no file: the command
+    line gets the admin's over a socket that jobs cannot use. Otherwise the files ``admin.token`` and
+    ``agents/NODE.token`` hold them, readable by their owner.
+    """
+    home = settings.home
     sys.setswitchinterval(_SWITCH_SECONDS)
-    with open_control_plane(settings) as control_plane, closing(_tokens(settings.home)) as tokens:
-        forecaster = Forecaster(control_plane, settings.home / JOURNAL)
+    with ExitStack() as opened:
+        control_plane = opened.enter_context(open_control_plane(settings))
+        tokens = opened.enter_context(closing(_tokens(home)))
+        forecaster = Forecaster(control_plane, home / JOURNAL)
         hosts = own_hosts(address.host, address.names)
         app = make_app(control_plane, tokens, what_if=forecaster.answer, version=__version__, hosts=hosts)
-        admin = _secret(settings.home / "admin.token", tokens, NewToken("admin", "admin"))
-        agent = _secret(settings.home / "agent.token", tokens, NewToken("agents", "agent"))
-        with _served(app, address) as listening:
-            _write_client_file(settings.home, listening.url, admin, address.certfile)
-            forecaster.start()
-            try:
-                yield RunningService(control_plane, listening, admin, agent)
-            finally:
-                forecaster.stop()
+        listening = opened.enter_context(_served(app, address))
+        if embedded:
+            _remove_token_files(home, tokens)
+            admin, agent = tokens.lend("admin", "admin"), partial(_lend, tokens)
+            stored = {"token": None, "socket": opened.enter_context(offer_token(admin))}
+        else:
+            admin = _secret(home / "admin.token", tokens, NewToken("admin", "admin"))
+            agent = partial(_agent_secret, home, tokens)
+            for node in settings.scenario.cluster.nodes:
+                agent(node.name)
+            stored = {"token": admin}
+        _write_client_file(home, {"server": listening.url, **stored}, address.certfile)
+        forecaster.start()
+        opened.callback(forecaster.stop)
+        yield RunningService(control_plane, listening, admin, agent, tokens.renew_lent)
 
 
 @contextmanager
@@ -109,24 +134,51 @@ def _served(app: Starlette, address: Address) -> Iterator[Listening]:
 
 def _tokens(home: Path) -> Tokens:
     path = home / "tokens.sqlite"
-    return Tokens.open(path) if path.exists() else Tokens.begin(path)
+    if path.exists():
+        return Tokens.open(path)
+    try:
+        return Tokens.begin(path)
+    except sqlite3.Error:
+        path.unlink(missing_ok=True)  # half written, it could not be opened again
+        raise
 
 
 def _secret(path: Path, tokens: Tokens, new: NewToken) -> str:
     """Return the secret of a token that every cluster has, from its file; create it if the file has no valid one."""
     if path.exists():
         secret = path.read_text().strip()
-        if tokens.holder(secret) is not None:
+        holder = tokens.holder(secret)
+        if holder is not None and time.time() < holder.expires - _RENEW_SECONDS:
             return secret
     if any(row.name == new.name for row in tokens.rows()):
-        # The secret of an existing token is lost: create another. Write access to this folder is access to the cluster.
-        new = NewToken(f"{new.name}-{os.urandom(3).hex()}", new.role)
+        # Its secret is lost, or it expires soon: create another. Write access to this folder is access to the cluster.
+        new = NewToken(f"{new.name}-{os.urandom(3).hex()}", new.role, node=new.node)
     created = tokens.create(new).secret
     assert created is not None
     replace_file(path, f"{created}\n".encode(), mode=0o600)
     return created
 
 
-def _write_client_file(home: Path, url: str, token: str, cafile: str | None) -> None:
-    client = {"server": url, "token": token, "cafile": None if cafile is None else str(Path(cafile).resolve())}
+def _agent_secret(home: Path, tokens: Tokens, node: str) -> str:
+    folder = home / "agents"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return _secret(folder / f"{node}.token", tokens, NewToken(f"node-{node}"[:64], "agent", node=node))
+
+
+def _lend(tokens: Tokens, node: str) -> str:
+    return tokens.lend(node, "agent", node)
+
+
+def _remove_token_files(home: Path, tokens: Tokens) -> None:
+    """Remove the files in which an earlier control plane of this home left tokens, and revoke those tokens."""
+    for path in [home / "admin.token", home / "agent.token", *(home / "agents").glob("*.token")]:
+        with suppress(FileNotFoundError):
+            holder = tokens.holder(path.read_text().strip())
+            if holder is not None:
+                tokens.remove(holder.name)
+            path.unlink()
+
+
+def _write_client_file(home: Path, stored: Mapping[str, str | None], cafile: str | None) -> None:
+    client = {**stored, "cafile": None if cafile is None else str(Path(cafile).resolve())}
     replace_file(home / "client.json", f"{json.dumps(client)}\n".encode(), mode=0o600)

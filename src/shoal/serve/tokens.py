@@ -1,7 +1,8 @@
 """Bearer tokens, stored as hashes in a SQLite file readable by its owner alone; a secret is shown once, when created.
 
 A token is 256 random bits, so its plain SHA-256 cannot be inverted and needs no salt; a lookup by that hash takes the
-same time for a wrong token as for a right one.
+same time for a wrong token as for a right one. Every token expires. Tokens that ``shoal up`` lends to its own processes
+are in no file: they end with the process that issued them.
 """
 
 import hashlib
@@ -9,26 +10,39 @@ import os
 import secrets
 import sqlite3
 import threading
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.core.errors import InputError
 from shoal.wire.fields import Role
-from shoal.wire.messages import NewToken, TokenRow
+from shoal.wire.messages import TOKEN_DAYS, NewToken, TokenRow
 
-_VERSION = 1
+_VERSION = 2
+_DAY_SECONDS = 86400.0
+_LENT_SECONDS = _DAY_SECONDS
+"""Seconds after which a lent token expires unless it is renewed."""
+LENT_PREFIX = "up."
+"""Beginning of the names of lent tokens, which no other token may have."""
 _PREFIX = "shoal_"
 """Lets people and secret scanners recognise a leaked token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A token's name and role, the tenant it acts for, and the node it may speak for (None: any)."""
+    """A token's name and role, the tenant it acts for, the node it speaks for, and its Unix times."""
 
     name: str
     role: Role
     tenant: str | None = None
     node: str | None = None
+    created: float = 0.0
+    expires: float = float("inf")
+
+    @property
+    def expired(self) -> bool:
+        """Whether the token is no longer valid."""
+        return time.time() >= self.expires
 
     @property
     def sees(self) -> str | None:
@@ -51,8 +65,9 @@ class Tokens:
         self._connection = connection
         self._lock = threading.Lock()
         connection.execute("PRAGMA synchronous=FULL")
-        rows = connection.execute("SELECT hash, name, role, tenant, node FROM token").fetchall()
+        rows = connection.execute("SELECT hash, name, role, tenant, node, created, expires FROM token").fetchall()
         self._held: dict[bytes, Holder] = {row[0]: Holder(*row[1:]) for row in rows}
+        self._lent: set[bytes] = set()
 
     @classmethod
     def begin(cls, path: Path) -> "Tokens":
@@ -65,7 +80,7 @@ class Tokens:
         connection.execute("BEGIN")
         connection.execute(
             "CREATE TABLE token (name TEXT PRIMARY KEY, hash BLOB NOT NULL UNIQUE, role TEXT NOT NULL, "
-            "tenant TEXT, node TEXT)"
+            "tenant TEXT, node TEXT, created REAL NOT NULL, expires REAL NOT NULL)"
         )
         connection.execute(f"PRAGMA user_version={_VERSION:d}")
         connection.execute("COMMIT")
@@ -79,6 +94,9 @@ class Tokens:
         connection = _connect(path)
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version == 1:
+                _add_times(connection)
+                version = _VERSION
             if version == _VERSION:
                 return cls(connection)
         except sqlite3.DatabaseError as error:
@@ -90,36 +108,65 @@ class Tokens:
     def create(self, new: NewToken) -> TokenRow:
         """Create a token; its secret is in the returned row and stored nowhere."""
         _check(new)
-        secret = _PREFIX + secrets.token_urlsafe(32)
+        secret, now = _PREFIX + secrets.token_urlsafe(32), time.time()
         hashed = _hash(secret)
+        holder = Holder(new.name, new.role, new.tenant, new.node, now, now + _DAY_SECONDS * new.days)
         with self._lock:
             try:
                 self._connection.execute(
-                    "INSERT INTO token (name, hash, role, tenant, node) VALUES (?, ?, ?, ?, ?)",
-                    (new.name, hashed, new.role, new.tenant, new.node),
+                    "INSERT INTO token (name, hash, role, tenant, node, created, expires) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (new.name, hashed, new.role, new.tenant, new.node, holder.created, holder.expires),
                 )
             except sqlite3.IntegrityError as error:
                 raise NameTaken("name", new.name, "is a token already; revoke it or choose another name") from error
-            self._held[hashed] = Holder(new.name, new.role, new.tenant, new.node)
-        return TokenRow(new.name, new.role, new.tenant, secret, new.node)
+            self._held[hashed] = holder
+        return _row(holder, secret)
+
+    def lend(self, name: str, role: Role, node: str | None = None) -> str:
+        """Return the secret of a new token that no file has; it replaces a lent one of the same name."""
+        secret, now = _PREFIX + secrets.token_urlsafe(32), time.time()
+        hashed = _hash(secret)
+        with self._lock:
+            for old in [old for old in self._lent if self._held[old].name == LENT_PREFIX + name]:
+                self._lent.remove(old)
+                del self._held[old]
+            self._held[hashed] = Holder(LENT_PREFIX + name, role, None, node, now, now + _LENT_SECONDS)
+            self._lent.add(hashed)
+        return secret
+
+    def renew_lent(self) -> None:
+        """Prolong the lent tokens of which less than half the time is left; call it from time to time."""
+        now = time.time()
+        with self._lock:
+            for hashed in self._lent:
+                if self._held[hashed].expires < now + _LENT_SECONDS / 2:
+                    self._held[hashed] = replace(self._held[hashed], expires=now + _LENT_SECONDS)
 
     def rows(self) -> list[TokenRow]:
         """Every token, sorted by name, without its secret."""
-        holders = sorted(self._held.copy().values(), key=lambda holder: holder.name)
-        return [TokenRow(holder.name, holder.role, holder.tenant, None, holder.node) for holder in holders]
+        return [_row(holder) for holder in sorted(self._held.copy().values(), key=lambda holder: holder.name)]
 
     def revoke(self, name: str) -> None:
         """Revoke a token at once; KeyError if there is none of this name."""
         with self._lock:
             hashed = {holder.name: hashed for hashed, holder in self._held.items()}[name]
-            admins = [holder.name for holder in self._held.values() if holder.role == "admin"]
+            admins = [holder.name for holder in self._held.values() if holder.role == "admin" and not holder.expired]
             if admins == [name]:
                 raise LastAdmin("name", name, "is the only admin's token; make another before revoking it")
-            self._connection.execute("DELETE FROM token WHERE name = ?", (name,))
-            del self._held[hashed]
+            self._remove(hashed)
+
+    def remove(self, name: str) -> None:
+        """Revoke a token, even the only admin's; the caller has another way in."""
+        with self._lock:
+            self._remove({holder.name: hashed for hashed, holder in self._held.items()}[name])
+
+    def _remove(self, hashed: bytes) -> None:
+        self._connection.execute("DELETE FROM token WHERE hash = ?", (hashed,))
+        self._lent.discard(hashed)
+        del self._held[hashed]
 
     def holder(self, secret: str) -> Holder | None:
-        """The holder of this secret; None for an unknown one."""
+        """The holder of this secret, which may have expired; None for an unknown one."""
         return self._held.get(_hash(secret))
 
     def close(self) -> None:
@@ -127,11 +174,32 @@ class Tokens:
         self._connection.close()
 
 
+def _row(holder: Holder, secret: str | None = None) -> TokenRow:
+    return TokenRow(
+        holder.name, holder.role, holder.tenant, secret, holder.node, holder.created or None, holder.expires
+    )
+
+
+def _add_times(connection: sqlite3.Connection) -> None:
+    """Give the tokens of a version 1 file their times: they expire as if they had been created now."""
+    now = time.time()
+    connection.execute("BEGIN")
+    connection.execute("ALTER TABLE token ADD COLUMN created REAL NOT NULL DEFAULT 0")
+    connection.execute("ALTER TABLE token ADD COLUMN expires REAL NOT NULL DEFAULT 0")
+    connection.execute("UPDATE token SET expires = ?", (now + _DAY_SECONDS * TOKEN_DAYS,))
+    connection.execute(f"PRAGMA user_version={_VERSION:d}")
+    connection.execute("COMMIT")
+
+
 def _check(new: NewToken) -> None:
+    if new.name.startswith(LENT_PREFIX):
+        raise InputError("name", new.name, f"names that begin with {LENT_PREFIX!r} are those of `shoal up`")
     if new.role == "user" and new.tenant is None:
         raise InputError("tenant", None, "a user's token must name the tenant it acts for")
     if new.role == "agent" and new.tenant is not None:
         raise InputError("tenant", new.tenant, "an agent's token acts for no tenant; name its node instead")
+    if new.role == "agent" and new.node is None:
+        raise InputError("node", None, "an agent's token must name the node it speaks for")
     if new.role != "agent" and new.node is not None:
         raise InputError("node", new.node, "only an agent's token is bound to a node")
 

@@ -6,7 +6,7 @@ record before the damage, and a sentence on what was lost.
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,6 +59,9 @@ class SqliteJournal:
         self._connection = connection
         self._pending: list[tuple[bytes, int]] = []
         self._verdicts: list[tuple[Seconds, JobNumber, str]] = []
+        self._durable = _last_record(connection)
+        self._uncertain: tuple[int, int] | None = None
+        """Records and verdicts of a commit that failed: the file may have them or not."""
 
     @classmethod
     def begin(cls, path: Path, settings: dict[str, Any]) -> "SqliteJournal":
@@ -66,11 +69,18 @@ class SqliteJournal:
         if path.exists():
             raise InputError("journal", str(path), "exists already; choose another name or remove it")
         connection = _open(path)
-        connection.execute("BEGIN")  # tables and header are created together
-        connection.execute("CREATE TABLE record (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, crc INTEGER NOT NULL)")
-        connection.execute("CREATE TABLE verdict (at REAL NOT NULL, job INTEGER NOT NULL, told TEXT NOT NULL)")
-        connection.execute("CREATE INDEX verdict_of ON verdict (job)")
-        return cls(path, connection)._with_header(settings)
+        try:
+            connection.execute("BEGIN")  # tables and header are created together
+            connection.execute(
+                "CREATE TABLE record (seq INTEGER PRIMARY KEY, body BLOB NOT NULL, crc INTEGER NOT NULL)"
+            )
+            connection.execute("CREATE TABLE verdict (at REAL NOT NULL, job INTEGER NOT NULL, told TEXT NOT NULL)")
+            connection.execute("CREATE INDEX verdict_of ON verdict (job)")
+            return cls(path, connection)._with_header(settings)
+        except sqlite3.Error:
+            connection.close()
+            _remove(path)  # without its header it could not be opened again
+            raise
 
     @classmethod
     def resume(cls, path: Path, settings: dict[str, Any]) -> "SqliteJournal":
@@ -98,17 +108,49 @@ class SqliteJournal:
             self.commit()
 
     def commit(self) -> bool:
-        """Make everything recorded so far durable; return whether there was anything."""
+        """Make everything recorded so far durable; return whether there was anything.
+
+        A commit that fails (``sqlite3.Error``) may or may not be in the file. The next call opens the file again, finds
+        out, and writes what is missing, so that every record is in it once.
+        """
+        if self._uncertain is not None:
+            self._reopen(*self._uncertain)
         if not (self._pending or self._verdicts):
             return False
+        self._uncertain = len(self._pending), len(self._verdicts)
         if not self._connection.in_transaction:
             self._connection.execute("BEGIN")
         self._connection.executemany("INSERT INTO record (body, crc) VALUES (?, ?)", self._pending)
         self._connection.executemany("INSERT INTO verdict (at, job, told) VALUES (?, ?, ?)", self._verdicts)
         self._connection.execute("COMMIT")
-        self._pending.clear()
-        self._verdicts.clear()
+        self._written(*self._uncertain)
         return True
+
+    def _written(self, records: int, verdicts: int) -> None:
+        """Drop what is durable now from the records and verdicts that wait."""
+        del self._pending[:records], self._verdicts[:verdicts]
+        self._durable += records
+        self._uncertain = None
+
+    def _reopen(self, records: int, verdicts: int) -> None:
+        """Open the file again after a commit of this number of records and verdicts failed."""
+        failed = self._connection
+        with suppress(sqlite3.Error):
+            failed.execute("ROLLBACK")
+        self._connection = _open(self.path)
+        failed.close()
+        # Moves the log's content into the file and flushes that: a log whose flush failed must not be appended to,
+        # since after a crash everything behind the damage is lost.
+        (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise sqlite3.OperationalError("the journal is being read")
+        query = "SELECT body, crc FROM record WHERE rowid > ? ORDER BY rowid"
+        found = self._connection.execute(query, (self._durable,)).fetchall()
+        if _last_record(self._connection) < self._durable or found not in ([], self._pending[:records]):
+            raise JournalError(f"{self.path}: after a failed write it no longer ends with record {self._durable}")
+        self._uncertain = None
+        if found:
+            self._written(records, verdicts)
 
     def record_verdict(self, at: Seconds, job: JobNumber, sentence: str) -> None:
         """Append the sentence of a job's verdict to a table beside the records; ``commit`` makes it durable too."""
@@ -116,19 +158,37 @@ class SqliteJournal:
 
     def close(self) -> None:
         """Commit, merge the write-ahead log into the file, and store in it the number of records."""
-        self.commit()
-        (records,) = self._connection.execute("SELECT max(seq) FROM record").fetchone()
-        self._connection.execute(f"PRAGMA user_version={records:d}")
-        self._connection.execute("PRAGMA journal_mode=DELETE")
-        self._connection.close()
+        try:
+            self.commit()
+            self._connection.execute(f"PRAGMA user_version={_last_record(self._connection):d}")
+            self._connection.execute("PRAGMA journal_mode=DELETE")
+        finally:
+            self._connection.close()
 
 
 def _open(path: Path) -> sqlite3.Connection:
     """Return a connection whose commits are durable and do not wait for readers."""
+    there = path.exists()
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+    except sqlite3.Error:
+        connection.close()
+        if not there:
+            _remove(path)
+        raise
     return connection
+
+
+def _remove(path: Path) -> None:
+    for end in ("", "-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+
+
+def _last_record(connection: sqlite3.Connection) -> int:
+    (last,) = connection.execute("SELECT max(rowid) FROM record").fetchone()
+    return last or 0
 
 
 @dataclass(slots=True)

@@ -12,12 +12,13 @@ from math import inf
 from typing import Any, Literal, TypeAlias
 
 from shoal.core.commands import Command, Decided, Start, Stop
-from shoal.core.events import Event, EventBatch, JobCompleted, JobStarted, JobStopped, JobSubmitted, NodeLost
+from shoal.core.events import Event, EventBatch, JobCompleted, JobStarted, JobStopped, JobSubmitted, NodeLost, QuotaSet
 from shoal.core.interfaces import PerfModel, Placer, Policy
 from shoal.core.job import JobSpec
+from shoal.core.quota import Quota
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology, parse_cluster
-from shoal.core.units import JobId, Seconds
+from shoal.core.units import JobId, Seconds, TenantId
 from shoal.engine.loop import Judgement, Loop
 from shoal.engine.moves import StopStartPlanner
 from shoal.engine.state import State
@@ -155,6 +156,7 @@ def simulate(
     noise: float = 0.0,
     measurement_noise: float = 0.0,
     until: Seconds = inf,
+    quotas: Mapping[TenantId, Quota] | None = None,
     watch: Callable[[Cycle], None] | None = None,
 ) -> SimulationLog:
     """Run a policy on a workload until nothing more can happen, or past the time ``until``.
@@ -168,6 +170,7 @@ def simulate(
         truth, specs, RestartCost(restart_cost), faults, seed, measurement_noise=measurement_noise
     )
     state = State(world, _perf(world, knowledge), seed)
+    state.apply_events(0.0, [QuotaSet(0.0, tenant, quota) for tenant, quota in (quotas or {}).items()])
     journal = MemoryJournal.begin({})
     cycles: list[Cycle] = []
 
@@ -203,6 +206,7 @@ def snapshot(
     seed: int = 0,
     carry: object | None = None,
     knowledge: Knowledge = "profiled",
+    quotas: Mapping[TenantId, Quota] | None = None,
 ) -> Snapshot:
     """Return what a policy would see at ``now`` (by default the last submission), without a simulation.
 
@@ -225,6 +229,7 @@ def snapshot(
     for name, host in guests.items():
         draft.shares(state.register.numbers[name], state.register.numbers[host], past.get(name))
     state.apply_events(moment, [NodeLost(moment, node) for node in down])
+    state.apply_events(moment, [QuotaSet(moment, tenant, quota) for tenant, quota in (quotas or {}).items()])
     return replace(state.freeze(), carry=carry)
 
 

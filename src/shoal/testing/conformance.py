@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 from shoal.core.columns import Columns
 from shoal.core.decision import Decision, Grant, Refusal, Verdicts
 from shoal.core.interfaces import Policy
+from shoal.core.lifecycle import JobState
+from shoal.core.quota import Quota
 from shoal.core.reasons import IN_WORDS
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
@@ -321,6 +323,34 @@ def check_long_wait(make_policy: PolicyMaker) -> None:
     check_decision(make_policy(), moment)
 
 
+def check_quotas(make_policy: PolicyMaker) -> None:
+    """No decision exceeds a tenant's most GPUs, and a tenant with jobs for it has its guarantee after one decision."""
+    quotas = {"greedy": Quota(gpus=5), "late": Quota(guaranteed=3), "both": Quota(gpus=2, guaranteed=2)}
+    rows = [job(f"g{i}", i, 1 + i % 3, 300, tenant="greedy", min_gpus=1, max_gpus=4) for i in range(6)]
+    rows += [job(f"f{i}", i, 2, 400, tenant="free") for i in range(5)]
+    rows += [job(f"l{i}", 150.0 + i, 1, 200, tenant="late") for i in range(4)]
+    rows += [job(f"b{i}", 200.0, 1, 200, tenant="both") for i in range(3)]
+
+    def watch(cycle: Cycle) -> None:
+        moment, verdicts = cycle.snapshot, cycle.judgement.verdicts
+        check_seats(moment)
+        check_gangs(moment, verdicts)
+        check_kinds(moment, verdicts)
+        check_reasons(moment, verdicts)
+        for tenant, quota in quotas.items():
+            own = [i for i, spec in enumerate(moment.specs) if spec.tenant == tenant]
+            granted = int(verdicts.gpus[own].sum())
+            most = quota.gpus
+            _require(most is None or granted <= most, f"{tenant} got {granted} GPUs of at most {most}", moment)
+            stopping = sum(moment.columns.state[i] == JobState.STOPPING for i in own)
+            due = min(quota.guaranteed, len(own) - stopping) if tenant != "greedy" else 0
+            _require(granted >= due, f"{tenant} got {granted} GPUs of the {due} guaranteed and asked for", moment)
+
+    for cluster in ("gpu:2x4", "v100:1x4,k80:2x2"):
+        run = simulate(make_policy(), rows, cluster, quotas=quotas, watch=watch, until=50_000.0)
+        _all_complete(run, rows)
+
+
 CHECKS: dict[str, Callable[[PolicyMaker], None]] = {
     "decides on an empty queue": check_empty_queue,
     "refuses everyone on an empty cluster and resumes": check_empty_cluster,
@@ -330,6 +360,7 @@ CHECKS: dict[str, Callable[[PolicyMaker], None]] = {
     "survives crashes": check_crash,
     "writes the same journal twice": check_replay,
     "decides on another policy's snapshot": check_long_wait,
+    "keeps to quotas of tenants": check_quotas,
     "keeps every promise in any small world": check_any_world,
 }
 """Every check by the promise it tests, the cheap ones first."""

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.wire.files import replace_file
+
 SAVE_EVERY_SECONDS = 600.0
 """Default interval between checkpoints: the most training that a machine failure can lose, in seconds."""
 
@@ -49,9 +51,10 @@ class Checkpoints:
     fits: str
 
     def begin(self, progress: int) -> Path:
-        """Create and return an empty folder for the files of a checkpoint."""
+        """Create and return an empty folder for the files of a checkpoint; remove those of checkpoints that failed."""
+        for failed in self.folder.glob(".*.partial"):
+            shutil.rmtree(failed, ignore_errors=True)
         path = self._partial(progress)
-        shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
         return path
 
@@ -115,6 +118,23 @@ class Checkpoints:
             if found != mine:
                 return f"it is of another {what} ({found!r}, not {mine!r})"
         return Checkpoint(path, facts)
+
+
+def mark_complete(marker: Path, job: str) -> None:
+    """Write the file that marks another library's checkpoint as complete and as this job's."""
+    replace_file(marker, job.encode())
+
+
+def is_marked(marker: Path, job: str) -> bool:
+    """Return whether a checkpoint is complete and this job's; the log says which job's it is if it is another's."""
+    try:
+        owner = marker.read_text(errors="replace")
+    except OSError:
+        return False
+    if owner != job:
+        whose = f"of another job ({owner!r}, not {job!r})" if owner else "of an unknown job"
+        _LOG.warning("checkpoint %s is not used: it is %s", marker.parent, whose)
+    return owner == job
 
 
 class BackgroundWriter:

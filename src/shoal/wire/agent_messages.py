@@ -80,17 +80,24 @@ class RunReport(Struct, frozen=True, kw_only=True):
 
 
 class LogAnswer(Struct, frozen=True):
-    """Part of a log file, base64; ``size`` is the file's length in bytes, −1 where there is no such file."""
+    """Part of a log file, base64; ``size`` is the file's length in bytes, −1 where there is no such file.
+
+    ``data`` stands for the file's bytes ``begin`` to ``next``: it is them, or a note that they were cut out.
+    """
 
     read: Natural
     size: int
     data: bytes
+    begin: Natural | None = None
+    next: Natural | None = None
 
 
 class AgentReport(Struct, frozen=True, kw_only=True):
     """All runs of an agent and the log parts it was asked for.
 
-    ``known`` is the generation of the orders it acts on. The server may hold the answer for ``wait`` seconds.
+    ``known`` is the generation of the orders it acts on. ``session`` repeats the answer to the agent's last hello, so
+    that no late report of a dead agent counts; it is empty from agents that do not know it. The server may hold the
+    answer for ``wait`` seconds. ``disk_free`` are the bytes free on the disk of its home folder.
     """
 
     protocol: int
@@ -100,6 +107,8 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     runs: Annotated[list[RunReport], Meta(max_length=4096)]
     logs: Annotated[list[LogAnswer], Meta(max_length=64)] = field(default_factory=list)
     wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
+    disk_free: Natural | None = None
+    session: Annotated[str, Meta(max_length=64)] = ""
 
 
 class RunOrder(Struct, frozen=True, kw_only=True):
@@ -108,7 +117,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     ``prepare`` reserves ``gpus`` devices and a rendezvous port and starts nothing; ``go`` starts this node's ranks;
     ``stop`` warns, waits ``grace`` seconds and kills. An agent stops an incarnation that the orders do not list.
     ``shared_with`` is a job on this node whose devices this run uses too. ``work``, ``batch`` and ``limits`` are passed
-    on to the job: its total work, the batch size granted, and the bounds within which it may adapt it.
+    on to the job: its total work, the batch size granted, and the bounds within which it may adapt it. ``tenant`` is
+    the job's owner, as whose system user an agent that runs as root may start the ranks.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
@@ -136,6 +146,7 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     batch: BatchSetting | None = None
     limits: BatchLimits | None = None
     roster: Roster | None = None
+    tenant: str = ""
 
 
 class LogRead(Struct, frozen=True):
@@ -150,10 +161,14 @@ class LogRead(Struct, frozen=True):
 
 
 class AgentOrders(Struct, frozen=True, kw_only=True):
-    """All runs an agent should have. Its leases run for ``lease`` seconds from when it sent its request."""
+    """All runs an agent should have. Its leases run for ``lease`` seconds from when it sent its request.
+
+    ``session`` is new with each hello; the agent's reports repeat it.
+    """
 
     protocol: int
     generation: int
     lease: float
     runs: list[RunOrder]
     reads: list[LogRead] = field(default_factory=list)
+    session: str = ""

@@ -6,7 +6,7 @@ Keeps one connection open per calling thread. A refusal by the server is raised 
 import http.client
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -42,9 +42,14 @@ class Refused(ShoalError):
 
 
 class Client:
-    """Calls one server, as the holder of one token."""
+    """Calls one server, as the holder of one token.
 
-    def __init__(self, url: str, token: str, *, cafile: str | None = None, timeout: float = 30.0) -> None:
+    If ``token`` is a function it is called before the first request, and again where the server refuses its token.
+    """
+
+    def __init__(
+        self, url: str, token: str | Callable[[], str], *, cafile: str | None = None, timeout: float = 30.0
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InputError("server", url, "must be a URL such as http://127.0.0.1:7433")
@@ -52,7 +57,8 @@ class Client:
         self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/")
         self._tls = ssl.create_default_context(cafile=cafile) if parts.scheme == "https" else None
-        self._token = token
+        self._token = token if isinstance(token, str) else ""
+        self._ask = None if isinstance(token, str) else token
         self._timeout = timeout
         self._own = threading.local()
 
@@ -68,6 +74,8 @@ class Client:
         """Send one request; the answer as a message of type ``into``, None for ``type(None)``."""
         data = None if body is None else msgspec.json.encode(body)
         status, answer = self._exchange(method, path, data, timeout or self._timeout)
+        if status == 401 and self._forget_token():
+            status, answer = self._exchange(method, path, data, timeout or self._timeout)
         if status >= 400:
             raise refusal(status, answer)
         try:
@@ -81,6 +89,10 @@ class Client:
         try:
             connection.request("GET", self._base + path, headers=self._headers(None))
             response = connection.getresponse()
+            if response.status == 401 and self._forget_token():
+                connection.close()
+                connection.request("GET", self._base + path, headers=self._headers(None))
+                response = connection.getresponse()
             if response.status >= 400:
                 raise refusal(response.status, response.read(_MOST_BYTES))
             for line in response:
@@ -123,7 +135,15 @@ class Client:
             return http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._tls)
         return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
 
+    def _forget_token(self) -> bool:
+        """Forget a token that was refused; return whether another can be asked for."""
+        if self._ask is not None:
+            self._token = ""
+        return self._ask is not None
+
     def _headers(self, data: bytes | None) -> dict[str, str]:
+        if not self._token and self._ask is not None:
+            self._token = self._ask()
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
         return headers if data is None else {**headers, "Content-Type": "application/json"}
 

@@ -9,8 +9,15 @@ from shoal.core.decoding import hint
 _NAME_HINT = "must be letters, digits, `_`, `.` or `-`, beginning with a letter or digit, at most {} characters"
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
+Quantity: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000)]
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e300, extra=hint("must be a finite number above 0"))]
+Work: TypeAlias = Annotated[
+    float, Meta(gt=0, le=1e15, extra=hint("must be a number above 0, at most 1e15 samples or seconds"))
+]
+Span: TypeAlias = Annotated[
+    float, Meta(gt=0, le=1e10, extra=hint("must be seconds from now above 0, at most 1e10 (300 years)"))
+]
+Weight: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e6, extra=hint("must be a number from 1e-6 to 1e6"))]
 Text: TypeAlias = Annotated[
     str, Meta(pattern=r"^[^\x00]*\Z", max_length=4096, extra=hint("must be at most 4,096 characters, none of them NUL"))
 ]

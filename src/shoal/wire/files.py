@@ -16,6 +16,6 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
         with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(data)
         beside.replace(path)
-    except OSError:
+    except BaseException:
         beside.unlink(missing_ok=True)
         raise

@@ -26,7 +26,11 @@ class JsonLine(logging.Formatter):
 
 
 def log_json(handler: logging.Handler | None = None) -> None:
-    """Log JSON lines from this process, to standard error unless another handler is given."""
+    """Log JSON lines from this process, to standard error unless another handler is given.
+
+    A line that cannot be written, as on a full disk, is dropped.
+    """
+    logging.raiseExceptions = False
     handler = handler or logging.StreamHandler()
     handler.setFormatter(JsonLine())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

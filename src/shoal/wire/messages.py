@@ -9,9 +9,26 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
-from shoal.wire.fields import Command, Count, JobName, Name, Positive, Ranks, Resizes, Role, Text, Variable
+from shoal.wire.fields import (
+    Command,
+    Count,
+    JobName,
+    Name,
+    Quantity,
+    Ranks,
+    Resizes,
+    Role,
+    Span,
+    Text,
+    Variable,
+    Weight,
+    Work,
+)
 
 PROTOCOL = 1
+
+TOKEN_DAYS = 400.0
+"""Days after which a token expires by default: a cluster that is left alone for a year keeps its tokens."""
 
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -21,7 +38,7 @@ class Ahead(Struct, forbid_unknown_fields=True, frozen=True):
 
     jobs: Count
     gpus: Count
-    work: Positive
+    work: Work
 
 
 class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -50,17 +67,17 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     min_local_batch: Count | None = None
     max_local_batch: Count | None = None
     adaptation: Literal["accordion", "gns"] | None = None
-    work: Positive | None = None
+    work: Work | None = None
     kinds: Annotated[list[Name], Meta(min_length=1, max_length=64)] | None = None
-    weight: Annotated[float, Meta(gt=0, le=1e6)] = 1.0
-    deadline: Positive | None = None
+    weight: Weight = 1.0
+    deadline: Span | None = None
     workdir: Text | None = None
     env: dict[Variable, Text] = field(default_factory=dict)
     ranks: Ranks = "gpu"
     resizes: Resizes = "restart"
     grace: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     key: Annotated[str, Meta(max_length=128)] = ""
-    ahead: Annotated[list[Ahead], Meta(max_length=1000)] | None = None
+    ahead: Annotated[list[Ahead], Meta(max_length=200)] | None = None
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
@@ -95,7 +112,7 @@ class AppBidMessage(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
-    """A token to create. A user's is bound to a tenant, an agent's to a node if one is named.
+    """A token to create, valid for this many ``days``. A user's is bound to a tenant, an agent's to a node.
 
     An admin's jobs that name no tenant belong to the token's tenant, or to ``default``.
     """
@@ -104,6 +121,19 @@ class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
     role: Role
     tenant: Name | None = None
     node: Name | None = None
+    days: Annotated[float, Meta(gt=0, le=36525)] = TOKEN_DAYS
+
+
+class QuotaMessage(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A tenant's quota: most waiting jobs, most GPUs at once (null: any number), and GPUs guaranteed to it.
+
+    It replaces the quota before; one without any value removes it.
+    """
+
+    tenant: Name
+    queued: Quantity | None = None
+    gpus: Quantity | None = None
+    guaranteed: Quantity = 0
 
 
 class WhatIf(Struct, forbid_unknown_fields=True, frozen=True):
@@ -224,7 +254,10 @@ class AppOffer(Struct, frozen=True, kw_only=True):
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
-    """One node: its GPUs, whether it answers, the jobs on it. ``heard``: last contact, Unix seconds."""
+    """One node: its GPUs, whether it answers, the jobs on it. ``heard``: last contact, Unix seconds.
+
+    ``disk_free`` are the bytes that were free on the disk of its jobs and logs at its last report.
+    """
 
     name: str
     kind: str
@@ -234,10 +267,14 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     used: int
     jobs: list[str]
     heard: float | None
+    disk_free: int | None = None
 
 
 class TenantRow(Struct, frozen=True, kw_only=True):
-    """GPUs a tenant holds now, GPU-seconds it has used, and its fraction of both."""
+    """GPUs a tenant holds now, GPU-seconds it has used, and its fraction of both.
+
+    ``most`` is the most GPUs its quota allows it at once (null: any number), ``guaranteed`` those guaranteed to it.
+    """
 
     tenant: str
     live: int
@@ -245,6 +282,8 @@ class TenantRow(Struct, frozen=True, kw_only=True):
     gpu_seconds: float
     part_now: float
     part_ever: float
+    most: int | None = None
+    guaranteed: int = 0
 
 
 class AcctRow(Struct, frozen=True, kw_only=True):
@@ -265,7 +304,7 @@ class AcctRow(Struct, frozen=True, kw_only=True):
 
 
 class ClusterRow(Struct, frozen=True, kw_only=True):
-    """Summary of the cluster."""
+    """Summary of the cluster. ``short_of_disk`` says why the control plane refuses new work for lack of disk space."""
 
     version: str
     protocol: int
@@ -278,20 +317,26 @@ class ClusterRow(Struct, frozen=True, kw_only=True):
     waiting: int
     ended: int
     decisions: int
+    short_of_disk: str = ""
 
 
 class TokenRow(Struct, frozen=True):
-    """A token; ``secret`` is set only in the answer that creates it."""
+    """A token; ``secret`` is set only in the answer that creates it. Times are Unix seconds."""
 
     name: str
     role: Role
     tenant: str | None
     secret: str | None = None
     node: str | None = None
+    created: float | None = None
+    expires: float | None = None
 
 
 class LogPart(Struct, frozen=True):
-    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow."""
+    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
+
+    Where the middle of a log was cut out, ``text`` is a note and ``offset`` to ``next`` are the bytes cut.
+    """
 
     job: str
     incarnation: int

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from shoal.core.errors import InputError, nearest
+from shoal.wire.files import replace_file
 from shoal.workload.importers import FORMATS
 from shoal.workload.importers.rows import Format, Source
 from shoal.workload.schema import Job, Workload
@@ -79,7 +80,7 @@ def write_workload(workload: Workload, path: str | Path) -> None:
     else:
         raise InputError("out", str(path), "must end in .jsonl, .jsonl.gz or .parquet")
     try:
-        target.write_bytes(data)
+        replace_file(target, data)
     except OSError as error:
         raise InputError("out", str(path), f"cannot be written: {error.strerror or error}") from None
 

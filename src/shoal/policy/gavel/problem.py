@@ -170,7 +170,7 @@ class Shares:
 
 
 def filled(problem: ShareProblem, found: Filling, *, inverse: bool = False) -> Shares:
-    """The shares of a water filling, checked against its certificate; with ``inverse`` the objective is 1 over its."""
+    """The shares of a water filling, checked against its certificate; ``inverse`` inverts the objective."""
     good = found.residual <= GOOD and found.gap <= GOOD
     return Shares(
         _spread_alone(problem, found.X),

@@ -60,12 +60,12 @@ class _BenchCluster:
     def start_agents(self) -> None:
         """Start the agents and return when every GPU is up."""
         nodes, gpus = self.shape
-        environ = {**os.environ, "SHOAL_TOKEN": (self.home / "agent.token").read_text().strip()}
         for node in range(nodes):
             arguments = ["--node", f"gpu-{node}", "--kind", "gpu", "--gpus", str(gpus), "--home", str(self.home)]
+            arguments += ["--token-file", str(self.home / "agents" / f"gpu-{node}.token")]
             command = [sys.executable, "-m", "shoal.agent", "--server", self.client.url, *arguments]
             with (self.home / "agents.log").open("a") as log:
-                self.agents.append(subprocess.Popen(command, env=environ, stdout=log, stderr=log))
+                self.agents.append(subprocess.Popen(command, stdout=log, stderr=log))
         self.wait_for(lambda: self.status().up_gpus == nodes * gpus)
 
     def end(self) -> None:

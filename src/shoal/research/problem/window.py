@@ -22,7 +22,11 @@ from shoal.research.problem.runnable import RunnableJobs, runnable
 
 
 def window_plan(problem: Problem, policy: Shockwave, *, layout_given: bool) -> dict[str, Any]:
-    """Rounds by job, counted from 0; welfare less the price of the makespan level, its bound at that level, the gap."""
+    """The answer of ``shoal solve`` for a window: rounds by job, objective and gap.
+
+    Rounds are counted from 0. The objective is the welfare minus the price of the makespan level; the gap refers to an
+    upper bound on it at that level.
+    """
     if problem.window is not None:
         policy = replace(policy, rounds=problem.window.rounds, round=problem.window.seconds)
     if not layout_given:

@@ -72,7 +72,10 @@ def topped_up(claims: Claims, layout: Layout, capacity: int, order: Indices) -> 
 
 
 def packed(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, capacity: int) -> Layout:
-    """The layout of the counts with the widest first, and what stays free filled for the most worth."""
+    """A layout that gives each gang its count of rounds, the widest gangs first.
+
+    GPUs that stay free in a round go to the gangs that add the most worth.
+    """
     widths, rounds = claims.widths, claims.rounds
     runs = np.zeros((len(widths), rounds), dtype=bool)
     free = np.full(rounds, capacity)

@@ -5,7 +5,7 @@
     trainer.train(resume_from_checkpoint=shoal.newest(arguments.output_dir))
 
 The Trainer itself saves and resumes; the callback decides when, in all ranks at the same step, and marks complete
-checkpoints. Without Shoal it does nothing.
+checkpoints with the job's id. Checkpoints of other jobs in the same folder are not used. Without Shoal it does nothing.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS
+from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS, is_marked, mark_complete
 from shoal.trainer.session import Progress, Session
 from shoal.trainer.torch.step_coordinator import StepAction, StepCoordinator
 
@@ -32,11 +32,13 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
         self._loss: float | None = None
 
     def newest(self, folder: str | Path) -> str | None:
-        """Path of the newest complete checkpoint in the Trainer's output folder; None without one or without Shoal."""
-        if not self._session.environment.managed:
+        """Path of this job's newest complete checkpoint in the Trainer's output folder; None without one or Shoal."""
+        job = self._session.environment.job
+        if job is None:
             return None
-        found = [path.parent for path in Path(folder).glob(f"checkpoint-*/{_WHOLE}")]
-        newest = max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        found = [path for path in Path(folder).glob(f"checkpoint-*/{_WHOLE}") if path.parent.name[11:].isdigit()]
+        found.sort(key=lambda path: int(path.parent.name[11:]), reverse=True)
+        newest = next((path.parent for path in found if is_marked(path, job)), None)
         return None if newest is None else str(newest)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -63,7 +65,8 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
             return
         self._coordinator.saved()
         if state.is_world_process_zero:
-            (Path(args.output_dir) / f"checkpoint-{state.global_step}" / _WHOLE).touch()
+            saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            mark_complete(saved / _WHOLE, self._session.environment.job or "")
             self._saved = state.global_step
             self._report(args, state)
 

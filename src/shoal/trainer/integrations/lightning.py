@@ -4,8 +4,9 @@
     trainer = Trainer(…, callbacks=[shoal])
     trainer.fit(model, loader, ckpt_path=shoal.newest())
 
-Lightning itself saves and resumes; the callback decides when, in all ranks at the same step, renames each file once it
-is complete, and keeps the last two. Without Shoal it does nothing.
+Lightning itself saves and resumes; the callback decides when, in all ranks at the same step, marks each checkpoint with
+the job's id once it is complete, and keeps the last two. A checkpoint of another job is not used. Without Shoal it does
+nothing.
 """
 
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS
+from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS, is_marked, mark_complete
 from shoal.trainer.session import Progress, Session
 from shoal.trainer.torch.step_coordinator import StepAction, StepCoordinator
 
@@ -33,8 +34,7 @@ class ShoalCallback(Callback):  # type: ignore[misc]
 
     def newest(self) -> str | None:
         """Path of the newest checkpoint; None without one or without Shoal."""
-        found = self._whole()
-        return str(found[-1]) if found else None
+        return next((str(path) for path in reversed(self._all()) if self._is_own(path)), None)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the session."""
@@ -72,9 +72,18 @@ class ShoalCallback(Callback):  # type: ignore[misc]
         trainer.save_checkpoint(partial)
         if self._session.environment.rank == 0:
             partial.rename(path)
-            for old in self._whole()[:-_KEPT]:
+            mark_complete(_marker(path), self._session.environment.job or "")
+            for old in self._all()[:-_KEPT]:
                 old.unlink()
+                _marker(old).unlink(missing_ok=True)
         self._saved = self._step
 
-    def _whole(self) -> list[Path]:
+    def _all(self) -> list[Path]:
         return [] if self._folder is None else sorted(self._folder.glob("*.ckpt"))
+
+    def _is_own(self, path: Path) -> bool:
+        return is_marked(_marker(path), self._session.environment.job or "")
+
+
+def _marker(checkpoint: Path) -> Path:
+    return checkpoint.with_suffix(".job")
