@@ -76,9 +76,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 def test_a_job_runs_on_a_cluster_whose_connections_are_all_encrypted(secured: Secured) -> None:
     assert secured.url.startswith("https://127.0.0.1:")
-    token = (secured.home / "agent.token").read_text().strip()
+    token = ["--token-file", str(secured.home / "agents" / "gpu-0.token")]
     node = ["--node", "gpu-0", "--kind", "gpu", "--gpus", "1", "--home", str(secured.home), "--root", os.getcwd()]
-    secured.start("shoal", "agent", "--server", secured.url, "--cafile", secured.certificate, *node, SHOAL_TOKEN=token)
+    secured.start("shoal", "agent", "--server", secured.url, "--cafile", secured.certificate, *node, *token)
     code, job, _ = secured.shoal("submit", "--", "/bin/echo", "encrypted", cafile=secured.certificate)
     assert code == 0
     deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -103,10 +103,10 @@ def test_a_certificate_that_is_not_trusted_is_refused_with_one_line(
 
 def test_an_agent_that_does_not_trust_the_certificate_ends_with_one_line(secured: Secured, tmp_path: Path) -> None:
     other, _ = make_certificate(tmp_path, "other")
+    (tmp_path / "token").write_text("shoal_whatever\n")
+    token = ["--token-file", str(tmp_path / "token")]
     node = ["--node", "gpu-9", "--kind", "gpu", "--gpus", "1", "--home", str(tmp_path)]
-    agent = secured.start(
-        "shoal", "agent", "--server", secured.url, "--cafile", other, *node, SHOAL_TOKEN="shoal_whatever"
-    )
+    agent = secured.start("shoal", "agent", "--server", secured.url, "--cafile", other, *node, *token)
     _, err = agent.communicate(timeout=_PATIENCE_SECONDS)
     assert agent.returncode == 2
     assert [line for line in err.splitlines() if "is not trusted" in line] == err.splitlines()[-1:]
