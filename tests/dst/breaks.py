@@ -7,15 +7,15 @@ from shoal.core.events import JobCancelled
 from shoal.engine import state
 from shoal.live.accounts import Accounts
 from shoal.live.backend import LiveBackend
-from shoal.live.control_plane import _Recorder
 from shoal.live.gang import Gang, NodePhase
+from shoal.live.journal_writer import JournalWriter
 
 Names = Mapping[str, Mapping[str, Any]]
 
 
-def _acknowledge_first(recorder: _Recorder) -> None:
-    recorder.control_plane.backend.confirm()
-    recorder.control_plane.journal.commit()
+def _acknowledge_first(writer: JournalWriter) -> None:
+    writer.backend.confirm()
+    writer.journal.commit()
 
 
 def _early_deadline(backend: LiveBackend, agent: Any) -> float:
@@ -78,7 +78,7 @@ _SUBMITTED = Accounts._submitted
 
 BREAKS: dict[str, Callable[[], Names]] = {
     "acknowledge before the commit": lambda: {
-        "shoal.live.control_plane:_Recorder": {"commit": _acknowledge_first},
+        "shoal.live.journal_writer:JournalWriter": {"commit": _acknowledge_first},
     },
     "start the next incarnation before the last one ended": lambda: {
         "shoal.live.runs:RunRegistry": {"_alone": lambda *_: True},

@@ -97,6 +97,7 @@ class SimNode:
             )
             with self.world.acting(self):
                 self.agent = node_agent.NodeAgent(settings)
+                self.agent._logs = SimpleNamespace(watch=lambda *_: None, forget=lambda _: None)
                 self.agent._link.open()
             self.world.note("agent up", self.name, boot)
             self.wake()

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.dst.network import Answer, NoAnswer, Rejection
-from tests.dst.shims import Disk, let_others_act
+from tests.dst.shims import Disk, SimStop, let_others_act
 from tests.dst.world import Blocked, Clocks, Killed, World
 
 from shoal.core.errors import InputError
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import Settings, open_control_plane
+from shoal.live.journal_disk import ShortOfDisk
 from shoal.serve import handlers
 
 RESTART_SECONDS = 1.0
@@ -138,7 +139,7 @@ class SimPlane:
                 self.world.after(RESTART_SECONDS, self.revive)
             return
         except Exception as error:
-            self.world.note("plane does not start", repr(error))
+            self.world.note("plane does not start", type(error).__name__)
             self.world.check(self.disk.problem is not None, f"the control plane does not start: {error!r}")
             self.kill(wanted=True)
             self.world.after(RESTART_SECONDS, self.start)
@@ -147,6 +148,7 @@ class SimPlane:
             return
         self.control_plane = plane
         plane.backend._lock = SimCondition(self.wake)  # type: ignore[assignment]
+        plane.disk.stopping = SimStop(self.world)  # type: ignore[assignment]
         judge = plane._loop.judge
 
         def slowly(*arguments: Any) -> Any:
@@ -274,7 +276,7 @@ class SimPlane:
 
     def _died(self, why: str) -> None:
         self.world.note("plane died", why)
-        self.world.check(self.disk.problem is not None, f"the control plane ended by itself: {why}")
+        self.world.check(False, f"the control plane ended by itself: {why}")
         if self.alive:
             self.kill(wanted=True)
             self.world.after(RESTART_SECONDS, self.start)
@@ -344,6 +346,8 @@ class SimPlane:
             future = plane.cancel(body, None)
         except UnknownJob:
             answer(Rejection(f"no job {body}", busy=False))
+        except ShortOfDisk as error:
+            answer(Rejection(str(error), busy=True))
         else:
             self._answer_future(future, answer, body)
 

@@ -27,6 +27,17 @@ def let_others_act(world: World, seconds: float) -> None:
         raise Killed
 
 
+class SimStop:
+    """The event that ends the control plane's attempts to write its journal; it is never set, time passes instead."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def wait(self, seconds: float) -> bool:
+        let_others_act(self._world, seconds)
+        return False
+
+
 class SimTime:
     """The clocks of the machine whose code runs."""
 
