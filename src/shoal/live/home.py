@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from shoal.perf.catalog import Catalog
 from shoal.perf.profile import LinearProfile
 from shoal.scenario.scenario import Scenario
 from shoal.store.journal import JournalFile, SqliteJournal, last_settings, settings_of
+from shoal.wire.files import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +125,7 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
     journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     clock = WallClock(epoch, scheduler.state.now)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
+    backend.store_key = _store_key(settings.home / "store.key")
     backend.resume(recovered, scheduler.state.topology.down)
     retired = frozenset(i for i, node in enumerate(cluster.nodes) if node.name not in present.node_index)
     backend.retire(retired)
@@ -131,6 +134,13 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
     about = About(__version__, scenario.policy, present.describe(), epoch, retired)
     admission = Admission(present, speeds, settings.roots)
     return ControlPlane(scheduler, backend, journal, accounts, admission, about, JournalDisk(path), resumed=resumed)
+
+
+def _store_key(path: Path) -> bytes:
+    """Return the key in a file, which is made if there is none: elastic jobs outlive a restart of the control plane."""
+    if not path.exists():
+        replace_file(path, secrets.token_bytes(32), mode=0o600)
+    return path.read_bytes()
 
 
 def _epoch(first: Mapping[str, Any], path: Path) -> float:

@@ -47,13 +47,15 @@ class Roster(Struct, frozen=True, kw_only=True):
     """Which workers train, of those that a job resized in place has had since it started from its checkpoint.
 
     That start was incarnation ``origin``. ``keeps_store`` marks the run whose node keeps the job's store. ``members``
-    are worker numbers by rank, valid from ``generation`` on; 0 where no order has named this run's workers yet.
+    are worker numbers by rank, valid from ``generation`` on; 0 where no order has named this run's workers yet. The
+    store serves only workers that know ``secret``.
     """
 
     origin: int
     keeps_store: bool = False
     generation: int = 0
     members: list[int] = field(default_factory=list)
+    secret: str = ""
 
 
 class RunReport(Struct, frozen=True, kw_only=True):
