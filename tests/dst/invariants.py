@@ -126,6 +126,6 @@ def _check_journal(trial: Any, plane: ControlPlane) -> None:
         if isinstance(record, EventBatch):
             keys += [e.launch.key for e in record.events if isinstance(e, JobSubmitted) and e.launch is not None]
     world.check(len(keys) == len(set(keys)), f"a key is in the journal twice: {sorted(keys)}")
-    for ours, theirs in zip(plane.accounts.accounts, accounts.accounts, strict=True):
+    for ours, theirs in zip(plane.accounts.accounts.values(), accounts.accounts.values(), strict=True):
         same = (ours.state, round(ours.gpu_seconds, 6)) == (theirs.state, round(theirs.gpu_seconds, 6))
         world.check(same, f"{ours.spec.id}: the journal's fold gives {theirs}, the control plane has {ours}")

@@ -1,5 +1,7 @@
 """One incarnation on its nodes: what follows from what the nodes say."""
 
+from dataclasses import replace
+
 import pytest
 
 from shoal.core.job import BatchLimits, BatchSetting, Launch
@@ -19,8 +21,8 @@ def gang(placement: Placement = TWO_NODES, ranks: str = "gpu", *, resumed: bool 
     return Gang(0, 1, "job-a", launch, placement, None, RateTracker(1.0), resumed=resumed, started=started)
 
 
-def said(phase: str, *statuses: int, cause: str = "", blameless: bool = False) -> RunReport:
-    exits = [RankExit(rank, status) for rank, status in enumerate(statuses)]
+def said(phase: str, *statuses: int, cause: str = "", blameless: bool = False, first: int = 0) -> RunReport:
+    exits = [RankExit(first + rank, status) for rank, status in enumerate(statuses)]
     return RunReport(
         job=0,
         incarnation=1,
@@ -44,7 +46,11 @@ def end_of(it: Gang) -> tuple[End, str] | None:
 
 ENDS = {
     "nothing is known yet": ([], None),
-    "every rank left with status 0": ([(0, said("ended", 0, 0)), (1, said("ended", 0))], (End.COMPLETED, "")),
+    "every rank left with status 0": ([(0, said("ended", 0, 0)), (1, said("ended", 0, first=2))], (End.COMPLETED, "")),
+    "a rank of another node was reported in place of one": (
+        [(0, said("ended", 0, 0)), (1, said("ended", 0))],
+        (End.LOST, "its ranks on node n1 were stopped, or not all of them were reported to have ended"),
+    ),
     "some ranks are done and others go on": ([(0, said("ended", 0, 0)), (1, said("running"))], None),
     "one rank failed": (
         [(0, said("ended", 0, 3)), (1, said("running"))],
@@ -68,6 +74,36 @@ ENDS = {
 @pytest.mark.parametrize(("reports", "end"), ENDS.values(), ids=ENDS.keys())
 def test_how_a_gang_ends(reports: list[tuple[int, RunReport]], end: tuple[End, str] | None) -> None:
     assert end_of(after(gang(), *reports)) == end
+
+
+_LEASE = "its lease ended"
+
+
+@pytest.mark.parametrize("stopping", [False, True], ids=["", "stop queued"])
+@pytest.mark.parametrize("cause", ["", _LEASE, "its keeper died"])
+@pytest.mark.parametrize("warned", [False, True], ids=["", "warned"])
+@pytest.mark.parametrize("finished", [False, True], ids=["", "finished"])
+@pytest.mark.parametrize("statuses", [(), (0,), (0, 0), (0, 3), (-15, 0)], ids=str)
+def test_a_run_completed_only_if_every_rank_left_unwarned_with_status_0_and_no_cause(
+    statuses: tuple[int, ...], *, finished: bool, warned: bool, cause: str, stopping: bool
+) -> None:
+    it = gang(ONE_NODE)
+    it.stopping = stopping
+    exits = [RankExit(rank, status, warned) for rank, status in enumerate(statuses)]
+    blameless = bool(cause)
+    it.update(0, RunReport(job=0, incarnation=1, phase="ended", exits=exits, cause=cause, blameless=blameless))
+    it.parts[0] = replace(it.parts[0], finished=finished)
+    completed = statuses == (0, 0) and not warned and not cause and (finished or not stopping)
+    outcome = it.outcome(NODES)
+    assert outcome is not None
+    if completed:
+        assert outcome.end is End.COMPLETED
+    elif stopping:
+        assert outcome.end is End.STOPPED
+    else:
+        assert outcome.end in (End.CRASHED, End.LOST)
+        assert outcome.cause
+        assert (outcome.end is End.CRASHED) == (not cause and any(statuses))
 
 
 def test_a_lost_node_ends_it_without_blame() -> None:
@@ -161,9 +197,9 @@ def test_ranks_that_were_called_off_before_they_started_end_it_without_blame() -
 def test_one_that_completed_before_it_heard_of_the_stop_has_completed() -> None:
     it = after(gang(), (0, said("running")), (1, said("running")))
     it.stopping = True
-    for node in (0, 1):
-        report = RunReport(job=0, incarnation=1, phase="ended", exits=[RankExit(node, 0)], finished=True)
-        it.update(node, report)
+    for node, ranks in ((0, (0, 1)), (1, (2,))):
+        exits = [RankExit(rank, 0) for rank in ranks]
+        it.update(node, RunReport(job=0, incarnation=1, phase="ended", exits=exits, finished=True))
     assert end_of(it) == (End.COMPLETED, "")
     it.end_reported = True
     assert end_of(it) is None

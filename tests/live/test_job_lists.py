@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -137,3 +138,18 @@ def test_jobs_are_sorted_and_described_while_the_accounts_are_free_to_change(acc
     watching.free.clear()
     assert len(ClusterViews(accounts, None, TOPOLOGY, watching, 10.0, 0.0, "ann").jobs(page)) == 4
     assert watching.free == {True}
+
+
+def test_ended_jobs_that_are_no_longer_in_memory_follow_those_that_are(accounts: Accounts) -> None:
+    lists = JobLists(accounts, threading.RLock())
+    gone = Accounts(TOPOLOGY.nodes)
+    gone.apply_events([submitted("z"), submitted("y", app="sweep")])
+    older = [replace(account, number=number) for account, number in zip(gone.accounts.values(), (100, 5), strict=True)]
+
+    def found(only: JobFilter) -> str:
+        page = lists.read(None, only, ended=True, forecasts=NONE, older=iter(older))
+        return "".join(account.spec.id for account, _ in page)
+
+    assert found(ANY_JOB) == "cabeghdfz", "number 5 is f, which is still in memory"
+    assert (found(JobFilter(offset=7, limit=1)), found(JobFilter(offset=8, limit=5))) == ("f", "z")
+    assert found(JobFilter(match="z")) == "z"

@@ -16,7 +16,7 @@ import pytest
 from starlette.applications import Starlette
 
 from shoal.core.errors import InputError
-from shoal.live.control_plane import ControlPlaneFigures
+from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_lists import ANY_JOB, JobFilter
 from shoal.serve import Listening, ServerLimits, Tokens, make_app, serve
 from shoal.serve.limits import Rate

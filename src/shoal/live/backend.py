@@ -287,6 +287,11 @@ class LiveBackend(Backend):
         secret = hmac.new(self.store_key, text.encode(), hashlib.sha256).hexdigest()
         return msgspec.structs.replace(run, roster=msgspec.structs.replace(roster, secret=secret))
 
+    def forget(self, ended: Iterable[JobNumber]) -> None:
+        """Drop these jobs, whose end is durable, unless a process of theirs may be left."""
+        with self._lock:
+            self._runs.forget(ended)
+
     # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def read_log(self, node: int, order: LogRead) -> "Future[LogAnswer]":

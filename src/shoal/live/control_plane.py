@@ -36,16 +36,22 @@ from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
-from shoal.live.job_lists import ANY_JOB, JobFilter, JobLists
+from shoal.live.compaction import Compaction
+from shoal.live.figures import ControlPlaneFigures
+from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
-from shoal.store.journal import JournalFile, SqliteJournal
+from shoal.store.journal import SqliteJournal
+from shoal.store.segments import last_verdicts
 from shoal.wire import messages as wire
 
 log = logging.getLogger(__name__)
+
+_MOST_GIVEN = 100_000
+"""Identifiers remembered from when they are given until their jobs are in the accounts."""
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 """Letters and digits of job identifiers, which people type: no two look alike."""
@@ -53,27 +59,6 @@ _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 class UnknownJob(LookupError):
     """There is no such job, or the caller may not see it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControlPlaneFigures:
-    """Figures for the metrics; the two lists of seconds hold the measurements since the last call."""
-
-    states: Mapping[str, int]
-    gpus_up: Mapping[str, int]
-    gpus_used: Mapping[str, int]
-    nodes_up: int
-    nodes_down: int
-    decisions: int
-    decision_seconds: Sequence[float]
-    commit_seconds: Sequence[float]
-    tenants: Sequence[wire.TenantRow]
-    lost_gpu_seconds: float
-    restarts: int
-    crashes: int
-    completed: int
-    submitted: int
-    review_in: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +86,19 @@ class ControlPlane:
     admission: Admission
     about: About
     disk: JournalDisk
+    compaction: Compaction
     resumed: bool = False
     failed: str | None = None
     """Why the loop died, once it has."""
     forecasts: Mapping[JobId, wire.StartForecast] = field(default_factory=dict)
     jobs_read_at: float = -inf
     """When the queue was last read, on the monotonic clock."""
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: threading.RLock = field(init=False)
     """Guards the accounts."""
     _lists: JobLists = field(init=False)
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
-    _given_ids: set[JobId] = field(default_factory=set)
+    _given_ids: dict[JobId, None] = field(default_factory=dict)
     _queue_limit: QueueLimit = field(default_factory=QueueLimit)
     _limit: CpuLimit = field(default_factory=CpuLimit)
     _loop: Loop = field(init=False)
@@ -120,6 +106,7 @@ class ControlPlane:
     _recorder: JournalWriter = field(init=False)
 
     def __post_init__(self) -> None:
+        self._lock = self.compaction.lock
         self._recorder = JournalWriter(
             self.journal, self.accounts, self.backend, self.disk, self._lock, on_failure=self._notify
         )
@@ -146,6 +133,7 @@ class ControlPlane:
             self.journal.close()
         except WRITE_ERRORS as error:
             log.warning("the last events were not written, nor acknowledged", extra={"error": str(error)})
+        self.compaction.ended.close()
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Register a callback, called from any thread whenever orders or decisions changed."""
@@ -157,9 +145,8 @@ class ControlPlane:
 
     def _run(self) -> None:
         try:
-            while self._loop.cycle():
-                self._recorder.commit()
-                self._notify()
+            while self.step():
+                pass
         except ShortOfDisk:
             log.warning("stopped while the journal could not be written")
         except Exception as error:
@@ -169,6 +156,16 @@ class ControlPlane:
                 self.journal.commit()  # the events are kept, although no decision was made on them
             self.backend.fail(RuntimeError(self.failed))
             self._notify()
+
+    def step(self) -> bool:
+        """Run one cycle and, if the journal's segment is long enough, begin the next one; return false at the end."""
+        if not self._loop.cycle():
+            return False
+        self._recorder.commit()
+        if self.compaction.due() and self.compaction.run():
+            self._loop.review_at, self._loop.verdict_codes = -inf, self._loop.verdict_codes[:0]
+        self._notify()
+        return True
 
     def _watch(self, snapshot: Snapshot, judgement: Judgement) -> None:
         """Keep a decision for views, and record the verdicts that differ from those before."""
@@ -198,7 +195,7 @@ class ControlPlane:
             for number, wanted in enumerate(submissions):
                 owner = wanted.tenant or tenant
                 key = owner, wanted.key
-                known = self.accounts.keys.get(key, keys.get(key)) if wanted.key else None
+                known = self.accounts.keys.get(key, keys.get(key)) or self.compaction.ended.with_key(*key)
                 id = known or self._new_id(wanted.name)
                 if known is None:
                     try:
@@ -228,8 +225,10 @@ class ControlPlane:
     def _new_id(self, name: str) -> JobId:
         while True:
             id = f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
-            if id not in self._given_ids and id not in self.accounts.numbers:
-                self._given_ids.add(id)
+            if id not in self._given_ids and id not in self.accounts.numbers and not self.compaction.ended.known(id):
+                self._given_ids[id] = None
+                if len(self._given_ids) > _MOST_GIVEN:  # the oldest was submitted or refused long ago
+                    del self._given_ids[next(iter(self._given_ids))]
                 return id
 
     def cancel(self, job: JobId, tenant: TenantId | None) -> "Future[None]":
@@ -250,6 +249,8 @@ class ControlPlane:
         with self._lock:
             number = self.accounts.numbers.get(job)
             account = None if number is None else self.accounts.accounts[number]
+        if account is None:
+            account = self.compaction.ended_account(job, tenant)
         if account is None or tenant not in (None, account.spec.tenant):
             raise UnknownJob(job)
         return account
@@ -275,7 +276,8 @@ class ControlPlane:
     def jobs(self, tenant: TenantId | None, *, ended: bool = False, only: JobFilter = ANY_JOB) -> list[wire.JobRow]:
         """Return running, then waiting jobs, with ``ended`` also ended ones, of which ``only`` selects some."""
         self.jobs_read_at = monotonic()
-        listed = self._lists.read(tenant, only, ended=ended, forecasts=self.forecasts)
+        older = self.compaction.ended.latest(tenant, MOST_OLDER) if ended else ()
+        listed = self._lists.read(tenant, only, ended=ended, forecasts=self.forecasts, older=older)
         return self._views(tenant).jobs(listed)
 
     @property
@@ -287,7 +289,7 @@ class ControlPlane:
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""
         account = self._account(job, tenant)
-        verdicts = JournalFile(self.journal.path).verdicts(account.number)
+        verdicts = last_verdicts(self.journal.path, account.number)
         with self._lock:
             return self._views(tenant).job(account, verdicts)
 
@@ -306,7 +308,8 @@ class ControlPlane:
 
     def acct(self, tenant: TenantId | None) -> list[wire.AcctRow]:
         """Return the ended jobs, in order of submission, and the resources they used."""
-        return self._views(tenant).acct()
+        before = self.compaction.ended.accounts(tenant)
+        return self._views(tenant).acct(before)
 
     def _views(self, tenant: TenantId | None) -> ClusterViews:
         topology, now = self.scheduler.state.topology, self.backend.clock.now()
@@ -317,7 +320,7 @@ class ControlPlane:
         state, about = self.scheduler.state, self.about
         with self._lock:
             states = [account.state for account in self.accounts.live.values()]
-            ended = len(self.accounts.accounts) - len(states)
+            ended = self.accounts.submitted - len(states)
             used = sum(self._views(None).used_gpus().values())
         running = sum(s in (JobState.RUNNING, JobState.STARTING) for s in states)
         return wire.ClusterRow(
@@ -365,7 +368,7 @@ class ControlPlane:
                 restarts=self.accounts.restarts,
                 crashes=self.accounts.crashes,
                 completed=self.accounts.completed,
-                submitted=len(self.accounts.accounts),
+                submitted=self.accounts.submitted,
                 review_in=self._loop.review_at - now,
             )
 
@@ -377,7 +380,7 @@ class ControlPlane:
 
     def sync(self, report: wire.AgentReport) -> wire.AgentOrders:
         """Process an agent's report and return its orders; never blocks."""
-        return self.backend.sync(report)
+        return self.compaction.with_forgotten(self.backend.sync(report), report.old)
 
     def generation(self, node: str) -> int:
         """Return the generation of a node's orders, which counts up with each change."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from math import inf
 from typing import TypeAlias
 
@@ -22,6 +23,9 @@ Listed: TypeAlias = tuple[Account, int | None]
 
 _Made: TypeAlias = tuple[int, Mapping[JobId, StartForecast], list[Listed]]
 """A list with the version of the accounts and the forecasts that it was made from."""
+
+MOST_OLDER = 10_000
+"""Most ended jobs, beside those in memory, that a list goes back to; ``acct`` has them all."""
 
 _MOST_LISTS = 64
 """Most lists kept; the one not read for longest is forgotten first."""
@@ -40,11 +44,11 @@ class JobFilter:
     offset: int = 0
     limit: int | None = None
 
-    def select(self, listed: list[Listed]) -> list[Listed]:
-        """Return the jobs of a list that the filter keeps."""
+    def select(self, listed: Iterable[Listed]) -> list[Listed]:
+        """Return the jobs of a list that the filter keeps; no more of the list is read than is needed."""
         if (self.tenant, self.app, self.match) != (None, None, None):
-            listed = [entry for entry in listed if self._fits(entry[0])]
-        return listed[self.offset :] if self.limit is None else listed[self.offset : self.offset + self.limit]
+            listed = (entry for entry in listed if self._fits(entry[0]))
+        return list(islice(listed, self.offset, None if self.limit is None else self.offset + self.limit))
 
     def _fits(self, account: Account) -> bool:
         spec, text = account.spec, self.match
@@ -74,9 +78,15 @@ class JobLists:
         *,
         ended: bool,
         forecasts: Mapping[JobId, StartForecast],
+        older: Iterable[Account] = (),
     ) -> list[Listed]:
-        """Return copies of the jobs that a tenant (None: an admin) sees and the filter keeps, in order."""
-        page = only.select(self._listed(tenant, ended, forecasts))
+        """Return copies of the jobs that a tenant (None: an admin) sees and the filter keeps, in order.
+
+        ``older`` are ended jobs that are no longer in memory, the latest first.
+        """
+        listed = self._listed(tenant, ended, forecasts)
+        known = {account.number for account, _ in listed} if ended else set()
+        page = only.select(chain(listed, ((account, None) for account in older if account.number not in known)))
         with self.accounts_lock:
             return [(copy(account), position) for account, position in page]
 
@@ -86,7 +96,7 @@ class JobLists:
             made = self._lists.pop((tenant, ended), None)
             if made is None or made[0] != version or made[1] is not forecasts:
                 with self.accounts_lock:
-                    everyone = list(self.accounts.accounts if ended else self.accounts.live.values())
+                    everyone = list((self.accounts.accounts if ended else self.accounts.live).values())
                 seen = (account for account in everyone if tenant in (None, account.spec.tenant))
                 made = version, forecasts, _in_order(seen, forecasts)
             while len(self._lists) >= _MOST_LISTS:

@@ -218,8 +218,14 @@ class ClusterViews:
             for name, row in sorted(sums.items())
         ]
 
-    def acct(self) -> list[AcctRow]:
-        """Return the ended jobs, in order of submission, and the resources they used."""
+    def _with_ended(self, before: Sequence[Account]) -> list[Account]:
+        """Return all accounts in order of submission; one that was just moved to disk may be in both places."""
+        known = self.accounts.accounts
+        found = [*(account for account in before if account.number not in known), *known.values()]
+        return sorted(found, key=lambda account: account.number)
+
+    def acct(self, before: Sequence[Account] = ()) -> list[AcctRow]:
+        """Return the ended jobs, in order of submission, and the resources they used; ``before`` as for ``jobs``."""
         return [
             AcctRow(
                 id=account.spec.id,
@@ -235,7 +241,7 @@ class ClusterViews:
                 restarts=max(0, account.starts - 1),
                 cause=account.cause,
             )
-            for account in list(self.accounts.accounts)  # at once: the ring may add to it meanwhile
+            for account in self._with_ended(before)
             if account.ended is not None and self._shown(account)
         ]
 
@@ -281,7 +287,8 @@ class ClusterViews:
 
         def shown(word: str) -> str:
             number = self.accounts.numbers.get(word)
-            return word if number is None or self._shown(self.accounts.accounts[number]) else "another job"
+            account = None if number is None else self.accounts.accounts.get(number)  # it may have been dropped since
+            return word if account is None or self._shown(account) else "another job"
 
         return _WORD.sub(lambda word: shown(word[0]), sentence)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from shoal.live.control_plane import ControlPlaneFigures
+from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_lists import ANY_JOB, JobFilter
 from shoal.wire import messages as wire
 
