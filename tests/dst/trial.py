@@ -230,9 +230,11 @@ def run_plan(plan: Plan, extra: Mapping[str, Mapping[str, Any]] | None = None) -
     logging.disable(logging.CRITICAL)
     try:
         with replaced(world, trial.disk, names):
-            with suppress(Violated):
-                trial.run()
-            trial.plane.kill()
+            try:
+                with suppress(Violated):
+                    trial.run()
+            finally:
+                trial.plane.kill()  # closes it while nothing of it runs for real
     finally:
         logging.disable(quiet)
         shutil.rmtree(folder)

@@ -71,15 +71,17 @@ def end_cgroup(folder: str) -> bool:
 
     Without a cgroup (an empty name) there is nothing to do.
     """
-    with suppress(FileNotFoundError):
-        try:
-            os.rmdir(folder)
-        except OSError:
-            with open(f"{folder}/cgroup.kill", "wb") as file:
-                file.write(b"1")
-            for inner, _, _ in os.walk(folder, topdown=False):  # a job may have made some inside
-                with suppress(OSError):
-                    os.rmdir(inner)
+    if not folder:
+        return True
+    with suppress(OSError):
+        os.rmdir(folder)
+    if not os.path.exists(folder):
+        return True
+    with suppress(OSError), open(f"{folder}/cgroup.kill", "wb") as file:
+        file.write(b"1")
+    for inner, _, _ in os.walk(folder, topdown=False):  # a job may have made some inside
+        with suppress(OSError):
+            os.rmdir(inner)
     return not os.path.exists(folder)
 
 

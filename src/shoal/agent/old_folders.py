@@ -5,6 +5,7 @@ import shutil
 import time
 from bisect import bisect_right
 from collections.abc import Container
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from shoal.agent.workspace import Workspace
@@ -48,9 +49,12 @@ class OldFolders:
         """Name the next jobs in the order of their names, from where the last reading ended."""
         limit, found = time.time() - keep, set[str]()
         for parent in self.workspace.parents_of_job_folders:
-            with os.scandir(parent) as entries:
-                old = [e.name for e in entries if e.is_dir(follow_symlinks=False) and e.stat().st_mtime <= limit]
-            found.update(name for name in old if self.workspace.is_job_name(name))
+            # A folder may be missing, or be removed while it is read: the next reading names the rest.
+            with suppress(OSError), os.scandir(parent) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False) and entry.stat().st_mtime <= limit:
+                        found.add(entry.name)
+        found = {name for name in found if self.workspace.is_job_name(name)}
         every = sorted(found)
         start = bisect_right(every, self._last)
         self.names = [*every[start:], *every[:start]][:MOST_OLD]

@@ -17,7 +17,8 @@ from tempfile import TemporaryDirectory
 from shoal.agent.keeper import all_processes, descendants
 from shoal.core.errors import ShoalError
 from shoal.wire.client import Client
-from shoal.wire.messages import ClusterRow, JobRow, Submission, SubmissionBatch, Submitted
+from shoal.wire.messages import AcctRow, ClusterRow, Submission, SubmissionBatch, Submitted
+from shoal.wire.token_source import ask_token
 
 _BATCH = 1000
 _SECONDS_PER_JOB = 0.5
@@ -31,7 +32,7 @@ def job_life(jobs: int = 1000, nodes: int = 4, gpus: int = 8, policy: str = "fif
         before, began = _cpu_by_process(root), time.monotonic()
         _finish(client, jobs)
         after, seconds = _cpu_by_process(root), time.monotonic() - began
-        rows = client.get("/v1/jobs?all=true", list[JobRow])
+        rows = client.get("/v1/acct", list[AcctRow])
     lost = sum(row.state != "completed" for row in rows) + jobs + gpus * nodes - len(rows)
     if lost:
         raise ShoalError(f"{lost} of {jobs} jobs did not complete")
@@ -61,17 +62,14 @@ def _up(nodes: int, gpus: int, policy: str) -> Iterator[tuple[int, Client]]:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
             assert process.stdout is not None
-            client = Client(json.loads(process.stdout.readline())["server"], _token(Path(folder)))
+            url = json.loads(process.stdout.readline())["server"]
+            client = Client(url, ask_token(json.loads((Path(folder) / "client.json").read_text())["socket"]))
             while client.get("/v1/cluster", ClusterRow).up_gpus < nodes * gpus:
                 time.sleep(0.05)
             yield process.pid, client
         finally:
             process.terminate()
             process.communicate()
-
-
-def _token(home: Path) -> str:
-    return (home / "admin.token").read_text().strip()
 
 
 def _cpu_by_process(root: int) -> dict[str, float]:
