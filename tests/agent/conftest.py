@@ -17,7 +17,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from shoal.agent.keeper import all_processes, environment
+from shoal.agent.keeper import all_processes, descendants, environment
 from shoal.wire.messages import (
     PROTOCOL,
     AgentOrders,
@@ -49,6 +49,22 @@ def marked(mark: str) -> dict[int, dict[str, str]]:
     """The living processes that carry a mark, with their environment."""
     found = {p.pid: environment(p.pid) for p in all_processes() if p.state != "Z"}
     return {pid: environ for pid, environ in found.items() if environ.get("MARK") == mark}
+
+
+def server_of(site: "Site", run: str = "1.1", node: str = "node-a") -> int:
+    """The process that forked the keeper of a run."""
+    record = site.home / "nodes" / node / "runs" / run / "keeper.json"
+    return int(msgspec.json.decode(record.read_bytes())["pid"])
+
+
+def keeper_of(site: "Site", run: str = "1.1", node: str = "node-a") -> int:
+    """The keeper of a run, by a process below it whose environment names the run."""
+    processes = all_processes()
+    for process in [p for p in processes if p.parent == server_of(site, run, node)]:
+        below = [environment(p.pid).get("SHOAL_PROGRESS", "") for p in descendants([process.pid], processes)]
+        if any(f"/runs/{run}/" in path for path in below):
+            return process.pid
+    raise AssertionError(f"no keeper of {run}")
 
 
 def token_file(folder: Path) -> Path:

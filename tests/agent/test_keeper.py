@@ -47,6 +47,12 @@ def test_after_its_lease_nothing_is_started(what: dict[str, Any], tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_a_stop_does_not_hide_that_the_lease_had_passed(what: dict[str, Any], ranks: int) -> None:
+    late = {**what, "lease": 0.0, "ranks": what["ranks"][:ranks]}
+    assert told(late, "stop 10.0") == [{"event": "over", "why": "lease"}]
+
+
 def test_ranks_start_end_and_are_told_of(what: dict[str, Any]) -> None:
     said = told({**what, "argv": ["sh", "-c", "exec sleep 600"]}, "stop 0")
     assert said[0]["event"] == "started"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.conftest import Site, order, token_file, until
+from tests.agent.conftest import Site, keeper_of, order, server_of, token_file, until
 
 from shoal.agent.keeper import find_process
 from shoal.agent.workspace import MOST_LOG_BYTES
@@ -97,11 +97,6 @@ def until_said(agent: subprocess.Popen[str], event: str) -> None:
 def living(pid: int) -> bool:
     process = find_process(pid)
     return process is not None and process.state != "Z"
-
-
-def keeper_of(site: Site, run: str = "1.1", node: str = "node-a") -> int:
-    record = site.home / "nodes" / node / "runs" / run / "keeper.json"
-    return int(json.loads(record.read_bytes())["pid"])
 
 
 def test_a_gang_starts_with_its_environment_its_logs_and_nothing_of_the_operators(site: Site, ask: Any) -> None:
@@ -330,7 +325,7 @@ def test_a_restarted_agent_says_hello_only_when_nothing_of_the_last_one_lives(
     first.kill()
     first.wait()
     if keeper_is == "killed":
-        os.kill(keeper, signal.SIGKILL)
+        os.kill(server_of(site), signal.SIGKILL)
         until(lambda: len(site.alive()) == 1, "the rank dies with its keeper, its daemon is left")
     site.plane.want()
     assert site.alive()

@@ -190,6 +190,34 @@ def test_a_report_says_how_ranks_ended_in_the_order_they_did() -> None:
     assert len(report.cause) == 2000
 
 
+def started(stopped: bool) -> NodeState:
+    desk = NodeState(2)
+    desk.follow(orders(order("go", gpus=2, local_ranks=2)))
+    desk.prepared((1, 1), 7000)
+    desk.started((1, 1))
+    if stopped:
+        desk.follow(orders(order("stop", gpus=2, local_ranks=2)))
+    return desk
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["", "stopped"])
+@pytest.mark.parametrize("unwarned", [False, True], ids=["why", ""])
+@pytest.mark.parametrize("warned", [False, True], ids=["", "warned"])
+@pytest.mark.parametrize("statuses", [(), (0,), (0, 0), (0, 1)], ids=str)
+def test_a_run_has_finished_only_if_every_rank_it_started_was_reported_to_leave_unwarned_with_status_0(
+    statuses: tuple[int, ...], *, warned: bool, unwarned: bool, stopped: bool
+) -> None:
+    desk = started(stopped)
+    for rank, status in enumerate(statuses):
+        desk.exited((1, 1), rank, status, warned=warned)
+    desk.over((1, 1), unwarned=unwarned)
+    (report,) = desk.reports()
+    assert report.finished == (statuses == (0, 0) and unwarned and not warned)
+    silent = len(statuses) < 2 and not stopped
+    cause = f"its keeper ended without reporting how rank {len(statuses)} ended"
+    assert (report.cause, report.blameless) == ((cause, True) if silent else ("", False))
+
+
 _DEVICES = 3
 _PARTNERS = {(1, 2): 2, (2, 1): 1, (3, 1): 2}
 _RUNS = st.builds(

@@ -15,7 +15,10 @@ Names = Mapping[str, Mapping[str, Any]]
 
 def _acknowledge_first(writer: JournalWriter) -> None:
     writer.backend.confirm()
-    writer.journal.commit()
+    _MAKE_DURABLE(writer)
+
+
+_MAKE_DURABLE = JournalWriter._make_durable
 
 
 def _early_deadline(backend: LiveBackend, agent: Any) -> float:
@@ -78,7 +81,7 @@ _SUBMITTED = Accounts._submitted
 
 BREAKS: dict[str, Callable[[], Names]] = {
     "acknowledge before the commit": lambda: {
-        "shoal.live.journal_writer:JournalWriter": {"commit": _acknowledge_first},
+        "shoal.live.journal_writer:JournalWriter": {"_make_durable": _acknowledge_first},
     },
     "start the next incarnation before the last one ended": lambda: {
         "shoal.live.runs:RunRegistry": {"_alone": lambda *_: True},

@@ -8,7 +8,7 @@ from tests.dst.world import World
 from shoal.core.events import EventBatch, JobSubmitted
 from shoal.core.lifecycle import JobState
 from shoal.core.retry import MOST_CRASHES
-from shoal.live.accounts import Accounts
+from shoal.live.accounts import Account, Accounts
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL
 from shoal.scenario.replay import replay_file
@@ -66,13 +66,19 @@ def check_end(trial: Any) -> None:
         world.check(id in rows, f"acknowledged and lost: {key} as {id}")
     for row in nodes:
         world.check(row.up and not row.used, f"node {row.name} is down or has GPUs in use at the end: {row}")
-    for account in plane.accounts.accounts:
+    accounts = all_accounts(plane)
+    for account in accounts.values():
         _check_outcome(trial, account)
         _check_charge(trial, account)
-    total = sum(account.gpu_seconds for account in plane.accounts.accounts)
+    total = sum(account.gpu_seconds for account in accounts.values())
     shared = sum(row.gpu_seconds for row in share)
     world.check(abs(total - shared) < 1e-6 * max(1.0, total), f"tenants are charged {shared}, jobs {total}")
     _check_journal(trial, plane)
+
+
+def all_accounts(plane: ControlPlane) -> dict[int, Account]:
+    """Return the accounts of all jobs by number: those on disk and those in memory, which are the later ones."""
+    return {account.number: account for account in plane.compaction.ended.accounts(None)} | plane.accounts.accounts
 
 
 def _check_outcome(trial: Any, account: Any) -> None:
@@ -126,6 +132,6 @@ def _check_journal(trial: Any, plane: ControlPlane) -> None:
         if isinstance(record, EventBatch):
             keys += [e.launch.key for e in record.events if isinstance(e, JobSubmitted) and e.launch is not None]
     world.check(len(keys) == len(set(keys)), f"a key is in the journal twice: {sorted(keys)}")
-    for ours, theirs in zip(plane.accounts.accounts, accounts.accounts, strict=True):
+    for ours, theirs in zip(plane.accounts.accounts.values(), accounts.accounts.values(), strict=True):
         same = (ours.state, round(ours.gpu_seconds, 6)) == (theirs.state, round(theirs.gpu_seconds, 6))
         world.check(same, f"{ours.spec.id}: the journal's fold gives {theirs}, the control plane has {ours}")

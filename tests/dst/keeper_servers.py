@@ -172,6 +172,10 @@ class ServerProcess:
             for keeper in list(self.children.values()):
                 keeper.signal(signal.SIGKILL)
             self.host.servers.pop(self.pid, None)
+            for packet in self.agent.incoming.data.split(b"\0"):  # the kernel closes sockets that were on their way
+                channel = self.host.channels.pop(int(packet.partition(b" fd=")[2] or -1), None)
+                if channel is not None:
+                    channel.close()
             self.agent.close()
 
 
@@ -252,8 +256,9 @@ class ServerPoll:
 class ServerPopen:
     """A keeper server as ``subprocess`` returns it."""
 
-    def __init__(self, world: World, registry: Registry, channel: Channel) -> None:
+    def __init__(self, world: World, registry: Registry, fd: int) -> None:
         node = world.machine
+        channel = node.channels.pop(fd)
         if node.disk_fails and world.rng.random() < 0.3:
             raise OSError(errno.EAGAIN, "resource temporarily unavailable")
         self._process = ServerProcess(world, registry, node, channel)

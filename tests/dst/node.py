@@ -19,6 +19,7 @@ from tests.dst.ranks import Registry
 from tests.dst.world import Blocked, Clocks, World
 
 from shoal.agent import node_agent
+from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.workspace import Workspace
 from shoal.wire.messages import LogAnswer, SessionReport
 
@@ -92,12 +93,11 @@ class SimNode:
                     process.signal(signal.SIGKILL)
             self.world.after(0.05, self._clear, boot, began)
         else:
-            settings = node_agent.AgentSettings(
+            settings = AgentSettings(
                 "http://plane", "token", self.name, self.name, Path("/sim"), kind="gpu", gpus=self.gpus
             )
             with self.world.acting(self):
                 self.agent = node_agent.NodeAgent(settings)
-                self.agent._logs = SimpleNamespace(watch=lambda *_: None, forget=lambda _: None)
                 self.agent._link.open()
             self.world.note("agent up", self.name, boot)
             self.wake()
@@ -112,7 +112,7 @@ class SimNode:
     def _gone(self) -> None:
         self.alive, self.paused, self.agent, self.wanted = False, False, None, False
         pipes = [*self.pipes.values(), *self.writers.values()]
-        self.pipes, self.writers, self.channels = {}, {}, {}
+        self.pipes, self.writers = {}, {}  # sockets on their way to a keeper server still arrive
         self._deferred.clear()
         for pipe in pipes:
             pipe.readable = False
@@ -385,6 +385,8 @@ def agent_names(world: World, registry: Registry) -> dict[str, dict[str, Any]]:
             "orphans": SimOrphans(),
             "devices": SimpleNamespace(find=lambda kind, gpus: SimpleNamespace(kind=kind, count=gpus)),
             "_client": lambda settings: None,
+            "LogLimiter": lambda bound: SimpleNamespace(watch=lambda *_: None, forget=lambda *_: None),
+            "free_bytes": lambda folder: 0 if world.machine.disk_fails else 2**40,
         },
         "shoal.agent.launch": {"check": lambda *_: "/sim"},
         "shoal.agent.keeper_handle": {"subprocess": spawner, "os": AgentOS(world)},

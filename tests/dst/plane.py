@@ -10,13 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.dst.network import Answer, NoAnswer, Rejection
-from tests.dst.shims import Disk, SimStop, let_others_act
+from tests.dst.shims import Disk, let_others_act
 from tests.dst.world import Blocked, Clocks, Killed, World
 
-from shoal.core.errors import InputError
+from shoal.core.errors import InputError, ShoalError
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import Settings, open_control_plane
-from shoal.live.journal_disk import ShortOfDisk
 from shoal.serve import handlers
 
 RESTART_SECONDS = 1.0
@@ -42,6 +41,25 @@ class SimCondition:
         self._wake()
 
     notify = notify_all
+
+
+class SimEvent:
+    """An event that the loop waits for in the middle of its code: others act meanwhile."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float) -> bool:
+        if not self._set:
+            let_others_act(self._world, timeout)
+        return self._set
 
 
 class _Waiting:
@@ -139,8 +157,9 @@ class SimPlane:
                 self.world.after(RESTART_SECONDS, self.revive)
             return
         except Exception as error:
-            self.world.note("plane does not start", type(error).__name__)
-            self.world.check(self.disk.problem is not None, f"the control plane does not start: {error!r}")
+            why = repr(error).replace(str(self.folder.parent), "")  # whose name is new in each trial
+            self.world.note("plane does not start", why)
+            self.world.check(self.disk.problem is not None, f"the control plane does not start: {why}")
             self.kill(wanted=True)
             self.world.after(RESTART_SECONDS, self.start)
             return
@@ -148,7 +167,7 @@ class SimPlane:
             return
         self.control_plane = plane
         plane.backend._lock = SimCondition(self.wake)  # type: ignore[assignment]
-        plane.disk.stopping = SimStop(self.world)  # type: ignore[assignment]
+        plane.disk.stopping = SimEvent(self.world)  # type: ignore[assignment]
         judge = plane._loop.judge
 
         def slowly(*arguments: Any) -> Any:
@@ -206,6 +225,7 @@ class SimPlane:
         try:
             with self.world.acting(self):
                 plane.backend.close()
+                plane.disk.stopping.set()
                 plane._run()
                 if self.control_plane is plane and plane.failed is None:
                     plane.journal.close()
@@ -275,11 +295,7 @@ class SimPlane:
             self.wake()
 
     def _died(self, why: str) -> None:
-        self.world.note("plane died", why)
-        self.world.check(False, f"the control plane ended by itself: {why}")
-        if self.alive:
-            self.kill(wanted=True)
-            self.world.after(RESTART_SECONDS, self.start)
+        self.world.violate(f"the control plane ended by itself: {why}")
 
     def _timeout(self, boot: int) -> None:
         if self.alive and self.boots == boot:
@@ -346,7 +362,7 @@ class SimPlane:
             future = plane.cancel(body, None)
         except UnknownJob:
             answer(Rejection(f"no job {body}", busy=False))
-        except ShortOfDisk as error:
+        except ShoalError as error:  # its disk is full
             answer(Rejection(str(error), busy=True))
         else:
             self._answer_future(future, answer, body)

@@ -7,6 +7,7 @@ needs to know about the simulation.
 import secrets
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,17 +26,6 @@ def let_others_act(world: World, seconds: float) -> None:
     world.run(world.now + seconds)
     if not process.alive or process.boots != boot:
         raise Killed
-
-
-class SimStop:
-    """The event that ends the control plane's attempts to write its journal; it is never set, time passes instead."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def wait(self, seconds: float) -> bool:
-        let_others_act(self._world, seconds)
-        return False
 
 
 class SimTime:
@@ -102,6 +92,18 @@ class Disk:
         for connection in self.open:
             connection.close()
         self.open.clear()
+
+
+def plane_names(disk: Disk) -> dict[str, dict[str, Any]]:
+    """Return the names to replace in the control plane's modules: its threads, and the free space of its disk."""
+    return {
+        "shoal.live.control_plane:ControlPlane": {"start": lambda plane: None, "stop": lambda plane: None},
+        "shoal.live.time_limit:CpuLimit": {"run": lambda limit, call, seconds: (call(), 0.0)},
+        "shoal.live.journal_disk": {
+            "free_bytes": lambda folder: 0 if disk.problem == "full" else 2**40,
+            "reserve": lambda path, size: None,
+        },
+    }
 
 
 class SimConnection:
@@ -196,7 +198,11 @@ def replaced(world: World, disk: Disk, more: Mapping[str, Mapping[str, Any]]) ->
         saved.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
+    def refuse(thread: threading.Thread) -> None:
+        raise AssertionError(f"{thread.name} is a thread: a trial needs a stand-in for what it does")
+
     try:
+        put(threading.Thread, "start", refuse)
         for module in [m for n, m in sys.modules.items() if n.startswith(PACKAGES) and m is not None]:
             for name, value in list(vars(module).items()):
                 for real, stand_in in swaps:

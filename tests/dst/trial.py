@@ -19,7 +19,7 @@ from tests.dst.node import SimNode, agent_names
 from tests.dst.plan import LEASE, LENGTH, Fault, Job, Plan
 from tests.dst.plane import SimPlane
 from tests.dst.ranks import Registry, Truth
-from tests.dst.shims import Disk, replaced
+from tests.dst.shims import Disk, plane_names, replaced
 from tests.dst.world import Clocks, Violated, World
 
 from shoal.core.topology import parse_cluster
@@ -220,19 +220,21 @@ def run_plan(plan: Plan, extra: Mapping[str, Mapping[str, Any]] | None = None) -
     trial = Trial(plan, world, folder)
     trial.registry.jobs = _Jobs(plan)
     names: dict[str, dict[str, Any]] = {}
-    parts = (agent_names(world, trial.registry), keeper_names(world), server_names(world, trial.registry))
+    agents, servers = agent_names(world, trial.registry), server_names(world, trial.registry)
+    parts = (plane_names(trial.disk), agents, keeper_names(world), servers)
     for path, found in [item for part in parts for item in part.items()]:
         names[path] = {**names.get(path, {}), **found}
-    names["shoal.live.control_plane:ControlPlane"] = {"start": lambda plane: None, "stop": lambda plane: None}
     for path, more in (extra or {}).items():
         names[path] = {**names.get(path, {}), **more}
     quiet = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with replaced(world, trial.disk, names):
-            with suppress(Violated):
-                trial.run()
-            trial.plane.kill()
+            try:
+                with suppress(Violated):
+                    trial.run()
+            finally:
+                trial.plane.kill()  # closes it while nothing of it runs for real
     finally:
         logging.disable(quiet)
         shutil.rmtree(folder)

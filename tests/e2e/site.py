@@ -162,7 +162,8 @@ class Site:
         """The processes that keep the ranks of a node."""
         records = [record for _, record in Workspace(self.home, f"gpu-{node}").records() if record is not None]
         found = [(record, find_process(record.pid)) for record in records]
-        return [record.pid for record, process in found if process is not None and process.start == record.start]
+        servers = {record.pid for record, process in found if process is not None and process.start == record.start}
+        return [process.pid for process in all_processes() if process.parent in servers and process.state != "Z"]
 
     def runs(self) -> list[str]:
         """What agents still keep of runs."""

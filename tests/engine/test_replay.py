@@ -125,9 +125,9 @@ def test_time_cannot_run_back(records: list[Record], whole: bool) -> None:
 
 def test_events_and_commands_about_jobs_that_are_not_there_cannot_have_happened() -> None:
     unknown = EventBatch(1.0, (JobStarted(1.0, 99, 1, 1.0, 0.0),))
-    with pytest.raises(JournalError, match=r"events up to t = 1.0 s cannot have happened: IndexError"):
+    with pytest.raises(JournalError, match=r"events up to t = 1.0 s cannot have happened: .*no job has number 99"):
         fold([unknown], fresh().state)
-    with pytest.raises(JournalError, match=r"decision 0 cannot have been carried out: IndexError"):
+    with pytest.raises(JournalError, match=r"decision 0 cannot have been carried out: .*no job has number 99"):
         fold([Decided(0, 1.0, (Start(99, 1, Placement(((0, 1),))),))], fresh().state)
 
 

@@ -55,7 +55,7 @@ def running(at: float = 10.0, rate: float = 2.0) -> Accounts:
 
 
 def only(found: Accounts) -> Account:
-    (account,) = found.accounts
+    (account,) = found.accounts.values()
     return account
 
 

@@ -761,7 +761,7 @@ def test_sixty_jobs_complete_on_three_nodes_one_of_which_starts_nothing_and_that
     assert [it.state_of(job) for job in range(60)] == [JobState.COMPLETED] * 60
     assert "jobs that could not start here started elsewhere" in it.loop.state.nodes.drained[0]
     assert it.loop.state.freeze().cluster.usable == (0, 2, 2)
-    crashes = [account.crashes for account in it.accounts.accounts]
+    crashes = [account.crashes for account in it.accounts.accounts.values()]
     assert max(each.failed_starts for each in crashes) == 1, "no job is tried twice on the node that failed"
     assert sum(each.failed_starts for each in crashes) <= 12
     it.replay()

@@ -19,8 +19,10 @@ def gang(placement: Placement = TWO_NODES, ranks: str = "gpu", *, resumed: bool 
     return Gang(0, 1, "job-a", launch, placement, None, RateTracker(1.0), resumed=resumed, started=started)
 
 
-def said(phase: str, *statuses: int, cause: str = "", blameless: bool = False, warned: bool = False) -> RunReport:
-    exits = [RankExit(rank, status, warned) for rank, status in enumerate(statuses)]
+def said(
+    phase: str, *statuses: int, cause: str = "", blameless: bool = False, first: int = 0, warned: bool = False
+) -> RunReport:
+    exits = [RankExit(first + rank, status, warned) for rank, status in enumerate(statuses)]
     return RunReport(
         job=0,
         incarnation=1,
@@ -43,10 +45,14 @@ def end_of(it: Gang) -> tuple[End, str] | None:
 
 
 CALLED_OFF = "its ranks were stopped, or never started, by order of a control plane that has died since"
-MISSING = "it ended without an exit status of every rank"
+EARLY = "its ranks on node {} were stopped, or not all of them were reported to have ended"
 ENDS = {
     "nothing is known yet": ([], None),
-    "every rank left with status 0": ([(0, said("ended", 0, 0)), (1, said("ended", 0))], (End.COMPLETED, "")),
+    "every rank left with status 0": ([(0, said("ended", 0, 0)), (1, said("ended", 0, first=2))], (End.COMPLETED, "")),
+    "a rank of another node was reported in place of one": (
+        [(0, said("ended", 0, 0)), (1, said("ended", 0))],
+        (End.LOST, EARLY.format("n1")),
+    ),
     "some ranks are done and others go on": ([(0, said("ended", 0, 0)), (1, said("running"))], None),
     "one rank failed": (
         [(0, said("ended", 0, 3)), (1, said("running"))],
@@ -65,17 +71,48 @@ ENDS = {
         (End.LOST, "its lease ran out"),
     ),
     "ranks that saved and left with status 0 after a warning": (
-        [(0, said("ended", 0, 0, warned=True)), (1, said("ended", 0))],
-        (End.LOST, CALLED_OFF),
+        [(0, said("ended", 0, 0, warned=True)), (1, said("ended", 0, first=2))],
+        (End.LOST, EARLY.format("n0")),
     ),
-    "ranks that a warning killed": ([(1, said("ended", -15, warned=True))], (End.LOST, CALLED_OFF)),
-    "the exit status of one rank is missing": ([(0, said("ended", 0)), (1, said("ended", 0))], (End.LOST, MISSING)),
+    "ranks that a warning killed": ([(1, said("ended", -15, warned=True, first=2))], (End.LOST, EARLY.format("n1"))),
+    "the exit status of one rank is missing": (
+        [(0, said("ended", 0)), (1, said("ended", 0, first=2))],
+        (End.LOST, EARLY.format("n0")),
+    ),
 }
 
 
 @pytest.mark.parametrize(("reports", "end"), ENDS.values(), ids=ENDS.keys())
 def test_how_a_gang_ends(reports: list[tuple[int, RunReport]], end: tuple[End, str] | None) -> None:
     assert end_of(after(gang(), *reports)) == end
+
+
+_LEASE = "its lease ended"
+
+
+@pytest.mark.parametrize("stopping", [False, True], ids=["", "stop queued"])
+@pytest.mark.parametrize("cause", ["", _LEASE, "its keeper died"])
+@pytest.mark.parametrize("warned", [False, True], ids=["", "warned"])
+@pytest.mark.parametrize("statuses", [(), (0,), (0, 0), (0, 3), (-15, 0)], ids=str)
+def test_a_run_completed_only_if_every_rank_left_unwarned_with_status_0_and_no_cause(
+    statuses: tuple[int, ...], *, warned: bool, cause: str, stopping: bool
+) -> None:
+    it = gang(ONE_NODE)
+    it.stopping = stopping
+    exits = [RankExit(rank, status, warned) for rank, status in enumerate(statuses)]
+    blameless = bool(cause)
+    it.update(0, RunReport(job=0, incarnation=1, phase="ended", exits=exits, cause=cause, blameless=blameless))
+    completed = statuses == (0, 0) and not warned and not cause
+    outcome = it.outcome(NODES)
+    assert outcome is not None
+    if completed:
+        assert outcome.end is End.COMPLETED
+    elif stopping:
+        assert outcome.end is End.STOPPED
+    else:
+        assert outcome.end in (End.CRASHED, End.LOST)
+        assert outcome.cause
+        assert (outcome.end is End.CRASHED) == (not cause and not warned and any(statuses))
 
 
 def test_a_lost_node_ends_it_without_blame() -> None:
@@ -169,8 +206,9 @@ def test_ranks_that_were_called_off_before_they_started_end_it_without_blame() -
 def test_one_that_completed_before_it_heard_of_the_stop_has_completed() -> None:
     it = after(gang(), (0, said("running")), (1, said("running")))
     it.stopping = True
-    it.update(0, said("ended", 0, 0))
-    it.update(1, said("ended", 0))
+    for node, ranks in ((0, (0, 1)), (1, (2,))):
+        exits = [RankExit(rank, 0) for rank in ranks]
+        it.update(node, RunReport(job=0, incarnation=1, phase="ended", exits=exits, finished=True))
     assert end_of(it) == (End.COMPLETED, "")
     it.end_reported = True
     assert end_of(it) is None

@@ -146,11 +146,11 @@ def test_progress_by_time_is_never_more_than_the_work_unless_it_completed() -> N
     assert events(it) == [JobStopped(500.0, 0, 1, 996.0)]
 
 
-def test_a_stopped_job_that_says_it_did_all_its_work_has_completed() -> None:
-    for done, event in ((100.0, JobCompleted), (99.0, JobStopped)):
+def test_a_stopped_job_that_did_all_its_work_and_left_with_status_0_has_completed() -> None:
+    for status, done, event in ((0, 100.0, JobCompleted), (0, 99.0, JobStopped), (-15, 100.0, JobStopped)):
         it = running()
         it.carry_out(Stop(0, 1), 5.0)
-        it.report(0, [run("ended", -15, 0, done=done)], 8.0)
+        it.report(0, [run("ended", status, 0, done=done, warned=True)], 8.0)
         assert events(it) == [event(8.0, 0, 1, done)]
         assert it.over(0) is (event is JobCompleted)
 
@@ -266,7 +266,7 @@ def test_the_end_of_a_job_is_told_again_of_the_incarnation_that_was_ordered_mean
         job = it._jobs[0]
         for _ in range(4):
             job.crashes = job.crashes.after(12.0, blamed=True).crashes
-    it.report(0, [run("ended", status, status, done=12.0)], 8.0)
+    it.report(0, [run("ended", status, 0, done=12.0)], 8.0)
     events(it)
     it.carry_out(Resize(0, 2, BOTH), 9.0)
     assert (events(it), phases(it, 1)) == ([end], {})
@@ -333,9 +333,9 @@ def test_a_member_that_fails_is_dropped_at_once() -> None:
 
 
 def test_what_a_journal_left_is_resumed() -> None:
-    past = RecoveredRuns(up={0: True, 1: False}, releases={1: 50.0})
-    for id in ("a", "b", "c"):
-        past.jobs.append(LiveJob(JobSpec(id, 0.0, 1, 9.0, 1, 1), Launch("job", ("train",)), saved=4.0))
+    past = RecoveredRuns(submitted=3, up={0: True, 1: False}, releases={1: 50.0})
+    for number, id in enumerate(("a", "b", "c")):
+        past.jobs[number] = LiveJob(JobSpec(id, 0.0, 1, 9.0, 1, 1), Launch("job", ("train",)), saved=4.0)
     past.jobs[0].incarnation = past.jobs[2].incarnation = 3
     past.runs[2] = UnfinishedRun(Start(2, 3, Placement(((0, 1),))), started=True)
     past.runs[0] = UnfinishedRun(Start(0, 3, Placement(((0, 1),))), stopping=True)

@@ -170,7 +170,7 @@ def test_two_jobs_that_share_gpus_use_them_once() -> None:
     assert [row.used for row in scene.views(last).nodes([None, None])] == [2, 0]
     assert [last.partner(number) for number in (0, 1, 2, 7)] == [1, 0, None, None]
     assert [row.used for row in scene.views(None).nodes([None, None])] == [2, 0], "never more than the node has"
-    assert last.remedy(scene.accounts.accounts[2], scene.accounts.accounts[:2]) == (
+    assert last.remedy(scene.accounts.accounts[2], list(scene.accounts.accounts.values())[:2]) == (
         "it would start when 1 GPU more come free: 2 jobs hold GPUs there, the next is expected to end in 120 s"
     )
 
@@ -255,7 +255,7 @@ REMEDIES: dict[str, tuple[Scene, Mapping[str, Verdict], str]] = {
 
 @pytest.mark.parametrize(("scene", "verdicts", "remedy"), REMEDIES.values(), ids=REMEDIES.keys())
 def test_what_would_let_a_job_run(scene: Scene, verdicts: Mapping[str, Verdict], remedy: str) -> None:
-    placed = [account for account in scene.accounts.accounts if account.placement]
+    placed = [account for account in scene.accounts.accounts.values() if account.placement]
     assert scene.last(verdicts).remedy(scene.accounts.accounts[0], placed) == remedy
 
 

@@ -55,7 +55,7 @@ def test_time_and_work_left_are_those_of_the_whole_app(by: str, first: str) -> N
 @pytest.mark.parametrize(("by", "later", "first"), [("time", 300.0, "b"), ("work", 300.0, "b"), ("time", 10.0, "a")])
 def test_phases_an_app_declares_for_later_count_as_left(by: str, later: float, first: str) -> None:
     moment = snapshot([job("a", 0, 1, 50, app="a"), job("b", 0, 1, 80, app="b")], "gpu:1x1")
-    specs = list(moment.register.specs)
+    specs = dict(moment.register.specs)
     specs[0] = replace(specs[0], ahead=((2, 1, later),))
     told = replace(moment, register=replace(moment.register, specs=specs))
     verdicts = AppOrder(by).decide(told).verdicts

@@ -40,7 +40,7 @@ def adaptive(name: str, work: float, submitted: float = 0.0, **more: Any) -> Job
 
 def moment(jobs: list[Job], report: GoodputReport, cluster: str = "t4:2x4", **more: Any) -> Snapshot:
     seen = snapshot(jobs, cluster, knowledge="online", **more)
-    adapting = [n for n, spec in enumerate(seen.register.specs) if spec.limits is not None]
+    adapting = [n for n, spec in seen.register.specs.items() if spec.limits is not None]
     return replace(seen, reports=dict.fromkeys(adapting, report))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.core.topology import Node
-from shoal.provider.local import LocalNodes
+from shoal.provider.local import LOG_BYTES, LocalNodes
 
 
 class Clock:
@@ -70,4 +70,17 @@ def test_an_agent_that_cannot_be_started_is_tried_again_and_ends_nothing(
             clock.now += 1.0
     nodes.ensure_running()
     assert nodes.agents[0].process is not None
+    nodes.stop(lambda: False)
+
+
+def test_the_log_of_a_local_agent_is_begun_anew_when_it_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    nodes = dead_nodes(tmp_path, Clock())
+    nodes.ensure_running()
+    log = nodes.agents[0].log_file
+    log.write_bytes(b"x" * (LOG_BYTES + 1))
+    nodes.ensure_running()
+    assert (log.stat().st_size, log.with_name(log.name + ".1").stat().st_size) == (0, LOG_BYTES + 1)
     nodes.stop(lambda: False)

@@ -1,8 +1,8 @@
 """The keeper of one run's ranks on one node: no process it started outlives it, its agent, or its lease.
 
-It runs as ``python -I -S keeper.py`` in a session of its own and imports only the standard library and modules of Shoal
-that do so too. Its standard input
-brings one JSON line, which says what to start, and then commands::
+``keeper_server`` forks it, into a session of its own; by hand it is ``python -I -S keeper.py``. It imports only the
+standard library and modules of Shoal that do so too. Its standard input brings one JSON line, which says what to start,
+and then commands::
 
     lease T      the lease now ends at T, on this machine's monotonic clock
     stop G       send SIGTERM, and kill whatever is left after G seconds
@@ -31,13 +31,12 @@ from typing import Any, NamedTuple, NoReturn
 if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path holds the standard library only
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
 
+from shoal.agent.cgroups import end_cgroup
 from shoal.agent.confinement import become, enter_domain
+from shoal.agent.keeper_state import KeeperState
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-
-_ORPHAN_GRACE_SECONDS = 1.0
-"""Seconds ranks have to save after their agent has died."""
 
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.02, 1.0
 """Seconds between attempts to kill: a process may have forked meanwhile, or hang in the kernel."""
@@ -129,22 +128,26 @@ class Keeper:
     def __init__(self, run: Mapping[str, Any], wake: int) -> None:
         self._run = run
         self._wake = wake
-        self._lease = float(run["lease"])
-        self._grace = float(run["grace"])
+        self._cgroup = str(run.get("cgroup") or "")
+        ranks = [rank["rank"] for rank in run["ranks"]]
+        self._state = KeeperState(float(run["lease"]), float(run["grace"]), ranks, apart=bool(run.get("apart")))
         self._ranks: dict[int, int] = {}  # pid of the main process: rank
         self._ended: dict[int, int] = {}  # the same for ended ranks that may have left processes behind
         self._store: int | None = None
-        self._store_input = os.pipe()  # the store ends when its standard input does
-        self._releases: dict[int, float] = {}  # rank: when it is killed if it has not left
-        self._kill_at: float | None = None
+        self._store_input = os.pipe() if run.get("store") else (0, 0)  # the store ends when its standard input does
         self._retry = _FIRST_RETRY_SECONDS
-        self._why = ""
         self._unread = b""
+        self._unsent: list[bytes] = []
 
     def start(self) -> None:
         """Start every rank or none: if one cannot be started, kill the others and report the cause."""
-        if time.monotonic() >= self._lease:
-            self._why = "lease"
+        if not self._state.begin(time.monotonic()):
+            return
+        try:
+            if self._cgroup:
+                os.mkdir(self._cgroup)
+        except OSError as error:
+            self._fail(f"cannot make the run's cgroup {self._cgroup!r}: {error.strerror}")
             return
         enter_domain()
         pids = {}
@@ -152,56 +155,71 @@ class Keeper:
         for rank in [*([store] if store else []), *self._run["ranks"]]:
             pid, problem = self._spawn(rank)
             if problem:
-                _report(event="failed", cause=problem)
-                self._kill_at = time.monotonic()
+                self._fail(problem)
                 return
             if rank is store:
                 self._store = pid
             else:
                 self._ranks[pid] = rank["rank"]
                 pids[str(rank["rank"])] = pid
-        _report(event="started", pids=pids)
+        self._report(event="started", pids=pids)
+        self._flush()
+
+    def _report(self, **message: object) -> None:
+        """Report to the agent, with the next ``_flush``."""
+        self._unsent.append(json.dumps(message).encode() + b"\n")
+
+    def _flush(self) -> None:
+        if self._unsent:
+            with suppress(BrokenPipeError, ConnectionResetError):  # the agent has died
+                os.write(1, b"".join(self._unsent))
+            self._unsent.clear()
+
+    def _fail(self, problem: str) -> None:
+        self._report(event="failed", cause=problem)
+        self._state.fail(time.monotonic(), "start")
 
     def watch(self) -> None:
         """Follow commands and report exits until no process is left."""
         poll = select.poll()
         poll.register(0, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
+        state = self._state
         while self._reap():
+            self._flush()
             for fd, _ in poll.poll(1000 * self._timeout()):
                 if fd == self._wake:
                     os.read(self._wake, 4096)
-                elif piece := os.read(0, 65536):
+                elif piece := _receive():
                     self.follow(piece)
                 else:
                     poll.unregister(0)
-                    self._stop(min(self._grace, _ORPHAN_GRACE_SECONDS), "agent")
+                    self._warn(state.orphan(time.monotonic()))
             now = time.monotonic()
-            if now >= self._lease:
-                self._stop(self._grace, "lease")
-            self._kill_released(now)
-            if self._done or (self._kill_at is not None and now >= self._kill_at):
+            self._warn(state.expire(now))
+            late = state.overdue(now)
+            for pid, rank in self._ranks.items():
+                if rank in late:
+                    _signal_group(pid, signal.SIGKILL)
+            if self._done or state.must_kill(now):
                 self._kill_all()
-        _report(event="over", why=self._why)
+        while not end_cgroup(self._cgroup):
+            time.sleep(_FIRST_RETRY_SECONDS)
+        self._report(event="over", why=state.why)
+        self._flush()
 
     @property
     def _done(self) -> bool:
         """Whether no rank is left and the store, if it is here, is no longer needed: the run was stopped."""
-        return not self._ranks and (self._store is None or self._kill_at is not None)
-
-    def _kill_released(self, now: float) -> None:
-        for pid, rank in self._ranks.items():
-            if now >= self._releases.get(rank, now + 1):
-                del self._releases[rank]
-                _signal_group(pid, signal.SIGKILL)
+        return not self._ranks and (self._store is None or self._state.warned)
 
     def _timeout(self) -> float:
         if self._ended or self._done:
             return self._retry
-        now = time.monotonic()
-        if self._kill_at is not None:
-            return self._kill_at - now if self._kill_at > now else self._retry
-        return min(max(min([self._lease, *self._releases.values()]) - now, 0.0), _LONGEST_SLEEP_SECONDS)
+        left = self._state.next_deadline() - time.monotonic()
+        if self._state.warned:
+            return left if left > 0 else self._retry
+        return min(max(left, 0.0), _LONGEST_SLEEP_SECONDS)
 
     def follow(self, piece: bytes) -> None:
         """Carry out the commands in a piece of the input, whose last line may be incomplete."""
@@ -209,24 +227,16 @@ class Keeper:
         for line in lines:
             command, *values = line.split()
             if command == b"lease":
-                self._lease = max(self._lease, float(values[0]))
+                self._state.renew(float(values[0]))
             elif command == b"stop":
-                self._stop(float(values[0]), "order")
-            elif command == b"release" and int(values[0]) in self._ranks.values():
-                self._releases.setdefault(int(values[0]), time.monotonic() + float(values[1]))
+                self._warn(self._state.stop(time.monotonic(), float(values[0]), "order"))
+            elif command == b"release":
+                self._state.release(int(values[0]), time.monotonic(), float(values[1]))
 
-    def _stop(self, grace: float, why: str) -> None:
-        kill_at = time.monotonic() + grace
-        if self._kill_at is None:
-            self._kill_at = kill_at
-            # Ranks that have all ended by themselves were not stopped, even if processes of them are left.
-            self._why = why if self._ranks else ""
-            self._warn()
-        else:
-            self._kill_at = min(self._kill_at, kill_at)
-
-    def _warn(self) -> None:
+    def _warn(self, due: bool) -> None:
         """Send SIGTERM, and SIGCONT to wake suspended processes, to all but the store: ranks may need it to leave."""
+        if not due:
+            return
         for number in (signal.SIGTERM, signal.SIGCONT):
             for pid in self._ranks:
                 _signal_group(pid, number)
@@ -236,6 +246,7 @@ class Keeper:
 
     def _kill_all(self) -> None:
         self._retry = min(2 * self._retry, _LAST_RETRY_SECONDS)
+        end_cgroup(self._cgroup)
         for process in descendants([os.getpid()], all_processes()):
             send_signal(process, signal.SIGKILL)
 
@@ -248,27 +259,27 @@ class Keeper:
                     self._rank_ended(pid, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
                 elif pid == self._store:
                     self._store = None
-                    if self._kill_at is None:
-                        _report(event="failed", cause="the store of the job's workers ended; see its log on this node")
-                        self._stop(self._grace, "store")
+                    if not self._state.warned:
+                        self._report(
+                            event="failed", cause="the store of the job's workers ended; see its log on this node"
+                        )
+                        self._warn(self._state.stop(time.monotonic(), self._state.grace, "store"))
                 os.waitpid(pid, 0)
             if self._ended:
                 before, self._ended = self._ended, self._kill_leftovers(self._ended)
                 for pid, rank in before.items() if self._run.get("apart") else ():
                     if pid not in self._ended:
-                        _report(event="cleared", rank=rank)
+                        self._report(event="cleared", rank=rank)
         except ChildProcessError:
             return False
         return True
 
     def _rank_ended(self, pid: int, status: int) -> None:
         rank = self._ended[pid] = self._ranks.pop(pid)
-        self._releases.pop(rank, None)
-        _report(event="ended", rank=rank, status=status, warned=self._kill_at is not None)
+        self._report(event="ended", rank=rank, status=status, warned=self._state.warned)
         # It was not waited for yet, so its number and its group's cannot belong to another process.
         _signal_group(pid, signal.SIGKILL)
-        if status != 0 and not self._run.get("apart"):
-            self._stop(self._grace, "rank")
+        self._warn(self._state.ended(rank, status, time.monotonic()))
 
     def _kill_leftovers(self, ended: dict[int, int]) -> dict[int, int]:
         """Kill processes that ended ranks left behind; return the ranks that had left any.
@@ -303,7 +314,7 @@ class Keeper:
         os.close(report_problem)
         try:
             # A program on a file system that hangs must not delay the end of the lease.
-            ready, _, _ = select.select([problems], [], [], max(self._lease - time.monotonic(), 0.0))
+            ready, _, _ = select.select([problems], [], [], max(self._state.lease - time.monotonic(), 0.0))
             problem = os.read(problems, 65536).decode() if ready else "it was not started before the lease ended"
         finally:
             os.close(problems)
@@ -322,14 +333,15 @@ class Keeper:
         """In the child: execute the rank, or write the problem to a pipe, which closes by itself at exec."""
         try:
             os.setpgid(0, 0)
+            if self._cgroup:
+                os.write(os.open(f"{self._cgroup}/cgroup.procs", os.O_WRONLY), b"0")
             user = self._run.get("user")
             if user:
                 become(user, log)  # before the next call, which a change of the user undoes
             die_with_parent(signal.SIGKILL)
             if os.getppid() != keeper:
                 os._exit(127)
-            signal.set_wakeup_fd(-1)
-            for number in _HANDLED:
+            for number in _IGNORED:
                 signal.signal(number, signal.SIG_DFL)
             os.dup2(self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)
@@ -344,8 +356,8 @@ class Keeper:
             os._exit(127)
 
 
-_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that the keeper or Python handles or ignores; ranks must start with their defaults."""
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores; ranks must start with their defaults. Those handled get them back by exec itself."""
 
 
 def _signal_group(group: int, number: int) -> None:
@@ -387,23 +399,36 @@ def _execute(argv: list[str], environ: dict[str, str]) -> str:
     return f"cannot start {program!r}: {why}"
 
 
-def _report(**message: object) -> None:
-    with suppress(BrokenPipeError):  # the agent has died
-        os.write(1, json.dumps(message).encode() + b"\n")
+def _receive() -> bytes:
+    """Return the next piece of the input; empty if the agent has died."""
+    try:
+        return os.read(0, 65536)
+    except ConnectionResetError:
+        return b""
 
 
-def main() -> int:
-    """Read the first input line, start its ranks, and stay until no process of them is left."""
-    adopt_orphans()
-    wake, signalled = os.pipe()
-    os.set_blocking(signalled, False)
-    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
-    # A service manager signals every process; only the agent decides how much time the ranks have.
+def handle_signals() -> None:
+    """Have SIGCHLD wake the poll; ignore what a service manager sends to every process: only the agent decides."""
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
+
+
+def wake_by_signal() -> int:
+    """Return a descriptor that becomes readable with every signal."""
+    wake, signalled = os.pipe()
+    for end in (wake, signalled):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+    return wake
+
+
+def keep() -> int:
+    """Read the first input line, start its ranks, and stay until no process of them is left."""
+    adopt_orphans()
+    wake = wake_by_signal()
     received = b""
     while b"\n" not in received:
-        piece = os.read(0, 65536)
+        piece = _receive()
         if not piece:
             return 0
         received += piece
@@ -416,4 +441,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    handle_signals()
+    sys.exit(keep())

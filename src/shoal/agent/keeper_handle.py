@@ -1,6 +1,8 @@
-"""A keeper process, as its agent controls it. No method waits for a keeper that is still running."""
+"""Keepers and the server that forks them, as their agent controls them. No method waits for a keeper that runs."""
 
+import itertools
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,8 +14,10 @@ from typing import Any, Literal
 import msgspec
 
 from shoal.agent import keeper
+from shoal.agent.workspace import KeeperRecord
 
-_KEEPER = str(Path(keeper.__file__).resolve())
+_ROOT = str(Path(keeper.__file__).resolve().parents[2])
+_SERVER = "import sys; sys.path.append(sys.argv[1]); from shoal.agent.keeper_server import main; sys.exit(main())"
 
 _OVERDUE_SECONDS = 5.0
 """Seconds after its ranks should have ended at which a keeper counts as hanging, and is killed."""
@@ -31,46 +35,137 @@ class KeeperMessage(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class KeeperServerHandle:
+    """The process that forks this agent's keepers; started when a keeper is needed and there is none."""
+
+    def __init__(self, boot: str) -> None:
+        self._boot = boot
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._start_time = 0
+        self._runs = itertools.count(1)
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process number; None if there is no server."""
+        return None if self._process is None else self._process.pid
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the server's answers; there must be a server."""
+        assert self._socket is not None
+        return self._socket.fileno()
+
+    def start(self) -> None:
+        """Start the server."""
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        passed_on = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", "utf8", "-c", _SERVER, _ROOT],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env={**passed_on, "SHOAL_BOOT": self._boot},
+                cwd="/",
+                start_new_session=True,
+            )
+        self._socket.setblocking(False)
+        found = keeper.find_process(self._process.pid)
+        self._start_time = 0 if found is None else found.start
+
+    def record(self, machine: str, cgroup: str) -> KeeperRecord:
+        """Return the record of a run whose keeper this server forks; there must be a server."""
+        assert self._process is not None
+        return KeeperRecord(self._process.pid, self._start_time, self._boot, machine, cgroup)
+
+    def fork(self, lease: float, grace: float, cgroup: str) -> tuple[int, socket.socket]:
+        """Return the number of a new keeper and the socket to it; ``OSError`` if the server does not take it."""
+        assert self._socket is not None
+        ours, theirs = socket.socketpair()
+        number = next(self._runs)
+        with theirs:
+            try:
+                packet = os.fsencode(f"fork {number} {lease!r} {grace!r} {cgroup}")
+                socket.send_fds(self._socket, [packet], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        return number, ours
+
+    def renew(self, lease: float) -> None:
+        """Prolong the lease of all keepers to this monotonic time, as the server enforces it."""
+        self._send(f"lease {lease!r}")
+
+    def kill(self, number: int) -> None:
+        """Kill a keeper."""
+        self._send(f"kill {number}")
+
+    def kill_all(self) -> None:
+        """Kill the server, which hangs, and with it all its keepers."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _send(self, packet: str) -> None:
+        # The socket of a server that hangs is full, that of a dead one is broken: both are noticed elsewhere.
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.send(packet.encode())
+
+    def read(self) -> list[tuple[int, int]] | None:
+        """Return the keepers that died and left nothing, with their statuses; None if the server itself has died."""
+        assert self._socket is not None
+        try:
+            packet = self._socket.recv(256)
+        except BlockingIOError:
+            return []
+        except ConnectionResetError:
+            return None
+        if not packet:
+            return None
+        _, number, status = packet.split()
+        return [(int(number), int(status))]
+
+    def close(self) -> None:
+        """Close the connection and wait for the server, which has died or has no keeper left."""
+        if self._process is None or self._socket is None:
+            return
+        self._socket.close()
+        try:
+            self._process.wait(_OVERDUE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = self._socket = None
+
+
 class KeeperHandle:
     """A keeper process. It starts no rank before ``begin`` sends its input."""
 
-    def __init__(self, lease: float, grace: float) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-X", "utf8", _KEEPER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
-            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
-            cwd="/",
-            start_new_session=True,
-        )
+    def __init__(self, server: KeeperServerHandle, lease: float, grace: float, cgroup: str = "") -> None:
+        self._server = server
+        self.cgroup = cgroup
+        """The folder of the run's cgroup; empty where cgroups cannot be used."""
+        self.number, self._socket = server.fork(lease, grace, cgroup)
+        self._forked_by = server.pid
+        self._in = self._out = self._socket.fileno()
         self._lease, self._grace = lease, grace
         self._stop_by = inf
+        self._killed = False
         self._unread = b""
         self.cause = ""
         """Why the keeper could not start the ranks, or could not go on."""
         self.last: KeeperMessage | None = None
         """Its message that no process is left."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
-        os.set_blocking(self._out, False)
-
-    @property
-    def pid(self) -> int:
-        """The keeper's process number."""
-        return self._process.pid
-
-    @property
-    def start_time(self) -> int:
-        """The keeper's start time as /proc counts it; 0 if it is already gone."""
-        process = keeper.find_process(self._process.pid)
-        return process.start if process else 0
+        self.left_nothing = False
+        """Whether it died and its server reported that no process is left."""
 
     def fileno(self) -> int:
         """Return the file descriptor of the keeper's output."""
         return self._out
+
+    @property
+    def server_died(self) -> bool:
+        """Whether the server that forked it has died, and the keeper with it."""
+        return self._server.pid != self._forked_by
 
     @property
     def deadline(self) -> float:
@@ -79,12 +174,11 @@ class KeeperHandle:
 
     def begin(self, run: dict[str, Any]) -> None:
         """Send the keeper its input: the ranks to start."""
-        with suppress(BrokenPipeError):
-            line = memoryview(msgspec.json.encode(run) + b"\n")
-            while line:
-                line = line[os.write(self._in, line) :]
+        self._socket.settimeout(_OVERDUE_SECONDS)
+        with suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
+            self._socket.sendall(msgspec.json.encode(run) + b"\n")
         # From here on a keeper that does not read must not block the agent.
-        os.set_blocking(self._in, False)
+        self._socket.setblocking(False)
 
     def renew(self, lease: float) -> None:
         """Prolong the lease to this monotonic time."""
@@ -93,7 +187,8 @@ class KeeperHandle:
 
     def stop(self, grace: float) -> None:
         """Order the keeper to warn the ranks, and to kill them after ``grace`` seconds."""
-        self._stop_by = min(self._stop_by, time.monotonic() + grace)
+        if not self._killed:
+            self._stop_by = min(self._stop_by, time.monotonic() + grace)
         self._send(f"stop {grace!r}\n")
 
     def release(self, rank: int, grace: float) -> None:
@@ -101,9 +196,14 @@ class KeeperHandle:
         self._send(f"release {rank} {grace!r}\n")
 
     def kill(self) -> None:
-        """Kill the keeper: its ranks die with it, and processes they started become children of the agent."""
-        self._stop_by = self._lease = inf
-        self._process.kill()
+        """Kill the keeper: its ranks die with it. If it is still there at the next deadline, kill its server too."""
+        if self._killed:
+            self._server.kill_all()
+            self._stop_by = self._lease = inf
+        else:
+            self._server.kill(self.number)
+            self._killed = True
+            self._stop_by = time.monotonic()
 
     def read(self) -> tuple[list[KeeperMessage], list[str], bool]:
         """Return new messages, lines that are not messages (a traceback), and whether the output is closed."""
@@ -111,6 +211,8 @@ class KeeperHandle:
             piece = os.read(self._out, 65536)
         except BlockingIOError:
             return [], [], False
+        except ConnectionResetError:
+            piece = b""
         *lines, self._unread = (self._unread + piece).split(b"\n")
         messages, other = [], []
         for line in lines:
@@ -120,14 +222,10 @@ class KeeperHandle:
                 other.append(line.decode(errors="replace"))
         return messages, other, not piece
 
-    def close(self) -> int:
-        """Wait for the keeper, which has closed its output, and return its exit status."""
-        status = self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+    def close(self) -> None:
+        """Close the connection to a keeper that has closed it."""
+        self._socket.close()
         self._in = -1
-        return status
 
     def _send(self, line: str) -> None:
         # The pipe of a keeper that hangs is full, that of a dead one is broken: both are noticed elsewhere.

@@ -15,7 +15,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -23,14 +23,17 @@ from pathlib import Path
 import msgspec
 
 from shoal.agent import devices, launch, orphans
+from shoal.agent.agent_settings import AgentSettings
+from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.confinement import hide_memory
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
-from shoal.agent.job_logs import DEFAULT_LOG_BYTES, LogLimiter
+from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper import adopt_orphans, die_with_parent
-from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage
+from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
 from shoal.agent.node_state import Actions, Forget, Key, NodeState, Prepare, SetMembers, StartRanks, StopRanks
+from shoal.agent.old_folders import OldFolders
 from shoal.agent.tenant_users import choose_users
-from shoal.agent.workspace import KeeperRecord, Workspace
+from shoal.agent.workspace import Workspace
 from shoal.core.decoding import convert
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.client import Client
@@ -48,31 +51,6 @@ _LINGER_SECONDS = 15.0
 """Seconds beyond its grace that a worker which is no longer a member has to leave, while the others regroup."""
 _MOST_READS = 16
 """The most pieces of logs in one report, which bounds its size."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
-    """Settings of an agent: the control plane, the node, its GPUs and its folders.
-
-    ``kind`` and ``gpus`` come from NVIDIA's driver if they are not given. Jobs may work in folders below ``roots``, and
-    in their own. The agent ends with the process ``parent``. If several agents share a machine, ``first_device`` is the
-    first GPU of this one. A rank's log is kept within ``log_bytes``. ``tenant_users`` is described in
-    ``tenant_users.choose_users``.
-    """
-
-    server: str
-    token: str
-    node: str
-    address: str
-    home: Path
-    cafile: str | None = None
-    kind: str | None = None
-    gpus: int | None = None
-    roots: tuple[Path, ...] = ()
-    parent: int | None = None
-    first_device: int = 0
-    log_bytes: int = DEFAULT_LOG_BYTES
-    tenant_users: str = "off"
 
 
 def main(settings: AgentSettings) -> int:
@@ -97,12 +75,14 @@ class NodeAgent:
             Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address)
         )
         self._workspace = Workspace(settings.home.resolve(), settings.node)
+        self._old = OldFolders(self._workspace)
         self._users, self._why_shared = choose_users(settings.tenant_users, self._workspace.home)
         self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, self._hello.boot, self._users)
         self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count)
         self._link = ControlLink(_client(settings), self._hello, self._deliver)
         self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
+        self._server = KeeperServerHandle(self._hello.boot)
         self._keepers: dict[Key, KeeperHandle] = {}
         self._dead_keepers: dict[Key, str] = {}  # run: why its keeper died
         self._workdirs: dict[Key, str] = {}
@@ -112,10 +92,13 @@ class NodeAgent:
         self._published: tuple[tuple[object, ...], ...] = ()
         self._written_leases: dict[Key, float] = {}
         self._lease = 0.0
+        self._renewed = 0.0
+        self._changed = self._urgent = False  # since the last report: whether anything did, and whether that is urgent
         self._read_progress_at = 0.0
         self._signals = 0
         self._closing = 0
         self._rejected: ShoalError | None = None
+        self._own_cgroup = ""
         self._machine = orphans.machine_boot()
         self._other_children = orphans.children()
         self._selector = selectors.DefaultSelector()
@@ -132,10 +115,13 @@ class NodeAgent:
             adopt_orphans()
             self._handle_signals()
             if orphans.clear_earlier(self._workspace, lambda: self._signals > 0):
-                _LOG.info("agent up", extra={"node": self._hello.node, "boot": self._hello.boot})
+                self._own_cgroup, reason = own_folder()
+                kept = f"by cgroups below {self._own_cgroup}" if self._own_cgroup else f"without cgroups: {reason}"
+                _LOG.info("agent up", extra={"node": self._hello.node, "boot": self._hello.boot, "runs_kept": kept})
                 self._link.open()
                 self._loop()
         finally:
+            self._server.close()
             os.close(lock)
         if self._rejected is not None:
             raise self._rejected
@@ -146,18 +132,24 @@ class NodeAgent:
         while self._keepers or not self._closing:
             for key, _ in self._selector.select(self._timeout()):
                 key.data()
-            while not self._inbox.empty():
-                self._receive(self._inbox.get())
+            received = [self._inbox.get() for _ in range(self._inbox.qsize())]
+            for message in received:
+                self._receive(message)
             self._tick()
             if self._signals > self._closing:
                 self._closing = self._signals
                 self._close(impatient=self._closing > 1)
+            if received or self._changed:
+                self._publish()
+            for message in received:
+                if isinstance(message, ReceivedOrders):
+                    message.applied.set()
         if self._state.runs:
             self._link.send_last(self._report([]))
         _LOG.info("agent down", extra={"node": self._hello.node})
 
     def _timeout(self) -> float | None:
-        if self._dead_keepers:
+        if self._lost_keepers():
             return _SWEEP_SECONDS
         if not self._keepers:
             return None
@@ -167,16 +159,16 @@ class NodeAgent:
     def _tick(self) -> None:
         now = time.monotonic()
         for key, keeper in self._keepers.items():
-            if now >= keeper.deadline and key not in self._dead_keepers:
-                _LOG.error("keeper hangs", extra={"run": key, "pid": keeper.pid})
+            if now >= keeper.deadline:
+                _LOG.error("keeper hangs", extra={"run": key})
                 keeper.kill()
-        if self._dead_keepers:
-            self._sweep()
+        if lost := self._lost_keepers():
+            self._sweep(lost)
         if self._keepers and now >= self._read_progress_at:
             self._read_progress_at = now + _PROGRESS_SECONDS
             for key in self._keepers:
                 self._read_progress(key)
-            self._publish()
+            self._changed = True
 
     def _deliver(self, message: LinkMessage) -> None:
         """Pass a message to the loop; called from other threads."""
@@ -210,11 +202,16 @@ class NodeAgent:
             return
         self._renew(message)
         self._act(self._state.follow(message.orders, first=message.first))
+        self._old.follow(message.orders, {run.order.id for run in self._state.runs.values()})
         self._read_logs(message.orders.reads, message.answered)
-        message.applied.set()
 
     def _renew(self, received: ReceivedOrders) -> None:
         self._lease = max(self._lease, received.sent + received.orders.lease)
+        # A lease is passed on when that adds a tenth to it, not with every message of a busy node.
+        if self._lease < self._renewed + min(_LEASE_SECONDS, received.orders.lease / 10):
+            return
+        self._renewed = self._lease
+        self._server.renew(self._lease)
         for key, keeper in self._keepers.items():
             keeper.renew(self._lease)
             if self._lease > self._written_leases.get(key, 0.0) + _LEASE_SECONDS:
@@ -256,7 +253,7 @@ class NodeAgent:
                     self._keepers[key].stop(grace)
                 case Forget(key):
                     self._forget(key)
-        self._publish()
+        self._changed = True
 
     def _close(self, *, impatient: bool) -> None:
         _LOG.info("agent ending", extra={"runs": len(self._keepers), "impatient": impatient})
@@ -288,24 +285,23 @@ class NodeAgent:
         workdir = self._workdirs[key]
         try:
             run = self._launcher.keeper_input(start, workdir=workdir, lease=self._lease, environ=os.environ)
-            keeper = KeeperHandle(self._lease, order.grace)
+            if self._server.pid is None:
+                self._server.start()
+                self._selector.register(self._server.fileno(), selectors.EVENT_READ, self._read_server)
+            run["cgroup"] = cgroup = run_folder(self._own_cgroup, self._hello.boot, key)
+            # Without this record a later agent would not look for the run's processes.
+            self._workspace.record(key, self._server.record(self._machine, cgroup))
+            keeper = KeeperHandle(self._server, self._lease, order.grace, cgroup)
         except OSError as error:
             return self._state.over(key, f"the agent could not start a keeper: {error}", blameless=True)
         self._keepers[key] = keeper
         self._selector.register(keeper, selectors.EVENT_READ, partial(self._read_keeper, key))
-        try:
-            self._workspace.record(key, KeeperRecord(keeper.pid, keeper.start_time, self._hello.boot, self._machine))
-        except OSError as error:
-            # Without its record a later agent would not find the keeper: it must not start anything.
-            keeper.cause = f"the agent could not record its keeper: {error}"
-            keeper.kill()
-        else:
-            self._write_lease(key)
-            if order.roster is not None:
-                self._set_members(key, order.roster, ())
-            ranks = [*run["ranks"], *([run["store"]] if run["store"] else [])]
-            self._logs.watch(key, Path(run["logs"]), [rank["log"] for rank in ranks])
-            keeper.begin(run)
+        self._write_lease(key)
+        if order.roster is not None:
+            self._set_members(key, order.roster, ())
+        ranks = [*run["ranks"], *([run["store"]] if run["store"] else [])]
+        self._logs.watch(key, Path(run["logs"]), [rank["log"] for rank in ranks])
+        keeper.begin(run)
         return []
 
     def _forget(self, key: Key) -> None:
@@ -324,15 +320,35 @@ class NodeAgent:
             _LOG.error("keeper failed", extra={"run": key, "output": other})
         for message in messages:
             self._apply(key, keeper, message)
-        if closed:
+        if closed or keeper.last is not None:
             self._selector.unregister(keeper)
-            status = keeper.close()
+            keeper.close()
             if keeper.last is None:
-                self._dead_keepers[key] = keeper.cause or f"its keeper died (status {status})"
-                _LOG.error("keeper died", extra={"run": key, "status": status})
+                self._dead_keepers[key] = keeper.cause or "its keeper died"
+                self._bury(key)
             else:
                 self._over(key, *self._cause(keeper, keeper.last), unwarned=not keeper.last.why)
-        self._publish()
+        self._changed = True
+
+    def _read_server(self) -> None:
+        """Process what the keeper server reports: keepers that died, or with its own end all of them."""
+        ended = self._server.read()
+        if ended is None:
+            _LOG.error("keeper server died", extra={"pid": self._server.pid, "runs": len(self._keepers)})
+            self._selector.unregister(self._server.fileno())
+            self._server.close()
+            return
+        for number, status in ended:
+            for key, keeper in [*self._keepers.items()]:
+                if keeper.number == number:
+                    _LOG.error("keeper died", extra={"run": key, "status": status})
+                    keeper.left_nothing = True
+                    self._bury(key)
+
+    def _bury(self, key: Key) -> None:
+        """End the run of a dead keeper once its output is read and the server has found nothing left of it."""
+        if key in self._dead_keepers and self._keepers[key].left_nothing:
+            self._over(key, self._dead_keepers.pop(key), blameless=True)
 
     def _apply(self, key: Key, keeper: KeeperHandle, message: KeeperMessage) -> None:
         match message.event:
@@ -357,6 +373,8 @@ class NodeAgent:
             return "its lease ended: the node had not heard from the control plane for too long", True
         if last.why == "order" and self._closing:
             return "its node's agent was told to end", True
+        if last.why not in ("", "rank", "order"):
+            return f"its keeper ended it without an order ({last.why})", True
         return "", False
 
     def _over(self, key: Key, cause: str, blameless: bool, *, unwarned: bool = False) -> None:
@@ -366,13 +384,16 @@ class NodeAgent:
         _LOG.info("run over", extra={"run": key, "cause": cause})
         self._act(self._state.over(key, cause, blameless=blameless, unwarned=unwarned))
 
-    def _sweep(self) -> None:
-        """Kill processes left by dead keepers; their runs are over when none is left."""
-        keepers = {keeper.pid for key, keeper in self._keepers.items() if key not in self._dead_keepers}
-        if orphans.kill_orphans(keepers | self._other_children):
-            dead, self._dead_keepers = self._dead_keepers, {}
-            for key, cause in dead.items():
-                self._over(key, cause, blameless=True)
+    def _lost_keepers(self) -> list[Key]:
+        """Return the runs whose keeper died with its server."""
+        return [key for key in self._dead_keepers if self._keepers[key].server_died]
+
+    def _sweep(self, lost: list[Key]) -> None:
+        """Kill what the keepers of a dead server left; their runs are over when nothing is left."""
+        others = self._other_children | ({self._server.pid} if self._server.pid is not None else set())
+        if orphans.kill_orphans(others) and all(end_cgroup(self._keepers[key].cgroup) for key in lost):
+            for key in lost:
+                self._over(key, self._dead_keepers.pop(key), blameless=True)
 
     def _read_progress(self, key: Key) -> None:
         written = self._workspace.read_progress(key)
@@ -390,15 +411,15 @@ class NodeAgent:
         new = [asked[number] for number in sorted(unanswered - self._log_answers.keys())]
         for read in new[: _MOST_READS - len(self._log_answers)]:
             self._log_answers[read.read] = self._workspace.read_log(read)
-        self._publish(urgent=bool(new))
+        self._urgent |= bool(new)
 
-    def _publish(self, *, urgent: bool = False) -> None:
+    def _publish(self) -> None:
+        """Hand the report to the connection, once for everything that one turn of the loop changed."""
         report = self._report(list(self._log_answers.values()))
         # Progress alone can wait for the next request; a change of phase, exits, batch size or workers is urgent.
         state = tuple((run.job, run.incarnation, run.phase, len(run.exits), _session(run)) for run in report.runs)
-        urgent = urgent or state != self._published
-        self._published = state
-        self._link.publish(report, urgent=urgent)
+        self._link.publish(report, urgent=self._urgent or state != self._published)
+        self._published, self._changed, self._urgent = state, False, False
 
     def _report(self, logs: list[LogAnswer]) -> AgentReport:
         hello, state = self._hello, self._state
@@ -407,8 +428,9 @@ class NodeAgent:
         with suppress(OSError):
             free = free_bytes(self._workspace.home)
         return AgentReport(
-            protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=known, runs=runs, logs=logs, disk_free=free
-        )
+            protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=known, runs=runs, logs=logs, disk_free=free,
+            old=self._old.names,
+        )  # fmt: skip
 
 
 def _session(run: RunReport) -> tuple[int | None, int | None] | None:

@@ -121,6 +121,17 @@ class NodeRun:
         pairs = zip(self.workers, self.devices, strict=True) if self.devices else ()
         return tuple(device for rank, device in pairs if rank not in self.cleared_ranks)
 
+    @property
+    def silent_ranks(self) -> list[int]:
+        """The ranks it was started with whose end was not reported."""
+        return [rank for rank in self.workers if rank not in self.exits]
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every rank it was started with ended by itself with status 0."""
+        ends = [self.exits.get(rank) for rank in self.workers]
+        return bool(ends) and all(end is not None and end.status == 0 and not end.warned for end in ends)
+
     def end(self, cause: str = "", *, blameless: bool = False) -> None:
         """Record that no process is left, with the cause and whether the job is blameless."""
         self.phase, self.devices = RunPhase.ENDED, ()
@@ -225,9 +236,11 @@ class NodeState:
     def over(self, key: Key, cause: str = "", *, blameless: bool = False, unwarned: bool = False) -> Actions:
         """Record that no process of a run is left; ``unwarned`` if it ended without being stopped."""
         run = self.runs[key]
+        if not cause and run.phase is not RunPhase.STOPPING and (silent := run.silent_ranks):
+            cause, blameless = f"its keeper ended without reporting how rank {silent[0]} ended", True
         run.unstarted = bool(cause) and run.phase is RunPhase.STARTING
         run.end(cause, blameless=blameless)
-        run.finished = unwarned and not cause and not any(ended.status for ended in run.exits.values())
+        run.finished = unwarned and not cause and run.succeeded
         return [*self._forget(run), *self._seat()]
 
     def _take(self, key: Key, order: RunOrder) -> Actions:

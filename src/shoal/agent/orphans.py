@@ -1,7 +1,7 @@
 """Kill processes without a keeper: after a keeper died, and after an earlier agent of the same node did.
 
 A process is identified by its number and its start time, or by the boot in its environment: another process that
-happens to have an old number is never touched.
+happens to have an old number is never touched. Where runs have cgroups, everything in an earlier run's is killed.
 """
 
 import logging
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
+from shoal.agent.cgroups import end_cgroup, remove_empty
 from shoal.agent.keeper import Process, all_processes, descendants, environment, send_signal
 from shoal.agent.workspace import KeeperRecord, Workspace
 
@@ -67,7 +68,8 @@ def clear_earlier(workspace: Workspace, given_up: Callable[[], bool]) -> bool:
     machine = machine_boot()
     began = complained = time.monotonic()
     keepers = {(record.pid, record.start) for record in records}
-    while records and (left := remains(records, machine)):
+    cgroups = {record.cgroup for record in records if record.cgroup and record.machine == machine}
+    while records and ((left := remains(records, machine)) or cgroups):
         if given_up():
             return False
         now = time.monotonic()
@@ -75,10 +77,13 @@ def clear_earlier(workspace: Workspace, given_up: Callable[[], bool]) -> bool:
         if not kept or now - began >= _KEEPERS_OWN_SECONDS:
             for process in left:
                 send_signal(process, signal.SIGKILL)
+            cgroups = {folder for folder in cgroups if not end_cgroup(folder)}
         if now - complained >= _COMPLAIN_SECONDS:
             complained = now
             _LOG.warning("earlier processes do not die", extra={"pids": sorted(process.pid for process in left)})
         time.sleep(_PAUSE_SECONDS)
+    for folder in {os.path.dirname(record.cgroup) for record in records if record.cgroup}:
+        remove_empty(folder)
     for path, _ in found:
         workspace.forget(path)
     if records:

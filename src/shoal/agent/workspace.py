@@ -33,12 +33,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}")
 
 
 class KeeperRecord(msgspec.Struct, frozen=True):
-    """Record of a started keeper: its process, and the boots of its agent and of the machine."""
+    """Record of a run's keeper server: its process, the boots of its agent and of the machine, the run's cgroup."""
 
     pid: int
     start: int
     boot: str
     machine: str
+    cgroup: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,19 @@ class Workspace:
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
+    @property
+    def parents_of_job_folders(self) -> tuple[Path, Path]:
+        """The folders that hold a folder for each job: of its logs, and its own."""
+        return self._own / "logs", self.home / "jobs"
+
+    def is_job_name(self, name: str) -> bool:
+        """Return whether a folder's name can be that of a job."""
+        return _NAME.fullmatch(name) is not None
+
+    def folders_of(self, job_id: str) -> list[Path]:
+        """Return the folders of a job's logs and its own folder, whether they exist or not."""
+        return [parent / _checked("id", job_id) for parent in self.parents_of_job_folders]
+
     def read_log(self, read: LogRead) -> LogAnswer:
         """Return a piece of a log, at most ``MOST_LOG_BYTES``; size −1 if there is no such log."""
         missing = LogAnswer(read.read, -1, b"")
@@ -133,7 +147,7 @@ class Workspace:
         return self.run(key) / "orders"
 
     def record(self, key: Key, record: KeeperRecord) -> None:
-        """Create a run's folder and record its keeper there, before the keeper starts anything."""
+        """Create a run's folder and record its keeper server there, before a keeper starts anything."""
         path = self.run(key)
         path.mkdir(mode=0o700, exist_ok=True)
         self.own(key).mkdir(mode=0o700, exist_ok=True)

@@ -52,6 +52,7 @@ _LIVE: Mapping[str, _Entry] = {
     "quota": _Entry("shoal.cli.quota:quota", "Set or list the quotas of tenants."),
     "acct": _Entry("shoal.cli.nodes:acct", "List ended jobs and the GPU-hours they used."),
     "whatif": _Entry("shoal.cli.whatif:whatif", "Simulate the live cluster with other policies, more nodes or a job."),
+    "journal": _Entry("shoal.cli.journal:journal", "Save what is whole of a damaged journal."),
     "token": _Entry("shoal.cli.token:token", "Create, list or revoke tokens."),
 }
 _COMMANDS = {**_SIMULATION, **_LIVE}

@@ -1,13 +1,13 @@
 """Commands that run a cluster: `up` on this machine, `serve` the control plane of several, `agent` on each of them."""
 
 import json
-import logging
 import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from shoal.live.home import Settings
 
 DEFAULT_PORT = 7433
+
+_LOG_BYTES = 16 * 2**20
+"""Length of the control plane's log after which it is renamed and a new one begun."""
 
 _POLICY = "las"
 """Default policy of a live cluster: it needs no knowledge of its jobs, and short jobs wait little."""
@@ -69,6 +72,12 @@ _COMMON = (
         metavar="SECONDS",
         help="Restart a job this many seconds after its first crash; later pauses double.",
     ),
+    click.option(
+        "--keep",
+        default="30d",
+        metavar="TIME",
+        help="Keep ended jobs, their logs and closed parts of the journal this long, e.g. 12h or 30d.",
+    ),
     click.option("--root", "roots", multiple=True, metavar="DIR", help="Folder that jobs may work in; repeatable."),
     click.option("--json", "as_json", is_flag=True, help="Print the address as JSON."),
 )
@@ -112,7 +121,7 @@ def up(
     settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
     check_room(settings.home)
     settings.home.mkdir(parents=True, exist_ok=True)
-    log_json(logging.FileHandler(settings.home / "control.log"))
+    log_json(RotatingFileHandler(settings.home / "control.log", maxBytes=_LOG_BYTES, backupCount=1))
     users, why_shared = choose_users(tenant_users, settings.home)
     if users is not None:
         os.umask(0o077)  # tenants' users may pass through the home
@@ -197,7 +206,8 @@ def agent(
     **options: Any,
 ) -> None:
     """Run the agent of one node until SIGINT or SIGTERM; it then warns its jobs and waits for their grace."""
-    from shoal.agent.node_agent import AgentSettings, main
+    from shoal.agent.agent_settings import AgentSettings
+    from shoal.agent.node_agent import main
 
     token = agent_token(token_file, token_fd)
     settings = AgentSettings(
@@ -216,6 +226,7 @@ def _settings(
     home: Path | None,
     lease: float,
     retry: float,
+    keep: str,
     roots: tuple[str, ...],
 ) -> "Settings":
     from shoal.live.home import Settings
@@ -225,7 +236,20 @@ def _settings(
     scenario = Scenario(read_cluster(cluster), policy, placement=placement, knowledge=knowledge, round=round_seconds)
     scenario.make_policy()  # finds a misspelt policy before anything is written
     folder = (home or default_home()).resolve()
-    return Settings(folder, scenario, lease, retry, tuple(os.path.realpath(root) for root in roots))
+    resolved = tuple(os.path.realpath(root) for root in roots)
+    return Settings(folder, scenario, lease, retry, resolved, _seconds("keep", keep))
+
+
+def _seconds(field: str, text: str) -> float:
+    """Return the seconds in a time such as ``30d``, ``12h``, ``90m`` or ``3600``."""
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}.get(text[-1:])
+    try:
+        seconds = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e10:
+        raise InputError(field, text, "give a time such as 30d, 12h, 90m or 3600 (seconds)")
+    return seconds
 
 
 def _local_cluster(nodes: str | None, cluster: str | None) -> str:

@@ -19,7 +19,7 @@ _A = TypeVar("_A", bound=NDArray[Any])
 
 @dataclass(slots=True)
 class StaticColumns:
-    """Declared values of all jobs, by admission number; rows are only appended."""
+    """Declared values of all jobs of the state, by slot; rows are only appended."""
 
     submitted: Floats
     gpus: Int32s
@@ -98,7 +98,7 @@ class _Declared(Generic[_A]):
         self._name = name
 
     def __get__(self, columns: "Columns", owner: type | None = None) -> _A:
-        column: _A = sealed(getattr(columns._static, self._name)[columns.rows])
+        column: _A = sealed(getattr(columns._static, self._name)[columns._slots])
         columns.__dict__[self._name] = column  # from now on found there
         return column
 
@@ -121,13 +121,16 @@ class Columns:
     it changes a block, so a snapshot keeps showing its moment.
     """
 
-    def __init__(self, now: Seconds, rows: Indices, static: StaticColumns, floats: Floats, ints: Int32s) -> None:
+    def __init__(
+        self, now: Seconds, rows: Indices, slots: Indices, static: StaticColumns, floats: Floats, ints: Int32s
+    ) -> None:
         self.now = now
         self.rows = sealed(rows)
         """Admission numbers, ascending."""
+        self._slots = slots
         self._static = static
-        self._floats = _LiveRows(floats, rows)
-        self._ints = _LiveRows(ints, rows)
+        self._floats = _LiveRows(floats, slots)
+        self._ints = _LiveRows(ints, slots)
 
     def secure(self) -> None:
         """Gather all columns not yet read; afterwards the state's blocks may change."""
@@ -141,6 +144,7 @@ class Columns:
         """Return the columns of the jobs at these positions, ascending; a job whose partner is left out has none."""
         other = copy(self)
         other.__dict__ = {"now": self.now, "rows": sealed(self.rows[keep]), "_static": self._static}
+        other._slots = self._slots[keep]
         other._floats, other._ints = self._floats.take(keep), self._ints.take(keep)
         partner = other._ints[IntRow.PARTNER]
         other._ints.replace(IntRow.PARTNER, np.where(np.isin(partner, other.rows), partner, -1).astype(np.int32))

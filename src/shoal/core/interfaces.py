@@ -93,7 +93,12 @@ class PerfModel(Protocol):
 
 @runtime_checkable
 class LearnsOfPairs(Protocol):
-    """A performance model that predicts which jobs fit on the same GPUs, and can be corrected."""
+    """A performance model that predicts which jobs fit on the same GPUs, and can be corrected.
+
+    ``unfit`` are the pairs of types (model and batch size) that ``parted`` has taught it, both ways round.
+    """
+
+    unfit: frozenset[tuple[tuple[str, int], tuple[str, int]]]
 
     def parted(self, a: JobSpec, a_batch: int | None, b: JobSpec, b_batch: int | None) -> PerfModel:
         """Return a model that also knows that these two jobs, at these batch sizes, do not fit on the same GPUs."""

@@ -194,10 +194,13 @@ class _AllItems(ItemsView[JobId, JobView]):
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Append-only tables to which indices in columns refer; shared by the state and all its snapshots."""
+    """Append-only tables to which numbers in columns refer; shared by the state and all its snapshots.
 
-    ids: list[JobId]
-    specs: list[JobSpec]
+    ``ids`` and ``specs`` are by admission number; ended jobs may be missing.
+    """
+
+    ids: dict[int, JobId]
+    specs: dict[int, JobSpec]
     numbers: dict[JobId, int]
     placements: list[Placement]
     measurements: list[tuple[int, Measurement]]

@@ -1,7 +1,8 @@
-"""All jobs ever submitted, by admission number: the arrays that the state folds events into.
+"""The jobs of a state: the arrays that it folds events into.
 
-A job's admission number is its slot and never changes. Declared values are only appended. Values that change are
-written in place, by slot; a snapshot gathers those of the live jobs.
+Each job has a slot, in order of admission; ``slot_of`` finds it by admission number. Slots are assigned anew when a
+state is restored without its ended jobs; until then a job's slot is its admission number. Declared values are only
+appended. Values that change are written in place, by slot; a snapshot gathers those of the live jobs.
 """
 
 from dataclasses import fields, replace
@@ -13,22 +14,27 @@ import numpy as np
 from shoal.core.arrays import Floats, Indices, Int32s
 from shoal.core.columns import Columns, FloatRow, IntRow, StaticColumns
 from shoal.core.errors import JournalError
+from shoal.core.events import RunEvent
 from shoal.core.job import JobSpec
+from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Register
 from shoal.core.topology import Placement
-from shoal.core.units import Seconds
+from shoal.core.units import JobNumber, Seconds
 
 _FIRST_CAPACITY = 64
+_ON_SEATS = range(JobState.STARTING, JobState.STOPPING + 1)
 
 
 class JobRows:
-    """All jobs: declared values, blocks of changing values (rows: ``FloatRow`` and ``IntRow``), and which are live.
+    """Jobs: declared values, blocks of changing values (rows: ``FloatRow`` and ``IntRow``), and which are live.
 
-    ``tenant_service`` holds, by tenant, the GPU-seconds of ended jobs.
+    ``tenant_service`` holds, by tenant, the GPU-seconds of ended jobs; ``submitted`` counts all jobs ever submitted,
+    those that were dropped included.
     """
 
     def __init__(self, kinds: int) -> None:
-        self.register = Register([], [], {}, [], [], [])
+        self.register = Register({}, {}, {}, [], [], [])
+        self.submitted = 0
         self.floats: Floats = np.zeros((FloatRow.SPEEDS + kinds, _FIRST_CAPACITY))
         self.ints: Int32s = np.zeros((IntRow.COUNT, _FIRST_CAPACITY), dtype=np.int32)
         self.tenant_service: Floats = np.zeros(0)
@@ -38,12 +44,16 @@ class JobRows:
         self._static = _static_columns(_FIRST_CAPACITY)
         self._tenant_index: dict[str, int] = {}
         self._placement_index: dict[tuple[tuple[int, int], ...], int] = {}
+        self._slots: dict[int, int] = {}
+        self._numbers: Indices | None = None  # by slot; None while every job's slot is its number
         self._frozen: ref[Columns] | None = None
 
     def freeze(self, now: Seconds) -> Columns:
         """Return the live jobs as columns; they keep showing this moment."""
         self.secure()
-        columns = Columns(now, self._live[: self.live_count].copy(), self._static, self.floats, self.ints)
+        slots = self._live[: self.live_count].copy()
+        rows = slots if self._numbers is None else self._numbers[slots]
+        columns = Columns(now, rows, slots, self._static, self.floats, self.ints)
         self._frozen = ref(columns)
         return columns
 
@@ -54,16 +64,33 @@ class JobRows:
             columns.secure()
         self._frozen = None
 
+    def slot_of(self, number: JobNumber) -> int:
+        """Return a job's slot; −1 if the job has ended and was dropped. A number not yet given is a ``LookupError``."""
+        slot = self._slots.get(number, -1)
+        if slot < 0 and not 0 <= number < self.submitted:
+            raise LookupError(f"no job has number {number}")
+        return slot
+
+    def number_at(self, slot: int) -> JobNumber:
+        """Return the admission number of the job in a slot."""
+        return slot if self._numbers is None else int(self._numbers[slot])
+
     def add(self, at: Seconds, spec: JobSpec, speeds: Floats) -> None:
-        """Append a job, live and without GPUs; ``speeds`` are its rates by kind."""
-        register, slot = self.register, len(self.register.ids)
+        """Append a job, live and without GPUs; ``speeds`` are its rates by kind. Its number is ``submitted``."""
+        register, number, slot = self.register, self.submitted, len(self._slots)
         if spec.id in register.numbers:
             raise JournalError(f"job {spec.id!r} was submitted twice")
         if slot == len(self._static.gpus):
             self._grow()
-        register.ids.append(spec.id)
-        register.specs.append(spec)
-        register.numbers[spec.id] = slot
+        self._slots[number] = slot
+        if number != slot and self._numbers is None:
+            self._numbers = np.arange(len(self._static.gpus))
+        if self._numbers is not None:
+            self._numbers[slot] = number
+        self.submitted = number + 1
+        register.ids[number] = spec.id
+        register.specs[number] = spec
+        register.numbers[spec.id] = number
         static, ints = self._static, self.ints
         static.submitted[slot] = at
         static.gpus[slot] = spec.gpus
@@ -72,7 +99,7 @@ class JobRows:
         static.weight[slot] = spec.weight
         static.work[slot] = np.inf if spec.work is None else spec.work
         static.deadline[slot] = np.inf if spec.deadline is None else spec.deadline
-        static.tenant[slot] = self._tenant_number(spec.tenant)
+        static.tenant[slot] = self.tenant_number(spec.tenant)
         static.app[slot] = self.app_index.setdefault(spec.app or f"\0{spec.id}", len(self.app_index))
         self.floats[FloatRow.SPEEDS :, slot] = speeds
         ints[IntRow.KIND, slot] = ints[IntRow.SEATS, slot] = ints[IntRow.PARTNER, slot] = -1
@@ -81,11 +108,10 @@ class JobRows:
         self._live[self.live_count] = slot
         self.live_count += 1
 
-    def reshape(self, slot: int, spec: JobSpec) -> None:
+    def reshape(self, number: JobNumber, spec: JobSpec) -> None:
         """Replace a job's specification. Snapshots share the tables, so the changed ones are new."""
-        specs = list(self.register.specs)
-        specs[slot] = spec
-        self.register = replace(self.register, specs=specs)
+        slot = self._slots[number]
+        self.register = replace(self.register, specs={**self.register.specs, number: spec})
         static = self._static
         self._static = static = replace(
             static, gpus=static.gpus.copy(), min_gpus=static.min_gpus.copy(), max_gpus=static.max_gpus.copy()
@@ -107,6 +133,10 @@ class JobRows:
         live[at] = slot
         self.live_count = count + 1
 
+    def submitted_at(self, slot: int) -> Seconds:
+        """Return the time of a job's submission."""
+        return self._static.submitted.item(slot)
+
     def app(self, slot: int) -> int:
         """Return the number of a job's app."""
         return self._static.app.item(slot)
@@ -127,12 +157,32 @@ class JobRows:
             self.register.placements.append(placement)
         return number
 
-    def _tenant_number(self, tenant: str) -> int:
+    def tenant_number(self, tenant: str) -> int:
+        """Return the index of a tenant in the register, where it is added if new."""
         number = self._tenant_index.setdefault(tenant, len(self._tenant_index))
         if number == len(self.register.tenants):
             self.register.tenants.append(tenant)
             self.tenant_service = np.append(self.tenant_service, 0.0)
         return number
+
+    def live_slot(self, job: JobNumber) -> int:
+        """Return the slot of a job that has not ended, else −1."""
+        slot = self.slot_of(job)
+        return slot if slot >= 0 and JobState(self.ints.item(IntRow.STATE, slot)).live else -1
+
+    def current_slot(self, event: RunEvent) -> int:
+        """Return the slot of the job whose present run an event is about; −1 if it is about another run."""
+        ints, slot = self.ints, self.slot_of(event.job)
+        current = slot >= 0 and ints.item(IntRow.INCARNATION, slot) == event.incarnation
+        return slot if current and ints.item(IntRow.STATE, slot) in _ON_SEATS else -1
+
+    def slot_on_seats(self, event: RunEvent) -> int:
+        """Return the slot of the job if an event is about its present run and it still holds seats, else −1.
+
+        A job that is being stopped holds none; it may still be measured, as when its partner stops just before it.
+        """
+        slot = self.current_slot(event)
+        return slot if slot >= 0 and self.ints.item(IntRow.HELD, slot) > 0 else -1
 
     def _grow(self) -> None:
         """Double every column into new buffers; snapshots keep the old ones."""
@@ -143,6 +193,8 @@ class JobRows:
         self.floats = np.concatenate([self.floats, np.zeros_like(self.floats)], axis=1)
         self.ints = np.concatenate([self.ints, np.zeros_like(self.ints)], axis=1)
         self._live = np.concatenate([self._live, np.zeros_like(self._live)])
+        if self._numbers is not None:
+            self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)])
 
 
 def _static_columns(size: int) -> StaticColumns:

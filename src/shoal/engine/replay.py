@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from typing import Any
@@ -20,17 +20,24 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.loop import Judgement, judge
 from shoal.engine.state import State
-from shoal.store.codec import Header, Record
+from shoal.engine.state_image import decode_image, encode_image, image_of, restore
+from shoal.store.codec import Base, Header, Record
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The numbers of decisions, events and commands replayed without a difference, and the time of the last."""
+    """The numbers of decisions, events and commands replayed without a difference, and the time of the last.
+
+    ``begin`` and ``end`` are encoded images of the state: of the base that a segment begins with (empty if it has
+    none) and of the state after the last record.
+    """
 
     decisions: int
     events: int
     commands: int
     now: Seconds
+    begin: bytes = field(default=b"", compare=False, repr=False)
+    end: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,9 @@ class ReplayDifference(ShoalError):
 def fold(records: Iterable[Record], state: State) -> State:
     """Return the state after these records, without deciding anything again; its ``carry`` is None."""
     for record in records:
-        if isinstance(record, EventBatch):
+        if isinstance(record, Base):
+            apply_base(state, record)
+        elif isinstance(record, EventBatch):
             _apply_events(state, record)
         elif isinstance(record, Decided):
             _apply_commands(state, record)
@@ -63,6 +72,11 @@ def fold(records: Iterable[Record], state: State) -> State:
         else:
             state.decide_by(record.settings)
     return state
+
+
+def apply_base(state: State, base: Base) -> None:
+    """Begin a segment: restore an empty state from the base; one that was folded up to here drops its ended jobs."""
+    restore(state, image_of(state) if state.cycle or state.submitted else decode_image(base.state))
 
 
 def replay(
@@ -78,6 +92,7 @@ def replay(
     time; from there on a new scheduler decides, with the cluster and policy of that header and without ``carry``.
     """
     decisions = events = commands = 0
+    begin = b""
     scheduler: Scheduler | None = None
     review_at, due = inf, False
     verdict_codes: UInt8s = np.empty(0, dtype=np.uint8)
@@ -88,6 +103,9 @@ def replay(
             fold(islice(read(), number), scheduler.state).decide_by(record.settings)
         elif scheduler is None:
             raise JournalError("a journal must begin with its header")
+        elif isinstance(record, Base):
+            begin, review_at = record.state, -inf
+            apply_base(scheduler.state, record)
         elif isinstance(record, EventBatch):
             if due and not record.of_a_decision:
                 raise JournalError(f"events up to t = {record.now} s follow on others that no decision was made on")
@@ -103,7 +121,9 @@ def replay(
             commands += len(record.commands)
             if progress is not None and not decisions % 1000:
                 progress(decisions)
-    return Replayed(decisions, events, commands, scheduler.state.now if scheduler else 0.0)
+    state = scheduler.state if scheduler is not None else None
+    end = b"" if state is None else encode_image(image_of(state))
+    return Replayed(decisions, events, commands, state.now if state is not None else 0.0, begin, end)
 
 
 def _apply_events(state: State, batch: EventBatch) -> None:

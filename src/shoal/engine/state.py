@@ -36,7 +36,6 @@ from shoal.core.events import (
     NodeReturned,
     PolicyOverran,
     QuotaSet,
-    RunEvent,
 )
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.interfaces import LearnsOfPairs, PerfModel
@@ -55,7 +54,6 @@ _UNFIT = 2
 """Crashes in a row after which a job is tried on another kind of GPU, if it can run on one."""
 
 # Looking up a member of an enumeration costs more than folding an event, so the fold uses plain integers.
-_ON_SEATS = range(JobState.STARTING, JobState.STOPPING + 1)
 _STARTING, _COMPLETED = int(JobState.STARTING), int(JobState.COMPLETED)
 _NEXT = {(int(state), trigger): int(following) for (state, trigger), following in TRANSITIONS.items()}
 
@@ -81,10 +79,16 @@ class State:
         self._training_reports = TrainingReports()
         self._crashes: dict[int, Crashes] = {}
         self._bids: Mapping[int, StandingBid] = {}
+        self._past_run_times: tuple[Seconds, ...] = ()
         self._set_aside: dict[int, JobSetAside] = {}
         self._quotas: Mapping[TenantId, Quota] = {}
         self._overran: str | None = None
         self._decider: object = None
+
+    @property
+    def submitted(self) -> int:
+        """Number of jobs ever submitted."""
+        return self._jobs.submitted
 
     @property
     def live(self) -> int:
@@ -98,10 +102,15 @@ class State:
 
     @property
     def run_times(self) -> Floats:
-        """Seconds for which each completed job held GPUs, ascending."""
+        """Seconds for which each completed job held GPUs, ascending; of dropped jobs, those of the latest ones."""
+        return np.sort(self.run_times_by_admission)
+
+    @property
+    def run_times_by_admission(self) -> Floats:
+        """The same in order of admission, dropped jobs first."""
         count = len(self.register.ids)
         completed = self._jobs.ints[IntRow.STATE, :count] == _COMPLETED
-        return np.sort(self._jobs.floats[FloatRow.RUN, :count][completed])
+        return np.concatenate([self._past_run_times, self._jobs.floats[FloatRow.RUN, :count][completed]])
 
     def freeze(self) -> Snapshot:
         """Return a snapshot of this moment; later changes of the state do not show in it."""
@@ -142,10 +151,12 @@ class State:
             return
         self._jobs.secure()
         for command in commands:  # all seats are given back before any is taken: jobs may swap
+            if type(command) is Start:
+                continue
+            slot = self._jobs.slot_of(command.job)
             if type(command) is Stop:
-                self._move(command.job, Trigger.STOP)
-            if type(command) is not Start:
-                self._release(command.job, self.now)
+                self._move(slot, Trigger.STOP)
+            self._release(slot, self.now)
         for command in commands:
             if type(command) is Start:
                 self._begin(command, Trigger.START)
@@ -168,9 +179,9 @@ class State:
     # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, order: Start | Resize, trigger: Trigger) -> None:
-        slot, ints, floats = order.job, self._jobs.ints, self._jobs.floats
+        job, slot, ints, floats = order.job, self._jobs.slot_of(order.job), self._jobs.ints, self._jobs.floats
         self._move(slot, trigger)
-        partner = -1 if order.partner is None else order.partner
+        partner = -1 if order.partner is None else self._jobs.slot_of(order.partner)
         if partner < 0 or self._jobs.placement(partner) != order.placement:  # a partner's seats are taken already
             self.free_gpus.take(order.placement)
         self.nodes.placed(order.placement, self.free_gpus)
@@ -178,14 +189,15 @@ class State:
         ints[IntRow.KIND, slot] = self.topology.kind_of(order.placement)
         ints[IntRow.SEATS, slot] = self._jobs.placement_number(order.placement)
         ints[IntRow.INCARNATION, slot] = order.incarnation
-        ints[IntRow.PARTNER, slot] = partner
-        if partner >= 0:
-            ints[IntRow.PARTNER, partner] = slot
-            self._paired |= {slot, partner}
+        ints[IntRow.PARTNER, slot] = -1
+        if order.partner is not None:
+            ints[IntRow.PARTNER, slot] = order.partner
+            ints[IntRow.PARTNER, partner] = job
+            self._paired |= {job, order.partner}
         if trigger is Trigger.START:
             ints[IntRow.STARTS, slot] += 1
-        if order.batch is None and slot in self._training_reports.reports:  # its batch size is no longer adapted
-            ints[IntRow.BATCH, slot] = self.register.specs[slot].batch_size or 0
+        if order.batch is None and job in self._training_reports.reports:  # its batch size is no longer adapted
+            ints[IntRow.BATCH, slot] = self.register.specs[job].batch_size or 0
         elif order.batch is not None and order.batch != ADAPTIVE:
             ints[IntRow.BATCH, slot] = order.batch.size
         floats[FloatRow.SINCE, slot] = floats[FloatRow.PROGRESS_SINCE, slot] = self.now
@@ -203,12 +215,13 @@ class State:
             at - floats.item(FloatRow.PROGRESS_SINCE, slot)
         )
         floats[FloatRow.RATE, slot] = 0.0
-        partner = ints.item(IntRow.PARTNER, slot)
+        number = ints.item(IntRow.PARTNER, slot)
+        partner = -1 if number < 0 else self._jobs.slot_of(number)
         ints[IntRow.HELD, slot] = 0
         ints[IntRow.SEATS, slot] = ints[IntRow.KIND, slot] = ints[IntRow.PARTNER, slot] = -1
         if partner >= 0:
+            self._paired -= {number, ints.item(IntRow.PARTNER, partner)}
             ints[IntRow.PARTNER, partner] = -1
-            self._paired -= {slot, partner}
         if partner < 0 or self._jobs.placement(partner) != placement:
             self.free_gpus.give(placement)
 
@@ -218,34 +231,36 @@ class State:
         self._jobs.add(event.at, event.spec, self.perf.speeds(event.spec))
 
     def _started(self, event: JobStarted) -> None:
-        if self._is_on_seats(event):
-            self._move(event.job, Trigger.STARTED)
-            self._progress(event)
-            self._add_measurement(event.job, event.rate)
+        slot = self._jobs.slot_on_seats(event)
+        if slot >= 0:
+            self._move(slot, Trigger.STARTED)
+            self._progress(slot, event)
+            self._add_measurement(slot, event.rate)
 
     def _measured(self, event: JobMeasured | BatchChanged) -> None:
-        if not self._is_on_seats(event):
+        slot = self._jobs.slot_on_seats(event)
+        if slot < 0:
             return
-        slot = event.job
         self._move(slot, Trigger.MEASURED)
         if type(event) is BatchChanged:
             self._jobs.ints[IntRow.BATCH, slot] = event.batch_size
-            self._set_speeds(slot, event.batch_size)
-            self._training_reports.change(slot, event.done, event.batch_size)
-        self._progress(event)
+            self._set_speeds(event.job, slot, event.batch_size)
+            self._training_reports.change(event.job, event.done, event.batch_size)
+        self._progress(slot, event)
         self._add_measurement(slot, event.rate)
 
     def _profiled(self, event: JobProfiled) -> None:
-        if not self._is_on_seats(event):
+        slot = self._jobs.slot_on_seats(event)
+        if slot < 0:
             return
-        self._move(event.job, Trigger.MEASURED)
-        self._jobs.ints[IntRow.BATCH, event.job] = event.report.batch.size
+        self._move(slot, Trigger.MEASURED)
+        self._jobs.ints[IntRow.BATCH, slot] = event.report.batch.size
         # The rate drifts with the noise scale, so it is not kept as a measurement; the report's fits say more.
-        self._progress(event)
+        self._progress(slot, event)
         self._training_reports.report(event.job, self.register.specs[event.job].model, event.report)
 
-    def _progress(self, event: JobStarted | JobMeasured | BatchChanged | JobProfiled) -> None:
-        floats, slot = self._jobs.floats, event.job
+    def _progress(self, slot: int, event: JobStarted | JobMeasured | BatchChanged | JobProfiled) -> None:
+        floats = self._jobs.floats
         floats[FloatRow.DONE, slot] = event.done
         floats[FloatRow.PROGRESS_SINCE, slot] = event.at
         floats[FloatRow.RATE, slot] = event.rate
@@ -265,87 +280,92 @@ class State:
         table.append((head, seen))
 
     def _stopped(self, event: JobStopped) -> None:
-        if self._is_current(event):
-            self._move(event.job, Trigger.STOPPED)
-            self._jobs.floats[FloatRow.DONE, event.job] = event.done
+        slot = self._jobs.current_slot(event)
+        if slot >= 0:
+            self._move(slot, Trigger.STOPPED)
+            self._jobs.floats[FloatRow.DONE, slot] = event.done
 
     def _completed(self, event: JobCompleted) -> None:
-        if self._is_current(event):
-            self._end(event.job, Trigger.COMPLETED, event.at)
-            self._jobs.floats[FloatRow.DONE, event.job] = event.done
+        slot = self._jobs.current_slot(event)
+        if slot >= 0:
+            self._end(event.job, slot, Trigger.COMPLETED, event.at)
+            self._jobs.floats[FloatRow.DONE, slot] = event.done
 
     def _crashed(self, event: JobCrashed) -> None:
-        if not self._is_current(event):
+        slot = self._jobs.current_slot(event)
+        if slot < 0:
             return
-        slot, ints = event.job, self._jobs.ints
-        self._learn_misfit(event)
-        crashes, failed, _ = self._crashes.get(slot, NO_CRASHES).fold(event)
-        self._crashes[slot] = crashes
+        job, ints = event.job, self._jobs.ints
+        self._learn_misfit(event, slot)
+        crashes, failed, _ = self._crashes.get(job, NO_CRASHES).fold(event)
+        self._crashes[job] = crashes
         ints[IntRow.CRASHES, slot] = crashes.in_a_row
         if event.failed_on is not None:
-            self.nodes.avoid(slot, event.failed_on)
+            self.nodes.avoid(job, event.failed_on)
         elif event.blamed and crashes.in_a_row >= _UNFIT:
-            self._exclude_kind(slot, ints.item(IntRow.KIND, slot))
+            self._exclude_kind(job, slot, ints.item(IntRow.KIND, slot))
         if failed:
-            self._end(slot, Trigger.GAVE_UP, event.at)
+            self._end(job, slot, Trigger.GAVE_UP, event.at)
         elif event.retry_in > 0:
             self._move(slot, Trigger.HELD_BACK)
             self._release(slot, event.at)
             self._jobs.withdraw(slot)
-            self.releases[slot] = event.at + event.retry_in
+            self.releases[job] = event.at + event.retry_in
         else:
             self._move(slot, Trigger.CRASHED)
             self._release(slot, event.at)
         self._jobs.floats[FloatRow.DONE, slot] = event.done
 
-    def _exclude_kind(self, slot: int, kind: int) -> None:
+    def _exclude_kind(self, job: JobNumber, slot: int, kind: int) -> None:
         """Set the job's speed on a kind to 0, so that it is tried on another, if it can run on any other."""
         speeds = self._jobs.floats[FloatRow.SPEEDS :, slot]
-        fits = np.asarray(self.topology.installed) >= self.register.specs[slot].gpus
+        fits = np.asarray(self.topology.installed) >= self.register.specs[job].gpus
         fits[kind] = False
         if (speeds[fits] > 0.0).any():
             speeds[kind] = 0.0
 
-    def _learn_misfit(self, event: JobCrashed) -> None:
+    def _learn_misfit(self, event: JobCrashed, slot: int) -> None:
         """Update the model if the crash shows that two jobs do not fit on the same GPUs.
 
         It does if a job ends while it starts beside another, without blame and with all its nodes up.
         """
-        ints, slot, placement = self._jobs.ints, event.job, self._jobs.placement(event.job)
+        ints, placement = self._jobs.ints, self._jobs.placement(slot)
         partner, state = ints.item(IntRow.PARTNER, slot), ints.item(IntRow.STATE, slot)
         if event.blamed or partner < 0 or state != _STARTING or not isinstance(self.perf, LearnsOfPairs):
             return
         if placement is not None and self.topology.down.isdisjoint(placement.nodes):
             specs = self.register.specs
-            batch, other = (ints.item(IntRow.BATCH, job) or None for job in (slot, partner))
-            self.perf = self.perf.parted(specs[slot], batch, specs[partner], other)
+            batch, other = (ints.item(IntRow.BATCH, s) or None for s in (slot, self._jobs.slot_of(partner)))
+            self.perf = self.perf.parted(specs[event.job], batch, specs[partner], other)
 
     def _released(self, event: JobReleased) -> None:
         if self.releases.pop(event.job, None) is not None:  # else it was cancelled meanwhile
-            self._move(event.job, Trigger.RELEASED)
-            self._jobs.readmit(event.job)
+            slot = self._jobs.slot_of(event.job)
+            self._move(slot, Trigger.RELEASED)
+            self._jobs.readmit(slot)
 
     def _reshaped(self, event: JobReshaped) -> None:
-        slot = event.job
-        if not self._is_live(slot):
+        job, slot = event.job, self._jobs.live_slot(event.job)
+        if slot < 0:
             return
-        old = self.register.specs[slot]
+        old = self.register.specs[job]
         # Work without a model is counted in seconds on the requested gang, which another gang does faster or slower.
         speed = old.speed if old.model is not None else old.speed * event.gpus / old.gpus
         spec = replace(old, gpus=event.gpus, min_gpus=event.min_gpus, max_gpus=event.max_gpus, speed=speed)
-        self._jobs.reshape(slot, spec)
-        self._set_speeds(slot, self._jobs.ints.item(IntRow.BATCH, slot) or None)
+        self._jobs.reshape(job, spec)
+        self._set_speeds(job, slot, self._jobs.ints.item(IntRow.BATCH, slot) or None)
 
     def _cancelled(self, event: JobCancelled) -> None:
-        if self._is_live(event.job):
-            self._end(event.job, Trigger.CANCELLED, event.at)
+        slot = self._jobs.live_slot(event.job)
+        if slot >= 0:
+            self._end(event.job, slot, Trigger.CANCELLED, event.at)
 
     def _bid(self, event: AppBid) -> None:
         bid = StandingBid(event.at, event.jobs, event.rows)
         self._bids = {**self._bids, self._jobs.app_index[event.app]: bid}
 
     def _put_aside(self, event: JobSetAside) -> None:
-        if self._is_live(event.job):
+        if self._jobs.live_slot(event.job) >= 0:
             self._set_aside = {**self._set_aside, event.job: event}
 
     def _quota_set(self, event: QuotaSet) -> None:
@@ -371,45 +391,32 @@ class State:
 
     # ── shared pieces ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def _is_live(self, slot: int) -> bool:
-        return JobState(self._jobs.ints.item(IntRow.STATE, slot)).live
-
-    def _is_current(self, event: RunEvent) -> bool:
-        ints = self._jobs.ints
-        current = ints.item(IntRow.INCARNATION, event.job) == event.incarnation
-        return current and ints.item(IntRow.STATE, event.job) in _ON_SEATS
-
-    def _is_on_seats(self, event: JobStarted | JobMeasured | BatchChanged | JobProfiled) -> bool:
-        """Whether an event is about the present run and the job still holds seats.
-
-        A job that is being stopped holds none; it may still be measured, as when its partner stops just before it.
-        """
-        return self._is_current(event) and self._jobs.ints.item(IntRow.HELD, event.job) > 0
-
     def _move(self, slot: int, trigger: Trigger) -> None:
+        if slot < 0:
+            raise JournalError(f"a job that has ended cannot be {trigger.value}")
         state = self._jobs.ints.item(IntRow.STATE, slot)
         following = _NEXT.get((state, trigger))
         if following is None:
-            name = self.register.ids[slot]
+            name = self.register.ids[self._jobs.number_at(slot)]
             raise JournalError(f"job {name!r} cannot be {trigger.value} while {JobState(state).name.lower()}")
         self._jobs.ints[IntRow.STATE, slot] = following
 
-    def _set_speeds(self, slot: int, batch_size: int | None) -> None:
-        self._jobs.floats[FloatRow.SPEEDS :, slot] = self.perf.speeds(self.register.specs[slot], batch_size)
+    def _set_speeds(self, job: JobNumber, slot: int, batch_size: int | None) -> None:
+        self._jobs.floats[FloatRow.SPEEDS :, slot] = self.perf.speeds(self.register.specs[job], batch_size)
 
-    def _end(self, slot: int, trigger: Trigger, at: Seconds) -> None:
+    def _end(self, job: JobNumber, slot: int, trigger: Trigger, at: Seconds) -> None:
         self._move(slot, trigger)
         self._release(slot, at)
-        self._training_reports.forget(slot)
-        self._crashes.pop(slot, None)
-        self.nodes.forget(slot)
-        if slot in self._set_aside:
-            self._set_aside = {job: event for job, event in self._set_aside.items() if job != slot}
+        self._training_reports.forget(job)
+        self._crashes.pop(job, None)
+        self.nodes.forget(job)
+        if job in self._set_aside:
+            self._set_aside = {other: event for other, event in self._set_aside.items() if other != job}
         app = self._jobs.app(slot)
         if app in self._bids:  # the bid was made with this job
             self._bids = {other: bid for other, bid in self._bids.items() if other != app}
         self._jobs.charge(slot)
-        if self.releases.pop(slot, None) is None:
+        if self.releases.pop(job, None) is None:
             self._jobs.withdraw(slot)
 
 

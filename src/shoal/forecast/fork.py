@@ -65,7 +65,7 @@ class Fork:
         everyone.apply_events(state.now, [JobReleased(state.now, job) for job in state.releases])
         snapshot = everyone.freeze()
         free = set(present.freeze().columns.rows.tolist())
-        specs = (*state.register.specs, *arrivals)
+        specs = (*state.register.specs.values(), *arrivals)
         before = len(state.register.specs)
         rows = snapshot.columns.rows.tolist()
         live = (*rows, *range(before, len(specs)))
@@ -117,7 +117,7 @@ class Fork:
 def _copied(state: State) -> State:
     """A copy of a state; immutable values are shared, since there may be very many of them."""
     register = state.register
-    values = (*register.specs, *register.placements, *register.measurements)
+    values = (*register.specs.values(), *register.placements, *register.measurements)
     shared = (state.topology, state.perf, state.carry, *values)
     return deepcopy(state, {id(value): value for value in shared})
 

@@ -11,6 +11,7 @@ from shoal.core.job import JobSpec
 from shoal.core.topology import Node, Topology
 from shoal.core.units import Seconds
 from shoal.engine.replay import Scheduler, fold
+from shoal.engine.state_image import image_of, renumbered, restore
 from shoal.forecast.fork import Fork
 from shoal.forecast.history import NextReview
 from shoal.scenario.scenario import Scenario
@@ -46,6 +47,8 @@ def read_present(source: Source, now: Seconds, *, added: Sequence[Node] = (), mo
     scenario = replace(scenario, cluster=Topology((*scenario.cluster.nodes, *added), scenario.cluster.types))
     review, scheduler = NextReview(), scenario.make_scheduler()
     state = fold(review.read(islice(_records(source), most)), scheduler.state)
+    if state.submitted > len(state.register.ids):  # simulations number their jobs from 0 on
+        restore(state, renumbered(image_of(state)))
     if now > state.now:
         state.apply_events(now, ())
     return Present(scenario, scheduler, max(review.at, state.now), review.records)

@@ -142,7 +142,7 @@ def _nodes(spec: str, cluster: Topology) -> list[Node]:
 def _spec(wanted: Submission, present: Present) -> JobSpec:
     """The spec as it would be admitted now."""
     state = present.scheduler.state
-    name = _unique(wanted.name, set(state.register.ids))
+    name = _unique(wanted.name, set(state.register.numbers))
     admission = Admission(present.scenario.cluster, present.scenario.speeds())
     spec, _ = admission.admit(wanted, name, wanted.tenant or "default", state.now)
     return spec

@@ -16,9 +16,9 @@ from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import MOST_CRASHES, NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
+from shoal.live.recovery import NO_LAUNCH, RecoveredRuns
 from shoal.store.codec import Record
 
-_NO_LAUNCH = Launch("job", ())
 _Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped | events.JobSetAside
 
 
@@ -68,10 +68,13 @@ class Account:
 
 @dataclass(slots=True)
 class Accounts:
-    """All jobs ever submitted, by admission number, and totals over them."""
+    """The live jobs and those that ended lately, by admission number, and totals over all jobs ever submitted.
+
+    ``runs`` folds the same records for the backend of a restarted control plane.
+    """
 
     nodes: Sequence[Node]
-    accounts: list[Account] = field(default_factory=list)
+    accounts: dict[JobNumber, Account] = field(default_factory=dict)
     numbers: dict[JobId, JobNumber] = field(default_factory=dict)
     keys: dict[tuple[TenantId, str], JobId] = field(default_factory=dict)
     live: dict[JobNumber, Account] = field(default_factory=dict)
@@ -82,6 +85,8 @@ class Accounts:
     restarts: int = 0
     crashes: int = 0
     completed: int = 0
+    submitted: int = 0
+    runs: RecoveredRuns = field(default_factory=RecoveredRuns)
     quotas: dict[TenantId, Quota] = field(default_factory=dict)
     now: Seconds = 0.0
     """The time of the last events folded by ``fold``."""
@@ -95,7 +100,9 @@ class Accounts:
             self.apply_commands(self.now, record.commands)
 
     def apply_events(self, new: Iterable[events.Event]) -> None:
-        """Fold events; those of an earlier incarnation change nothing."""
+        """Fold events; those of an earlier incarnation, or of a job that has ended, change nothing."""
+        new = tuple(new)
+        self.runs.apply_events(new)
         for event in new:
             if isinstance(event, events.JobSubmitted):
                 self._submitted(event)
@@ -104,15 +111,17 @@ class Accounts:
                 if event.quota != NO_QUOTA:
                     self.quotas[event.tenant] = event.quota
             elif isinstance(event, _Request):
-                if self.accounts[event.job].live:
-                    self._requested(self.accounts[event.job], event)
+                if event.job in self.live:
+                    self._requested(self.live[event.job], event)
             elif isinstance(event, events.RunEvent):
-                account = self.accounts[event.job]
-                if account.live and event.incarnation == account.incarnation:
+                account = self.live.get(event.job)
+                if account is not None and event.incarnation == account.incarnation:
                     self._ran(account, event)
 
     def apply_commands(self, now: Seconds, commands: Iterable[Command]) -> None:
         """Fold commands given at ``now``."""
+        commands = tuple(commands)
+        self.runs.apply_commands(commands)
         for command in commands:
             account = self.accounts[command.job]
             self._leave_seats(account, now)
@@ -136,13 +145,24 @@ class Accounts:
         return ", ".join(f"{self.nodes[node].name} ({count} GPU{'s' * (count > 1)})" for node, count in placement.seats)
 
     def _submitted(self, event: events.JobSubmitted) -> None:
-        number, spec, launch = len(self.accounts), event.spec, event.launch or _NO_LAUNCH
+        number, spec, launch = self.submitted, event.spec, event.launch or NO_LAUNCH
         account = Account(number, spec, launch, event.at, history=[(event.at, f"submitted by {spec.tenant}")])
-        self.accounts.append(account)
-        self.live[number] = account
+        self.submitted += 1
+        self.accounts[number] = self.live[number] = account
         self.numbers[spec.id] = number
         if launch.key:
             self.keys[spec.tenant, launch.key] = spec.id
+
+    def ended(self) -> list[Account]:
+        """Return the jobs that have ended, in order of admission."""
+        return [account for account in self.accounts.values() if not account.live]
+
+    def forget(self, ended: Iterable[Account]) -> None:
+        """Drop jobs that have ended; the totals stay."""
+        for account in ended:
+            self.accounts.pop(account.number, None)
+            self.numbers.pop(account.spec.id, None)
+            self.keys.pop((account.spec.tenant, account.launch.key), None)
 
     def _requested(self, account: Account, event: _Request) -> None:
         if isinstance(event, events.JobCancelled):

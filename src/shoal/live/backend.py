@@ -295,6 +295,11 @@ class LiveBackend(Backend):
             protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session
         )
 
+    def forget(self, ended: Iterable[JobNumber]) -> None:
+        """Drop these jobs, whose end is durable, unless a process of theirs may be left."""
+        with self._lock:
+            self._runs.forget(ended)
+
     # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def read_log(self, node: int, order: LogRead) -> "Future[LogAnswer]":

@@ -36,15 +36,20 @@ from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
+from shoal.live.compaction import Compaction
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
-from shoal.store.journal import JournalFile, SqliteJournal
+from shoal.store.journal import SqliteJournal
+from shoal.store.segments import last_verdicts
 from shoal.wire import messages as wire
 
 log = logging.getLogger(__name__)
+
+_MOST_GIVEN = 100_000
+"""Identifiers remembered from when they are given until their jobs are in the accounts."""
 
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 """Letters and digits of job identifiers, which people type: no two look alike."""
@@ -100,17 +105,18 @@ class ControlPlane:
     admission: Admission
     about: About
     disk: JournalDisk
+    compaction: Compaction
     resumed: bool = False
     failed: str | None = None
     """Why the loop died, once it has."""
     forecasts: Mapping[JobId, wire.StartForecast] = field(default_factory=dict)
     jobs_read_at: float = -inf
     """When the queue was last read, on the monotonic clock."""
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: threading.RLock = field(init=False)
     """Guards the accounts."""
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
-    _given_ids: set[JobId] = field(default_factory=set)
+    _given_ids: dict[JobId, None] = field(default_factory=dict)
     _queue_limit: QueueLimit = field(default_factory=QueueLimit)
     _limit: CpuLimit = field(default_factory=CpuLimit)
     _loop: Loop = field(init=False)
@@ -118,6 +124,7 @@ class ControlPlane:
     _recorder: JournalWriter = field(init=False)
 
     def __post_init__(self) -> None:
+        self._lock = self.compaction.lock
         self._recorder = JournalWriter(
             self.journal, self.accounts, self.backend, self.disk, self._lock, on_failure=self._notify
         )
@@ -143,6 +150,7 @@ class ControlPlane:
             self.journal.close()
         except WRITE_ERRORS as error:
             log.warning("the last events were not written, nor acknowledged", extra={"error": str(error)})
+        self.compaction.ended.close()
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Register a callback, called from any thread whenever orders or decisions changed."""
@@ -154,9 +162,8 @@ class ControlPlane:
 
     def _run(self) -> None:
         try:
-            while self._loop.cycle():
-                self._recorder.commit()
-                self._notify()
+            while self.step():
+                pass
         except ShortOfDisk:
             log.warning("stopped while the journal could not be written")
         except Exception as error:
@@ -166,6 +173,16 @@ class ControlPlane:
                 self.journal.commit()  # the events are kept, although no decision was made on them
             self.backend.fail(RuntimeError(self.failed))
             self._notify()
+
+    def step(self) -> bool:
+        """Run one cycle and, if the journal's segment is long enough, begin the next one; return false at the end."""
+        if not self._loop.cycle():
+            return False
+        self._recorder.commit()
+        if self.compaction.due() and self.compaction.run():
+            self._loop.review_at, self._loop.verdict_codes = -inf, self._loop.verdict_codes[:0]
+        self._notify()
+        return True
 
     def _watch(self, snapshot: Snapshot, judgement: Judgement) -> None:
         """Keep a decision for views, and record the verdicts that differ from those before."""
@@ -195,7 +212,7 @@ class ControlPlane:
             for number, wanted in enumerate(submissions):
                 owner = wanted.tenant or tenant
                 key = owner, wanted.key
-                known = self.accounts.keys.get(key, keys.get(key)) if wanted.key else None
+                known = self.accounts.keys.get(key, keys.get(key)) or self.compaction.ended.with_key(*key)
                 id = known or self._new_id(wanted.name)
                 if known is None:
                     try:
@@ -225,8 +242,10 @@ class ControlPlane:
     def _new_id(self, name: str) -> JobId:
         while True:
             id = f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
-            if id not in self._given_ids and id not in self.accounts.numbers:
-                self._given_ids.add(id)
+            if id not in self._given_ids and id not in self.accounts.numbers and not self.compaction.ended.known(id):
+                self._given_ids[id] = None
+                if len(self._given_ids) > _MOST_GIVEN:  # the oldest was submitted or refused long ago
+                    del self._given_ids[next(iter(self._given_ids))]
                 return id
 
     def cancel(self, job: JobId, tenant: TenantId | None) -> "Future[None]":
@@ -255,6 +274,8 @@ class ControlPlane:
         with self._lock:
             number = self.accounts.numbers.get(job)
             account = None if number is None else self.accounts.accounts[number]
+        if account is None:
+            account = self.compaction.ended_account(job, tenant)
         if account is None or tenant not in (None, account.spec.tenant):
             raise UnknownJob(job)
         return account
@@ -280,8 +301,9 @@ class ControlPlane:
     def jobs(self, tenant: TenantId | None, *, ended: bool = False) -> list[wire.JobRow]:
         """Return the live jobs in order of submission; with ``ended``, all jobs ever submitted."""
         self.jobs_read_at = monotonic()
+        before = self.compaction.ended.accounts(tenant) if ended else []
         with self._lock:
-            return self._views(tenant).jobs(ended=ended)
+            return self._views(tenant).jobs(before, ended=ended)
 
     @property
     def waiting(self) -> bool:
@@ -292,7 +314,7 @@ class ControlPlane:
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""
         account = self._account(job, tenant)
-        verdicts = JournalFile(self.journal.path).verdicts(account.number)
+        verdicts = last_verdicts(self.journal.path, account.number)
         with self._lock:
             return self._views(tenant).job(account, verdicts)
 
@@ -311,8 +333,9 @@ class ControlPlane:
 
     def acct(self, tenant: TenantId | None) -> list[wire.AcctRow]:
         """Return the ended jobs, in order of submission, and the resources they used."""
+        before = self.compaction.ended.accounts(tenant)
         with self._lock:
-            return self._views(tenant).acct()
+            return self._views(tenant).acct(before)
 
     def _views(self, tenant: TenantId | None) -> ClusterViews:
         state, now, epoch = self.scheduler.state, self.backend.clock.now(), self.about.epoch
@@ -324,7 +347,7 @@ class ControlPlane:
         state, about = self.scheduler.state, self.about
         with self._lock:
             states = [account.state for account in self.accounts.live.values()]
-            ended = len(self.accounts.accounts) - len(states)
+            ended = self.accounts.submitted - len(states)
         running = sum(s in (JobState.RUNNING, JobState.STARTING) for s in states)
         return wire.ClusterRow(
             version=about.version,
@@ -371,7 +394,7 @@ class ControlPlane:
                 restarts=self.accounts.restarts,
                 crashes=self.accounts.crashes,
                 completed=self.accounts.completed,
-                submitted=len(self.accounts.accounts),
+                submitted=self.accounts.submitted,
                 review_in=self._loop.review_at - now,
             )
 
@@ -383,7 +406,7 @@ class ControlPlane:
 
     def sync(self, report: wire.AgentReport) -> wire.AgentOrders:
         """Process an agent's report and return its orders; never blocks."""
-        return self.backend.sync(report)
+        return self.compaction.with_forgotten(self.backend.sync(report), report.old)
 
     def generation(self, node: str) -> int:
         """Return the generation of a node's orders, which counts up with each change."""

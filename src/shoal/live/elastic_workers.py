@@ -134,7 +134,13 @@ class ElasticWorkers:
     @property
     def finished(self) -> bool:
         """Whether all members ended by themselves with status 0, as they do when the work is done."""
-        return all(self.workers[number].finished for number in self.members)
+        return bool(self.members) and all(self.workers[number].finished for number in self.members)
+
+    @property
+    def all_left(self) -> bool:
+        """Whether all members ended with status 0, by themselves or after they were warned."""
+        ends = [self.workers[number].exit for number in self.members]
+        return bool(ends) and all(end is not None and end.status == 0 for end in ends)
 
     @property
     def broken(self) -> bool:

@@ -19,7 +19,7 @@ from shoal.live.rate_tracker import RateTracker
 from shoal.wire.messages import RankExit, RunOrder, RunReport, SessionReport
 
 _CALLED_OFF = "its ranks were stopped, or never started, by order of a control plane that has died since"
-_EXITS_MISSING = "it ended without an exit status of every rank"
+_ENDED_EARLY = "its ranks on node {} were stopped, or not all of them were reported to have ended"
 _AGENT_RESTARTED = "an agent was restarted while the control plane was away"
 _CHAIN_LOST = "the control plane was away after it was resized in place, or an agent restarted"
 
@@ -65,11 +65,6 @@ class Part:
         """Whether it ended with an error of a rank that was not warned, or for a reason the agent gave."""
         failed = any(rank.status and not rank.warned for rank in self.exits)
         return self.phase is NodePhase.ENDED and bool(self.cause or failed)
-
-    def completed(self, ranks: int) -> bool:
-        """Return whether all its ``ranks`` ended by themselves with status 0."""
-        ended = {rank.rank for rank in self.exits if rank.status == 0 and not rank.warned}
-        return self.phase is NodePhase.ENDED and not self.cause and len(ended) == ranks
 
 
 class End(StrEnum):
@@ -230,18 +225,24 @@ class Gang:
 
     def _stopped(self) -> RunEnd:
         # It may have completed before the order to stop reached it.
-        finished = self._all_completed if self.workers is None else self.workers.finished
+        finished = self._all_succeeded(warned=False) if self.workers is None else self.workers.finished
         return RunEnd(End.COMPLETED if finished else End.STOPPED)
 
-    @property
-    def _all_completed(self) -> bool:
-        counts = zip(self.placement.nodes, self._rank_counts, strict=True)
-        return all(self.parts[node].completed(count) for node, count in counts)
+    def _all_succeeded(self, *, warned: bool) -> bool:
+        """Return whether every rank was reported to have exited with 0; unless ``warned``, without having been warned.
+
+        Nothing else means that the incarnation completed.
+        """
+        return all(self._succeeded(node, part, warned=warned) for node, part in self.parts.items())
+
+    def _succeeded(self, node: int, part: Part, *, warned: bool) -> bool:
+        ended = {rank.rank for rank in part.exits if rank.status == 0 and (warned or not rank.warned)}
+        return part.phase is NodePhase.ENDED and not part.cause and ended.issuperset(self.ranks_on(node))
 
     @property
-    def _rank_counts(self) -> list[int]:
-        """The number of ranks on each node of the placement."""
-        return [1 if self.launch.ranks == "node" else count for _, count in self.placement.seats]
+    def all_left(self) -> bool:
+        """Whether every rank was reported to have exited with status 0, by itself or after it was warned."""
+        return self._all_succeeded(warned=True) if self.workers is None else self.workers.all_left
 
     def _failed(self, nodes: Sequence[Node]) -> RunEnd | None:
         lost = next((node for node, part in self.parts.items() if part.phase is NodePhase.LOST), None)
@@ -251,14 +252,12 @@ class Gang:
             if part.crashed:
                 end, failed_on = End.LOST if part.blameless else End.CRASHED, node if part.unstarted else None
                 return RunEnd(end, part.cause or _describe_exit(part.exits, nodes[node].name), failed_on)
-            if part.phase is NodePhase.ENDED and (not part.exits or any(rank.warned for rank in part.exits)):
-                return RunEnd(End.LOST, _CALLED_OFF)
+            if part.phase is NodePhase.ENDED and not self._succeeded(node, part, warned=False):
+                return RunEnd(End.LOST, _ENDED_EARLY.format(nodes[node].name) if part.exits else _CALLED_OFF)
         return None
 
     def _completed(self) -> RunEnd | None:
-        if not self.over:
-            return None
-        return RunEnd(End.COMPLETED) if self._all_completed else RunEnd(End.LOST, _EXITS_MISSING)
+        return RunEnd(End.COMPLETED) if self._all_succeeded(warned=False) else None
 
     def _inconsistent(self, cause: str) -> RunEnd | None:
         """Return the end of a gang restored from the journal if a node has not started ranks that should be running."""
@@ -314,17 +313,26 @@ class Gang:
             return phases[0] in (NodePhase.UNKNOWN, NodePhase.READY)
         return all(phase is NodePhase.READY for phase in phases)
 
+    @property
+    def _rank_counts(self) -> list[int]:
+        return [1 if self.launch.ranks == "node" else count for _, count in self.placement.seats]
+
+    def ranks_on(self, node: int) -> range:
+        """Return the ranks on a node; for a job that is not resized in place."""
+        counts, index = self._rank_counts, self.placement.nodes.index(node)
+        first = sum(counts[:index])
+        return range(first, first + counts[index])
+
     def order(self, node: int, address: str) -> RunOrder | None:
         """Return the order for a node, with the address of the head node; None if nothing should be there."""
         if self.lost(node):
             return None
         seats, launch = self.placement.seats, self.launch
-        counts = self._rank_counts
         rank = self.placement.nodes.index(node)
-        first, local, roster = sum(counts[:rank]), counts[rank], None
+        ranks, roster = self.ranks_on(node), None
         if self.workers is not None:
             here = self.workers.on(self.incarnation, node)
-            first, local = here[0][0], len(here)
+            ranks = range(here[0][0], here[0][0] + len(here))
             roster = self.workers.roster(self.incarnation, node, keeps_store=self._keeps_store(node))
         return RunOrder(
             job=self.job,
@@ -336,13 +344,13 @@ class Gang:
             workdir=launch.workdir,
             ranks="node" if launch.ranks == "node" else "gpu",
             grace=launch.grace,
-            gpus=seats[rank][1] if roster is None else local,
+            gpus=seats[rank][1] if roster is None else len(ranks),
             shared_with=self.partner,
             node_rank=rank,
             nodes=len(seats),
-            first_rank=first,
-            local_ranks=local,
-            world=sum(counts),
+            first_rank=ranks.start,
+            local_ranks=len(ranks),
+            world=sum(self._rank_counts),
             master=address,
             port=self.chain[0].parts[self.head].port,
             work=self.work,

@@ -17,22 +17,27 @@ from shoal.core.job import JobSpec
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Locality, Node, Placement, Topology, topology_of
 from shoal.core.units import Seconds
-from shoal.engine.replay import fold
+from shoal.engine.replay import Scheduler, fold
+from shoal.engine.state_image import UnreadableBase
 from shoal.live.accounts import Accounts
 from shoal.live.admission import Admission
 from shoal.live.backend import LEASE, LiveBackend
 from shoal.live.clock import WallClock
+from shoal.live.compaction import KEEP, Compaction
 from shoal.live.control_plane import About, ControlPlane
+from shoal.live.ended_jobs import EndedJobs
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, check_room
-from shoal.live.recovery import RecoveredRuns
+from shoal.live.live_image import restore_live
 from shoal.perf.catalog import Catalog
 from shoal.perf.profile import LinearProfile
 from shoal.scenario.scenario import Scenario
+from shoal.store.codec import Base, Record
 from shoal.store.journal import JournalFile, SqliteJournal, last_settings, settings_of
+from shoal.store.segments import recover, segments
 
 log = logging.getLogger(__name__)
 
-JOURNAL = "journal.sqlite"
+JOURNAL, ENDED = "journal.sqlite", "ended.sqlite"
 
 MOST_LIVE_NODES = 20_000
 """Most nodes of one control plane."""
@@ -58,6 +63,8 @@ class Settings:
     lease: Seconds = LEASE
     first_retry: Seconds = FIRST_RETRY
     roots: Sequence[str] = ()
+    keep: Seconds = KEEP
+    """Seconds for which ended jobs, their logs and archived segments are kept."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.lease <= 3600:
@@ -105,32 +112,61 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
     resumed = path.exists()
     epoch = time.time()
     if resumed:
+        recover(path)
         before = last_settings(file.raw())
         if file.cut is not None:
-            hint = f"is damaged ({file.cut}): move it away to begin anew; `shoal replay` shows what is left"
+            hint = f"is damaged ({file.cut}): `shoal journal salvage {path}` saves what is whole"
             raise InputError("journal", str(path), hint)
         epoch = _epoch(settings_of(file.read), path)
         scenario = replace(scenario, cluster=grown(Scenario.of_settings(before).cluster, scenario.cluster))
     present = settings.scenario.cluster
-    cluster, speeds, scheduler = scenario.cluster, scenario.speeds(), scenario.make_scheduler()
-    accounts, recovered = Accounts(cluster.nodes), RecoveredRuns()
-    for record in file.read() if resumed else ():
-        fold((record,), scheduler.state)
-        recovered.fold(record)
-        accounts.fold(record)
+    cluster, speeds = scenario.cluster, scenario.speeds()
+    scheduler, accounts = _folded(path, scenario) if resumed else (scenario.make_scheduler(), Accounts(cluster.nodes))
     scheduler.state.decide_by(scenario.settings("live"))
     header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
     journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     clock = WallClock(epoch, scheduler.state.now)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
-    backend.resume(recovered, scheduler.state.topology.down)
+    backend.resume(accounts.runs, scheduler.state.topology.down)
     retired = frozenset(i for i, node in enumerate(cluster.nodes) if node.name not in present.node_index)
     backend.retire(retired)
     if resumed:
         log.info("journal taken up again", extra={"records": file.records, "live": len(accounts.live)})
     about = About(__version__, scenario.policy, present.describe(), epoch, retired)
     admission = Admission(present, speeds, settings.roots)
-    return ControlPlane(scheduler, backend, journal, accounts, admission, about, JournalDisk(path), resumed=resumed)
+    ended, disk = EndedJobs(settings.home / ENDED), JournalDisk(path)
+    compaction = Compaction(journal, scheduler.state, accounts, backend, ended, epoch, settings.keep)
+    return ControlPlane(scheduler, backend, journal, accounts, admission, about, disk, compaction, resumed=resumed)
+
+
+def _folded(path: Path, scenario: Scenario) -> tuple[Scheduler, Accounts]:
+    """Return the scheduler and the accounts after a journal: from its last segment's base on, if that can be read.
+
+    Else the segments before it are read too, back to the last base that can be read.
+    """
+    files = segments(path)
+    for first in range(len(files) - 1, -1, -1):
+        scheduler, accounts = scenario.make_scheduler(), Accounts(scenario.cluster.nodes)
+        try:
+            for file in files[first:]:
+                for record in JournalFile(file).read():
+                    fold((record,), scheduler.state)
+                    _fold_live(accounts, record)
+        except UnreadableBase:
+            if not first:
+                raise
+        else:
+            return scheduler, accounts
+    raise AssertionError
+
+
+def _fold_live(accounts: Accounts, record: Record) -> None:
+    if not isinstance(record, Base):
+        accounts.fold(record)
+    elif accounts.submitted:
+        accounts.forget(accounts.ended())
+    else:
+        restore_live(accounts, record.live)
 
 
 def _epoch(first: Mapping[str, Any], path: Path) -> float:

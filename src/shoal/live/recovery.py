@@ -1,13 +1,17 @@
 """The jobs and runs that a journal leaves unfinished at its end: what the live backend resumes after a restart."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from shoal.core import events
 from shoal.core.commands import Command, Decided, Resize, Start, Stop
-from shoal.core.errors import JournalError
+from shoal.core.job import Launch
 from shoal.core.units import JobNumber, Seconds
 from shoal.live.live_job import LiveJob
 from shoal.store.codec import Record
+
+NO_LAUNCH = Launch("job", ())
+"""The launch of a job of a simulation's journal."""
 
 
 @dataclass(slots=True)
@@ -21,9 +25,10 @@ class UnfinishedRun:
 
 @dataclass(slots=True)
 class RecoveredRuns:
-    """A fold over a journal: all jobs in order of admission, unfinished runs, held jobs, and which nodes were up."""
+    """A fold over a journal: live jobs, unfinished runs, held jobs, which nodes were up, and the number of jobs."""
 
-    jobs: list[LiveJob] = field(default_factory=list)
+    submitted: int = 0
+    jobs: dict[JobNumber, LiveJob] = field(default_factory=dict)
     runs: dict[JobNumber, UnfinishedRun] = field(default_factory=dict)
     releases: dict[JobNumber, Seconds] = field(default_factory=dict)
     """When held jobs may be tried again."""
@@ -34,18 +39,26 @@ class RecoveredRuns:
     def fold(self, record: Record) -> None:
         """Fold one record."""
         if isinstance(record, events.EventBatch):
-            for event in record.events:
-                self._apply_event(event)
+            self.apply_events(record.events)
         elif isinstance(record, Decided):
-            for command in record.commands:
-                self._apply_command(command)
+            self.apply_commands(record.commands)
+
+    def apply_events(self, new: Iterable[events.Event]) -> None:
+        """Fold events."""
+        for event in new:
+            self._apply_event(event)
+
+    def apply_commands(self, commands: Iterable[Command]) -> None:
+        """Fold commands."""
+        for command in commands:
+            self._apply_command(command)
 
     def _apply_event(self, event: events.Event) -> None:
         match event:
             case events.JobSubmitted(spec=spec, launch=launch):
-                if launch is None:
-                    raise JournalError(f"job {spec.id!r} has nothing to execute: this is a simulation's journal")
-                self.jobs.append(LiveJob(spec, launch, batch_size=spec.batch_size))
+                launched = launch or NO_LAUNCH
+                self.jobs[self.submitted] = LiveJob(spec, launched, batch_size=spec.batch_size)
+                self.submitted += 1
             case events.NodeLost() | events.NodeReturned():
                 self.up[event.node] = isinstance(event, events.NodeReturned)
             case events.NodeDrained() | events.NodeResumed():
@@ -55,13 +68,14 @@ class RecoveredRuns:
             case events.JobCancelled():
                 self.releases.pop(event.job, None)
                 self.runs.pop(event.job, None)
-                self.jobs[event.job].over = True
+                self.jobs.pop(event.job, None)
             case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
                 pass
             case events.QuotaSet():
                 pass
             case _:
-                self._apply_run_event(self.jobs[event.job], event)
+                if event.job in self.jobs:
+                    self._apply_run_event(self.jobs[event.job], event)
 
     def _drained_or_resumed(self, event: events.NodeDrained | events.NodeResumed) -> None:
         if isinstance(event, events.NodeDrained):
@@ -88,8 +102,12 @@ class RecoveredRuns:
                 job.crashes, job.over, _ = job.crashes.fold(event)
                 if event.retry_in and not job.over:
                     self.releases[event.job] = event.at + event.retry_in
+            if job.over:
+                del self.jobs[event.job]
 
     def _apply_command(self, command: Command) -> None:
+        if command.job not in self.jobs:
+            return
         if not isinstance(command, Stop):
             self.jobs[command.job].incarnation = command.incarnation
             self.runs[command.job] = UnfinishedRun(command)

@@ -5,6 +5,7 @@ the orders of a node have a ``generation`` that counts up with each change.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from shoal.core.commands import Command, Resize, Start, Stop
@@ -53,7 +54,7 @@ class AgentStatus:
 
 @dataclass(slots=True)
 class RunRegistry:
-    """All jobs ever submitted, and by node the runs that it has and should have."""
+    """The live jobs and those that ended lately, and by node the runs that it has and should have."""
 
     nodes: Sequence[Node]
     speed: Callable[[JobSpec, Placement], float]
@@ -65,8 +66,10 @@ class RunRegistry:
     agents: list[AgentStatus] = field(default_factory=list)
     releases: dict[JobNumber, Seconds] = field(default_factory=dict)
     """When held jobs may be tried again."""
+    submitted: int = 0
+    """Number of jobs ever submitted."""
     health: NodeHealth = field(init=False)
-    _jobs: list[LiveJob] = field(default_factory=list)
+    _jobs: dict[JobNumber, LiveJob] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.health = NodeHealth(self.nodes)
@@ -76,13 +79,14 @@ class RunRegistry:
 
     def submit(self, spec: JobSpec, launch: Launch, now: Seconds) -> None:
         """Add a job; its number is the count of those before it."""
-        self._jobs.append(LiveJob(spec, launch, batch_size=spec.batch_size))
+        self._jobs[self.submitted] = LiveJob(spec, launch, batch_size=spec.batch_size)
+        self.submitted += 1
         self.events.append(JobSubmitted(now, spec, launch))
 
     def cancel(self, number: JobNumber, now: Seconds) -> None:
         """Cancel a job and stop its runs; a job that is over stays as it ended."""
-        job = self._jobs[number]
-        if job.over:
+        job = self._jobs.get(number)
+        if job is None or job.over:
             return
         job.over = True
         self.releases.pop(number, None)
@@ -94,7 +98,13 @@ class RunRegistry:
 
     def over(self, job: JobNumber) -> bool:
         """Return whether a job has ended or was cancelled."""
-        return self._jobs[job].over
+        return job not in self._jobs or self._jobs[job].over
+
+    def forget(self, ended: Iterable[JobNumber]) -> None:
+        """Drop these jobs, whose end is durable, unless a process of theirs may be left."""
+        for number in ended:
+            if number in self._jobs and not self._jobs[number].gangs:
+                del self._jobs[number]
 
     def carry_out(self, command: Command, now: Seconds) -> None:
         """Turn a command into orders for agents, as far as possible yet."""
@@ -194,7 +204,7 @@ class RunRegistry:
             if gang is not None and not gang.lost(index):
                 gang.update(index, run)
                 self.events += self._jobs[run.job].training_events(gang.latest, now)
-            elif run.phase != "ended" and run.job < len(self._jobs):
+            elif run.phase != "ended" and run.job < self.submitted:
                 strays.add(run.job)
         cleared, agent.strays = agent.strays - strays, frozenset(strays)
         self._advance_node(index, now, cleared, all_jobs=first)
@@ -250,7 +260,7 @@ class RunRegistry:
 
     def place(self, job: JobNumber, incarnation: int, rank: int) -> tuple[int, int, int] | None:
         """Return a rank's node, the incarnation that started it and its number then; None if not resized in place."""
-        ranks = self._jobs[job].places.get(incarnation, ())
+        ranks = self._jobs[job].places.get(incarnation, ()) if job in self._jobs else ()
         return ranks[rank] if rank < len(ranks) else None
 
     def _orders_changed(self, gang: Gang) -> None:
@@ -264,9 +274,10 @@ class RunRegistry:
     ) -> None:
         """Advance the jobs on a node and ``others``; ``all_jobs`` if any job may have waited for this node."""
         here = [job for job, _ in self.agents[index].gangs]
-        every = [number for number, job in enumerate(self._jobs) if job.gangs] if all_jobs else []
+        every = [number for number, job in self._jobs.items() if job.gangs] if all_jobs else []
         for job in dict.fromkeys([*here, *others, *every]):
-            self._advance(job, now)
+            if job in self._jobs:
+                self._advance(job, now)
 
     def _advance(self, number: JobNumber, now: Seconds) -> None:
         """Advance a job as far as the reports on its gangs allow: report ends and starts, and order ranks to start."""
@@ -324,7 +335,8 @@ class RunRegistry:
             each.stopping = True
         self._orders_changed(gang)
         work = job.spec.work
-        finished = outcome.end is End.STOPPED and work is not None and gang.done is not None and saved >= work
+        done = work is not None and gang.done is not None and saved >= work
+        finished = outcome.end is End.STOPPED and done and gang.all_left
         if finished or outcome.end is End.COMPLETED:
             job.over, job.end = True, JobCompleted(now, gang.job, gang.incarnation, saved)
             self.events.append(job.end)
@@ -365,7 +377,8 @@ class RunRegistry:
                 self.events.append(NodeLost(now, index))
         self.releases = dict(recovered.releases)
         self.health.resume_drains(recovered.drained, now)
-        self._jobs = list(recovered.jobs)
+        self.submitted = recovered.submitted
+        self._jobs = {number: copy(job) for number, job in recovered.jobs.items()}
         for _, run in sorted(recovered.runs.items()):
             gang = self._add_gang(run.command, now)
             gang.resumed, gang.started, gang.stopping = True, run.started, run.stopping

@@ -132,9 +132,12 @@ class ClusterViews:
     drained: Mapping[int, str] = field(default_factory=dict)
     """By drained node, the reason."""
 
-    def jobs(self, *, ended: bool) -> list[JobRow]:
-        """Return the live jobs in order of submission, or with ``ended`` all jobs; waiting jobs have a position."""
-        accounts = self.accounts.accounts if ended else list(self.accounts.live.values())
+    def jobs(self, before: Sequence[Account] = (), *, ended: bool) -> list[JobRow]:
+        """Return the live jobs in order of submission, or with ``ended`` all jobs; waiting jobs have a position.
+
+        ``before`` are the accounts of ended jobs that are no longer in memory.
+        """
+        accounts = self._with_ended(before) if ended else list(self.accounts.live.values())
         rows = [self._row(account) for account in accounts if self._shown(account)]
         waiting = [i for i, row in enumerate(rows) if row.state in ("pending", "held")]
         forecast = [row.start.median if row.start else inf for row in rows]
@@ -230,8 +233,14 @@ class ClusterViews:
             for name, row in sorted(sums.items())
         ]
 
-    def acct(self) -> list[AcctRow]:
-        """Return the ended jobs, in order of submission, and the resources they used."""
+    def _with_ended(self, before: Sequence[Account]) -> list[Account]:
+        """Return all accounts in order of submission; one that was just moved to disk may be in both places."""
+        known = self.accounts.accounts
+        found = [*(account for account in before if account.number not in known), *known.values()]
+        return sorted(found, key=lambda account: account.number)
+
+    def acct(self, before: Sequence[Account] = ()) -> list[AcctRow]:
+        """Return the ended jobs, in order of submission, and the resources they used; ``before`` as for ``jobs``."""
         return [
             AcctRow(
                 id=account.spec.id,
@@ -247,7 +256,7 @@ class ClusterViews:
                 restarts=max(0, account.starts - 1),
                 cause=account.cause,
             )
-            for account in self.accounts.accounts
+            for account in self._with_ended(before)
             if account.ended is not None and self._shown(account)
         ]
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,9 @@ from pathlib import Path
 from shoal.core.topology import Node
 
 log = logging.getLogger("shoal.provider.local")
+
+LOG_BYTES = 16 * 2**20
+"""Length of a local agent's own log after which it is copied to a second file and begun anew."""
 
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -38,7 +42,11 @@ class _LocalAgent:
     pause: float = _FIRST_PAUSE_SECONDS
 
     def ensure_running(self) -> None:
-        """Start the process if it does not run and its pause is over."""
+        """Start the process if it does not run and its pause is over; keep its log short."""
+        with suppress(OSError):
+            if self.log_file.stat().st_size > LOG_BYTES:
+                shutil.copyfile(self.log_file, f"{self.log_file}.1")
+                os.truncate(self.log_file, 0)  # the process appends to it
         if self.running:
             return
         now = self.clock()

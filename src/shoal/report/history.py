@@ -146,7 +146,7 @@ def read_history(records: Iterable[list[Any]]) -> History:
             fold.apply_events(record[1], record[2])
         elif record[0] == DECISION:
             fold.apply_commands(record[3])
-        else:  # a restart of the control plane, perhaps on a larger cluster: nodes are only added
+        elif record[0] == HEADER:  # a restart of the control plane, perhaps on a larger cluster: nodes are only added
             header, topology = record, _topology(record[2])
             fold.node_kind = topology.node_kind
     return fold.history(header[2], topology)

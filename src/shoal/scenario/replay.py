@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.errors import InputError
+from shoal.core.errors import InputError, JournalError
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.loop import Judgement
 from shoal.engine.replay import ReplayDifference, Replayed, Scheduler, replay
 from shoal.policy.registry import is_policy_file
+from shoal.report.files import JOURNAL
 from shoal.report.history import read_history
 from shoal.report.job_story import Story, WaitingReason, stories
 from shoal.scenario.scenario import Scenario
 from shoal.store.codec import EVENTS, HEADER
 from shoal.store.journal import JournalFile, settings_of
+from shoal.store.segments import segments
 
 
 def replay_file(
@@ -31,11 +33,16 @@ def replay_file(
 ) -> tuple[Replayed, JournalFile, dict[str, Any]]:
     """Derive every decision of a journal file again; returns the counts, the file read, and its settings.
 
+    Of a live cluster's home folder every segment is replayed, each from its base, which must be where the segment
+    before it ends.
+
     ``throughputs`` replaces the path in the header. ``policy_files`` are the policies, ``file.py:Class``, to take for
     those of the journal that are classes in files, in their order: the files that a journal names are not imported,
     since anyone may have written it. ``progress`` receives the number of decisions so far, ``watch``
     each snapshot with its judgement. The first difference raises ``ReplayDifference``.
     """
+    if path.is_dir():
+        return _replay_home(path, throughputs, progress, watch)
     settings = settings_of(JournalFile(path).read)
     named = _named_files(path)
     if len(policy_files) != len(named):
@@ -49,6 +56,33 @@ def replay_file(
 
     journal = JournalFile(path)
     return replay(journal.read, scheduler_of, progress, watch), journal, settings
+
+
+def _replay_home(
+    home: Path,
+    throughputs: str | None,
+    progress: Callable[[int], None] | None,
+    watch: Callable[[Snapshot, Judgement], None] | None,
+) -> tuple[Replayed, JournalFile, dict[str, Any]]:
+    files = segments(home / JOURNAL)
+    total, records, end = Replayed(0, 0, 0, 0.0), 0, b""
+    for path in files:
+        part, journal, settings = replay_file(path, throughputs=throughputs, progress=progress, watch=watch)
+        if path != files[0] and part.begin != end:
+            raise ReplayDifference(f"{path} does not begin where the segment before it ends", total.now)
+        if journal.cut is not None and path != files[-1]:
+            raise JournalError(f"{path}: {journal.cut}")
+        end, records = part.end, records + journal.records
+        total = Replayed(
+            total.decisions + part.decisions,
+            total.events + part.events,
+            total.commands + part.commands,
+            part.now,
+            total.begin or part.begin,
+            end,
+        )
+    journal.records = records
+    return total, journal, settings
 
 
 def policies_of(path: Path) -> list[tuple[str, Seconds]]:

@@ -1,8 +1,8 @@
 """The journal's encoding: each record is a MessagePack array led by a tag, the same bytes on every machine.
 
-A dataclass is the array of its fields in order, a placement just its seats. Changing the order of fields needs a new
-``VERSION``. A new field goes to the end of its class and has a default, which older records, where it is missing, get;
-new events go to the end of ``core.events.Event``, whose order gives the tags.
+A dataclass is the array of its fields in order, a placement just its seats. New fields go to the end, with a default,
+which they have in records of older versions; new events go to the end of ``core.events.Event``, whose order gives the
+tags. Any other change needs a new ``VERSION``.
 """
 
 import zlib
@@ -21,8 +21,10 @@ from shoal.core.events import Event, EventBatch
 from shoal.core.topology import Placement
 
 VERSION = 4
+READABLE = (3, 4)
+"""Versions of the format that can be read; a journal of an older one is continued in the present one."""
 
-HEADER, EVENTS, DECISION = 0, 1, 2
+HEADER, EVENTS, DECISION, BASE = 0, 1, 2, 3
 """The tags that lead a record."""
 
 EVENT_TAGS: Mapping[type, int] = {cls: tag for tag, cls in enumerate(get_args(Event))}
@@ -43,9 +45,20 @@ class Header:
     settings: dict[str, Any]
 
 
-Record: TypeAlias = Header | EventBatch | Decided
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What the records of earlier segments amount to, as two encoded images: of the ring's state and of the live side.
 
-_LENGTHS = {HEADER: 3, EVENTS: 3, DECISION: 4}
+    It follows the header of a segment. From there on policies start without ``carry``.
+    """
+
+    state: bytes
+    live: bytes = b""
+
+
+Record: TypeAlias = Header | EventBatch | Decided | Base
+
+_LENGTHS = {HEADER: 3, EVENTS: 3, DECISION: 4, BASE: 3}
 _BROKEN = (msgspec.DecodeError, TypeError, ValueError, IndexError, KeyError, RecursionError)
 
 _encoder = msgspec.msgpack.Encoder()
@@ -102,6 +115,11 @@ def pack_decision(decided: Decided) -> bytes:
     return _encoder.encode((DECISION, decided.digest, decided.review_at, commands))
 
 
+def pack_base(base: Base) -> bytes:
+    """Return the base of a segment as a record."""
+    return _encoder.encode((BASE, base.state, base.live))
+
+
 def checksum(body: bytes) -> int:
     """Return the checksum that is stored beside a record to detect damage."""
     return zlib.crc32(body)
@@ -110,8 +128,8 @@ def checksum(body: bytes) -> int:
 def unpack_raw(body: bytes) -> list[Any]:
     """Return a record as the bare array it is stored as: ten times as fast as objects, for reading long journals.
 
-    ``[HEADER, version, settings]``, ``[EVENTS, now, events]`` or ``[DECISION, digest, review_at, commands]``; only the
-    outermost array is checked.
+    ``[HEADER, version, settings]``, ``[EVENTS, now, events]``, ``[DECISION, digest, review_at, commands]`` or ``[BASE,
+    state, live]``; only the outermost array is checked.
     """
     try:
         raw = _decoder.decode(body)
@@ -119,8 +137,8 @@ def unpack_raw(body: bytes) -> list[Any]:
         raise _refused(error) from error
     if len(raw) != _LENGTHS.get(raw[0] if raw and type(raw[0]) is int else -1):
         raise JournalError(f"not a record of a Shoal journal: it begins {raw[:1]!r} and has {len(raw)} parts")
-    if raw[0] == HEADER and raw[1] != VERSION:
-        raise JournalError(f"a journal of version {raw[1]!r}: this Shoal reads version {VERSION}")
+    if raw[0] == HEADER and raw[1] not in READABLE:
+        raise JournalError(f"a journal of version {raw[1]!r}: this Shoal reads versions {READABLE[0]} to {VERSION}")
     return raw
 
 
@@ -152,11 +170,11 @@ def _dataclass_reader(cls: Any) -> Callable[[Any], Any]:
     hints = get_type_hints(cls)
     readers = [_reader(hints[f.name]) for f in fields(cls)]
     special = [(i, read) for i, read in enumerate(readers) if read is not None]
-    required = sum(f.default is MISSING and f.default_factory is MISSING for f in fields(cls))
+    least = sum(f.default is MISSING and f.default_factory is MISSING for f in fields(cls))
 
     def read(raw: list[Any]) -> Any:
         values = [raw] if cls is Placement else list(raw)
-        if not required <= len(values) <= len(readers):
+        if not least <= len(values) <= len(readers):
             raise ValueError(f"{cls.__name__} has {len(readers)} fields, not {len(values)}")
         for i, read in special:
             if i < len(values):
@@ -178,6 +196,6 @@ def unpack(body: bytes) -> Record:
             return EventBatch(raw[1], tuple(_EVENT_READERS[e[0]](e[1:]) for e in raw[2]))
         if raw[0] == DECISION:
             return Decided(raw[1], raw[2], tuple(_COMMAND_READERS[c[0]](c[1:]) for c in raw[3]))
-        return Header({**raw[2]})
+        return Header({**raw[2]}) if raw[0] == HEADER else Base(bytes(raw[1]), bytes(raw[2]))
     except _BROKEN as error:
         raise _refused(error) from error

@@ -54,8 +54,11 @@ class MemoryJournal:
 class SqliteJournal:
     """A journal in a SQLite file: write-ahead log, durable at each group commit."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, settings: dict[str, Any]) -> None:
         self.path = path
+        self.settings = settings
+        self.records, self.bytes = 0, 0
+        """Records in the file, and bytes appended to it, since this process opened it."""
         self._connection = connection
         self._pending: list[tuple[bytes, int]] = []
         self._verdicts: list[tuple[Seconds, JobNumber, str]] = []
@@ -64,8 +67,8 @@ class SqliteJournal:
         """Records and verdicts of a commit that failed: the file may have them or not."""
 
     @classmethod
-    def begin(cls, path: Path, settings: dict[str, Any]) -> "SqliteJournal":
-        """Create a journal file; an existing one is an error."""
+    def begin(cls, path: Path, settings: dict[str, Any], base: codec.Base | None = None) -> "SqliteJournal":
+        """Create a journal file, with a ``base`` if it continues others; an existing one is an error."""
         if path.exists():
             raise InputError("journal", str(path), "exists already; choose another name or remove it")
         connection = _open(path)
@@ -76,7 +79,7 @@ class SqliteJournal:
             )
             connection.execute("CREATE TABLE verdict (at REAL NOT NULL, job INTEGER NOT NULL, told TEXT NOT NULL)")
             connection.execute("CREATE INDEX verdict_of ON verdict (job)")
-            return cls(path, connection)._with_header(settings)
+            return cls(path, connection, settings)._with_header(base)
         except sqlite3.Error:
             connection.close()
             _remove(path)  # without its header it could not be opened again
@@ -87,23 +90,54 @@ class SqliteJournal:
         """Open an existing journal to append to, under these settings; the caller has read it and found it whole."""
         connection = _open(path)
         connection.execute("PRAGMA user_version=0")
-        return cls(path, connection)._with_header(settings)
+        journal = cls(path, connection, settings)
+        journal.records = journal._durable
+        return journal._with_header()
 
-    def _with_header(self, settings: dict[str, Any]) -> "SqliteJournal":
-        self._append(codec.pack_header(settings))
+    def _with_header(self, base: codec.Base | None = None) -> "SqliteJournal":
+        self.append(codec.pack_header(self.settings))
+        if base is not None:
+            self.append(codec.pack_base(base))
         self.commit()
         return self
 
+    def switch_files(self, replace: Callable[[], None]) -> bool:
+        """Close the file whole, call ``replace`` and go on with the file that has its name then.
+
+        Return false, with the file still open, if another process reads it now.
+        """
+        self.commit()
+        self._connection.execute(f"PRAGMA user_version={self.records:d}")
+        try:
+            (mode,) = self._connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+        except sqlite3.OperationalError:
+            mode = "wal"
+        if mode != "delete":
+            self._connection.execute("PRAGMA user_version=0")
+            return False
+        self._connection.close()
+        try:
+            replace()
+        finally:
+            self._connection = _open(self.path)
+            self._connection.execute("PRAGMA user_version=0")
+        self.records = self._durable = _last_record(self._connection)
+        self.bytes = 0
+        return True
+
     def record_events(self, batch: EventBatch) -> None:
         """Append a batch of events."""
-        self._append(codec.pack_events(batch))
+        self.append(codec.pack_events(batch))
 
     def record_decision(self, decided: Decided) -> None:
         """Append a decision."""
-        self._append(codec.pack_decision(decided))
+        self.append(codec.pack_decision(decided))
 
-    def _append(self, body: bytes) -> None:
+    def append(self, body: bytes) -> None:
+        """Append an encoded record."""
         self._pending.append((body, codec.checksum(body)))
+        self.records += 1
+        self.bytes += len(body)
         if len(self._pending) >= _GROUP:
             self.commit()
 
@@ -206,6 +240,10 @@ class JournalFile:
     def raw(self) -> Iterator[list[Any]]:
         """Yield the same records as ``codec.unpack_raw`` returns them."""
         return self._whole(codec.unpack_raw)
+
+    def bodies(self) -> Iterator[tuple[codec.Record, bytes]]:
+        """Yield the same records, each with the bytes it is stored as."""
+        return self._whole(lambda body: (codec.unpack(body), body))
 
     def verdicts(self, job: JobNumber, most: int = 200) -> list[tuple[Seconds, str]]:
         """Return (time, sentence) of a job's last ``most`` verdicts on a live cluster, in order."""

@@ -8,6 +8,9 @@ from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchLimits, BatchSetting
 from shoal.wire.fields import Boot, Count, Name, Natural, Ranks
 
+MOST_OLD = 256
+"""Jobs with old folders that a report may name."""
+
 
 class Hello(Struct, frozen=True):
     """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive."""
@@ -99,7 +102,8 @@ class AgentReport(Struct, frozen=True, kw_only=True):
 
     ``known`` is the generation of the orders it acts on. ``session`` repeats the answer to the agent's last hello, so
     that no late report of a dead agent counts; it is empty from agents that do not know it. The server may hold the
-    answer for ``wait`` seconds. ``disk_free`` are the bytes free on the disk of its home folder.
+    answer for ``wait`` seconds. ``disk_free`` are the bytes free on the disk of its home folder. ``old`` are jobs whose
+    folders have not changed for as long as ended jobs are kept; the answer says which of them to forget.
     """
 
     protocol: int
@@ -110,6 +114,7 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     logs: Annotated[list[LogAnswer], Meta(max_length=64)] = field(default_factory=list)
     wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
     disk_free: Natural | None = None
+    old: Annotated[list[Name], Meta(max_length=MOST_OLD)] = field(default_factory=list)
     session: Annotated[str, Meta(max_length=64)] = ""
 
 
@@ -165,7 +170,8 @@ class LogRead(Struct, frozen=True):
 class AgentOrders(Struct, frozen=True, kw_only=True):
     """All runs an agent should have. Its leases run for ``lease`` seconds from when it sent its request.
 
-    ``session`` is new with each hello; the agent's reports repeat it.
+    ``session`` is new with each hello; the agent's reports repeat it. Ended jobs are kept for ``keep`` seconds; the
+    folders of those to ``forget``, which are not known any more, can be removed.
     """
 
     protocol: int
@@ -174,3 +180,5 @@ class AgentOrders(Struct, frozen=True, kw_only=True):
     runs: list[RunOrder]
     reads: list[LogRead] = field(default_factory=list)
     session: str = ""
+    keep: float | None = None
+    forget: list[str] = field(default_factory=list)

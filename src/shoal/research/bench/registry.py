@@ -25,7 +25,7 @@ from shoal.engine.loop import judge
 from shoal.engine.moves import StopStartPlanner
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.registry import parse_policy
-from shoal.research.bench import auction, elastic, goodput, live, shockwave, solve, trainer
+from shoal.research.bench import auction, elastic, goodput, job_life, live, shockwave, solve, trainer
 from shoal.scenario.backend import make_backend
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
@@ -248,6 +248,7 @@ def _live() -> list[Bench]:
     cancelled = "from the end of its grace until a cancelled job that ignores signals is gone, worst of 5; wall clock"
     first = "from submission to a job's first line, median of 11; wall clock"
     idle = "CPU seconds per second of an idle agent, and its memory"
+    life = "CPU of one of 1,000 one-GPU `/bin/true` jobs on 4x8 virtual GPUs, fifo, in all of Shoal's processes"
     again = "a control plane killed with 10,000 live jobs answers again; wall clock"
     return [
         Bench("live-submit-each", alone, 2.0, lambda _: live.submissions(300, 1)),
@@ -255,6 +256,7 @@ def _live() -> list[Bench]:
         Bench("live-start", first, 0.5, lambda _: live.start()),
         Bench("live-restart", again, 5.0, lambda _: live.restart(10_000)),
         Bench("live-idle", idle, 0.01, lambda _: live.idle(), 60.0),
+        Bench("job-life", life, 0.01, lambda _: job_life.job_life()),
         Bench("live-cancel", cancelled, 0.2, lambda _: live.cancel()),
     ]
 

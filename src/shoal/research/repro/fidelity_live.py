@@ -135,7 +135,7 @@ class _JournalTimes:
             elif isinstance(record, EventBatch):
                 last = record
                 self._read_events(record)
-            else:
+            elif isinstance(record, Decided):
                 self._read_commands(record, last)
 
     def _read_events(self, batch: EventBatch) -> None:

@@ -1,0 +1,31 @@
+"""The settings of an agent, as its command line gives them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.agent.job_logs import DEFAULT_LOG_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """Settings of an agent: the control plane, the node, its GPUs and its folders.
+
+    ``kind`` and ``gpus`` come from NVIDIA's driver if they are not given. Jobs may work in folders below ``roots``, and
+    in their own. The agent ends with the process ``parent``. If several agents share a machine, ``first_device`` is the
+    first GPU of this one. A rank's log is kept within ``log_bytes``. ``tenant_users`` is described in
+    ``tenant_users.choose_users``.
+    """
+
+    server: str
+    token: str
+    node: str
+    address: str
+    home: Path
+    cafile: str | None = None
+    kind: str | None = None
+    gpus: int | None = None
+    roots: tuple[Path, ...] = ()
+    parent: int | None = None
+    first_device: int = 0
+    log_bytes: int = DEFAULT_LOG_BYTES
+    tenant_users: str = "off"

@@ -1,0 +1,87 @@
+"""The decisions of a keeper, without a clock, a process or a file: times and ends of ranks go in, deadlines come out.
+
+Times are monotonic seconds. ``why`` is set once, by the first reason to stop, and never again; it stays empty only if
+every rank ended by itself.
+"""
+
+from collections.abc import Iterable
+
+ORPHAN_GRACE_SECONDS = 1.0
+"""Seconds ranks have to save after their agent has died."""
+
+
+class KeeperState:
+    """The lease, the ranks that have not ended, and when they are killed."""
+
+    def __init__(self, lease: float, grace: float, ranks: Iterable[int], *, apart: bool = False) -> None:
+        self.lease, self.grace, self.apart = lease, grace, apart
+        self.ranks = set(ranks)
+        self.why = ""
+        self.kill_at: float | None = None
+        self.releases: dict[int, float] = {}
+        """By rank, when it is killed if it has not left."""
+
+    @property
+    def warned(self) -> bool:
+        """Whether the ranks were ordered to leave."""
+        return self.kill_at is not None
+
+    def begin(self, now: float) -> bool:
+        """Return whether the ranks may start; once the lease has passed they never do."""
+        if now >= self.lease:
+            self.fail(now, "lease")
+        return not self.warned
+
+    def renew(self, lease: float) -> None:
+        """Prolong the lease to this time."""
+        self.lease = max(self.lease, lease)
+
+    def fail(self, now: float, why: str) -> None:
+        """Record that the ranks could not be started: whatever runs is killed at once."""
+        self.why = self.why or why
+        self.kill_at = now if self.kill_at is None else min(self.kill_at, now)
+
+    def stop(self, now: float, grace: float, why: str) -> bool:
+        """Plan to kill the ranks after ``grace`` seconds; return whether they must be warned now."""
+        if self.kill_at is not None:
+            self.kill_at = min(self.kill_at, now + grace)
+            return False
+        self.kill_at = now + grace
+        # Ranks that have all ended by themselves were not stopped, even if processes of them are left.
+        if self.ranks:
+            self.why = why
+        return True
+
+    def expire(self, now: float) -> bool:
+        """Stop the ranks if the lease has passed; return whether they must be warned now."""
+        return now >= self.lease and self.stop(now, self.grace, "lease")
+
+    def orphan(self, now: float) -> bool:
+        """Stop the ranks because the agent has died; return whether they must be warned now."""
+        return self.stop(now, min(self.grace, ORPHAN_GRACE_SECONDS), "agent")
+
+    def release(self, rank: int, now: float, grace: float) -> None:
+        """Plan to kill a rank that should leave by itself within ``grace`` seconds."""
+        if rank in self.ranks:
+            self.releases.setdefault(rank, now + grace)
+
+    def overdue(self, now: float) -> list[int]:
+        """Return the ranks that should have left by now, each once."""
+        late = [rank for rank, at in self.releases.items() if now >= at]
+        for rank in late:
+            del self.releases[rank]
+        return late
+
+    def ended(self, rank: int, status: int, now: float) -> bool:
+        """Record that a rank ended; return whether the others must be warned now."""
+        self.ranks.discard(rank)
+        self.releases.pop(rank, None)
+        return status != 0 and not self.apart and self.stop(now, self.grace, "rank")
+
+    def must_kill(self, now: float) -> bool:
+        """Return whether the time to leave is over."""
+        return self.kill_at is not None and now >= self.kill_at
+
+    def next_deadline(self) -> float:
+        """Return when the keeper must act next if nothing happens before."""
+        return min([self.lease, *self.releases.values()]) if self.kill_at is None else self.kill_at

@@ -1,0 +1,120 @@
+"""Compaction of a live journal: when a segment is long enough, the next one begins with what it amounts to.
+
+Ended jobs move from memory to a table on disk, and are dropped after the retention, as are archived segments.
+"""
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+
+import msgspec
+
+from shoal.core.errors import InputError
+from shoal.core.units import JobId, Seconds, TenantId
+from shoal.engine.state import State
+from shoal.engine.state_image import encode_image, image_of, restore
+from shoal.live.accounts import Account, Accounts
+from shoal.live.backend import LiveBackend
+from shoal.live.ended_jobs import EndedJobs
+from shoal.live.live_image import encode_live
+from shoal.store.codec import Base
+from shoal.store.journal import SqliteJournal
+from shoal.store.segments import archived, switch
+from shoal.wire.messages import AgentOrders
+
+log = logging.getLogger(__name__)
+
+KEEP: Seconds = 30 * 86_400.0
+"""Seconds for which ended jobs and archived segments are kept, unless the operator sets another time."""
+
+MOST_RECORDS = 50_000
+MOST_BYTES = 64 * 2**20
+"""Length of a segment after which the next one begins, in records or in bytes of them."""
+
+_PAUSE = 1000
+"""Records to wait for after a switch that failed."""
+
+
+@dataclass(slots=True)
+class Compaction:
+    """Closes segments of a control plane's journal; called by the loop's thread between two cycles."""
+
+    journal: SqliteJournal
+    state: State
+    accounts: Accounts
+    backend: LiveBackend
+    ended: EndedJobs
+    epoch: float
+    """Unix time at which the journal began."""
+    keep: Seconds = KEEP
+    lock: RLock = field(default_factory=RLock)
+    """Guards the accounts."""
+    most_records: int = MOST_RECORDS
+    step: Callable[[str], None] = field(default=lambda _: None)
+    """Called after each step, by tests that interrupt there."""
+    _not_before: int = 0
+
+    def due(self) -> bool:
+        """Return whether the segment is long enough to be closed."""
+        journal = self.journal
+        return journal.records >= max(self.most_records, self._not_before) or journal.bytes >= MOST_BYTES
+
+    def run(self) -> bool:
+        """Begin the next segment and drop ended jobs from memory; return false if that is not possible now.
+
+        The caller has committed the journal, and no command is on its way to the backend. Afterwards the state has no
+        ``carry``, as after a restart.
+        """
+        began = time.process_time()
+        ended = self.accounts.ended()
+        try:
+            self.ended.add(ended)
+            self.step("ended jobs stored")
+            image = image_of(self.state)
+            with self.lock:
+                base = Base(encode_image(image), encode_live(self.accounts))
+            if not switch(self.journal, base, self.step):
+                self._not_before = self.journal.records + _PAUSE
+                return False
+        except (OSError, sqlite3.Error, InputError) as error:
+            log.warning("the journal was not compacted", extra={"error": str(error)})
+            self._not_before = self.journal.records + _PAUSE
+            return False
+        self._not_before = 0
+        restore(self.state, image)
+        with self.lock:
+            self.accounts.forget(ended)
+        self.backend.forget(account.number for account in ended)
+        self._drop_old()
+        seconds = round(time.process_time() - began, 3)
+        log.info("began a segment", extra={"ended": len(ended), "live": len(image.jobs), "cpu_seconds": seconds})
+        return True
+
+    def ended_account(self, job: JobId, tenant: TenantId | None) -> Account | None:
+        """Return the account of an ended job that is no longer in memory; ``InputError`` if it was dropped."""
+        account = self.ended.account(job)
+        at = None if account is not None else self.ended.dropped(job, tenant)
+        if at is not None:
+            when = time.strftime("%Y-%m-%d", time.gmtime(self.epoch + at))
+            hint = f"ended on {when} and was dropped after {self.keep / 86_400:.3g} days, as `--keep` says"
+            raise InputError("job", job, hint)
+        return account
+
+    def with_forgotten(self, orders: AgentOrders, old: Sequence[JobId]) -> AgentOrders:
+        """Return an agent's orders with the retention, and with those of the jobs it named that are not known here."""
+        gone = [job for job in old if job not in self.accounts.numbers and not self.ended.known(job)]
+        return msgspec.structs.replace(orders, keep=self.keep, forget=gone)
+
+    def _drop_old(self) -> None:
+        """Drop accounts and segments older than the retention; a segment is as old as its last event."""
+        self.ended.drop(self.state.now - self.keep)
+        *older, latest = archived(self.journal.path)
+        now = self.epoch + self.state.now
+        os.utime(latest, (now, now))
+        for path in older:
+            if path.stat().st_mtime < now - self.keep:
+                path.unlink()

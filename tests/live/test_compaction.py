@@ -1,0 +1,164 @@
+"""Compaction of a live journal: what people see, and what a restart finds, is the same before and after."""
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.live.test_control_plane import job, obey, opened, settings, soon, state, submit
+
+from shoal.core.errors import InputError
+from shoal.engine.state_image import UnreadableBase
+from shoal.forecast.what_if import forecast
+from shoal.live.compaction import KEEP
+from shoal.live.control_plane import ControlPlane
+from shoal.live.ended_jobs import EndedJobs
+from shoal.live.home import JOURNAL, open_control_plane
+from shoal.scenario.replay import replay_file
+from shoal.store.segments import archived
+from shoal.wire.messages import PROTOCOL, AgentReport
+
+STEPS = ("ended jobs stored", "written", "closed", "linked", "replaced")
+
+
+def compact(plane: ControlPlane) -> None:
+    """Let the loop begin a new segment at its next cycle."""
+    segments = len(archived(plane.journal.path))
+    plane.compaction.most_records = 1
+    plane.cancel(submit(plane, job("nothing"))[0], None).result(20)
+    soon(lambda: len(archived(plane.journal.path)) > segments)
+    plane.compaction.most_records = 10**9
+
+
+def finish(plane: ControlPlane, id: str) -> None:
+    soon(lambda: state(plane, id) == "starting")
+    obey(plane, "gpu-0")
+    obey(plane, "gpu-0", (0,))
+    soon(lambda: state(plane, id) == "completed")
+
+
+def test_a_compacted_cluster_shows_the_same_and_goes_on(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        (first,) = submit(plane, job("first", key="k"))
+        finish(plane, first)
+        running, waiting = submit(plane, job("running", 4), job("waiting", 4, key="w"))
+        soon(lambda: state(plane, running) == "starting")
+        before = {row.id: row.state for row in plane.jobs(None, ended=True)}
+        shares, story = plane.share(None), plane.job(first, None).story
+        compact(plane)
+        after = {row.id: row.state for row in plane.jobs(None, ended=True) if row.name != "nothing"}
+        assert after == before
+        assert plane.share(None)[0].gpu_seconds >= shares[0].gpu_seconds > 0
+        assert plane.job(first, None).story == story
+        assert [row.id for row in plane.acct(None) if row.name != "nothing"] == [first]
+        assert submit(plane, job("first", key="k"), job("waiting", key="w")) == [first, waiting]
+        assert (len(plane.accounts.accounts), len(plane.backend._runs._jobs)) == (2, 2)
+        assert len(plane.scheduler.state.register.specs) == 2
+        plane.cancel(running, None).result(20)
+        soon(lambda: state(plane, waiting) == "starting")
+    with opened(tmp_path) as plane:
+        assert [row.id for row in plane.jobs(None)] == [waiting]
+        assert {row.id: row.state for row in plane.jobs(None, ended=True)}[first] == "completed"
+        assert submit(plane, job("first", key="k"), job("waiting", key="w")) == [first, waiting]
+        (later,) = submit(plane, job("later"))
+        assert state(plane, later) == "pending"
+    home = tmp_path / "home"
+    whole, _, _ = replay_file(home)
+    parts = [replay_file(path)[0].decisions for path in (*archived(home / JOURNAL), home / JOURNAL)]
+    assert len(parts) >= 2
+    assert whole.decisions == sum(parts) > 0
+    assert isinstance(forecast(home / JOURNAL, 10**6), dict)
+
+
+@pytest.mark.parametrize("at", STEPS)
+def test_a_control_plane_killed_during_compaction_loses_nothing(tmp_path: Path, at: str) -> None:
+    killed = tmp_path / "killed"
+    with opened(tmp_path) as plane:
+        (done,) = submit(plane, job("done", key="d"))
+        finish(plane, done)
+        (live,) = submit(plane, job("live", key="l"))
+
+        def copy(step: str) -> None:
+            """Keep the folder as SIGKILL would leave it at this step, hard links included."""
+            if step == at and not killed.exists():
+                killed.mkdir()
+                subprocess.run(["cp", "-a", tmp_path / "home", killed], check=True, timeout=60)
+
+        plane.compaction.step = copy
+        plane.compaction.most_records = 1
+        plane.backend.submit([], None)
+        soon(lambda: len(archived(plane.journal.path)) > 0)
+    with opened(killed) as plane:
+        assert [row.id for row in plane.jobs(None, ended=True)] == [done, live]
+        assert submit(plane, job(key="d"), job(key="l")) == [done, live]
+        compact(plane)
+        assert [row.id for row in plane.jobs(None)] == [live]
+    for home in (killed / "home", tmp_path / "home"):
+        assert replay_file(home)[0].decisions > 0
+        assert not list(home.glob("next*"))
+
+
+def test_ended_jobs_and_segments_are_dropped_after_the_retention(tmp_path: Path) -> None:
+    with open_control_plane(replace(settings(tmp_path), keep=0.0)) as plane:
+        (gone,) = submit(plane, job("gone", key="k"))
+        plane.cancel(gone, None).result(20)
+        plane.compaction.most_records = 1
+        (live,) = submit(plane, job("live"))
+        soon(lambda: plane.compaction.ended.dropped(gone, None) is not None)
+        with pytest.raises(InputError, match=r"'gone-.....': ended on 20..-..-.. and was dropped after 0 days"):
+            plane.job(gone, "ann")
+        with pytest.raises(LookupError):
+            plane.job(gone, "bob")
+        plane.backend.submit([], None)
+        soon(lambda: len(archived(plane.journal.path)) <= 1)
+        assert [row.id for row in plane.jobs(None, ended=True)] == [live]
+        assert [row.tenant for row in plane.share(None)] == ["ann"]
+
+
+def test_a_base_that_cannot_be_read_is_made_again_from_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as plane:
+        (done,) = submit(plane, job("done"))
+        finish(plane, done)
+        (live,) = submit(plane, job("live"))
+        compact(plane)
+
+    def unreadable(*_: object) -> None:
+        raise UnreadableBase("of another version")
+
+    monkeypatch.setattr("shoal.live.home.restore_live", unreadable)
+    with opened(tmp_path) as plane:
+        assert [row.id for row in plane.jobs(None)] == [live]
+        assert state(plane, done) == "completed"
+    archived(tmp_path / "home" / JOURNAL)[0].unlink()
+    with pytest.raises(UnreadableBase), open_control_plane(settings(tmp_path)):
+        pass
+
+
+def test_ended_jobs_are_read_in_pages_by_tenant(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        ids = submit(plane, *[job(f"j{i}") for i in range(5)])
+        other = submit(plane, job("other"), tenant="bob")
+        for id in [*ids, *other]:
+            plane.cancel(id, None).result(20)
+        soon(lambda: len(plane.accounts.ended()) == 6)
+        ended = EndedJobs(tmp_path / "some.sqlite")
+        ended.add(plane.accounts.ended())
+        ended.add(plane.accounts.ended())
+        assert [a.spec.id for a in ended.latest("ann", 3)] == ids[:1:-1]
+        assert [a.spec.id for a in ended.accounts(None)] == [*ids, *other]
+        assert ended.drop(1e9) == 6
+        assert (ended.count(), ended.known(ids[0]), ended.dropped(ids[0], "bob")) == (0, False, None)
+        ended.close()
+
+
+def test_an_agent_forgets_only_jobs_that_are_not_known(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        (ended,) = submit(plane, job("ended"))
+        plane.cancel(ended, None).result(20)
+        compact(plane)
+        (live,) = submit(plane, job("live"))
+        old = [ended, live, "dropped-12345"]
+        answer = plane.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="boot", known=0, runs=[], old=old))
+        assert (answer.forget, answer.keep) == (["dropped-12345"], KEEP)

@@ -1,0 +1,95 @@
+"""Segments of a journal: a switch that is interrupted anywhere leaves a journal that can be opened and read whole."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from shoal.core.events import EventBatch, NodeLost
+from shoal.store.codec import Base, Header, Record
+from shoal.store.journal import JournalFile, SqliteJournal
+from shoal.store.segments import archived, recover, segments, switch
+
+SETTINGS = {"policy": "fifo"}
+STEPS = ("written", "closed", "linked", "replaced")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing after it is carried out."""
+
+
+def batch(n: int) -> EventBatch:
+    return EventBatch(float(n), (NodeLost(float(n), 0),))
+
+
+def begun(folder: Path) -> SqliteJournal:
+    journal = SqliteJournal.begin(folder / "journal.sqlite", SETTINGS)
+    journal.record_events(batch(1))
+    journal.commit()
+    return journal
+
+
+def everything(path: Path) -> list[Record]:
+    found: list[Record] = []
+    for file in segments(path):
+        reader = JournalFile(file)
+        found += [record for record in reader.read() if not isinstance(record, Header | Base)]
+        assert reader.cut is None
+    return found
+
+
+def test_a_new_segment_begins_with_the_header_and_the_base(tmp_path: Path) -> None:
+    journal, path = begun(tmp_path), tmp_path / "journal.sqlite"
+    assert switch(journal, Base(b"state", b"live"))
+    journal.record_events(batch(2))
+    assert (journal.records, journal.bytes > 0) == (3, True)
+    journal._uncertain = (1, 0)  # as after a failed write, of which the file has nothing
+    journal.commit()
+    journal.close()
+    assert list(JournalFile(path).read()) == [Header(SETTINGS), Base(b"state", b"live"), batch(2)]
+    assert [file.name for file in archived(path)] == ["000001.sqlite"]
+    assert list(JournalFile(archived(path)[0]).read()) == [Header(SETTINGS), batch(1)]
+    again = SqliteJournal.resume(path, SETTINGS)
+    assert switch(again, Base(b"later"))
+    again.close()
+    assert [file.name for file in archived(path)] == ["000001.sqlite", "000002.sqlite"]
+    assert everything(path) == [batch(1), batch(2)]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["archive", "journal.sqlite"]
+
+
+@pytest.mark.parametrize("at", STEPS)
+def test_a_switch_that_is_killed_after_any_step_loses_nothing(
+    tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, path = begun(tmp_path), tmp_path / "journal.sqlite"
+
+    def kill(step: str) -> None:
+        if step == at:
+            monkeypatch.setattr("shoal.store.segments.recover", lambda _: None)
+            raise Killed
+
+    with pytest.raises(Killed):
+        switch(journal, Base(b"state"), kill)
+    journal._connection.close()
+    monkeypatch.undo()
+    recover(path)
+    resumed = SqliteJournal.resume(path, SETTINGS)
+    resumed.record_events(batch(2))
+    resumed.close()
+    assert everything(path) == [batch(1), batch(2)]
+    assert len(archived(path)) == (at == "replaced")
+    assert not list(tmp_path.glob("next*"))
+
+
+def test_a_journal_that_is_being_read_is_not_switched(tmp_path: Path) -> None:
+    journal, path = begun(tmp_path), tmp_path / "journal.sqlite"
+    reader = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    rows = reader.execute("SELECT * FROM record")
+    rows.fetchone()
+    assert not switch(journal, Base(b"state"))
+    journal.record_events(batch(2))
+    rows.close()
+    reader.close()
+    assert switch(journal, Base(b"state"))
+    journal.close()
+    assert everything(path) == [batch(1), batch(2)]
