@@ -113,10 +113,9 @@ def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str 
 
 
 def _print_stories(homes: Sequence[Path], as_json: bool) -> None:
-    from shoal.report.files import JOURNAL
     from shoal.scenario.replay import policies_of, read_stories
 
-    found = {home: read_stories(home / JOURNAL) for home in homes}
+    found = {home: read_stories(home) for home in homes}
     if as_json:
         rows = [
             {
@@ -129,7 +128,7 @@ def _print_stories(homes: Sequence[Path], as_json: bool) -> None:
         print_json(rows)
         return
     for home, (stories, difference) in found.items():
-        policy = _in_turn(policies_of(home / JOURNAL))
+        policy = _in_turn(policies_of(home))
         count = f"{len(stories)} job{'s' * (len(stories) != 1)}"
         say(f"{home}: {count} under {policy}; times since the journal began")
         for story in stories:
