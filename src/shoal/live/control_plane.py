@@ -219,11 +219,11 @@ class ControlPlane:
     def _taken(self, id: JobId) -> bool:
         return id in self.accounts.numbers or self.compaction.ended.known(id)
 
-    def cancel(self, job: JobId, tenant: TenantId | None) -> "Future[None]":
-        """Cancel a job; its ranks are warned and, after their grace, killed."""
+    def cancel(self, job: JobId, tenant: TenantId | None, *, force: bool = False) -> "Future[None]":
+        """Cancel a job; its ranks are warned and, after their grace or with ``force`` at once, killed."""
         account = self._account(job, tenant)
         self.disk.check_writable()
-        return self.backend.cancel(account.number)
+        return self.backend.cancel(account.number, force=force)
 
     def reshape(self, job: JobId, shape: wire.Reshape, tenant: TenantId | None) -> "Future[None]":
         """Change the GPUs that a job asks for."""
