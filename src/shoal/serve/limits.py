@@ -104,10 +104,13 @@ class Places:
 
 @dataclass(slots=True)
 class _Turn:
-    """The requests of one caller for one route; ``answers`` by question, each with the time at which it was begun."""
+    """The open requests of one caller for one route, counted by question, and the answers to these questions.
+
+    An answer has the time at which it was begun. It is dropped with the last request for it.
+    """
 
     free: asyncio.Semaphore
-    users: int = 0
+    asking: Counter[Hashable] = field(default_factory=Counter)
     answers: dict[Hashable, tuple[float, bytes]] = field(default_factory=dict)
 
 
@@ -128,9 +131,9 @@ class Turns:
         loop = asyncio.get_running_loop()
         asked = loop.time()
         turn = self._turns.setdefault(caller, _Turn(asyncio.Semaphore(at_once)))
-        if turn.users >= at_once + self._most_waiting:
+        if turn.asking.total() >= at_once + self._most_waiting:
             raise too_many("too many requests at a time", 1.0)
-        turn.users += 1
+        turn.asking[question] += 1
         try:
             async with turn.free:
                 begun, answer = turn.answers.get(question, (-math.inf, b""))
@@ -139,8 +142,11 @@ class Turns:
                     turn.answers[question] = begun, answer
                 return answer
         finally:
-            turn.users -= 1
-            if not turn.users:
+            turn.asking[question] -= 1
+            if not turn.asking[question]:
+                del turn.asking[question]
+                turn.answers.pop(question, None)
+            if not turn.asking:
                 self._turns.pop(caller, None)
 
 
