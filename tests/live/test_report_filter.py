@@ -23,6 +23,7 @@ IMPOSSIBLE = {
     "a noise below nothing": replace(SAID, noise=-1.0),
     "a noise that is no number": replace(SAID, noise=float("nan")),
     "an endless time": replace(SAID, fits=(("gpu", replace(FIT, compute=(float("inf"), 0.0))),)),
+    "steps of almost no time": replace(SAID, fits=(("gpu", replace(FIT, compute=(1e-320, 0.0))),)),
     "steps that take no time": replace(SAID, fits=(("gpu", replace(FIT, compute=(0.0, 0.0))),)),
     "an overlap out of range": replace(SAID, fits=(("gpu", replace(FIT, gamma=11.0)),)),
     "no GPU ever": replace(SAID, seen_gpus=0),

@@ -18,6 +18,9 @@ _MOST_COUNT = 10_000_000
 _MOST_FIGURE = 1e15
 """Most seconds of a step, and the largest noise scale in samples."""
 
+_SHORTEST_STEP = 1e-12
+"""Shortest time of a pass over one sample, in seconds: the speed that follows from a shorter one may be infinite."""
+
 _MOST_PROGRESS = 1e18
 """Largest progress, in the unit of a job's work: far above the largest work, and sums of it stay finite."""
 
@@ -57,7 +60,7 @@ def _possible(fit: StepFit) -> bool:
     times = (*fit.compute, *fit.node, *fit.network, *fit.rack, fit.error)
     return (
         all(0 <= time <= _MOST_FIGURE for time in times)
-        and sum(fit.compute) > 0
+        and sum(fit.compute) >= _SHORTEST_STEP
         and 1 <= fit.gamma <= 10
         and 1 <= fit.most_local <= _MOST_COUNT
         and all(0 <= count <= _MOST_COUNT for count in (fit.gpus, fit.nodes))
