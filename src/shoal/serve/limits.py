@@ -33,7 +33,8 @@ class ServerLimits:
 
     A request's head must arrive within ``head_seconds`` of the connection or of the answer before, its body within
     ``body_seconds``. Of the connections that have shown no valid token, an address may have ``strangers``, and of those
-    of people ``callers``; agents' are not counted by address. ``waiting`` requests of a tenant may wait for their turn.
+    of people ``callers``. An agent may have ``agent_connections``, from any address. ``waiting`` requests of a tenant
+    may wait for their turn.
     """
 
     body_bytes: int = 2**20
@@ -42,6 +43,7 @@ class ServerLimits:
     body_seconds: float = 30.0
     strangers: int = 64
     callers: int = 256
+    agent_connections: int = 16
     waiting: int = 64
     known: Rate = Rate(1000.0, 2000.0)
     unknown: Rate = Rate(20.0, 50.0)
