@@ -172,6 +172,13 @@ def test_a_log_is_asked_for_until_it_is_answered_or_given_up() -> None:
     assert sync(it, "gpu-1").reads == []
 
 
+def test_of_two_answers_to_one_log_request_in_a_report_the_first_counts() -> None:
+    it, _ = backend()
+    asked = it.read_log(1, LogRead(0, "job", 1, 0, 0, 10))
+    sync(it, "gpu-1", logs=[LogAnswer(1, 3, b"abc"), LogAnswer(1, 3, b"def")])
+    assert asked.result(0).data == b"abc"
+
+
 def test_an_agent_cannot_answer_for_the_log_of_another_node() -> None:
     it, _ = backend()
     asked = it.read_log(1, LogRead(0, "job", 1, 0, 0, 10))

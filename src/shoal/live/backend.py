@@ -344,8 +344,8 @@ class LiveBackend(Backend):
         for answer, read in asked:
             if read is not None and read[0] != node:
                 raise ForeignRead("logs", answer.read, f"this piece of a log was not asked of {report.node}")
-        for answer, read in asked:
-            self._log_reads.pop(answer.read, None)
+        for answer, _ in asked:
+            read = self._log_reads.pop(answer.read, None)
             if read is not None and not read[2].cancelled():
                 read[2].set_result(answer)
 

@@ -45,7 +45,6 @@ from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import SqliteJournal
-from shoal.store.segments import last_verdicts
 from shoal.wire import messages as wire
 
 log = logging.getLogger(__name__)
@@ -285,7 +284,7 @@ class ControlPlane:
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""
         account = self._account(job, tenant)
-        verdicts = last_verdicts(self.journal.path, account.number)
+        verdicts = self.compaction.verdicts(account.number)
         with self._lock:
             return self._views(tenant).job(account, verdicts)
 
