@@ -1,6 +1,8 @@
 """A node's folder: no name leads out of it, and what a job writes there is not trusted."""
 
 import os
+import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,16 @@ def test_records_tell_of_keepers_and_of_folders_without_one(folder: Workspace) -
     ]
     folder.forget(folder.run((1, 2)))
     assert [path.name for path, _ in folder.records()] == ["1.3"]
+
+
+@pytest.mark.parametrize("removed", ["logs", "runs", "jobs", "all"])
+def test_a_folder_removed_under_a_running_agent_is_made_again(folder: Workspace, removed: str) -> None:
+    node = folder.run((1, 1)).parents[1]
+    shutil.rmtree({"all": node, "jobs": folder.home / "jobs"}.get(removed, node / removed))
+    folder.home.chmod(0o711)
+    assert folder.logs("job").is_dir()
+    assert folder.job("job").is_dir()
+    folder.record((1, 1), KeeperRecord(1, 1, "boot", "machine"))
+    assert [path.name for path, _ in folder.records()] == ["1.1"]
+    if removed != "logs":
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.passages} == {0o711}, "tenants may pass"

@@ -228,3 +228,20 @@ def test_the_workers_of_a_job_and_its_store_share_a_secret_that_no_other_job_has
     assert found["gpu-0", 0] == found["gpu-1", 0] == secret_on(again, "gpu-0", 0), "also after a restart with its key"
     assert found["gpu-0", 1] == found["gpu-1", 1] != found["gpu-0", 0]
     assert len(found["gpu-0", 0]) == 64
+
+
+def test_of_two_agents_with_one_name_one_is_refused_and_restarts_are_not() -> None:
+    it, _ = backend("gpu:1x2")
+
+    def hello(boot: str) -> None:
+        it.hello(Hello(PROTOCOL, "gpu-0", boot, "gpu", 2, f"host of {boot}"))
+
+    for number in range(20):
+        hello(f"restart {number}")
+    for _ in range(3):
+        hello("a")
+        hello("b")
+    with pytest.raises(InputError, match="runs at host of b: stop one of them"):
+        hello("a")
+    hello("b")
+    hello("a restarted")

@@ -7,6 +7,7 @@ message that is lost or repeated does no harm. Every method may be called from a
 
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -33,11 +34,19 @@ from shoal.live.recovery import RecoveredRuns
 from shoal.live.runs import AgentStatus, RunRegistry
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder
 
+log = logging.getLogger(__name__)
+
 LEASE: Seconds = 20.0
 """Seconds a job may go on without contact between its agent and the control plane."""
 
 _MARGIN: Seconds = 2.0
 """Seconds to kill ranks, added to lease and grace before a node counts as lost."""
+
+_MOST_REPLACED = 3
+"""Times that another boot may replace an agent's before the agent is refused."""
+
+_MOST_BOOTS = 8
+"""Replaced boots that are remembered for each node."""
 
 
 class ForeignRead(InputError):
@@ -248,6 +257,7 @@ class LiveBackend(Backend):
         with self._lock:
             agent, now = self._runs.agents[index], self.clock.now()
             if agent.boot is not None and agent.boot != hello.boot:
+                _replace_boot(agent, agent.boot, hello)
                 self._runs.reboot(index, now)
             agent.boot, agent.address, agent.last_contact = hello.boot, hello.address, now
             agent.session = secrets.token_hex(8)
@@ -358,3 +368,20 @@ class LiveBackend(Backend):
         """Withdraw the request for a piece of a log that this future was to hold."""
         with self._lock:
             self._log_reads = {number: read for number, read in self._log_reads.items() if read[2] is not answer}
+
+
+def _replace_boot(agent: AgentStatus, boot: str, hello: Hello) -> None:
+    """Count that the agent of ``boot`` is replaced; ``InputError`` if the new one was replaced too often itself.
+
+    A restarted agent replaces the earlier one for good. Two that run under one name replace each other in turn; a late
+    hello of a dead agent may do so once.
+    """
+    if hello.boot in agent.replaced:
+        addresses = {"node": hello.node, "address": hello.address, "other": agent.address}
+        log.warning("two agents have the name of one node", extra=addresses)
+        if agent.replaced[hello.boot] >= _MOST_REPLACED:
+            hint = f"another agent of this name runs at {agent.address}: stop one of them, or name another node"
+            raise InputError("node", hello.node, hint)
+    agent.replaced[boot] = agent.replaced.pop(boot, 0) + 1
+    if len(agent.replaced) > _MOST_BOOTS:
+        del agent.replaced[next(iter(agent.replaced))]

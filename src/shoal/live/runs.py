@@ -38,6 +38,8 @@ class AgentStatus:
     """The agent of one node, and the gangs with a part there, by job and incarnation."""
 
     boot: str | None = None
+    replaced: dict[str, int] = field(default_factory=dict)
+    """By boot, how often another one replaced it, the latest last."""
     session: str = ""
     """Given to the agent with the answer to its last hello."""
     address: str = ""
