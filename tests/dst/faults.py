@@ -5,6 +5,9 @@ from typing import Any
 
 from tests.dst.plan import KNOWN, Fault
 
+STEPS = ("ended jobs stored", "written", "closed", "linked", "replaced")
+"""Steps of the switch to the next segment of a journal."""
+
 
 def strike(trial: Any, fault: Fault) -> bool:
     """Begin a fault and schedule its end; return whether there was anything to strike."""
@@ -25,6 +28,8 @@ def _plane(trial: Any, fault: Fault, what: str) -> bool:
         world.after(fault.lasts, plane.revive)
     elif what == "commit":
         trial.disk.crash = ("before", "after", "torn")[fault.which % 3]
+    elif what == "switch":
+        plane.crash_at = STEPS[fault.which % len(STEPS)]
     elif what == "term":
         plane.terminate()
         world.after(fault.lasts, plane.revive)

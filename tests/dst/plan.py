@@ -13,8 +13,9 @@ LENGTH = 60.0
 """Seconds within which jobs are submitted and faults begin."""
 
 FAULTS = {
-    # The control plane: killed, killed at a commit, restarted in order, suspended, and its wall clock set.
-    "plane.kill": 10, "plane.commit": 12, "plane.term": 3, "plane.pause": 6, "plane.clock": 2,
+    # The control plane: killed, killed at a commit or while its journal's next segment begins, restarted in order,
+    # suspended, and its wall clock set.
+    "plane.kill": 10, "plane.commit": 12, "plane.switch": 8, "plane.term": 3, "plane.pause": 6, "plane.clock": 2,
     # Its disk.
     "disk.full": 4, "disk.io": 3,
     # A node: its agent, its keepers, its ranks, or all of them.
@@ -81,6 +82,8 @@ class Plan:
     gpus: int
     jobs: tuple[Job, ...]
     faults: tuple[Fault, ...]
+    segment: int = 50_000
+    """Records after which the journal's next segment begins."""
 
     @classmethod
     def of(cls, seed: int, *, jobs: int = 16, without: Collection[str] = tuple(KNOWN)) -> "Plan":
@@ -91,11 +94,12 @@ class Plan:
         wanted = tuple(_job(rng, number, nodes * gpus) for number in range(rng.randint(jobs // 2, jobs)))
         drawn = sorted((_fault(rng) for _ in range(faults)), key=lambda fault: fault.at)
         struck = tuple(fault for fault in drawn if fault.kind not in without)
-        return cls(seed, POLICIES[seed % len(POLICIES)], nodes, gpus, wanted, struck)
+        segment = rng.choice((8, 30, 100, 50_000))
+        return cls(seed, POLICIES[seed % len(POLICIES)], nodes, gpus, wanted, struck, segment)
 
     def describe(self) -> str:
         """Return the plan, a line for each job and fault."""
-        head = f"seed {self.seed}: {self.policy} on {self.nodes} x {self.gpus} GPUs"
+        head = f"seed {self.seed}: {self.policy} on {self.nodes} x {self.gpus} GPUs, segments of {self.segment} records"
         return "\n  ".join([head, *map(str, self.jobs), *map(str, self.faults)])
 
 

@@ -4,19 +4,26 @@ Modules of Shoal read these through their own globals, so a trial replaces the g
 needs to know about the simulation.
 """
 
+import errno
+import os
 import secrets
 import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.dst.world import Killed, World
 
+from shoal.live.home import ENDED
+
 PACKAGES = ("shoal.live", "shoal.agent", "shoal.store")
+
+SWITCH_PAUSE = 10
+"""Records to wait for after a switch of segments that failed."""
 
 
 def let_others_act(world: World, seconds: float) -> None:
@@ -82,6 +89,8 @@ class Disk:
         self.world = world
         self.problem: str | None = None
         self.crash: str | None = None
+        self.die: Callable[[], None] = lambda: None
+        """Kills the writer, which then finds nothing of it left."""
         self.torn: dict[str, int] = {}
         """By file name of a write-ahead log, how many of its bytes reached the disk before a crash."""
         self.open: list[sqlite3.Connection] = []
@@ -103,7 +112,23 @@ def plane_names(disk: Disk) -> dict[str, dict[str, Any]]:
             "free_bytes": lambda folder: 0 if disk.problem == "full" else 2**40,
             "reserve": lambda path, size: None,
         },
+        "shoal.live.compaction": {"_PAUSE": SWITCH_PAUSE},
+        "shoal.store.segments": {"os": SegmentOS(disk)},
     }
+
+
+class SegmentOS:
+    """``os`` as the journal's segments see it: files are moved for real, and flushing a folder can fail."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def fsync(self, file: int) -> None:
+        if self._disk.problem == "io" and self._disk.world.rng.random() < 0.5:
+            raise OSError(errno.EIO, "input/output error")
 
 
 class SimConnection:
@@ -144,8 +169,9 @@ class SimConnection:
     def _commit(self) -> sqlite3.Cursor:
         disk, world = self._disk, self._disk.world
         disk.commits += 1
-        if world.machine is not None and world.rng.random() < 0.3:
-            let_others_act(world, world.rng.uniform(0.0, 0.02))  # while the disk writes
+        # Others act while the disk writes, except for those that need the lock of the ended jobs.
+        if world.machine is not None and self._path.name != ENDED and world.rng.random() < 0.3:
+            let_others_act(world, world.rng.uniform(0.0, 0.02))
         if disk.problem is not None:
             # SQLite rolls a transaction back whose commit fails.
             self._real.execute("ROLLBACK")
@@ -161,6 +187,7 @@ class SimConnection:
         if how == "torn" and log.exists():
             disk.torn[log.name] = world.rng.randint(before, max(before, log.stat().st_size))
         world.note("crash at commit", how)
+        disk.die()
         raise Killed
 
 

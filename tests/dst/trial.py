@@ -86,8 +86,10 @@ class Trial:
             clocks(rate=1 + world.rng.uniform(-DRIFT, DRIFT)),
             self.disk,
             on_ack=self._acknowledge,
+            segment=plan.segment,
             on_cycle=lambda control_plane: invariants.check_seats(world, control_plane),
         )
+        self.disk.die = self.plane.die
         self.door = Cable(world, self.plane, "door")
         for node in scenario.cluster.nodes:
             clock = clocks(rate=1 + world.rng.uniform(-DRIFT, DRIFT), origin=world.rng.uniform(10, 1e6))
@@ -179,7 +181,7 @@ class Trial:
 
     def _repair(self) -> None:
         self.world.note("repaired")
-        self.disk.problem = self.disk.crash = None
+        self.disk.problem = self.disk.crash = self.plane.crash_at = None
         self.plane.clocks.jump = 0.0
         for cable in (self.door, *(node.cable for node in self.nodes)):
             cable.faults.clear()

@@ -89,7 +89,10 @@ class Compaction:
         with self.lock:
             self.accounts.forget(ended)
         self.backend.forget(account.number for account in ended)
-        self._drop_old()
+        try:
+            self._drop_old()
+        except (OSError, sqlite3.Error) as error:
+            log.warning("old jobs and segments were not dropped", extra={"error": str(error)})
         seconds = round(time.process_time() - began, 3)
         log.info("began a segment", extra={"ended": len(ended), "live": len(image.jobs), "cpu_seconds": seconds})
         return True
