@@ -56,6 +56,6 @@ def test_which_events_are_urgent() -> None:
     fixed = {kind.__name__ for kind in get_args(Event) if kind is not JobProfiled and kind.urgent}
     assert fixed == {
         *("JobSubmitted", "BatchChanged", "JobCompleted", "JobCrashed", "JobReleased", "JobReshaped", "JobCancelled"),
-        *("NodeLost", "NodeReturned", "JobSetAside", "QuotaSet", "PolicyOverran"),
+        *("NodeLost", "NodeReturned", "NodeDrained", "NodeResumed", "JobSetAside", "QuotaSet", "PolicyOverran"),
     }
     assert not JobMeasured.urgent

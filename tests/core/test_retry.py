@@ -33,7 +33,7 @@ def test_a_job_that_crashes_five_times_at_the_same_progress_has_failed() -> None
     assert outcomes == [(1, False, 10.0), (2, False, 20.0), (3, False, 40.0), (4, False, 80.0), (5, True, 0.0)]
 
 
-def test_progress_since_the_last_crash_starts_the_count_again() -> None:
+def test_without_the_length_of_the_run_progress_since_the_last_crash_starts_the_count_again() -> None:
     before = Crashes(4, 30.0)
     assert before.after(30.001, blamed=True) == AfterCrash(Crashes(1, 30.001), failed=False, retry_in=10.0)
     assert before.after(30.0, blamed=True).failed
@@ -46,9 +46,47 @@ def test_progress_is_compared_with_the_last_crash_and_not_with_the_furthest() ->
     assert set_back.after(25.0, blamed=True).crashes == Crashes(1, 25.0)
 
 
-def test_a_crash_without_blame_changes_nothing_and_is_tried_again_at_once() -> None:
+def test_progress_takes_a_crash_off_the_count_for_each_five_minutes_of_the_run_and_no_progress_takes_none() -> None:
     before = Crashes(4, 30.0)
-    assert before.after(50.0, blamed=False) == AfterCrash(before, failed=False, retry_in=0.0)
+    runs = {ran: before.after(31.0, blamed=True, ran=ran) for ran in (0.0, 30.0, 150.0, 300.0, 1200.0, 1e9)}
+    assert {ran: (crashes.blamed, failed) for ran, (crashes, failed, _) in runs.items()} == {
+        0.0: (5.0, True), 30.0: (4.9, True), 150.0: (4.5, True),
+        300.0: (4.0, False), 1200.0: (1.0, False), 1e9: (1.0, False),
+    }  # fmt: skip
+    assert before.after(30.0, blamed=True, ran=1e9).failed
+
+
+def test_progress_that_only_pretends_does_not_save_a_job_from_failing() -> None:
+    crashes, tries, failed = Crashes(), 0, False
+    while not failed and tries < 100:
+        tries += 1
+        crashes, failed, _ = crashes.after(0.001 * tries, blamed=True, ran=2.0)
+    assert tries == MOST_CRASHES
+
+
+def test_crashes_without_blame_wait_longer_each_time_except_the_first_and_never_fail_the_job() -> None:
+    crashes, waits = Crashes(4, 30.0), []
+    for _ in range(40):
+        crashes, failed, retry_in = crashes.after(50.0, blamed=False, ran=0.0)
+        assert not failed
+        waits.append(retry_in)
+    assert (waits[:5], waits[-1], crashes.in_a_row) == ([0.0, 10.0, 20.0, 40.0, 80.0], LONGEST_RETRY, 4)
+    assert crashes.after(50.0, blamed=False, ran=1e9).retry_in == 0.0
+
+
+def test_a_start_that_fails_is_tried_elsewhere_at_once_and_five_in_a_row_fail_the_job() -> None:
+    crashes, outcomes = Crashes(), []
+    for _ in range(MOST_CRASHES):
+        crashes, failed, retry_in = crashes.after(0.0, blamed=True, ran=0.0, began=False)
+        outcomes.append((failed, retry_in))
+    assert outcomes == [(False, 0.0), (False, 10.0), (False, 20.0), (False, 40.0), (True, 0.0)]
+    assert crashes.in_a_row == 0
+
+
+def test_a_start_that_fails_through_the_nodes_fault_never_fails_the_job_and_a_run_clears_the_count() -> None:
+    crashes = Crashes(failed_starts=90)
+    assert crashes.after(0.0, blamed=False, ran=0.0, began=False).retry_in == LONGEST_RETRY
+    assert crashes.after(0.0, blamed=True, ran=0.0).crashes.failed_starts == 0
 
 
 def test_the_first_wait_is_the_backends_to_choose() -> None:

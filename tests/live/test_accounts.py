@@ -147,7 +147,7 @@ def test_a_job_that_crashes_too_often_has_failed() -> None:
         found.apply_commands(float(n), [start(n)])
         found.apply_events([JobCrashed(n + 0.5, 0, n, 0.0, True, "it died")])
     assert (account.state, account.ended, found.live) == (JobState.FAILED, MOST_CRASHES + 0.5, {})
-    assert account.history[-1][1] == f"crashed: it died; set aside after {MOST_CRASHES} times in a row"
+    assert account.history[-1][1] == "crashed: it died; failed, since it crashed 5 of 5 times in a row"
     assert (account.starts, found.restarts, account.cause) == (MOST_CRASHES, MOST_CRASHES - 1, "it died")
 
 

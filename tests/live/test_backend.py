@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.core.commands import Command, Decided
 from shoal.core.decision import Decision
 from shoal.core.errors import InputError
-from shoal.core.events import EventBatch, JobCompleted, JobCrashed, JobStarted, JobStopped
+from shoal.core.events import EventBatch, JobCompleted, JobCrashed, JobStarted, JobStopped, NodeResumed
 from shoal.core.interfaces import Policy
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
@@ -29,6 +29,7 @@ from shoal.engine.replay import Scheduler, fold, replay
 from shoal.engine.state import State
 from shoal.live.accounts import Accounts
 from shoal.live.backend import LiveBackend
+from shoal.live.node_health import FIRST_PROBE
 from shoal.live.recovery import RecoveredRuns
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
@@ -70,6 +71,7 @@ class Run:
     statuses: tuple[int, ...] = ()
     ends_at: float = inf
     cause: str = ""
+    unstarted: bool = False
     exits: dict[int, RankExit] = field(default_factory=dict)
     """Of workers that come and go: those that went."""
     roster: Roster | None = None
@@ -104,20 +106,22 @@ class Run:
             self.phase = "ended"
 
     def report(self) -> RunReport:
-        exits = [RankExit(self.order.first_rank + i, status) for i, status in enumerate(self.statuses)]
+        warned, first = self.ends_at < inf, self.order.first_rank
+        exits = [RankExit(first + i, status, warned) for i, status in enumerate(self.statuses)]
         return RunReport(
             job=self.order.job,
             incarnation=self.order.incarnation,
             phase=self.phase,  # type: ignore[arg-type]
             exits=exits or list(self.exits.values()),
             cause=self.cause,
-            blameless=bool(self.cause),
+            blameless=bool(self.cause) and not self.unstarted,
+            unstarted=self.unstarted,
             session=SessionReport(generation=self.trained) if self.trained else None,
             roster=self.roster,
         )
 
 
-@dataclass(slots=True)
+@dataclass
 class ModelAgent:
     """An agent that keeps its promises: acts on orders, ends what nobody wants, lets nothing outlive its lease."""
 
@@ -319,6 +323,12 @@ class World:
         for agent in self.agents:
             agent.pass_time(self.clock.time)
         self.check()
+
+    def wait(self, seconds: int) -> None:
+        """Agents that answer once a second."""
+        for _ in range(seconds):
+            self.talk()
+            self.pass_time(1.0)
 
     def check(self) -> None:
         """No job on its GPUs twice at once, no GPU in two hands, and whoever is to train has somebody who can go on,
@@ -544,6 +554,23 @@ def test_a_strange_node_another_size_and_another_protocol_are_refused() -> None:
         assert refused.value.field == field_
 
 
+def test_a_worker_stopped_by_a_control_plane_that_has_died_since_ends_the_run_although_others_finished() -> None:
+    it = world("gpu:2x2")
+    job = it.submit(gpus=4, least=1, most=4, in_place=True)
+    it.talk(6)
+    it.agents[1].end(it.agents[1].running()[0], it.clock.time)  # an order that no journal has
+    it.open()
+    for agent in it.agents:
+        agent.known = False
+    it.talk()
+    it.finish(job)
+    it.pass_time(GRACE)
+    it.settle()
+    assert it.state_of(job) is JobState.COMPLETED
+    assert events_of(it) == ["JobStarted", "JobCrashed", "JobStarted", "JobCompleted"]
+
+
+@example(seed=598, policy=Fifo())
 @given(seed=st.integers(0, 10**9), policy=st.sampled_from([Fifo(), Las(quantum=3.0), MaxMin()]))
 def test_whatever_dies_and_whenever_no_job_is_lost_or_runs_twice_and_the_journal_replays(
     seed: int, policy: Policy
@@ -695,8 +722,7 @@ def test_a_job_that_ends_while_the_ring_decides_to_resize_it_has_ended(status: i
         it.talk(4)
         ends()
         it.turn()
-        it.talk(2)
-        it.pass_time(100.0)
+        it.wait(40)
     it.talk(4)
     assert [len(run.report().exits) for run in it.agents[0].running()] == [0, 0]
     it.finish(other)
@@ -705,3 +731,85 @@ def test_a_job_that_ends_while_the_ring_decides_to_resize_it_has_ended(status: i
     assert [it.state_of(job) for job in (0, other)] == [ends_as, JobState.COMPLETED]
     assert sum(it.loop.state.freeze().free_gpus.free) == 3
     it.replay()
+
+
+def refuse_starts(agent: ModelAgent) -> None:
+    """Let a node fail to start whatever it is ordered, as one without the program does."""
+    seat = agent.seat
+
+    def refuse() -> None:
+        for run in agent.runs.values():
+            if run.phase == "waiting" and run.order.phase != "stop":
+                run.phase, run.cause, run.unstarted = "ended", "no such program", True
+        seat()
+
+    agent.seat = refuse  # type: ignore[method-assign]
+
+
+def test_sixty_jobs_complete_on_three_nodes_one_of_which_starts_nothing_and_that_one_is_drained() -> None:
+    it = world("gpu:3x2")
+    refuse_starts(it.agents[0])
+    for _ in range(60):
+        it.submit(gpus=1)
+    for _ in range(200):
+        it.wait(1)
+        for job in range(60):
+            if it.state_of(job) is JobState.RUNNING:
+                it.finish(job)
+        if all(not it.state_of(job).live for job in range(60)):
+            break
+    assert [it.state_of(job) for job in range(60)] == [JobState.COMPLETED] * 60
+    assert "jobs that could not start here started elsewhere" in it.loop.state.nodes.drained[0]
+    assert it.loop.state.freeze().cluster.usable == (0, 2, 2)
+    crashes = [account.crashes for account in it.accounts.accounts.values()]
+    assert max(each.failed_starts for each in crashes) == 1, "no job is tried twice on the node that failed"
+    assert sum(each.failed_starts for each in crashes) <= 12
+    it.replay()
+
+
+def test_a_drained_node_is_probed_with_one_start_and_resumed_when_it_succeeds_also_after_a_restart() -> None:
+    it = world("gpu:2x2")
+    it.backend.drain("gpu-0", "a fan", "ana")
+    it.turn()
+    jobs = [it.submit(gpus=1) for _ in range(4)]
+    it.talk(3)
+    assert [len(agent.running()) for agent in it.agents] == [0, 2]
+    it.open()
+    for agent in it.agents:
+        agent.known = False
+    it.wait(40)
+    assert [len(agent.running()) for agent in it.agents] == [0, 2], "an operator's drain is not probed"
+    it.backend.resume_node("gpu-0")
+    it.wait(3)
+    assert [len(agent.running()) for agent in it.agents] == [2, 2]
+    it.backend._runs.events += it.backend._runs.health.drain(0, "three starts failed", it.clock.time)
+    it.turn()
+    assert all(it.state_of(job) is JobState.RUNNING for job in jobs), "what runs on a drained node goes on"
+    for job in jobs:
+        it.finish(job)
+    more = [it.submit(gpus=1) for _ in range(6)]
+    it.wait(2)
+    assert [len(agent.running()) for agent in it.agents] == [0, 2]
+    for _ in range(int(FIRST_PROBE)):
+        if not it.agents[0].running():
+            it.wait(1)
+    assert [len(agent.running()) for agent in it.agents] == [1, 2], "a probe is one start"
+    it.wait(3)
+    assert [len(agent.running()) for agent in it.agents] == [2, 2]
+    resumed = [e for r in it.journal.read() for e in getattr(r, "events", ()) if isinstance(e, NodeResumed)]
+    assert [event.probe for event in resumed] == [False, True, False]
+    it.settle()
+    assert all(it.state_of(job) is JobState.COMPLETED for job in more)
+    it.replay()
+
+
+def test_a_job_whose_program_is_missing_on_every_node_fails_with_the_cause_and_drains_none() -> None:
+    it = world("gpu:3x2")
+    for agent in it.agents:
+        refuse_starts(agent)
+    job = it.submit(gpus=1)
+    it.wait(60)
+    account = it.accounts.accounts[job]
+    assert (account.state, account.cause) == (JobState.FAILED, "no such program")
+    assert {account.placements[n].nodes[0] for n in (1, 2, 3)} == {0, 1, 2}, "each try is on another node"
+    assert (account.starts, it.loop.state.nodes.drained) == (5, {})

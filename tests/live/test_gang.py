@@ -1,7 +1,5 @@
 """One incarnation on its nodes: what follows from what the nodes say."""
 
-from dataclasses import replace
-
 import pytest
 
 from shoal.core.job import BatchLimits, BatchSetting, Launch
@@ -21,8 +19,10 @@ def gang(placement: Placement = TWO_NODES, ranks: str = "gpu", *, resumed: bool 
     return Gang(0, 1, "job-a", launch, placement, None, RateTracker(1.0), resumed=resumed, started=started)
 
 
-def said(phase: str, *statuses: int, cause: str = "", blameless: bool = False, first: int = 0) -> RunReport:
-    exits = [RankExit(first + rank, status) for rank, status in enumerate(statuses)]
+def said(
+    phase: str, *statuses: int, cause: str = "", blameless: bool = False, first: int = 0, warned: bool = False
+) -> RunReport:
+    exits = [RankExit(first + rank, status, warned) for rank, status in enumerate(statuses)]
     return RunReport(
         job=0,
         incarnation=1,
@@ -44,12 +44,14 @@ def end_of(it: Gang) -> tuple[End, str] | None:
     return None if outcome is None else (outcome.end, outcome.cause)
 
 
+CALLED_OFF = "its ranks were stopped, or never started, by order of a control plane that has died since"
+EARLY = "its ranks on node {} were stopped, or not all of them were reported to have ended"
 ENDS = {
     "nothing is known yet": ([], None),
     "every rank left with status 0": ([(0, said("ended", 0, 0)), (1, said("ended", 0, first=2))], (End.COMPLETED, "")),
     "a rank of another node was reported in place of one": (
         [(0, said("ended", 0, 0)), (1, said("ended", 0))],
-        (End.LOST, "its ranks on node n1 were stopped, or not all of them were reported to have ended"),
+        (End.LOST, EARLY.format("n1")),
     ),
     "some ranks are done and others go on": ([(0, said("ended", 0, 0)), (1, said("running"))], None),
     "one rank failed": (
@@ -68,6 +70,15 @@ ENDS = {
         [(1, said("ended", -15, cause="its lease ran out", blameless=True))],
         (End.LOST, "its lease ran out"),
     ),
+    "ranks that saved and left with status 0 after a warning": (
+        [(0, said("ended", 0, 0, warned=True)), (1, said("ended", 0, first=2))],
+        (End.LOST, EARLY.format("n0")),
+    ),
+    "ranks that a warning killed": ([(1, said("ended", -15, warned=True, first=2))], (End.LOST, EARLY.format("n1"))),
+    "the exit status of one rank is missing": (
+        [(0, said("ended", 0)), (1, said("ended", 0, first=2))],
+        (End.LOST, EARLY.format("n0")),
+    ),
 }
 
 
@@ -82,18 +93,16 @@ _LEASE = "its lease ended"
 @pytest.mark.parametrize("stopping", [False, True], ids=["", "stop queued"])
 @pytest.mark.parametrize("cause", ["", _LEASE, "its keeper died"])
 @pytest.mark.parametrize("warned", [False, True], ids=["", "warned"])
-@pytest.mark.parametrize("finished", [False, True], ids=["", "finished"])
 @pytest.mark.parametrize("statuses", [(), (0,), (0, 0), (0, 3), (-15, 0)], ids=str)
 def test_a_run_completed_only_if_every_rank_left_unwarned_with_status_0_and_no_cause(
-    statuses: tuple[int, ...], *, finished: bool, warned: bool, cause: str, stopping: bool
+    statuses: tuple[int, ...], *, warned: bool, cause: str, stopping: bool
 ) -> None:
     it = gang(ONE_NODE)
     it.stopping = stopping
     exits = [RankExit(rank, status, warned) for rank, status in enumerate(statuses)]
     blameless = bool(cause)
     it.update(0, RunReport(job=0, incarnation=1, phase="ended", exits=exits, cause=cause, blameless=blameless))
-    it.parts[0] = replace(it.parts[0], finished=finished)
-    completed = statuses == (0, 0) and not warned and not cause and (finished or not stopping)
+    completed = statuses == (0, 0) and not warned and not cause
     outcome = it.outcome(NODES)
     assert outcome is not None
     if completed:
@@ -103,7 +112,7 @@ def test_a_run_completed_only_if_every_rank_left_unwarned_with_status_0_and_no_c
     else:
         assert outcome.end in (End.CRASHED, End.LOST)
         assert outcome.cause
-        assert (outcome.end is End.CRASHED) == (not cause and any(statuses))
+        assert (outcome.end is End.CRASHED) == (not cause and not warned and any(statuses))
 
 
 def test_a_lost_node_ends_it_without_blame() -> None:
@@ -190,7 +199,7 @@ def test_only_the_head_node_tells_progress_and_what_it_does_not_tell_is_kept() -
 def test_ranks_that_were_called_off_before_they_started_end_it_without_blame() -> None:
     assert end_of(after(gang(), (1, said("ended")))) == (
         End.LOST,
-        "its ranks were called off before they started, by a control plane that has died since",
+        CALLED_OFF,
     )
 
 
@@ -309,7 +318,6 @@ def exits(*ended: RankExit, phase: str = "running", cause: str = "", blameless: 
     )
 
 
-CALLED_OFF = "its ranks were called off before they started, by a control plane that has died since"
 ELASTIC_ENDS = {
     "while all train it goes on": ([], None),
     "a rank that fails is no end while others train": ([(1, exits(RankExit(2, 1)))], None),

@@ -171,9 +171,8 @@ def test_a_job_is_expected_to_go_as_fast_as_it_was_measured_before_it_was_stoppe
     heard = [event for at in range(1, 7) for event in it.say(1.0, done=3.0 * at)]
     assert heard == [JobMeasured(7.0, 0, 1, 3.0, 18.0)]
     it.backend.send([Stop(0, 1)])
-    ended = RunReport(
-        job=0, incarnation=1, phase="ended", done=20.0, saved=20.0, exits=[RankExit(0, 0), RankExit(1, 0)]
-    )
+    exits = [RankExit(0, 0, warned=True), RankExit(1, 0, warned=True)]
+    ended = RunReport(job=0, incarnation=1, phase="ended", done=20.0, saved=20.0, exits=exits)
     it.backend.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[ended]))
     it.backend.wait(it.clock.time)
     it.backend.send([Start(0, 2, Placement(((0, 2),)), None)])

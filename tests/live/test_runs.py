@@ -42,8 +42,10 @@ def events(it: RunRegistry) -> list[Event]:
     return found
 
 
-def run(phase: str, *statuses: int, incarnation: int = 1, job: int = 0, **more: object) -> RunReport:
-    exits = [RankExit(rank, status) for rank, status in enumerate(statuses)]
+def run(
+    phase: str, *statuses: int, incarnation: int = 1, job: int = 0, warned: bool = False, **more: object
+) -> RunReport:
+    exits = [RankExit(rank, status, warned) for rank, status in enumerate(statuses)]
     return RunReport(job=job, incarnation=incarnation, phase=phase, exits=exits, **more)  # type: ignore[arg-type]
 
 
@@ -126,21 +128,21 @@ PROGRESS = {
 def test_the_progress_of_a_run_that_stopped(reported: dict[str, Any], statuses: tuple[int, int], saved: float) -> None:
     it = running()
     it.carry_out(Stop(0, 1), 5.0)
-    it.report(0, [run("ended", *statuses, **reported)], 10.0)
+    it.report(0, [run("ended", *statuses, warned=True, **reported)], 10.0)
     assert events(it) == [JobStopped(10.0, 0, 1, saved)]
 
 
 def test_progress_by_time_is_never_more_than_the_work_unless_it_completed() -> None:
     it = running()
     it.carry_out(Stop(0, 1), 5.0)
-    it.report(0, [run("ended", 0, 0)], 500.0)
+    it.report(0, [run("ended", 0, 0, warned=True)], 500.0)
     assert events(it) == [JobStopped(500.0, 0, 1, 100.0)]
     it = running()
     it.report(0, [run("ended", 0, 0)], 500.0)
     assert events(it) == [JobCompleted(500.0, 0, 1, 996.0)]
     it = running(work=None)
     it.carry_out(Stop(0, 1), 5.0)
-    it.report(0, [run("ended", 0, 0)], 500.0)
+    it.report(0, [run("ended", 0, 0, warned=True)], 500.0)
     assert events(it) == [JobStopped(500.0, 0, 1, 996.0)]
 
 
@@ -148,7 +150,7 @@ def test_a_stopped_job_that_did_all_its_work_and_left_with_status_0_has_complete
     for status, done, event in ((0, 100.0, JobCompleted), (0, 99.0, JobStopped), (-15, 100.0, JobStopped)):
         it = running()
         it.carry_out(Stop(0, 1), 5.0)
-        it.report(0, [run("ended", status, 0, done=done)], 8.0)
+        it.report(0, [run("ended", status, 0, done=done, warned=True)], 8.0)
         assert events(it) == [event(8.0, 0, 1, done)]
         assert it.over(0) is (event is JobCompleted)
 
@@ -156,7 +158,7 @@ def test_a_stopped_job_that_did_all_its_work_and_left_with_status_0_has_complete
 def test_a_crash_holds_the_job_back_and_a_lost_node_does_not() -> None:
     it = running()
     it.report(0, [run("ended", 0, 3, saved=5.0)], 8.0)
-    assert events(it) == [JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0)]
+    assert events(it) == [JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0, 6.0)]
     assert it.releases == {0: 18.0}
     it.release(17.9)
     assert events(it) == []
@@ -164,7 +166,7 @@ def test_a_crash_holds_the_job_back_and_a_lost_node_does_not() -> None:
     assert (events(it), it.releases) == ([JobReleased(18.0, 0)], {})
     it = running(BOTH)
     it.lose(1, 9.0)
-    assert events(it) == [NodeLost(9.0, 1), JobCrashed(9.0, 0, 1, 0.0, False, "node n1 was lost")]
+    assert events(it) == [NodeLost(9.0, 1), JobCrashed(9.0, 0, 1, 0.0, False, "node n1 was lost", 0.0, 7.0)]
     assert (it.releases, it.agents[1].up, phases(it, 0), phases(it, 1)) == ({}, False, {1: "stop"}, {})
 
 
@@ -253,7 +255,10 @@ def test_a_job_that_was_cancelled_while_it_was_given_seats_is_not_started() -> N
 
 @pytest.mark.parametrize(
     ("status", "end"),
-    [(0, JobCompleted(9.0, 0, 2, 12.0)), (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1"))],
+    [
+        (0, JobCompleted(9.0, 0, 2, 12.0)),
+        (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1", 0.0, 6.0)),
+    ],
 )
 def test_the_end_of_a_job_is_told_again_of_the_incarnation_that_was_ordered_meanwhile(status: int, end: Event) -> None:
     it = running()
@@ -271,7 +276,7 @@ def test_a_rebooted_agent_has_lost_its_runs_and_is_heard_of_again_with_its_next_
     it = running()
     before = it.agents[0].generation
     it.reboot(0, 6.0)
-    assert events(it) == [JobCrashed(6.0, 0, 1, 0.0, False, "node n0 was lost")]
+    assert events(it) == [JobCrashed(6.0, 0, 1, 0.0, False, "node n0 was lost", 0.0, 4.0)]
     assert (it.agents[0].last_report, it.agents[0].generation > before) == (None, True)
 
 

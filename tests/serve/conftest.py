@@ -167,6 +167,14 @@ class FakeControlPlane:
     def nodes(self, tenant: str | None) -> list[NodeRow]:
         return [NodeRow(name="n0", kind="v100", gpus=4, rack="", up=True, used=1, jobs=[], heard=None)]
 
+    def drain(self, node: str, reason: str, by: str) -> "Future[None]":
+        return self.resume_node(node)
+
+    def resume_node(self, node: str) -> "Future[None]":
+        if node != "n0":
+            raise InputError("node", node, "unknown; this cluster has n0")
+        return self._promise(None)
+
     def share(self, tenant: str | None) -> list[TenantRow]:
         return [row for row in FIGURES.tenants if tenant in (None, row.tenant)]
 

@@ -30,6 +30,8 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("GET", "/v1/apps/sweep/offer", None, (401, 200, 200, 404, 403, 403)),
     ("POST", "/v1/apps/sweep/bid", {"jobs": ["hers-aaaa"], "rows": [[1, 60.0]]}, (401, 204, 204, 404, 403, 403)),
     ("GET", "/v1/nodes", None, (401, 200, 200, 200, 403, 403)),
+    ("POST", "/v1/nodes/n0/drain", {"reason": "a fan"}, (401, 204, 403, 403, 403, 403)),
+    ("POST", "/v1/nodes/n0/resume", None, (401, 204, 403, 403, 403, 403)),
     ("GET", "/v1/share", None, (401, 200, 200, 200, 403, 403)),
     ("GET", "/v1/quotas", None, (401, 200, 403, 403, 403, 403)),
     ("POST", "/v1/quotas", {"tenant": "ana", "gpus": 4}, (401, 204, 403, 403, 403, 403)),
@@ -63,7 +65,12 @@ def test_each_route_answers_each_caller_as_the_table_says(
 
 def test_the_table_leaves_no_route_out() -> None:
     def template(path: str) -> str:
-        return path.replace("hers-aaaa", "{job}").replace("/bo", "/{token}").replace("sweep", "{app}")
+        return (
+            path.replace("hers-aaaa", "{job}")
+            .replace("/bo", "/{token}")
+            .replace("sweep", "{app}")
+            .replace("n0", "{node}")
+        )
 
     tried = {(method, template(path)) for method, path, _, _ in TABLE}
     assert {(route.method, route.path) for route in ROUTES} - tried == {("GET", "/v1/events")}

@@ -341,14 +341,15 @@ def test_what_a_stop_saved_is_never_lost() -> None:
     assert run.completed == {"a": 130.0, "b": 35.0}
 
 
-def test_a_job_at_fault_is_held_back_longer_each_time_until_it_gets_further() -> None:
-    # Checkpoints every 30 s of a run. At 5 and at 20 it has saved nothing: held back for 10 s, then 20 s. From 40 to 80
-    # it saves 30 s, so the next crash is a first one again: 10 s. The other 170 s run from 90.
-    faults = Faults(script=tuple(JobFault(at, 0) for at in (5.0, 20.0, 80.0)), checkpoint_every=30.0)
-    run = simulate(Fifo(), [job("a", 0, 4, 200)], "gpu:1x4", faults=faults)
+def test_a_job_at_fault_is_held_back_longer_each_time_until_a_long_run_gets_further() -> None:
+    # Checkpoints every 30 s of a run. At 5 and 20 it has saved nothing: held back for 10 s, then 20 s. From 40 to 640
+    # it saves 600 s in twice the time that forgives a crash, so the next is a first one again: 10 s. The other 100 s
+    # run from 650.
+    faults = Faults(script=tuple(JobFault(at, 0) for at in (5.0, 20.0, 640.0)), checkpoint_every=30.0)
+    run = simulate(Fifo(), [job("a", 0, 4, 700)], "gpu:1x4", faults=faults)
     assert [e.retry_in for e in run.events if isinstance(e, JobCrashed)] == [10.0, 20.0, 10.0]
-    assert [e.at for e in run.events if isinstance(e, JobReleased)] == [15.0, 40.0, 90.0]
-    assert run.completed == {"a": 260.0}
+    assert [e.at for e in run.events if isinstance(e, JobReleased)] == [15.0, 40.0, 650.0]
+    assert run.completed == {"a": 750.0}
 
 
 def test_a_crash_of_a_job_that_does_not_run_then_does_not_happen() -> None:

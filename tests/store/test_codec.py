@@ -27,7 +27,9 @@ from shoal.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeDrained,
     NodeLost,
+    NodeResumed,
     NodeReturned,
     PolicyOverran,
     QuotaSet,
@@ -100,10 +102,14 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
     BatchChanged: st.builds(BatchChanged, times, numbers, numbers, rates, rates, numbers),
     JobStopped: st.builds(JobStopped, times, numbers, numbers, rates),
     JobCompleted: st.builds(JobCompleted, times, numbers, numbers, rates),
-    JobCrashed: st.builds(JobCrashed, times, numbers, numbers, rates, st.booleans(), texts, times),
+    JobCrashed: st.builds(
+        JobCrashed, times, numbers, numbers, rates, st.booleans(), texts, times, st.none() | times, st.none() | numbers
+    ),
     JobCancelled: st.builds(JobCancelled, times, numbers),
     NodeLost: st.builds(NodeLost, times, numbers),
     NodeReturned: st.builds(NodeReturned, times, numbers),
+    NodeDrained: st.builds(NodeDrained, times, numbers, texts, texts),
+    NodeResumed: st.builds(NodeResumed, times, numbers, st.booleans()),
     JobReleased: st.builds(JobReleased, times, numbers),
     JobReshaped: st.builds(JobReshaped, times, numbers, small, small, small),
     AppBid: st.builds(AppBid, times, texts, jobs_of_app, rows_of_bid),
@@ -173,10 +179,21 @@ def test_the_same_record_is_the_same_bytes() -> None:
 
 def test_tags_never_change_so_that_old_journals_can_be_read() -> None:
     order = "JobSubmitted JobStarted JobMeasured BatchChanged JobStopped JobCompleted JobCrashed JobCancelled NodeLost"
-    order += " NodeReturned JobReleased JobReshaped JobProfiled AppBid JobSetAside QuotaSet PolicyOverran"
+    order += " NodeReturned JobReleased JobReshaped JobProfiled AppBid NodeDrained NodeResumed"
+    order += " JobSetAside QuotaSet PolicyOverran"
     assert {kind.__name__: tag for kind, tag in codec.EVENT_TAGS.items()} == {n: i for i, n in enumerate(order.split())}
     assert {Start: 0, Stop: 1, Resize: 2} == codec.COMMAND_TAGS
     assert (codec.VERSION, codec.HEADER, codec.EVENTS, codec.DECISION) == (4, 0, 1, 2)
+
+
+def test_a_field_that_an_older_version_did_not_write_has_its_default() -> None:
+    crashed = JobCrashed(1.0, 2, 3, 4.0, True, "why", 10.0)
+    raw = msgspec.msgpack.decode(codec.pack_events(EventBatch(1.0, (crashed,))))
+    raw[2][0] = raw[2][0][:8]
+    assert codec.unpack(msgspec.msgpack.encode(raw)) == EventBatch(1.0, (crashed,))
+    raw[2][0] = raw[2][0][:6]
+    with pytest.raises(JournalError, match="JobCrashed has 9 fields, not 5"):
+        codec.unpack(msgspec.msgpack.encode(raw))
 
 
 def test_values_within_values_are_arrays_of_their_fields() -> None:

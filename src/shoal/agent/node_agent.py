@@ -418,10 +418,8 @@ class NodeAgent:
         report = self._report(list(self._log_answers.values()))
         # Progress alone can wait for the next request; a change of phase, exits, batch size or workers is urgent.
         state = tuple((run.job, run.incarnation, run.phase, len(run.exits), _session(run)) for run in report.runs)
-        urgent = self._urgent or state != self._published
-        self._published = state
-        self._changed = self._urgent = False
-        self._link.publish(report, urgent=urgent)
+        self._link.publish(report, urgent=self._urgent or state != self._published)
+        self._published, self._changed, self._urgent = state, False, False
 
     def _report(self, logs: list[LogAnswer]) -> AgentReport:
         hello, state = self._hello, self._state

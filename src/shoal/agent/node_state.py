@@ -100,6 +100,8 @@ class NodeRun:
     """The members last written for its workers, if the job is resized in place."""
     cause: str = ""
     blameless: bool = False
+    unstarted: bool = False
+    """Whether this node could not start the ranks."""
     finished: bool = False
     unwanted: bool = False
     done: float | None = None
@@ -154,6 +156,7 @@ class NodeRun:
             exits=list(self.exits.values()),
             cause=self.cause,
             blameless=self.blameless,
+            unstarted=self.unstarted,
             finished=self.finished,
             done=self.done,
             saved=self.saved,
@@ -203,6 +206,7 @@ class NodeState:
             return []
         if cause:
             run.end(cause)
+            run.unstarted = True
             return self._seat()
         run.port = port
         run.phase = RunPhase.READY
@@ -234,6 +238,7 @@ class NodeState:
         run = self.runs[key]
         if not cause and run.phase is not RunPhase.STOPPING and (silent := run.silent_ranks):
             cause, blameless = f"its keeper ended without reporting how rank {silent[0]} ended", True
+        run.unstarted = bool(cause) and run.phase is RunPhase.STARTING
         run.end(cause, blameless=blameless)
         run.finished = unwarned and not cause and run.succeeded
         return [*self._forget(run), *self._seat()]
@@ -291,6 +296,7 @@ class NodeState:
         for run in sorted(waiting, key=lambda run: run.order.shared_with is not None):
             if run.order.gpus > self._devices:
                 run.end(f"needs {run.order.gpus} devices, and this node has {self._devices}")
+                run.unstarted = True
             elif not self._has_predecessor(run) and len(devices := self._choose(run.order)) == run.order.gpus:
                 run.devices, run.phase = devices, RunPhase.PREPARING
                 actions.append(Prepare(run.order))

@@ -1,13 +1,14 @@
 """``shoal nodes``, ``share`` and ``acct``: nodes, tenants, and ended jobs."""
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import click
 
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count, hours, span, state
 from shoal.cli.output import json_option, print_json, print_listing
-from shoal.wire.messages import AcctRow, ClusterRow, NodeRow, TenantRow
+from shoal.wire.messages import AcctRow, ClusterRow, DrainNode, NodeRow, TenantRow
 
 _LITTLE_DISK = 16 * 2**20
 """Free bytes of a node's disk below which `shoal nodes` says so."""
@@ -16,11 +17,36 @@ if TYPE_CHECKING:
     from shoal.wire.client import Client
 
 
-@click.command()
+@click.group(invoke_without_command=True)
+@click.pass_context
 @cluster_options
 @json_option
-def nodes(client: "Client", as_json: bool) -> None:
-    """List the nodes: kind, rack, state, GPUs used, last contact and jobs."""
+def nodes(ctx: click.Context, client: "Client", as_json: bool) -> None:
+    """List the nodes: kind, rack, state, GPUs used, last contact and jobs; or drain or resume one."""
+    if ctx.invoked_subcommand is None:
+        _list(client, as_json)
+
+
+@nodes.command()
+@click.argument("node")
+@click.option("--reason", required=True, help="Why: shown by `shoal nodes` and `shoal why`.")
+@cluster_options
+def drain(node: str, reason: str, client: "Client") -> None:
+    """Start nothing more on NODE until it is resumed; what runs there goes on (for administrators)."""
+    client.call("POST", f"/v1/nodes/{quote(node, safe='')}/drain", DrainNode(reason), type(None))
+    click.echo(f"drained {node}")
+
+
+@nodes.command()
+@click.argument("node")
+@cluster_options
+def resume(node: str, client: "Client") -> None:
+    """Use NODE again, whether it was drained by hand or since it failed to start jobs (for administrators)."""
+    client.call("POST", f"/v1/nodes/{quote(node, safe='')}/resume", None, type(None))
+    click.echo(f"resumed {node}")
+
+
+def _list(client: "Client", as_json: bool) -> None:
     found = client.get("/v1/nodes", list[NodeRow])
     if as_json:
         print_json(found)
@@ -32,7 +58,7 @@ def nodes(client: "Client", as_json: bool) -> None:
             node.name,
             node.kind,
             node.rack,
-            "up" if node.up else "DOWN",
+            "DOWN" if not node.up else "drained" if node.drained else "up",
             f"{node.used}/{node.gpus}",
             "never" if node.heard is None else f"{span(max(0.0, now - node.heard))} ago",
             ", ".join(node.jobs),
@@ -44,7 +70,8 @@ def nodes(client: "Client", as_json: bool) -> None:
         f"{len(up)} of {count(len(found), 'node')} up, {sum(n.used for n in up)} of {sum(n.gpus for n in up)} GPUs used"
     )
     headers = ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs")
-    print_listing(title, headers, rows, _disk_notes(cluster, found))
+    drained = [f"{node.name} is drained: {node.drained}." for node in found if node.drained]
+    print_listing(title, headers, rows, [*drained, *_disk_notes(cluster, found)])
 
 
 def _disk_notes(cluster: ClusterRow, nodes: list[NodeRow]) -> list[str]:

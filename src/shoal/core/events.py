@@ -109,7 +109,9 @@ class JobCompleted:
 class JobCrashed:
     """The gang died; it can resume from ``done``. ``blamed`` is false if the job is not at fault, as when a node died.
 
-    With ``retry_in`` above 0 the job is held back, and no policy sees it, until ``JobReleased``.
+    With ``retry_in`` above 0 the job is held back, and no policy sees it, until ``JobReleased``. ``ran``: seconds for
+    which its ranks were up; None in journals of older versions. ``failed_on``: index of a node that could not start
+    its ranks, which the job's next placements avoid.
     """
 
     at: Seconds
@@ -119,6 +121,8 @@ class JobCrashed:
     blamed: bool
     cause: str
     retry_in: Seconds = 0.0
+    ran: Seconds | None = None
+    failed_on: int | None = None
     urgent: ClassVar[bool] = True
 
 
@@ -182,6 +186,28 @@ class NodeReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """A node gets no new runs until ``NodeResumed``, for this reason; runs that are there go on."""
+
+    at: Seconds
+    node: int
+    reason: str
+    by: str = ""
+    """The operator who drained it; empty if the backend did, which then probes it."""
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResumed:
+    """A drained node gets runs again: without limit or, as a ``probe``, one start, after which it is drained again."""
+
+    at: Seconds
+    node: int
+    probe: bool = False
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
 class JobSetAside:
     """The policy failed because of this job, so it decides without the job until ``retry_at`` or another policy.
 
@@ -233,6 +259,8 @@ Event: TypeAlias = (
     | JobReshaped
     | JobProfiled
     | AppBid
+    | NodeDrained
+    | NodeResumed
     | JobSetAside
     | QuotaSet
     | PolicyOverran

@@ -232,6 +232,10 @@ class Snapshot:
     """By admission number of a live job whose own script changed its batch size: (progress, new size) in order."""
     bids: Mapping[int, StandingBid] = field(default_factory=dict)
     """By number of an app: its last valuation of GPUs, possibly made with other jobs than it has now."""
+    avoided: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """By admission number: the nodes that could not start the job's ranks, to be avoided."""
+    probed: frozenset[int] = frozenset()
+    """Nodes that may get one start, to find out whether they work."""
     set_aside: Mapping[int, JobSetAside] = field(default_factory=dict)
     """By admission number of a live job that a policy failed on: when and why. The policy is asked without it."""
     quotas: Mapping[TenantId, Quota] = field(default_factory=dict)

@@ -64,11 +64,13 @@ class Placement:
 
 @dataclass(frozen=True)
 class Topology:
-    """Nodes in a fixed order, their kinds of accelerator, and the nodes that are down."""
+    """Nodes in a fixed order, their kinds of accelerator, and the nodes that are down or partly withheld."""
 
     nodes: tuple[Node, ...]
     types: tuple[AcceleratorType, ...] = ()
     down: frozenset[int] = field(default_factory=frozenset)
+    withheld: tuple[tuple[int, int], ...] = ()
+    """(node, GPUs) that are free but may not be used, since the node is drained."""
 
     def __post_init__(self) -> None:
         known = {t.name for t in self.types}
@@ -97,23 +99,28 @@ class Topology:
         return tuple(self.kind_index[node.kind] for node in self.nodes)
 
     @cached_property
+    def usable(self) -> tuple[int, ...]:
+        """GPUs that jobs may hold, by node: none on nodes that are down, and no withheld ones."""
+        withheld = dict(self.withheld)
+        return tuple(0 if i in self.down else node.gpus - withheld.get(i, 0) for i, node in enumerate(self.nodes))
+
+    @cached_property
     def capacity(self) -> tuple[int, ...]:
-        """GPUs on nodes that are up, by kind."""
+        """GPUs that jobs may hold, by kind."""
         totals = [0] * len(self.types)
-        for i, node in enumerate(self.nodes):
-            if i not in self.down:
-                totals[self.node_kind[i]] += node.gpus
+        for kind, gpus in zip(self.node_kind, self.usable, strict=True):
+            totals[kind] += gpus
         return tuple(totals)
 
     @cached_property
     def total_gpus(self) -> int:
-        """GPUs on nodes that are up, of every kind."""
+        """GPUs that jobs may hold, of every kind."""
         return sum(self.capacity)
 
     @cached_property
     def installed(self) -> tuple[int, ...]:
-        """GPUs by kind, including those of nodes that are down."""
-        return replace(self, down=frozenset()).capacity if self.down else self.capacity
+        """GPUs by kind, including withheld ones and those of nodes that are down."""
+        return replace(self, down=frozenset(), withheld=()).capacity if self.down or self.withheld else self.capacity
 
     @cached_property
     def node_size(self) -> tuple[int, ...]:
@@ -130,6 +137,10 @@ class Topology:
     def with_back(self, node: int) -> "Topology":
         """Return the cluster with this node up."""
         return replace(self, down=self.down - {node})
+
+    def withholding(self, seats: tuple[tuple[int, int], ...]) -> "Topology":
+        """Return the cluster with exactly these GPUs, by node, withheld."""
+        return self if seats == self.withheld else replace(self, withheld=seats)
 
     def locality(self, placement: Placement) -> Locality:
         """Return the distance between these seats."""

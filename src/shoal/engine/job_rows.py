@@ -14,12 +14,15 @@ import numpy as np
 from shoal.core.arrays import Floats, Indices, Int32s
 from shoal.core.columns import Columns, FloatRow, IntRow, StaticColumns
 from shoal.core.errors import JournalError
+from shoal.core.events import RunEvent
 from shoal.core.job import JobSpec
+from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Register
 from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds
 
 _FIRST_CAPACITY = 64
+_ON_SEATS = range(JobState.STARTING, JobState.STOPPING + 1)
 
 
 class JobRows:
@@ -161,6 +164,25 @@ class JobRows:
             self.register.tenants.append(tenant)
             self.tenant_service = np.append(self.tenant_service, 0.0)
         return number
+
+    def live_slot(self, job: JobNumber) -> int:
+        """Return the slot of a job that has not ended, else −1."""
+        slot = self.slot_of(job)
+        return slot if slot >= 0 and JobState(self.ints.item(IntRow.STATE, slot)).live else -1
+
+    def current_slot(self, event: RunEvent) -> int:
+        """Return the slot of the job whose present run an event is about; −1 if it is about another run."""
+        ints, slot = self.ints, self.slot_of(event.job)
+        current = slot >= 0 and ints.item(IntRow.INCARNATION, slot) == event.incarnation
+        return slot if current and ints.item(IntRow.STATE, slot) in _ON_SEATS else -1
+
+    def slot_on_seats(self, event: RunEvent) -> int:
+        """Return the slot of the job if an event is about its present run and it still holds seats, else −1.
+
+        A job that is being stopped holds none; it may still be measured, as when its partner stops just before it.
+        """
+        slot = self.current_slot(event)
+        return slot if slot >= 0 and self.ints.item(IntRow.HELD, slot) > 0 else -1
 
     def _grow(self) -> None:
         """Double every column into new buffers; snapshots keep the old ones."""

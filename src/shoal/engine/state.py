@@ -30,11 +30,12 @@ from shoal.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeDrained,
     NodeLost,
+    NodeResumed,
     NodeReturned,
     PolicyOverran,
     QuotaSet,
-    RunEvent,
 )
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.interfaces import LearnsOfPairs, PerfModel
@@ -46,13 +47,13 @@ from shoal.core.snapshot import Measurement, Register, Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.job_rows import JobRows
+from shoal.engine.node_use import NodeUse
 from shoal.engine.training_reports import TrainingReports
 
 _UNFIT = 2
 """Crashes in a row after which a job is tried on another kind of GPU, if it can run on one."""
 
 # Looking up a member of an enumeration costs more than folding an event, so the fold uses plain integers.
-_ON_SEATS = range(JobState.STARTING, JobState.STOPPING + 1)
 _STARTING, _COMPLETED = int(JobState.STARTING), int(JobState.COMPLETED)
 _NEXT = {(int(state), trigger): int(following) for (state, trigger), following in TRANSITIONS.items()}
 
@@ -71,6 +72,7 @@ class State:
         self.cycle = 0
         self.carry: object | None = None
         self.free_gpus = FreeGpus.of(topology)
+        self.nodes = NodeUse()
         self.releases: dict[JobNumber, Seconds] = {}
         self._jobs = JobRows(len(topology.kinds))
         self._paired: set[int] = set()
@@ -117,7 +119,7 @@ class State:
             cycle=self.cycle,
             now=self.now,
             seed=self.seed,
-            cluster=self.topology,
+            cluster=self.nodes.available(self.topology, self.free_gpus),
             perf=self.perf,
             columns=self._jobs.freeze(self.now),
             free_gpus=self.free_gpus.freeze(),
@@ -129,6 +131,8 @@ class State:
             model_reports=model_reports,
             batch_changes=batch_changes,
             bids=MappingProxyType(self._bids),
+            avoided=self.nodes.avoided,
+            probed=self.nodes.probed,
             set_aside=MappingProxyType(self._set_aside),
             quotas=MappingProxyType(self._quotas),
             overran=self._overran,
@@ -180,6 +184,7 @@ class State:
         partner = -1 if order.partner is None else self._jobs.slot_of(order.partner)
         if partner < 0 or self._jobs.placement(partner) != order.placement:  # a partner's seats are taken already
             self.free_gpus.take(order.placement)
+        self.nodes.placed(order.placement, self.free_gpus)
         ints[IntRow.HELD, slot] = order.placement.gpus
         ints[IntRow.KIND, slot] = self.topology.kind_of(order.placement)
         ints[IntRow.SEATS, slot] = self._jobs.placement_number(order.placement)
@@ -226,14 +231,14 @@ class State:
         self._jobs.add(event.at, event.spec, self.perf.speeds(event.spec))
 
     def _started(self, event: JobStarted) -> None:
-        slot = self._slot_on_seats(event)
+        slot = self._jobs.slot_on_seats(event)
         if slot >= 0:
             self._move(slot, Trigger.STARTED)
             self._progress(slot, event)
             self._add_measurement(slot, event.rate)
 
     def _measured(self, event: JobMeasured | BatchChanged) -> None:
-        slot = self._slot_on_seats(event)
+        slot = self._jobs.slot_on_seats(event)
         if slot < 0:
             return
         self._move(slot, Trigger.MEASURED)
@@ -245,7 +250,7 @@ class State:
         self._add_measurement(slot, event.rate)
 
     def _profiled(self, event: JobProfiled) -> None:
-        slot = self._slot_on_seats(event)
+        slot = self._jobs.slot_on_seats(event)
         if slot < 0:
             return
         self._move(slot, Trigger.MEASURED)
@@ -275,27 +280,29 @@ class State:
         table.append((head, seen))
 
     def _stopped(self, event: JobStopped) -> None:
-        slot = self._current_slot(event)
+        slot = self._jobs.current_slot(event)
         if slot >= 0:
             self._move(slot, Trigger.STOPPED)
             self._jobs.floats[FloatRow.DONE, slot] = event.done
 
     def _completed(self, event: JobCompleted) -> None:
-        slot = self._current_slot(event)
+        slot = self._jobs.current_slot(event)
         if slot >= 0:
             self._end(event.job, slot, Trigger.COMPLETED, event.at)
             self._jobs.floats[FloatRow.DONE, slot] = event.done
 
     def _crashed(self, event: JobCrashed) -> None:
-        slot = self._current_slot(event)
+        slot = self._jobs.current_slot(event)
         if slot < 0:
             return
         job, ints = event.job, self._jobs.ints
         self._learn_misfit(event, slot)
-        crashes, failed, _ = self._crashes.get(job, NO_CRASHES).after(event.done, blamed=event.blamed)
+        crashes, failed, _ = self._crashes.get(job, NO_CRASHES).fold(event)
         self._crashes[job] = crashes
         ints[IntRow.CRASHES, slot] = crashes.in_a_row
-        if event.blamed and crashes.in_a_row >= _UNFIT:
+        if event.failed_on is not None:
+            self.nodes.avoid(job, event.failed_on)
+        elif event.blamed and crashes.in_a_row >= _UNFIT:
             self._exclude_kind(job, slot, ints.item(IntRow.KIND, slot))
         if failed:
             self._end(job, slot, Trigger.GAVE_UP, event.at)
@@ -338,7 +345,7 @@ class State:
             self._jobs.readmit(slot)
 
     def _reshaped(self, event: JobReshaped) -> None:
-        job, slot = event.job, self._live_slot(event.job)
+        job, slot = event.job, self._jobs.live_slot(event.job)
         if slot < 0:
             return
         old = self.register.specs[job]
@@ -349,7 +356,7 @@ class State:
         self._set_speeds(job, slot, self._jobs.ints.item(IntRow.BATCH, slot) or None)
 
     def _cancelled(self, event: JobCancelled) -> None:
-        slot = self._live_slot(event.job)
+        slot = self._jobs.live_slot(event.job)
         if slot >= 0:
             self._end(event.job, slot, Trigger.CANCELLED, event.at)
 
@@ -358,7 +365,7 @@ class State:
         self._bids = {**self._bids, self._jobs.app_index[event.app]: bid}
 
     def _put_aside(self, event: JobSetAside) -> None:
-        if self._live_slot(event.job) >= 0:
+        if self._jobs.live_slot(event.job) >= 0:
             self._set_aside = {**self._set_aside, event.job: event}
 
     def _quota_set(self, event: QuotaSet) -> None:
@@ -370,32 +377,19 @@ class State:
 
     def _node_lost(self, event: NodeLost) -> None:
         self.topology = self.topology.without(event.node)
-        self.free_gpus.close(event.node)
+        self.nodes.lost(event.node, self.free_gpus)
 
     def _node_returned(self, event: NodeReturned) -> None:
         self.topology = self.topology.with_back(event.node)
-        self.free_gpus.open(event.node)
+        self.nodes.returned(event.node, self.free_gpus)
+
+    def _node_drained(self, event: NodeDrained) -> None:
+        self.nodes.drain(event, self.free_gpus)
+
+    def _node_resumed(self, event: NodeResumed) -> None:
+        self.nodes.resume(event, self.free_gpus, self.topology.down)
 
     # ── shared pieces ─────────────────────────────────────────────────────────────────────────────────────────
-
-    def _live_slot(self, job: JobNumber) -> int:
-        """Return the slot of a job that has not ended, else −1."""
-        slot = self._jobs.slot_of(job)
-        return slot if slot >= 0 and JobState(self._jobs.ints.item(IntRow.STATE, slot)).live else -1
-
-    def _current_slot(self, event: RunEvent) -> int:
-        """Return the slot of the job whose present run an event is about; −1 if it is about another run."""
-        ints, slot = self._jobs.ints, self._jobs.slot_of(event.job)
-        current = slot >= 0 and ints.item(IntRow.INCARNATION, slot) == event.incarnation
-        return slot if current and ints.item(IntRow.STATE, slot) in _ON_SEATS else -1
-
-    def _slot_on_seats(self, event: JobStarted | JobMeasured | BatchChanged | JobProfiled) -> int:
-        """Return the slot of the job if an event is about its present run and it still holds seats, else −1.
-
-        A job that is being stopped holds none; it may still be measured, as when its partner stops just before it.
-        """
-        slot = self._current_slot(event)
-        return slot if slot >= 0 and self._jobs.ints.item(IntRow.HELD, slot) > 0 else -1
 
     def _move(self, slot: int, trigger: Trigger) -> None:
         if slot < 0:
@@ -415,6 +409,7 @@ class State:
         self._release(slot, at)
         self._training_reports.forget(job)
         self._crashes.pop(job, None)
+        self.nodes.forget(job)
         if job in self._set_aside:
             self._set_aside = {other: event for other, event in self._set_aside.items() if other != job}
         app = self._jobs.app(slot)
@@ -437,6 +432,8 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobCancelled: State._cancelled,
     NodeLost: State._node_lost,
     NodeReturned: State._node_returned,
+    NodeDrained: State._node_drained,
+    NodeResumed: State._node_resumed,
     JobReleased: State._released,
     JobReshaped: State._reshaped,
     AppBid: State._bid,

@@ -24,6 +24,7 @@ from shoal.core.snapshot import Measurement
 from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.job_rows import JobRows
+from shoal.engine.node_use import NodeUse
 from shoal.engine.state import State
 from shoal.engine.training_reports import BatchChanges, TrainingReports
 
@@ -35,7 +36,8 @@ MOST_RUN_TIMES = 10_000
 class JobImage:
     """A live job: its number, specification and time of submission, its rows of values, and what they refer to.
 
-    ``excluded`` are the kinds it is no longer tried on; ``release`` is when a held job may start again.
+    ``excluded`` are the kinds it is no longer tried on, ``avoided`` the nodes; ``release`` is when a held job may start
+    again.
     """
 
     number: JobNumber
@@ -50,6 +52,7 @@ class JobImage:
     release: Seconds | None = None
     report: GoodputReport | None = None
     changes: BatchChanges = ()
+    avoided: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class StateImage:
     set_aside: tuple[JobSetAside, ...] = ()
     quotas: tuple[tuple[TenantId, Quota], ...] = ()
     overran: str | None = None
+    drained: tuple[tuple[int, str], ...] = ()
+    probed: tuple[int, ...] = ()
 
 
 _VERSION = b"\x01"
@@ -115,6 +120,8 @@ def image_of(state: State) -> StateImage:
         set_aside=tuple(state._set_aside.values()),
         quotas=tuple(state._quotas.items()),
         overran=state._overran,
+        drained=tuple(sorted(state.nodes.drained.items())),
+        probed=tuple(sorted(state.nodes.probed)),
     )
 
 
@@ -141,6 +148,7 @@ def _job_image(state: State, number: JobNumber) -> JobImage:
         state.releases.get(number),
         reports.reports.get(number),
         changes,
+        tuple(sorted(state.nodes.avoided.get(number, ()))),
     )
 
 
@@ -181,6 +189,10 @@ def restore(state: State, image: StateImage) -> None:
             state.perf = _parted(state.perf, one, other)
     state.now, state.cycle, state.carry = image.now, image.cycle, None
     state.free_gpus = type(state.free_gpus).of(state.topology)
+    avoided = {job.number: frozenset(job.avoided) for job in image.jobs if job.avoided}
+    state.nodes = NodeUse(dict(image.drained), frozenset(image.probed), avoided)
+    for node in sorted(set(state.nodes.drained) - state.nodes.probed):
+        state.free_gpus.close(node)
     state.releases = {job.number: job.release for job in image.jobs if job.release is not None}
     state._crashes = {job.number: job.crashes for job in image.jobs if job.crashes is not None}
     state._training_reports = TrainingReports(

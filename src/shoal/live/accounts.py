@@ -5,7 +5,7 @@ No decision depends on them.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import ceil, inf
 from typing import TypeAlias
 
 from shoal.core import events
@@ -13,7 +13,7 @@ from shoal.core.commands import Command, Decided, Resize, Stop
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.quota import NO_QUOTA, Quota
-from shoal.core.retry import NO_CRASHES, Crashes
+from shoal.core.retry import MOST_CRASHES, NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.recovery import NO_LAUNCH, RecoveredRuns
@@ -41,6 +41,8 @@ class Account:
     starts: int = 0
     crashes: Crashes = NO_CRASHES
     cause: str = ""
+    held_after: str = ""
+    """What it is held back for: a sentence part, such as "crashed 2 of 5 times in a row"."""
     held_until: Seconds = inf
     rate: float = 0.0
     done: float = 0.0
@@ -198,11 +200,11 @@ class Accounts:
             self.lost_gpu_seconds += account.placement.gpus * min(lost, event.at - account.placed_at)
         self.crashes += 1
         account.cause, account.done, account.done_at = event.cause, event.done, event.at
-        account.crashes, failed, _ = account.crashes.after(event.done, blamed=event.blamed)
-        what = f"crashed: {event.cause}"
+        account.crashes, failed, _ = account.crashes.fold(event)
+        what = f"crashed: {event.cause}" if event.failed_on is None else f"could not start: {event.cause}"
+        account.held_after = _counted(account.crashes, event)
         if failed:
-            times = f"{account.crashes.in_a_row} times in a row"
-            self._end(account, JobState.FAILED, event.at, f"{what}; set aside after {times}")
+            self._end(account, JobState.FAILED, event.at, f"{what}; failed, since it {account.held_after}")
             return
         self._leave_seats(account, event.at)
         account.state, account.rate = JobState.PENDING, 0.0
@@ -225,3 +227,13 @@ class Accounts:
             account.gpu_seconds += account.placement.gpus * (at - account.placed_at)
             account.done, account.done_at = account.progress(at), at
             account.rate, account.placement = 0.0, None
+
+
+def _counted(crashes: Crashes, event: events.JobCrashed) -> str:
+    """Return a sentence part on what was counted: crashes, failed starts, or ends that were not the job's fault."""
+    if event.failed_on is not None:
+        of = f" of {MOST_CRASHES}" if event.blamed else ""
+        return f"could not be started {crashes.failed_starts}{of} times in a row"
+    if event.blamed:
+        return f"crashed {crashes.in_a_row} of {MOST_CRASHES} times in a row"
+    return f"was ended {ceil(crashes.blameless)} times in a row through no fault of its own"

@@ -150,13 +150,15 @@ class LiveBackend(Backend):
         return agent.last_contact + self.lease + max(graces, default=0.0) + _MARGIN
 
     def _next_tick(self) -> Seconds:
-        return min([*map(self._deadline, self._runs.agents), *self._runs.releases.values()], default=inf)
+        deadlines = map(self._deadline, self._runs.agents)
+        return min([*deadlines, *self._runs.releases.values(), self._runs.health.next_probe])
 
     def _tick(self, now: Seconds) -> None:
         for index, agent in enumerate(self._runs.agents):
             if now >= self._deadline(agent):
                 self._runs.lose(index, now)
         self._runs.release(now)
+        self._runs.probe(now)
 
     # ── requests: each future resolves when the journal has it ────────────────────────────────────────────────
 
@@ -181,6 +183,20 @@ class LiveBackend(Backend):
         with self._lock:
             if not self._runs.over(job):
                 self._runs.events.append(JobReshaped(self.clock.now(), job, gpus, least, most))
+            return self._acknowledgement(None)
+
+    def drain(self, node: str, reason: str, by: str) -> "Future[None]":
+        """Drain a node for an operator: it gets no new runs until it is resumed."""
+        index = self._index(node)
+        with self._lock:
+            self._runs.events += self._runs.health.drain(index, reason, self.clock.now(), by)
+            return self._acknowledgement(None)
+
+    def resume_node(self, node: str) -> "Future[None]":
+        """Resume a drained node for an operator; no effect on one that is not drained."""
+        index = self._index(node)
+        with self._lock:
+            self._runs.events += self._runs.health.resume(index, self.clock.now())
             return self._acknowledgement(None)
 
     def bid(self, app: str, jobs: tuple[JobNumber, ...], rows: Rows) -> "Future[None]":
@@ -263,6 +279,9 @@ class LiveBackend(Backend):
     def _node(self, name: str, protocol: int) -> int:
         if protocol != PROTOCOL:
             raise InputError("protocol", protocol, f"this control plane speaks {PROTOCOL}: use one version of Shoal")
+        return self._index(name)
+
+    def _index(self, name: str) -> int:
         index = self.topology.node_index.get(name)
         if index is None:
             raise InputError("node", name, nearest(name, self.topology.node_index))

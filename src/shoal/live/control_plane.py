@@ -262,6 +262,14 @@ class ControlPlane:
             raise InputError("job", job, f"has ended ({account.state.name.lower()}); only live jobs can be resized")
         return self.backend.reshape(account.number, *self.admission.gang(shape, account.spec.kinds))
 
+    def drain(self, node: str, reason: str, by: str) -> "Future[None]":
+        """Drain a node for the operator ``by``: it gets no new runs until it is resumed."""
+        return self.backend.drain(node, reason, by)
+
+    def resume_node(self, node: str) -> "Future[None]":
+        """Resume a drained node."""
+        return self.backend.resume_node(node)
+
     def _account(self, job: JobId, tenant: TenantId | None) -> Account:
         with self._lock:
             number = self.accounts.numbers.get(job)
@@ -330,8 +338,9 @@ class ControlPlane:
             return self._views(tenant).acct(before)
 
     def _views(self, tenant: TenantId | None) -> ClusterViews:
-        topology, now = self.scheduler.state.topology, self.backend.clock.now()
-        return ClusterViews(self.accounts, self._last, topology, self.forecasts, now, self.about.epoch, tenant)
+        state, now, epoch = self.scheduler.state, self.backend.clock.now(), self.about.epoch
+        drained = state.nodes.drained
+        return ClusterViews(self.accounts, self._last, state.topology, self.forecasts, now, epoch, tenant, drained)
 
     def cluster(self) -> wire.ClusterRow:
         """Return the cluster's totals."""

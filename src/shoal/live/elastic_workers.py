@@ -113,9 +113,13 @@ class ElasticWorkers:
         return [(number, worker) for number, worker in self._of(incarnation) if worker.node == node]
 
     def needs(self, incarnation: int, node: int) -> bool:
-        """Return whether a worker that an incarnation started on a node is alive and a member, or may become one."""
-        here = self.on(incarnation, node)
-        return any(worker.exit is None and (number in self.members or not worker.joined) for number, worker in here)
+        """Return whether a worker that an incarnation started on a node is a member, or may become one.
+
+        One that ended by itself is not needed. One that ended after a warning is: only an order that this control plane
+        does not know of, or the end of the whole run, warns a member.
+        """
+        here = [(n, worker) for n, worker in self.on(incarnation, node) if worker.exit is None or worker.exit.warned]
+        return any(number in self.members or not worker.joined for number, worker in here)
 
     def newcomers(self, incarnation: int) -> list[Worker]:
         """Return the workers that an incarnation started and that were never members."""

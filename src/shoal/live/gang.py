@@ -18,7 +18,7 @@ from shoal.live.elastic_workers import ElasticWorkers, Seats
 from shoal.live.rate_tracker import RateTracker
 from shoal.wire.messages import RankExit, RunOrder, RunReport, SessionReport
 
-_CALLED_OFF = "its ranks were called off before they started, by a control plane that has died since"
+_CALLED_OFF = "its ranks were stopped, or never started, by order of a control plane that has died since"
 _ENDED_EARLY = "its ranks on node {} were stopped, or not all of them were reported to have ended"
 _AGENT_RESTARTED = "an agent was restarted while the control plane was away"
 _CHAIN_LOST = "the control plane was away after it was resized in place, or an agent restarted"
@@ -58,12 +58,13 @@ class Part:
     exits: Sequence[RankExit] = ()
     cause: str = ""
     blameless: bool = False
-    finished: bool = False
+    unstarted: bool = False
 
     @property
     def crashed(self) -> bool:
-        """Whether it ended with an error of a rank, or for a reason the agent gave."""
-        return self.phase is NodePhase.ENDED and bool(self.cause or any(rank.status for rank in self.exits))
+        """Whether it ended with an error of a rank that was not warned, or for a reason the agent gave."""
+        failed = any(rank.status and not rank.warned for rank in self.exits)
+        return self.phase is NodePhase.ENDED and bool(self.cause or failed)
 
 
 class End(StrEnum):
@@ -77,10 +78,14 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end of an incarnation and its cause. From then on its remaining processes only have to be stopped."""
+    """The end of an incarnation and its cause. From then on its remaining processes only have to be stopped.
+
+    ``failed_on`` is the index of a node that could not start its ranks.
+    """
 
     end: End
     cause: str = ""
+    failed_on: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -182,7 +187,7 @@ class Gang:
         """Process a node's report. A late report, of an earlier phase, changes none."""
         phase = NodePhase(report.phase)
         if _PHASES.index(phase) > _PHASES.index(self.parts[node].phase):
-            self.parts[node] = Part(phase, report.port, report.exits, report.cause, report.blameless, report.finished)
+            self.parts[node] = Part(phase, report.port, report.exits, report.cause, report.blameless, report.unstarted)
         if self.workers is not None:
             self.workers.update(self.incarnation, node, report)
             self.joins_unknown |= report.roster is not None and report.roster.origin != self.workers.origin
@@ -220,10 +225,7 @@ class Gang:
 
     def _stopped(self) -> RunEnd:
         # It may have completed before the order to stop reached it.
-        if self.workers is not None:
-            finished = self.workers.finished
-        else:
-            finished = self._all_succeeded(warned=False) and all(part.finished for part in self.parts.values())
+        finished = self._all_succeeded(warned=False) if self.workers is None else self.workers.finished
         return RunEnd(End.COMPLETED if finished else End.STOPPED)
 
     def _all_succeeded(self, *, warned: bool) -> bool:
@@ -248,8 +250,8 @@ class Gang:
             return RunEnd(End.LOST, f"node {nodes[lost].name} was lost")
         for node, part in self.parts.items():
             if part.crashed:
-                end = End.LOST if part.blameless else End.CRASHED
-                return RunEnd(end, part.cause or _describe_exit(part.exits, nodes[node].name))
+                end, failed_on = End.LOST if part.blameless else End.CRASHED, node if part.unstarted else None
+                return RunEnd(end, part.cause or _describe_exit(part.exits, nodes[node].name), failed_on)
             if part.phase is NodePhase.ENDED and not self._succeeded(node, part, warned=False):
                 return RunEnd(End.LOST, _ENDED_EARLY.format(nodes[node].name) if part.exits else _CALLED_OFF)
         return None
@@ -292,7 +294,8 @@ class Gang:
         if part.phase is NodePhase.LOST and (needed or self._keeps_store(node)):
             return RunEnd(End.LOST, f"node {name} was lost")
         if part.phase is NodePhase.ENDED and part.cause:
-            return RunEnd(End.LOST if part.blameless else End.CRASHED, part.cause)
+            end = End.LOST if part.blameless else End.CRASHED
+            return RunEnd(end, part.cause, node if part.unstarted else None)
         return RunEnd(End.LOST, _CALLED_OFF) if part.phase is NodePhase.ENDED and needed else None
 
     def _keeps_store(self, node: int) -> bool:
@@ -360,7 +363,7 @@ class Gang:
 
 def _describe_exit(exits: Sequence[RankExit], node: str) -> str:
     """Return a sentence on the first rank that failed: where and how."""
-    first = next(rank for rank in exits if rank.status)
+    first = next(rank for rank in exits if rank.status and not rank.warned)
     if first.status < 0:
         hint = _SIGNALS.get(-first.status, "")
         return f"rank {first.rank} on {node} ended by signal {-first.status}{f' ({hint})' if hint else ''}"

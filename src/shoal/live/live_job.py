@@ -11,7 +11,7 @@ from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
 from shoal.live import report_filter
-from shoal.live.gang import End, Gang, RunEnd
+from shoal.live.gang import End, Gang
 from shoal.live.rate_tracker import MIN_INTERVAL
 
 
@@ -23,14 +23,16 @@ class LiveJob:
     launch: Launch
     saved: float = 0.0
     crashes: Crashes = NO_CRASHES
+    failed_on: set[int] = field(default_factory=set)
+    """Nodes that could not start its ranks."""
     incarnation: int = 0
     batch_size: int | None = None
     """The last batch size that the job's script is known to have chosen."""
     measured: tuple[float, Placement] | None = None
     """The last measured rate, and the placement it was measured on."""
     over: bool = False
-    end: RunEnd | None = None
-    """How it ended for good, unless it was cancelled."""
+    end: events.JobCompleted | events.JobCrashed | None = None
+    """The event of its end, unless it was cancelled or ended before this control plane started."""
     profile: GoodputReport | None = None
     """The goodput report last passed on to the ring, at ``profiled_at``."""
     profiled_at: Seconds = 0.0

@@ -33,6 +33,8 @@ class RecoveredRuns:
     releases: dict[JobNumber, Seconds] = field(default_factory=dict)
     """When held jobs may be tried again."""
     up: dict[int, bool] = field(default_factory=dict)
+    drained: dict[int, events.NodeDrained] = field(default_factory=dict)
+    """By node, the event that drained it."""
 
     def fold(self, record: Record) -> None:
         """Fold one record."""
@@ -59,6 +61,8 @@ class RecoveredRuns:
                 self.submitted += 1
             case events.NodeLost() | events.NodeReturned():
                 self.up[event.node] = isinstance(event, events.NodeReturned)
+            case events.NodeDrained() | events.NodeResumed():
+                self._drained_or_resumed(event)
             case events.JobReleased():
                 self.releases.pop(event.job, None)
             case events.JobCancelled():
@@ -72,6 +76,12 @@ class RecoveredRuns:
             case _:
                 if event.job in self.jobs:
                     self._apply_run_event(self.jobs[event.job], event)
+
+    def _drained_or_resumed(self, event: events.NodeDrained | events.NodeResumed) -> None:
+        if isinstance(event, events.NodeDrained):
+            self.drained[event.node] = event
+        elif not event.probe:
+            self.drained.pop(event.node, None)
 
     def _apply_run_event(self, job: LiveJob, event: events.RunEvent) -> None:
         if isinstance(event, events.BatchChanged):
@@ -87,7 +97,9 @@ class RecoveredRuns:
             del self.runs[event.job]
             job.saved, job.over = event.done, isinstance(event, events.JobCompleted)
             if isinstance(event, events.JobCrashed):
-                job.crashes, job.over, _ = job.crashes.after(event.done, blamed=event.blamed)
+                if event.failed_on is not None:
+                    job.failed_on.add(event.failed_on)
+                job.crashes, job.over, _ = job.crashes.fold(event)
                 if event.retry_in and not job.over:
                     self.releases[event.job] = event.at + event.retry_in
             if job.over:

@@ -6,7 +6,7 @@ the orders of a node have a ``generation`` that counts up with each change.
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.events import (
@@ -26,6 +26,7 @@ from shoal.core.units import JobNumber, Seconds
 from shoal.live.elastic_workers import ElasticWorkers, Seats
 from shoal.live.gang import End, Gang, RunEnd
 from shoal.live.live_job import LiveJob
+from shoal.live.node_health import NodeHealth
 from shoal.live.rate_tracker import RateTracker
 from shoal.live.recovery import RecoveredRuns
 from shoal.wire.messages import RunOrder, RunReport
@@ -67,9 +68,11 @@ class RunRegistry:
     """When held jobs may be tried again."""
     submitted: int = 0
     """Number of jobs ever submitted."""
+    health: NodeHealth = field(init=False)
     _jobs: dict[JobNumber, LiveJob] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.health = NodeHealth(self.nodes)
         self.agents = [AgentStatus() for _ in self.nodes]
 
     # ── requests and commands ─────────────────────────────────────────────────────────────────────────────────
@@ -136,12 +139,8 @@ class RunRegistry:
         """
         job = self._jobs[command.job]
         job.incarnation = command.incarnation
-        if job.end is None:  # cancelled: that event names no incarnation
-            return
-        if job.end.end is End.CRASHED:
-            self.events.append(JobCrashed(now, command.job, command.incarnation, job.saved, True, job.end.cause))
-        else:
-            self.events.append(JobCompleted(now, command.job, command.incarnation, job.saved))
+        if job.end is not None:  # else it was cancelled: that event names no incarnation
+            self.events.append(replace(job.end, at=now, incarnation=command.incarnation))
 
     def _resized_in_place(self, command: Resize, now: Seconds) -> bool:
         """Keep the workers that can stay and add the missing ones; return whether that was possible."""
@@ -237,6 +236,14 @@ class RunRegistry:
             del self.releases[job]
             self.events.append(JobReleased(now, job))
 
+    def probe(self, now: Seconds) -> None:
+        """Let the drained nodes that are due be tried with one start each."""
+
+        def starting(node: int) -> bool:
+            return any(not gang.started and not gang.end_reported for gang in self.agents[node].gangs.values())
+
+        self.events += self.health.probe(now, starting)
+
     def confirm_ends(self, ended: Iterable[Gang], now: Seconds) -> None:
         """Mark the ends of these gangs as durable; drop gangs that have no process left."""
         for gang in ended:
@@ -283,6 +290,7 @@ class RunRegistry:
                 self._report_end(job, gang, end, now)
             elif gang.up and not gang.started and not gang.stopping:
                 self.events.append(job.start(gang, now))
+                self.events += self.health.started(number, gang.parts, job.failed_on, now)
                 if gang.workers is not None:
                     self._orders_changed(gang)
             if gang.over and gang.end_reported:
@@ -330,21 +338,28 @@ class RunRegistry:
         done = work is not None and gang.done is not None and saved >= work
         finished = outcome.end is End.STOPPED and done and gang.all_left
         if finished or outcome.end is End.COMPLETED:
-            job.over, job.end = True, outcome
-            self.events.append(JobCompleted(now, gang.job, gang.incarnation, saved))
+            job.over, job.end = True, JobCompleted(now, gang.job, gang.incarnation, saved)
+            self.events.append(job.end)
         elif outcome.end is End.STOPPED:
             self.events.append(JobStopped(now, gang.job, gang.incarnation, saved))
         else:
             self._crashed(job, gang, outcome, now)
 
     def _crashed(self, job: LiveJob, gang: Gang, outcome: RunEnd, now: Seconds) -> None:
-        saved, blamed = job.saved, outcome.end is End.CRASHED
-        job.crashes, failed, retry = job.crashes.after(saved, blamed=blamed, first_retry=self.first_retry)
+        saved, blamed, node = job.saved, outcome.end is End.CRASHED, outcome.failed_on
+        ran = max(0.0, now - gang.chain[0].running_since) if gang.started else 0.0
+        job.crashes, failed, retry = job.crashes.after(
+            saved, blamed=blamed, ran=ran, began=node is None, first_retry=self.first_retry
+        )
+        crash = JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node)
+        self.events.append(crash)
+        if node is not None:
+            job.failed_on.add(node)
+            self.health.failed(node, outcome.cause, now)
         if failed:
-            job.over, job.end = True, outcome
+            job.over, job.end = True, crash
         if retry:
             self.releases[gang.job] = now + retry
-        self.events.append(JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry))
 
     # ── recovery ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -361,6 +376,7 @@ class RunRegistry:
             if not agent.up and index not in down:
                 self.events.append(NodeLost(now, index))
         self.releases = dict(recovered.releases)
+        self.health.resume_drains(recovered.drained, now)
         self.submitted = recovered.submitted
         self._jobs = {number: copy(job) for number, job in recovered.jobs.items()}
         for _, run in sorted(recovered.runs.items()):

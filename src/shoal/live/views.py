@@ -15,7 +15,6 @@ from shoal.core.arrays import Flags
 from shoal.core.decision import Verdicts
 from shoal.core.lifecycle import JobState
 from shoal.core.reasons import NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP
-from shoal.core.retry import MOST_CRASHES
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
@@ -130,6 +129,8 @@ class ClusterViews:
     now: Seconds
     epoch: float
     tenant: TenantId | None
+    drained: Mapping[int, str] = field(default_factory=dict)
+    """By drained node, the reason."""
 
     def jobs(self, before: Sequence[Account] = (), *, ended: bool) -> list[JobRow]:
         """Return the live jobs in order of submission, or with ``ended`` all jobs; waiting jobs have a position.
@@ -161,9 +162,18 @@ class ClusterViews:
             rate=account.rate,
             decision=row.reason,
             decided=self.epoch + (last.snapshot.now if last is not None else account.submitted),
-            change=last.remedy(account, self._placed()) if last is not None else "",
+            change=self._change(account),
             story=[Moment(self.epoch + at, what) for at, what in sorted(story, key=lambda entry: entry[0])],
         )
+
+    def _change(self, account: Account) -> str:
+        """Return what would let a waiting job run; names drained nodes, since their GPUs cannot be used."""
+        remedy = self.last.remedy(account, self._placed()) if self.last is not None else ""
+        if not remedy or not self.drained or account.state is JobState.HELD:
+            return remedy
+        names = [f"{self.topology.nodes[node].name} ({reason})" for node, reason in sorted(self.drained.items())]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return self._without_foreign_names(f"{remedy}; drained: {', '.join(names[:3])}{more}")
 
     def nodes(self, last_reports: Sequence[Seconds | None], retired: Set[int] = frozenset()) -> list[NodeRow]:
         """Return every node, with the time of its agent's last report and the jobs on it that the tenant may see.
@@ -185,6 +195,7 @@ class ClusterViews:
                     used=self._gpus_in_use(index, here),
                     jobs=[account.spec.id for account in here if self._shown(account)],
                     heard=self._unix(at),
+                    drained=self._without_foreign_names(self.drained.get(index, "")),
                 )
             )
         return rows
@@ -280,8 +291,7 @@ class ClusterViews:
             return account.cause or account.state.name.lower()
         if account.state is JobState.HELD:
             wait = max(0.0, account.held_until - self.now)
-            times = f"{account.crashes.in_a_row} of {MOST_CRASHES} times in a row"
-            return f"waits: crashed {times} ({account.cause}); tried again in {wait:,.0f} s"
+            return f"waits: {account.held_after} ({account.cause}); tried again in {wait:,.0f} s"
         sentence = self.last.sentence(account.number) if self.last is not None else None
         return "waits: it has just been submitted" if sentence is None else self._without_foreign_names(sentence)
 

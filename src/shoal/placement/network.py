@@ -14,6 +14,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.core.arrays import Flags
 from shoal.core.decision import Refusal, Seating, Verdict, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
@@ -21,7 +22,7 @@ from shoal.core.reasons import FRAGMENTED, STOPPING, Reason
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.placement import packed
-from shoal.placement.seating import few_nodes, seat_changes
+from shoal.placement.seating import avoided_nodes, avoiding, avoids, few_nodes, seat_changes, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,9 @@ class NetworkPlacer:
         overruled: dict[int, Verdict] = {
             i: Refusal(Reason(STOPPING)) for i in np.flatnonzero((gpus > 0) & stopping).tolist()
         }
-        wanting = np.flatnonzero((gpus > 0) & ~stopping).tolist()
-        holding = np.flatnonzero((columns.held > 0) & ~stopping).tolist()
+        fixed = _on_closed_nodes(snapshot) & ~changed
+        wanting = np.flatnonzero((gpus > 0) & ~stopping & ~fixed).tolist()
+        holding = np.flatnonzero((columns.held > 0) & ~stopping & ~fixed).tolist()
         plan = _NetworkDraft(snapshot, snapshot.free_gpus.thaw())
         plan.clear(holding, wanting)
         # The widest first: what is left of a machine is then always a multiple of the next share.
@@ -53,9 +55,20 @@ class NetworkPlacer:
             if not plan.seat(i, int(kinds[i]), int(gpus[i])):
                 free = plan.free.freeze()
                 numbers = (free.free[kinds[i]], free.largest_block(int(kinds[i])), int(gpus[i]))
-                overruled[i] = Refusal(Reason(FRAGMENTED, numbers))
+                nodes = avoided_nodes(snapshot, i, int(gpus[i]))
+                overruled[i] = Refusal(avoids(snapshot, nodes) if nodes else Reason(FRAGMENTED, numbers))
         moved = {i: seats for i, seats in plan.seated.items() if seats != snapshot.placement(i)}
         return Seating(tuple(i for i in holding if i not in plan.seated), moved, overruled)
+
+
+def _on_closed_nodes(snapshot: Snapshot) -> Flags:
+    """Return by position whether a job holds seats on a node that is closed, as drained nodes are."""
+    closed = snapshot.free_gpus.closed
+    flags = np.zeros(len(snapshot.columns), dtype=bool)
+    for i in np.flatnonzero(snapshot.columns.held > 0).tolist() if closed else ():
+        seats = snapshot.placement(i)
+        flags[i] = seats is not None and not closed.isdisjoint(seats.nodes)
+    return flags
 
 
 def _kinds(snapshot: Snapshot, verdicts: Verdicts) -> NDArray[np.int_] | None:
@@ -94,6 +107,18 @@ class _NetworkDraft:
 
     def seat(self, i: int, kind: int, want: int) -> bool:
         """Seat a job on the fewest machines; return whether that was possible."""
+        with avoiding(self.snapshot, self.free, i, want):
+            found = self._found(i, kind, want)
+        before = self.snapshot.placement(i)
+        for node, _ in before.seats if before is not None else ():
+            self.claims.get(node, {}).pop(i, None)
+        if found is None:
+            return False
+        take(self.snapshot, self.free, found)
+        self.seated[i] = found
+        return True
+
+    def _found(self, i: int, kind: int, want: int) -> Placement | None:
         machine = machine_gpus(self.snapshot.cluster, kind)
         if want % machine == 0:
             found = self._whole_machines(i, kind, machine, want // machine)
@@ -101,15 +126,7 @@ class _NetworkDraft:
             found = self._part_of_machine(i, kind, want)
         else:
             found = None
-        found = found or few_nodes(self.free, kind, want)
-        before = self.snapshot.placement(i)
-        for node, _ in before.seats if before is not None else ():
-            self.claims.get(node, {}).pop(i, None)
-        if found is None:
-            return False
-        self.free.take(found)
-        self.seated[i] = found
-        return True
+        return found or few_nodes(self.free, kind, want)
 
     def _whole_machines(self, i: int, kind: int, machine: int, count: int) -> Placement | None:
         """Return ``count`` free machines: first those the job held alone, then those held by the fewest other jobs."""

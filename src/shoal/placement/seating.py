@@ -6,7 +6,8 @@ before the others, even if it moves from several nodes to one. If no node has en
 that did not ask for one node are moved off a node; if that is not enough either, the job is seated like any other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +16,16 @@ from shoal.core.arrays import Indices
 from shoal.core.decision import Grant, Refusal, Seating, Verdict, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
-from shoal.core.reasons import FRAGMENTED, KEPT_SEATS, NO_KIND, PARTNER_UNSEATED, STOPPING, Reason, ReasonTemplate
+from shoal.core.reasons import (
+    AVOIDS,
+    FRAGMENTED,
+    KEPT_SEATS,
+    NO_KIND,
+    PARTNER_UNSEATED,
+    STOPPING,
+    Reason,
+    ReasonTemplate,
+)
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 
@@ -114,7 +124,7 @@ class _SeatingDraft:
             self.free.give(before)
         found = self._found(i, before)
         if found is not None and found != before:
-            self.free.take(found)
+            take(self.snapshot, self.free, found)
             self.seated[i] = found
         elif before is not None:
             self.free.take(before)
@@ -199,7 +209,7 @@ class _SeatingDraft:
         before = self.snapshot.placement(unit[0])
         found = self._found(unit[0], before)
         if found is not None:
-            self.free.take(found)
+            take(self.snapshot, self.free, found)
             if found != before or not self._one_node(unit[0]):
                 self.seated |= dict.fromkeys(unit, found)
             return
@@ -219,9 +229,14 @@ class _SeatingDraft:
     # ── finding seats ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _found(self, i: int, before: Placement | None) -> Placement | None:
-        pinned = self.verdicts.placements.get(i)
-        if pinned is not None:
-            return pinned if self._open(pinned) else None
+        with avoiding(self.snapshot, self.free, i, int(self.verdicts.gpus[i])) as avoided:
+            pinned = self.verdicts.placements.get(i)
+            if pinned is None or not avoided.isdisjoint(pinned.nodes):
+                return self._search(i, before)
+            closed = pinned != before and not self.free.closed.keys().isdisjoint(pinned.nodes)
+            return pinned if self._open(pinned) and not closed else None
+
+    def _search(self, i: int, before: Placement | None) -> Placement | None:
         kind = self._kind(i)
         if kind >= 0:
             return self._on_kind(i, kind, before)
@@ -287,7 +302,8 @@ class _SeatingDraft:
         return occupants
 
     def _open(self, placement: Placement) -> bool:
-        return all(self.free.node_free[node] >= count for node, count in placement.seats)
+        free, closed = self.free.node_free, self.free.closed
+        return all(closed.get(node, free[node]) >= count for node, count in placement.seats)
 
     def _shortage(self, i: int, template: ReasonTemplate) -> Reason:
         frozen, kind = self.free.freeze(), self._kind(i)
@@ -295,9 +311,47 @@ class _SeatingDraft:
         kinds = usable if kind < 0 else [kind]
         if not kinds:
             return Reason(NO_KIND, (", ".join(self.snapshot.cluster.kinds),))
+        if template is FRAGMENTED and (nodes := avoided_nodes(self.snapshot, i, int(self.verdicts.gpus[i]))):
+            return avoids(self.snapshot, nodes)
         free, block = sum(frozen.free[k] for k in kinds), max(frozen.largest_block(k) for k in kinds)
         held, want = int(self.snapshot.columns.held[i]), int(self.verdicts.gpus[i])
         return Reason(template, (held, want, free, block) if template is KEPT_SEATS else (free, block, want))
+
+
+def avoided_nodes(snapshot: Snapshot, i: int, want: int) -> frozenset[int]:
+    """Return the nodes that a job must not be seated on; none if the others of every kind it can use are too few."""
+    avoided = snapshot.avoided.get(int(snapshot.columns.rows[i]))
+    if not avoided:
+        return frozenset()
+    cluster, speeds = snapshot.cluster, snapshot.columns.speeds[i]
+    left = list(cluster.capacity)
+    for node in avoided:
+        left[cluster.node_kind[node]] -= cluster.usable[node]
+    return avoided if any(gpus >= want for gpus, speed in zip(left, speeds, strict=True) if speed > 0) else frozenset()
+
+
+@contextmanager
+def avoiding(snapshot: Snapshot, free: FreeGpus, i: int, want: int) -> Iterator[frozenset[int]]:
+    """Close, for as long as the context lasts, the nodes that a job avoids; yield them."""
+    avoided = avoided_nodes(snapshot, i, want)
+    opened = avoided - free.closed.keys()
+    for node in opened:
+        free.close(node)
+    yield avoided
+    for node in opened:
+        free.open(node)
+
+
+def take(snapshot: Snapshot, free: FreeGpus, placement: Placement) -> None:
+    """Occupy new seats, and close the nodes among them that are probed with one start."""
+    free.take(placement)
+    for node in snapshot.probed.intersection(placement.nodes):
+        free.close(node)
+
+
+def avoids(snapshot: Snapshot, nodes: frozenset[int]) -> Reason:
+    """Return the reason of a job that finds no seats except on nodes that could not start it."""
+    return Reason(AVOIDS, (", ".join(snapshot.cluster.nodes[node].name for node in sorted(nodes)),))
 
 
 def _fewest(occupants: Sequence[tuple[int, int]], gpus: int) -> list[int] | None:

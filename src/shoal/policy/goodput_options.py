@@ -292,9 +292,9 @@ def _rate_there(
 def _node_units(snapshot: Snapshot) -> Sequence[Mapping[int, int]]:
     cluster = snapshot.cluster
     node_units: list[dict[int, int]] = [{} for _ in cluster.kinds]
-    for n, node in enumerate(cluster.nodes):
-        if n not in cluster.down:
-            node_units[cluster.node_kind[n]][n] = node.gpus
+    for n, gpus in enumerate(cluster.usable):
+        if gpus:
+            node_units[cluster.node_kind[n]][n] = gpus
     return node_units
 
 

@@ -299,11 +299,13 @@ class _Fold:
             self._end(job, at, JobState.COMPLETED)
 
     def _crashed(self, event: list[Any]) -> None:
-        _, at, job, incarnation, done, blamed, _, _ = event
+        _, at, job, incarnation, done, blamed, _, _, *later = event
         if incarnation != self.incarnation[job]:
             return
         self.done[self.hold[job]] = done
-        self.crashes[job], failed, _ = self.crashes.get(job, NO_CRASHES).after(done, blamed=blamed)
+        ran, failed_on = later or (None, None)  # journals of older versions lack them
+        crashes = self.crashes.get(job, NO_CRASHES)
+        self.crashes[job], failed, _ = crashes.after(done, blamed=blamed, ran=ran, began=failed_on is None)
         if failed:
             self._end(job, at, JobState.FAILED)
         else:
@@ -317,7 +319,7 @@ class _Fold:
         self.gpus[event[2]] = event[3]
 
     def _ignored(self, event: list[Any]) -> None:
-        """Does nothing: each job on a lost node has events of its own."""
+        """Do nothing: the event changes no column. Each job on a lost node has events of its own."""
 
     def _end(self, job: int, at: Seconds, outcome: JobState) -> None:
         self._close(job, at)

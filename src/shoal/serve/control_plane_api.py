@@ -51,6 +51,12 @@ class ControlPlaneAPI(Protocol):
     def nodes(self, tenant: str | None) -> list[wire.NodeRow]:
         """List the nodes."""
 
+    def drain(self, node: str, reason: str, by: str) -> "Future[None]":
+        """Give a node no new runs until it is resumed."""
+
+    def resume_node(self, node: str) -> "Future[None]":
+        """Give a drained node runs again."""
+
     def share(self, tenant: str | None) -> list[wire.TenantRow]:
         """GPUs and GPU-seconds by tenant."""
 

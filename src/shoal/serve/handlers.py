@@ -142,6 +142,18 @@ async def nodes(context: AppContext, call: Call) -> list[wire.NodeRow]:
     return await asyncio.to_thread(context.control_plane.nodes, call.holder.sees)
 
 
+async def drain(context: AppContext, call: Call) -> None:
+    """Give a node no new runs until it is resumed; what runs there goes on."""
+    body: wire.DrainNode = call.body
+    change = context.control_plane.drain
+    await _durable(context, await asyncio.to_thread(change, call.path["node"], body.reason, call.holder.name))
+
+
+async def resume_node(context: AppContext, call: Call) -> None:
+    """Give a drained node runs again."""
+    await _durable(context, await asyncio.to_thread(context.control_plane.resume_node, call.path["node"]))
+
+
 async def share(context: AppContext, call: Call) -> list[wire.TenantRow]:
     """GPUs held and GPU time used, by tenant."""
     return await asyncio.to_thread(context.control_plane.share, call.holder.sees)

@@ -13,7 +13,7 @@ from shoal.wire.messages import ProblemDetails
 
 _REFS = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
-_PATH_TYPES: dict[str, Any] = {"job": JobName, "token": Name, "app": Name}
+_PATH_TYPES: dict[str, Any] = {"job": JobName, "token": Name, "app": Name, "node": Name}
 _TAGS = {"jobs": "jobs", "apps": "apps", "agent": "agents", "tokens": "tokens"}
 
 

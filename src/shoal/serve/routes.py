@@ -59,6 +59,16 @@ _APPS = (
 )
 _CLUSTER = (
     Route("GET", "/v1/nodes", handlers.nodes, _PEOPLE),
+    Route(
+        "POST",
+        "/v1/nodes/{node}/drain",
+        handlers.drain,
+        _ADMIN,
+        body=wire.DrainNode,
+        status=204,
+        alive=True,
+    ),
+    Route("POST", "/v1/nodes/{node}/resume", handlers.resume_node, _ADMIN, status=204, refusals=(422,), alive=True),
     Route("GET", "/v1/share", handlers.share, _PEOPLE),
     Route("GET", "/v1/quotas", handlers.quotas, _ADMIN),
     Route("POST", "/v1/quotas", handlers.set_quota, _ADMIN, body=wire.QuotaMessage, status=204, alive=True),

@@ -268,18 +268,19 @@ class SimulatedBackend:
             self._queue.push(max(run.since, self.now) + TICK, Happening.TICKED, job, run.incarnation)
 
     def _crash(self, job: int, run: JobRun, *, blamed: bool, cause: str) -> JobCrashed:
-        """End an incarnation and lose the progress since the last checkpoint. A blamed job is held back a while."""
+        """End an incarnation and lose the progress since the last checkpoint. The job may be held back a while."""
         now, truth = self.now, self.truth.jobs[job]
-        lost = (now - run.began) % self.faults.checkpoint_every if now > run.began else 0.0
+        ran = max(0.0, now - run.began)
+        lost = ran % self.faults.checkpoint_every
         kept = max(run.saved, run.progress(now) - run.rate * lost)
         self._jobs.leave(job, now)
         run.done = kept
         run.script_at = sum(1 for at, _ in truth.batch_schedule if at <= kept)
         run.batch_size = truth.batch_schedule[run.script_at - 1][1] if run.script_at else truth.batch_size
-        run.crashes, _, retry_in = run.crashes.after(kept, blamed=blamed)
+        run.crashes, _, retry_in = run.crashes.after(kept, blamed=blamed, ran=ran)
         if retry_in:
             self._hold_back(job, now + retry_in)
-        return JobCrashed(now, job, run.incarnation, kept, blamed, cause, retry_in)
+        return JobCrashed(now, job, run.incarnation, kept, blamed, cause, retry_in, ran)
 
     def _hold_back(self, job: int, until: Seconds) -> None:
         self._held_back += 1

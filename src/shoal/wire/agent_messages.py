@@ -63,9 +63,10 @@ class RunReport(Struct, frozen=True, kw_only=True):
     """State of one incarnation of a job on the agent's node: ranks not started yet, running, or all ended.
 
     ``cause`` says why it could not start, or why the agent ended it without an order; ``blameless`` marks a cause that
-    is not the job's fault (its lease ran out). ``finished``: every rank left unwarned with status 0. ``done`` and
-    ``saved`` are the progress the job wrote, ``session`` what its trainer library added. ``roster`` is the latest the
-    agent acts on; with one, ``exits`` may arrive while other ranks of the run continue.
+    is not the job's fault (its lease ran out), ``unstarted`` one that kept the ranks from being started. ``finished``:
+    every rank left unwarned with status 0. ``done`` and ``saved`` are the progress the job wrote, ``session`` what its
+    trainer library added. ``roster`` is the latest the agent acts on; with one, ``exits`` may arrive while other ranks
+    of the run continue.
     """
 
     job: Natural
@@ -75,6 +76,7 @@ class RunReport(Struct, frozen=True, kw_only=True):
     exits: list[RankExit] = field(default_factory=list)
     cause: Annotated[str, Meta(max_length=2000)] = ""
     blameless: bool = False
+    unstarted: bool = False
     finished: bool = False
     done: float | None = None
     saved: float | None = None

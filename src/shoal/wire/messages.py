@@ -268,6 +268,14 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     jobs: list[str]
     heard: float | None
     disk_free: int | None = None
+    drained: str = ""
+    """Why the node gets no new runs; empty if it is not drained."""
+
+
+class DrainNode(Struct, forbid_unknown_fields=True, frozen=True):
+    """The reason for which an operator drains a node."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=500)]
 
 
 class TenantRow(Struct, frozen=True, kw_only=True):

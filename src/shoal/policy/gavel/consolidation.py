@@ -9,11 +9,11 @@ from shoal.solve.consolidation import Localities
 
 
 def node_sizes(cluster: Topology) -> tuple[tuple[int, ...], ...]:
-    """GPUs on each node that is up, by kind."""
+    """GPUs that jobs may hold on each node that has any, by kind."""
     sizes: list[list[int]] = [[] for _ in cluster.kinds]
-    for at, (node, kind) in enumerate(zip(cluster.nodes, cluster.node_kind, strict=True)):
-        if at not in cluster.down:
-            sizes[kind].append(node.gpus)
+    for gpus, kind in zip(cluster.usable, cluster.node_kind, strict=True):
+        if gpus:
+            sizes[kind].append(gpus)
     return tuple(tuple(of_kind) for of_kind in sizes)
 
 

@@ -37,6 +37,6 @@ def _on_offer(apps: Apps, kind: int) -> OnOffer:
     leases = [part for (_, k), lease in apps.before.leases.items() if k == kind for part in lease]
     until: Seconds | None = min((end for _, end in leases), default=None)
     kept = sum(gpus for gpus, end in leases if until is not None and end > until)
-    up = [n.gpus for i, n in enumerate(cluster.nodes) if cluster.node_kind[i] == kind and i not in cluster.down]
+    up = [gpus for k, gpus in zip(cluster.node_kind, cluster.usable, strict=True) if k == kind and gpus]
     machines = tuple(sorted(Counter(up).items(), reverse=True))
     return OnOffer(cluster.kinds[kind], cluster.capacity[kind] - kept, machines, until)

@@ -1,0 +1,75 @@
+"""Restrictions on nodes, as part of the state: nodes that are drained or probed, and nodes that a job avoids."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shoal.core.events import NodeDrained, NodeResumed
+from shoal.core.free_gpus import FreeGpus
+from shoal.core.topology import Placement, Topology
+from shoal.core.units import JobNumber
+
+
+@dataclass(slots=True)
+class NodeUse:
+    """The restrictions in force. The mappings are replaced and never changed in place, so snapshots may hold them."""
+
+    drained: Mapping[int, str] = field(default_factory=dict)
+    """By drained node, the reason."""
+    probed: frozenset[int] = frozenset()
+    """Drained nodes that may get one start."""
+    avoided: Mapping[JobNumber, frozenset[int]] = field(default_factory=dict)
+    """By job, the nodes that could not start its ranks."""
+
+    def drain(self, event: NodeDrained, free: FreeGpus) -> None:
+        """Close a node for new runs."""
+        self.drained = {**self.drained, event.node: event.reason}
+        self._close(event.node, free)
+
+    def resume(self, event: NodeResumed, free: FreeGpus, down: frozenset[int]) -> None:
+        """Open a drained node: for one start as a probe, else for all jobs, also those that avoided it."""
+        node = event.node
+        if node not in self.drained:
+            return
+        if not event.probe:
+            self.drained = {other: reason for other, reason in self.drained.items() if other != node}
+            self._avoid_no_more(node)
+        self.probed = self.probed | {node} if event.probe else self.probed - {node}
+        if node not in down:
+            free.open(node)
+
+    def lost(self, node: int, free: FreeGpus) -> None:
+        """Close a node that is down."""
+        self._close(node, free)
+
+    def returned(self, node: int, free: FreeGpus) -> None:
+        """Open a node that is up again, unless it is drained; jobs that avoided it may use it."""
+        self._avoid_no_more(node)
+        if node not in self.drained:
+            free.open(node)
+
+    def placed(self, placement: Placement, free: FreeGpus) -> None:
+        """Close the probed nodes among these seats: they had their one start."""
+        for node in self.probed.intersection(placement.nodes):
+            self._close(node, free)
+
+    def avoid(self, job: JobNumber, node: int) -> None:
+        """Keep a job off a node that could not start it."""
+        self.avoided = {**self.avoided, job: self.avoided.get(job, frozenset()) | {node}}
+
+    def forget(self, job: JobNumber) -> None:
+        """Forget which nodes an ended job avoided."""
+        if job in self.avoided:
+            self.avoided = {other: nodes for other, nodes in self.avoided.items() if other != job}
+
+    def available(self, topology: Topology, free: FreeGpus) -> Topology:
+        """Return the cluster without the GPUs that are free on drained nodes."""
+        idle = {node: free.closed[node] for node in self.drained if node in free.closed and node not in topology.down}
+        return topology.withholding(tuple(sorted(idle.items())))
+
+    def _close(self, node: int, free: FreeGpus) -> None:
+        self.probed -= {node}
+        free.close(node)
+
+    def _avoid_no_more(self, node: int) -> None:
+        left = {job: nodes - {node} for job, nodes in self.avoided.items()}
+        self.avoided = {job: nodes for job, nodes in left.items() if nodes}

@@ -1,0 +1,99 @@
+"""Which nodes fail to start runs: when a node is drained, probed and resumed.
+
+A start that fails on a node says little by itself: the job may be at fault. It counts against the node when the same
+job starts elsewhere. A node against which ``MOST_FAILED_STARTS`` jobs count, with no successful start there since the
+first of them, is drained. Then it is probed: after ``FIRST_PROBE`` seconds, and after twice as long each time that
+fails, it may get one start. The first that succeeds resumes it. An operator may drain a node too: that one is not
+probed, and only an operator resumes it.
+
+Bookkeeping only: the time is an argument, and the methods return events for the ring.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from shoal.core.events import Event, NodeDrained, NodeResumed
+from shoal.core.topology import Node
+from shoal.core.units import JobNumber, Seconds
+
+MOST_FAILED_STARTS = 3
+"""Jobs that count against a node when it is drained."""
+
+FIRST_PROBE: Seconds = 30.0
+LONGEST_PROBE: Seconds = 1800.0
+"""Seconds from draining a node to its first probe, and at most between two probes."""
+
+
+@dataclass(slots=True)
+class _Drain:
+    """A drained node: when it is probed next, and the wait before that."""
+
+    probe_at: Seconds
+    wait: Seconds
+
+
+@dataclass(slots=True)
+class NodeHealth:
+    """The failed starts that count against each node, and the nodes that are drained."""
+
+    nodes: Sequence[Node]
+    _causes: dict[int, str] = field(default_factory=dict)
+    """By node, why the last start that failed there did."""
+    _failures: dict[int, set[JobNumber]] = field(default_factory=dict)
+    """By node, the jobs that count against it."""
+    _drains: dict[int, _Drain] = field(default_factory=dict)
+
+    def resume_drains(self, drained: Mapping[int, NodeDrained], now: Seconds) -> None:
+        """Take over the nodes that a journal left drained; those that are probed wait as if drained now."""
+        for node, event in drained.items():
+            self._drains[node] = _Drain(inf if event.by else now + FIRST_PROBE, FIRST_PROBE)
+
+    def failed(self, node: int, cause: str, now: Seconds) -> None:
+        """Note that a node could not start a run; a drained one waits twice as long for its next probe."""
+        self._causes[node] = cause
+        drain = self._drains.get(node)
+        if drain is not None and drain.probe_at < inf:
+            drain.wait = min(2 * drain.wait, LONGEST_PROBE)
+            drain.probe_at = now + drain.wait
+
+    def started(self, job: JobNumber, nodes: Collection[int], failed_on: Collection[int], now: Seconds) -> list[Event]:
+        """Note that a job's ranks are up on ``nodes``, after it had failed to start on others; return the events."""
+        found: list[Event] = []
+        for node in nodes:
+            self._failures.pop(node, None)
+            if node in self._drains and self._drains[node].probe_at < inf:
+                found += self.resume(node, now)
+        for node in failed_on:
+            if node not in nodes:
+                self._failures.setdefault(node, set()).add(job)
+                if len(self._failures[node]) >= MOST_FAILED_STARTS and node not in self._drains:
+                    count = f"{len(self._failures[node])} jobs that could not start here started elsewhere"
+                    reason = f"{count}; the last cause: {self._causes.get(node, 'not known')}"
+                    found += self.drain(node, reason, now)
+        return found
+
+    def drain(self, node: int, reason: str, now: Seconds, by: str = "") -> list[Event]:
+        """Drain a node; one that an operator drains is not probed."""
+        self._drains[node] = _Drain(inf if by else now + FIRST_PROBE, FIRST_PROBE)
+        return [NodeDrained(now, node, reason, by)]
+
+    def resume(self, node: int, now: Seconds) -> list[Event]:
+        """Resume a drained node; no event for any other."""
+        self._failures.pop(node, None)
+        return [] if self._drains.pop(node, None) is None else [NodeResumed(now, node)]
+
+    def probe(self, now: Seconds, starting: Callable[[int], bool]) -> list[Event]:
+        """Return the probes that are due, except on nodes where a run is ``starting``, which is one."""
+        found: list[Event] = []
+        for node, drain in self._drains.items():
+            if now >= drain.probe_at:
+                drain.probe_at = now + drain.wait
+                if not starting(node):
+                    found.append(NodeResumed(now, node, probe=True))
+        return found
+
+    @property
+    def next_probe(self) -> Seconds:
+        """When the next probe is due."""
+        return min((drain.probe_at for drain in self._drains.values()), default=inf)
