@@ -3,7 +3,7 @@
 import signal
 from typing import Any
 
-from tests.dst.plan import KNOWN, Fault
+from tests.dst.plan import Fault
 
 STEPS = ("ended jobs stored", "written", "closed", "linked", "replaced")
 """Steps of the switch to the next segment of a journal."""
@@ -50,7 +50,7 @@ def _disk(trial: Any, fault: Fault, what: str) -> bool:
 
 def _agent(trial: Any, fault: Fault, what: str) -> bool:
     node = _node(trial, fault)
-    if not node.alive or (what == "pause" and (node.paused or _frozen(node))):
+    if not node.alive or (what == "pause" and node.paused):
         return False
     if what == "kill":
         node.kill()
@@ -60,11 +60,6 @@ def _agent(trial: Any, fault: Fault, what: str) -> bool:
         node.pause()
     trial.world.after(fault.lasts, node.resume if what == "pause" else node.revive)
     return True
-
-
-def _frozen(node: Any) -> bool:
-    """Return whether to suspend this agent as well as its keepers is more than the code survives yet."""
-    return "node.freeze" in KNOWN and any(keeper.paused for keeper in node.keepers.values())
 
 
 def _machine(trial: Any, fault: Fault, what: str) -> bool:
@@ -87,8 +82,6 @@ def _process(trial: Any, fault: Fault, what: str) -> bool:
     if not found:
         return False
     process = found[fault.which % len(found)]
-    if group == "keeper" and what == "pause" and "node.freeze" in KNOWN and process.host.paused:
-        return False
     if what == "kill":
         if group == "rank":
             process.truth.blamed += 1
