@@ -41,6 +41,10 @@ def _plane(trial: Any, fault: Fault, what: str) -> bool:
 
 def _disk(trial: Any, fault: Fault, what: str) -> bool:
     disk = trial.disk
+    if what == "sync":
+        disk.sync_fails += 1
+        trial.world.after(fault.lasts, lambda: setattr(disk, "sync_fails", max(0, disk.sync_fails - 1)))
+        return True
     if disk.problem is not None:
         return False
     disk.problem = what

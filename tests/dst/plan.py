@@ -16,8 +16,8 @@ FAULTS = {
     # The control plane: killed, killed at a commit or while its journal's next segment begins, restarted in order,
     # suspended, and its wall clock set.
     "plane.kill": 10, "plane.commit": 12, "plane.switch": 8, "plane.term": 3, "plane.pause": 6, "plane.clock": 2,
-    # Its disk.
-    "disk.full": 4, "disk.io": 3,
+    # Its disk: full, failing, or failing only when a folder is flushed.
+    "disk.full": 4, "disk.io": 3, "disk.sync": 4,
     # A node: its agent, its keepers, its ranks, or all of them.
     "agent.kill": 8, "agent.pause": 6, "agent.term": 3, "keeper.kill": 6, "keeper.pause": 4, "rank.kill": 5,
     "rank.pause": 3, "machine.kill": 6, "node.disk": 4, "node.spawn": 3,

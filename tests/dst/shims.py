@@ -89,6 +89,8 @@ class Disk:
         self.world = world
         self.problem: str | None = None
         self.crash: str | None = None
+        self.sync_fails = 0
+        """Faults at present by which folders cannot be flushed."""
         self.die: Callable[[], None] = lambda: None
         """Kills the writer, which then finds nothing of it left."""
         self.torn: dict[str, int] = {}
@@ -127,7 +129,7 @@ class SegmentOS:
         return getattr(os, name)
 
     def fsync(self, file: int) -> None:
-        if self._disk.problem == "io" and self._disk.world.rng.random() < 0.5:
+        if self._disk.sync_fails and self._disk.world.rng.random() < 0.5:
             raise OSError(errno.EIO, "input/output error")
 
 
@@ -151,6 +153,8 @@ class SimConnection:
         word = sql.split(None, 1)[0].upper()
         if word in ("INSERT", "CREATE", "DELETE", "UPDATE"):
             self._write()
+        if word == "PRAGMA" and "=" in sql and self._disk.problem == "io" and self._disk.world.rng.random() < 0.3:
+            raise sqlite3.OperationalError("disk I/O error")
         return self._commit() if word in ("COMMIT", "END") else self._real.execute(sql, *rest)
 
     def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:
@@ -172,9 +176,9 @@ class SimConnection:
         # Others act while the disk writes, except for those that need the lock of the ended jobs.
         if world.machine is not None and self._path.name != ENDED and world.rng.random() < 0.3:
             let_others_act(world, world.rng.uniform(0.0, 0.02))
-        if disk.problem is not None:
-            # SQLite rolls a transaction back whose commit fails.
-            self._real.execute("ROLLBACK")
+        if disk.problem == "full" or (disk.problem == "io" and world.rng.random() < 0.6):
+            # SQLite rolls a transaction back whose commit fails; if only a flush failed, the file has it all the same.
+            self._real.execute("COMMIT" if disk.problem == "io" and world.rng.random() < 0.3 else "ROLLBACK")
             text = "database or disk is full" if disk.problem == "full" else "disk I/O error"
             raise sqlite3.OperationalError(text)
         how, disk.crash = disk.crash, None

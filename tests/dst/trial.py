@@ -182,6 +182,7 @@ class Trial:
     def _repair(self) -> None:
         self.world.note("repaired")
         self.disk.problem = self.disk.crash = self.plane.crash_at = None
+        self.disk.sync_fails = 0
         self.plane.clocks.jump = 0.0
         for cable in (self.door, *(node.cable for node in self.nodes)):
             cable.faults.clear()
