@@ -5,13 +5,13 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 import pytest
@@ -147,8 +147,7 @@ class Fake:
         """Have these jobs."""
         details = [job if isinstance(job, JobDetail) else detail(job) for job in jobs]
         rows = [each.job for each in details]
-        self.answers["GET /v1/jobs"] = 200, [each for each in rows if each.ended is None]
-        self.answers["GET /v1/jobs?all=true"] = 200, rows
+        self.answers["GET /v1/jobs"] = lambda asked: (200, listed(rows, dict(parse_qsl(urlsplit(asked.path).query))))
         for each in details:
             self.answers[f"GET /v1/jobs/{each.job.id}"] = 200, each
             self.answers[f"DELETE /v1/jobs/{each.job.id}"] = 200, {}
@@ -157,6 +156,26 @@ class Fake:
     def paths(self) -> list[str]:
         """What was asked, in order."""
         return [f"{asked.method} {asked.path}" for asked in self.asked]
+
+
+def listed(rows: Sequence[JobRow], query: dict[str, str]) -> list[JobRow]:
+    """The page that a server lists: running jobs by start, then waiting ones by position, then ended ones."""
+
+    def place(row: JobRow) -> tuple[int, float]:
+        if row.ended is not None:
+            return 2, -row.ended
+        return (1, row.position) if row.position is not None else (0, row.started or row.submitted)
+
+    match, tenant = query.get("match"), query.get("tenant")
+    found = [
+        row
+        for row in sorted(rows, key=place)
+        if (row.ended is None or "all" in query)
+        and tenant in (None, row.tenant)
+        and (match is None or row.name == match or row.id.startswith(match))
+    ]
+    first = int(query.get("offset", 0))
+    return found[first : first + int(query.get("limit", 100))]
 
 
 def unknown(what: str, value: str) -> Answer:
@@ -419,7 +438,7 @@ def test_a_script_is_submitted_and_what_is_not_applied_is_said_beside(
         (("--",), "nothing stands after `--`"),
         (("no.yaml",), "file: 'no.yaml': cannot be read: No such file"),
         (("--gpus", "0", "--", "true"), "gpus: 0: must be a whole number from 1"),
-        (("--work", "inf", "--", "true"), "work: inf: must be a finite number"),
+        (("--work", "inf", "--", "true"), "work: inf: must be a number above 0"),
         (("--env", "A", "--", "true"), "env: 'A': write K=V"),
         (("--kinds", "a,,b", "--", "true"), "kinds[1]: ''"),
         (("-n", "0", "--", "true"), "count: 0"),
@@ -436,6 +455,8 @@ def test_a_bad_submission_is_refused_before_anything_is_sent(
     assert cluster.asked == []
 
 
+FITTING, PAGE = "GET /v1/jobs?all=true&match", "&offset=0&limit=1000"
+
 # ── which job ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -443,8 +464,8 @@ def test_a_bad_submission_is_refused_before_anything_is_sent(
     ("meant", "asked"),
     [
         ("wide-x2f3", ["GET /v1/jobs/wide-x2f3"]),
-        ("wid", ["GET /v1/jobs/wid", "GET /v1/jobs?all=true", "GET /v1/jobs/wide-x2f3"]),
-        ("bert", ["GET /v1/jobs/bert", "GET /v1/jobs?all=true", "GET /v1/jobs/bert-k3fa"]),
+        ("wid", ["GET /v1/jobs/wid", f"{FITTING}=wid{PAGE}", "GET /v1/jobs/wide-x2f3"]),
+        ("bert", ["GET /v1/jobs/bert", f"{FITTING}=bert{PAGE}", "GET /v1/jobs/bert-k3fa"]),
     ],
 )
 def test_a_job_is_found_by_its_id_a_beginning_of_it_or_its_name(
@@ -501,6 +522,22 @@ def test_the_queue_of_one_tenant_and_of_what_ended(shoal: Shoal, cluster: Fake) 
     assert [job["id"] for job in given(shoal, "queue", "--tenant", "vision")["jobs"]] == ["resnet-b7c1", "tail-aaaa"]
     assert [job["id"] for job in given(shoal, "queue", "--all")["jobs"]][-1] == "old-zzzz"
     assert given(shoal, "queue")["cluster"]["used_gpus"] == CLUSTER.used_gpus
+
+
+def test_a_page_of_the_queue_is_shown_and_how_to_see_the_next(shoal: Shoal, cluster: Fake) -> None:
+    first, second, third = (given(shoal, "queue", "--limit", "2", "--page", page) for page in ("1", "2", "3"))
+    assert [job["id"] for job in first["jobs"]] == ["resnet-b7c1", "bert-k3fa"]
+    assert [job["id"] for job in second["jobs"]] == ["wide-x2f3", "tail-aaaa"]
+    assert ([page["more"] for page in (first, second, third)], third["jobs"]) == ([True, False, False], [])
+    assert "more jobs: --page 2 shows the next 2" in shoal("queue", "--limit", "2")[1]
+    assert "more jobs" not in shoal("queue")[1]
+
+
+def test_a_long_listing_is_read_in_pages_of_a_thousand(shoal: Shoal, cluster: Fake) -> None:
+    cluster.jobs(*(row(f"job-{number:04}", position=number) for number in range(1, 2501)))
+    assert len(given(shoal, "queue", "--limit", "2400")["jobs"]) == 2400
+    limits = [parse_qsl(urlsplit(path).query)[-1][1] for path in cluster.paths() if "/v1/jobs" in path]
+    assert limits == ["1000", "1000", "401"]
 
 
 def test_an_empty_queue_says_what_to_do(shoal: Shoal, cluster: Fake) -> None:
@@ -963,3 +1000,70 @@ def test_every_command_has_help_json_and_says_which_cluster(shoal: Shoal, comman
     code, out, _ = shoal(command, "--help")
     assert code == 0
     assert all(option in out for option in ("--json", "--server", "--token-file"))
+
+
+# ── text of others ───────────────────────────────────────────────────────────────────────────────────────────────
+
+EVIL = "\x1b]0;owned\x07\x9b2J\r\u202egnp.exe"
+
+
+def evil_cluster(cluster: Fake) -> None:
+    """Every text that a user, a job or an agent can choose tries to act on the terminal."""
+    bad = row("evil-aaaa", reason=f"waits: {EVIL}", name=EVIL, tenant=EVIL, position=1)
+    cluster.jobs(
+        detail(
+            bad, command=["sh", EVIL], workdir=EVIL, decision=EVIL, change=EVIL, story=[Moment(NOW, EVIL)], ranks=EVIL
+        ),
+        running("evil-bbbb", nodes=[EVIL], kind=EVIL, state=EVIL),
+        ended("evil-cccc", reason=EVIL),
+    )
+    cluster.answers["GET /v1/cluster"] = 200, msgspec.structs.replace(CLUSTER, policy=EVIL, cluster=EVIL)
+    cluster.answers["GET /v1/nodes"] = (
+        200,
+        [NodeRow(name=EVIL, kind=EVIL, gpus=1, rack=EVIL, up=True, used=0, jobs=[EVIL], heard=NOW)],
+    )
+    cluster.answers["GET /v1/share"] = (
+        200,
+        [TenantRow(tenant=EVIL, live=1, held=1, gpu_seconds=1.0, part_now=1.0, part_ever=1.0)],
+    )
+    cluster.answers["GET /v1/acct"] = 200, [
+        AcctRow(id=EVIL, name=EVIL, tenant=EVIL, state=EVIL, gpus=1, submitted=1.0, started=2.0, ended=3.0, waited=1.0,
+                gpu_seconds=1.0, restarts=0, cause=EVIL)
+    ]  # fmt: skip
+    cluster.answers["GET /v1/tokens"] = 200, [{"name": EVIL, "role": "user", "tenant": EVIL}]
+    run = {"label": EVIL, "jobs": 1, "avg_jct": None, "avg_wait": None, "makespan": None}
+    cluster.answers["POST /v1/whatif"] = 200, {"runs": [run], "jobs": [{"id": EVIL, "label": EVIL, "end": None}]}
+    cluster.answers["DELETE /v1/jobs/evil-aaaa"] = 409, ProblemDetails(EVIL, EVIL, EVIL, EVIL)
+    cluster.answers["PATCH /v1/jobs/evil-aaaa"] = 503, ProblemDetails(EVIL)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("queue", "--all"), ("why", "evil-aaaa", "--detail"), ("job", "evil-aaaa"), ("job", "evil-bbbb"),
+        ("why", "evil-cccc"), ("nodes",), ("share",), ("acct",), ("token", "list"), ("whatif", "--policy", "fifo"),
+        ("cancel", "evil-aaaa"), ("resize", "evil-aaaa", "2"), ("job", EVIL), ("logs", "evil-aaaa"),
+    ],
+    ids=lambda command: " ".join(command[:1]),
+)  # fmt: skip
+@pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
+def test_no_text_of_others_acts_on_the_terminal(
+    shoal: Shoal, cluster: Fake, command: tuple[str, ...], as_json: bool
+) -> None:
+    evil_cluster(cluster)
+    code, out, err = shoal(*command, *["--json"] * as_json)
+    assert code in (0, 1, 2)
+    assert out or err
+    assert not [char for char in out + err if char != "\n" and not (char.isprintable() or char == "\xa0")]
+
+
+def test_a_log_acts_on_a_terminal_only_if_asked_to(shoal: Shoal, cluster: Fake, monkeypatch: Any) -> None:
+    text = f"\x1b[32mgreen\x1b[0m\t{EVIL}\n"
+    part = LogPart("bert-k3fa", 1, 0, 0, len(text.encode()), text, False, len(text.encode()))
+    cluster.answers["GET /v1/jobs/bert-k3fa/log"] = 200, part
+    assert shoal("logs", "bert-k3fa")[1] == f"green\t{EVIL}\n", "a file or a pipe gets all but colours"
+    assert shoal("logs", "bert-k3fa", "--raw")[1] == text
+    monkeypatch.setattr("shoal.cli.output.on_terminal", lambda: True)
+    shown = shoal("logs", "bert-k3fa")[1]
+    assert shown == "\x1b[32mgreen\x1b[0m\t\\x1b]0;owned\\x07\\x9b2J\n\\u202egnp.exe\n\x1b[0m"
+    assert shoal("logs", "bert-k3fa", "--raw")[1] == text

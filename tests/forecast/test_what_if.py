@@ -1,6 +1,7 @@
 """What-if: run on from the middle of a journal. Knowing everything, the rest comes out as it did; else, near it."""
 
 import json
+import tracemalloc
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -367,6 +368,8 @@ BAD = {
     "nodes without GPUs": (WhatIf(add="h100:1x0"), "add"),
     "a file of this machine": (WhatIf(add="cluster.yaml"), "add"),
     "too many nodes": (WhatIf(add="h100:99999x8"), "add"),
+    "too many nodes in all": (WhatIf(add="h100:9999x8,a100:2x8"), "add"),
+    "a number of four thousand digits": (WhatIf(add=f"h100:{'9' * 4000}x8"), "add"),
     "a gang the cluster cannot hold": (WhatIf(job=Submission(command=["x"], gpus=9)), "gpus"),
     "a gang outside its bounds": (WhatIf(job=Submission(command=["x"], gpus=4, max_gpus=2)), "gpus"),
     "an unknown model": (WhatIf(job=Submission(command=["x"], model="resnet5")), "model"),
@@ -378,3 +381,23 @@ def test_a_question_that_makes_no_sense_is_refused(queue: tuple[Record, ...], qu
     with pytest.raises(InputError) as refused:
         what_if(queue, 0.0, question)
     assert field in refused.value.field
+
+
+@pytest.mark.parametrize("spec", ["{}/own.py:Own", "fifo:{}/own.py:Own", "{}/own.py:Own:key=1"])
+def test_a_question_never_loads_a_file(queue: tuple[Record, ...], tmp_path: Path, spec: str) -> None:
+    folder = tmp_path / "fifo:" if spec.startswith("fifo") else tmp_path
+    folder.mkdir(exist_ok=True)
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w')\n")
+    with pytest.raises(InputError, match="names a file, which is never loaded on a request"):
+        what_if(queue, 0.0, WhatIf(policies=["fifo", spec.format(folder)]))
+    assert not (tmp_path / "loaded").exists()
+
+
+def test_nodes_to_add_are_counted_before_any_is_made(queue: tuple[Record, ...]) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"can have at most 10,000 nodes"):
+            what_if(queue, 0.0, WhatIf(add=",".join(["h100:9999x8"] * 300)))
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()

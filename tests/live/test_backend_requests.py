@@ -191,3 +191,26 @@ def test_orders_carry_the_lease_and_a_refused_agent_is_told_why() -> None:
         it.sync(report)
     with pytest.raises(InputError, match="gpu-0"):
         it.generation("gpu0")
+
+
+def secret_on(it: LiveBackend, node: str, number: int) -> str:
+    """The secret of a job's store in the orders of a node."""
+    (run,) = (run for run in sync(it, node).runs if run.job == number)
+    assert run.roster is not None
+    return run.roster.secret
+
+
+def test_the_workers_of_a_job_and_its_store_share_a_secret_that_no_other_job_has() -> None:
+    it, _ = backend("gpu:2x2")
+    again, _ = backend("gpu:2x2")
+    again.store_key = it.store_key
+    for each in (it, again):
+        for number in (0, 1):
+            spec = JobSpec(f"job-{number}", 0.0, 2, 100.0, 1, 2)
+            each.submit([(spec, Launch("job", ("python",), in_place=True))], "answer")
+            each.wait(0.0)
+            each.send([Start(number, 1, Placement(((0, 1), (1, 1))))])
+    found = {(node, number): secret_on(it, node, number) for node in ("gpu-0", "gpu-1") for number in (0, 1)}
+    assert found["gpu-0", 0] == found["gpu-1", 0] == secret_on(again, "gpu-0", 0), "also after a restart with its key"
+    assert found["gpu-0", 1] == found["gpu-1", 1] != found["gpu-0", 0]
+    assert len(found["gpu-0", 0]) == 64

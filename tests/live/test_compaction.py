@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from tests.live.test_control_plane import job, obey, opened, settings, soon, state, submit
 
-from shoal.core.errors import InputError
+from shoal.core.errors import InputError, JournalError
+from shoal.core.job import JobSpec, Launch
 from shoal.engine.state_image import UnreadableBase
 from shoal.forecast.what_if import forecast
-from shoal.live.accounts import Accounts
+from shoal.live.accounts import Account, Accounts
 from shoal.live.compaction import KEEP
 from shoal.live.control_plane import ControlPlane
 from shoal.live.ended_jobs import EndedJobs
 from shoal.live.home import JOURNAL, open_control_plane
 from shoal.live.live_image import encode_live, restore_live
-from shoal.scenario.replay import replay_file
+from shoal.scenario.replay import policies_of, read_stories, replay_file
 from shoal.store.segments import archived
 from shoal.wire.messages import PROTOCOL, AgentReport
 
@@ -92,7 +93,7 @@ def test_a_control_plane_killed_during_compaction_loses_nothing(tmp_path: Path, 
         plane.backend.submit([], None)
         soon(lambda: len(archived(plane.journal.path)) > 0)
     with opened(killed) as plane:
-        assert [row.id for row in plane.jobs(None, ended=True)] == [done, live]
+        assert [row.id for row in plane.jobs(None, ended=True)] == [live, done]
         assert submit(plane, job(key="d"), job(key="l")) == [done, live]
         compact(plane)
         assert [row.id for row in plane.jobs(None)] == [live]
@@ -203,3 +204,36 @@ def test_an_agent_forgets_only_jobs_that_are_not_known(tmp_path: Path) -> None:
         old = [ended, live, "dropped-12345"]
         answer = plane.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="boot", known=0, runs=[], old=old))
         assert (answer.forget, answer.keep) == (["dropped-12345"], KEEP)
+
+
+def test_a_report_reads_all_segments_and_refuses_a_home_without_the_first(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        (done,) = submit(plane, job("done"))
+        finish(plane, done)
+        compact(plane)
+        (live,) = submit(plane, job("live"))
+    home = tmp_path / "home"
+    told, difference = read_stories(home)
+    assert difference == ""
+    assert [story.id for story in told if not story.id.startswith("nothing")] == [done, live]
+    assert [policy for policy, _ in policies_of(home)] == ["fifo"]
+    archived(home / JOURNAL)[0].unlink()
+    with pytest.raises(JournalError, match="first segments were dropped"):
+        read_stories(home)
+
+
+def test_a_key_of_an_ended_job_is_found_without_reading_the_others(tmp_path: Path) -> None:
+    ended, steps = EndedJobs(tmp_path / "ended.sqlite"), 0
+    spec = JobSpec("job", 0.0, 1, None, 1, 1)
+    launches = [replace(spec, id=f"job-{n}") for n in range(500)]
+    ended.add(Account(n, s, Launch("job", (), key=f"k{n}"), 0.0, ended=1.0) for n, s in enumerate(launches))
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    ended._connection.set_progress_handler(count, 1)
+    assert ended.with_key("default", "k250") == "job-250"
+    assert ended.with_key("default", "other") is None
+    assert steps < 200
+    ended.close()

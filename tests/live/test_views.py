@@ -1,5 +1,6 @@
 """What people see: rows of jobs, nodes and tenants, what would let a job run, and what a tenant must not see."""
 
+import threading
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,10 +15,11 @@ from shoal.core.reasons import Reason, in_words
 from shoal.core.topology import Placement, parse_cluster
 from shoal.engine.state import State
 from shoal.live.accounts import Accounts
+from shoal.live.job_lists import ANY_JOB, JobLists
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
-from shoal.wire.messages import StartForecast
+from shoal.wire.messages import JobRow, StartForecast
 
 EPOCH, NOW = 1000.0, 110.0
 WAITS = Refusal(in_words("waits: others are first"))
@@ -50,6 +52,10 @@ class Scene:
         self.state.apply_events(now, events)  # type: ignore[arg-type]
         self.accounts.apply_events(events)  # type: ignore[arg-type]
 
+    def rows(self, views: ClusterViews, *, ended: bool = False) -> list[JobRow]:
+        lists = JobLists(self.accounts, threading.RLock())
+        return views.jobs(lists.read(views.tenant, ANY_JOB, ended=ended, forecasts=views.forecasts))
+
     def last(self, verdicts: Mapping[str, Verdict] | None = None) -> LastDecision:
         snapshot = self.state.freeze()
         found: dict[str, Verdict] = dict.fromkeys(snapshot.ids, WAITS)
@@ -78,7 +84,7 @@ def two_tenants() -> Scene:
 
 def test_the_row_of_a_job_that_runs_and_of_one_that_waits() -> None:
     scene = two_tenants()
-    a, b, _ = scene.views(scene.last()).jobs(ended=False)
+    a, b, _ = scene.rows(scene.views(scene.last()))
     assert (a.id, a.name, a.tenant, a.state, a.gpus_held, a.gpus_wanted) == ("a", "name", "ann", "running", 2, 2)
     assert (a.submitted, a.started, a.ended, a.done, a.work) == (1000.0, 1010.0, None, 90.0, 200.0)
     assert (a.kind, a.nodes, a.position, a.start) == ("gpu", ["gpu-0"], None, None)
@@ -90,7 +96,7 @@ def test_waiting_jobs_stand_in_order_of_their_forecast_start_then_of_submission(
     scene = two_tenants()
     scene.events(105.0, JobSubmitted(105.0, spec("d"), Launch("d", ())))
     soon = {"c": StartForecast(5.0, 1.0, 9.0), "a": StartForecast(1.0, 1.0, 1.0)}
-    rows = scene.views(scene.last(), forecasts=soon).jobs(ended=False)
+    rows = scene.rows(scene.views(scene.last(), forecasts=soon))
     assert {row.id: row.position for row in rows} == {"a": None, "b": 2, "c": 1, "d": 3}
     assert {row.id: row.start for row in rows} == {"a": None, "b": None, "c": soon["c"], "d": None}
 
@@ -99,11 +105,11 @@ def test_jobs_that_ended_are_listed_on_request_and_in_the_accounts() -> None:
     scene = two_tenants()
     scene.events(105.0, JobCompleted(105.0, 0, 1, 200.0), JobCancelled(105.0, 1))
     views = scene.views(scene.last())
-    assert [row.id for row in views.jobs(ended=False)] == ["c"]
-    assert [(row.id, row.reason, row.ended) for row in views.jobs(ended=True)] == [
+    assert [row.id for row in scene.rows(views)] == ["c"]
+    assert [(row.id, row.reason, row.ended) for row in scene.rows(views, ended=True)] == [
+        ("c", "waits: others are first", None),
         ("a", "completed", 1105.0),
         ("b", "cancelled", 1105.0),
-        ("c", "waits: others are first", None),
     ]
     a, b = views.acct()
     assert (a.id, a.state, a.gpus, a.started, a.ended, a.waited, a.gpu_seconds, a.restarts, a.cause) == (
@@ -141,7 +147,7 @@ def test_a_held_job_says_how_often_it_crashed_and_when_it_is_tried_again() -> No
     detail = scene.views(last).job(scene.accounts.accounts[0], [])
     assert detail.decision == "waits: crashed 1 of 5 times in a row (rank 0 died); tried again in 30 s"
     assert detail.change == "`shoal logs` shows what it said before it died; `shoal cancel` ends the tries"
-    row = scene.views(last, forecasts={"a": StartForecast(1.0, 1.0, 1.0)}).jobs(ended=False)[0]
+    row = scene.rows(scene.views(last, forecasts={"a": StartForecast(1.0, 1.0, 1.0)}))[0]
     assert (row.state, row.position, row.start) == ("held", 1, StartForecast(1.0, 1.0, 1.0))
 
 
@@ -199,7 +205,7 @@ def test_tenants_see_what_they_hold_and_had_and_all_others_as_one() -> None:
 def test_names_of_other_tenants_jobs_are_hidden_in_sentences() -> None:
     scene = two_tenants()
     last = scene.last({"c": Refusal(in_words("waits: b is first, then a; ab and b.x stay"))})
-    told = {tenant: scene.views(last, tenant).jobs(ended=False)[-1].reason for tenant in (None, "ann")}
+    told = {tenant: scene.rows(scene.views(last, tenant))[-1].reason for tenant in (None, "ann")}
     assert told[None] == "waits: b is first, then a; ab and b.x stay"
     assert told["ann"] == "waits: another job is first, then a; ab and b.x stay"
     detail = scene.views(last, "ann").job(scene.accounts.accounts[2], [(50.0, "waits: b runs")])

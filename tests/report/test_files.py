@@ -146,6 +146,15 @@ def test_the_page_holds_the_charts_of_each_policy(three_jobs: MemoryJournal, tmp
     assert part["jct"]["first"]["y"][-1] == 1.0
 
 
+def test_no_name_reorders_or_commands_the_page(three_jobs: MemoryJournal, tmp_path: Path) -> None:
+    evil = "a\u202eb\x1b[2J\u2028"
+    saved(three_jobs, tmp_path, evil, settings={"placement": evil})
+    text = page(find_runs([tmp_path]))
+    assert not set(evil) & set("\u202e\x1b\u2028") & set(text)
+    assert data_of(text)[0]["policies"] == [evil]
+    assert "<dd>a\\u202eb\\x1b[2J\\u2028</dd>" in text
+
+
 def test_names_cannot_break_out_of_the_page(three_jobs: MemoryJournal, tmp_path: Path) -> None:
     saved(three_jobs, tmp_path, "</script><b>bold</b>")
     text = page(find_runs([tmp_path]))

@@ -16,7 +16,8 @@ import pytest
 from starlette.applications import Starlette
 
 from shoal.core.errors import InputError
-from shoal.live.control_plane import ControlPlaneFigures
+from shoal.live.figures import ControlPlaneFigures
+from shoal.live.job_lists import ANY_JOB, JobFilter
 from shoal.serve import Listening, ServerLimits, Tokens, make_app, serve
 from shoal.serve.limits import Rate
 from shoal.serve.route import AnswerWhatIf
@@ -134,8 +135,9 @@ class FakeControlPlane:
             started=2.0, ended=None, done=0.5, work=None, kind="v100", nodes=["n0"], reason="runs",
         )  # fmt: skip
 
-    def jobs(self, tenant: str | None, *, ended: bool = False) -> list[JobRow]:
-        return [self._row(job) for job, owner in self.owners.items() if tenant in (None, owner)]
+    def jobs(self, tenant: str | None, *, ended: bool = False, only: JobFilter = ANY_JOB) -> list[JobRow]:
+        rows = [self._row(job) for job, owner in self.owners.items() if tenant in (None, owner)]
+        return rows[only.offset :][: only.limit]
 
     def job(self, job: str, tenant: str | None) -> JobDetail:
         return JobDetail(
@@ -279,11 +281,15 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 def harnesses(keys: Keys, folder: Path) -> Iterator[NewHarness]:
     with ExitStack() as opened:
 
-        def build(limits: ServerLimits | None = None, what_if: AnswerWhatIf = answer) -> Harness:
+        def build(
+            limits: ServerLimits | None = None,
+            what_if: AnswerWhatIf = answer,
+            hosts: frozenset[str] | None = None,
+        ) -> Harness:
             copy = shutil.copy(keys.path, tempfile.mkdtemp(dir=folder))
             tokens = opened.enter_context(closing(Tokens.open(Path(copy))))
             control_plane = FakeControlPlane()
-            app = make_app(control_plane, tokens, what_if=what_if, version="1.2", limits=limits)
+            app = make_app(control_plane, tokens, what_if=what_if, version="1.2", limits=limits, hosts=hosts)
             return Harness(control_plane, tokens, app, dict(keys.secrets))
 
         yield build

@@ -76,6 +76,14 @@ def test_deep_nesting_is_refused_and_breaks_nothing(harness: "Harness", path: st
         assert response.status_code in (400, 422)
 
 
+@pytest.mark.parametrize("address", ["a b", "a\x00", "a\nLD_PRELOAD=b", "$(id)", "a/../b", "\x1b[2J", "ä"])
+def test_an_agents_address_is_a_host_name_or_an_ip_address(harness: "Harness", address: str) -> None:
+    for fine in ("10.0.0.7", "fe80::1%eth0", "node-3.rack_1.example", ""):
+        assert harness.call("POST", "/v1/agent/hello", "agent", json={**HELLO, "address": fine}).status_code == 200
+    problem = harness.call("POST", "/v1/agent/hello", "agent", json={**HELLO, "address": address}).json()
+    assert (problem["field"], problem["hint"]) == ("address", "must be a host name or an IP address")
+
+
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
 def test_only_json_is_taken(harness: "Harness", kind: str | None) -> None:
     headers = {"Content-Type": kind} if kind else {}

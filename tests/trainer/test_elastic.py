@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,21 @@ def test_the_example_of_the_page_runs_unmanaged(capsys: pytest.CaptureFixture[st
 # ── its parts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Running:
+    """Runs code when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, ("unpickled",)
+
+
+@pytest.mark.parametrize("evil", [Running(), {"state": [Running()]}, print, Path("x"), torch.nn.Linear])
+def test_a_state_from_a_peer_runs_no_code(evil: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="is no plain value, collection or tensor"):
+        unpack(*pack(evil))
+    assert not (tmp_path / "unpickled").exists()
+
+
 def test_a_state_is_the_same_after_it_was_packed_and_unpacked() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
     optimizer = torch.optim.Adam(model.parameters())
@@ -347,7 +363,7 @@ def test_a_variable_that_is_missing_or_wrong_is_named(environ: dict[str, str], n
 def test_a_worker_finds_the_store_its_agent_names(store: Any) -> None:
     seat = WorkerConfig.from_environment({"SHOAL_STORE": f"127.0.0.1:{store.port}", "SHOAL_WORKER": "4"})
     seat.connect().set("said", "heard")
-    assert (seat.worker, store.get("said")) == (4, b"heard")
+    assert (seat.worker, connect_to("127.0.0.1", store.port).get("said")) == (4, b"heard")
 
 
 def test_the_store_is_a_process_that_ends_when_it_is_told_to(store: Any) -> None:
@@ -363,3 +379,67 @@ def test_the_store_is_a_process_that_ends_when_it_is_told_to(store: Any) -> None
         open_store(str(store.port))
     with pytest.raises(InputError, match="port"):
         open_store("seventy")
+
+
+def test_a_store_listens_on_its_own_address_alone() -> None:
+    store = open_store("0", "127.0.0.1")
+    connect_to("127.0.0.1", store.port).set("said", "heard")
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.2", store.port), timeout=10):
+        pass
+    with pytest.raises(InputError, match=r"cannot listen on 192\.0\.2\.1 there"):
+        open_store("0", "192.0.2.1")
+    store.close()
+
+
+def test_a_store_serves_only_those_who_know_its_secret() -> None:
+    store = open_store("0", secret="of this job")
+    environ = {"SHOAL_STORE": f"127.0.0.1:{store.port}", "SHOAL_WORKER": "1", "SHOAL_STORE_SECRET": "of this job"}
+    worker = WorkerConfig.from_environment(environ).connect()
+    worker.set("said", "heard")
+    for secret in ("", "of another"):
+        with pytest.raises(InputError, match="SHOAL_STORE_SECRET"):
+            connect_to("127.0.0.1", store.port, secret)
+    for sent in (b"", b"\x00" * 64, (b"GET / HTTP/1.1\r\n\r\n" * 4)[:64]):
+        with socket.create_connection(("127.0.0.1", store.port), timeout=10) as stranger:
+            greeting = stranger.recv(4096)
+            stranger.sendall(sent)
+            stranger.shutdown(socket.SHUT_WR)
+            assert (len(greeting), stranger.recv(4096)) == (32, b"")
+    assert worker.get("said") == b"heard"
+    store.close()
+
+
+def test_a_worker_tells_its_store_nothing_until_that_has_proved_the_secret() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        heard: list[bytes] = []
+
+        def pretend() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.sendall(b"n" * 32)
+                heard.append(connection.recv(4096))
+                connection.sendall(b"p" * 32)
+                heard.append(connection.recv(4096))
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        with pytest.raises(InputError, match="another process listens in its place"):
+            connect_to("127.0.0.1", other.getsockname()[1], "of this job")
+        thread.join(10)
+    assert [len(part) for part in heard] == [64, 0]
+
+
+def test_a_store_keeps_what_torch_expects_of_one(store: Any) -> None:
+    mine, other = (connect_to("127.0.0.1", store.port) for _ in range(2))
+    assert (mine.add("n", 2), other.add("n", -5), other.get("n")) == (2, -3, b"-3")
+    assert mine.compare_set("fate", "expected", "mine") == b"expected"
+    assert not mine.check(["fate"])
+    assert (mine.compare_set("fate", "", "mine"), other.compare_set("fate", "", "other")) == (b"mine", b"mine")
+    assert other.compare_set("fate", "mine", "other") == b"other"
+    late = threading.Timer(0.05, lambda: other.set("late", b"\x00\xff"))
+    late.start()
+    assert mine.get("late") == b"\x00\xff"
+    late.join()
+    with pytest.raises(RuntimeError, match="did not get never in time"):
+        mine.wait(["never"], timedelta(seconds=0.01))
+    assert (mine.num_keys(), mine.delete_key("late"), mine.delete_key("late")) == (3, True, False)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import msgspec
 
 from shoal.core.errors import ShoalError
-from shoal.wire.client import Client, Refused, Unreachable
+from shoal.wire.client import Client, Refused, Unreachable, Untrusted
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello
 
 _LOG = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class ControlLink:
         self._registered = threading.Event()
         self._changed = threading.Event()
         self._unreachable = False
+        self._answered = False
 
     def open(self) -> None:
         """Start the threads, which register the agent and then run as long as the process."""
@@ -97,6 +98,7 @@ class ControlLink:
             try:
                 received = self._sync(self._wait) if self._registered.is_set() else self._register()
                 self._registered.set()
+                self._answered = True
             except ShoalError as error:
                 if not self._retryable(error):
                     if not self._registered.is_set():
@@ -143,9 +145,12 @@ class ControlLink:
         return ReceivedOrders(sent, orders, first=False, answered=tuple(log.read for log in report.logs))
 
     def _retryable(self, error: ShoalError) -> bool:
-        """Return whether the same request may succeed later; log the first such failure."""
+        """Return whether the same request may succeed later; log the first such failure.
+
+        A certificate that is not trusted ends an agent that starts, not one that has jobs.
+        """
         busy = isinstance(error, Refused) and (error.status >= 500 or error.status in (408, 429))
-        if not (busy or isinstance(error, Unreachable)):
+        if not (busy or isinstance(error, Unreachable)) or (isinstance(error, Untrusted) and not self._answered):
             return False
         if not self._unreachable:
             _LOG.warning("control plane away", extra={"server": self._client.url, "error": str(error)})

@@ -14,7 +14,7 @@ from shoal.agent.tenant_users import TenantUsers
 from shoal.agent.workspace import Workspace, log_name
 from shoal.core.errors import InputError
 from shoal.core.job import ADAPTIVE
-from shoal.wire.messages import RunOrder
+from shoal.wire.messages import Roster, RunOrder
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NCCL_", "OMP_", "CONDA_")
@@ -153,7 +153,7 @@ class Launcher:
         if order.roster is None:
             return own
         orders = str(self.workspace.orders((order.job, order.incarnation)))
-        return {**own, "SHOAL_WORKER": str(rank), "SHOAL_STORE": store, "SHOAL_ORDERS": orders}
+        return {**own, "SHOAL_WORKER": str(rank), "SHOAL_STORE": store, "SHOAL_ORDERS": orders, **_secret(order.roster)}
 
 
 def _store(start: StartRanks) -> dict[str, Any] | None:
@@ -162,4 +162,9 @@ def _store(start: StartRanks) -> dict[str, Any] | None:
     if order.roster is None or not order.roster.keeps_store:
         return None
     argv = [order.command[0], "-m", "shoal.trainer.elastic.store", str(start.port)]
-    return {"argv": argv, "env": {}, "log": log_name(order.incarnation, "store")}
+    return {"argv": argv, "env": _secret(order.roster), "log": log_name(order.incarnation, "store")}
+
+
+def _secret(roster: Roster) -> dict[str, str]:
+    """Return the variable with the secret by which the job's store and its workers know each other."""
+    return {"SHOAL_STORE_SECRET": roster.secret}

@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from shoal import __version__
 from shoal.core.errors import ShoalError, nearest
+from shoal.core.printable import printable
 
 
 class _Entry(NamedTuple):
@@ -150,5 +151,5 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    click.echo(f"shoal: {' '.join(text.split())}", err=True)
+    click.echo(f"shoal: {printable(' '.join(text.split()))}", err=True)
     sys.exit(code)

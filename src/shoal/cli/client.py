@@ -13,7 +13,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import click
 
@@ -24,6 +24,12 @@ from shoal.wire.messages import JobDetail, JobRow
 from shoal.wire.token_source import ask_token, read_token_file
 
 _T = TypeVar("_T")
+
+_PAGE_JOBS = 1000
+"""Most jobs that one request lists."""
+
+_MOST_NEAR = 1000
+"""Jobs among which the ones nearest to an unknown name are looked for."""
 
 _PATIENCE_SECONDS = 60.0
 """Seconds that a command which follows something waits for an unreachable server: a restart takes a few."""
@@ -114,8 +120,23 @@ def find_job(client: Client, text: str) -> JobDetail:
     except (InputError, Refused) as error:
         if not _unknown_job(error):
             raise
-    rows = client.get("/v1/jobs?all=true", list[JobRow])
+    rows = list_jobs(client, _MOST_NEAR, ended=True, match=text) or list_jobs(client, _MOST_NEAR, ended=True)
     return client.get(job_path(choose_job(rows, text)), JobDetail)
+
+
+def list_jobs(client: Client, most: int, *, ended: bool = False, offset: int = 0, **only: str | None) -> list[JobRow]:
+    """Return at most ``most`` jobs, from the one at ``offset`` on; ``only`` are further query parameters."""
+    asked = {"all": "true" if ended else None, **only}
+    query = {name: value for name, value in asked.items() if value is not None}
+    rows: list[JobRow] = []
+    while len(rows) < most:
+        wanted = min(most - len(rows), _PAGE_JOBS)
+        page = urlencode({**query, "offset": offset + len(rows), "limit": wanted})
+        found = client.get(f"/v1/jobs?{page}", list[JobRow])
+        rows += found
+        if len(found) < wanted:
+            break
+    return rows
 
 
 def choose_job(rows: Sequence[JobRow], text: str) -> str:

@@ -1,5 +1,7 @@
 """``shoal completion``: the script for a shell, and completion of policy names and job ids."""
 
+from urllib.parse import urlencode
+
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
@@ -37,7 +39,8 @@ def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     from shoal.wire.messages import JobRow
 
     try:
-        rows = connect().get("/v1/jobs", list[JobRow], timeout=_JOBS_TIMEOUT_SECONDS)
+        asked = f"/v1/jobs?{urlencode({'match': incomplete})}"
+        rows = connect().get(asked, list[JobRow], timeout=_JOBS_TIMEOUT_SECONDS)
     except ShoalError:
         return []
     return [CompletionItem(row.id, help=row.state) for row in rows if row.id.startswith(incomplete)]

@@ -9,7 +9,7 @@ import click
 from shoal.cli.client import cluster_options, find_job, job_path
 from shoal.cli.completion import complete_job
 from shoal.cli.live_tables import count, facts, hours, span, spread, state
-from shoal.cli.output import json_option, listing, print_json, terminal, warn
+from shoal.cli.output import json_option, listing, print_json, say, terminal, warn
 from shoal.wire.messages import Reshape
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
         answer |= {"position": row.position, "start": row.start}
         print_json({**answer, "decided": found.decided, "story": found.story} if detail else answer)
         return
-    click.echo(sentence(found))
+    say(sentence(found))
     if detail:
         terminal().print(f"\nIts last decision was at {_clock(found.decided)}; so far {_usage(found)}.\n")
         _print_history(found)
@@ -83,7 +83,7 @@ def job(job: str, client: "Client", as_json: bool) -> None:
         print_json(found)
         return
     terminal().print(facts(_facts(found)))
-    click.echo(sentence(found))
+    say(sentence(found))
 
 
 def _facts(found: "JobDetail") -> list[tuple[str, str]]:
@@ -125,7 +125,7 @@ def cancel(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
         client.call("DELETE", job_path(row.id), None, type(None))
         cancelled.append(row.id)
         if not as_json:
-            click.echo(f"cancelled {row.id}")
+            say(f"cancelled {row.id}")
     if as_json:
         print_json({"cancelled": cancelled})
 
@@ -144,4 +144,4 @@ def resize(job: str, gpus: int, min_gpus: int | None, max_gpus: int | None, clie
     if as_json:
         print_json({"job": row.id, "gpus": gpus, "min_gpus": min_gpus, "max_gpus": max_gpus})
     else:
-        click.echo(f"{row.id} now wants {count(gpus, 'GPU')}, where it wanted {row.gpus_wanted:,}")
+        say(f"{row.id} now wants {count(gpus, 'GPU')}, where it wanted {row.gpus_wanted:,}")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from shoal.core.printable import printable
 from shoal.wire.messages import AcctRow, JobRow, StartForecast
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> "RenderableType":
     table = Table.grid(padding=(0, 2))
     for name, text in pairs:
         if text:
-            table.add_row(name, text)
+            table.add_row(name, printable(text))
     return table
 
 

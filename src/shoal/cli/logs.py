@@ -1,7 +1,7 @@
 """``shoal logs``: the output of a rank of a job."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -9,7 +9,7 @@ import click
 from shoal.cli.client import cluster_options, find_job, job_path, retrying
 from shoal.cli.completion import complete_job
 from shoal.cli.live_tables import state
-from shoal.cli.output import json_option, print_json, warn
+from shoal.cli.output import json_option, log_output, print_json, warn
 from shoal.core.errors import InputError
 from shoal.wire.client import Refused
 from shoal.wire.messages import JobDetail, LogPart
@@ -37,10 +37,18 @@ _POLL_SECONDS = 0.5
     "--incarnation", type=click.IntRange(1), metavar="K", help="Only the output of the Kth start.  [default: all]"
 )
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--raw", is_flag=True, help="Send control characters to the terminal too, beside colours.")
 @cluster_options
 @json_option
 def logs(
-    job: str, follow: bool, rank: int, incarnation: int | None, tail: int | None, client: "Client", as_json: bool
+    job: str,
+    follow: bool,
+    rank: int,
+    incarnation: int | None,
+    tail: int | None,
+    raw: bool,
+    client: "Client",
+    as_json: bool,
 ) -> None:
     """Print JOB's standard output and error."""
     if follow and as_json:
@@ -48,15 +56,17 @@ def logs(
     found = find_job(client, job)
     reader = _Reader(client, found.job.id, rank)
     if follow:
-        _follow(reader, found, incarnation, tail)
+        with log_output(raw=raw) as write:
+            _follow(reader, found, incarnation, tail, write)
         return
     if incarnation is None and found.incarnation == 0:
         raise InputError("job", found.job.id, f"has no log, as it has not started: it {found.job.reason}")
     starts = reader.logged([incarnation] if incarnation else range(1, found.incarnation + 1))
     texts = reader.texts(starts) if tail is None else reader.last(starts, tail)
     if not as_json:
-        for text in texts:
-            click.echo(text, nl=False)
+        with log_output(raw=raw) as write:
+            for text in texts:
+                write(text)
         return
     print_json({"job": found.job.id, "incarnations": starts, "rank": rank, "text": "".join(texts)})
 
@@ -167,7 +177,9 @@ class _Tail(NamedTuple):
     note: str = ""
 
 
-def _follow(reader: _Reader, found: JobDetail, incarnation: int | None, tail: int | None) -> None:
+def _follow(
+    reader: _Reader, found: JobDetail, incarnation: int | None, tail: int | None, write: Callable[[str], None]
+) -> None:
     """Print output as it arrives, start after start in order, so that none is missed."""
     current = incarnation or max(1, found.incarnation)
     offset: int | None = None
@@ -178,7 +190,7 @@ def _follow(reader: _Reader, found: JobDetail, incarnation: int | None, tail: in
         try:
             begin = reader.find_tail(current, tail) if offset is None else _Tail(offset)
             for text, part in reader.from_tail(current, begin):
-                click.echo(text, nl=False)
+                write(text)
                 offset, growing = part.next, part.live
         except (Refused, InputError) as error:
             # Judged by the state before the read: the log may have appeared, and the job ended, since.

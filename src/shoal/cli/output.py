@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from shoal.core.printable import LogPrinter, printable, printable_json
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -19,7 +21,34 @@ def print_json(document: object) -> None:
     """Print one JSON document on stdout; message structures in it become objects."""
     from msgspec import to_builtins
 
-    click.echo(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False, default=to_builtins))
+    text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False, default=to_builtins)
+    click.echo(printable_json(text))
+
+
+def say(text: str) -> None:
+    """Print lines on stdout, without control characters from users."""
+    click.echo(printable(text, keep="\n\t"))
+
+
+def on_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+@contextmanager
+def log_output(*, raw: bool) -> Iterator[Callable[[str], None]]:
+    """A function that prints pieces of a job's output: as they are with ``raw`` and where stdout is no terminal.
+
+    On a terminal only line breaks, tabs and colours act; other control characters are shown as escapes.
+    """
+    if raw or not on_terminal():
+        yield lambda text: click.echo(text, nl=False, color=raw or None)
+        return
+    printer = LogPrinter()
+    try:
+        yield lambda text: click.echo(printer.feed(text), nl=False, color=True)
+    finally:
+        click.echo(printer.finish(), nl=False, color=True)
 
 
 def duration(seconds: float | None) -> str:
@@ -36,10 +65,18 @@ def duration(seconds: float | None) -> str:
 
 
 def terminal() -> "Console":
-    """A console on stdout, 1,000 columns wide when it is not a terminal; prints plain text, never markup."""
-    from rich.console import Console
+    """A console on stdout, 1,000 columns wide when it is not a terminal; prints plain text, never markup.
 
-    return Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False, emoji=False)
+    Strings, also those in tables, are printed without control characters from users.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    class SafeConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text, keep="\n"), **options)
+
+    return SafeConsole(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False, emoji=False)
 
 
 def listing(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> "RenderableType":
@@ -53,7 +90,7 @@ def listing(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> "Renderabl
         justify: Literal["left", "right"] = "right" if figures else "left"
         table.add_column(header.removesuffix(">"), justify=justify, no_wrap=figures, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     return table
 
 
@@ -127,7 +164,7 @@ def warn_unfinished(summary: "Summary") -> None:
 
 def warn(text: str) -> None:
     """Print a message on stderr."""
-    click.echo(f"shoal: {text}", err=True)
+    click.echo(f"shoal: {printable(text)}", err=True)
 
 
 @contextmanager

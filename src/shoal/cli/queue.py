@@ -5,20 +5,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from shoal.cli.client import cluster_options, retrying
+from shoal.cli.client import cluster_options, list_jobs, retrying
 from shoal.cli.live_tables import span, spread, state
 from shoal.cli.output import json_option, listing, print_json, terminal
 from shoal.core.errors import InputError
+from shoal.core.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from shoal.wire.client import Client
     from shoal.wire.messages import ClusterRow, JobRow
+
+    _Page: TypeAlias = tuple[ClusterRow, list[JobRow], str]
+    """The cluster, the jobs to show, and how to see more; empty where there are none."""
 
 _HEADERS = ("#>", "job", "tenant", "state", "GPUs>", "start>", "age>", "reason")
 
@@ -34,60 +38,64 @@ _GAP_SECONDS = 0.5
 
 @click.command()
 @click.option("--all", "with_ended", is_flag=True, help="Include jobs that have ended.")
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, metavar="N", help="Most jobs to show.")
+@click.option("--page", type=click.IntRange(1, 1_000_000), default=1, metavar="K", help="Show the Kth N jobs.")
 @click.option("--watch", is_flag=True, help="Redraw at each change, until Ctrl-C.")
 @click.option("--tenant", metavar="T", help="Only this tenant's jobs.")
 @cluster_options
 @json_option
-def queue(with_ended: bool, watch: bool, tenant: str | None, client: "Client", as_json: bool) -> None:
-    """Show position, state, GPUs held and wanted, expected start, age and reason of every job."""
+def queue(
+    with_ended: bool,
+    limit: int,
+    page: int,
+    watch: bool,
+    tenant: str | None,
+    client: "Client",
+    as_json: bool,
+) -> None:
+    """Show position, state, GPUs held and wanted, expected start, age and reason of jobs: running, waiting, ended."""
+    first = (page - 1) * limit
 
-    def fetch() -> tuple["ClusterRow", list["JobRow"]]:
-        from shoal.wire.messages import ClusterRow, JobRow
+    def fetch() -> "_Page":
+        from shoal.wire.messages import ClusterRow
 
         cluster = client.get("/v1/cluster", ClusterRow)
-        rows = client.get("/v1/jobs" + ("?all=true" if with_ended else ""), list[JobRow])
-        return cluster, in_order([row for row in rows if tenant in (None, row.tenant)])
+        # One more than is shown tells whether there are more.
+        rows = list_jobs(client, limit + 1, ended=with_ended, tenant=tenant, offset=first)
+        more = f"more jobs: --page {page + 1} shows the next {limit:,}" if len(rows) > limit else ""
+        return cluster, rows[:limit], more
 
     if watch and as_json:
         raise InputError("watch", True, "never ends; leave --watch or --json out")
-    cluster, rows = fetch()
+    shown = fetch()
     if as_json:
-        print_json({"cluster": cluster, "jobs": rows})
+        print_json({"cluster": shown[0], "jobs": shown[1], "more": bool(shown[2])})
     elif watch:
-        _watch(client, fetch, cluster, rows)
+        _watch(client, fetch, shown)
     else:
-        terminal().print(rendered(cluster, rows))
+        terminal().print(rendered(*shown))
 
 
-def in_order(rows: Sequence["JobRow"]) -> list["JobRow"]:
-    """Running jobs by start, then waiting ones by position, then ended ones by end."""
-
-    def key(row: "JobRow") -> tuple[int, float]:
-        if row.ended is not None:
-            return 2, row.ended
-        if row.position is not None:
-            return 1, row.position
-        return 0, row.submitted if row.started is None else row.started
-
-    return sorted(rows, key=key)
-
-
-def rendered(cluster: "ClusterRow", rows: Sequence["JobRow"], note: str = "") -> "RenderableType":
-    """The queue as a table with a title."""
+def rendered(cluster: "ClusterRow", rows: Sequence["JobRow"], more: str = "", note: str = "") -> "RenderableType":
+    """The queue as a table with a title; ``more`` says how to see the rest, ``note`` what is wrong."""
     from rich.console import Group
     from rich.text import Text
 
     gpus = f"{cluster.used_gpus:,} of {cluster.up_gpus:,} GPUs in use"
     counts = f"{cluster.running:,} running, {cluster.waiting:,} waiting, {cluster.ended:,} ended"
-    parts: list[RenderableType] = [Text(f"{cluster.policy} on {cluster.cluster}: {gpus}; {counts}", style="bold")]
+    parts: list[RenderableType] = [
+        Text(printable(f"{cluster.policy} on {cluster.cluster}: {gpus}; {counts}"), style="bold")
+    ]
     if rows:
         parts.append(listing(_HEADERS, [_cells(row, cluster.now) for row in rows]))
     else:
         parts.append(Text("no jobs; `shoal submit -- CMD` makes one", style="dim"))
+    if more:
+        parts.append(Text(more, style="dim"))
     if cluster.short_of_disk:
-        parts.append(Text(cluster.short_of_disk, style="red"))
+        parts.append(Text(printable(cluster.short_of_disk), style="red"))
     if note:
-        parts.append(Text(note, style="yellow"))
+        parts.append(Text(printable(note), style="yellow"))
     return Group(*parts)
 
 
@@ -105,12 +113,7 @@ def _cells(row: "JobRow", now: float) -> tuple[str, ...]:
     )
 
 
-def _watch(
-    client: "Client",
-    fetch: Callable[[], tuple["ClusterRow", list["JobRow"]]],
-    cluster: "ClusterRow",
-    rows: list["JobRow"],
-) -> None:
+def _watch(client: "Client", fetch: Callable[[], "_Page"], shown: "_Page") -> None:
     """Draw the queue; fetch and draw it again at each event, or after some seconds."""
     changed, streaming, stopped = threading.Event(), threading.Event(), threading.Event()
     threading.Thread(target=_listen, args=(client, changed, streaming, stopped), daemon=True).start()
@@ -118,14 +121,14 @@ def _watch(
         leaving.callback(stopped.set)
 
         def show_retry(text: str) -> None:
-            draw(rendered(cluster, rows, text))
+            draw(rendered(*shown, text))
 
         while True:
-            draw(rendered(cluster, rows))
+            draw(rendered(*shown))
             changed.wait(_REDRAW_SECONDS if streaming.is_set() else _POLL_SECONDS)
             time.sleep(_GAP_SECONDS)  # events come in bursts
             changed.clear()
-            cluster, rows = retrying(fetch, on_retry=show_retry)
+            shown = retrying(fetch, on_retry=show_retry)
 
 
 def _listen(client: "Client", changed: threading.Event, streaming: threading.Event, stopped: threading.Event) -> None:

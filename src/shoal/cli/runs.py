@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shoal.cli.output import json_option, print_json, terminal, warn
+from shoal.cli.output import json_option, print_json, say, terminal, warn
 from shoal.core.errors import InputError
 
 
@@ -113,10 +113,9 @@ def report(directories: tuple[Path, ...], html_path: Path | None, baseline: str 
 
 
 def _print_stories(homes: Sequence[Path], as_json: bool) -> None:
-    from shoal.report.files import JOURNAL
     from shoal.scenario.replay import policies_of, read_stories
 
-    found = {home: read_stories(home / JOURNAL) for home in homes}
+    found = {home: read_stories(home) for home in homes}
     if as_json:
         rows = [
             {
@@ -129,12 +128,12 @@ def _print_stories(homes: Sequence[Path], as_json: bool) -> None:
         print_json(rows)
         return
     for home, (stories, difference) in found.items():
-        policy = _in_turn(policies_of(home / JOURNAL))
+        policy = _in_turn(policies_of(home))
         count = f"{len(stories)} job{'s' * (len(stories) != 1)}"
-        click.echo(f"{home}: {count} under {policy}; times since the journal began")
+        say(f"{home}: {count} under {policy}; times since the journal began")
         for story in stories:
             first, *rest = story.lines()
-            click.echo("\n    ".join([f"  {first}", *rest]))
+            say("\n    ".join([f"  {first}", *rest]))
         if difference:
             warn(f"{home}: the reasons for waiting end where they cannot be derived again: {difference}")
 
@@ -186,7 +185,7 @@ def replay(journal: Path, throughputs: str | None, policy_files: tuple[str, ...]
             }
         )
         return
-    click.echo(
+    say(
         f"{journal}: {derived.decisions:,} decisions of {_in_turn(decided)} derived again from "
         f"{derived.events:,} events, {derived.commands:,} commands, up to t = {derived.now:,.1f} s: no difference"
     )

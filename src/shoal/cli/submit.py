@@ -9,7 +9,7 @@ from uuid import uuid4
 import click
 
 from shoal.cli.client import cluster_options
-from shoal.cli.output import json_option, print_json, warn
+from shoal.cli.output import json_option, print_json, say, warn
 from shoal.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
     if as_json:
         print_json({"jobs": ids})
     else:
-        click.echo("\n".join(ids))
+        say("\n".join(ids))
 
 
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:

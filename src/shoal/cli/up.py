@@ -155,9 +155,23 @@ def up(
 @click.option("--host", default="127.0.0.1", help="Address to listen on; other machines cannot reach loopback.")
 @click.option("--certfile", metavar="FILE", help="Certificate for TLS.")
 @click.option("--keyfile", metavar="FILE", help="Key of the certificate.")
+@click.option(
+    "--allow-host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Another name of this server that callers may use in its URL; repeatable.",
+)
 @_common
 def serve(
-    cluster: str, host: str, port: int, certfile: str | None, keyfile: str | None, as_json: bool, **options: Any
+    cluster: str,
+    host: str,
+    port: int,
+    certfile: str | None,
+    keyfile: str | None,
+    names: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run the control plane of a cluster of several machines; each of them runs `shoal agent`."""
     from shoal.serve.service import Address, run_service
@@ -166,7 +180,7 @@ def serve(
     settings = _settings(cluster, **options)
     os.umask(0o077)  # an agent of the same home may let tenants' users pass through it
     log_json()
-    with run_service(settings, Address(host, port, certfile, keyfile)) as made:
+    with run_service(settings, Address(host, port, certfile, keyfile, names)) as made:
         _announce(made.listening.url, settings, as_json, local=False)
         while not stop.wait(0.5):
             _check(made.control_plane.failed)

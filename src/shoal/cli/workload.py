@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.output import json_option, print_json, warn, warn_skipped
+from shoal.cli.output import json_option, print_json, say, warn, warn_skipped
 
 if TYPE_CHECKING:
     from shoal.workload.schema import Workload
@@ -89,7 +89,7 @@ def _describe(made: "Workload", as_json: bool) -> None:
     if as_json:
         print_json(description.as_dict())
     else:
-        click.echo("\n".join(description.lines()))
+        say("\n".join(description.lines()))
 
 
 @workload.command("import")

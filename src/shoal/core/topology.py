@@ -5,6 +5,7 @@ placements, stay valid.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -164,28 +165,50 @@ class Topology:
         return ",".join(f"{kind}:{count}x{gpus}" for kind, count, gpus in groups)
 
 
+_MOST_DIGITS = 20
+"""Digits of a number that are read: more only make a number that is too large anyway, and Python refuses thousands."""
+
 _GROUP = re.compile(r"^(?P<kind>[A-Za-z0-9_.\-]+):(?P<nodes>[0-9]+)x(?P<gpus>[0-9]+)$")
 
 
-def parse_cluster(spec: str, *, nodes_per_rack: int = 16, prices: Mapping[str, float] | None = None) -> Topology:
-    """Read ``TYPE:NODESxGPUS[,…]``; nodes are numbered within their kind and fill racks of ``nodes_per_rack``."""
-    nodes: list[Node] = []
+def parse_cluster(
+    spec: str,
+    *,
+    nodes_per_rack: int = 16,
+    prices: Mapping[str, float] | None = None,
+    most_nodes: int | None = None,
+) -> Topology:
+    """Read ``TYPE:NODESxGPUS[,…]``; nodes are numbered within their kind and fill racks of ``nodes_per_rack``.
+
+    Nodes are counted before any is made: more than ``most_nodes`` (``MOST_NODES`` by default) are refused.
+    """
+    left = most = MOST_NODES if most_nodes is None else most_nodes
+    groups = []
     for group in spec.split(","):
-        match = _GROUP.match(group.strip())
-        if match is None:
-            raise InputError("cluster", spec, f"{group!r} is not TYPE:NODESxGPUS, e.g. v100:9x4,p100:9x4")
-        kind, count, gpus = match["kind"], int(match["nodes"]), int(match["gpus"])
-        if count < 1 or gpus < 1:
-            raise InputError("cluster", spec, f"{group!r} has no GPUs; nodes and GPUs per node must be at least 1")
-        if gpus > MOST_GPUS_PER_NODE:
-            raise InputError("cluster", spec, f"{group!r}: a node can have at most {MOST_GPUS_PER_NODE} GPUs")
-        if count + len(nodes) > MOST_NODES:
-            raise InputError("cluster", spec, f"{group!r}: a cluster can have at most {MOST_NODES:,} nodes")
-        seen = sum(1 for node in nodes if node.kind == kind)
-        nodes += [
-            Node(f"{kind}-{seen + i}", kind, gpus, f"r{(len(nodes) + i) // nodes_per_rack}") for i in range(count)
-        ]
+        groups.append(_parse_group(spec, group))
+        left -= groups[-1][1]
+        if left < 0:
+            raise InputError("cluster", spec, f"{group!r}: a cluster can have at most {most:,} nodes")
+    nodes: list[Node] = []
+    seen: Counter[str] = Counter()
+    for kind, count, gpus in groups:
+        first, racks = seen[kind], len(nodes)
+        nodes += [Node(f"{kind}-{first + i}", kind, gpus, f"r{(racks + i) // nodes_per_rack}") for i in range(count)]
+        seen[kind] += count
     return topology_of(nodes, prices or {})
+
+
+def _parse_group(spec: str, group: str) -> tuple[str, int, int]:
+    """Return the kind, the number of nodes and the GPUs per node of one group."""
+    match = _GROUP.match(group.strip())
+    if match is None:
+        raise InputError("cluster", spec, f"{group!r} is not TYPE:NODESxGPUS, e.g. v100:9x4,p100:9x4")
+    count, gpus = int(match["nodes"][:_MOST_DIGITS]), int(match["gpus"][:_MOST_DIGITS])
+    if count < 1 or gpus < 1:
+        raise InputError("cluster", spec, f"{group!r} has no GPUs; nodes and GPUs per node must be at least 1")
+    if gpus > MOST_GPUS_PER_NODE:
+        raise InputError("cluster", spec, f"{group!r}: a node can have at most {MOST_GPUS_PER_NODE} GPUs")
+    return match["kind"], count, gpus
 
 
 def topology_of(nodes: Sequence[Node], prices: Mapping[str, float]) -> Topology:

@@ -116,7 +116,7 @@ def _watch(
     begin = time.monotonic()
     while True:
         local.ensure_running()
-        rows = client.get("/v1/jobs?all=true", list[JobRow])
+        rows = client.get("/v1/jobs?all=true&limit=1000", list[JobRow])
         now = time.monotonic() - begin
         show(policy, now, rows)
         if all(row.ended is not None for row in rows) or now > _LONGEST_SECONDS:

@@ -39,6 +39,17 @@ class Replayed:
     begin: bytes = field(default=b"", compare=False, repr=False)
     end: bytes = field(default=b"", compare=False, repr=False)
 
+    def followed_by(self, later: "Replayed") -> "Replayed":
+        """Return the numbers of this and of the next segment together."""
+        return Replayed(
+            self.decisions + later.decisions,
+            self.events + later.events,
+            self.commands + later.commands,
+            later.now,
+            self.begin,
+            later.end,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:

@@ -6,6 +6,7 @@ is ``{"journal", "now"}`` with ``"forecast": true``, or with ``"question"`` and 
 """
 
 import json
+import resource
 import sys
 from pathlib import Path
 
@@ -15,9 +16,13 @@ from shoal.core.errors import InputError, ShoalError
 from shoal.forecast.what_if import forecast, what_if
 from shoal.wire.messages import WhatIf
 
+_MOST_BYTES = 8 * 2**30
+"""Memory of this process: a question that needs more is refused before the machine runs short."""
+
 
 def main() -> None:
     """Read the question, write the answer."""
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
     asked = json.load(sys.stdin)
     path, now = Path(asked["journal"]), float(asked["now"])
     try:
@@ -28,7 +33,9 @@ def main() -> None:
     except InputError as error:
         json.dump({"error": [error.field, error.value, error.hint]}, sys.stdout, default=str)
     except ShoalError as error:
-        json.dump({"error": ["journal", str(path), str(error)]}, sys.stdout)
+        json.dump({"error": ["journal", path.name, str(error)]}, sys.stdout)
+    except MemoryError:
+        json.dump({"error": ["question", "…", "needs too much memory: ask less"]}, sys.stdout)
     else:
         sys.stdout.write(msgspec.json.encode({"answer": answer}).decode())
 

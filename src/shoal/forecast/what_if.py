@@ -22,6 +22,7 @@ from shoal.forecast.branches import Branch, BranchOutcome, run_branches
 from shoal.forecast.present import Present, Source, read_present
 from shoal.live.admission import Admission
 from shoal.perf.work_prior import DECLARED_SPREAD
+from shoal.policy.registry import is_policy_file
 from shoal.report.compare import t_interval
 from shoal.wire.messages import StartForecast, Submission, WhatIf
 
@@ -110,6 +111,10 @@ def _cut(outcomes: Sequence[Sequence[BranchOutcome]], seeds: int) -> str:
 
 
 def _branches(source: Source, now: Seconds, question: WhatIf) -> list[Branch]:
+    for policy in question.policies:
+        if is_policy_file(policy):
+            hint = "names a file, which is never loaded on a request; choose a policy of `shoal policies`"
+            raise InputError("policies", policy, hint)
     present = read_present(source, now)
     scenario, scheduler, fork = present.scenario, present.scheduler, present.fork()
     branches = [Branch(AS_IT_IS, scenario, scheduler, fork, present.review_at)]
@@ -130,11 +135,9 @@ def _branches(source: Source, now: Seconds, question: WhatIf) -> list[Branch]:
 def _nodes(spec: str, cluster: Topology) -> list[Node]:
     """The nodes to add, in racks of their own and under unused names."""
     try:
-        new = parse_cluster(spec).nodes
+        new = parse_cluster(spec, most_nodes=_MOST_NODES_ADDED).nodes
     except InputError as error:
         raise InputError("add", spec, error.hint) from error
-    if len(new) > _MOST_NODES_ADDED:
-        raise InputError("add", spec, f"adds {len(new):,} nodes; at most {_MOST_NODES_ADDED:,} can be asked about")
     taken = set(cluster.node_index)
     return [replace(node, name=_unique(node.name, taken), rack=f"added-{node.rack}") for node in new]
 

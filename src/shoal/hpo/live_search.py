@@ -27,6 +27,9 @@ _LOSS = re.compile(rf"\bloss[\s:=]+({_NUMBER})", re.IGNORECASE)
 _TAIL = 2**16
 """Bytes at the end of a log that are searched for the last loss."""
 
+_MOST_ROWS = 1000
+"""Most jobs that one request lists; the state of others is read one by one."""
+
 _LOG_TRIES = 30
 """Attempts to read the log of an ended trial before the trial is dropped: its node may be briefly unreachable."""
 
@@ -99,7 +102,8 @@ class Driver:
 
     def look(self) -> None:
         """Read the trials' progress and losses."""
-        live = {row.id: row for row in self.client.get("/v1/jobs", list[JobRow])} if self.running else {}
+        asked = f"/v1/jobs?limit={_MOST_ROWS}" + ("" if self.app is None else f"&app={self.app}")
+        live = {row.id: row for row in self.client.get(asked, list[JobRow])} if self.running else {}
         for trial, job in list(self.running.items()):
             if job in live:
                 self._check_mark(trial, live[job])
@@ -107,6 +111,8 @@ class Driver:
             found = self.client.get(f"/v1/jobs/{job}", JobDetail)
             if found.job.ended is not None:
                 self._ended(trial, found)
+            else:
+                self._check_mark(trial, found.job)
 
     def follow(self) -> None:
         """Carry out the searcher's orders: submit all legs at once, then cancel the killed trials."""

@@ -3,6 +3,7 @@
 No decision depends on them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
@@ -90,6 +91,8 @@ class Accounts:
     quotas: dict[TenantId, Quota] = field(default_factory=dict)
     now: Seconds = 0.0
     """The time of the last events folded by ``fold``."""
+    changes: Counter[TenantId | None] = field(default_factory=Counter)
+    """How often jobs have changed: by tenant, and under None in all."""
 
     def fold(self, record: Record) -> None:
         """Fold one record of a journal."""
@@ -112,10 +115,12 @@ class Accounts:
                     self.quotas[event.tenant] = event.quota
             elif isinstance(event, _Request):
                 if event.job in self.live:
+                    self._changed(self.live[event.job])
                     self._requested(self.live[event.job], event)
             elif isinstance(event, events.RunEvent):
                 account = self.live.get(event.job)
                 if account is not None and event.incarnation == account.incarnation:
+                    self._changed(account)
                     self._ran(account, event)
 
     def apply_commands(self, now: Seconds, commands: Iterable[Command]) -> None:
@@ -124,6 +129,7 @@ class Accounts:
         self.runs.apply_commands(commands)
         for command in commands:
             account = self.accounts[command.job]
+            self._changed(account)
             self._leave_seats(account, now)
             if isinstance(command, Stop):
                 account.state = JobState.STOPPING
@@ -141,6 +147,9 @@ class Accounts:
             account.starts += 1
             account.history.append((now, f"seated {where}"))
 
+    def _changed(self, account: Account) -> None:
+        self.changes.update((None, account.spec.tenant))
+
     def _seats(self, placement: Placement) -> str:
         return ", ".join(f"{self.nodes[node].name} ({count} GPU{'s' * (count > 1)})" for node, count in placement.seats)
 
@@ -149,6 +158,7 @@ class Accounts:
         account = Account(number, spec, launch, event.at, history=[(event.at, f"submitted by {spec.tenant}")])
         self.submitted += 1
         self.accounts[number] = self.live[number] = account
+        self._changed(account)
         self.numbers[spec.id] = number
         if launch.key:
             self.keys[spec.tenant, launch.key] = spec.id

@@ -5,6 +5,8 @@ Agents call the control plane, never the reverse. An agent's orders always name 
 message that is lost or repeated does no harm. Every method may be called from any thread.
 """
 
+import hashlib
+import hmac
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -29,7 +31,7 @@ from shoal.live.clock import Clock
 from shoal.live.gang import Gang
 from shoal.live.recovery import RecoveredRuns
 from shoal.live.runs import AgentStatus, RunRegistry
-from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead
+from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder
 
 LEASE: Seconds = 20.0
 """Seconds a job may go on without contact between its agent and the control plane."""
@@ -58,6 +60,8 @@ class LiveBackend(Backend):
     lease: Seconds = LEASE
     first_retry: InitVar[Seconds] = FIRST_RETRY
     on_change: Callable[[], None] = lambda: None
+    store_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    """Key from which the secrets of jobs' stores are made."""
     _runs: RunRegistry = field(init=False)
     _lock: Condition = field(default_factory=Condition)
     """Guards everything below; notified when ``wait`` may have something to return."""
@@ -289,11 +293,18 @@ class LiveBackend(Backend):
 
     def _orders(self, index: int) -> AgentOrders:
         runs, generation = self._runs.orders(index), self._runs.agents[index].generation
+        runs = [run if run.roster is None else self._with_secret(run, run.roster) for run in runs]
         reads = [order for node, order, _ in self._log_reads.values() if node == index]
         session = self._runs.agents[index].session
         return AgentOrders(
             protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session
         )
+
+    def _with_secret(self, run: RunOrder, roster: Roster) -> RunOrder:
+        """Return an order with the secret of the job's store, the same for all workers since the job's last start."""
+        text = f"{run.id} {run.job} {roster.origin}"
+        secret = hmac.new(self.store_key, text.encode(), hashlib.sha256).hexdigest()
+        return msgspec.structs.replace(run, roster=msgspec.structs.replace(roster, secret=secret))
 
     def forget(self, ended: Iterable[JobNumber]) -> None:
         """Drop these jobs, whose end is durable, unless a process of theirs may be left."""

@@ -37,6 +37,8 @@ from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
 from shoal.live.compaction import Compaction
+from shoal.live.figures import ControlPlaneFigures
+from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
@@ -57,27 +59,6 @@ _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 class UnknownJob(LookupError):
     """There is no such job, or the caller may not see it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControlPlaneFigures:
-    """Figures for the metrics; the two lists of seconds hold the measurements since the last call."""
-
-    states: Mapping[str, int]
-    gpus_up: Mapping[str, int]
-    gpus_used: Mapping[str, int]
-    nodes_up: int
-    nodes_down: int
-    decisions: int
-    decision_seconds: Sequence[float]
-    commit_seconds: Sequence[float]
-    tenants: Sequence[wire.TenantRow]
-    lost_gpu_seconds: float
-    restarts: int
-    crashes: int
-    completed: int
-    submitted: int
-    review_in: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +95,7 @@ class ControlPlane:
     """When the queue was last read, on the monotonic clock."""
     _lock: threading.RLock = field(init=False)
     """Guards the accounts."""
+    _lists: JobLists = field(init=False)
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
     _given_ids: dict[JobId, None] = field(default_factory=dict)
@@ -128,6 +110,7 @@ class ControlPlane:
         self._recorder = JournalWriter(
             self.journal, self.accounts, self.backend, self.disk, self._lock, on_failure=self._notify
         )
+        self._lists = JobLists(self.accounts, self._lock)
         scheduler = self.scheduler
         self._loop = Loop(
             self.backend, scheduler.state, scheduler.policy, scheduler.placer, scheduler.move_planner, self._recorder,
@@ -298,12 +281,12 @@ class ControlPlane:
 
     # ── views ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def jobs(self, tenant: TenantId | None, *, ended: bool = False) -> list[wire.JobRow]:
-        """Return the live jobs in order of submission; with ``ended``, all jobs ever submitted."""
+    def jobs(self, tenant: TenantId | None, *, ended: bool = False, only: JobFilter = ANY_JOB) -> list[wire.JobRow]:
+        """Return running, then waiting jobs, with ``ended`` also ended ones, of which ``only`` selects some."""
         self.jobs_read_at = monotonic()
-        before = self.compaction.ended.accounts(tenant) if ended else []
-        with self._lock:
-            return self._views(tenant).jobs(before, ended=ended)
+        older = self.compaction.ended.latest(tenant, MOST_OLDER) if ended else ()
+        listed = self._lists.read(tenant, only, ended=ended, forecasts=self.forecasts, older=older)
+        return self._views(tenant).jobs(listed)
 
     @property
     def waiting(self) -> bool:
@@ -334,8 +317,7 @@ class ControlPlane:
     def acct(self, tenant: TenantId | None) -> list[wire.AcctRow]:
         """Return the ended jobs, in order of submission, and the resources they used."""
         before = self.compaction.ended.accounts(tenant)
-        with self._lock:
-            return self._views(tenant).acct(before)
+        return self._views(tenant).acct(before)
 
     def _views(self, tenant: TenantId | None) -> ClusterViews:
         state, now, epoch = self.scheduler.state, self.backend.clock.now(), self.about.epoch
@@ -348,6 +330,7 @@ class ControlPlane:
         with self._lock:
             states = [account.state for account in self.accounts.live.values()]
             ended = self.accounts.submitted - len(states)
+            used = sum(self._views(None).used_gpus().values())
         running = sum(s in (JobState.RUNNING, JobState.STARTING) for s in states)
         return wire.ClusterRow(
             version=about.version,
@@ -356,7 +339,7 @@ class ControlPlane:
             cluster=about.cluster,
             now=about.epoch + self.backend.clock.now(),
             up_gpus=state.topology.total_gpus,
-            used_gpus=sum(row.used for row in self.nodes(None)),
+            used_gpus=used,
             running=running,
             waiting=len(states) - running,
             ended=ended,
@@ -374,9 +357,9 @@ class ControlPlane:
         state, now = self.scheduler.state, self.backend.clock.now()
         topology = state.topology
         used = dict.fromkeys(topology.kinds, 0)
-        for row in self.nodes(None):
-            used[row.kind] += row.used
         with self._lock:
+            for node, gpus in self._views(None).used_gpus().items():
+                used[topology.nodes[node].kind] += gpus
             states = {s.name.lower(): 0 for s in JobState if s.live}
             for account in self.accounts.live.values():
                 states[account.state.name.lower()] += 1

@@ -98,7 +98,8 @@ class EndedJobs:
         """Return the ended job that a tenant submitted with this key; an empty key is none."""
         if not key:
             return None
-        found = self._rows("SELECT id FROM ended WHERE tenant = ? AND key = ?", tenant, key)
+        # The last term lets SQLite use the index, which leaves out jobs without a key.
+        found = self._rows("SELECT id FROM ended WHERE tenant = ? AND key = ? AND key != ''", tenant, key)
         return str(found[0][0]) if found else None
 
     def accounts(self, tenant: TenantId | None) -> list[Account]:

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from shoal.scenario.scenario import Scenario
 from shoal.store.codec import Base, Record
 from shoal.store.journal import JournalFile, SqliteJournal, last_settings, settings_of
 from shoal.store.segments import recover, segments
+from shoal.wire.files import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +129,7 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
     journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     clock = WallClock(epoch, scheduler.state.now)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
+    backend.store_key = _store_key(settings.home / "store.key")
     backend.resume(accounts.runs, scheduler.state.topology.down)
     retired = frozenset(i for i, node in enumerate(cluster.nodes) if node.name not in present.node_index)
     backend.retire(retired)
@@ -167,6 +170,13 @@ def _fold_live(accounts: Accounts, record: Record) -> None:
         accounts.forget(accounts.ended())
     else:
         restore_live(accounts, record.live)
+
+
+def _store_key(path: Path) -> bytes:
+    """Return the key in a file, which is made if there is none: elastic jobs outlive a restart of the control plane."""
+    if not path.exists():
+        replace_file(path, secrets.token_bytes(32), mode=0o600)
+    return path.read_bytes()
 
 
 def _epoch(first: Mapping[str, Any], path: Path) -> float:

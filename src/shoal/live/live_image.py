@@ -17,7 +17,7 @@ _VERSION = b"\x01"
 _TRANSIENT = {"end", "profile", "profiled_at", "gangs", "places"}
 """Fields of a live job that no journal leaves behind."""
 
-_APART = {"nodes", "accounts", "numbers", "keys", "live", "runs"}
+_APART = {"nodes", "accounts", "numbers", "keys", "live", "runs", "changes"}
 """Fields of the accounts that are not totals."""
 
 _SEPARATE = {"jobs", "runs"}

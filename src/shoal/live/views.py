@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
-import msgspec
 import numpy as np
 
 from shoal.core.arrays import Flags
@@ -19,6 +18,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.accounts import Account, Accounts
+from shoal.live.job_lists import WAITING, Listed
 from shoal.wire.messages import AcctRow, JobDetail, JobRow, Moment, NodeRow, StartForecast, TenantRow
 
 _OWN_REMEDY = {
@@ -119,7 +119,8 @@ class LastDecision:
 class ClusterViews:
     """The accounts and the last decision as one tenant may see them; times are Unix times, ``epoch`` plus the ring's.
 
-    Built per request. The caller holds the control plane's lock.
+    Built per request. The caller holds the control plane's lock, except for ``jobs``, which takes copies of accounts,
+    and ``acct``, since the account of an ended job does not change.
     """
 
     accounts: Accounts
@@ -132,18 +133,9 @@ class ClusterViews:
     drained: Mapping[int, str] = field(default_factory=dict)
     """By drained node, the reason."""
 
-    def jobs(self, before: Sequence[Account] = (), *, ended: bool) -> list[JobRow]:
-        """Return the live jobs in order of submission, or with ``ended`` all jobs; waiting jobs have a position.
-
-        ``before`` are the accounts of ended jobs that are no longer in memory.
-        """
-        accounts = self._with_ended(before) if ended else list(self.accounts.live.values())
-        rows = [self._row(account) for account in accounts if self._shown(account)]
-        waiting = [i for i, row in enumerate(rows) if row.state in ("pending", "held")]
-        forecast = [row.start.median if row.start else inf for row in rows]
-        for position, i in enumerate(sorted(waiting, key=lambda i: (forecast[i], i)), start=1):
-            rows[i] = msgspec.structs.replace(rows[i], position=position)
-        return rows
+    def jobs(self, listed: Sequence[Listed]) -> list[JobRow]:
+        """Return the rows of these jobs; waiting jobs have a position."""
+        return [self._row(account, position if account.state in WAITING else None) for account, position in listed]
 
     def job(self, account: Account, verdicts: Sequence[tuple[Seconds, str]]) -> JobDetail:
         """Return everything about one job; ``verdicts`` are its recorded verdicts, with their times."""
@@ -180,9 +172,9 @@ class ClusterViews:
 
         ``retired`` nodes are left out if they are down and no job is on them.
         """
-        rows, placed = [], self._placed()
+        rows, by_node = [], self._placed_by_node()
         for index, (node, at) in enumerate(zip(self.topology.nodes, last_reports, strict=True)):
-            here = [a for a in placed if a.placement is not None and index in a.placement.nodes]
+            here = by_node.get(index, [])
             if index in retired and index in self.topology.down and not here:
                 continue
             rows.append(
@@ -199,6 +191,10 @@ class ClusterViews:
                 )
             )
         return rows
+
+    def used_gpus(self) -> dict[int, int]:
+        """Return the GPUs in use by node index, for the nodes with jobs."""
+        return {index: self._gpus_in_use(index, here) for index, here in self._placed_by_node().items()}
 
     def share(self) -> list[TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
@@ -266,7 +262,7 @@ class ClusterViews:
     def _unix(self, at: Seconds | None) -> float | None:
         return None if at is None else self.epoch + at
 
-    def _row(self, account: Account) -> JobRow:
+    def _row(self, account: Account, position: int | None = None) -> JobRow:
         spec, seats, nodes = account.spec, account.placement, self.topology.nodes
         return JobRow(
             id=spec.id,
@@ -283,7 +279,8 @@ class ClusterViews:
             kind=nodes[seats.nodes[0]].kind if seats else None,
             nodes=[nodes[node].name for node in seats.nodes] if seats else [],
             reason=self._reason(account),
-            start=self.forecasts.get(spec.id) if account.state in (JobState.PENDING, JobState.HELD) else None,
+            position=position,
+            start=self.forecasts.get(spec.id) if account.state in WAITING else None,
         )
 
     def _reason(self, account: Account) -> str:
@@ -300,12 +297,21 @@ class ClusterViews:
 
         def shown(word: str) -> str:
             number = self.accounts.numbers.get(word)
-            return word if number is None or self._shown(self.accounts.accounts[number]) else "another job"
+            account = None if number is None else self.accounts.accounts.get(number)  # it may have been dropped since
+            return word if account is None or self._shown(account) else "another job"
 
         return _WORD.sub(lambda word: shown(word[0]), sentence)
 
     def _placed(self) -> list[Account]:
         return [account for account in self.accounts.live.values() if account.placement is not None]
+
+    def _placed_by_node(self) -> dict[int, list[Account]]:
+        by_node: dict[int, list[Account]] = {}
+        for account in self._placed():
+            assert account.placement is not None
+            for index in account.placement.nodes:
+                by_node.setdefault(index, []).append(account)
+        return by_node
 
     def _gpus_in_use(self, index: int, here: Sequence[Account]) -> int:
         """Return the GPUs in use on a node; two jobs that share GPUs use them once."""

@@ -241,8 +241,8 @@ def is_policy_file(spec: str) -> bool:
 
 def find_policy(spec: str) -> tuple[str, Callable[..., Policy], str]:
     """The name, the class and the text of the options in ``name:key=value,…`` or ``file.py:Class:key=value,…``."""
-    file, dot_py, after = spec.partition(".py:")
-    if dot_py:
+    if is_policy_file(spec):
+        file, _, after = spec.partition(".py:")
         class_name, _, options = after.partition(":")
         return f"{file}.py:{class_name}", _class_in(f"{file}.py", class_name), options
     name, options = split_name("policy", spec, POLICIES)

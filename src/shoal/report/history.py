@@ -22,7 +22,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
 from shoal.core.units import JobId, Seconds, TenantId
-from shoal.store.codec import COMMAND_TAGS, DECISION, EVENT_TAGS, EVENTS, HEADER
+from shoal.store.codec import BASE, COMMAND_TAGS, DECISION, EVENT_TAGS, EVENTS, HEADER
 
 _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
 _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work", "tenant", "app"))
@@ -146,7 +146,12 @@ def read_history(records: Iterable[list[Any]]) -> History:
             fold.apply_events(record[1], record[2])
         elif record[0] == DECISION:
             fold.apply_commands(record[3])
-        elif record[0] == HEADER:  # a restart of the control plane, perhaps on a larger cluster: nodes are only added
+        elif record[0] == BASE:
+            if not fold.ids:
+                raise JournalError(
+                    "the journal's first segments were dropped: `shoal acct` lists the jobs that are kept"
+                )
+        else:  # a restart of the control plane, perhaps on a larger cluster: nodes are only added
             header, topology = record, _topology(record[2])
             fold.node_kind = topology.node_kind
     return fold.history(header[2], topology)

@@ -6,11 +6,12 @@ charts with it.
 
 import json
 from collections.abc import Sequence
-from html import escape
+from html import escape as escape_html
 from importlib import resources
 from pathlib import Path
 
 from shoal.core.errors import InputError
+from shoal.core.printable import printable, printable_json
 from shoal.report.chart_data import Chart, charts
 from shoal.report.compare import Comparison, PolicyResult, compare, differing_settings, group_runs, settings_of_run
 from shoal.report.files import StoredRun
@@ -41,7 +42,7 @@ def page(runs: Sequence[StoredRun], baseline: str | None = None) -> str:
         "style": _resource("style.css"),
         "parts": "\n".join(parts),
         # A "</script>" in a job's name must not end the element early.
-        "data": json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c"),
+        "data": printable_json(json.dumps(data, separators=(",", ":"), ensure_ascii=False)).replace("<", "\\u003c"),
         "plot": _resource("plot.js"),
         "charts": _resource("charts.js"),
     }
@@ -51,6 +52,11 @@ def page(runs: Sequence[StoredRun], baseline: str | None = None) -> str:
         name, _, tail = piece.partition("}}")
         head += pieces[name] + tail
     return head
+
+
+def escape(text: str) -> str:
+    """Return text as HTML, without control characters and bidirectional marks."""
+    return escape_html(printable(text))
 
 
 def _resource(name: str) -> str:

@@ -1,7 +1,8 @@
 """Journal files replayed: every decision derived again, and why each job waited."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,7 @@ def replay_file(
     since anyone may have written it. ``progress`` receives the number of decisions so far, ``watch``
     each snapshot with its judgement. The first difference raises ``ReplayDifference``.
     """
-    if path.is_dir():
-        return _replay_home(path, throughputs, progress, watch)
-    settings = settings_of(JournalFile(path).read)
+    files = _files(path)
     named = _named_files(path)
     if len(policy_files) != len(named):
         raise InputError("policy", ", ".join(policy_files) or None, _explain_files(path, named))
@@ -54,42 +53,34 @@ def replay_file(
         scenario = replace(scenario, policy=loaded.get(scenario.policy, scenario.policy))
         return (scenario if throughputs is None else replace(scenario, throughputs=throughputs)).make_scheduler()
 
-    journal = JournalFile(path)
-    return replay(journal.read, scheduler_of, progress, watch), journal, settings
-
-
-def _replay_home(
-    home: Path,
-    throughputs: str | None,
-    progress: Callable[[int], None] | None,
-    watch: Callable[[Snapshot, Judgement], None] | None,
-) -> tuple[Replayed, JournalFile, dict[str, Any]]:
-    files = segments(home / JOURNAL)
-    total, records, end = Replayed(0, 0, 0, 0.0), 0, b""
-    for path in files:
-        part, journal, settings = replay_file(path, throughputs=throughputs, progress=progress, watch=watch)
-        if path != files[0] and part.begin != end:
-            raise ReplayDifference(f"{path} does not begin where the segment before it ends", total.now)
-        if journal.cut is not None and path != files[-1]:
-            raise JournalError(f"{path}: {journal.cut}")
-        end, records = part.end, records + journal.records
-        total = Replayed(
-            total.decisions + part.decisions,
-            total.events + part.events,
-            total.commands + part.commands,
-            part.now,
-            total.begin or part.begin,
-            end,
-        )
+    total, records = Replayed(0, 0, 0, 0.0), 0
+    for file in files:
+        journal = JournalFile(file)
+        part = replay(journal.read, scheduler_of, progress, watch)
+        if file != files[0] and part.begin != total.end:
+            raise ReplayDifference(f"{file} does not begin where the segment before it ends", total.now)
+        if journal.cut is not None and file != files[-1]:
+            raise JournalError(f"{file}: {journal.cut}")
+        total, records = total.followed_by(part), records + journal.records
     journal.records = records
-    return total, journal, settings
+    return total, journal, settings_of(JournalFile(files[0]).read)
+
+
+def _raw(path: Path) -> Iterator[list[Any]]:
+    """Yield the raw records of all segments."""
+    return chain.from_iterable(JournalFile(file).raw() for file in _files(path))
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the segments of a live cluster's home folder, or the journal itself."""
+    return segments(path / JOURNAL) if (path / JOURNAL).is_file() else [path]
 
 
 def policies_of(path: Path) -> list[tuple[str, Seconds]]:
     """Return the policies that decided in a journal, each with the time from which it did."""
     found: list[tuple[str, Seconds]] = []
     now = 0.0
-    for record in JournalFile(path).raw():
+    for record in _raw(path):
         if record[0] == EVENTS:
             now = record[1]
         elif record[0] == HEADER and (not found or found[-1][0] != record[2]["policy"]):
@@ -110,7 +101,7 @@ def _explain_files(path: Path, named: Sequence[str]) -> str:
 
 
 def read_stories(path: Path) -> tuple[list[Story], str]:
-    """What happened to each job of a journal file, with the reasons it waited, which a replay derives again.
+    """What happened to each job of a journal file or a home folder, with the reasons it waited, by a replay.
 
     The second value is empty, or says how this version decides differently from the one that wrote the journal, or that
     a policy was a class in a file: from then on no reasons are known.
@@ -132,4 +123,4 @@ def read_stories(path: Path) -> tuple[list[Story], str]:
             replay_file(path, watch=watch)
     except ReplayDifference as found:
         until, difference = found.at, str(found)
-    return stories(read_history(JournalFile(path).raw()), reasons, until), difference
+    return stories(read_history(_raw(path)), reasons, until), difference

@@ -25,8 +25,12 @@ def make_app(
     what_if: AnswerWhatIf,
     version: str,
     limits: ServerLimits | None = None,
+    hosts: frozenset[str] | None = None,
 ) -> Starlette:
-    """Return the application for everything under ``/v1``; ``app.state.close()`` ends long polls and event streams."""
+    """Return the application for everything under ``/v1``; ``app.state.close()`` ends long polls and event streams.
+
+    ``hosts`` are the names that callers may address the server by, beside IP addresses; None allows any.
+    """
     notifier = Notifier()
     control_plane.listen(notifier.notify)
     context = AppContext(
@@ -39,6 +43,7 @@ def make_app(
         metrics=Metrics(control_plane),
         notifier=notifier,
         feed=ClusterFeed(control_plane, notifier),
+        hosts=hosts,
     )
     pipeline = RequestPipeline(context)
     paths: list[BaseRoute] = [
@@ -46,4 +51,5 @@ def make_app(
     ]
     app = Starlette(routes=[*paths, Path(_UNKNOWN_PATH, Endpoint(pipeline, "elsewhere", {}))])
     app.state.close = notifier.close
+    app.state.limits = context.limits
     return app

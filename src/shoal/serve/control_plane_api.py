@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from shoal.live.control_plane import ControlPlaneFigures
+from shoal.live.figures import ControlPlaneFigures
+from shoal.live.job_lists import ANY_JOB, JobFilter
 from shoal.wire import messages as wire
 
 
@@ -36,8 +37,8 @@ class ControlPlaneAPI(Protocol):
     def reshape(self, job: str, shape: wire.Reshape, tenant: str | None) -> "Future[None]":
         """Change the bounds of a job's gang."""
 
-    def jobs(self, tenant: str | None, *, ended: bool = False) -> list[wire.JobRow]:
-        """List the live jobs, with ``ended`` also those that ended."""
+    def jobs(self, tenant: str | None, *, ended: bool = False, only: JobFilter = ANY_JOB) -> list[wire.JobRow]:
+        """List the live jobs, with ``ended`` also those that ended, of which ``only`` selects some."""
 
     def job(self, job: str, tenant: str | None) -> wire.JobDetail:
         """Everything about one job."""

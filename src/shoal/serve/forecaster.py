@@ -70,7 +70,8 @@ class Forecaster:
         now = self.control_plane.cluster().now - self.control_plane.about.epoch
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "shoal.forecast"],
+                # -P: modules are not looked for in the present folder, which others may write to.
+                [sys.executable, "-P", "-m", "shoal.forecast"],
                 input=json.dumps({**question, "journal": str(self.journal), "now": now}),
                 capture_output=True,
                 text=True,
@@ -79,7 +80,10 @@ class Forecaster:
             )
         except subprocess.TimeoutExpired as error:
             raise InputError("question", "…", f"took longer than {_QUESTION_SECONDS:.0f} s: ask less") from error
-        answer = json.loads(done.stdout) if done.stdout else {"error": ["simulation", None, done.stderr[-500:]]}
+        if done.returncode or not done.stdout:
+            log.error("a simulation failed", extra={"status": done.returncode, "stderr": done.stderr[-2000:]})
+            raise InputError("question", "…", "could not be simulated; the control plane's log says why")
+        answer = json.loads(done.stdout)
         if "error" in answer:
             raise InputError(*answer["error"])
         return answer["answer"]

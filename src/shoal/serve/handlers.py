@@ -15,13 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from shoal.core.errors import InputError
 from shoal.live.backend import ForeignRead
+from shoal.live.job_lists import JobFilter
 from shoal.serve.errors import RequestError, bad_input, unknown_app, unknown_job
-from shoal.serve.limits import too_many
 from shoal.serve.metrics import MEDIA
 from shoal.serve.route import AppContext, Call
 from shoal.serve.tokens import Holder, LastAdmin, NameTaken
 from shoal.wire import messages as wire
-from shoal.wire.fields import Natural
+from shoal.wire.fields import Name, Natural, Text
 
 _T = TypeVar("_T")
 
@@ -39,9 +39,18 @@ class Health(Struct, frozen=True, omit_defaults=True):
 
 
 class JobsQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """Which jobs to list."""
+    """Which jobs to list: live ones or all; of a tenant, of an app, with a name or the beginning of an id.
+
+    At most ``limit`` are listed, from the one at ``offset`` on: running, then waiting by position, then ended ones, the
+    last to end first.
+    """
 
     all: bool = False
+    tenant: Name | None = None
+    app: Name | None = None
+    match: Text | None = None
+    offset: Natural = 0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class LogQuery(Struct, forbid_unknown_fields=True, frozen=True):
@@ -93,7 +102,8 @@ async def reshape(context: AppContext, call: Call) -> None:
 async def jobs(context: AppContext, call: Call) -> list[wire.JobRow]:
     """List the jobs the caller may see."""
     query: JobsQuery = call.query
-    return await asyncio.to_thread(context.control_plane.jobs, call.holder.sees, ended=query.all)
+    only = JobFilter(query.tenant, query.app, query.match, query.offset, query.limit)
+    return await asyncio.to_thread(context.control_plane.jobs, call.holder.sees, ended=query.all, only=only)
 
 
 async def job(context: AppContext, call: Call) -> wire.JobDetail:
@@ -185,8 +195,7 @@ async def what_if(context: AppContext, call: Call) -> Any:
     body: wire.WhatIf = call.body
     if body.job is not None:
         _check_tenant(call.holder, body.job, "job.tenant")
-    if not context.begin_question():
-        raise too_many("other questions are being answered", 5.0)
+    end_question = context.questions.begin(call.caller)
     answer: Future[Any] = Future()
 
     def simulate() -> None:
@@ -195,7 +204,7 @@ async def what_if(context: AppContext, call: Call) -> Any:
         except Exception as error:
             answer.set_exception(error)
 
-    answer.add_done_callback(lambda _: context.end_question())
+    answer.add_done_callback(lambda _: end_question())
     # A daemon thread: a long simulation must not delay a shutdown.
     threading.Thread(target=simulate, name="what-if", daemon=True).start()
     if await _resolved(context, answer, context.limits.question_seconds):
@@ -205,24 +214,22 @@ async def what_if(context: AppContext, call: Call) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """Response that streams cluster events; counted in ``context.listeners`` while it runs."""
+    """Response that streams cluster events; ``end`` is called when it is over."""
 
     context: AppContext
+    end: Callable[[], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the caller disconnects or the server stops."""
-        self.context.listeners += 1
         try:
             await StreamingResponse(self.context.feed.stream(), media_type="text/event-stream")(scope, receive, send)
         finally:
-            self.context.listeners -= 1
+            self.end()
 
 
 async def events(context: AppContext, call: Call) -> EventStream:
     """Server-sent events: `changed` with a ClusterRow at each change."""
-    if context.listeners >= context.limits.listeners:
-        raise too_many("too many listeners", 5.0)
-    return EventStream(context)
+    return EventStream(context, context.listeners.begin(call.caller))
 
 
 # ── agents ────────────────────────────────────────────────────────────────────────────────────────────────────────

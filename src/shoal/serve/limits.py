@@ -1,11 +1,12 @@
-"""Limits of the server: bytes in a body, requests per second, listeners at a time."""
+"""Limits of the server: bytes in a body, requests per second, listeners and expensive requests at a time."""
 
 import asyncio
 import math
+import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
@@ -28,15 +29,26 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits of one server; ``known`` applies per token, ``unknown`` per address without a valid token."""
+    """Limits of one server; ``known`` applies per token, ``unknown`` per address without a valid token.
+
+    A request's head must arrive within ``head_seconds`` of the connection or of the answer before, its body within
+    ``body_seconds``. Of the connections that have shown no valid token, an address may have ``strangers``, and of those
+    of people ``callers``; agents' are not counted by address. ``waiting`` requests of a tenant may wait for their turn.
+    """
 
     body_bytes: int = 2**20
     large_body_bytes: int = 16 * 2**20
+    head_seconds: float = 10.0
     body_seconds: float = 30.0
+    strangers: int = 64
+    callers: int = 256
+    waiting: int = 64
     known: Rate = Rate(1000.0, 2000.0)
     unknown: Rate = Rate(20.0, 50.0)
     listeners: int = 256
+    listeners_each: int = 16
     questions: int = 2
+    questions_each: int = 1
     question_seconds: float = 300.0
     longest_wait: float = 60.0
     log_seconds: float = 10.0
@@ -62,6 +74,74 @@ class Buckets:
             self._levels.popitem(last=False)
         if not allowed:
             raise too_many("too many requests", (1.0 - level) / self._rate.per_second)
+
+
+class Places:
+    """Counts what callers have open at once: at most ``most`` in all and ``most_each`` of one caller."""
+
+    def __init__(self, what: str, most: int, most_each: int) -> None:
+        self._what, self._most, self._most_each = what, most, most_each
+        self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def begin(self, caller: str) -> Callable[[], None]:
+        """Count one more of this caller, or refuse it (429); the function returned counts it as ended, once."""
+        with self._lock:
+            if self._held[caller] >= self._most_each or self._held.total() >= self._most:
+                raise too_many(f"too many {self._what} at a time", 5.0)
+            self._held[caller] += 1
+        open_ones = [caller]
+
+        def end() -> None:
+            with self._lock:
+                for holder in open_ones:
+                    self._held[holder] -= 1
+                open_ones.clear()
+                self._held += Counter()  # forgets callers without any
+
+        return end
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The requests of one caller for one route; ``answers`` by question, each with the time at which it was begun."""
+
+    free: asyncio.Semaphore
+    users: int = 0
+    answers: dict[Hashable, tuple[float, bytes]] = field(default_factory=dict)
+
+
+class Turns:
+    """Lets a few requests of one caller run at a time; the others wait for their turn, and too many are refused."""
+
+    def __init__(self, most_waiting: int) -> None:
+        self._most_waiting = most_waiting
+        self._turns: dict[Hashable, _Turn] = {}
+
+    async def answer(
+        self, caller: Hashable, at_once: int, question: Hashable, find: Callable[[], Awaitable[bytes]]
+    ) -> bytes:
+        """Return the answer that ``find`` gives when it is the caller's turn.
+
+        A request that waited takes the answer to the same question that was begun while it waited.
+        """
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        turn = self._turns.setdefault(caller, _Turn(asyncio.Semaphore(at_once)))
+        if turn.users >= at_once + self._most_waiting:
+            raise too_many("too many requests at a time", 1.0)
+        turn.users += 1
+        try:
+            async with turn.free:
+                begun, answer = turn.answers.get(question, (-math.inf, b""))
+                if begun < asked:
+                    begun, answer = loop.time(), await find()
+                    turn.answers[question] = begun, answer
+                return answer
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                self._turns.pop(caller, None)
 
 
 def too_many(error: str, seconds: float) -> RequestError:

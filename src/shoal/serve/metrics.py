@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from shoal.live.control_plane import ControlPlaneFigures
+from shoal.live.figures import ControlPlaneFigures
 from shoal.serve.control_plane_api import ControlPlaneAPI
 from shoal.wire.messages import TenantRow
 

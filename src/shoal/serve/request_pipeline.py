@@ -1,7 +1,8 @@
 """The steps every request takes, in this order, before its handler runs.
 
-1. token  2. rate  3. method and role  4. loop alive  5. query parameters  6. body  7. handler.
-A body is read only for a caller who may send it, and no more of it than the route allows.
+1. token  2. rate  3. method and role  4. host  5. loop alive  6. query parameters  7. body  8. turn  9. handler.
+A body is read only for a caller who may send it, and no more of it than the route allows. A health check is answered
+whatever its rate and host.
 """
 
 import asyncio
@@ -21,8 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shoal.core.decoding import NotJson, convert, decode
 from shoal.core.errors import InputError, ShoalError
 from shoal.live.journal_disk import ShortOfDisk
+from shoal.serve.connections import IDENTIFY
 from shoal.serve.errors import RequestError, bad_input
-from shoal.serve.limits import Buckets, read_body
+from shoal.serve.hosts import is_own_host
+from shoal.serve.limits import Buckets, Turns, read_body
 from shoal.serve.route import AppContext, Call, Route
 from shoal.serve.tokens import Holder
 from shoal.wire.disk import is_full
@@ -42,6 +45,7 @@ class RequestPipeline:
         self.context = context
         self._known = Buckets(context.limits.known)
         self._unknown = Buckets(context.limits.unknown)
+        self._turns = Turns(context.limits.waiting)
 
     async def answer(self, request: Request, methods: Mapping[str, Route]) -> tuple[ASGIApp, Holder | None]:
         """Return the response to a request for a path with these methods, and the token's holder."""
@@ -50,11 +54,12 @@ class RequestPipeline:
             self._rate(request, methods, holder)
             route = _route(request.method, methods)
             _role(request, route, holder)
+            self._host(request, route)
             self._alive(route)
             query = _query(request, route)
             body = await self._body(request, route)
             call = Call(holder or _ANONYMOUS, request.path_params, query, body)
-            return await _served(route, await route.handler(self.context, call)), holder
+            return await self._handled(route, call), holder
         except RequestError as refusal:
             return _refused(refusal), holder
         except InputError as error:
@@ -68,9 +73,23 @@ class RequestPipeline:
 
     def _holder(self, request: Request) -> Holder | None:
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        return self.context.tokens.holder(secret.strip()) if scheme.lower() == "bearer" else None
+        holder = self.context.tokens.holder(secret.strip()) if scheme.lower() == "bearer" else None
+        identify = request.scope.get("extensions", {}).get(IDENTIFY)
+        if holder is not None and identify is not None:
+            identify(holder.role)
+        return holder
+
+    def _host(self, request: Request, route: Route) -> None:
+        """Refuse a name that is not this server's: a page elsewhere could have its own name lead here."""
+        given, hosts = request.headers.get("host", ""), self.context.hosts
+        if hosts is None or not route.roles or is_own_host(given, hosts):
+            return
+        hint = "is not a name of this server; use its address, or let `shoal serve --allow-host` name it"
+        raise RequestError(421, "wrong host", "Host", given[:200], hint)
 
     def _rate(self, request: Request, methods: Mapping[str, Route], holder: Holder | None) -> None:
+        if methods and not any(route.roles for route in methods.values()):
+            return
         if holder is None:
             self._unknown.take(request.client.host if request.client else "")
         elif holder.role != "agent" or not all(route.roles == {"agent"} for route in methods.values()):
@@ -93,6 +112,17 @@ class RequestPipeline:
             return decode(raw, route.body)
         except NotJson as error:
             raise bad_input(error, 400) from error
+
+    async def _handled(self, route: Route, call: Call) -> ASGIApp:
+        if route.at_once is None:
+            return await _served(route, await route.handler(self.context, call))
+
+        async def find() -> bytes:
+            return await _encoded(await route.handler(self.context, call))
+
+        question = (call.holder.sees, tuple(call.path.items()), call.query)
+        content = await self._turns.answer((route.path, call.caller), route.at_once, question, find)
+        return Response(content, route.status, media_type=route.media)
 
     def _internal(self, request: Request, error: Exception) -> RequestError:
         if self.context.control_plane.failed is not None:  # it died during this request
@@ -193,9 +223,16 @@ async def _served(route: Route, result: object) -> ASGIApp:
         return cast(ASGIApp, result)
     if route.status == 204:
         return Response(status_code=route.status)
+    return Response(await _encoded(result), route.status, media_type=route.media)
+
+
+async def _encoded(result: object) -> bytes:
     # Encoding ten thousand rows would hold up the event loop, and with it the agents.
-    content = await asyncio.to_thread(msgspec.json.encode, result) if isinstance(result, list) else None
-    return Response(content or msgspec.json.encode(result), route.status, media_type=route.media)
+    return (
+        await asyncio.to_thread(msgspec.json.encode, result)
+        if isinstance(result, list)
+        else msgspec.json.encode(result)
+    )
 
 
 def _refused(refusal: RequestError) -> Response:

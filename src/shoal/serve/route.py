@@ -1,6 +1,5 @@
 """Types of the route table: a route, the call a handler gets, and what handlers share."""
 
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
@@ -8,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_type_hints
 
 from shoal.serve.cluster_feed import ClusterFeed
 from shoal.serve.control_plane_api import ControlPlaneAPI
-from shoal.serve.limits import ServerLimits
+from shoal.serve.limits import Places, ServerLimits
 from shoal.serve.metrics import Metrics
 from shoal.serve.notifier import Notifier
 from shoal.serve.tokens import Holder, Tokens
@@ -23,8 +22,8 @@ AnswerWhatIf: TypeAlias = Callable[[WhatIf, str | None], Any]
 class AppContext:
     """Objects that all handlers share.
 
-    ``reports`` holds the latest report of each node's agent; ``listeners`` and ``questions`` count open event streams
-    and what-if simulations.
+    ``hosts`` are the names that callers may address the server by, beside IP addresses (None: any). ``reports`` holds
+    the latest report of each node's agent; ``listeners`` and ``questions`` count event streams and what-if simulations.
     """
 
     control_plane: ControlPlaneAPI
@@ -36,22 +35,15 @@ class AppContext:
     metrics: Metrics
     notifier: Notifier
     feed: ClusterFeed
+    hosts: frozenset[str] | None = None
     reports: dict[str, AgentReport] = field(default_factory=dict)
-    listeners: int = 0
-    questions: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    listeners: Places = field(init=False)
+    questions: Places = field(init=False)
 
-    def begin_question(self) -> bool:
-        """Count a what-if simulation; return False if the limit is reached."""
-        with self._lock:
-            allowed = self.questions < self.limits.questions
-            self.questions += allowed
-            return allowed
-
-    def end_question(self) -> None:
-        """Count a what-if simulation as ended, whether or not its caller still waits."""
-        with self._lock:
-            self.questions -= 1
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self.listeners = Places("listeners", limits.listeners, limits.listeners_each)
+        self.questions = Places("questions", limits.questions, limits.questions_each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +54,11 @@ class Call:
     path: Mapping[str, str]
     query: Any
     body: Any
+
+    @property
+    def caller(self) -> str:
+        """Whose limits apply: a tenant's to all its tokens together, else the token's own."""
+        return f"tenant {self.holder.tenant}" if self.holder.role == "user" else f"token {self.holder.name}"
 
 
 Handler: TypeAlias = Callable[[AppContext, Call], Awaitable[object]]
@@ -74,7 +71,8 @@ class Route:
     ``roles`` may call it; empty: anyone, without a token. The fields of ``query`` are the query parameters. What the
     handler returns is sent as JSON; with another ``media`` it returns an ASGI application.
     ``alive`` routes answer 503 once the loop has died. ``refusals`` are statuses beyond those every route has.
-    ``local`` routes also answer callers on the same machine without a token.
+    ``local`` routes also answer callers on the same machine without a token. Of a route with ``at_once``, this many
+    requests of one tenant are answered at a time; the others wait.
     """
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
@@ -89,6 +87,7 @@ class Route:
     alive: bool = False
     large: bool = False
     local: bool = False
+    at_once: int | None = None
 
     @property
     def answer(self) -> Any:

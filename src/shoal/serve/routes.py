@@ -29,8 +29,8 @@ _JOBS = (
         large=True,
         refusals=_WRITES,
     ),
-    Route("GET", "/v1/jobs", handlers.jobs, _PEOPLE, query=handlers.JobsQuery),
-    Route("GET", "/v1/jobs/{job}", handlers.job, _PEOPLE, refusals=(404,)),
+    Route("GET", "/v1/jobs", handlers.jobs, _PEOPLE, query=handlers.JobsQuery, at_once=1),
+    Route("GET", "/v1/jobs/{job}", handlers.job, _PEOPLE, refusals=(404,), at_once=2),
     Route("DELETE", "/v1/jobs/{job}", handlers.cancel, _PEOPLE, status=204, refusals=(404, 422, *_WRITES), alive=True),
     Route(
         "PATCH",
@@ -42,10 +42,10 @@ _JOBS = (
         refusals=(404, *_WRITES),
         alive=True,
     ),
-    Route("GET", "/v1/jobs/{job}/log", handlers.log, _PEOPLE, query=handlers.LogQuery, refusals=(404, 409)),
+    Route("GET", "/v1/jobs/{job}/log", handlers.log, _PEOPLE, query=handlers.LogQuery, refusals=(404, 409), at_once=16),
 )
 _APPS = (
-    Route("GET", "/v1/apps/{app}/offer", handlers.offer, _PEOPLE, refusals=(404,)),
+    Route("GET", "/v1/apps/{app}/offer", handlers.offer, _PEOPLE, refusals=(404,), at_once=2),
     Route(
         "POST",
         "/v1/apps/{app}/bid",
@@ -58,7 +58,7 @@ _APPS = (
     ),
 )
 _CLUSTER = (
-    Route("GET", "/v1/nodes", handlers.nodes, _PEOPLE),
+    Route("GET", "/v1/nodes", handlers.nodes, _PEOPLE, at_once=1),
     Route(
         "POST",
         "/v1/nodes/{node}/drain",
@@ -69,10 +69,10 @@ _CLUSTER = (
         alive=True,
     ),
     Route("POST", "/v1/nodes/{node}/resume", handlers.resume_node, _ADMIN, status=204, refusals=(422,), alive=True),
-    Route("GET", "/v1/share", handlers.share, _PEOPLE),
+    Route("GET", "/v1/share", handlers.share, _PEOPLE, at_once=1),
     Route("GET", "/v1/quotas", handlers.quotas, _ADMIN),
     Route("POST", "/v1/quotas", handlers.set_quota, _ADMIN, body=wire.QuotaMessage, status=204, alive=True),
-    Route("GET", "/v1/acct", handlers.acct, _PEOPLE),
+    Route("GET", "/v1/acct", handlers.acct, _PEOPLE, at_once=1),
     Route("GET", "/v1/cluster", handlers.cluster, _PEOPLE),
     Route("POST", "/v1/whatif", handlers.what_if, _PEOPLE, body=wire.WhatIf, refusals=(409, 503)),
     Route("GET", "/v1/events", handlers.events, _PEOPLE, media="text/event-stream"),

@@ -9,11 +9,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
 
 from shoal.core.errors import InputError
+from shoal.serve.connections import BoundedListener, BoundedProtocol, Connections
 
 _log = logging.getLogger("shoal.serve")
 
@@ -48,10 +51,11 @@ def serve(
     port = bound.getsockname()[1]
     if not tls and not _is_loopback(bound):
         _log.warning("tokens and jobs travel in the clear on %s: give a certificate and key, or bind to loopback", host)
+    bound.connections = Connections(app.state.limits)
     server = _Server(
         uvicorn.Config(
             app,
-            http="h11",
+            http=cast(Any, partial(BoundedProtocol, connections=bound.connections)),
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -105,12 +109,12 @@ def _signals_ignored_afterwards() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> BoundedListener:
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise InputError("host", host, f"cannot be resolved: {error.strerror}") from error
-    bound = socket.socket(family, kind, proto)
+    bound = BoundedListener(family, kind, proto)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)

@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,11 +19,15 @@ from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL, Settings, open_control_plane
 from shoal.serve.app import make_app
 from shoal.serve.forecaster import Forecaster
+from shoal.serve.hosts import own_hosts
 from shoal.serve.server import Listening, serve
 from shoal.serve.token_socket import offer_token
 from shoal.serve.tokens import Tokens
 from shoal.wire.files import replace_file
 from shoal.wire.messages import NewToken
+
+_SWITCH_SECONDS = 0.0005
+"""Time after which a thread lets another run Python: the ring waits this long for each reader, not Python's 5 ms."""
 
 _RENEW_SECONDS = 40 * 86400.0
 """Seconds before its expiry at which a start replaces a token in a file; the old one stays valid until then."""
@@ -30,12 +35,16 @@ _RENEW_SECONDS = 40 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen: loopback by default, port 0 for a free one; TLS with a certificate and its key."""
+    """Where to listen: loopback by default, port 0 for a free one; TLS with a certificate and its key.
+
+    ``names`` are further names by which callers may address the server.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
     certfile: str | None = None
     keyfile: str | None = None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -61,11 +70,13 @@ def run_service(settings: Settings, address: Address, *, embedded: bool = False)
     ``agents/NODE.token`` hold them, readable by their owner.
     """
     home = settings.home
+    sys.setswitchinterval(_SWITCH_SECONDS)
     with ExitStack() as opened:
         control_plane = opened.enter_context(open_control_plane(settings))
         tokens = opened.enter_context(closing(_tokens(home)))
         forecaster = Forecaster(control_plane, home / JOURNAL)
-        app = make_app(control_plane, tokens, what_if=forecaster.answer, version=__version__)
+        hosts = own_hosts(address.host, address.names)
+        app = make_app(control_plane, tokens, what_if=forecaster.answer, version=__version__, hosts=hosts)
         listening = opened.enter_context(_served(app, address))
         if embedded:
             _remove_token_files(home, tokens)

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct, field
 
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchLimits, BatchSetting
-from shoal.wire.fields import Boot, Count, Name, Natural, Ranks
+from shoal.wire.fields import Boot, Count, Host, Name, Natural, Ranks
 
 MOST_OLD = 256
 """Jobs with old folders that a report may name."""
@@ -20,7 +20,7 @@ class Hello(Struct, frozen=True):
     boot: Boot
     kind: Name
     gpus: Annotated[int, Meta(ge=1, le=255)]
-    address: Annotated[str, Meta(max_length=255)]
+    address: Host
 
 
 class RankExit(Struct, frozen=True):
@@ -50,13 +50,15 @@ class Roster(Struct, frozen=True, kw_only=True):
     """Which workers train, of those that a job resized in place has had since it started from its checkpoint.
 
     That start was incarnation ``origin``. ``keeps_store`` marks the run whose node keeps the job's store. ``members``
-    are worker numbers by rank, valid from ``generation`` on; 0 where no order has named this run's workers yet.
+    are worker numbers by rank, valid from ``generation`` on; 0 where no order has named this run's workers yet. The
+    store serves only workers that know ``secret``.
     """
 
     origin: int
     keeps_store: bool = False
     generation: int = 0
     members: list[int] = field(default_factory=list)
+    secret: str = ""
 
 
 class RunReport(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,12 @@ class Unreachable(ShoalError):
     """No server answered, or what answered does not speak HTTP."""
 
 
+class Untrusted(Unreachable):
+    """The server's certificate is not trusted."""
+
+    exit_code = 2
+
+
 class Refused(ShoalError):
     """The server refused the request, other than for bad input."""
 
@@ -142,6 +148,9 @@ class Client:
         return headers if data is None else {**headers, "Content-Type": "application/json"}
 
     def _unreachable(self, error: Exception) -> Unreachable:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            hint = "name the file of its certificate, or of its issuer's, in SHOAL_CAFILE"
+            return Untrusted(f"the certificate of {self.url} is not trusted: {error.verify_message}; {hint}")
         return Unreachable(f"cannot reach {self.url}: {error or type(error).__name__}; is `shoal up` running?")
 
 

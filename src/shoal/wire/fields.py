@@ -47,6 +47,10 @@ Command: TypeAlias = Annotated[
         ),
     ),
 ]
+Host: TypeAlias = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9_.:%\-]*\Z", max_length=255, extra=hint("must be a host name or an IP address")),
+]
 Boot: TypeAlias = Annotated[str, Meta(max_length=64)]
 
 Role: TypeAlias = Literal["admin", "user", "agent"]

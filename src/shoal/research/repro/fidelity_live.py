@@ -70,7 +70,7 @@ def _wait_until_done(client: Client, local: LocalNodes, home: Path, announce: Ca
     begin, ended = time.monotonic(), -1
     while True:
         local.ensure_running()
-        rows = client.get("/v1/jobs?all=true", list[JobRow])
+        rows = client.get("/v1/jobs?all=true&limit=1000", list[JobRow])
         over = [row for row in rows if row.ended is not None]
         if len(over) > ended:
             ended = len(over)

@@ -24,6 +24,8 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from shoal.core.errors import InputError, ShoalError
 from shoal.trainer.elastic.orders import Order, whole_number
 from shoal.trainer.elastic.rules import Readiness, reusable
+from shoal.trainer.elastic.store import SECRET, open_store
+from shoal.trainer.elastic.store_client import WorkerStore
 
 _LOG = logging.getLogger("shoal.trainer")
 
@@ -65,28 +67,30 @@ class WorkerConfig:
             host, _, port = environ["SHOAL_STORE"].rpartition(":")
             if not host or not port.isdecimal():
                 raise InputError("SHOAL_STORE", environ["SHOAL_STORE"], "must be HOST:PORT of the job's store")
-            return cls(whole_number(environ, "SHOAL_WORKER"), partial(connect_to, host, int(port)), device)
+            secret = environ.get(SECRET, "")
+            return cls(whole_number(environ, "SHOAL_WORKER"), partial(connect_to, host, int(port), secret), device)
         if whole_number(environ, "WORLD_SIZE", 1) > 1:
             return cls(whole_number(environ, "RANK"), _gang_store(environ), device)
         own = dist.HashStore()
         return cls(0, lambda: own, device)
 
 
-def connect_to(host: str, port: int) -> Store:
-    """A new connection to a store."""
-    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_PATIENCE_SECONDS))
+def connect_to(host: str, port: int, secret: str = "") -> Store:
+    """A new connection to a job's store."""
+    return WorkerStore(host, port, secret, timedelta(seconds=_PATIENCE_SECONDS))
 
 
 def _gang_store(environ: Mapping[str, str]) -> Callable[[], Store]:
-    """Store hosted by the first rank, as in torch's own rendezvous."""
+    """Store hosted by the first rank, as in torch's own rendezvous, or by torchrun."""
     host, port = environ.get("MASTER_ADDR", ""), whole_number(environ, "MASTER_PORT")
     if not host:
         raise InputError("MASTER_ADDR", None, "must name the host of the first rank")
-    hosts = environ["RANK"] == "0" and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    kept = [TCPStore(host, port, is_master=True, wait_for_workers=False)] if hosts else []
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return partial(TCPStore, host, port, is_master=False, timeout=timedelta(seconds=_PATIENCE_SECONDS))
+    hosted = open_store(str(port), host) if environ["RANK"] == "0" else None
 
     def connect() -> Store:
-        return kept[0].clone() if kept else connect_to(host, port)
+        return connect_to(host, port if hosted is None else hosted.port)
 
     return connect
 
@@ -102,13 +106,15 @@ class WorkerGroup:
     ``built_for`` is the generation it was built for, which identifies it; later generations may reuse it.
     """
 
-    def __init__(self, seat: WorkerConfig, order: Order, store: Store) -> None:
+    def __init__(self, seat: WorkerConfig, order: Order, connection: Store) -> None:
+        self._connection = connection  # torch calls its methods as long as the group lives, and does not keep it alive
         self.members = order.members
         self.built_for = order.generation
         self.rank = order.members.index(seat.worker)
         self._on_gpu = seat.device.type == "cuda"
         self._patience = seat.patience
-        self._group: Any = _make(seat, PrefixStore("group", store), self.rank, self.world)
+        store = PrefixStore("group", generation_store(connection, order.generation))
+        self._group: Any = _make(seat, store, self.rank, self.world)
         # The first collective sets up connections that later ones use.
         self.add_up(torch.zeros(1, device=seat.device))
 
@@ -260,7 +266,8 @@ class Builder:
         self._drop(built)
 
     def _build(self) -> Built | None:
-        store = generation_store(self._seat.connect(), self.order.generation)
+        connection = self._seat.connect()
+        store = generation_store(connection, self.order.generation)
         mine = Readiness(self._kept.built_for if self._kept is not None else 0, self.stepping)
         store.set(f"ready/{self._seat.worker}", mine.to_text())
         names = [f"ready/{member}" for member in self.order.members]
@@ -271,7 +278,7 @@ class Builder:
             return None
         members = [Readiness.from_text(store.get(name).decode()) for name in names]
         found = self._kept if reusable(members) else None
-        group = found or WorkerGroup(self._seat, self.order, store)
+        group = found or WorkerGroup(self._seat, self.order, connection)
         return Built(group, any(member.stepping for member in members))
 
     def _wait_for(self, store: Store, names: list[str]) -> None:

@@ -5,12 +5,21 @@ References: Hwang et al., NSDI 2021, §4.3 (new GPUs receive the latest paramete
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from shoal.core.errors import InputError
+
+_PLAIN: Mapping[tuple[str, str], Any] = {
+    (kind.__module__, kind.__qualname__): kind
+    for kind in (OrderedDict, defaultdict, Counter, deque, set, frozenset, complex, bytearray, torch.Size, torch.device)
+}
+"""By module and name, what a packed state may hold beside what pickle itself knows; data types are allowed too."""
 
 _ALIGN_BYTES = 16
 _FEW_RANKS = 64
@@ -40,9 +49,20 @@ def pack(state: object) -> tuple[Tensor, Tensor]:
 
 
 def unpack(shape: Tensor, contents: Tensor) -> Any:
-    """Unpack a state; its tensors are views of ``contents``."""
+    """Unpack a state; its tensors are views of ``contents``.
+
+    Only plain values, collections and tensors are made: a pickle that names anything else raises ``InputError``, since
+    unpickling it would run code that another process chose.
+    """
 
     class Restored(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            found = _PLAIN.get((module, name)) or (getattr(torch, name, None) if module == "torch" else None)
+            if found in _PLAIN.values() or isinstance(found, torch.dtype):
+                return found
+            hint = "is no plain value, collection or tensor; keep it out of the state that workers share"
+            raise InputError("state", f"{module}.{name}", hint)
+
         def persistent_load(self, pid: Any) -> Tensor:
             begin, length, dtype, size = pid
             return contents[begin : begin + length].view(dtype).reshape(size)

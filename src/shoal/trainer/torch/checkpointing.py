@@ -55,9 +55,10 @@ class RunCheckpoints:
         usable = self._checkpoints.usable() if self._rank == 0 else iter(())
         while True:
             found = next(usable, None)
-            path, facts = self._exchange.broadcast((found.path, found.facts) if found else (None, None))
-            if path is None:
+            name, facts = self._exchange.broadcast((str(found.path), dict(found.facts)) if found else (None, None))
+            if name is None:
                 return None
+            path = Path(name)
             beside, problem = self._load(path, facts)
             problems = [each for each in self._exchange.gather(problem) if each]
             if not problems:
@@ -89,8 +90,8 @@ class RunCheckpoints:
         if self._group is None and dist.is_initialized():
             # Writing overlaps training and must not mix with the ranks' other collectives.
             self._group = dist.new_group(backend="gloo")
-        chosen = self._exchange.broadcast(folder)
-        return None if chosen is None else self._state.save_shards(chosen, self._group)
+        chosen = self._exchange.broadcast(None if folder is None else str(folder))
+        return None if chosen is None else self._state.save_shards(Path(chosen), self._group)
 
     def _write(
         self, progress: int, facts: Mapping[str, Any], what: Mapping[str, Any], folder: Path | None, shards: Any

@@ -177,8 +177,9 @@ class Training:
         if adapting.choosing:
             self._most_local = limits.most_local
             self._set(limits.initial if self._adapted is None else self._batch.size)
-            first = adapting.first_setting() if self._environment.rank == 0 else None
-            self._batch, self._most_local = self._coordinator.exchange.broadcast(first)
+            batch, local = adapting.first_setting() if self._environment.rank == 0 else (self._batch, 0)
+            numbers = self._coordinator.exchange.broadcast((batch.size, batch.accumulation, local))
+            self._batch, self._most_local = BatchSetting(numbers[0], numbers[1]), numbers[2]
 
     def _set(self, size: int) -> None:
         """Set the batch size in samples, in as few passes as hold it."""

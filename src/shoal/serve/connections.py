@@ -1,0 +1,208 @@
+"""Bounds on connections: how many an address may have open, and how long a request may take to arrive.
+
+A connection is a stranger's until a request on it has shown a valid token. Where an address has too many strangers, or
+the process too many files, the oldest stranger is closed to admit a new one: a caller shows its token within
+milliseconds, while connections that hold back their request become the oldest.
+"""
+
+import asyncio
+import ipaddress
+import resource
+import socket
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from shoal.serve.limits import ServerLimits
+
+IDENTIFY = "shoal.identify"
+"""Key of the function, in the extensions of a request's scope, that takes the role of the token the request showed."""
+
+_RESERVED_FILES = 128
+"""Files kept free for the journal, simulations and the rest of the process."""
+
+_MOST_CONNECTIONS = 65_536
+"""Most connections where the number of open files is not limited."""
+
+Peer: TypeAlias = tuple[Any, ...]
+"""Address and port of the other end."""
+
+
+def _most_connections() -> int:
+    """Return how many connections this process may have open: its limit of open files without those it needs itself."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(_RESERVED_FILES, soft - _RESERVED_FILES)
+
+
+@dataclass(slots=True)
+class _Open:
+    """An open connection; ``role`` is that of the token it showed, None for a stranger's."""
+
+    address: str
+    socket: socket.socket
+    role: str | None = None
+
+
+@dataclass(slots=True)
+class Connections:
+    """The open connections of a server, the oldest first. Used by the event loop's thread alone."""
+
+    limits: ServerLimits
+    most: int = field(default_factory=_most_connections)
+    _open: dict[Peer, _Open] = field(default_factory=dict)
+    _strangers: dict[Peer, None] = field(default_factory=dict)
+    _people: Counter[str] = field(default_factory=Counter)
+    """Connections that showed the token of a user or an admin, by address."""
+
+    def admit(self, connection: socket.socket, peer: Peer) -> bool:
+        """Count a new connection and return whether it may stay; may close an older one in its favour."""
+        address = group_of(str(peer[0]) if peer else "")
+        same = [other for other in self._strangers if self._open[other].address == address]
+        if len(same) >= self.limits.strangers:
+            self._evict(same[0])
+        elif self._people[address] >= self.limits.callers:
+            return False
+        if len(self._open) >= self.most:
+            if not self._strangers:
+                return False
+            self._evict(next(iter(self._strangers)))
+        self._open[peer] = _Open(address, connection)
+        self._strangers[peer] = None
+        return True
+
+    def identify(self, peer: Peer, role: str) -> None:
+        """Note that a request on this connection has shown a token with this role."""
+        found = self._open.get(peer)
+        if found is None or found.role is not None:
+            return
+        found.role = role
+        del self._strangers[peer]
+        if role != "agent":
+            self._people[found.address] += 1
+
+    def closed(self, peer: Peer, connection: socket.socket) -> None:
+        """Forget a connection that is closed."""
+        found = self._open.get(peer)
+        if found is None or found.socket is not connection:
+            return
+        del self._open[peer]
+        self._strangers.pop(peer, None)
+        if found.role not in (None, "agent"):
+            self._people[found.address] -= 1
+            if not self._people[found.address]:
+                del self._people[found.address]
+
+    def _evict(self, peer: Peer) -> None:
+        """Shut a connection down: its transport then reads the end and closes it."""
+        evicted = self._open[peer].socket
+        self.closed(peer, evicted)
+        with suppress(OSError):  # it may be closed already
+            evicted.shutdown(socket.SHUT_RDWR)
+
+
+class BoundedListener(socket.socket):
+    """A listening socket that hands out only the connections that ``connections`` admits, also before a TLS handshake.
+
+    The event loop calls ``accept`` and takes an error as "none for now".
+    """
+
+    connections: Connections | None = None
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Return the next connection that may stay; ``BlockingIOError`` where there is none."""
+        assert self.connections is not None
+        while True:
+            plain, peer = super().accept()
+            connection = _Counted(plain.family, plain.type, plain.proto, fileno=plain.detach())
+            if self.connections.admit(connection, peer):
+                connection.on_close = partial(self.connections.closed, peer, connection)
+                return connection, peer
+            connection.close()
+
+
+class _Counted(socket.socket):
+    """A connection that reports its end."""
+
+    on_close: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """Close the connection and report it."""
+        super().close()
+        if self.on_close is not None:
+            self.on_close()
+            self.on_close = None
+
+
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 on one connection, on which each request's head must arrive in time."""
+
+    def __init__(self, *, connections: Connections, **more: Any) -> None:
+        super().__init__(**more)
+        self._connections = connections
+        self._deadline: asyncio.TimerHandle | None = None
+        inner = self.app
+
+        async def identified(scope: Any, receive: Any, send: Any) -> None:
+            peer = self.transport.get_extra_info("peername")
+            scope.setdefault("extensions", {})[IDENTIFY] = lambda role: connections.identify(peer, role)
+            await inner(scope, receive, send)
+
+        self.app = identified
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._expect_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        """Handle what has arrived; a whole head ends the wait."""
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_timer()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, which may be in the buffer already."""
+        self._expect_request()
+        super().on_response_complete()
+
+    def _expect_request(self) -> None:
+        self._stop_timer()
+        self._deadline = self.loop.call_later(self._connections.limits.head_seconds, self._give_up)
+
+    def _stop_timer(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+            late = b"the head of the request did not arrive in time"
+            head = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(late)
+            self.transport.write(head + late)
+        self.transport.close()
+
+
+def group_of(address: str) -> str:
+    """Return what counts as one address: an IPv4 address, or the /64 network that an IPv6 customer has to itself."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, 64), strict=False))
