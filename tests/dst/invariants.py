@@ -140,6 +140,10 @@ def _check_journal(trial: Any, plane: ControlPlane) -> None:
     world.check(len(keys) == len(set(keys)), f"a key is in the journal twice: {sorted(keys)}")
     longest = trial.plan.segment + SWITCH_PAUSE + ONE_CYCLE
     world.check(plane.journal.records <= longest, f"the last segment has {plane.journal.records} records")
+    same = (accounts.quotas, accounts.restarts, accounts.crashes, accounts.completed) == (
+        plane.accounts.quotas, plane.accounts.restarts, plane.accounts.crashes, plane.accounts.completed
+    )  # fmt: skip
+    world.check(same, "the journal's fold has other quotas or totals than the control plane")
     kept = all_accounts(plane)
     world.check(kept.keys() == accounts.accounts.keys(), f"the journal has other jobs than {sorted(kept)}")
     for ours, theirs in ((kept[number], account) for number, account in accounts.accounts.items()):

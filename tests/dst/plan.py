@@ -71,6 +71,15 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """A request of an operator or user: "reshape", "quota", "drain" or "resume"; ``which`` chooses its values."""
+
+    at: float
+    kind: str
+    which: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything a trial depends on."""
 
@@ -82,6 +91,7 @@ class Plan:
     faults: tuple[Fault, ...]
     segment: int = 50_000
     """Records after which the journal's next segment begins."""
+    requests: tuple[Request, ...] = ()
 
     @classmethod
     def of(cls, seed: int, *, jobs: int = 16, without: Collection[str] = tuple(KNOWN)) -> "Plan":
@@ -93,12 +103,13 @@ class Plan:
         drawn = sorted((_fault(rng) for _ in range(faults)), key=lambda fault: fault.at)
         struck = tuple(fault for fault in drawn if fault.kind not in without)
         segment = rng.choice((8, 30, 100, 50_000))
-        return cls(seed, POLICIES[seed % len(POLICIES)], nodes, gpus, wanted, struck, segment)
+        requests = tuple(_request(rng) for _ in range(rng.choice((0, 0, 4, 12))))
+        return cls(seed, POLICIES[seed % len(POLICIES)], nodes, gpus, wanted, struck, segment, requests)
 
     def describe(self) -> str:
         """Return the plan, a line for each job and fault."""
         head = f"seed {self.seed}: {self.policy} on {self.nodes} x {self.gpus} GPUs, segments of {self.segment} records"
-        return "\n  ".join([head, *map(str, self.jobs), *map(str, self.faults)])
+        return "\n  ".join([head, *map(str, self.jobs), *map(str, self.requests), *map(str, self.faults)])
 
 
 def _job(rng: random.Random, number: int, all_gpus: int) -> Job:
@@ -121,6 +132,11 @@ def _job(rng: random.Random, number: int, all_gpus: int) -> Job:
         tenant=rng.choice(("ann", "bob")),
         in_place=elastic and rng.random() < 0.5,
     )
+
+
+def _request(rng: random.Random) -> Request:
+    kind = rng.choice(("reshape", "reshape", "quota", "drain", "resume"))
+    return Request(round(rng.uniform(0.5, LENGTH), 2), kind, rng.randrange(1000))
 
 
 def _fault(rng: random.Random) -> Fault:

@@ -399,14 +399,25 @@ class SimPlane:
         else:
             self._answer_future(future, answer, body)
 
-    def _answer_future(self, future: "Future[Any]", answer: Answer, key: str) -> None:
+    def _operate(self, plane: ControlPlane, body: Callable[[ControlPlane], "Future[None]"], answer: Answer) -> None:
+        try:
+            future = body(plane)
+        except InputError as error:
+            answer(Rejection(str(error), busy=False))
+        except ShoalError as error:  # its disk is full
+            answer(Rejection(str(error), busy=True))
+        else:
+            self._answer_future(future, answer)
+
+    def _answer_future(self, future: "Future[Any]", answer: Answer, key: str | None = None) -> None:
         def done(found: "Future[Any]") -> None:
             error = found.exception()
             if error is not None:
                 answer(Rejection(repr(error), busy=True))
                 return
             # From here on the answer may have reached the client, whatever happens to the process.
-            self.on_ack(key, found.result())
+            if key is not None:
+                self.on_ack(key, found.result())
             answer(found.result())
 
         future.add_done_callback(done)

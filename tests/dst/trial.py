@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.dst import faults, invariants
+from tests.dst import faults, invariants, operators
 from tests.dst.keeper_servers import server_names
 from tests.dst.keepers import keeper_names
 from tests.dst.network import Cable, Rejection
@@ -109,6 +109,8 @@ class Trial:
                 world.after(job.cancel_at, self._cancel, job)
         for fault in plan.faults:
             world.after(fault.at, self._strike, fault)
+        for request in plan.requests:
+            world.after(request.at, operators.send, self, request)
         end = max([LENGTH, *(fault.at + fault.lasts for fault in plan.faults)])
         world.run(end + 2.0)
         self._repair()
@@ -188,6 +190,8 @@ class Trial:
             cable.faults.clear()
         self.plane.resume()
         self.plane.revive()
+        if self.plan.requests:
+            operators.release(self)
         for node in self.nodes:
             node.spawn_fails = node.disk_fails = node.slow_starts = 0
             node.resume()
