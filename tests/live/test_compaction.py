@@ -14,11 +14,12 @@ from shoal.core.errors import InputError, JournalError
 from shoal.core.job import JobSpec, Launch
 from shoal.engine.state_image import UnreadableBase
 from shoal.forecast.what_if import forecast
-from shoal.live.accounts import Account
+from shoal.live.accounts import Account, Accounts
 from shoal.live.compaction import KEEP
 from shoal.live.control_plane import ControlPlane
 from shoal.live.ended_jobs import EndedJobs
 from shoal.live.home import JOURNAL, open_control_plane
+from shoal.live.live_image import encode_live, restore_live
 from shoal.scenario.replay import policies_of, read_stories, replay_file
 from shoal.store.segments import ARCHIVE, archived
 from shoal.wire.messages import PROTOCOL, AgentReport
@@ -199,6 +200,44 @@ def test_ended_jobs_are_read_in_pages_by_tenant(tmp_path: Path) -> None:
         assert ended.drop(1e9) == 6
         assert (ended.count(), ended.known(ids[0]), ended.dropped(ids[0], "bob")) == (0, False, None)
         ended.close()
+
+
+def test_a_failed_write_of_ended_jobs_is_undone_and_the_next_one_is_stored(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        for id in submit(plane, job("one"), job("two")):
+            plane.cancel(id, None).result(20)
+        soon(lambda: len(plane.accounts.ended()) == 2)
+        one, two = plane.accounts.ended()
+    ended = EndedJobs(tmp_path / "some.sqlite")
+    with pytest.raises(OverflowError):
+        ended.add([one, replace(two, number=2**63)])  # more than SQLite can store
+    ended.add([two])
+    assert [account.spec.id for account in ended.accounts(None)] == [two.spec.id]
+    ended.close()
+
+
+def test_a_disk_that_fails_while_old_jobs_are_dropped_does_not_end_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(EndedJobs, "drop", full)
+    with opened(tmp_path) as plane:
+        (first,) = submit(plane, job("first"))
+        finish(plane, first)
+        compact(plane)
+        (second,) = submit(plane, job("second"))
+        finish(plane, second)
+        assert (state(plane, first), plane.failed) == ("completed", None)
+
+
+def test_the_key_of_a_submission_that_is_not_in_the_journal_yet_is_not_in_a_base() -> None:
+    accounts = Accounts([])
+    accounts.keys["ann", "k"] = "job-abcde"  # admitted; its event waits for the next cycle
+    restored = Accounts([])
+    restore_live(restored, encode_live(accounts))
+    assert restored.keys == {}
 
 
 def test_an_agent_forgets_only_jobs_that_are_not_known(tmp_path: Path) -> None:

@@ -67,6 +67,19 @@ class EndedJobs:
                 run("DELETE FROM dropped WHERE number <= (SELECT max(number) FROM dropped) - ?", (MOST_DROPPED,))
         return count
 
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Make what is written within it durable, all or nothing."""
+        with self._lock:
+            self._connection.execute("BEGIN")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # else SQLite has undone it: after some errors it does
+                    self._connection.execute("ROLLBACK")
+                raise
+
     def account(self, job: JobId) -> Account | None:
         """Return the account of an ended job that is still kept."""
         found = self._rows("SELECT account FROM ended WHERE id = ?", job)
@@ -109,19 +122,6 @@ class EndedJobs:
     def count(self) -> int:
         """Return the number of accounts kept."""
         return int(self._rows("SELECT count(*) FROM ended")[0][0])
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit what is written in this context, all or none: after a failure nothing is left open."""
-        with self._lock:
-            self._connection.execute("BEGIN")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock:
