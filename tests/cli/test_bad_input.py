@@ -426,7 +426,7 @@ def test_a_file_that_cannot_be_written_whole_is_not_left_half_written(shoal: Sho
 
 
 def test_a_full_disk_is_one_line(shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "control.log")
 
     monkeypatch.setattr("logging.FileHandler.__init__", full)

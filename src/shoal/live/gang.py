@@ -108,6 +108,8 @@ class Gang:
     limits: BatchLimits | None = None
     tenant: TenantId = ""
     stopping: bool = False
+    forced: bool = False
+    """Whether it is stopped without grace."""
     going: bool = False
     """Whether its nodes are ordered to start the ranks."""
     started: bool = False
@@ -344,7 +346,7 @@ class Gang:
             env=dict(launch.env),
             workdir=launch.workdir,
             ranks="node" if launch.ranks == "node" else "gpu",
-            grace=launch.grace,
+            grace=0.0 if self.forced else launch.grace,
             gpus=seats[rank][1] if roster is None else len(ranks),
             shared_with=self.partner,
             node_rank=rank,
