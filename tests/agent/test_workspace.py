@@ -65,6 +65,8 @@ PROGRESS = {
     '5 4\n{"rate": 2, "batch_size": 64, "more": 1}\n': (5.0, 4.0, SessionReport(rate=2.0, batch_size=64)),
     '5 4\n{"rate": "fast"}': (5.0, 4.0, None),
     '5 4\n{"rate": 2': (5.0, 4.0, None),
+    '5 4\n{"more": ' + 4000 * "[" + 4000 * "]" + "}": (5.0, 4.0, None),
+    '5 4\n{"profile": {"fits": [["\xff", {}]]}}': (5.0, 4.0, None),
     "": None,
     "1 2 3": None,
     "nan": None,
@@ -75,7 +77,7 @@ PROGRESS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), PROGRESS.items(), ids=map(repr, PROGRESS))
+@pytest.mark.parametrize(("text", "expected"), PROGRESS.items(), ids=(repr(text)[:60] for text in PROGRESS))
 def test_progress_is_one_line_of_numbers_and_perhaps_a_report_or_nothing(
     folder: Workspace, text: str, expected: tuple[float, float | None, SessionReport | None] | None
 ) -> None:

@@ -33,9 +33,7 @@ def job(key: str = "", gpus: int = 1) -> Submission:
 
 
 def test_no_two_jobs_of_a_batch_get_the_same_identifier(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "shoal.live.control_plane._ALPHABET", "ab"
-    )  # 32 identifiers in all, so that chance repeats itself
+    monkeypatch.setattr("shoal.live.job_ids._ALPHABET", "ab")  # 32 identifiers in all, so that chance repeats itself
     with opened() as plane:
         ids = submit(plane, *(job() for _ in range(16))) + submit(plane, *(job() for _ in range(16)))
         assert sorted(row.id for row in plane.jobs(None)) == sorted(set(ids))

@@ -204,7 +204,7 @@ class Workspace:
         if len(numbers) not in (1, 2) or not all(math.isfinite(number) and number >= 0 for number in numbers):
             return None
         session = None
-        with suppress(msgspec.DecodeError):
+        with suppress(ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
             session = msgspec.json.decode(more, type=SessionReport) if more.strip() else None
         return numbers[0], numbers[1] if len(numbers) == 2 else None, session
 

@@ -9,12 +9,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from threading import RLock
+from threading import Lock, RLock
 
 import msgspec
 
 from shoal.core.errors import InputError
-from shoal.core.units import JobId, Seconds, TenantId
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.engine.state import State
 from shoal.engine.state_image import encode_image, image_of, restore
 from shoal.live.accounts import Account, Accounts
@@ -23,7 +23,7 @@ from shoal.live.ended_jobs import EndedJobs
 from shoal.live.live_image import encode_live
 from shoal.store.codec import Base
 from shoal.store.journal import SqliteJournal
-from shoal.store.segments import archived, switch
+from shoal.store.segments import archived, last_verdicts, switch
 from shoal.wire.messages import AgentOrders
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ class Compaction:
     step: Callable[[str], None] = field(default=lambda _: None)
     """Called after each step, by tests that interrupt there."""
     _not_before: int = 0
+    _files: Lock = field(default_factory=Lock)
+    """Held while a request reads segments, and while they are replaced or dropped."""
 
     def due(self) -> bool:
         """Return whether the segment is long enough to be closed."""
@@ -77,7 +79,9 @@ class Compaction:
             image = image_of(self.state)
             with self.lock:
                 base = Base(encode_image(image), encode_live(self.accounts))
-            if not switch(self.journal, base, self.step):
+            with self._files:
+                switched = switch(self.journal, base, self.step)
+            if not switched:
                 self._not_before = self.journal.records + _PAUSE
                 return False
         except (OSError, sqlite3.Error, InputError) as error:
@@ -89,7 +93,11 @@ class Compaction:
         with self.lock:
             self.accounts.forget(ended)
         self.backend.forget(account.number for account in ended)
-        self._drop_old()
+        try:
+            with self._files:
+                self._drop_old()
+        except (OSError, sqlite3.Error) as error:  # the next time drops them
+            log.warning("old jobs or segments were not dropped", extra={"error": str(error)})
         seconds = round(time.process_time() - began, 3)
         log.info("began a segment", extra={"ended": len(ended), "live": len(image.jobs), "cpu_seconds": seconds})
         return True
@@ -103,6 +111,11 @@ class Compaction:
             hint = f"ended on {when} and was dropped after {self.keep / 86_400:.3g} days, as `--keep` says"
             raise InputError("job", job, hint)
         return account
+
+    def verdicts(self, job: JobNumber) -> list[tuple[Seconds, str]]:
+        """Return (time, sentence) of a job's last verdicts, in order."""
+        with self._files:
+            return last_verdicts(self.journal.path, job)
 
     def with_forgotten(self, orders: AgentOrders, old: Sequence[JobId]) -> AgentOrders:
         """Return an agent's orders with the retention, and with those of the jobs it named that are not known here."""

@@ -12,7 +12,6 @@ six places on its way to a process on a node:
 """
 
 import logging
-import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +37,7 @@ from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
 from shoal.live.compaction import Compaction
 from shoal.live.figures import ControlPlaneFigures
+from shoal.live.job_ids import JobIds
 from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
@@ -45,16 +45,9 @@ from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import SqliteJournal
-from shoal.store.segments import last_verdicts
 from shoal.wire import messages as wire
 
 log = logging.getLogger(__name__)
-
-_MOST_GIVEN = 100_000
-"""Identifiers remembered from when they are given until their jobs are in the accounts."""
-
-_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
-"""Letters and digits of job identifiers, which people type: no two look alike."""
 
 
 class UnknownJob(LookupError):
@@ -98,7 +91,7 @@ class ControlPlane:
     _lists: JobLists = field(init=False)
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
-    _given_ids: dict[JobId, None] = field(default_factory=dict)
+    _job_ids: JobIds = field(default_factory=JobIds)
     _queue_limit: QueueLimit = field(default_factory=QueueLimit)
     _limit: CpuLimit = field(default_factory=CpuLimit)
     _loop: Loop = field(init=False)
@@ -196,7 +189,7 @@ class ControlPlane:
                 owner = wanted.tenant or tenant
                 key = owner, wanted.key
                 known = self.accounts.keys.get(key, keys.get(key)) or self.compaction.ended.with_key(*key)
-                id = known or self._new_id(wanted.name)
+                id = known or self._job_ids.new(wanted.name, self._taken)
                 if known is None:
                     try:
                         admitted.append(self.admission.admit(wanted, id, owner, now))
@@ -222,20 +215,14 @@ class ControlPlane:
         with self._lock:
             return quota_rows(self.accounts)
 
-    def _new_id(self, name: str) -> JobId:
-        while True:
-            id = f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
-            if id not in self._given_ids and id not in self.accounts.numbers and not self.compaction.ended.known(id):
-                self._given_ids[id] = None
-                if len(self._given_ids) > _MOST_GIVEN:  # the oldest was submitted or refused long ago
-                    del self._given_ids[next(iter(self._given_ids))]
-                return id
+    def _taken(self, id: JobId) -> bool:
+        return id in self.accounts.numbers or self.compaction.ended.known(id)
 
-    def cancel(self, job: JobId, tenant: TenantId | None) -> "Future[None]":
-        """Cancel a job; its ranks are warned and, after their grace, killed."""
+    def cancel(self, job: JobId, tenant: TenantId | None, *, force: bool = False) -> "Future[None]":
+        """Cancel a job; its ranks are warned and, after their grace or with ``force`` at once, killed."""
         account = self._account(job, tenant)
         self.disk.check_writable()
-        return self.backend.cancel(account.number)
+        return self.backend.cancel(account.number, force=force)
 
     def reshape(self, job: JobId, shape: wire.Reshape, tenant: TenantId | None) -> "Future[None]":
         """Change the GPUs that a job asks for."""
@@ -297,7 +284,7 @@ class ControlPlane:
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""
         account = self._account(job, tenant)
-        verdicts = last_verdicts(self.journal.path, account.number)
+        verdicts = self.compaction.verdicts(account.number)
         with self._lock:
             return self._views(tenant).job(account, verdicts)
 
