@@ -1,5 +1,6 @@
 """Compaction of a live journal: what people see, and what a restart finds, is the same before and after."""
 
+import os
 import sqlite3
 import subprocess
 from dataclasses import replace
@@ -117,6 +118,17 @@ def test_ended_jobs_and_segments_are_dropped_after_the_retention(tmp_path: Path)
         soon(lambda: len(archived(plane.journal.path)) <= 1)
         assert [row.id for row in plane.jobs(None, ended=True)] == [live]
         assert [row.tenant for row in plane.share(None)] == ["ann"]
+
+
+def test_segments_are_kept_for_the_retention_whatever_the_machines_clock_says(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        compact(plane)
+        for path in archived(plane.journal.path):
+            os.utime(path, (0.0, 0.0))  # written while the clock stood in 1970
+        compact(plane)
+        plane.compaction.epoch += 3e8  # ten years ahead, as after a restart with such a clock
+        compact(plane)
+        assert archived(plane.journal.path)[0].name == "000001.sqlite"
 
 
 def test_a_base_that_cannot_be_read_is_made_again_from_the_archive(
