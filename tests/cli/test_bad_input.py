@@ -272,6 +272,7 @@ FOLDERS = (
         ("guaranteed (2)",),
         {"q": "a: {gpus: 1, guaranteed: 2}"},
     ),
+    Case("quotas nested too deeply", simulate("--quotas", "q"), ("quotas: 'q'", "nested too deeply"), {"q": "[" * 3000}),
     Case("a quota of nobody", simulate("--quotas", "q"), ("quotas, tenant: 'zzz'",), {"q": "zzz: {gpus: 1}"}),
     Case("more local nodes than agents can run", ("up", "--nodes", "100000x8"), ("nodes: '100000x8'", "at most 64")),
     Case(

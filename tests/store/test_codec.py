@@ -261,6 +261,14 @@ ALMOST = {
     "a header of another version": [0, codec.VERSION + 1, {}],
     "a header without settings": [0, codec.VERSION],
     "a header whose settings are a list": [0, codec.VERSION, []],
+    "a header with a version that is a text": [0, "4", {}],
+    "events at a time that is a text": [1, "now", []],
+    "events at no time": [1, None, []],
+    "events that are a number": [1, 0.0, 5],
+    "a digest that is a text": [2, "a", 0.0, []],
+    "a review at a time that is a text": [2, 0, "soon", []],
+    "commands that are a text": [2, 0, 0.0, "ab"],
+    "a base whose state is a text": [3, "ab", b""],
     "an empty array": [],
     "a text": "h",
     "a number": 5,
@@ -273,3 +281,10 @@ def test_almost_a_record_is_refused(almost: Any) -> None:
     body = b"\x91" * 100_000 if almost is None else msgspec.msgpack.encode(almost)
     with pytest.raises(JournalError):
         codec.unpack(body)
+
+
+@pytest.mark.parametrize("kind", ["a header whose settings", "events", "a digest", "a review", "commands", "a base"])
+def test_the_parts_of_a_bare_record_have_their_types(kind: str) -> None:
+    for almost in [value for name, value in ALMOST.items() if name.startswith(kind)]:
+        with pytest.raises(JournalError):
+            codec.unpack_raw(msgspec.msgpack.encode(almost))

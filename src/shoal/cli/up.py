@@ -66,6 +66,13 @@ _COMMON = (
         help="End a node's jobs after this many seconds without contact.",
     ),
     click.option(
+        "--max-grace",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="Longest grace a job may ask for between its warning and its kill.",
+    ),
+    click.option(
         "--retry",
         type=float,
         default=10.0,
@@ -239,6 +246,7 @@ def _settings(
     round_seconds: float | None,
     home: Path | None,
     lease: float,
+    max_grace: float,
     retry: float,
     keep: str,
     roots: tuple[str, ...],
@@ -251,7 +259,7 @@ def _settings(
     scenario.make_policy()  # finds a misspelt policy before anything is written
     folder = (home or default_home()).resolve()
     resolved = tuple(os.path.realpath(root) for root in roots)
-    return Settings(folder, scenario, lease, retry, resolved, _seconds("keep", keep))
+    return Settings(folder, scenario, lease, retry, resolved, _seconds("keep", keep), max_grace)
 
 
 def _seconds(field: str, text: str) -> float:

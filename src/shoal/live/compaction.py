@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 
 import msgspec
 
 from shoal.core.errors import InputError, JournalError
-from shoal.core.units import JobId, Seconds, TenantId
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.engine.state import State
 from shoal.engine.state_image import UnreadableBase, decode_image, encode_image, image_of, restore
 from shoal.live.accounts import Account, Accounts
@@ -24,7 +24,7 @@ from shoal.live.ended_jobs import EndedJobs
 from shoal.live.live_image import encode_live
 from shoal.store.codec import Base
 from shoal.store.journal import JournalFile, SqliteJournal
-from shoal.store.segments import archived, switch
+from shoal.store.segments import archived, last_verdicts, switch
 from shoal.wire.messages import AgentOrders
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,8 @@ class Compaction:
     step: Callable[[str], None] = field(default=lambda _: None)
     """Called after each step, by tests that interrupt there."""
     _not_before: int = 0
+    _files: Lock = field(default_factory=Lock)
+    """Held while a request reads segments, and while they are replaced or dropped."""
 
     def due(self) -> bool:
         """Return whether the segment is long enough to be closed."""
@@ -78,7 +80,9 @@ class Compaction:
             image = image_of(self.state)
             with self.lock:
                 base = Base(encode_image(image), encode_live(self.accounts))
-            if not switch(self.journal, base, self.step):
+            with self._files:
+                switched = switch(self.journal, base, self.step)
+            if not switched:
                 self._not_before = self.journal.records + _PAUSE
                 return False
         except (OSError, sqlite3.Error, InputError) as error:
@@ -91,9 +95,10 @@ class Compaction:
             self.accounts.forget(ended)
         self.backend.forget(account.number for account in ended)
         try:
-            self._drop_old()
-        except (OSError, sqlite3.Error, JournalError) as error:
-            log.warning("old jobs and segments were not dropped", extra={"error": str(error)})
+            with self._files:
+                self._drop_old()
+        except (OSError, sqlite3.Error, JournalError) as error:  # the next time drops them
+            log.warning("old jobs or segments were not dropped", extra={"error": str(error)})
         seconds = round(time.process_time() - began, 3)
         log.info("began a segment", extra={"ended": len(ended), "live": len(image.jobs), "cpu_seconds": seconds})
         return True
@@ -107,6 +112,11 @@ class Compaction:
             hint = f"ended on {when} and was dropped after {self.keep / 86_400:.3g} days, as `--keep` says"
             raise InputError("job", job, hint)
         return account
+
+    def verdicts(self, job: JobNumber) -> list[tuple[Seconds, str]]:
+        """Return (time, sentence) of a job's last verdicts, in order."""
+        with self._files:
+            return last_verdicts(self.journal.path, job)
 
     def with_forgotten(self, orders: AgentOrders, old: Sequence[JobId]) -> AgentOrders:
         """Return an agent's orders with the retention, and with those of the jobs it named that are not known here."""

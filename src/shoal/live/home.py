@@ -2,7 +2,6 @@
 
 import fcntl
 import logging
-import os
 import secrets
 import stat
 import time
@@ -21,7 +20,7 @@ from shoal.core.units import Seconds
 from shoal.engine.replay import Scheduler, fold
 from shoal.engine.state_image import UnreadableBase
 from shoal.live.accounts import Accounts
-from shoal.live.admission import Admission
+from shoal.live.admission import MAX_GRACE, Admission
 from shoal.live.backend import LEASE, LiveBackend
 from shoal.live.clock import WallClock
 from shoal.live.compaction import KEEP, Compaction
@@ -50,12 +49,6 @@ PASSABLE = 0o711
 """Mode of a home through which an agent on it lets the users of tenants pass."""
 
 
-def home() -> Path:
-    """Return the folder of all live data: ``$SHOAL_HOME``, or ``.shoal`` in the user's home."""
-    given = os.environ.get("SHOAL_HOME")
-    return Path(given) if given else Path.home() / ".shoal"
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of a control plane; ``roots`` are the folders jobs may work in (empty: any folder)."""
@@ -67,10 +60,14 @@ class Settings:
     roots: Sequence[str] = ()
     keep: Seconds = KEEP
     """Seconds for which ended jobs, their logs and archived segments are kept."""
+    max_grace: Seconds = MAX_GRACE
+    """Longest grace of a job."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.lease <= 3600:
             raise InputError("lease", self.lease, "must lie between 0.5 and 3600 seconds")
+        if not 0 <= self.max_grace <= 3600:
+            raise InputError("max-grace", self.max_grace, "must lie between 0 and 3600 seconds")
         nodes = len(self.scenario.cluster.nodes)
         if nodes > MOST_LIVE_NODES:
             raise InputError("cluster", self.scenario.cluster.describe(), f"has {nodes:,} nodes, {_TOO_MANY}")
@@ -119,15 +116,17 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
         if file.cut is not None:
             hint = f"is damaged ({file.cut}): `shoal journal salvage {path}` saves what is whole"
             raise InputError("journal", str(path), hint)
-        epoch = _epoch(settings_of(file.read), path)
+        _epoch(settings_of(file.read), path)
+        epoch = _epoch(before, path)
         scenario = replace(scenario, cluster=grown(Scenario.of_settings(before).cluster, scenario.cluster))
     present = settings.scenario.cluster
     cluster, speeds = scenario.cluster, scenario.speeds()
     scheduler, accounts = _folded(path, scenario) if resumed else (scenario.make_scheduler(), Accounts(cluster.nodes))
     scheduler.state.decide_by(scenario.settings("live"))
+    clock = WallClock(epoch, scheduler.state.now)
+    epoch = clock.epoch
     header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
     journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
-    clock = WallClock(epoch, scheduler.state.now)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
     backend.store_key = _store_key(settings.home / "store.key")
     backend.resume(accounts.runs, scheduler.state.topology.down)
@@ -136,7 +135,7 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
     if resumed:
         log.info("journal taken up again", extra={"records": file.records, "live": len(accounts.live)})
     about = About(__version__, scenario.policy, present.describe(), epoch, retired)
-    admission = Admission(present, speeds, settings.roots)
+    admission = Admission(present, speeds, settings.roots, settings.max_grace)
     ended, disk = EndedJobs(settings.home / ENDED), JournalDisk(path)
     compaction = Compaction(journal, scheduler.state, accounts, backend, ended, epoch, settings.keep)
     return ControlPlane(scheduler, backend, journal, accounts, admission, about, disk, compaction, resumed=resumed)
