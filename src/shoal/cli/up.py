@@ -119,15 +119,14 @@ def up(
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
     from shoal.agent.confinement import hide_memory
     from shoal.agent.tenant_users import choose_users
-    from shoal.live.journal_disk import check_room
+    from shoal.live.home import make_home
     from shoal.provider.local import LocalNodes
     from shoal.serve.service import Address, run_service
 
     stop = _StopSignal()
     roots = tuple(options.pop("roots")) or (os.getcwd(), str(Path.home()))
     settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
-    check_room(settings.home)
-    settings.home.mkdir(parents=True, exist_ok=True)
+    make_home(settings.home)
     log_json(RotatingFileHandler(settings.home / "control.log", maxBytes=_LOG_BYTES, backupCount=1))
     users, why_shared = choose_users(tenant_users, settings.home)
     if users is not None:

@@ -73,13 +73,23 @@ class Settings:
             raise InputError("cluster", self.scenario.cluster.describe(), f"has {nodes:,} nodes, {_TOO_MANY}")
 
 
+def make_home(folder: Path) -> None:
+    """Create a control plane's home and make it private; ``InputError`` if it cannot be written or its disk is full."""
+    check_room(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if stat.S_IMODE(folder.stat().st_mode) != PASSABLE:
+            folder.chmod(0o700)
+        (folder / "lock").open("a").close()
+    except OSError as error:
+        hint = f"cannot be written: {error.strerror}; name a folder this user may write to"
+        raise InputError("home", str(folder), hint) from error
+
+
 @contextmanager
 def open_control_plane(settings: Settings) -> Iterator[ControlPlane]:
     """Start a control plane; leaving the context stops its loop and closes its journal. One per home folder."""
-    check_room(settings.home)
-    settings.home.mkdir(parents=True, exist_ok=True)
-    if stat.S_IMODE(settings.home.stat().st_mode) != PASSABLE:
-        settings.home.chmod(0o700)
+    make_home(settings.home)
     with _locked(settings.home / "lock"):
         try:
             control_plane = _make_control_plane(settings)
