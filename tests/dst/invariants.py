@@ -108,11 +108,13 @@ def _check_charge(trial: Any, account: Any) -> None:
     truth = trial.registry.jobs[account.spec.id]
     gpus = max((placement.gpus for placement in account.placements.values()), default=0)
     begin, end = account.submitted, account.ended or trial.world.now
+    if trial.plane.stepped > 1.0:  # the journal's time is not the world's
+        begin, end = 0.0, trial.world.now
     unnoticed = LEASE + LONGEST_GRACE + MARGIN
     near = [w for w in trial.windows if w[0] < end and w[1] + unnoticed > begin]
     # While the control plane is away it cannot notice an end; then it waits for every node to report or be lost.
     away = [w for w in near if w[2].startswith(("plane", "disk"))]
-    unseen = sum(min(until, end) - max(at, begin) + RESTART for at, until, _ in away)
+    unseen = sum(min(until, end) - max(at, begin) + RESTART for at, until, _ in away) + trial.plane.stepped
     each = LATENCY + account.launch.grace + (2 * unnoticed if near else 0.0)
     bound = gpus * (max(1, len(account.placements)) * each + unseen)
     wrong = abs(account.gpu_seconds - truth.held)

@@ -23,6 +23,9 @@ from shoal.store.segments import ARCHIVE, archived
 RESTART_SECONDS = 1.0
 """Seconds after which a supervisor starts a control plane again that ended by itself."""
 
+MOST_STEP = 3601.0
+"""Seconds that a restart may add to the journal's time, however wrong the wall clock is."""
+
 
 def _copy(source: str, target: str) -> None:
     """Copy a file of a home folder, except for those that are never written again."""
@@ -135,6 +138,10 @@ class SimPlane:
     boots: int = 0
     control_plane: ControlPlane | None = None
     starting: bool = False
+    ahead: float = 0.0
+    """Seconds by which the journal's time is ahead of the world's."""
+    stepped: float = 0.0
+    """Seconds that restarts have added to the journal's time, in all, because the wall clock was ahead."""
     crash_at: str | None = None
     """The step of the next switch of segments at which it is killed."""
     wanted: bool = True
@@ -179,6 +186,7 @@ class SimPlane:
         if not self.alive:  # killed while it was opened
             return
         self.control_plane = plane
+        self._check_clock(plane)
         plane.backend._lock = SimCondition(self.wake)  # type: ignore[assignment]
         plane.disk.stopping = SimEvent(self.world)  # type: ignore[assignment]
         plane.compaction.most_records, plane.compaction.step = self.segment, self._switching
@@ -198,6 +206,13 @@ class SimPlane:
         plane.listen(self._notifier.notify)
         self.world.note("plane up", boot)
         self.wake()
+
+    def _check_clock(self, plane: ControlPlane) -> None:
+        with self.world.acting(self):
+            ahead = plane.backend.clock.now() - self.world.now
+        step, self.ahead = ahead - self.ahead, ahead
+        self.stepped += max(0.0, step)
+        self.world.check(step < MOST_STEP, f"a restart moved the journal's time by {step:.0f} s")
 
     def kill(self, *, wanted: bool = False) -> None:
         """SIGKILL: what was not written is lost; open files stay as the disk has them."""

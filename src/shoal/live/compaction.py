@@ -4,25 +4,26 @@ Ended jobs move from memory to a table on disk, and are dropped after the retent
 """
 
 import logging
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 from threading import Lock, RLock
 
 import msgspec
 
-from shoal.core.errors import InputError
+from shoal.core.errors import InputError, JournalError
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.engine.state import State
-from shoal.engine.state_image import encode_image, image_of, restore
+from shoal.engine.state_image import UnreadableBase, decode_image, encode_image, image_of, restore
 from shoal.live.accounts import Account, Accounts
 from shoal.live.backend import LiveBackend
 from shoal.live.ended_jobs import EndedJobs
 from shoal.live.live_image import encode_live
 from shoal.store.codec import Base
-from shoal.store.journal import SqliteJournal
+from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.store.segments import archived, last_verdicts, switch
 from shoal.wire.messages import AgentOrders
 
@@ -96,7 +97,7 @@ class Compaction:
         try:
             with self._files:
                 self._drop_old()
-        except (OSError, sqlite3.Error) as error:  # the next time drops them
+        except (OSError, sqlite3.Error, JournalError) as error:  # the next time drops them
             log.warning("old jobs or segments were not dropped", extra={"error": str(error)})
         seconds = round(time.process_time() - began, 3)
         log.info("began a segment", extra={"ended": len(ended), "live": len(image.jobs), "cpu_seconds": seconds})
@@ -123,11 +124,24 @@ class Compaction:
         return msgspec.structs.replace(orders, keep=self.keep, forget=gone)
 
     def _drop_old(self) -> None:
-        """Drop accounts and segments older than the retention; a segment is as old as its last event."""
-        self.ended.drop(self.state.now - self.keep)
-        *older, latest = archived(self.journal.path)
-        now = self.epoch + self.state.now
-        os.utime(latest, (now, now))
-        for path in older:
-            if path.stat().st_mtime < now - self.keep:
-                path.unlink()
+        """Drop accounts and segments older than the retention, by the journal's time; the last closed segment stays."""
+        oldest = self.state.now - self.keep
+        self.ended.drop(oldest)
+        old: list[Path] = []
+        for path, following in pairwise(archived(self.journal.path)):
+            old.append(path)
+            try:
+                ended = _begins(following)
+            except UnreadableBase:  # it is dropped with a later one
+                continue
+            if ended >= oldest:
+                return
+            for file in old:
+                file.unlink()
+            old.clear()
+
+
+def _begins(segment: Path) -> Seconds:
+    """Return the time of the base of a segment, at which the one before it ends."""
+    states = (record.state for record in JournalFile(segment).read() if isinstance(record, Base))
+    return decode_image(next(states, b"")).now
