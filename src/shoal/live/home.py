@@ -136,6 +136,9 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
     clock = WallClock(epoch, scheduler.state.now)
     epoch = clock.epoch
     header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
+    if resumed:
+        header["away"] = (scheduler.state.now, clock.now())
+        accounts.leave_out(*header["away"])
     journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
     backend.store_key = _store_key(settings.home / "store.key")
