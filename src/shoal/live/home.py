@@ -133,11 +133,12 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
     cluster, speeds = scenario.cluster, scenario.speeds()
     scheduler, accounts = _folded(path, scenario) if resumed else (scenario.make_scheduler(), Accounts(cluster.nodes))
     scheduler.state.decide_by(scenario.settings("live"))
-    clock = WallClock(epoch, scheduler.state.now)
+    last = max(scheduler.state.now, accounts.now)  # the accounts also count a restart without events
+    clock = WallClock(epoch, last)
     epoch = clock.epoch
     header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
     if resumed:
-        header["away"] = (scheduler.state.now, clock.now())
+        header["away"] = (last, clock.now())
         accounts.leave_out(*header["away"])
     journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
