@@ -41,3 +41,14 @@ def test_a_job_larger_than_the_cluster_does_not_block_the_line() -> None:
     verdicts = Fifo().decide(moment).verdicts
     assert verdicts["big"].reason.sentence() == "cannot run: needs 5 GPUs of one kind; the most this cluster has is 4"
     assert verdicts["small"].reason.sentence() == "runs: it fits, 1 of 4 GPUs are in use"
+
+
+def test_a_running_job_that_no_longer_fits_after_another_was_reshaped_has_a_reason() -> None:
+    # a runs on 2 GPUs and was reshaped to 3; b holds the other 2.
+    moment = snapshot([job("a", 0, 3), job("b", 0, 2)], "gpu:1x4", held={"a": 2, "b": 2})
+    verdicts = Fifo().decide(moment).verdicts
+    sentences = {name: verdict.reason.sentence() for name, verdict in verdicts.items()}
+    assert sentences == {
+        "a": "runs: it fits, 3 of 4 GPUs are in use",
+        "b": "waits: needs 2 GPUs; 1 left when its turn comes",
+    }
