@@ -2,7 +2,6 @@
 
 import fcntl
 import logging
-import os
 import secrets
 import stat
 import time
@@ -48,12 +47,6 @@ _TOO_MANY = f"and a control plane serves at most {MOST_LIVE_NODES:,}: run severa
 
 PASSABLE = 0o711
 """Mode of a home through which an agent on it lets the users of tenants pass."""
-
-
-def home() -> Path:
-    """Return the folder of all live data: ``$SHOAL_HOME``, or ``.shoal`` in the user's home."""
-    given = os.environ.get("SHOAL_HOME")
-    return Path(given) if given else Path.home() / ".shoal"
 
 
 @dataclass(frozen=True, slots=True)
