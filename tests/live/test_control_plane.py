@@ -10,6 +10,7 @@ import pytest
 
 from shoal.core.errors import InputError
 from shoal.core.job import JobSpec
+from shoal.core.lifecycle import JobState
 from shoal.core.quota import Quota
 from shoal.core.topology import parse_cluster
 from shoal.live.accounts import Accounts
@@ -372,3 +373,31 @@ def test_a_log_is_asked_of_the_node_that_has_it_and_cut_between_characters(tmp_p
         for fields in ({"incarnation": 4, "rank": 0}, {"incarnation": 1, "rank": 3}):
             with pytest.raises(InputError):
                 plane.read_log(id, None, offset=0, most=10, **fields)
+
+
+def test_the_figures_and_totals_count_jobs_gpus_nodes_and_tenants(tmp_path: Path) -> None:
+    with opened(tmp_path, "v100:1x2,k80:2x2") as plane:
+        ids = submit(plane, job("a", 2, kinds=["v100"]), job("b", 1, kinds=["k80"]), job("c", 4, kinds=["k80"]))
+        obey(plane, "v100-0")
+        soon(lambda: state(plane, ids[0]) == "running")
+        plane.cancel(submit(plane, job("d"), tenant="bob")[0], None).result(20)
+        soon(lambda: len(plane.jobs(None)) == 3)
+        found, again = plane.figures(), plane.figures()
+        assert {name: count for name, count in found.states.items() if count} == {
+            "running": 1,
+            "starting": 1,
+            "pending": 1,
+        }
+        assert set(found.states) == {s.name.lower() for s in JobState if s.live}
+        assert (found.gpus_up, found.gpus_used) == ({"v100": 2, "k80": 4}, {"v100": 2, "k80": 1})
+        assert (found.nodes_up, found.nodes_down) == (3, 0)
+        assert (found.lost_gpu_seconds, found.restarts, found.crashes, found.completed) == (0.0, 0, 0, 0)
+        assert (found.submitted, found.review_in) == (4, float("inf"))
+        assert [(row.tenant, row.held) for row in found.tenants] == [(r.tenant, r.held) for r in plane.share(None)]
+        assert len(found.decision_seconds) > 0 < len(found.commit_seconds)
+        assert (list(again.decision_seconds), list(again.commit_seconds)) == ([], [])
+        row = plane.cluster()
+        assert (row.protocol, row.policy, row.cluster) == (PROTOCOL, "fifo", "v100:1x2,k80:2x2")
+        assert (row.up_gpus, row.used_gpus, row.running, row.waiting, row.ended) == (6, 3, 2, 1, 1)
+        assert (row.decisions, row.short_of_disk) == (found.decisions, "")
+        assert row.now > plane.about.epoch
