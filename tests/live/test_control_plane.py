@@ -25,6 +25,8 @@ from shoal.wire.messages import (
     AgentOrders,
     AgentReport,
     Hello,
+    LogAnswer,
+    LogPart,
     QuotaMessage,
     RankExit,
     Reshape,
@@ -357,8 +359,6 @@ def test_a_simulations_journal_is_no_home(tmp_path: Path) -> None:
 
 
 def test_a_log_is_asked_of_the_node_that_has_it_and_cut_between_characters(tmp_path: Path) -> None:
-    from shoal.wire.messages import LogAnswer
-
     with opened(tmp_path) as plane:
         (id,) = submit(plane, job("a", 3))
         asked = plane.read_log(id, None, incarnation=None, rank=2, offset=10, most=100)
@@ -401,3 +401,27 @@ def test_the_figures_and_totals_count_jobs_gpus_nodes_and_tenants(tmp_path: Path
         assert (row.up_gpus, row.used_gpus, row.running, row.waiting, row.ended) == (6, 3, 2, 1, 1)
         assert (row.decisions, row.short_of_disk) == (found.decisions, "")
         assert row.now > plane.about.epoch
+
+
+@pytest.mark.parametrize(
+    ("data", "begin", "after", "text", "first", "following"),
+    [
+        (b"abc", None, None, "abc", 10, 13),
+        (b"abc", 12, 40, "abc", 12, 40),
+        ("a…".encode()[:-1], None, 40, "a", 10, 11),
+        (b"", None, None, "", 10, 10),
+        (b"\xff\xff\xff\xff\xffa", None, None, "\ufffd" * 5 + "a", 10, 16),
+    ],
+)
+def test_a_part_of_a_log_says_where_it_begins_and_where_the_next_begins(
+    tmp_path: Path, data: bytes, begin: int | None, after: int | None, text: str, first: int, following: int
+) -> None:
+    with opened(tmp_path) as plane:
+        (id,) = submit(plane, job("a", 3))
+        asked = plane.read_log(id, "ann", incarnation=1, rank=1, offset=10, most=100)
+        (read,) = sync(plane, "gpu-0", []).reads
+        assert (read.id, read.incarnation, read.rank, read.offset, read.most) == (id, 1, 1, 10, 100)
+        answer = LogAnswer(read.read, -1, data, begin=begin, next=after)
+        plane.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="boot", known=0, runs=[], logs=[answer]))
+        assert asked.result(20) == LogPart(id, 1, 1, first, 0, text, True, following)
+        assert sync(plane, "gpu-0", []).reads == []
