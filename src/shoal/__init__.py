@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from shoal.core.snapshot import Snapshot
     from shoal.core.topology import parse_cluster
     from shoal.policy.registry import parse_policy
+    from shoal.scenario.python_api import simulate
     from shoal.scenario.scenario import Scenario
-    from shoal.scenario.simulate import simulate
     from shoal.scenario.simulation import SimulationResult
     from shoal.workload.files import read_workload
     from shoal.workload.generators.registry import generate as generate_workload
@@ -60,7 +60,7 @@ _MODULES = {
     "core.topology": ("parse_cluster",),
     "policy.registry": ("parse_policy",),
     "scenario.scenario": ("Scenario",),
-    "scenario.simulate": ("simulate",),
+    "scenario.python_api": ("simulate",),
     "scenario.simulation": ("SimulationResult",),
     "workload.files": ("read_workload",),
     "workload.generators.registry": ("generate_workload",),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import until
 
-from shoal.agent.cgroups import end_cgroup, find, own_folder, usable
+from shoal.agent.cgroups import end_cgroup, find, own_folder, run_folder, usable
 from shoal.agent.orphans import clear_earlier, machine_boot
 from shoal.agent.workspace import KeeperRecord, Workspace
 
@@ -81,3 +81,15 @@ def test_a_starting_agent_kills_what_hides_in_the_cgroups_of_earlier_runs(cgroup
     assert clear_earlier(workspace, lambda: False)
     assert hides.wait() == -9
     assert not cgroup.exists()
+
+
+def test_a_run_whose_record_was_removed_is_found_by_its_cgroup(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, "node")
+    os.close(workspace.lock())
+    own = tmp_path / "own[1]"
+    own.mkdir()
+    runs = {name: Path(run_folder(str(own), name, "boot", (7, 2))) for name in (workspace.identity, "another")}
+    for run in runs.values():
+        run.mkdir()
+    assert clear_earlier(workspace, lambda: False, str(own))
+    assert [run.parent.exists() for run in runs.values()] == [False, True]

@@ -384,6 +384,22 @@ def test_an_agent_that_is_turned_away_says_why_and_ends(
     assert plain == [f"shoal agent: {line}"]
 
 
+def test_an_agent_outlives_a_time_in_which_its_token_is_refused(site: Site) -> None:
+    site.plane.lease = 3.0
+    agent = site.agent()
+    site.plane.want(order("go", ["sleep", "600"]))
+    site.plane.until("running")
+    site.plane.refusal = (401, ProblemDetails("the token expired"))
+    assert agent.stderr is not None
+    lines = iter(agent.stderr.readline, "")
+    assert any("the token expired" in line for line in lines), "the agent was refused"
+    site.plane.refusal = None
+    site.plane.want(order("go", ["true"], job=2))
+    assert site.plane.until("ended", 2).finished
+    assert len(site.plane.hellos) == 1
+    assert agent.poll() is None
+
+
 def test_settings_that_cannot_be_are_named(site: Site, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch()

@@ -281,3 +281,32 @@ def test_whatever_comes_no_device_is_held_twice_and_no_job_lives_twice(script: l
 
 
 _WITH_PROCESSES = {RunPhase.STARTING, RunPhase.RUNNING, RunPhase.STOPPING}
+
+
+def test_a_run_that_is_being_stopped_is_stopped_sooner_if_a_later_order_leaves_it_less_grace() -> None:
+    desk = NodeState(2)
+    desk.follow(orders(order("go", grace=10.0)))
+    desk.prepared((1, 1), 7000)
+    desk.started((1, 1))
+    assert words(desk.follow(orders(order("stop", grace=10.0)))) == ["stop 1.1 in 10"]
+    assert words(desk.follow(orders(order("stop", grace=10.0)))) == []
+    assert words(desk.follow(orders(order("stop", grace=0.0)))) == ["stop 1.1 in 0"]
+    assert words(desk.follow(orders(order("stop", grace=0.0)))) == []
+
+
+@pytest.mark.parametrize(("started", "unstarted"), [(False, True), (True, False)])
+def test_a_run_whose_keeper_failed_before_its_ranks_were_up_was_not_started(started: bool, unstarted: bool) -> None:
+    desk = NodeState(2)
+    desk.follow(orders(order("go")))
+    desk.prepared((1, 1), 7000)
+    if started:
+        desk.started((1, 1))
+    desk.over((1, 1), "its keeper died", blameless=True)
+    assert [run.unstarted for run in desk.reports()] == [unstarted]
+
+
+def test_a_run_that_a_node_refuses_was_not_started() -> None:
+    desk = NodeState(2)
+    desk.follow(orders(order("go")))
+    desk.prepared((1, 1), 0, "no such program")
+    assert [(run.cause, run.unstarted) for run in desk.reports()] == [("no such program", True)]

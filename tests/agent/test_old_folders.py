@@ -4,10 +4,13 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
+
 from shoal.agent import old_folders
 from shoal.agent.old_folders import OldFolders
 from shoal.agent.workspace import Workspace
-from shoal.wire.messages import MOST_OLD, PROTOCOL, AgentOrders
+from shoal.core.decoding import decode
+from shoal.wire.messages import MOST_OLD, PROTOCOL, AgentOrders, AgentReport
 
 DAY = 86_400.0
 
@@ -35,6 +38,13 @@ def test_only_old_jobs_are_named_and_only_those_to_forget_are_removed(tmp_path: 
     old.follow(orders("gone", "again", "young", "../jobs"), running={"again"})
     assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == ["again", "kept", "link", "young"]
     assert sorted(path.name for path in (tmp_path / "nodes" / "node" / "logs").iterdir()) == ["again", "kept", "young"]
+
+
+def test_a_report_may_name_the_old_folder_of_the_job_with_the_longest_name(tmp_path: Path) -> None:
+    old = made(tmp_path, f"{'x' * 64}-abcde")
+    old.follow(orders(), running=())
+    report = AgentReport(protocol=PROTOCOL, node="node", boot="boot", known=1, runs=[], old=old.names)
+    assert decode(msgspec.json.encode(report), AgentReport).old == [f"{'x' * 64}-abcde"]
 
 
 def test_without_a_retention_nothing_is_read_and_names_are_not_repeated_for_ever(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """A node's folder: no name leads out of it, and what a job writes there is not trusted."""
 
 import os
+import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,8 @@ PROGRESS = {
     '5 4\n{"rate": 2, "batch_size": 64, "more": 1}\n': (5.0, 4.0, SessionReport(rate=2.0, batch_size=64)),
     '5 4\n{"rate": "fast"}': (5.0, 4.0, None),
     '5 4\n{"rate": 2': (5.0, 4.0, None),
+    '5 4\n{"more": ' + 4000 * "[" + 4000 * "]" + "}": (5.0, 4.0, None),
+    '5 4\n{"profile": {"fits": [["\xff", {}]]}}': (5.0, 4.0, None),
     "": None,
     "1 2 3": None,
     "nan": None,
@@ -73,7 +77,7 @@ PROGRESS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), PROGRESS.items(), ids=map(repr, PROGRESS))
+@pytest.mark.parametrize(("text", "expected"), PROGRESS.items(), ids=(repr(text)[:60] for text in PROGRESS))
 def test_progress_is_one_line_of_numbers_and_perhaps_a_report_or_nothing(
     folder: Workspace, text: str, expected: tuple[float, float | None, SessionReport | None] | None
 ) -> None:
@@ -93,3 +97,16 @@ def test_records_tell_of_keepers_and_of_folders_without_one(folder: Workspace) -
     ]
     folder.forget(folder.run((1, 2)))
     assert [path.name for path, _ in folder.records()] == ["1.3"]
+
+
+@pytest.mark.parametrize("removed", ["logs", "runs", "jobs", "all"])
+def test_a_folder_removed_under_a_running_agent_is_made_again(folder: Workspace, removed: str) -> None:
+    node = folder.run((1, 1)).parents[1]
+    shutil.rmtree({"all": node, "jobs": folder.home / "jobs"}.get(removed, node / removed))
+    folder.home.chmod(0o711)
+    assert folder.logs("job").is_dir()
+    assert folder.job("job").is_dir()
+    folder.record((1, 1), KeeperRecord(1, 1, "boot", "machine"))
+    assert [path.name for path, _ in folder.records()] == ["1.1"]
+    if removed != "logs":
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.passages} == {0o711}, "tenants may pass"

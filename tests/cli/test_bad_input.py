@@ -272,6 +272,7 @@ FOLDERS = (
         ("guaranteed (2)",),
         {"q": "a: {gpus: 1, guaranteed: 2}"},
     ),
+    Case("quotas of many levels", simulate("--quotas", "q"), ("quotas: 'q'", "nested too deeply"), {"q": "[" * 3000}),
     Case("a quota of nobody", simulate("--quotas", "q"), ("quotas, tenant: 'zzz'",), {"q": "zzz: {gpus: 1}"}),
     Case("more local nodes than agents can run", ("up", "--nodes", "100000x8"), ("nodes: '100000x8'", "at most 64")),
     Case(
@@ -431,3 +432,15 @@ def test_a_full_disk_is_one_line(shoal: Shoal, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("logging.FileHandler.__init__", full)
     code, out, err = shoal("up", "--nodes", "1x1", "--port", "0", "--home", str(tmp_path / "home"))
     assert (code, out, err) == (2, "", "shoal: control.log: the disk is full; free some space and try again\n")
+
+
+@pytest.mark.parametrize("home", ["plain", "plain/below"])
+@pytest.mark.parametrize("command", [("up", "--nodes", "1x1"), ("serve", "--cluster", "gpu:1x1")])
+def test_a_home_that_cannot_be_written_is_one_line(
+    shoal: Shoal, tmp_path: Path, command: tuple[str, ...], home: str
+) -> None:
+    (tmp_path / "plain").touch()
+    code, out, err = shoal(*command, "--port", "0", "--home", str(tmp_path / home))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"shoal: home: '{tmp_path / home}': cannot be written: ")
+    assert err.count("\n") == 1

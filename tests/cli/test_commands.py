@@ -233,7 +233,9 @@ def test_replay_agrees_and_says_how_far_it_came(shoal: Shoal) -> None:
     (summary,) = given(shoal, *SIMULATE, "--policy", "las", "--out", "kept")
     journal = "kept/las-seed0/journal.sqlite"
     said = given(shoal, "replay", journal)
-    assert set(said) == {"journal", "policy", "records", "decisions", "events", "commands", "now", "cut", "agrees"}
+    numbers = {"records", "decisions", "events", "commands", "now"}
+    assert set(said) == numbers | {"journal", "policy", "policies", "cut", "agrees"}
+    assert said["policies"] == [{"policy": "las", "since": 0.0}]
     assert (said["policy"], said["decisions"], said["cut"]) == ("las", summary["decisions"], None)
     assert said["agrees"] is True
     code, out, err = shoal("replay", journal)

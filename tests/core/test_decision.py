@@ -218,7 +218,7 @@ def test_verdicts_widened_to_more_jobs_move_to_the_positions_of_their_jobs() -> 
     keep = np.array([1, 2, 4])
     seats, batch, refusal = Placement(((0, 2),)), BatchSetting(64, 2), Refusal(in_words("hidden"))
     narrow = Verdicts(
-        larger.without([0, 3, 5]),
+        larger.without(np.array([0, 3, 5])),
         gpus=np.array([2, 2, 0], dtype=np.int32),
         codes=np.array([IN_TURN.code, IN_TURN.code, OUTRANKED.code], dtype=np.uint8),
         numbers={IN_TURN: ("age", np.array([1.5, 2.5, 3.5]), 2.0), OUTRANKED: ("age", np.array([4, 5, 6]), 2.0)},
@@ -256,8 +256,8 @@ def test_verdicts_widened_to_more_jobs_move_to_the_positions_of_their_jobs() -> 
 
 def test_verdicts_given_as_objects_are_widened_without_columns_that_they_do_not_have() -> None:
     larger = three()
-    mine = {"a": Grant(2, reason=in_words("mine")), "c": Refusal(in_words("no"))}
-    wide = Verdicts.of(larger.without([1]), mine).widened(larger, np.array([0, 2]), {1: Grant(1)})
+    mine: dict[str, Verdict] = {"a": Grant(2, reason=in_words("mine")), "c": Refusal(in_words("no"))}
+    wide = Verdicts.of(larger.without(np.array([1])), mine).widened(larger, np.array([0, 2]), {1: Grant(1)})
     assert dict(wide) == {**mine, "b": Grant(1)}
     assert (wide.kinds, wide.partners, wide.consolidated) == (None, None, None)
     assert wide.gpus.tolist() == [2, 1, 0]

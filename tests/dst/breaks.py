@@ -22,10 +22,10 @@ _MAKE_DURABLE = JournalWriter._make_durable
 
 
 def _early_deadline(backend: LiveBackend, agent: Any) -> float:
-    return float(_DEADLINE(backend, agent) - 1.2 * backend.lease)
+    return float(_QUIET_AT(backend, agent) - 1.2 * backend.lease)
 
 
-_DEADLINE = LiveBackend._deadline
+_QUIET_AT = LiveBackend._quiet_at
 
 
 def _no_exits_is_success(gang: Gang, nodes: Any) -> Any:
@@ -88,10 +88,10 @@ BREAKS: dict[str, Callable[[], Names]] = {
         "shoal.agent.node_state:NodeState": {"_has_predecessor": lambda *_: False},
     },
     "count a node as lost before its lease ended": lambda: {
-        "shoal.live.backend:LiveBackend": {"_deadline": _early_deadline},
+        "shoal.live.backend:LiveBackend": {"_quiet_at": _early_deadline},
     },
     "count a run without exits as a success": lambda: {
-        "shoal.live.gang:Gang": {"_failed": _no_exits_is_success, "_all_completed": True},
+        "shoal.live.gang:Gang": {"_failed": _no_exits_is_success, "_all_succeeded": lambda *_, **__: True},
     },
     "lose a cancelled job's GPUs": lambda: {
         "shoal.engine.state": {"_FOLD": {**state._FOLD, JobCancelled: _cancelled_keeps_seats}},

@@ -3,7 +3,10 @@
 import signal
 from typing import Any
 
-from tests.dst.plan import KNOWN, Fault
+from tests.dst.plan import Fault
+
+STEPS = ("ended jobs stored", "written", "closed", "linked", "replaced")
+"""Steps of the switch to the next segment of a journal."""
 
 
 def strike(trial: Any, fault: Fault) -> bool:
@@ -25,6 +28,8 @@ def _plane(trial: Any, fault: Fault, what: str) -> bool:
         world.after(fault.lasts, plane.revive)
     elif what == "commit":
         trial.disk.crash = ("before", "after", "torn")[fault.which % 3]
+    elif what == "switch":
+        plane.crash_at = STEPS[fault.which % len(STEPS)]
     elif what == "term":
         plane.terminate()
         world.after(fault.lasts, plane.revive)
@@ -36,6 +41,10 @@ def _plane(trial: Any, fault: Fault, what: str) -> bool:
 
 def _disk(trial: Any, fault: Fault, what: str) -> bool:
     disk = trial.disk
+    if what == "sync":
+        disk.sync_fails += 1
+        trial.world.after(fault.lasts, lambda: setattr(disk, "sync_fails", max(0, disk.sync_fails - 1)))
+        return True
     if disk.problem is not None:
         return False
     disk.problem = what
@@ -45,7 +54,7 @@ def _disk(trial: Any, fault: Fault, what: str) -> bool:
 
 def _agent(trial: Any, fault: Fault, what: str) -> bool:
     node = _node(trial, fault)
-    if not node.alive or (what == "pause" and (node.paused or _frozen(node))):
+    if not node.alive or (what == "pause" and node.paused):
         return False
     if what == "kill":
         node.kill()
@@ -55,11 +64,6 @@ def _agent(trial: Any, fault: Fault, what: str) -> bool:
         node.pause()
     trial.world.after(fault.lasts, node.resume if what == "pause" else node.revive)
     return True
-
-
-def _frozen(node: Any) -> bool:
-    """Return whether to suspend this agent as well as its keepers is more than the code survives yet."""
-    return "node.freeze" in KNOWN and any(keeper.paused for keeper in node.keepers.values())
 
 
 def _machine(trial: Any, fault: Fault, what: str) -> bool:
@@ -82,8 +86,6 @@ def _process(trial: Any, fault: Fault, what: str) -> bool:
     if not found:
         return False
     process = found[fault.which % len(found)]
-    if group == "keeper" and what == "pause" and "node.freeze" in KNOWN and process.host.paused:
-        return False
     if what == "kill":
         if group == "rank":
             process.truth.blamed += 1

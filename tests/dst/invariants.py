@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.dst.plan import LEASE, LONGEST_GRACE, MARGIN
+from tests.dst.shims import SWITCH_PAUSE
 from tests.dst.world import World
 
 from shoal.core.events import EventBatch, JobSubmitted
@@ -13,12 +14,16 @@ from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL
 from shoal.scenario.replay import replay_file
 from shoal.store.journal import JournalFile
+from shoal.store.segments import segments
 
 RESTART = 2.0
 """Seconds after a fault until the control plane works again."""
 
 LATENCY = 3.0
 """Seconds that starting a run and noticing its end may take without a fault, together."""
+
+ONE_CYCLE = 10
+"""Records of one cycle, at most."""
 
 
 def check_seats(world: World, plane: ControlPlane) -> None:
@@ -103,11 +108,13 @@ def _check_charge(trial: Any, account: Any) -> None:
     truth = trial.registry.jobs[account.spec.id]
     gpus = max((placement.gpus for placement in account.placements.values()), default=0)
     begin, end = account.submitted, account.ended or trial.world.now
+    if trial.plane.stepped > 1.0:  # the journal's time is not the world's
+        begin, end = 0.0, trial.world.now
     unnoticed = LEASE + LONGEST_GRACE + MARGIN
     near = [w for w in trial.windows if w[0] < end and w[1] + unnoticed > begin]
     # While the control plane is away it cannot notice an end; then it waits for every node to report or be lost.
     away = [w for w in near if w[2].startswith(("plane", "disk"))]
-    unseen = sum(min(until, end) - max(at, begin) + RESTART for at, until, _ in away)
+    unseen = sum(min(until, end) - max(at, begin) + RESTART for at, until, _ in away) + trial.plane.stepped
     each = LATENCY + account.launch.grace + (2 * unnoticed if near else 0.0)
     bound = gpus * (max(1, len(account.placements)) * each + unseen)
     wrong = abs(account.gpu_seconds - truth.held)
@@ -118,20 +125,29 @@ def _check_charge(trial: Any, account: Any) -> None:
 
 
 def _check_journal(trial: Any, plane: ControlPlane) -> None:
-    world, path = trial.world, trial.plane.folder / JOURNAL
+    world, home = trial.world, trial.plane.folder
     try:
-        replayed = replay_file(path)[0]
+        replayed = replay_file(home)[0]
     except Exception as error:
-        world.violate(f"the journal does not replay: {error!r}")
+        world.violate(f"the journal does not replay: {error!r}".replace(str(home.parent), ""))
         return
     made = plane.scheduler.state.cycle
     world.check(replayed.decisions == made, f"{made} decisions were made, the journal has {replayed.decisions}")
     accounts, keys = Accounts(plane.backend.topology.nodes), []
-    for record in JournalFile(path).read():
-        accounts.fold(record)
-        if isinstance(record, EventBatch):
-            keys += [e.launch.key for e in record.events if isinstance(e, JobSubmitted) and e.launch is not None]
+    for path in segments(home / JOURNAL):
+        for record in JournalFile(path).read():
+            accounts.fold(record)
+            if isinstance(record, EventBatch):
+                keys += [e.launch.key for e in record.events if isinstance(e, JobSubmitted) and e.launch is not None]
     world.check(len(keys) == len(set(keys)), f"a key is in the journal twice: {sorted(keys)}")
-    for ours, theirs in zip(plane.accounts.accounts.values(), accounts.accounts.values(), strict=True):
+    longest = trial.plan.segment + SWITCH_PAUSE + ONE_CYCLE
+    world.check(plane.journal.records <= longest, f"the last segment has {plane.journal.records} records")
+    same = (accounts.quotas, accounts.restarts, accounts.crashes, accounts.completed) == (
+        plane.accounts.quotas, plane.accounts.restarts, plane.accounts.crashes, plane.accounts.completed
+    )  # fmt: skip
+    world.check(same, "the journal's fold has other quotas or totals than the control plane")
+    kept = all_accounts(plane)
+    world.check(kept.keys() == accounts.accounts.keys(), f"the journal has other jobs than {sorted(kept)}")
+    for ours, theirs in ((kept[number], account) for number, account in accounts.accounts.items()):
         same = (ours.state, round(ours.gpu_seconds, 6)) == (theirs.state, round(theirs.gpu_seconds, 6))
         world.check(same, f"{ours.spec.id}: the journal's fold gives {theirs}, the control plane has {ours}")

@@ -94,7 +94,7 @@ class SimNode:
             self.world.after(0.05, self._clear, boot, began)
         else:
             settings = AgentSettings(
-                "http://plane", "token", self.name, self.name, Path("/sim"), kind="gpu", gpus=self.gpus
+                "http://plane", lambda: "token", self.name, self.name, Path("/sim"), kind="gpu", gpus=self.gpus
             )
             with self.world.acting(self):
                 self.agent = node_agent.NodeAgent(settings)

@@ -13,10 +13,11 @@ LENGTH = 60.0
 """Seconds within which jobs are submitted and faults begin."""
 
 FAULTS = {
-    # The control plane: killed, killed at a commit, restarted in order, suspended, and its wall clock set.
-    "plane.kill": 10, "plane.commit": 12, "plane.term": 3, "plane.pause": 6, "plane.clock": 2,
-    # Its disk.
-    "disk.full": 4, "disk.io": 3,
+    # The control plane: killed, killed at a commit or while its journal's next segment begins, restarted in order,
+    # suspended, and its wall clock set.
+    "plane.kill": 10, "plane.commit": 12, "plane.switch": 8, "plane.term": 3, "plane.pause": 6, "plane.clock": 2,
+    # Its disk: full, failing, or failing only when a folder is flushed.
+    "disk.full": 4, "disk.io": 3, "disk.sync": 4,
     # A node: its agent, its keepers, its ranks, or all of them.
     "agent.kill": 8, "agent.pause": 6, "agent.term": 3, "keeper.kill": 6, "keeper.pause": 4, "rank.kill": 5,
     "rank.pause": 3, "machine.kill": 6, "node.disk": 4, "node.spawn": 3,
@@ -29,11 +30,7 @@ FAULTS = {
 }  # fmt: skip
 """Kinds of faults and how often each is drawn."""
 
-KNOWN = {
-    "plane.clock": "a control plane that starts with its wall clock ahead charges the difference",
-    "node.slow": "a keeper that starts after its lease has ended, and then reads an order to stop, counts as a success",
-    "node.freeze": "while an agent and its keepers are both suspended, nothing ends their ranks when the lease ends",
-}
+KNOWN: dict[str, str] = {}
 """Kinds that the code does not survive yet and what goes wrong; left out of plans by default."""
 
 
@@ -72,6 +69,15 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """A request of an operator or user: "reshape", "quota", "drain" or "resume"; ``which`` chooses its values."""
+
+    at: float
+    kind: str
+    which: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything a trial depends on."""
 
@@ -81,6 +87,9 @@ class Plan:
     gpus: int
     jobs: tuple[Job, ...]
     faults: tuple[Fault, ...]
+    segment: int = 50_000
+    """Records after which the journal's next segment begins."""
+    requests: tuple[Request, ...] = ()
 
     @classmethod
     def of(cls, seed: int, *, jobs: int = 16, without: Collection[str] = tuple(KNOWN)) -> "Plan":
@@ -91,12 +100,14 @@ class Plan:
         wanted = tuple(_job(rng, number, nodes * gpus) for number in range(rng.randint(jobs // 2, jobs)))
         drawn = sorted((_fault(rng) for _ in range(faults)), key=lambda fault: fault.at)
         struck = tuple(fault for fault in drawn if fault.kind not in without)
-        return cls(seed, POLICIES[seed % len(POLICIES)], nodes, gpus, wanted, struck)
+        segment = rng.choice((8, 30, 100, 50_000))
+        requests = tuple(_request(rng) for _ in range(rng.choice((0, 0, 4, 12))))
+        return cls(seed, POLICIES[seed % len(POLICIES)], nodes, gpus, wanted, struck, segment, requests)
 
     def describe(self) -> str:
         """Return the plan, a line for each job and fault."""
-        head = f"seed {self.seed}: {self.policy} on {self.nodes} x {self.gpus} GPUs"
-        return "\n  ".join([head, *map(str, self.jobs), *map(str, self.faults)])
+        head = f"seed {self.seed}: {self.policy} on {self.nodes} x {self.gpus} GPUs, segments of {self.segment} records"
+        return "\n  ".join([head, *map(str, self.jobs), *map(str, self.requests), *map(str, self.faults)])
 
 
 def _job(rng: random.Random, number: int, all_gpus: int) -> Job:
@@ -119,6 +130,11 @@ def _job(rng: random.Random, number: int, all_gpus: int) -> Job:
         tenant=rng.choice(("ann", "bob")),
         in_place=elastic and rng.random() < 0.5,
     )
+
+
+def _request(rng: random.Random) -> Request:
+    kind = rng.choice(("reshape", "reshape", "quota", "drain", "resume"))
+    return Request(round(rng.uniform(0.5, LENGTH), 2), kind, rng.randrange(1000))
 
 
 def _fault(rng: random.Random) -> Fault:

@@ -1,5 +1,6 @@
 """The real control plane as a simulated process: opened by ``live.home``, driven by cycles, killed and reopened."""
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Coroutine, Generator
@@ -15,11 +16,23 @@ from tests.dst.world import Blocked, Clocks, Killed, World
 
 from shoal.core.errors import InputError, ShoalError
 from shoal.live.control_plane import ControlPlane, UnknownJob
-from shoal.live.home import Settings, open_control_plane
+from shoal.live.home import JOURNAL, Settings, open_control_plane
 from shoal.serve import handlers
+from shoal.store.segments import ARCHIVE, archived
 
 RESTART_SECONDS = 1.0
 """Seconds after which a supervisor starts a control plane again that ended by itself."""
+
+MOST_STEP = 3601.0
+"""Seconds that a restart may add to the journal's time, however wrong the wall clock is."""
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file of a home folder, except for those that are never written again."""
+    if Path(source).parent.name == ARCHIVE:
+        os.link(source, target)
+    else:
+        shutil.copyfile(source, target)
 
 
 class SimCondition:
@@ -116,6 +129,8 @@ class SimPlane:
     folder: Path
     clocks: Clocks
     disk: Disk
+    segment: int
+    """Records after which the journal's next segment begins."""
     on_ack: Callable[[str, list[str]], None] = lambda key, ids: None
     on_cycle: Callable[[ControlPlane], None] = lambda plane: None
     alive: bool = False
@@ -123,6 +138,12 @@ class SimPlane:
     boots: int = 0
     control_plane: ControlPlane | None = None
     starting: bool = False
+    ahead: float = 0.0
+    """Seconds by which the journal's time is ahead of the world's."""
+    stepped: float = 0.0
+    """Seconds that restarts have added to the journal's time, in all, because the wall clock was ahead."""
+    crash_at: str | None = None
+    """The step of the next switch of segments at which it is killed."""
     wanted: bool = True
     """Whether it is to run: False between a kill and its repair."""
     _opened: Any = None
@@ -152,11 +173,10 @@ class SimPlane:
             with self.world.acting(self):
                 plane: ControlPlane = self._opened.__enter__()
         except Killed:
-            if self.alive and self.boots == boot:  # at a commit; otherwise a fault has killed it and will repair it
-                self.kill()
-                self.world.after(RESTART_SECONDS, self.revive)
             return
         except Exception as error:
+            if not self.alive or self.boots != boot:  # killed: its code cannot go on
+                return
             why = repr(error).replace(str(self.folder.parent), "")  # whose name is new in each trial
             self.world.note("plane does not start", why)
             self.world.check(self.disk.problem is not None, f"the control plane does not start: {why}")
@@ -166,8 +186,10 @@ class SimPlane:
         if not self.alive:  # killed while it was opened
             return
         self.control_plane = plane
+        self._check_clock(plane)
         plane.backend._lock = SimCondition(self.wake)  # type: ignore[assignment]
         plane.disk.stopping = SimEvent(self.world)  # type: ignore[assignment]
+        plane.compaction.most_records, plane.compaction.step = self.segment, self._switching
         judge = plane._loop.judge
 
         def slowly(*arguments: Any) -> Any:
@@ -185,6 +207,13 @@ class SimPlane:
         self.world.note("plane up", boot)
         self.wake()
 
+    def _check_clock(self, plane: ControlPlane) -> None:
+        with self.world.acting(self):
+            ahead = plane.backend.clock.now() - self.world.now
+        step, self.ahead = ahead - self.ahead, ahead
+        self.stepped += max(0.0, step)
+        self.world.check(step < MOST_STEP, f"a restart moved the journal's time by {step:.0f} s")
+
     def kill(self, *, wanted: bool = False) -> None:
         """SIGKILL: what was not written is lost; open files stay as the disk has them."""
         if not self.alive:
@@ -193,12 +222,31 @@ class SimPlane:
         self.world.note("plane killed")
         self.alive, self.paused, self.wanted = False, False, wanted
         after = self.folder.with_name(f"home-{self.boots}")
-        shutil.copytree(self.folder, after, ignore=shutil.ignore_patterns("*-shm"))
+        shutil.copytree(self.folder, after, ignore=shutil.ignore_patterns("*-shm"), copy_function=_copy)
+        for closed in archived(self.folder / JOURNAL)[-1:]:
+            if closed.samefile(self.folder / JOURNAL):  # killed between two steps of a switch
+                (after / JOURNAL).unlink()
+                (after / JOURNAL).hardlink_to(after / closed.relative_to(self.folder))
         for name, size in self.disk.torn.items():
             with (after / name).open("r+b") as file:
                 file.truncate(size)
         self.disk.torn.clear()
         self._end(after)
+
+    def die(self) -> None:
+        """End by SIGKILL in the middle of its code; a supervisor starts it again."""
+        self.kill()
+        self.world.after(RESTART_SECONDS, self.revive)
+
+    def _switching(self, step: str) -> None:
+        """Let others act after a step of a switch of segments, or die there."""
+        self.world.note("switch", step)
+        if step == self.crash_at:
+            self.crash_at = None
+            self.die()
+            raise Killed
+        if self.world.rng.random() < 0.2:
+            let_others_act(self.world, self.world.rng.uniform(0.0, 0.02))
 
     def _end(self, folder: Path) -> None:
         before, self.folder = self.folder, folder
@@ -229,7 +277,7 @@ class SimPlane:
                 plane._run()
                 if self.control_plane is plane and plane.failed is None:
                     plane.journal.close()
-        except (Killed, sqlite3.Error):
+        except (Killed, sqlite3.Error, OSError):
             pass
         finally:
             self._running = False
@@ -278,14 +326,13 @@ class SimPlane:
             if blocked.seconds is not None:
                 self.world.after(blocked.seconds + 0.0005, self._timeout, self.boots)
         except Killed:
-            # It was killed at a commit; otherwise something else has killed it and will start it again.
-            if self.alive and self.boots == boot:
-                self.kill()
-                self.world.after(RESTART_SECONDS, self.revive)
+            pass
         except Exception as error:
-            self._died(repr(error))
+            if self.alive and self.boots == boot:  # else it was killed, and its code cannot go on
+                self._died(repr(error))
         else:
-            self._died(plane.failed or "its loop ended")
+            if self.alive and self.boots == boot:
+                self._died(plane.failed or "its loop ended")
         finally:
             self._running = False
         if self.alive and self.control_plane is plane:
@@ -367,14 +414,25 @@ class SimPlane:
         else:
             self._answer_future(future, answer, body)
 
-    def _answer_future(self, future: "Future[Any]", answer: Answer, key: str) -> None:
+    def _operate(self, plane: ControlPlane, body: Callable[[ControlPlane], "Future[None]"], answer: Answer) -> None:
+        try:
+            future = body(plane)
+        except InputError as error:
+            answer(Rejection(str(error), busy=False))
+        except ShoalError as error:  # its disk is full
+            answer(Rejection(str(error), busy=True))
+        else:
+            self._answer_future(future, answer)
+
+    def _answer_future(self, future: "Future[Any]", answer: Answer, key: str | None = None) -> None:
         def done(found: "Future[Any]") -> None:
             error = found.exception()
             if error is not None:
                 answer(Rejection(repr(error), busy=True))
                 return
             # From here on the answer may have reached the client, whatever happens to the process.
-            self.on_ack(key, found.result())
+            if key is not None:
+                self.on_ack(key, found.result())
             answer(found.result())
 
         future.add_done_callback(done)

@@ -4,19 +4,26 @@ Modules of Shoal read these through their own globals, so a trial replaces the g
 needs to know about the simulation.
 """
 
+import errno
+import os
 import secrets
 import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.dst.world import Killed, World
 
+from shoal.live.home import ENDED
+
 PACKAGES = ("shoal.live", "shoal.agent", "shoal.store")
+
+SWITCH_PAUSE = 10
+"""Records to wait for after a switch of segments that failed."""
 
 
 def let_others_act(world: World, seconds: float) -> None:
@@ -82,6 +89,10 @@ class Disk:
         self.world = world
         self.problem: str | None = None
         self.crash: str | None = None
+        self.sync_fails = 0
+        """Faults at present by which folders cannot be flushed."""
+        self.die: Callable[[], None] = lambda: None
+        """Kills the writer, which then finds nothing of it left."""
         self.torn: dict[str, int] = {}
         """By file name of a write-ahead log, how many of its bytes reached the disk before a crash."""
         self.open: list[sqlite3.Connection] = []
@@ -103,7 +114,23 @@ def plane_names(disk: Disk) -> dict[str, dict[str, Any]]:
             "free_bytes": lambda folder: 0 if disk.problem == "full" else 2**40,
             "reserve": lambda path, size: None,
         },
+        "shoal.live.compaction": {"_PAUSE": SWITCH_PAUSE},
+        "shoal.store.segments": {"os": SegmentOS(disk)},
     }
+
+
+class SegmentOS:
+    """``os`` as the journal's segments see it: files are moved for real, and flushing a folder can fail."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def fsync(self, file: int) -> None:
+        if self._disk.sync_fails and self._disk.world.rng.random() < 0.5:
+            raise OSError(errno.EIO, "input/output error")
 
 
 class SimConnection:
@@ -126,6 +153,8 @@ class SimConnection:
         word = sql.split(None, 1)[0].upper()
         if word in ("INSERT", "CREATE", "DELETE", "UPDATE"):
             self._write()
+        if word == "PRAGMA" and "=" in sql and self._disk.problem == "io" and self._disk.world.rng.random() < 0.3:
+            raise sqlite3.OperationalError("disk I/O error")
         return self._commit() if word in ("COMMIT", "END") else self._real.execute(sql, *rest)
 
     def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:
@@ -144,11 +173,12 @@ class SimConnection:
     def _commit(self) -> sqlite3.Cursor:
         disk, world = self._disk, self._disk.world
         disk.commits += 1
-        if world.machine is not None and world.rng.random() < 0.3:
-            let_others_act(world, world.rng.uniform(0.0, 0.02))  # while the disk writes
-        if disk.problem is not None:
-            # SQLite rolls a transaction back whose commit fails.
-            self._real.execute("ROLLBACK")
+        # Others act while the disk writes, except for those that need the lock of the ended jobs.
+        if world.machine is not None and self._path.name != ENDED and world.rng.random() < 0.3:
+            let_others_act(world, world.rng.uniform(0.0, 0.02))
+        if disk.problem == "full" or (disk.problem == "io" and world.rng.random() < 0.6):
+            # SQLite rolls a transaction back whose commit fails; if only a flush failed, the file has it all the same.
+            self._real.execute("COMMIT" if disk.problem == "io" and world.rng.random() < 0.3 else "ROLLBACK")
             text = "database or disk is full" if disk.problem == "full" else "disk I/O error"
             raise sqlite3.OperationalError(text)
         how, disk.crash = disk.crash, None
@@ -161,6 +191,7 @@ class SimConnection:
         if how == "torn" and log.exists():
             disk.torn[log.name] = world.rng.randint(before, max(before, log.stat().st_size))
         world.note("crash at commit", how)
+        disk.die()
         raise Killed
 
 

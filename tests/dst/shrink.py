@@ -1,4 +1,4 @@
-"""Shrink a failing plan: drop faults, then jobs, while the trial still fails."""
+"""Shrink a failing plan: drop faults, requests and jobs while the trial still fails."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,6 +30,7 @@ def shrink(failed: Result, run: Callable[[Plan], Result] = run_plan, most: int =
     while changed and left > 0:
         before = best.plan
         _drop(best.plan.faults, lambda faults: fails(replace(best.plan, faults=tuple(faults))))
+        _drop(best.plan.requests, lambda requests: fails(replace(best.plan, requests=tuple(requests))))
         _drop(best.plan.jobs, lambda jobs: fails(replace(best.plan, jobs=tuple(jobs))))
         changed = best.plan != before
     return best

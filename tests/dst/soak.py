@@ -1,6 +1,7 @@
 """Many trials of the simulated control plane: ``python -m tests.dst.soak [--faults N] [--jobs N] [--seed SEED]``.
 
-A progress file keeps the next seed and the totals, so that a soak that was stopped resumes where it was.
+A progress file keeps the next seed and the totals, so that a soak that was stopped resumes where it was. The first
+violations are printed with their shrunken plans; the exit code is 1 if there was any.
 """
 
 import argparse
@@ -8,6 +9,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -17,8 +19,11 @@ from tests.dst.plan import FAULTS, KNOWN, Plan
 from tests.dst.shrink import shrink
 from tests.dst.trial import run_plan
 
-CHUNK = 25
+CHUNK = 10
 """Seeds that a worker process runs between two reports."""
+
+MOST_SHRUNKEN, SHRINKING_TRIALS = 8, 120
+"""Violations whose plans are shrunken, and trials for each of them."""
 
 
 def main(arguments: list[str]) -> int:
@@ -91,9 +96,18 @@ def _soak(faults: int, jobs: int, path: Path, without: frozenset[str]) -> int:
     rate = done["faults"] / max(done["cpu"], 1e-9)
     print(f"{done['faults']:,} faults of {len(FAULTS) - len(without)} kinds in {done['trials']:,} trials, "
           f"{done['cpu']:.0f} CPU seconds ({rate:.0f} faults a second), {len(bad)} violations")  # fmt: skip
-    for seed in list(bad)[:20]:
-        print(f"again: python -m tests.dst.soak --seed {seed}")
+    shrunken = list(bad)[:MOST_SHRUNKEN]
+    with ProcessPoolExecutor(jobs) as pool:
+        for seed, story in zip(shrunken, pool.map(_shrunken, map(int, shrunken), [without] * len(bad)), strict=True):
+            print(f"\nagain: python -m tests.dst.soak --seed {seed}\n{story}", flush=True)
     return 1 if bad else 0
+
+
+def _shrunken(seed: int, without: frozenset[str]) -> str:
+    try:
+        return shrink(run_plan(Plan.of(seed, without=without)), most=SHRINKING_TRIALS).story(most=100)
+    except Exception:
+        return traceback.format_exc()
 
 
 def _chunk(first: int, without: frozenset[str]) -> tuple[int, float, dict[int, str]]:
@@ -108,8 +122,12 @@ def _chunk(first: int, without: frozenset[str]) -> tuple[int, float, dict[int, s
 
 def _results(first: int, without: frozenset[str]) -> Iterator[tuple[int, int, str | None]]:
     for seed in range(first, first + CHUNK):
-        result = run_plan(Plan.of(seed, without=without))
-        yield seed, result.struck, result.violation
+        try:
+            result = run_plan(Plan.of(seed, without=without))
+        except Exception:
+            yield seed, 0, f"the trial itself failed: {traceback.format_exc(limit=-4)}"
+        else:
+            yield seed, result.struck, result.violation
 
 
 def _write(path: Path, done: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.dst import faults, invariants
+from tests.dst import faults, invariants, operators
 from tests.dst.keeper_servers import server_names
 from tests.dst.keepers import keeper_names
 from tests.dst.network import Cable, Rejection
@@ -86,8 +86,10 @@ class Trial:
             clocks(rate=1 + world.rng.uniform(-DRIFT, DRIFT)),
             self.disk,
             on_ack=self._acknowledge,
+            segment=plan.segment,
             on_cycle=lambda control_plane: invariants.check_seats(world, control_plane),
         )
+        self.disk.die = self.plane.die
         self.door = Cable(world, self.plane, "door")
         for node in scenario.cluster.nodes:
             clock = clocks(rate=1 + world.rng.uniform(-DRIFT, DRIFT), origin=world.rng.uniform(10, 1e6))
@@ -107,6 +109,8 @@ class Trial:
                 world.after(job.cancel_at, self._cancel, job)
         for fault in plan.faults:
             world.after(fault.at, self._strike, fault)
+        for request in plan.requests:
+            world.after(request.at, operators.send, self, request)
         end = max([LENGTH, *(fault.at + fault.lasts for fault in plan.faults)])
         world.run(end + 2.0)
         self._repair()
@@ -179,12 +183,15 @@ class Trial:
 
     def _repair(self) -> None:
         self.world.note("repaired")
-        self.disk.problem = self.disk.crash = None
+        self.disk.problem = self.disk.crash = self.plane.crash_at = None
+        self.disk.sync_fails = 0
         self.plane.clocks.jump = 0.0
         for cable in (self.door, *(node.cable for node in self.nodes)):
             cable.faults.clear()
         self.plane.resume()
         self.plane.revive()
+        if self.plan.requests:
+            operators.release(self)
         for node in self.nodes:
             node.spawn_fails = node.disk_fails = node.slow_starts = 0
             node.resume()

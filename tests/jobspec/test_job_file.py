@@ -108,6 +108,7 @@ BAD_YAML = (
     Bad("endless work", "command: [a]\nwork: .inf\n", ("j.yaml:2: work: inf", "finite")),
     Bad("work in words", "command: [a]\nwork: much\n", ("work: 'much'",)),
     Bad("a field twice", "command: [a]\ngpus: 1\ngpus: 2\n", ("line 3: gpus is given twice",)),
+    Bad("a deeply nested list", "[" * 3000, ("j.yaml", "is not a job file: it is nested too deeply")),
     Bad("broken YAML", "command: [a\n", ("j.yaml", "is not a job file: line 2")),
     Bad("a date there never was", "command: [a]\nname: 2024-13-45\n", ("j.yaml", "month")),
     Bad("nothing", "", ("j.yaml", "holds no job")),

@@ -25,6 +25,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import MOST_CRASHES
 from shoal.core.topology import Node, Placement
 from shoal.live.accounts import Account, Accounts
+from shoal.store.codec import Header
 
 NODES = (Node("n0", "gpu", 2), Node("n1", "gpu", 2))
 THREE_GPUS = Placement(((0, 2), (1, 1)))
@@ -74,6 +75,16 @@ def test_gpu_seconds_are_gpus_times_seconds_from_the_command_to_the_end() -> Non
     assert (account.used(90.0), account.gpu_seconds, found.ended_gpu_seconds) == (60.0, 60.0, {"ann": 60.0})
     assert (account.state, account.ended, account.done, account.rate) == (JobState.COMPLETED, 25.0, 100.0, 0.0)
     assert (found.completed, found.live, account.placement) == (1, {}, None)
+
+
+def test_the_time_in_which_the_control_plane_was_away_is_charged_to_no_job_and_left_out_once() -> None:
+    found = running()
+    back = Header({"away": (10.0, 3610.0)})
+    for _ in range(2):  # a segment repeats the header
+        found.fold(back)
+        assert only(found).used(3612.0) == 3 * (12.0 - 5.0)
+    found.fold(EventBatch(3615.0, (JobCompleted(3615.0, 0, 1, 100.0),)))
+    assert only(found).gpu_seconds == 3 * (15.0 - 5.0)
 
 
 def test_gpu_seconds_of_a_tenants_ended_jobs_add_up() -> None:

@@ -17,6 +17,13 @@ def admit(**fields: object) -> tuple[JobSpec, Launch]:
     return RULES.admit(wanted, "job-1", "ann", 50.0)
 
 
+def test_a_grace_beyond_the_operators_is_refused() -> None:
+    rules = Admission(RULES.topology, RULES.catalog, max_grace=60.0)
+    rules.admit(Submission(command=["train"], grace=60.0), "a", "ana", 0.0)
+    with pytest.raises(InputError, match="this cluster allows at most 60 seconds"):
+        rules.admit(Submission(command=["train"], grace=61.0), "a", "ana", 0.0)
+
+
 def test_a_submission_that_says_little_gets_the_defaults() -> None:
     assert admit() == (
         JobSpec("job-1", 50.0, 1, None, 1, 1, tenant="ann"),

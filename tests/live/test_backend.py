@@ -813,3 +813,35 @@ def test_a_job_whose_program_is_missing_on_every_node_fails_with_the_cause_and_d
     assert (account.state, account.cause) == (JobState.FAILED, "no such program")
     assert {account.placements[n].nodes[0] for n in (1, 2, 3)} == {0, 1, 2}, "each try is on another node"
     assert (account.starts, it.loop.state.nodes.drained) == (5, {})
+
+
+def test_a_neighbours_long_grace_does_not_delay_the_restart_of_other_jobs_on_a_dead_node() -> None:
+    it = world("gpu:2x2")
+    patient = JobSpec("job-0", 0.0, 1, 100.0, 1, 1)
+    it.ids.append("job-0")
+    it.backend.submit([(patient, Launch("job", ("train",), grace=500.0))], None)
+    hasty = it.submit(gpus=1)
+    it.talk(6)
+    dead = it.agents[0]
+    assert len(dead.running()) == 2
+    began = it.clock.time
+    while it.state_of(hasty) is JobState.RUNNING:
+        it.clock.time += 0.5
+        it.agents[1].talk(it.backend, it.clock.time)
+        it.turn()
+        assert it.clock.time < began + LEASE + GRACE + 3.0
+    assert it.clock.time >= began + LEASE + GRACE, "its own lease and grace have passed"
+    assert it.state_of(0) is JobState.RUNNING, "its grace has not passed: it may still be saving"
+    dead.runs = {key: run for key, run in dead.runs.items() if run.order.job == 0}
+    for _ in range(int(500.0 + LEASE) + 10):
+        it.clock.time += 1.0
+        it.agents[1].talk(it.backend, it.clock.time)
+        it.turn()
+        if it.clock.time < began + LEASE + 500.0:
+            assert it.accounts.accounts[0].incarnation == 1
+    assert it.state_of(hasty) is JobState.RUNNING
+    assert (it.state_of(0), it.accounts.accounts[0].incarnation) == (JobState.RUNNING, 2)
+    dead.die()
+    it.settle()
+    assert it.state_of(0) is JobState.COMPLETED
+    it.replay()

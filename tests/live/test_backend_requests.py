@@ -10,11 +10,11 @@ import pytest
 
 from shoal.core.commands import Start
 from shoal.core.errors import InputError
-from shoal.core.events import AppBid, JobCancelled, JobCrashed, JobReshaped, NodeLost, NodeReturned
+from shoal.core.events import AppBid, EventBatch, JobCancelled, JobCrashed, JobReshaped, NodeLost, NodeReturned
 from shoal.core.job import JobSpec, Launch
 from shoal.core.topology import Placement, parse_cluster
 from shoal.live.backend import ForeignRead, LiveBackend
-from shoal.live.clock import WallClock
+from shoal.live.clock import IDLE_RECORD, WallClock
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, RunReport
 
 LEASE = 5.0
@@ -172,6 +172,13 @@ def test_a_log_is_asked_for_until_it_is_answered_or_given_up() -> None:
     assert sync(it, "gpu-1").reads == []
 
 
+def test_of_two_answers_to_one_log_request_in_a_report_the_first_counts() -> None:
+    it, _ = backend()
+    asked = it.read_log(1, LogRead(0, "job", 1, 0, 0, 10))
+    sync(it, "gpu-1", logs=[LogAnswer(1, 3, b"abc"), LogAnswer(1, 3, b"def")])
+    assert asked.result(0).data == b"abc"
+
+
 def test_an_agent_cannot_answer_for_the_log_of_another_node() -> None:
     it, _ = backend()
     asked = it.read_log(1, LogRead(0, "job", 1, 0, 0, 10))
@@ -191,6 +198,13 @@ def test_orders_carry_the_lease_and_a_refused_agent_is_told_why() -> None:
         it.sync(report)
     with pytest.raises(InputError, match="gpu-0"):
         it.generation("gpu0")
+
+
+def test_an_idle_backend_returns_an_empty_batch_so_that_the_journal_shows_that_time_passed() -> None:
+    clock = ManualClock()
+    backend = LiveBackend(parse_cluster("gpu:1x2"), clock, lambda *_: 1.0)
+    clock.time = IDLE_RECORD
+    assert backend.wait(inf) == EventBatch(IDLE_RECORD, ())
 
 
 def secret_on(it: LiveBackend, node: str, number: int) -> str:
@@ -214,3 +228,20 @@ def test_the_workers_of_a_job_and_its_store_share_a_secret_that_no_other_job_has
     assert found["gpu-0", 0] == found["gpu-1", 0] == secret_on(again, "gpu-0", 0), "also after a restart with its key"
     assert found["gpu-0", 1] == found["gpu-1", 1] != found["gpu-0", 0]
     assert len(found["gpu-0", 0]) == 64
+
+
+def test_of_two_agents_with_one_name_one_is_refused_and_restarts_are_not() -> None:
+    it, _ = backend("gpu:1x2")
+
+    def hello(boot: str) -> None:
+        it.hello(Hello(PROTOCOL, "gpu-0", boot, "gpu", 2, f"host of {boot}"))
+
+    for number in range(20):
+        hello(f"restart {number}")
+    for _ in range(3):
+        hello("a")
+        hello("b")
+    with pytest.raises(InputError, match="runs at host of b: stop one of them"):
+        hello("a")
+    hello("b")
+    hello("a restarted")

@@ -1,6 +1,9 @@
 """Compaction of a live journal: what people see, and what a restart finds, is the same before and after."""
 
+import os
+import sqlite3
 import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +14,14 @@ from shoal.core.errors import InputError, JournalError
 from shoal.core.job import JobSpec, Launch
 from shoal.engine.state_image import UnreadableBase
 from shoal.forecast.what_if import forecast
-from shoal.live.accounts import Account
+from shoal.live.accounts import Account, Accounts
 from shoal.live.compaction import KEEP
 from shoal.live.control_plane import ControlPlane
 from shoal.live.ended_jobs import EndedJobs
 from shoal.live.home import JOURNAL, open_control_plane
+from shoal.live.live_image import encode_live, restore_live
 from shoal.scenario.replay import policies_of, read_stories, replay_file
-from shoal.store.segments import archived
+from shoal.store.segments import ARCHIVE, archived
 from shoal.wire.messages import PROTOCOL, AgentReport
 
 STEPS = ("ended jobs stored", "written", "closed", "linked", "replaced")
@@ -117,6 +121,60 @@ def test_ended_jobs_and_segments_are_dropped_after_the_retention(tmp_path: Path)
         assert [row.tenant for row in plane.share(None)] == ["ann"]
 
 
+def test_segments_are_kept_for_the_retention_whatever_the_machines_clock_says(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        compact(plane)
+        for path in archived(plane.journal.path):
+            os.utime(path, (0.0, 0.0))  # written while the clock stood in 1970
+        compact(plane)
+        plane.compaction.epoch += 3e8  # ten years ahead, as after a restart with such a clock
+        compact(plane)
+        assert archived(plane.journal.path)[0].name == "000001.sqlite"
+
+
+def test_a_job_is_read_before_or_after_a_switch_of_segments_and_not_during_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        (id,) = submit(plane, job("job"))
+        story, read, waited = plane.job(id, None).story, list[int](), list[bool]()
+        reader = threading.Thread(target=lambda: read.append(len(plane.job(id, None).story)))
+
+        def read_during(step: str) -> None:
+            if step == "closed" and not waited:
+                reader.start()
+                reader.join(0.2)
+                waited.append(reader.is_alive())
+
+        plane.compaction.step = read_during
+        compact(plane)
+        reader.join(20)
+        assert waited == [True]
+        assert read[0] >= len(story)
+
+
+def test_what_cannot_be_dropped_does_not_stop_the_control_plane(tmp_path: Path) -> None:
+    with open_control_plane(replace(settings(tmp_path), keep=0.0)) as plane:
+        stuck = tmp_path / "home" / ARCHIVE / "000001.sqlite"
+        stuck.mkdir(parents=True)
+        os.utime(stuck, (0.0, 0.0))
+        compact(plane)
+        (id,) = submit(plane, job("later"))
+        assert plane.failed is None
+        assert stuck.is_dir()
+        assert id in plane.accounts.numbers
+
+
+def test_after_a_failed_write_ended_jobs_are_stored_all_or_none(tmp_path: Path) -> None:
+    spec, launch = JobSpec("a", 0.0, 1, None, 1, 1), Launch("a", ("true",))
+    good = Account(0, spec, launch, 0.0, ended=1.0)
+    ended = EndedJobs(tmp_path / "some.sqlite")
+    with pytest.raises(sqlite3.IntegrityError):
+        ended.add([good, replace(good, number=1, spec=replace(spec, id="b"), ended=None)])
+    assert ended.count() == 0
+    ended.add([good])
+    assert [account.spec.id for account in ended.accounts(None)] == ["a"]
+    ended.close()
+
+
 def test_a_base_that_cannot_be_read_is_made_again_from_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +211,30 @@ def test_ended_jobs_are_read_in_pages_by_tenant(tmp_path: Path) -> None:
         assert ended.drop(1e9) == 6
         assert (ended.count(), ended.known(ids[0]), ended.dropped(ids[0], "bob")) == (0, False, None)
         ended.close()
+
+
+def test_a_disk_that_fails_while_old_jobs_are_dropped_does_not_end_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(EndedJobs, "drop", full)
+    with opened(tmp_path) as plane:
+        (first,) = submit(plane, job("first"))
+        finish(plane, first)
+        compact(plane)
+        (second,) = submit(plane, job("second"))
+        finish(plane, second)
+        assert (state(plane, first), plane.failed) == ("completed", None)
+
+
+def test_the_key_of_a_submission_that_is_not_in_the_journal_yet_is_not_in_a_base() -> None:
+    accounts = Accounts([])
+    accounts.keys["ann", "k"] = "job-abcde"  # admitted; its event waits for the next cycle
+    restored = Accounts([])
+    restore_live(restored, encode_live(accounts))
+    assert restored.keys == {}
 
 
 def test_an_agent_forgets_only_jobs_that_are_not_known(tmp_path: Path) -> None:

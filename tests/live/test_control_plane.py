@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from shoal.core.errors import InputError
+from shoal.core.events import JobSubmitted
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.quota import Quota
@@ -328,6 +330,17 @@ def test_jobs_on_their_way_to_the_journal_count_as_waiting() -> None:
         limit.check(accounts, [spec])
     durable.set_result(None)
     limit.check(accounts, [spec])
+
+
+def test_jobs_in_the_accounts_that_are_not_durable_yet_count_once() -> None:
+    accounts, limit, durable = Accounts(()), QueueLimit(), Future[None]()
+    accounts.quotas["ann"] = Quota(queued=2)
+    spec = JobSpec("a", 0.0, 1, None, 1, 1, tenant="ann")
+    limit.count([spec], durable)
+    accounts.apply_events([JobSubmitted(0.0, spec)])
+    limit.check(accounts, [replace(spec, id="b")])
+    with pytest.raises(InputError, match="it has 1 waiting job and may have 2"):
+        limit.check(accounts, [replace(spec, id="b"), replace(spec, id="c")])
 
 
 def test_two_control_planes_cannot_share_a_home(tmp_path: Path) -> None:

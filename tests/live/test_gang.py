@@ -196,6 +196,14 @@ def test_only_the_head_node_tells_progress_and_what_it_does_not_tell_is_kept() -
     assert (it.done, it.saved) == (3.0, 2.0)
 
 
+@pytest.mark.parametrize("figure", [-1.0, 1e19, float("inf"), float("nan")])
+def test_progress_that_cannot_be_true_is_ignored(figure: float) -> None:
+    for it in (gang(ONE_NODE), elastic()):
+        it.update(0, RunReport(job=0, incarnation=1, phase="running", done=5.0, saved=4.0))
+        it.update(0, RunReport(job=0, incarnation=1, phase="running", done=figure, saved=figure))
+        assert (it.done, it.saved) == (5.0, 4.0)
+
+
 def test_ranks_that_were_called_off_before_they_started_end_it_without_blame() -> None:
     assert end_of(after(gang(), (1, said("ended")))) == (
         End.LOST,

@@ -23,6 +23,7 @@ IMPOSSIBLE = {
     "a noise below nothing": replace(SAID, noise=-1.0),
     "a noise that is no number": replace(SAID, noise=float("nan")),
     "an endless time": replace(SAID, fits=(("gpu", replace(FIT, compute=(float("inf"), 0.0))),)),
+    "steps of almost no time": replace(SAID, fits=(("gpu", replace(FIT, compute=(1e-320, 0.0))),)),
     "steps that take no time": replace(SAID, fits=(("gpu", replace(FIT, compute=(0.0, 0.0))),)),
     "an overlap out of range": replace(SAID, fits=(("gpu", replace(FIT, gamma=11.0)),)),
     "no GPU ever": replace(SAID, seen_gpus=0),
@@ -38,6 +39,15 @@ IMPOSSIBLE = {
     "an error that is no number": replace(SAID, fits=(("gpu", replace(FIT, error=float("nan"))),)),
     "no sample on a GPU": replace(SAID, fits=(("gpu", replace(FIT, most_local=0)),)),
     "fewer GPUs than none": replace(SAID, fits=(("gpu", replace(FIT, gpus=-1)),)),
+    "more GPUs than a number in the journal": replace(SAID, seen_gpus=2**64),
+    "a batch beyond the largest": replace(SAID, batch=BatchSetting(10_000_001)),
+    "more accumulation than the largest": replace(SAID, batch=BatchSetting(128, 2**64)),
+    "a noise of a batch beyond the largest": replace(SAID, noise_batch=2**64),
+    "a noise beyond the largest": replace(SAID, noise=1e16),
+    "a time beyond the longest": replace(SAID, fits=(("gpu", replace(FIT, compute=(1e16, 0.0))),)),
+    "more samples on a GPU than the most": replace(SAID, fits=(("gpu", replace(FIT, most_local=2**64)),)),
+    "more GPUs of a kind than the most": replace(SAID, fits=(("gpu", replace(FIT, gpus=2**64)),)),
+    "more nodes of a kind than the most": replace(SAID, fits=(("gpu", replace(FIT, nodes=2**64)),)),
     "fewer nodes than none": replace(SAID, fits=(("gpu", replace(FIT, nodes=-1)),)),
 }
 

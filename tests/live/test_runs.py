@@ -237,6 +237,17 @@ def test_a_cancelled_job_is_stopped_and_reported_once() -> None:
     assert phases(it) == {}
 
 
+def test_a_forced_cancel_stops_without_grace_also_a_job_that_was_cancelled_before() -> None:
+    it = running()
+    it.cancel(0, 5.0)
+    assert [order.grace for order in it.orders(0)] == [1.0]
+    generation = it.agents[0].generation
+    it.cancel(0, 6.0, force=True)
+    assert [order.grace for order in it.orders(0)] == [0.0]
+    assert it.agents[0].generation > generation
+    assert events(it) == [JobCancelled(5.0, 0)]
+
+
 def test_a_held_job_that_is_cancelled_is_not_released() -> None:
     it = running()
     it.report(0, [run("ended", 1)], 8.0)

@@ -12,8 +12,8 @@ from shoal.scenario.backend import check
 from shoal.scenario.replay import replay_file
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
-from shoal.scenario.source import WorkloadSource
 from shoal.scenario.sweep import SweepTask
+from shoal.scenario.workload_source import WorkloadSource
 from shoal.workload.files import read_workload
 from shoal.workload.schema import Job, Workload
 

@@ -27,9 +27,9 @@ from shoal.report.files import JOBS, JOURNAL, SUMMARY
 from shoal.scenario.replay import replay_file
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import SimulationResult, run
-from shoal.scenario.source import WorkloadSource
 from shoal.scenario.specs import read_cluster
 from shoal.scenario.sweep import sweep, tasks
+from shoal.scenario.workload_source import WorkloadSource
 from shoal.store.codec import DECISION, EVENTS, checksum, unpack_raw
 from shoal.workload.generators.registry import generate
 

@@ -119,7 +119,7 @@ class FakeControlPlane:
             self.owners[ids[-1]] = submission.tenant or tenant
         return self._promise(ids)
 
-    def cancel(self, job: str, tenant: str | None) -> "Future[None]":
+    def cancel(self, job: str, tenant: str | None, *, force: bool = False) -> "Future[None]":
         self._seen(job, tenant)
         return self._promise(None)
 

@@ -111,13 +111,13 @@ class Peers:
         self._ends: list[socket.socket] = []
         self.shut: dict[int, socket.socket] = {}
 
-    def admit(self, address: str, port: int, role: str | None = None) -> bool:
+    def admit(self, address: str, port: int, role: str | None = None, token: str = "") -> bool:
         mine, other = socket.socketpair()
         self._ends += [mine, other]
         self.shut[port] = other
         admitted = self.connections.admit(mine, (address, port))
         if admitted and role is not None:
-            self.connections.identify((address, port), role)
+            self.connections.identify((address, port), role, token or f"token-{port}")
         return admitted
 
     def is_shut(self, port: int) -> bool:
@@ -161,6 +161,14 @@ def test_people_of_one_address_are_bounded_and_agents_are_not(peers: Callable[..
     assert known.admit("192.0.2.1", 12, "admin")
     assert not known.admit("192.0.2.1", 13)
     assert known.admit("192.0.2.2", 14, "user")
+
+
+def test_the_oldest_connection_of_an_agent_makes_room_for_its_next(peers: Callable[..., Peers]) -> None:
+    known = peers(ServerLimits(agent_connections=2))
+    assert all(known.admit("192.0.2.1", port, "agent", "n0") for port in (1, 2))
+    assert known.admit("192.0.2.1", 3, "agent", "n1")
+    assert known.admit("192.0.2.2", 4, "agent", "n0")
+    assert [known.is_shut(port) for port in (1, 2, 3, 4)] == [True, False, False, False]
 
 
 def test_when_files_run_out_a_stranger_makes_room_and_no_one_else(peers: Callable[..., Peers]) -> None:

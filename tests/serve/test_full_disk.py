@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def test_a_request_that_needs_a_full_journal_is_refused_with_507_and_the_sentence(
     harness: "Harness", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise ShortOfDisk("the control plane is short of disk: …")
 
     for method in ("submit", "cancel", "reshape", "bid"):

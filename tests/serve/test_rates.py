@@ -28,6 +28,14 @@ def test_each_token_has_its_own_allowance_and_agents_are_never_held_up(new_harne
     assert refused.json()["hint"]
 
 
+def test_an_expired_token_has_the_allowance_of_none(new_harness: "NewHarness") -> None:
+    harness = new_harness(ServerLimits(unknown=SLOW))
+    body = {"name": "old", "role": "agent", "node": "n0", "days": 1e-9}
+    harness.secrets["old"] = harness.call("POST", "/v1/tokens", json=body).json()["secret"]
+    codes = [harness.call("POST", "/v1/agent/sync", "old", json={}).status_code for _ in range(4)]
+    assert codes == [401, 401, 401, 429]
+
+
 def test_guessing_tokens_is_slowed_by_address_and_holds_nobody_else_up(new_harness: "NewHarness") -> None:
     harness = new_harness(ServerLimits(unknown=SLOW))
 

@@ -36,6 +36,34 @@ def test_requests_that_wait_for_a_turn_share_the_answer_begun_meanwhile() -> Non
     assert asyncio.run(ask()) == [b"0", *[b"1"] * 23, b"2", b"3", b"4"]
 
 
+def test_the_answers_kept_for_a_caller_are_no_more_than_its_open_requests() -> None:
+    alive = most = 0
+
+    class Answer(bytes):
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    async def find() -> bytes:
+        nonlocal alive, most
+        alive += 1
+        most = max(most, alive)
+        await asyncio.sleep(0)
+        return Answer(b"page")
+
+    async def ask() -> None:
+        turns = Turns(most_waiting=30)
+
+        async def page_on(first: int) -> None:
+            for offset in range(first, first + 50):
+                await turns.answer("ana", 1, offset, find)
+
+        await asyncio.gather(page_on(0), page_on(1000))
+
+    asyncio.run(ask())
+    assert most <= 4
+
+
 def test_an_answer_begun_before_a_request_came_is_not_given_to_it() -> None:
     async def ask() -> bytes:
         turns, going = Turns(most_waiting=5), asyncio.Event()

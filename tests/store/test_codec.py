@@ -262,6 +262,14 @@ ALMOST = {
     "a header of another version": [0, codec.VERSION + 1, {}],
     "a header without settings": [0, codec.VERSION],
     "a header whose settings are a list": [0, codec.VERSION, []],
+    "a header with a version that is a text": [0, "4", {}],
+    "events at a time that is a text": [1, "now", []],
+    "events at no time": [1, None, []],
+    "events that are a number": [1, 0.0, 5],
+    "a digest that is a text": [2, "a", 0.0, []],
+    "a review at a time that is a text": [2, 0, "soon", []],
+    "commands that are a text": [2, 0, 0.0, "ab"],
+    "a base whose state is a text": [3, "ab", b""],
     "an empty array": [],
     "a text": "h",
     "a number": 5,
@@ -321,10 +329,10 @@ MOVES = Decided(
 
 def test_readers_build_every_nested_value_from_its_array() -> None:
     made = fresh()
-    for batch, pack in ((NESTED, codec.pack_events), (MOVES, codec.pack_decision)):
-        read = made.unpack(pack(batch))
-        assert read == batch
-        assert repr(read) == repr(batch), "tuples, not lists, and values of the same types"
+    for record, body in ((NESTED, codec.pack_events(NESTED)), (MOVES, codec.pack_decision(MOVES))):
+        read = made.unpack(body)
+        assert read == record
+        assert repr(read) == repr(record), "tuples, not lists, and values of the same types"
 
 
 WRONG_LENGTHS = [
@@ -353,3 +361,10 @@ def test_fields_with_defaults_may_be_absent_at_the_end_of_an_array() -> None:
     assert fresh().unpack(msgspec.msgpack.encode([2, 0, 0.0, [[0, 0, 1, [[0, 1]]]]])) == Decided(
         0, 0.0, (Start(0, 1, Placement(((0, 1),))),)
     )
+
+
+@pytest.mark.parametrize("kind", ["a header whose settings", "events", "a digest", "a review", "commands", "a base"])
+def test_the_parts_of_a_bare_record_have_their_types(kind: str) -> None:
+    for almost in [value for name, value in ALMOST.items() if name.startswith(kind)]:
+        with pytest.raises(JournalError):
+            codec.unpack_raw(msgspec.msgpack.encode(almost))

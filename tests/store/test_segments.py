@@ -1,6 +1,10 @@
 """Segments of a journal: a switch that is interrupted anywhere leaves a journal that can be opened and read whole."""
 
+import errno
+import os
 import sqlite3
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -91,5 +95,51 @@ def test_a_journal_that_is_being_read_is_not_switched(tmp_path: Path) -> None:
     rows.close()
     reader.close()
     assert switch(journal, Base(b"state"))
+    journal.close()
+    assert everything(path) == [batch(1), batch(2)]
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_a_folder_that_cannot_be_flushed_during_a_switch_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    journal, path, calls = begun(tmp_path), tmp_path / "journal.sqlite", count()
+    journal.record_events(batch(2))
+    journal.commit()
+
+    def fsync(file: int) -> None:
+        if next(calls) == failing:
+            raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with suppress(OSError):
+        switch(journal, Base(b"state", b"live"))
+    journal.record_events(batch(3))
+    journal._uncertain = (1, 0)  # as after a failed write, of which the file has nothing
+    journal.commit()
+    journal.close()
+    assert everything(path) == [batch(1), batch(2), batch(3)]
+    # Once the new segment has the journal's name, the switch is done.
+    assert len(archived(path)) == (failing == 2)
+
+
+def test_a_journal_that_cannot_be_opened_after_a_switch_is_opened_by_the_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, path = begun(tmp_path), tmp_path / "journal.sqlite"
+
+    def full(*_: object, **__: object) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    def fill(step: str) -> None:
+        if step == "replaced":
+            monkeypatch.setattr(sqlite3, "connect", full)
+
+    assert switch(journal, Base(b"state", b"live"), fill)
+    journal.record_events(batch(2))
+    with pytest.raises(sqlite3.OperationalError):
+        journal.commit()
+    monkeypatch.undo()
+    journal.commit()
     journal.close()
     assert everything(path) == [batch(1), batch(2)]

@@ -1,5 +1,6 @@
 """The settings of an agent, as its command line gives them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from shoal.agent.job_logs import DEFAULT_LOG_BYTES
 class AgentSettings:
     """Settings of an agent: the control plane, the node, its GPUs and its folders.
 
+    ``token`` is called at the start and again when the control plane refuses the token.
     ``kind`` and ``gpus`` come from NVIDIA's driver if they are not given. Jobs may work in folders below ``roots``, and
     in their own. The agent ends with the process ``parent``. If several agents share a machine, ``first_device`` is the
     first GPU of this one. A rank's log is kept within ``log_bytes``. ``tenant_users`` is described in
@@ -17,7 +19,7 @@ class AgentSettings:
     """
 
     server: str
-    token: str
+    token: Callable[[], str]
     node: str
     address: str
     home: Path

@@ -1,12 +1,14 @@
 """Where the runs of a node may have cgroups of version 2, so that no process of a run can leave it.
 
-A run's cgroup is ``shoal-<boot>/<job>.<incarnation>`` below the agent's own. No controller is used: a cgroup here only
-holds processes, so that ``cgroup.kill`` ends all of them, and can be removed only when none is left.
+A run's cgroup is ``shoal-<node>-<boot>/<job>.<incarnation>`` below the agent's own, where ``<node>`` identifies the
+node's folder. No controller is used: a cgroup here only holds processes, so that ``cgroup.kill`` ends all of them, and
+can be removed only when none is left.
 """
 
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from glob import escape, glob
 
 
 def find(mounts: str, own: str) -> str:
@@ -56,14 +58,19 @@ def own_folder() -> tuple[str, str]:
     return ("", reason) if reason else (folder, "")
 
 
-def run_folder(own: str, boot: str, key: tuple[int, int]) -> str:
+def run_folder(own: str, node: str, boot: str, key: tuple[int, int]) -> str:
     """Return the cgroup that a run's keeper makes below the agent's own, in a folder for its boot; empty if none."""
     if not own:
         return ""
-    folder = f"{own}/shoal-{boot}"
+    folder = f"{own}/shoal-{node}-{boot}"
     with suppress(FileExistsError):
         os.mkdir(folder)
     return f"{folder}/{key[0]:d}.{key[1]:d}"
+
+
+def earlier_runs(own: str, node: str) -> set[str]:
+    """Return the cgroups of a node's runs below this folder, whether or not the runs have records."""
+    return set(glob(f"{escape(own)}/shoal-{node}-*/[0-9]*.[0-9]*")) if own else set()
 
 
 def end_cgroup(folder: str) -> bool:

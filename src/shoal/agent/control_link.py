@@ -147,10 +147,14 @@ class ControlLink:
     def _retryable(self, error: ShoalError) -> bool:
         """Return whether the same request may succeed later; log the first such failure.
 
-        A certificate that is not trusted ends an agent that starts, not one that has jobs.
+        A certificate that is not trusted and a token that is refused end an agent that starts, not one that was
+        accepted before: the control plane may have started with its clock ahead, so that every token had expired.
         """
+        refused = isinstance(error, Refused) and error.status == 401
         busy = isinstance(error, Refused) and (error.status >= 500 or error.status in (408, 429))
-        if not (busy or isinstance(error, Unreachable)) or (isinstance(error, Untrusted) and not self._answered):
+        if (refused or isinstance(error, Untrusted)) and not self._answered:
+            return False
+        if not (busy or refused or isinstance(error, Unreachable)):
             return False
         if not self._unreachable:
             _LOG.warning("control plane away", extra={"server": self._client.url, "error": str(error)})

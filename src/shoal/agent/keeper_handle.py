@@ -20,7 +20,13 @@ _ROOT = str(Path(keeper.__file__).resolve().parents[2])
 _SERVER = "import sys; sys.path.append(sys.argv[1]); from shoal.agent.keeper_server import main; sys.exit(main())"
 
 _OVERDUE_SECONDS = 5.0
-"""Seconds after its ranks should have ended at which a keeper counts as hanging, and is killed."""
+"""Seconds that a keeper or its server may take for a step that should be immediate."""
+
+_HANGING_SECONDS = 1.0
+"""Seconds after its ranks should have ended at which a keeper counts as hanging, and is killed.
+
+Fewer than the margin that the control plane waits after lease and grace before it starts the job elsewhere.
+"""
 
 
 class KeeperMessage(msgspec.Struct, frozen=True):
@@ -170,7 +176,7 @@ class KeeperHandle:
     @property
     def deadline(self) -> float:
         """Monotonic time at which the keeper must have ended by itself."""
-        return min(self._stop_by, self._lease + self._grace) + _OVERDUE_SECONDS
+        return min(self._stop_by, self._lease + self._grace) + _HANGING_SECONDS
 
     def begin(self, run: dict[str, Any]) -> None:
         """Send the keeper its input: the ranks to start."""

@@ -114,8 +114,8 @@ class NodeAgent:
                 self._users.open_home(self._workspace)
             adopt_orphans()
             self._handle_signals()
-            if orphans.clear_earlier(self._workspace, lambda: self._signals > 0):
-                self._own_cgroup, reason = own_folder()
+            self._own_cgroup, reason = own_folder()
+            if orphans.clear_earlier(self._workspace, lambda: self._signals > 0, self._own_cgroup):
                 kept = f"by cgroups below {self._own_cgroup}" if self._own_cgroup else f"without cgroups: {reason}"
                 _LOG.info("agent up", extra={"node": self._hello.node, "boot": self._hello.boot, "runs_kept": kept})
                 self._link.open()
@@ -288,7 +288,7 @@ class NodeAgent:
             if self._server.pid is None:
                 self._server.start()
                 self._selector.register(self._server.fileno(), selectors.EVENT_READ, self._read_server)
-            run["cgroup"] = cgroup = run_folder(self._own_cgroup, self._hello.boot, key)
+            run["cgroup"] = cgroup = run_folder(self._own_cgroup, self._workspace.identity, self._hello.boot, key)
             # Without this record a later agent would not look for the run's processes.
             self._workspace.record(key, self._server.record(self._machine, cgroup))
             keeper = KeeperHandle(self._server, self._lease, order.grace, cgroup)

@@ -251,7 +251,10 @@ class NodeState:
             run = self.runs[key] = NodeRun(order)
         if run.phase is RunPhase.READY and _origin(order) != _origin(run.order):
             run.end("it was to join workers of which the control plane knows nothing any more", blameless=True)
+        sooner = run.phase is RunPhase.STOPPING and order.grace < run.order.grace
         run.order, run.unwanted = order, False
+        if sooner:
+            return [StopRanks(key, order.grace)]
         return self._stop(run, "") if order.phase == "stop" else [*self._go(run), *self._set_members(run)]
 
     def _set_members(self, run: NodeRun) -> Actions:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from shoal.agent.cgroups import end_cgroup, remove_empty
+from shoal.agent.cgroups import earlier_runs, end_cgroup, remove_empty
 from shoal.agent.keeper import Process, all_processes, descendants, environment, send_signal
 from shoal.agent.workspace import KeeperRecord, Workspace
 
@@ -61,15 +61,20 @@ def remains(records: Sequence[KeeperRecord], machine: str) -> list[Process]:
     return list({*tops, *descendants([top.pid for top in tops], processes)})
 
 
-def clear_earlier(workspace: Workspace, given_up: Callable[[], bool]) -> bool:
-    """Kill all processes of earlier agents of the node and remove their records; False if ``given_up`` came first."""
+def clear_earlier(workspace: Workspace, given_up: Callable[[], bool], own_cgroup: str = "") -> bool:
+    """Kill all processes of earlier agents of the node and remove their records; False if ``given_up`` came first.
+
+    Runs whose records were removed are found by their cgroups below ``own_cgroup``.
+    """
     found = list(workspace.records())
     records = [record for _, record in found if record is not None]
     machine = machine_boot()
     began = complained = time.monotonic()
     keepers = {(record.pid, record.start) for record in records}
     cgroups = {record.cgroup for record in records if record.cgroup and record.machine == machine}
-    while records and ((left := remains(records, machine)) or cgroups):
+    cgroups |= earlier_runs(own_cgroup, workspace.identity)
+    folders = {os.path.dirname(cgroup) for cgroup in cgroups}
+    while (left := remains(records, machine)) or cgroups:
         if given_up():
             return False
         now = time.monotonic()
@@ -82,7 +87,7 @@ def clear_earlier(workspace: Workspace, given_up: Callable[[], bool]) -> bool:
             complained = now
             _LOG.warning("earlier processes do not die", extra={"pids": sorted(process.pid for process in left)})
         time.sleep(_PAUSE_SECONDS)
-    for folder in {os.path.dirname(record.cgroup) for record in records if record.cgroup}:
+    for folder in folders:
         remove_empty(folder)
     for path, _ in found:
         workspace.forget(path)

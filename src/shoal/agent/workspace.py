@@ -6,6 +6,7 @@ moves finds its checkpoint; ``nodes/<node>/logs/<id>/<incarnation>.<rank>.log`` 
 """
 
 import fcntl
+import hashlib
 import math
 import os
 import re
@@ -57,6 +58,11 @@ class Workspace:
         return self.home / "nodes" / self.node
 
     @property
+    def identity(self) -> str:
+        """A short name of the node's folder, the same for every agent that serves it."""
+        return hashlib.sha256(os.fsencode(self._own)).hexdigest()[:16]
+
+    @property
     def passages(self) -> tuple[Path, ...]:
         """The folders on the way to those of jobs and runs."""
         return self.home, self.home / "jobs", self.home / "nodes", self._own, self._own / "runs"
@@ -64,8 +70,7 @@ class Workspace:
     def lock(self) -> int:
         """Lock the node's folder for this process and return the open file; ``InputError`` if another agent has it."""
         try:
-            for part in (self.home / "jobs", self._own / "logs", self._own / "runs"):
-                part.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_parents()
             lock = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             hint = f"{error.filename}: {error.strerror}; name a folder this user may write to"
@@ -82,16 +87,31 @@ class Workspace:
             os.pwrite(lock, str(os.getpid()).encode(), 0)
         return lock
 
+    def _make_parents(self) -> None:
+        for part in (self.home / "jobs", self._own / "logs", self._own / "runs"):
+            part.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _make(self, path: Path) -> None:
+        """Create a folder of a job or a run, and those above it again if they were removed while the agent runs."""
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+        except FileNotFoundError:
+            passable = stat.S_IMODE(self.home.stat().st_mode) & 0o711
+            self._make_parents()
+            for folder in self.passages[1:]:
+                folder.chmod(passable)
+            path.mkdir(mode=0o700, exist_ok=True)
+
     def job(self, job_id: str) -> Path:
         """Return a job's own folder; create it if it does not exist."""
         path = self.home / "jobs" / _checked("id", job_id)
-        path.mkdir(mode=0o700, exist_ok=True)
+        self._make(path)
         return path
 
     def logs(self, job_id: str) -> Path:
         """Return the folder of a job's logs; create it if it does not exist."""
         path = self._own / "logs" / _checked("id", job_id)
-        path.mkdir(mode=0o700, exist_ok=True)
+        self._make(path)
         return path
 
     @property
@@ -149,7 +169,7 @@ class Workspace:
     def record(self, key: Key, record: KeeperRecord) -> None:
         """Create a run's folder and record its keeper server there, before a keeper starts anything."""
         path = self.run(key)
-        path.mkdir(mode=0o700, exist_ok=True)
+        self._make(path)
         self.own(key).mkdir(mode=0o700, exist_ok=True)
         (path / "keeper.json").write_bytes(msgspec.json.encode(record))
 
@@ -184,7 +204,7 @@ class Workspace:
         if len(numbers) not in (1, 2) or not all(math.isfinite(number) and number >= 0 for number in numbers):
             return None
         session = None
-        with suppress(msgspec.DecodeError):
+        with suppress(ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
             session = msgspec.json.decode(more, type=SessionReport) if more.strip() else None
         return numbers[0], numbers[1] if len(numbers) == 2 else None, session
 

@@ -24,10 +24,10 @@ _SIMULATION: Mapping[str, _Entry] = {
     "simulate": _Entry("shoal.cli.simulate:simulate", "Run policies on a workload in the simulator and compare them."),
     "solve": _Entry("shoal.research.commands.solve:solve", "Let a policy solve one allocation problem from a file."),
     "workload": _Entry("shoal.cli.workload:workload", "Generate, import or describe workloads."),
-    "policies": _Entry("shoal.cli.runs:policies", "List every policy, its options and its paper."),
-    "report": _Entry("shoal.cli.runs:report", "Compare finished runs: tables, and a page with charts."),
+    "policies": _Entry("shoal.cli.policies:policies", "List every policy, its options and its paper."),
+    "report": _Entry("shoal.cli.report:report", "Compare finished runs: tables, and a page with charts."),
     "replay": _Entry(
-        "shoal.cli.runs:replay", "Derive every decision of a journal again; fail at the first difference."
+        "shoal.cli.replay:replay", "Derive every decision of a journal again; fail at the first difference."
     ),
     "repro": _Entry(
         "shoal.research.commands.repro:repro", "Reproduce papers' tables and figures; show the differences."

@@ -147,9 +147,9 @@ def _simulate(out: Path, seed: int, as_json: bool) -> None:
     from shoal.report.files import find_runs
     from shoal.report.html import write_page
     from shoal.scenario.scenario import Scenario
-    from shoal.scenario.source import WorkloadSource
     from shoal.scenario.specs import read_cluster
     from shoal.scenario.sweep import sweep, tasks
+    from shoal.scenario.workload_source import WorkloadSource
 
     scenario = Scenario(cluster=read_cluster(CLUSTER), policy=POLICIES[0])
     source = WorkloadSource("demo")

@@ -110,9 +110,9 @@ def simulate(
     """Run policies on a workload in the simulator and compare them."""
     from shoal.scenario.backend import check
     from shoal.scenario.scenario import Scenario
-    from shoal.scenario.source import WorkloadSource
     from shoal.scenario.specs import read_cluster, read_quotas
     from shoal.scenario.sweep import sweep, tasks
+    from shoal.scenario.workload_source import WorkloadSource
     from shoal.workload.files import parse_window
 
     if seeds < 1:

@@ -66,6 +66,13 @@ _COMMON = (
         help="End a node's jobs after this many seconds without contact.",
     ),
     click.option(
+        "--max-grace",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="Longest grace a job may ask for between its warning and its kill.",
+    ),
+    click.option(
         "--retry",
         type=float,
         default=10.0,
@@ -112,15 +119,14 @@ def up(
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
     from shoal.agent.confinement import hide_memory
     from shoal.agent.tenant_users import choose_users
-    from shoal.live.journal_disk import check_room
+    from shoal.live.home import make_home
     from shoal.provider.local import LocalNodes
     from shoal.serve.service import Address, run_service
 
     stop = _StopSignal()
     roots = tuple(options.pop("roots")) or (os.getcwd(), str(Path.home()))
     settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
-    check_room(settings.home)
-    settings.home.mkdir(parents=True, exist_ok=True)
+    make_home(settings.home)
     log_json(RotatingFileHandler(settings.home / "control.log", maxBytes=_LOG_BYTES, backupCount=1))
     users, why_shared = choose_users(tenant_users, settings.home)
     if users is not None:
@@ -239,6 +245,7 @@ def _settings(
     round_seconds: float | None,
     home: Path | None,
     lease: float,
+    max_grace: float,
     retry: float,
     keep: str,
     roots: tuple[str, ...],
@@ -251,7 +258,7 @@ def _settings(
     scenario.make_policy()  # finds a misspelt policy before anything is written
     folder = (home or default_home()).resolve()
     resolved = tuple(os.path.realpath(root) for root in roots)
-    return Settings(folder, scenario, lease, retry, resolved, _seconds("keep", keep))
+    return Settings(folder, scenario, lease, retry, resolved, _seconds("keep", keep), max_grace)
 
 
 def _seconds(field: str, text: str) -> float:

@@ -139,9 +139,10 @@ class Topology:
         """Return the cluster with this node up."""
         return replace(self, down=self.down - {node})
 
-    def withholding(self, seats: tuple[tuple[int, int], ...]) -> "Topology":
-        """Return the cluster with exactly these GPUs, by node, withheld."""
-        return self if seats == self.withheld else replace(self, withheld=seats)
+    def keeping(self, down: frozenset[int], withheld: tuple[tuple[int, int], ...]) -> "Topology":
+        """Return the cluster with exactly these nodes down and these GPUs, by node, withheld."""
+        same = (down, withheld) == (self.down, self.withheld)
+        return self if same else replace(self, down=down, withheld=withheld)
 
     def locality(self, placement: Placement) -> Locality:
         """Return the distance between these seats."""

@@ -62,9 +62,14 @@ class NodeUse:
             self.avoided = {other: nodes for other, nodes in self.avoided.items() if other != job}
 
     def available(self, topology: Topology, free: FreeGpus) -> Topology:
-        """Return the cluster without the GPUs that are free on drained nodes."""
-        idle = {node: free.closed[node] for node in self.drained if node in free.closed and node not in topology.down}
-        return topology.withholding(tuple(sorted(idle.items())))
+        """Return the cluster as policies see it: of a drained node only the GPUs in use, and so of a lost one.
+
+        A job on a lost node may be within its grace, and holds its GPUs until it is certain to be gone.
+        """
+        held = {node for node in topology.down if free.closed.get(node, 0) < topology.nodes[node].gpus}
+        closed = held.union(self.drained).intersection(free.closed) - (topology.down - held)
+        idle = tuple((node, free.closed[node]) for node in sorted(closed))
+        return topology.keeping(topology.down - held, idle)
 
     def _close(self, node: int, free: FreeGpus) -> None:
         self.probed -= {node}

@@ -31,6 +31,8 @@ def yaml_errors(path: Path, what: str) -> Iterator[None]:
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise InputError("file", str(path), f"is not {what}: {line}{error.problem}") from error
+    except RecursionError:
+        raise InputError("file", str(path), f"is not {what}: it is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
         raise InputError("file", str(path), f"is not {what}: {' '.join(str(error).split())}") from error
 

@@ -18,7 +18,7 @@ from shoal.core.retry import MOST_CRASHES, NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.recovery import NO_LAUNCH, RecoveredRuns
-from shoal.store.codec import Record
+from shoal.store.codec import Header, Record
 
 _Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped | events.JobSetAside
 
@@ -101,6 +101,21 @@ class Accounts:
             self.apply_events(record.events)
         elif isinstance(record, Decided):
             self.apply_commands(self.now, record.commands)
+        elif isinstance(record, Header) and "away" in record.settings:
+            self.leave_out(*record.settings["away"])
+
+    def leave_out(self, begin: Seconds, end: Seconds) -> None:
+        """Charge no job for the time from ``begin`` to ``end``, in which the control plane was away.
+
+        Nothing says what ran then, and a clock that was set ahead makes it longer than it was. No effect if events
+        after ``begin`` are folded already: each segment repeats the header of its control plane.
+        """
+        if self.now > begin:
+            return
+        for account in self.live.values():
+            if account.placement is not None:
+                account.placed_at += end - begin
+        self.now = end
 
     def apply_events(self, new: Iterable[events.Event]) -> None:
         """Fold events; those of an earlier incarnation, or of a job that has ended, change nothing."""

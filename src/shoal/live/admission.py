@@ -15,19 +15,30 @@ _MOST_JOBS_AHEAD = 10_000
 """Most jobs of the phases that a submission declares: some policies simulate each of them at every decision."""
 
 
+MAX_GRACE: Seconds = 600.0
+"""Longest grace of a job, unless the operator sets another: a cancelled job may hold its GPUs for that long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Admission rules of a cluster: its nodes, the models it knows, and the folders jobs may work in (empty: any)."""
+    """Admission rules of a cluster: its nodes, the models it knows, and the folders jobs may work in (empty: any).
+
+    ``max_grace`` is the longest grace of a job.
+    """
 
     topology: Topology
     catalog: Catalog
     roots: Sequence[str] = ()
+    max_grace: Seconds = MAX_GRACE
 
     def admit(self, wanted: Submission, id: JobId, tenant: TenantId, now: Seconds) -> tuple[JobSpec, Launch]:
         """Return the job's specification and launch; ``InputError`` names the field at fault."""
         gpus, least, most = self.gang(Reshape(wanted.gpus, wanted.min_gpus, wanted.max_gpus), wanted.kinds)
         if wanted.model is not None and wanted.model not in self.catalog.models:
             raise InputError("model", wanted.model, nearest(wanted.model, self.catalog.models))
+        if wanted.grace > self.max_grace:
+            hint = f"this cluster allows at most {self.max_grace:g} seconds (`--max-grace` of its control plane)"
+            raise InputError("grace", wanted.grace, hint)
         spec = JobSpec(
             id=id,
             submitted=now,

@@ -7,6 +7,7 @@ message that is lost or repeated does no harm. Every method may be called from a
 
 import hashlib
 import hmac
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -27,11 +28,13 @@ from shoal.core.quota import Quota
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
-from shoal.live.clock import Clock
+from shoal.live.clock import IDLE_RECORD, Clock
 from shoal.live.gang import Gang
 from shoal.live.recovery import RecoveredRuns
 from shoal.live.runs import AgentStatus, RunRegistry
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder
+
+log = logging.getLogger(__name__)
 
 LEASE: Seconds = 20.0
 """Seconds a job may go on without contact between its agent and the control plane."""
@@ -39,7 +42,11 @@ LEASE: Seconds = 20.0
 _MARGIN: Seconds = 2.0
 """Seconds to kill ranks, added to lease and grace before a node counts as lost."""
 
-_LONGEST_SLEEP: Seconds = 3600.0
+_MOST_REPLACED = 3
+"""Times that another boot may replace an agent's before the agent is refused."""
+
+_MOST_BOOTS = 8
+"""Replaced boots that are remembered for each node."""
 
 
 class ForeignRead(InputError):
@@ -73,6 +80,8 @@ class LiveBackend(Backend):
     """By number of a log read: its node, its order and the future of its answer."""
     _log_read_count: int = 0
     _closed: bool = False
+    _returned_at: Seconds = 0.0
+    """When ``wait`` last returned."""
 
     def __post_init__(self, speed: Callable[[JobSpec, Placement], float], first_retry: Seconds) -> None:
         self._runs = RunRegistry(self.topology.nodes, speed, first_retry)
@@ -80,27 +89,33 @@ class LiveBackend(Backend):
     def resume(self, recovered: RecoveredRuns, down: frozenset[int]) -> None:
         """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down."""
         with self._lock:
-            self._runs.resume(recovered, down, self.clock.now())
+            self._returned_at = self.clock.now()
+            self._runs.resume(recovered, down, self._returned_at, self.lease + _MARGIN)
 
     def retire(self, nodes: Iterable[int]) -> None:
         """Mark nodes as lost that are no longer in the cluster; one with runs only when its lease has ended."""
         with self._lock:
             for index in nodes:
                 if self._runs.agents[index].up and not self._runs.agents[index].gangs:
-                    self._runs.lose(index, self.clock.now())
+                    self._runs.lose(index, self.clock.now(), self._quiet_at(self._runs.agents[index]))
 
     # ── the ring ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait(self, until: Seconds) -> EventBatch:
-        """Sleep until there are events, urgent or not, at the latest until ``until``; return them."""
+        """Sleep until there are events, urgent or not, at the latest until ``until``; return them.
+
+        Without any it returns after ``IDLE_RECORD`` seconds, for the journal to show that time has passed.
+        """
         runs = self._runs
         with self._lock:
             while True:
                 now = self.clock.now()
                 self._tick(now)
-                if runs.events or self._acks or self._closed or now >= until:
+                idle_until = min(until, self._returned_at + IDLE_RECORD)
+                if runs.events or self._acks or self._closed or now >= idle_until:
                     break
-                self._lock.wait(min(until - now, self._next_tick() - now, _LONGEST_SLEEP))
+                self._lock.wait(min(idle_until, self._next_tick()) - now)
+            self._returned_at = now
             events, runs.events = tuple(runs.events), []
             over = self._closed and not events and not self._acks
             self._delivered += self._acks
@@ -147,20 +162,28 @@ class LiveBackend(Backend):
                 future.set_exception(error)
 
     def _deadline(self, agent: AgentStatus) -> Seconds:
-        """Return when a silent node counts as lost: by then its agent has killed everything that ran there."""
+        """Return when a silent node counts as lost: by then its agent has killed the first of the runs there."""
         if not agent.up:
             return inf
         graces = [gang.launch.grace for gang in agent.gangs.values()]
-        return agent.last_contact + self.lease + max(graces, default=0.0) + _MARGIN
+        return self._quiet_at(agent) + min(graces, default=0.0)
+
+    def _quiet_at(self, agent: AgentStatus) -> Seconds:
+        """Return when a silent node has no run without grace left; each other run is gone its own grace later."""
+        return agent.last_contact + self.lease + _MARGIN
 
     def _next_tick(self) -> Seconds:
-        deadlines = map(self._deadline, self._runs.agents)
-        return min([*deadlines, *self._runs.releases.values(), self._runs.health.next_probe])
+        runs = self._runs
+        deadlines = map(self._deadline, runs.agents)
+        lost = (runs.next_settlement(index) for index, agent in enumerate(runs.agents) if not agent.up)
+        return min([*deadlines, *lost, *runs.releases.values(), runs.health.next_probe])
 
     def _tick(self, now: Seconds) -> None:
         for index, agent in enumerate(self._runs.agents):
             if now >= self._deadline(agent):
-                self._runs.lose(index, now)
+                self._runs.lose(index, now, self._quiet_at(agent))
+            elif not agent.up and now >= self._runs.next_settlement(index):
+                self._runs.settle(index, now)
         self._runs.release(now)
         self._runs.probe(now)
 
@@ -174,10 +197,10 @@ class LiveBackend(Backend):
                 self._runs.submit(spec, launch, now)
             return self._acknowledgement(result)
 
-    def cancel(self, job: JobNumber) -> "Future[None]":
-        """Cancel a job and stop its runs."""
+    def cancel(self, job: JobNumber, *, force: bool = False) -> "Future[None]":
+        """Cancel a job and stop its runs; with ``force`` they are killed without grace."""
         with self._lock:
-            self._runs.cancel(job, self.clock.now())
+            self._runs.cancel(job, self.clock.now(), force=force)
             future = self._acknowledgement(None)
         self.on_change()
         return future
@@ -234,6 +257,7 @@ class LiveBackend(Backend):
         with self._lock:
             agent, now = self._runs.agents[index], self.clock.now()
             if agent.boot is not None and agent.boot != hello.boot:
+                _replace_boot(agent, agent.boot, hello)
                 self._runs.reboot(index, now)
             agent.boot, agent.address, agent.last_contact = hello.boot, hello.address, now
             agent.session = secrets.token_hex(8)
@@ -330,8 +354,8 @@ class LiveBackend(Backend):
         for answer, read in asked:
             if read is not None and read[0] != node:
                 raise ForeignRead("logs", answer.read, f"this piece of a log was not asked of {report.node}")
-        for answer, read in asked:
-            self._log_reads.pop(answer.read, None)
+        for answer, _ in asked:
+            read = self._log_reads.pop(answer.read, None)
             if read is not None and not read[2].cancelled():
                 read[2].set_result(answer)
 
@@ -344,3 +368,20 @@ class LiveBackend(Backend):
         """Withdraw the request for a piece of a log that this future was to hold."""
         with self._lock:
             self._log_reads = {number: read for number, read in self._log_reads.items() if read[2] is not answer}
+
+
+def _replace_boot(agent: AgentStatus, boot: str, hello: Hello) -> None:
+    """Count that the agent of ``boot`` is replaced; ``InputError`` if the new one was replaced too often itself.
+
+    A restarted agent replaces the earlier one for good. Two that run under one name replace each other in turn; a late
+    hello of a dead agent may do so once.
+    """
+    if hello.boot in agent.replaced:
+        addresses = {"node": hello.node, "address": hello.address, "other": agent.address}
+        log.warning("two agents have the name of one node", extra=addresses)
+        if agent.replaced[hello.boot] >= _MOST_REPLACED:
+            hint = f"another agent of this name runs at {agent.address}: stop one of them, or name another node"
+            raise InputError("node", hello.node, hint)
+    agent.replaced[boot] = agent.replaced.pop(boot, 0) + 1
+    if len(agent.replaced) > _MOST_BOOTS:
+        del agent.replaced[next(iter(agent.replaced))]

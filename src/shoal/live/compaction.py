@@ -4,26 +4,27 @@ Ended jobs move from memory to a table on disk, and are dropped after the retent
 """
 
 import logging
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from threading import RLock
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock, RLock
 
 import msgspec
 
-from shoal.core.errors import InputError
-from shoal.core.units import JobId, Seconds, TenantId
+from shoal.core.errors import InputError, JournalError
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.engine.state import State
-from shoal.engine.state_image import encode_image, image_of, restore
+from shoal.engine.state_image import UnreadableBase, decode_image, encode_image, image_of, restore
 from shoal.live.accounts import Account, Accounts
 from shoal.live.backend import LiveBackend
 from shoal.live.ended_jobs import EndedJobs
 from shoal.live.live_image import encode_live
 from shoal.store.codec import Base
-from shoal.store.journal import SqliteJournal
-from shoal.store.segments import archived, switch
+from shoal.store.journal import JournalFile, SqliteJournal
+from shoal.store.segments import archived, last_verdicts, switch
 from shoal.wire.messages import AgentOrders
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class Compaction:
     step: Callable[[str], None] = field(default=lambda _: None)
     """Called after each step, by tests that interrupt there."""
     _not_before: int = 0
+    _files: Lock = field(default_factory=Lock)
+    """Held while a request reads segments, and while they are replaced or dropped."""
 
     def due(self) -> bool:
         """Return whether the segment is long enough to be closed."""
@@ -77,7 +80,9 @@ class Compaction:
             image = image_of(self.state)
             with self.lock:
                 base = Base(encode_image(image), encode_live(self.accounts))
-            if not switch(self.journal, base, self.step):
+            with self._files:
+                switched = switch(self.journal, base, self.step)
+            if not switched:
                 self._not_before = self.journal.records + _PAUSE
                 return False
         except (OSError, sqlite3.Error, InputError) as error:
@@ -89,7 +94,11 @@ class Compaction:
         with self.lock:
             self.accounts.forget(ended)
         self.backend.forget(account.number for account in ended)
-        self._drop_old()
+        try:
+            with self._files:
+                self._drop_old()
+        except (OSError, sqlite3.Error, JournalError) as error:  # the next time drops them
+            log.warning("old jobs or segments were not dropped", extra={"error": str(error)})
         seconds = round(time.process_time() - began, 3)
         log.info("began a segment", extra={"ended": len(ended), "live": len(image.jobs), "cpu_seconds": seconds})
         return True
@@ -104,17 +113,35 @@ class Compaction:
             raise InputError("job", job, hint)
         return account
 
+    def verdicts(self, job: JobNumber) -> list[tuple[Seconds, str]]:
+        """Return (time, sentence) of a job's last verdicts, in order."""
+        with self._files:
+            return last_verdicts(self.journal.path, job)
+
     def with_forgotten(self, orders: AgentOrders, old: Sequence[JobId]) -> AgentOrders:
         """Return an agent's orders with the retention, and with those of the jobs it named that are not known here."""
         gone = [job for job in old if job not in self.accounts.numbers and not self.ended.known(job)]
         return msgspec.structs.replace(orders, keep=self.keep, forget=gone)
 
     def _drop_old(self) -> None:
-        """Drop accounts and segments older than the retention; a segment is as old as its last event."""
-        self.ended.drop(self.state.now - self.keep)
-        *older, latest = archived(self.journal.path)
-        now = self.epoch + self.state.now
-        os.utime(latest, (now, now))
-        for path in older:
-            if path.stat().st_mtime < now - self.keep:
-                path.unlink()
+        """Drop accounts and segments older than the retention, by the journal's time; the last closed segment stays."""
+        oldest = self.state.now - self.keep
+        self.ended.drop(oldest)
+        old: list[Path] = []
+        for path, following in pairwise(archived(self.journal.path)):
+            old.append(path)
+            try:
+                ended = _begins(following)
+            except UnreadableBase:  # it is dropped with a later one
+                continue
+            if ended >= oldest:
+                return
+            for file in old:
+                file.unlink()
+            old.clear()
+
+
+def _begins(segment: Path) -> Seconds:
+    """Return the time of the base of a segment, at which the one before it ends."""
+    states = (record.state for record in JournalFile(segment).read() if isinstance(record, Base))
+    return decode_image(next(states, b"")).now

@@ -45,7 +45,6 @@ from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import SqliteJournal
-from shoal.store.segments import last_verdicts
 from shoal.wire import messages as wire
 
 log = logging.getLogger(__name__)
@@ -219,11 +218,11 @@ class ControlPlane:
     def _taken(self, id: JobId) -> bool:
         return id in self.accounts.numbers or self.compaction.ended.known(id)
 
-    def cancel(self, job: JobId, tenant: TenantId | None) -> "Future[None]":
-        """Cancel a job; its ranks are warned and, after their grace, killed."""
+    def cancel(self, job: JobId, tenant: TenantId | None, *, force: bool = False) -> "Future[None]":
+        """Cancel a job; its ranks are warned and, after their grace or with ``force`` at once, killed."""
         account = self._account(job, tenant)
         self.disk.check_writable()
-        return self.backend.cancel(account.number)
+        return self.backend.cancel(account.number, force=force)
 
     def reshape(self, job: JobId, shape: wire.Reshape, tenant: TenantId | None) -> "Future[None]":
         """Change the GPUs that a job asks for."""
@@ -285,7 +284,7 @@ class ControlPlane:
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""
         account = self._account(job, tenant)
-        verdicts = last_verdicts(self.journal.path, account.number)
+        verdicts = self.compaction.verdicts(account.number)
         with self._lock:
             return self._views(tenant).job(account, verdicts)
 

@@ -7,6 +7,7 @@ nothing. Every method may be called from any thread.
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,22 +54,31 @@ class EndedJobs:
         rows = [
             (a.number, a.spec.id, a.spec.tenant, a.launch.key, a.ended, msgspec.msgpack.encode(a)) for a in accounts
         ]
-        with self._lock:
-            self._connection.execute("BEGIN")
-            self._connection.executemany("INSERT OR REPLACE INTO ended VALUES (?, ?, ?, ?, ?, ?)", rows)
-            self._connection.execute("COMMIT")
+        with self._transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO ended VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def drop(self, before: Seconds) -> int:
         """Drop the accounts of jobs that ended before this time, except for their names; return how many."""
-        with self._lock:
-            run = self._connection.execute
-            run("BEGIN")
+        with self._transaction() as connection:
+            run = connection.execute
             run("INSERT OR REPLACE INTO dropped SELECT number, id, tenant, at FROM ended WHERE at < ?", (before,))
             count = run("DELETE FROM ended WHERE at < ?", (before,)).rowcount
             if count:
                 run("DELETE FROM dropped WHERE number <= (SELECT max(number) FROM dropped) - ?", (MOST_DROPPED,))
-            run("COMMIT")
         return count
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Make what is written within it durable, all or nothing."""
+        with self._lock:
+            self._connection.execute("BEGIN")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # else SQLite has undone it: after some errors it does
+                    self._connection.execute("ROLLBACK")
+                raise
 
     def account(self, job: JobId) -> Account | None:
         """Return the account of an ended job that is still kept."""

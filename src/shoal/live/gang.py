@@ -16,6 +16,7 @@ from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.elastic_workers import ElasticWorkers, Seats
 from shoal.live.rate_tracker import RateTracker
+from shoal.live.report_filter import possible_progress
 from shoal.wire.messages import RankExit, RunOrder, RunReport, SessionReport
 
 _CALLED_OFF = "its ranks were stopped, or never started, by order of a control plane that has died since"
@@ -107,6 +108,8 @@ class Gang:
     limits: BatchLimits | None = None
     tenant: TenantId = ""
     stopping: bool = False
+    forced: bool = False
+    """Whether it is stopped without grace."""
     going: bool = False
     """Whether its nodes are ordered to start the ranks."""
     started: bool = False
@@ -193,15 +196,15 @@ class Gang:
             self.joins_unknown |= report.roster is not None and report.roster.origin != self.workers.origin
             self.latest.update_progress(report)
         elif node == self.placement.nodes[0]:
-            self.done = report.done if report.done is not None else self.done
-            self.saved = report.saved if report.saved is not None else self.saved
+            self.done = report.done if possible_progress(report.done) else self.done
+            self.saved = report.saved if possible_progress(report.saved) else self.saved
             self.session = report.session or self.session
 
     def update_progress(self, report: RunReport) -> None:
         """Process the progress of a chain. Rank 0, which reports it, may move: older progress is ignored."""
-        if report.done is not None and report.done >= (self.done or 0.0):
+        if possible_progress(report.done) and report.done >= (self.done or 0.0):
             self.done, self.session = report.done, report.session or self.session
-        if report.saved is not None:
+        if possible_progress(report.saved):
             self.saved = max(report.saved, self.saved or 0.0)
 
     def lose(self, node: int) -> None:
@@ -343,7 +346,7 @@ class Gang:
             env=dict(launch.env),
             workdir=launch.workdir,
             ranks="node" if launch.ranks == "node" else "gpu",
-            grace=launch.grace,
+            grace=0.0 if self.forced else launch.grace,
             gpus=seats[rank][1] if roster is None else len(ranks),
             shared_with=self.partner,
             node_rank=rank,

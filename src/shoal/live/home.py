@@ -20,7 +20,7 @@ from shoal.core.units import Seconds
 from shoal.engine.replay import Scheduler, fold
 from shoal.engine.state_image import UnreadableBase
 from shoal.live.accounts import Accounts
-from shoal.live.admission import Admission
+from shoal.live.admission import MAX_GRACE, Admission
 from shoal.live.backend import LEASE, LiveBackend
 from shoal.live.clock import WallClock
 from shoal.live.compaction import KEEP, Compaction
@@ -60,22 +60,36 @@ class Settings:
     roots: Sequence[str] = ()
     keep: Seconds = KEEP
     """Seconds for which ended jobs, their logs and archived segments are kept."""
+    max_grace: Seconds = MAX_GRACE
+    """Longest grace of a job."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.lease <= 3600:
             raise InputError("lease", self.lease, "must lie between 0.5 and 3600 seconds")
+        if not 0 <= self.max_grace <= 3600:
+            raise InputError("max-grace", self.max_grace, "must lie between 0 and 3600 seconds")
         nodes = len(self.scenario.cluster.nodes)
         if nodes > MOST_LIVE_NODES:
             raise InputError("cluster", self.scenario.cluster.describe(), f"has {nodes:,} nodes, {_TOO_MANY}")
 
 
+def make_home(folder: Path) -> None:
+    """Create a control plane's home and make it private; ``InputError`` if it cannot be written or its disk is full."""
+    check_room(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if stat.S_IMODE(folder.stat().st_mode) != PASSABLE:
+            folder.chmod(0o700)
+        (folder / "lock").open("a").close()
+    except OSError as error:
+        hint = f"cannot be written: {error.strerror}; name a folder this user may write to"
+        raise InputError("home", str(folder), hint) from error
+
+
 @contextmanager
 def open_control_plane(settings: Settings) -> Iterator[ControlPlane]:
     """Start a control plane; leaving the context stops its loop and closes its journal. One per home folder."""
-    check_room(settings.home)
-    settings.home.mkdir(parents=True, exist_ok=True)
-    if stat.S_IMODE(settings.home.stat().st_mode) != PASSABLE:
-        settings.home.chmod(0o700)
+    make_home(settings.home)
     with _locked(settings.home / "lock"):
         try:
             control_plane = _make_control_plane(settings)
@@ -112,15 +126,20 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
         if file.cut is not None:
             hint = f"is damaged ({file.cut}): `shoal journal salvage {path}` saves what is whole"
             raise InputError("journal", str(path), hint)
-        epoch = _epoch(settings_of(file.read), path)
+        _epoch(settings_of(file.read), path)
+        epoch = _epoch(before, path)
         scenario = replace(scenario, cluster=grown(Scenario.of_settings(before).cluster, scenario.cluster))
     present = settings.scenario.cluster
     cluster, speeds = scenario.cluster, scenario.speeds()
     scheduler, accounts = _folded(path, scenario) if resumed else (scenario.make_scheduler(), Accounts(cluster.nodes))
     scheduler.state.decide_by(scenario.settings("live"))
-    header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
-    journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     clock = WallClock(epoch, scheduler.state.now)
+    epoch = clock.epoch
+    header = {**scenario.settings("live"), "epoch": epoch, "lease": settings.lease, "opened": time.time()}
+    if resumed:
+        header["away"] = (scheduler.state.now, clock.now())
+        accounts.leave_out(*header["away"])
+    journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
     backend.store_key = _store_key(settings.home / "store.key")
     backend.resume(accounts.runs, scheduler.state.topology.down)
@@ -129,7 +148,7 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
     if resumed:
         log.info("journal taken up again", extra={"records": file.records, "live": len(accounts.live)})
     about = About(__version__, scenario.policy, present.describe(), epoch, retired)
-    admission = Admission(present, speeds, settings.roots)
+    admission = Admission(present, speeds, settings.roots, settings.max_grace)
     ended, disk = EndedJobs(settings.home / ENDED), JournalDisk(path)
     compaction = Compaction(journal, scheduler.state, accounts, backend, ended, epoch, settings.keep)
     return ControlPlane(scheduler, backend, journal, accounts, admission, about, disk, compaction, resumed=resumed)

@@ -43,7 +43,8 @@ def encode_live(accounts: Accounts) -> bytes:
     image = LiveImage(
         accounts=list(accounts.live.values()),
         totals={f.name: getattr(accounts, f.name) for f in fields(Accounts) if f.name not in _APART},
-        keys=[(tenant, key, job) for (tenant, key), job in accounts.keys.items()],
+        # Not all keys: those of ended jobs are stored with them, and a submission that waits is not in the journal yet.
+        keys=[(a.spec.tenant, a.launch.key, a.spec.id) for a in accounts.live.values() if a.launch.key],
         jobs=[(n, {f.name: getattr(job, f.name) for f in _KEPT}) for n, job in runs.jobs.items()],
         starts=[run for run in unfinished if isinstance(run[0], Start)],  # type: ignore[misc]
         resizes=[run for run in unfinished if isinstance(run[0], Resize)],  # type: ignore[misc]

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.core.errors import InputError
 from shoal.core.job import JobSpec
 from shoal.core.quota import Quota
-from shoal.core.units import TenantId
+from shoal.core.units import JobId, TenantId
 from shoal.live.accounts import Accounts
 from shoal.wire.messages import QuotaMessage
 
@@ -34,10 +34,10 @@ def quota_rows(accounts: Accounts) -> list[QuotaMessage]:
 class QueueLimit:
     """Refuses jobs beyond the most waiting ones of their tenant; the caller holds the control plane's lock.
 
-    ``admitted`` counts the jobs by tenant that are admitted and not yet in the accounts.
+    ``admitted`` has the tenants of jobs that are admitted and not durable yet, of which some are in the accounts.
     """
 
-    admitted: Counter[TenantId] = field(default_factory=Counter)
+    admitted: dict[JobId, TenantId] = field(default_factory=dict)
 
     def check(self, accounts: Accounts, new: Iterable[JobSpec]) -> None:
         """Raise ``InputError`` if a tenant of new jobs would have more waiting jobs than its quota allows."""
@@ -46,14 +46,15 @@ class QueueLimit:
             if quota is None or quota.queued is None:
                 continue
             waiting = sum(a.spec.tenant == tenant and a.placement is None for a in accounts.live.values())
-            waiting += self.admitted[tenant]
+            coming = self.admitted.copy().items()  # a copy: the loop's thread removes some without the lock
+            waiting += sum(owner == tenant and id not in accounts.numbers for id, owner in coming)
             if waiting + count > quota.queued:
                 had = f"it has {waiting:,} waiting job{'s' * (waiting != 1)} and may have {quota.queued:,}"
                 hint = f"{had}: wait for some to start, cancel some, or ask an operator for more (`shoal quota`)"
                 raise InputError("tenant", tenant, hint)
 
     def count(self, new: Iterable[JobSpec], durable: "Future[Any]") -> None:
-        """Count new jobs until they are durable and thereby in the accounts."""
-        owners = Counter(spec.tenant for spec in new)
-        self.admitted += owners
-        durable.add_done_callback(lambda _: self.admitted.subtract(owners))
+        """Count new jobs until they are durable, or in the accounts if that is earlier."""
+        owners = {spec.id: spec.tenant for spec in new}
+        self.admitted |= owners
+        durable.add_done_callback(lambda _: [self.admitted.pop(id) for id in owners])

@@ -1,9 +1,9 @@
-"""Filter for goodput reports of jobs: the ring gets those that can be true and differ from the last one.
+"""Filter for progress and goodput reports of jobs: the ring gets those that can be true and differ from the last one.
 
 A job may report anything; this keeps false reports out of decisions and repeated ones out of the journal.
 """
 
-from math import isfinite
+from typing import TypeGuard
 
 from shoal.core.goodput import GoodputReport, StepFit
 
@@ -11,6 +11,23 @@ _CHANGE = 0.05
 """The fraction by which a noise scale or a step time must change to be reported."""
 
 _MOST_KINDS = 64
+
+_MOST_COUNT = 10_000_000
+"""Most samples in a batch, and most GPUs or nodes: the journal and the columns of a snapshot hold no larger numbers."""
+
+_MOST_FIGURE = 1e15
+"""Most seconds of a step, and the largest noise scale in samples."""
+
+_SHORTEST_STEP = 1e-12
+"""Shortest time of a pass over one sample, in seconds: the speed that follows from a shorter one may be infinite."""
+
+_MOST_PROGRESS = 1e18
+"""Largest progress, in the unit of a job's work: far above the largest work, and sums of it stay finite."""
+
+
+def possible_progress(value: float | None) -> TypeGuard[float]:
+    """Return whether a job's progress was reported and is in its range."""
+    return value is not None and 0 <= value <= _MOST_PROGRESS
 
 
 def credible(report: GoodputReport) -> bool:
@@ -20,10 +37,9 @@ def credible(report: GoodputReport) -> bool:
         0 < len(kinds) <= _MOST_KINDS
         and len(set(kinds)) == len(kinds)
         and all(0 < len(kind) <= 64 and _possible(fit) for kind, fit in report.fits)
-        and isfinite(report.noise)
-        and report.noise >= 0
-        and min(report.noise_batch, report.seen_gpus, report.batch.size) >= 1
-        and report.batch.accumulation >= 0
+        and 0 <= report.noise <= _MOST_FIGURE
+        and all(1 <= n <= _MOST_COUNT for n in (report.noise_batch, report.seen_gpus, report.batch.size))
+        and 0 <= report.batch.accumulation <= _MOST_COUNT
     )
 
 
@@ -43,11 +59,11 @@ def differs(known: GoodputReport | None, report: GoodputReport) -> bool:
 def _possible(fit: StepFit) -> bool:
     times = (*fit.compute, *fit.node, *fit.network, *fit.rack, fit.error)
     return (
-        all(isfinite(time) and time >= 0 for time in times)
-        and sum(fit.compute) > 0
+        all(0 <= time <= _MOST_FIGURE for time in times)
+        and sum(fit.compute) >= _SHORTEST_STEP
         and 1 <= fit.gamma <= 10
-        and fit.most_local >= 1
-        and min(fit.gpus, fit.nodes) >= 0
+        and 1 <= fit.most_local <= _MOST_COUNT
+        and all(0 <= count <= _MOST_COUNT for count in (fit.gpus, fit.nodes))
     )
 
 

@@ -7,6 +7,7 @@ the orders of a node have a ``generation`` that counts up with each change.
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.events import (
@@ -37,6 +38,8 @@ class AgentStatus:
     """The agent of one node, and the gangs with a part there, by job and incarnation."""
 
     boot: str | None = None
+    replaced: dict[str, int] = field(default_factory=dict)
+    """By boot, how often another one replaced it, the latest last."""
     session: str = ""
     """Given to the agent with the answer to its last hello."""
     address: str = ""
@@ -47,6 +50,10 @@ class AgentStatus:
     disk_free: int | None = None
     """Bytes free on its disk at its last report."""
     up: bool = False
+    quiet_at: Seconds = -inf
+    """When a run without grace was gone from the lost node; others are gone when their own grace has passed too."""
+    settled_at: Seconds = -inf
+    """When the runs on the lost node were last looked at."""
     gangs: dict[tuple[JobNumber, int], Gang] = field(default_factory=dict)
     strays: frozenset[JobNumber] = frozenset()
     """Jobs with processes on the node that no order names; the agent is ending them."""
@@ -83,9 +90,12 @@ class RunRegistry:
         self.submitted += 1
         self.events.append(JobSubmitted(now, spec, launch))
 
-    def cancel(self, number: JobNumber, now: Seconds) -> None:
-        """Cancel a job and stop its runs; a job that is over stays as it ended."""
+    def cancel(self, number: JobNumber, now: Seconds, *, force: bool = False) -> None:
+        """Cancel a job and stop its runs, with ``force`` without grace; a job that is over stays as it ended."""
         job = self._jobs.get(number)
+        for gang in job.gangs if job is not None and force else ():
+            gang.forced = True
+            self._orders_changed(gang)
         if job is None or job.over:
             return
         job.over = True
@@ -215,13 +225,33 @@ class RunRegistry:
         self.agents[index].last_report = None
         self._lose_parts(index, now)
 
-    def lose(self, index: int, now: Seconds) -> None:
-        """Mark a node as lost, with all its runs: its agent was silent for too long."""
+    def lose(self, index: int, now: Seconds, quiet_at: Seconds = -inf) -> None:
+        """Mark a node as lost: its agent was silent for too long. A run there is gone ``quiet_at`` plus its grace."""
         agent = self.agents[index]
-        agent.up, agent.strays = False, frozenset()
+        agent.up, agent.quiet_at = False, quiet_at
+        agent.generation += 1
         self.events.append(NodeLost(now, index))
-        self._lose_parts(index, now)
+        self.settle(index, now)
+
+    def settle(self, index: int, now: Seconds) -> None:
+        """Mark the runs on a lost node as lost whose grace has passed, and advance jobs that waited for that."""
+        agent = self.agents[index]
+        agent.settled_at = now
+        for gang in tuple(agent.gangs.values()):
+            if now >= agent.quiet_at + gang.launch.grace:
+                gang.lose(index)
+        here = ((number, self._jobs[number].launch.grace) for number in agent.strays if number in self._jobs)
+        agent.strays = frozenset(number for number, grace in here if now < agent.quiet_at + grace)
         self._advance_node(index, now, all_jobs=True)
+
+    def next_settlement(self, index: int) -> Seconds:
+        """Return when the next run on a lost node is gone, or a job may start since none of its ranks can be there."""
+        agent = self.agents[index]
+        if agent.quiet_at == -inf:
+            return inf
+        graces = {gang.launch.grace for gang in agent.gangs.values() if not gang.parts[index].phase.over}
+        graces |= {job.launch.grace for job in self._jobs.values() if job.gangs and not job.gangs[-1].going}
+        return min((at for grace in graces if (at := agent.quiet_at + grace) > agent.settled_at), default=inf)
 
     def _lose_parts(self, index: int, now: Seconds) -> None:
         agent = self.agents[index]
@@ -296,7 +326,7 @@ class RunRegistry:
             if gang.over and gang.end_reported:
                 self._clear(job, gang, now)
         if job.gangs:
-            self._go(job, job.gangs[-1])
+            self._go(job, job.gangs[-1], now)
 
     def _clear(self, job: LiveJob, gang: Gang, now: Seconds) -> None:
         """Add the progress of a gang without processes to its job, and drop the gang if its end is durable."""
@@ -308,23 +338,28 @@ class RunRegistry:
                 self.agents[node].gangs.pop((gang.job, gang.incarnation), None)
             self._orders_changed(gang)
 
-    def _go(self, job: LiveJob, gang: Gang) -> None:
+    def _go(self, job: LiveJob, gang: Gang, now: Seconds) -> None:
         """Order the ranks of the latest gang to start, if they may."""
         joins = gang.chain[0] is not gang
-        if not gang.going and gang.may_go(alone=joins or self._alone(job, gang)):
+        if not gang.going and gang.may_go(alone=joins or self._alone(job, gang, now)):
             gang.base, gang.going = gang.base if joins else job.saved, True
             self._orders_changed(gang)
 
-    def _alone(self, job: LiveJob, gang: Gang) -> bool:
+    def _alone(self, job: LiveJob, gang: Gang, now: Seconds) -> bool:
         """Return whether no process of an earlier incarnation is left on any node, so that no job runs twice at once.
 
-        After a restart of the control plane that is certain only once every node has reported or is lost.
+        After a restart of the control plane that is certain of a node only once it has reported, or was lost for long
+        enough.
         """
         if gang.incarnation == 1:
             return True
-        known = all(agent.last_report is not None or not agent.up for agent in self.agents)
-        strays = any(gang.job in agent.strays for agent in self.agents if agent.up)
-        return known and not strays and all(other.over for other in job.gangs if other is not gang)
+
+        def clear(agent: AgentStatus) -> bool:
+            if not agent.up and now >= agent.quiet_at + job.launch.grace:
+                return True
+            return agent.last_report is not None and gang.job not in agent.strays
+
+        return all(map(clear, self.agents)) and all(other.over for other in job.gangs if other is not gang)
 
     def _report_end(self, job: LiveJob, gang: Gang, outcome: RunEnd, now: Seconds) -> None:
         """Report the end of an incarnation to the ring, and order the rest of it to stop."""
@@ -363,9 +398,10 @@ class RunRegistry:
 
     # ── recovery ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def resume(self, recovered: RecoveredRuns, down: frozenset[int], now: Seconds) -> None:
+    def resume(self, recovered: RecoveredRuns, down: frozenset[int], now: Seconds, lease: Seconds = 0.0) -> None:
         """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down.
 
+        ``lease`` is the time in which a run without grace ends by itself, with the margin for killing it.
         Nodes that were up at the journal's end have a lease's time to answer. A node that the ring counts as up
         although it never answered is reported lost.
         """
@@ -382,6 +418,9 @@ class RunRegistry:
         for _, run in sorted(recovered.runs.items()):
             gang = self._add_gang(run.command, now)
             gang.resumed, gang.started, gang.stopping = True, run.started, run.stopping
+        for agent in self.agents:
+            if agent.gangs and not agent.up:  # a run on a lost node that may still have been within its grace
+                agent.quiet_at = now + lease
 
 
 def _workers(command: Start | Resize, after: Gang | None) -> tuple[ElasticWorkers, Seats]:

@@ -39,7 +39,9 @@ def _yaml(path: Path, field: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise InputError(field, str(path), f"is not YAML: {line}{error.problem}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise InputError(field, str(path), "is nested too deeply; write fewer levels") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError(field, str(path), f"is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
         raise InputError(field, str(path), "must be a YAML mapping")

@@ -17,7 +17,7 @@ from shoal.core.errors import InputError
 from shoal.report.files import JOBS, JOURNAL, SUMMARY, read_run, run_directory, write_run
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import SimulationResult, run
-from shoal.scenario.source import WorkloadSource
+from shoal.scenario.workload_source import WorkloadSource
 from shoal.store.journal import JournalFile
 
 

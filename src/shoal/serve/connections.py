@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from shoal.serve.limits import ServerLimits
 
 IDENTIFY = "shoal.identify"
-"""Key of the function, in the extensions of a request's scope, that takes the role of the token the request showed."""
+"""Key of the function, in the extensions of a request's scope, that takes the role and name of its token."""
 
 _RESERVED_FILES = 128
 """Files kept free for the journal, simulations and the rest of the process."""
@@ -42,11 +42,12 @@ def _most_connections() -> int:
 
 @dataclass(slots=True)
 class _Open:
-    """An open connection; ``role`` is that of the token it showed, None for a stranger's."""
+    """An open connection; ``role`` and ``token`` are of the token it showed, None and empty for a stranger's."""
 
     address: str
     socket: socket.socket
     role: str | None = None
+    token: str = ""
 
 
 @dataclass(slots=True)
@@ -59,6 +60,8 @@ class Connections:
     _strangers: dict[Peer, None] = field(default_factory=dict)
     _people: Counter[str] = field(default_factory=Counter)
     """Connections that showed the token of a user or an admin, by address."""
+    _agents: dict[str, dict[Peer, None]] = field(default_factory=dict)
+    """Connections that showed the token of an agent, by token, the oldest first."""
 
     def admit(self, connection: socket.socket, peer: Peer) -> bool:
         """Count a new connection and return whether it may stay; may close an older one in its favour."""
@@ -76,15 +79,20 @@ class Connections:
         self._strangers[peer] = None
         return True
 
-    def identify(self, peer: Peer, role: str) -> None:
-        """Note that a request on this connection has shown a token with this role."""
+    def identify(self, peer: Peer, role: str, token: str) -> None:
+        """Note that a request on this connection has shown this token; may close an older one of the same agent."""
         found = self._open.get(peer)
         if found is None or found.role is not None:
             return
-        found.role = role
+        found.role, found.token = role, token
         del self._strangers[peer]
         if role != "agent":
             self._people[found.address] += 1
+            return
+        own = self._agents.setdefault(token, {})
+        own[peer] = None
+        if len(own) > self.limits.agent_connections:
+            self._evict(next(iter(own)))
 
     def closed(self, peer: Peer, connection: socket.socket) -> None:
         """Forget a connection that is closed."""
@@ -93,7 +101,11 @@ class Connections:
             return
         del self._open[peer]
         self._strangers.pop(peer, None)
-        if found.role not in (None, "agent"):
+        if found.role == "agent":
+            del self._agents[found.token][peer]
+            if not self._agents[found.token]:
+                del self._agents[found.token]
+        elif found.role is not None:
             self._people[found.address] -= 1
             if not self._people[found.address]:
                 del self._people[found.address]
@@ -150,7 +162,7 @@ class BoundedProtocol(H11Protocol):
 
         async def identified(scope: Any, receive: Any, send: Any) -> None:
             peer = self.transport.get_extra_info("peername")
-            scope.setdefault("extensions", {})[IDENTIFY] = lambda role: connections.identify(peer, role)
+            scope.setdefault("extensions", {})[IDENTIFY] = partial(connections.identify, peer)
             await inner(scope, receive, send)
 
         self.app = identified

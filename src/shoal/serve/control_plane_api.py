@@ -31,8 +31,8 @@ class ControlPlaneAPI(Protocol):
     def submit(self, submissions: Sequence[wire.Submission], tenant: str) -> "Future[list[str]]":
         """Accept jobs, all or none; ``tenant`` owns those that name no tenant. Resolves to their ids."""
 
-    def cancel(self, job: str, tenant: str | None) -> "Future[None]":
-        """End a job."""
+    def cancel(self, job: str, tenant: str | None, *, force: bool = False) -> "Future[None]":
+        """End a job; with ``force`` without grace."""
 
     def reshape(self, job: str, shape: wire.Reshape, tenant: str | None) -> "Future[None]":
         """Change the bounds of a job's gang."""

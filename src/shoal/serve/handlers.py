@@ -53,6 +53,12 @@ class JobsQuery(Struct, forbid_unknown_fields=True, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
+class CancelQuery(Struct, forbid_unknown_fields=True, frozen=True):
+    """Whether to kill the job's ranks at once, without grace."""
+
+    force: bool = False
+
+
 class LogQuery(Struct, forbid_unknown_fields=True, frozen=True):
     """Which part of which log; the latest incarnation by default."""
 
@@ -87,8 +93,10 @@ async def _submit(context: AppContext, holder: Holder, jobs: list[wire.Submissio
 async def cancel(context: AppContext, call: Call) -> None:
     """Cancel a job."""
     job = call.path["job"]
+    query: CancelQuery = call.query
+    cancel = context.control_plane.cancel
     with _not_found_as_404(job):
-        await _durable(context, await asyncio.to_thread(context.control_plane.cancel, job, call.holder.sees))
+        await _durable(context, await asyncio.to_thread(cancel, job, call.holder.sees, force=query.force))
 
 
 async def reshape(context: AppContext, call: Call) -> None:

@@ -33,7 +33,8 @@ class ServerLimits:
 
     A request's head must arrive within ``head_seconds`` of the connection or of the answer before, its body within
     ``body_seconds``. Of the connections that have shown no valid token, an address may have ``strangers``, and of those
-    of people ``callers``; agents' are not counted by address. ``waiting`` requests of a tenant may wait for their turn.
+    of people ``callers``. An agent may have ``agent_connections``, from any address. ``waiting`` requests of a tenant
+    may wait for their turn.
     """
 
     body_bytes: int = 2**20
@@ -42,6 +43,7 @@ class ServerLimits:
     body_seconds: float = 30.0
     strangers: int = 64
     callers: int = 256
+    agent_connections: int = 16
     waiting: int = 64
     known: Rate = Rate(1000.0, 2000.0)
     unknown: Rate = Rate(20.0, 50.0)
@@ -104,10 +106,13 @@ class Places:
 
 @dataclass(slots=True)
 class _Turn:
-    """The requests of one caller for one route; ``answers`` by question, each with the time at which it was begun."""
+    """The open requests of one caller for one route, counted by question, and the answers to these questions.
+
+    An answer has the time at which it was begun. It is dropped with the last request for it.
+    """
 
     free: asyncio.Semaphore
-    users: int = 0
+    asking: Counter[Hashable] = field(default_factory=Counter)
     answers: dict[Hashable, tuple[float, bytes]] = field(default_factory=dict)
 
 
@@ -128,9 +133,9 @@ class Turns:
         loop = asyncio.get_running_loop()
         asked = loop.time()
         turn = self._turns.setdefault(caller, _Turn(asyncio.Semaphore(at_once)))
-        if turn.users >= at_once + self._most_waiting:
+        if turn.asking.total() >= at_once + self._most_waiting:
             raise too_many("too many requests at a time", 1.0)
-        turn.users += 1
+        turn.asking[question] += 1
         try:
             async with turn.free:
                 begun, answer = turn.answers.get(question, (-math.inf, b""))
@@ -139,8 +144,11 @@ class Turns:
                     turn.answers[question] = begun, answer
                 return answer
         finally:
-            turn.users -= 1
-            if not turn.users:
+            turn.asking[question] -= 1
+            if not turn.asking[question]:
+                del turn.asking[question]
+                turn.answers.pop(question, None)
+            if not turn.asking:
                 self._turns.pop(caller, None)
 
 

@@ -75,8 +75,8 @@ class RequestPipeline:
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
         holder = self.context.tokens.holder(secret.strip()) if scheme.lower() == "bearer" else None
         identify = request.scope.get("extensions", {}).get(IDENTIFY)
-        if holder is not None and identify is not None:
-            identify(holder.role)
+        if holder is not None and not holder.expired and identify is not None:
+            identify(holder.role, holder.name)
         return holder
 
     def _host(self, request: Request, route: Route) -> None:
@@ -90,7 +90,7 @@ class RequestPipeline:
     def _rate(self, request: Request, methods: Mapping[str, Route], holder: Holder | None) -> None:
         if methods and not any(route.roles for route in methods.values()):
             return
-        if holder is None:
+        if holder is None or holder.expired:
             self._unknown.take(request.client.host if request.client else "")
         elif holder.role != "agent" or not all(route.roles == {"agent"} for route in methods.values()):
             self._known.take(holder.name)

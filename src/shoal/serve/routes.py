@@ -31,7 +31,16 @@ _JOBS = (
     ),
     Route("GET", "/v1/jobs", handlers.jobs, _PEOPLE, query=handlers.JobsQuery, at_once=1),
     Route("GET", "/v1/jobs/{job}", handlers.job, _PEOPLE, refusals=(404,), at_once=2),
-    Route("DELETE", "/v1/jobs/{job}", handlers.cancel, _PEOPLE, status=204, refusals=(404, 422, *_WRITES), alive=True),
+    Route(
+        "DELETE",
+        "/v1/jobs/{job}",
+        handlers.cancel,
+        _PEOPLE,
+        query=handlers.CancelQuery,
+        status=204,
+        refusals=(404, 422, *_WRITES),
+        alive=True,
+    ),
     Route(
         "PATCH",
         "/v1/jobs/{job}",

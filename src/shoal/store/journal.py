@@ -101,10 +101,10 @@ class SqliteJournal:
         self.commit()
         return self
 
-    def switch_files(self, replace: Callable[[], None]) -> bool:
-        """Close the file whole, call ``replace`` and go on with the file that has its name then.
+    def switch_files(self, replace: Callable[[], None], records: int) -> bool:
+        """Close the file whole, call ``replace`` and go on with the file of ``records`` records that has its name then.
 
-        Return false, with the file still open, if another process reads it now.
+        Return false, with the file still open, if another process reads it now. If ``replace`` raises, the file stays.
         """
         self.commit()
         self._connection.execute(f"PRAGMA user_version={self.records:d}")
@@ -116,13 +116,16 @@ class SqliteJournal:
             self._connection.execute("PRAGMA user_version=0")
             return False
         self._connection.close()
+        self._uncertain = 0, 0  # if no file can be opened below, the next commit opens it
         try:
             replace()
+            self.records = self._durable = records
+            self.bytes = 0
         finally:
-            self._connection = _open(self.path)
-            self._connection.execute("PRAGMA user_version=0")
-        self.records = self._durable = _last_record(self._connection)
-        self.bytes = 0
+            with suppress(sqlite3.Error):
+                self._connection = _open(self.path)
+                self._connection.execute("PRAGMA user_version=0")
+                self._uncertain = None
         return True
 
     def record_events(self, batch: EventBatch) -> None:

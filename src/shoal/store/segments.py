@@ -6,6 +6,7 @@ A switch to the next segment can be interrupted at any point: ``recover`` comple
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from shoal.core.errors import InputError
@@ -48,7 +49,8 @@ def switch(journal: SqliteJournal, base: Base, step: Callable[[str], None] = lam
     path = journal.path
     new = path.with_name(_NEXT)
     recover(path)
-    SqliteJournal.begin(new, journal.settings, base).close()
+    begun = SqliteJournal.begin(new, journal.settings, base)
+    begun.close()
     _sync_folder(path.parent)
     step("written")
     old = _next_name(path)
@@ -60,11 +62,12 @@ def switch(journal: SqliteJournal, base: Base, step: Callable[[str], None] = lam
         _sync_folder(old.parent)
         step("linked")
         os.replace(new, path)
-        _sync_folder(path.parent)
+        with suppress(OSError):  # the file is replaced; SQLite flushes the folder too when it creates the file's log
+            _sync_folder(path.parent)
         step("replaced")
 
     try:
-        return journal.switch_files(replace)
+        return journal.switch_files(replace, begun.records)
     finally:
         recover(path)
 

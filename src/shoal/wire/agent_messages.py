@@ -6,7 +6,7 @@ from msgspec import Meta, Struct, field
 
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchLimits, BatchSetting
-from shoal.wire.fields import Boot, Count, Host, Name, Natural, Ranks
+from shoal.wire.fields import Boot, Count, Host, JobName, Name, Natural, Ranks
 
 MOST_OLD = 256
 """Jobs with old folders that a report may name."""
@@ -116,7 +116,7 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     logs: Annotated[list[LogAnswer], Meta(max_length=64)] = field(default_factory=list)
     wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
     disk_free: Natural | None = None
-    old: Annotated[list[Name], Meta(max_length=MOST_OLD)] = field(default_factory=list)
+    old: Annotated[list[JobName], Meta(max_length=MOST_OLD)] = field(default_factory=list)
     session: Annotated[str, Meta(max_length=64)] = ""
 
 

@@ -8,6 +8,8 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from shoal.core.errors import InputError, ShoalError
@@ -39,8 +41,11 @@ def read_token_fd(descriptor: int) -> str:
     return found.decode(errors="replace").strip()
 
 
-def agent_token(file: str | Path | None, descriptor: int | None) -> str:
-    """Return an agent's token; ``InputError`` if there is none."""
+def agent_token(file: str | Path | None, descriptor: int | None) -> Callable[[], str]:
+    """Return a function that returns an agent's token, read from the file each time; ``InputError`` if there is none.
+
+    The control plane refuses a token that has expired or was replaced: the file may have another by then.
+    """
     found = ""
     if file is not None:
         found = read_token_file(file)
@@ -51,7 +56,13 @@ def agent_token(file: str | Path | None, descriptor: int | None) -> str:
         raise InputError("SHOAL_TOKEN", "…", f"{hint}; name a --token-file")
     if not found:
         raise InputError("token", None, "name a --token-file (`shoal serve` writes agents/NODE.token in its home)")
-    return found
+
+    def token() -> str:
+        with suppress(InputError):
+            return (read_token_file(file) if file is not None else "") or found
+        return found
+
+    return token
 
 
 def ask_token(name: str) -> str:

@@ -39,10 +39,10 @@ class Fifo:
         columns, total = snapshot.columns, snapshot.cluster.total_gpus
         waiting = columns.held == 0
         # A job that the cluster cannot hold must not block those behind it.
-        line = (waiting & snapshot.possible).nonzero()[0]
-        served = serve(snapshot, np.concatenate([(~waiting).nonzero()[0], line]), strict=not self.backfill)
+        order = np.concatenate([(~waiting).nonzero()[0], (waiting & snapshot.possible).nonzero()[0]])
+        served = serve(snapshot, order, strict=not self.backfill)
         granted = served.gpus > 0
-        refused = line[~granted[line]]
+        refused = order[~granted[order]]  # a running job among them asks for more GPUs than before
         codes = np.where(granted, FITS.code, BEHIND_HEAD.code)
         numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {FITS: (total - served.free, total)}
         if len(refused):

@@ -10,8 +10,8 @@ from shoal.core.interfaces import Policy
 from shoal.core.topology import Topology
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import SimulationResult, run
-from shoal.scenario.source import WorkloadSource
 from shoal.scenario.specs import read_cluster
+from shoal.scenario.workload_source import WorkloadSource
 from shoal.workload.schema import Job, Workload
 
 _NAMED = ("cluster", "policy", "tolerate_policy_errors")
