@@ -1,5 +1,6 @@
 """Verdicts: the same thing as a dict and as columns, total by construction, each with a sentence."""
 
+import pickle
 import string
 from typing import Any
 
@@ -196,3 +197,83 @@ def test_an_input_error_says_where_what_and_what_would_do() -> None:
     error = InputError("gpus", "x", "must be a whole number", where="jobs.csv:3")
     assert str(error) == "jobs.csv:3: gpus: 'x': must be a whole number"
     assert (error.field, error.value, error.exit_code) == ("gpus", "x", 2)
+
+
+def as_lists(verdicts: Verdicts) -> dict[str, object]:
+    """Return every column of verdicts, with its type."""
+    columns = {name: getattr(verdicts, name) for name in ("gpus", "codes", "kinds", "partners", "consolidated")}
+    return {
+        **{name: None if c is None else (c.tolist(), str(c.dtype)) for name, c in columns.items()},
+        "batches": dict(verdicts.batches),
+        "placements": dict(verdicts.placements),
+        "numbers": {
+            template: tuple((n.tolist(), str(n.dtype)) if isinstance(n, np.ndarray) else n for n in numbers)
+            for template, numbers in verdicts.numbers.items()
+        },
+    }
+
+
+def test_verdicts_widened_to_more_jobs_move_to_the_positions_of_their_jobs() -> None:
+    larger = snapshot([job(name, gpus=2) for name in "abcdef"], "v100:2x4,k80:2x4")
+    keep = np.array([1, 2, 4])
+    seats, batch, refusal = Placement(((0, 2),)), BatchSetting(64, 2), Refusal(in_words("hidden"))
+    narrow = Verdicts(
+        larger.without(np.array([0, 3, 5])),
+        gpus=np.array([2, 2, 0], dtype=np.int32),
+        codes=np.array([IN_TURN.code, IN_TURN.code, OUTRANKED.code], dtype=np.uint8),
+        numbers={IN_TURN: ("age", np.array([1.5, 2.5, 3.5]), 2.0), OUTRANKED: ("age", np.array([4, 5, 6]), 2.0)},
+        kinds=np.array([1, 0, -1], dtype=np.int8),
+        partners=np.array([1, 0, -1], dtype=np.int32),
+        consolidated=np.array([True, False, False]),
+        batches={0: batch},
+        placements={1: seats},
+    )
+    wide = narrow.widened(larger, keep, dict.fromkeys((0, 3, 5), refusal))
+    code = int(refusal.reason.template.code)
+    turn, late = int(IN_TURN.code), int(OUTRANKED.code)
+    assert as_lists(wide) == {
+        "gpus": ([0, 2, 2, 0, 0, 0], "int32"),
+        "codes": ([code, turn, turn, code, late, code], "uint8"),
+        "kinds": ([-1, 1, 0, -1, -1, -1], "int8"),
+        "partners": ([-1, 2, 1, -1, -1, -1], "int32"),
+        "consolidated": ([False, True, False, False, False, False], "bool"),
+        "batches": {1: batch},
+        "placements": {2: seats},
+        "numbers": {
+            IN_TURN: ("age", ([0.0, 1.5, 2.5, 0.0, 3.5, 0.0], "float64"), 2.0),
+            OUTRANKED: ("age", ([0, 4, 5, 0, 6, 0], "int64"), 2.0),
+        },
+    }
+    assert dict(wide) == {
+        "a": refusal,
+        "b": Grant(2, "k80", "c", batch, None, Reason(IN_TURN, ("age", 1.5, 2.0)), consolidated=True),
+        "c": Grant(2, "v100", "b", None, seats, Reason(IN_TURN, ("age", 2.5, 2.0))),
+        "d": refusal,
+        "e": Refusal(Reason(OUTRANKED, ("age", 6, 2.0))),
+        "f": refusal,
+    }
+
+
+def test_verdicts_given_as_objects_are_widened_without_columns_that_they_do_not_have() -> None:
+    larger = three()
+    mine: dict[str, Verdict] = {"a": Grant(2, reason=in_words("mine")), "c": Refusal(in_words("no"))}
+    wide = Verdicts.of(larger.without(np.array([1])), mine).widened(larger, np.array([0, 2]), {1: Grant(1)})
+    assert dict(wide) == {**mine, "b": Grant(1)}
+    assert (wide.kinds, wide.partners, wide.consolidated) == (None, None, None)
+    assert wide.gpus.tolist() == [2, 1, 0]
+
+
+def test_at_most_three_close_names_and_fifty_names_are_suggested() -> None:
+    assert nearest("fif", ["fifa", "fifb", "fifc", "fifd"]) == "unknown; did you mean fifd or fifc or fifb?"
+    assert nearest("fif", ["fifa", "fifb", "fifc"], most=1) == "unknown; did you mean fifc?"
+    names = [f"n{i:04}" for i in range(1200)]
+    assert nearest("zzz", names[:50]) == f"unknown; choose one of {', '.join(names[:50])}"
+    assert nearest("zzz", names) == f"unknown; choose one of {', '.join(names[:50])}, … (1,200 in all)"
+
+
+def test_an_input_error_survives_pickling_with_its_place() -> None:
+    for error in (InputError("gpus", "x", "must be a number", where="jobs.csv:3"), InputError("gpus", None, "why")):
+        copied = pickle.loads(pickle.dumps(error))
+        assert (type(copied), str(copied), vars(copied)) == (InputError, str(error), vars(error))
+    assert str(InputError("gpus", None, "why")) == "gpus: None: why"
+    assert InputError("gpus", None, "why").where == ""

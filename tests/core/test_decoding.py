@@ -112,3 +112,148 @@ def test_exactly_what_msgspec_refuses_is_an_input_error(data: Any) -> None:
         assert " at `$" not in refused.value.hint
     else:
         assert decode(raw, Tree) == expected
+
+
+class Bounded(Struct, forbid_unknown_fields=True, frozen=True, rename="kebab"):
+    """Every bound that a type can have, each in a field of its own; names are written with hyphens."""
+
+    of_least: Annotated[int, Meta(ge=1000)] = 1000
+    at_most: Annotated[int, Meta(le=2_000_000)] = 0
+    below: Annotated[float, Meta(lt=0.5)] = 0.0
+    between: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+    part: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    half: Annotated[float, Meta(ge=0, lt=1)] = 0.5
+    any_text: str = ""
+    short: Annotated[str, Meta(max_length=2)] = ""
+    long: Annotated[str, Meta(min_length=2)] = "ab"
+    lower: Annotated[str, Meta(pattern="^[a-z]+$")] = "a"
+    both: Annotated[str, Meta(max_length=3, pattern="^[a-z]+$")] = "a"
+    many: Annotated[tuple[int, ...], Meta(min_length=2)] = (1, 2)
+    row: tuple[int, ...] = ()
+    rows: tuple[tuple[int, float], ...] = ()
+    two: Annotated[tuple[int, ...], Meta(max_length=2)] = ()
+    some: set[int] = set()
+    few: frozenset[int] = frozenset()
+    word: Literal["slow", "fast"] = "slow"
+    number: Literal[1, 2] = 1
+    raw: bytes | None = None
+    leaf: Leaf | None = None
+    by_name: dict[str, Leaf] = {}
+    by_number: Annotated[dict[int, int], Meta(max_length=2)] = {}
+    spots: list[Point] = []
+
+
+BOUNDS: list[tuple[str, Any, str, Any, str]] = [
+    ("of-least", 1, "of-least", 1, "must be a whole number of at least 1,000"),
+    ("at-most", 3_000_000, "at-most", 3_000_000, "must be a whole number at most 2,000,000"),
+    ("below", 1, "below", 1, "must be a number below 0.5"),
+    ("between", 1, "between", 1, "must be a number above 0 and below 1"),
+    ("part", 2, "part", 2, "must be a number above 0 and at most 1"),
+    ("half", 1, "half", 1, "must be a number of at least 0 and below 1"),
+    ("any-text", None, "any-text", None, "must be text"),
+    ("short", "abc", "short", "abc", "must be text of at most 2 characters"),
+    ("long", "a", "long", "a", "must be text of 2 or more characters"),
+    ("lower", "A", "lower", "A", "must be text that matches ^[a-z]+$"),
+    ("both", "abcd", "both", "abcd", "must be text of at most 3 characters that matches ^[a-z]+$"),
+    ("many", [1], "many", [1], "must be a list of 2 or more items"),
+    ("many", [1, "x", "y"], "many[1]", "x", "must be a whole number"),
+    ("row", 5, "row", 5, "must be a list"),
+    ("row", [1, 2, 1.5], "row[2]", 1.5, "must be a whole number"),
+    ("rows", [[1, 2.0], [1, 2.0, 3.0]], "rows[1]", [1, 2.0, 3.0], "must be a list of 2 values"),
+    ("rows", [[1, 2.0], [1, "x"]], "rows[1][1]", "x", "must be a number"),
+    ("two", [1, 2, 3], "two", [1, 2, 3], "must be a list of at most 2 items"),
+    ("some", [1, "x"], "some[1]", "x", "must be a whole number"),
+    ("few", ["x"], "few[0]", "x", "must be a whole number"),
+    ("word", "quick", "word", "quick", "must be fast or slow"),
+    ("number", 3, "number", 3, "must be 1 or 2"),
+    ("leaf", 3, "leaf", 3, "must be an object: fields and values"),
+    ("leaf", {"lo": 3}, "leaf.lo", 3, "unknown; did you mean low?"),
+    ("by-name", 3, "by-name", 3, "must be an object: fields and values"),
+    ("by-name", {"a": {}, "b": {"low": 0}}, "by-name.b.low", 0, "must be a whole number from 1 to 9"),
+    ("by-number", {"x": 1}, "by-number", "x", "must be a whole number"),
+    ("spots", [{"x": 1}, {}], "spots[1].x", None, "is missing: must be a number"),
+    ("spots", [3], "spots[0]", 3, "must be an object: fields and values"),
+]
+
+
+@pytest.mark.parametrize(("field", "given", "path", "value", "way_out"), BOUNDS)
+def test_the_hint_names_every_bound_of_the_type(field: str, given: Any, path: str, value: Any, way_out: str) -> None:
+    with pytest.raises(InputError) as sent:
+        decode(msgspec.json.encode({field: given}), Bounded)
+    assert (sent.value.field, sent.value.value, sent.value.hint) == (path, value, way_out)
+    with pytest.raises(InputError) as plain:
+        convert({field: given}, Bounded)
+    assert (plain.value.field, plain.value.value, plain.value.hint) == (path, value, way_out)
+    with pytest.raises(InputError) as refused:
+        convert({field: given}, Bounded, under="jobs[1]")
+    assert (refused.value.field, refused.value.value) == (f"jobs[1].{path}", value)
+
+
+@pytest.mark.parametrize(
+    ("given", "to", "options", "problem"),
+    [
+        (3, list[int], {}, ("value", 3, "must be a list")),
+        (3, list[int], {"whole": "jobs"}, ("jobs", 3, "must be a list")),
+        (3, list[int], {"whole": "jobs", "under": "file"}, ("file", 3, "must be a list")),
+        (["x"], list[int], {"whole": "jobs"}, ("[0]", "x", "must be a whole number")),
+        (["x"], list[int], {"under": "file"}, ("file[0]", "x", "must be a whole number")),
+        ("2", int, {}, ("value", "2", "must be a whole number")),
+        ("x", int, {"strict": False}, ("value", "x", "must be a whole number")),
+        (["1", "x"], list[int], {"strict": False}, ("[1]", "x", "must be a whole number")),
+        ({1: 2}, dict[str, int], {}, ("value", 1, "must be text, in quotes")),
+        (b"a", Small, {}, ("value", b"a", "must be a whole number from 1 to 9")),
+        (None, Point, {"whole": "point"}, ("point", None, "must be an object: fields and values")),
+        ({"nam": 1}, Leaf, {"under": "leaf"}, ("leaf.nam", 1, "unknown; choose one of high, low")),
+    ],
+)
+def test_an_error_about_all_of_the_data_names_the_whole(
+    given: Any, to: Any, options: dict[str, Any], problem: tuple[str, Any, str]
+) -> None:
+    with pytest.raises(InputError) as refused:
+        convert(given, to, **options)
+    assert (refused.value.field, refused.value.value, refused.value.hint) == problem
+
+
+def test_a_type_without_a_description_gets_the_words_of_the_library() -> None:
+    with pytest.raises(InputError) as refused:
+        convert(3, bytes, whole="data")
+    assert (refused.value.field, refused.value.value) == ("data", 3)
+    assert "bytes" in refused.value.hint
+
+
+def test_text_stands_for_numbers_and_truth_values_only_where_asked_for() -> None:
+    assert convert(["1", "2"], list[int], strict=False) == [1, 2]
+    assert convert("true", bool, strict=False) is True
+    with pytest.raises(InputError):
+        convert(["1", "2"], list[int])
+
+
+class Ruled(Struct, frozen=True):
+    """A structure whose own rule names one of its fields."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise InputError("size", self.size, "must not be negative")
+
+
+def test_a_rule_of_the_type_that_names_a_field_is_reported_at_that_field() -> None:
+    assert convert({"size": 1}, Ruled) == Ruled(1)
+    with pytest.raises(InputError) as refused:
+        decode(b'{"size": -1}', Ruled)
+    assert (refused.value.field, refused.value.value, refused.value.hint) == ("size", -1, "must not be negative")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"), [(b"{", "JSON"), (b"\xff", "JSON"), (b"[" * 100_000, "deeply"), (b"", "JSON")]
+)
+def test_an_error_about_a_whole_document_names_the_document(text: bytes, word: str) -> None:
+    for whole, options in (("body", {}), ("file", {"whole": "file"})):
+        with pytest.raises(NotJson) as refused:
+            decode(text, Tree, **options)
+        assert (refused.value.field, refused.value.value) == (whole, None)
+        assert word in refused.value.hint
+    with pytest.raises(InputError) as failed:
+        decode(b"3", Tree, whole="file")
+    assert (failed.value.field, failed.value.value) == ("file", 3)

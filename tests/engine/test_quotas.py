@@ -143,3 +143,26 @@ def test_a_quota_is_read_as_it_is_written() -> None:
 def test_a_quota_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         parse_quota(text)
+
+
+def test_what_a_quota_says_about_a_bad_value_names_the_tenant_or_the_text() -> None:
+    with pytest.raises(InputError) as refused:
+        parse_quota("gpus=2")
+    assert (refused.value.field, refused.value.value) == ("quotas", "gpus=2")
+    assert parse_quota("a:b:queued=0,gpus=1000000") == ("a:b", Quota(0, 1_000_000, 0))
+    for fields in ({"queued": 1_000_001}, {"gpus": -1}, {"guaranteed": -1}, {"gpus": 1, "guaranteed": 2}):
+        with pytest.raises(ValueError, match=list(fields)[-1]):
+            Quota(**fields)
+    assert Quota(gpus=2, guaranteed=2).guaranteed == 2
+
+
+def test_each_tenant_over_its_most_is_cut_apart_from_the_others() -> None:
+    rows = [*jobs("ann", 2, 2, min_gpus=1, max_gpus=4), *jobs("bob", 1, 2, min_gpus=2, max_gpus=4), *jobs("cat", 1)]
+    quotas = {"ann": Quota(gpus=3), "bob": Quota(gpus=2), "dan": Quota(gpus=0)}
+    judgement, granted = judged(rows, quotas, "gpu:4x4", policy=Wide())
+    assert granted == {"ann0": 3, "bob0": 2, "cat0": 1}
+    assert {name: v.reason.sentence() for name, v in judgement.verdicts.items() if name != "cat0"} == {
+        "ann0": "runs on 3 GPUs: tenant ann has at most 3",
+        "ann1": "waits: tenant ann runs 3 of its at most 3 GPUs",
+        "bob0": "runs on 2 GPUs: tenant bob has at most 2",
+    }

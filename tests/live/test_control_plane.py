@@ -12,6 +12,7 @@ import pytest
 from shoal.core.errors import InputError
 from shoal.core.events import JobSubmitted
 from shoal.core.job import JobSpec
+from shoal.core.lifecycle import JobState
 from shoal.core.quota import Quota
 from shoal.core.topology import parse_cluster
 from shoal.live.accounts import Accounts
@@ -26,6 +27,8 @@ from shoal.wire.messages import (
     AgentOrders,
     AgentReport,
     Hello,
+    LogAnswer,
+    LogPart,
     QuotaMessage,
     RankExit,
     Reshape,
@@ -369,8 +372,6 @@ def test_a_simulations_journal_is_no_home(tmp_path: Path) -> None:
 
 
 def test_a_log_is_asked_of_the_node_that_has_it_and_cut_between_characters(tmp_path: Path) -> None:
-    from shoal.wire.messages import LogAnswer
-
     with opened(tmp_path) as plane:
         (id,) = submit(plane, job("a", 3))
         asked = plane.read_log(id, None, incarnation=None, rank=2, offset=10, most=100)
@@ -385,3 +386,55 @@ def test_a_log_is_asked_of_the_node_that_has_it_and_cut_between_characters(tmp_p
         for fields in ({"incarnation": 4, "rank": 0}, {"incarnation": 1, "rank": 3}):
             with pytest.raises(InputError):
                 plane.read_log(id, None, offset=0, most=10, **fields)
+
+
+def test_the_figures_and_totals_count_jobs_gpus_nodes_and_tenants(tmp_path: Path) -> None:
+    with opened(tmp_path, "v100:1x2,k80:2x2") as plane:
+        ids = submit(plane, job("a", 2, kinds=["v100"]), job("b", 1, kinds=["k80"]), job("c", 4, kinds=["k80"]))
+        obey(plane, "v100-0")
+        soon(lambda: state(plane, ids[0]) == "running")
+        plane.cancel(submit(plane, job("d"), tenant="bob")[0], None).result(20)
+        soon(lambda: len(plane.jobs(None)) == 3)
+        found, again = plane.figures(), plane.figures()
+        assert {name: count for name, count in found.states.items() if count} == {
+            "running": 1,
+            "starting": 1,
+            "pending": 1,
+        }
+        assert set(found.states) == {s.name.lower() for s in JobState if s.live}
+        assert (found.gpus_up, found.gpus_used) == ({"v100": 2, "k80": 4}, {"v100": 2, "k80": 1})
+        assert (found.nodes_up, found.nodes_down) == (3, 0)
+        assert (found.lost_gpu_seconds, found.restarts, found.crashes, found.completed) == (0.0, 0, 0, 0)
+        assert (found.submitted, found.review_in) == (4, float("inf"))
+        assert [(row.tenant, row.held) for row in found.tenants] == [(r.tenant, r.held) for r in plane.share(None)]
+        assert len(found.decision_seconds) > 0 < len(found.commit_seconds)
+        assert (list(again.decision_seconds), list(again.commit_seconds)) == ([], [])
+        row = plane.cluster()
+        assert (row.protocol, row.policy, row.cluster) == (PROTOCOL, "fifo", "v100:1x2,k80:2x2")
+        assert (row.up_gpus, row.used_gpus, row.running, row.waiting, row.ended) == (6, 3, 2, 1, 1)
+        assert (row.decisions, row.short_of_disk) == (found.decisions, "")
+        assert row.now > plane.about.epoch
+
+
+@pytest.mark.parametrize(
+    ("data", "begin", "after", "text", "first", "following"),
+    [
+        (b"abc", None, None, "abc", 10, 13),
+        (b"abc", 12, 40, "abc", 12, 40),
+        ("a…".encode()[:-1], None, 40, "a", 10, 11),
+        (b"", None, None, "", 10, 10),
+        (b"\xff\xff\xff\xff\xffa", None, None, "\ufffd" * 5 + "a", 10, 16),
+    ],
+)
+def test_a_part_of_a_log_says_where_it_begins_and_where_the_next_begins(
+    tmp_path: Path, data: bytes, begin: int | None, after: int | None, text: str, first: int, following: int
+) -> None:
+    with opened(tmp_path) as plane:
+        (id,) = submit(plane, job("a", 3))
+        asked = plane.read_log(id, "ann", incarnation=1, rank=1, offset=10, most=100)
+        (read,) = sync(plane, "gpu-0", []).reads
+        assert (read.id, read.incarnation, read.rank, read.offset, read.most) == (id, 1, 1, 10, 100)
+        answer = LogAnswer(read.read, -1, data, begin=begin, next=after)
+        plane.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="boot", known=0, runs=[], logs=[answer]))
+        assert asked.result(20) == LogPart(id, 1, 1, first, 0, text, True, following)
+        assert sync(plane, "gpu-0", []).reads == []

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import fields
+from importlib.util import find_spec, module_from_spec
 from typing import Any, get_args
 
 import msgspec
@@ -281,6 +282,85 @@ def test_almost_a_record_is_refused(almost: Any) -> None:
     body = b"\x91" * 100_000 if almost is None else msgspec.msgpack.encode(almost)
     with pytest.raises(JournalError):
         codec.unpack(body)
+
+
+def fresh() -> Any:
+    """Return another instance of the codec module, whose readers are built now and not when the tests were loaded."""
+    spec = find_spec(codec.__name__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+FIT = StepFit((0.1, 0.2), (0.3, 0.4), (0.5, 0.6), (0.7, 0.8), 1.5, 64, 2, 1, 0.01)
+NESTED = EventBatch(
+    2.0,
+    (
+        JobSubmitted(1.0, JobSpec("a", 1.0, 2, 9.0, 1, 4), None),
+        JobSubmitted(
+            1.0,
+            JobSpec(
+                *("b", 1.0, 2, 9.0, 1, 4),
+                kinds=("v100", "k80"),
+                batch_schedule=((3.0, 64), (5.0, 128)),
+                ahead=((64, 2, 0.5),),
+                limits=BatchLimits(8, 64, 1, 32),
+            ),
+            Launch("name", ("python", "x.py"), (("A", "b"), ("C", "d")), in_place=True),
+        ),
+        JobStarted(1.0, 2, 3, 4.0, 5.0),
+        JobProfiled(2.0, 0, 1, 3.0, 4.0, GoodputReport((("v100", FIT), ("k80", FIT)), 5.0, 32, 2, BatchSetting(64, 1))),
+        AppBid(2.0, "app", (0, 1), ((1, 9.0), (2, 5.0))),
+        QuotaSet(2.0, "ann", Quota(1, 2, 2)),
+    ),
+)
+MOVES = Decided(
+    7,
+    9.0,
+    (
+        Start(0, 1, Placement(((0, 2), (3, 1))), BatchSetting(64), 5),
+        Stop(1, 2),
+        Resize(2, 3, Placement(((1, 4),))),
+    ),
+)
+
+
+def test_readers_build_every_nested_value_from_its_array() -> None:
+    made = fresh()
+    for record, body in ((NESTED, codec.pack_events(NESTED)), (MOVES, codec.pack_decision(MOVES))):
+        read = made.unpack(body)
+        assert read == record
+        assert repr(read) == repr(record), "tuples, not lists, and values of the same types"
+
+
+WRONG_LENGTHS = [
+    ([1, 0.0, [[1, 0.0, 1]]], "JobStarted has 5 fields, not 2"),
+    ([1, 0.0, [[8, 0.0, 1, 1]]], "NodeLost has 2 fields, not 3"),
+    ([1, 0.0, [[14, 0.0, 1]]], "NodeDrained has 4 fields, not 2"),
+    ([1, 0.0, [[0, 0.0, ["a", 0.0]]]], "JobSpec has 18 fields, not 2"),
+    ([1, 0.0, [[17, 0.0, "ann", [1, 2, 2, 4]]]], "Quota has 3 fields, not 4"),
+    ([2, 0, 0.0, [[1, 0]]], "Stop has 2 fields, not 1"),
+    ([2, 0, 0.0, [[0, 0, 1, [[0, 1]], [64, 0, 1]]]], "BatchSetting has 2 fields, not 3"),
+    ([2, 0, 0.0, [[0, 0, 1, [[0, 1, 2]]]]], "longer"),
+    ([2, 0, 0.0, [[0, 0, 1, [[0]]]]], "shorter"),
+]
+
+
+@pytest.mark.parametrize(("raw", "problem"), WRONG_LENGTHS)
+def test_an_array_of_another_length_than_its_type_is_refused(raw: list[Any], problem: str) -> None:
+    with pytest.raises(JournalError, match=problem):
+        fresh().unpack(msgspec.msgpack.encode(raw))
+
+
+def test_fields_with_defaults_may_be_absent_at_the_end_of_an_array() -> None:
+    raw = [1, 0.0, [[14, 0.0, 1, "why"], [15, 0.0, 1], [17, 0.0, "ann", []]]]
+    events = (NodeDrained(0.0, 1, "why"), NodeResumed(0.0, 1), QuotaSet(0.0, "ann", Quota()))
+    assert fresh().unpack(msgspec.msgpack.encode(raw)) == EventBatch(0.0, events)
+    assert fresh().unpack(msgspec.msgpack.encode([2, 0, 0.0, [[0, 0, 1, [[0, 1]]]]])) == Decided(
+        0, 0.0, (Start(0, 1, Placement(((0, 1),))),)
+    )
 
 
 @pytest.mark.parametrize("kind", ["a header whose settings", "events", "a digest", "a review", "commands", "a base"])
