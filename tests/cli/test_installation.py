@@ -144,7 +144,7 @@ def test_an_agent_needs_nothing_beyond_a_plain_install(tmp_path: Path) -> None:
     [
         (("simulate", "--workload", "demo", "--cluster", "v100:1x1", "--policy", "fifo"), "numpy", "sim"),
         (("policies",), "numpy", "sim"),
-        (("up", "--nodes", "1x1"), "starlette", "server"),
+        (("up", "--nodes", "1x1"), "numpy", "server"),
         (("serve", "--cluster", "v100:1x1"), "starlette", "server"),
     ],
 )

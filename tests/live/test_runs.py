@@ -146,6 +146,14 @@ def test_progress_by_time_is_never_more_than_the_work_unless_it_completed() -> N
     assert events(it) == [JobStopped(500.0, 0, 1, 996.0)]
 
 
+def test_ranks_that_ended_before_their_agent_did_are_not_started_again_by_the_next_agent() -> None:
+    it = running(BOTH)
+    it.report(0, [run("ended", 0, 0)], 8.0)
+    assert phases(it, 0) == {1: "go"}  # an agent keeps its report until the job's end is durable
+    it.reboot(0, 9.0)
+    assert (phases(it, 0), phases(it, 1)) == ({}, {1: "go"})
+
+
 def test_a_stopped_job_that_did_all_its_work_and_left_with_status_0_has_completed() -> None:
     for status, done, event in ((0, 100.0, JobCompleted), (0, 99.0, JobStopped), (-15, 100.0, JobStopped)):
         it = running()

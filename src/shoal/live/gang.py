@@ -8,7 +8,7 @@ A job that is resized in place has one gang for each incarnation since it starte
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from shoal.core.job import BatchLimits, BatchSetting, Launch
@@ -60,6 +60,8 @@ class Part:
     cause: str = ""
     blameless: bool = False
     unstarted: bool = False
+    forgotten: bool = False
+    """Whether the agent that ran it has ended since: another must not start it again."""
 
     @property
     def crashed(self) -> bool:
@@ -207,10 +209,12 @@ class Gang:
         if possible_progress(report.saved):
             self.saved = max(report.saved, self.saved or 0.0)
 
-    def lose(self, node: int) -> None:
-        """Mark the gang's part on a node as lost with the node or its agent."""
-        if not self.parts[node].phase.over:
-            self.parts[node] = Part(NodePhase.LOST)
+    def lose(self, node: int, *, rebooted: bool = False) -> None:
+        """Mark the gang's part on a node as lost with the node, or with its agent if another was started there."""
+        part = self.parts[node]
+        self.parts[node] = (
+            replace(part, forgotten=part.forgotten or rebooted) if part.phase.over else Part(NodePhase.LOST)
+        )
 
     def lost(self, node: int) -> bool:
         """Return whether the gang's part on a node is lost."""
@@ -328,7 +332,7 @@ class Gang:
 
     def order(self, node: int, address: str) -> RunOrder | None:
         """Return the order for a node, with the address of the head node; None if nothing should be there."""
-        if self.lost(node):
+        if self.lost(node) or self.parts[node].forgotten:
             return None
         seats, launch = self.placement.seats, self.launch
         rank = self.placement.nodes.index(node)

@@ -257,7 +257,7 @@ class RunRegistry:
         agent = self.agents[index]
         agent.generation += 1
         for gang in tuple(agent.gangs.values()):
-            gang.lose(index)
+            gang.lose(index, rebooted=True)
             self._advance(gang.job, now)
 
     def release(self, now: Seconds) -> None:
