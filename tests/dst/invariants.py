@@ -114,7 +114,7 @@ def _check_charge(trial: Any, account: Any) -> None:
     near = [w for w in trial.windows if w[0] < end and w[1] + unnoticed > begin]
     # While the control plane is away it cannot notice an end; then it waits for every node to report or be lost.
     away = [w for w in near if w[2].startswith(("plane", "disk"))]
-    unseen = sum(min(until, end) - max(at, begin) + RESTART for at, until, _ in away) + trial.plane.stepped
+    unseen = sum(max(0.0, min(until, end) - max(at, begin)) + RESTART for at, until, _ in away)
     each = LATENCY + account.launch.grace + (2 * unnoticed if near else 0.0)
     bound = gpus * (max(1, len(account.placements)) * each + unseen)
     wrong = abs(account.gpu_seconds - truth.held)
