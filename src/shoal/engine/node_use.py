@@ -66,6 +66,8 @@ class NodeUse:
 
         A job on a lost node may be within its grace, and holds its GPUs until it is certain to be gone.
         """
+        if not self.drained and not topology.down:
+            return topology
         held = {node for node in topology.down if free.closed.get(node, 0) < topology.nodes[node].gpus}
         closed = held.union(self.drained).intersection(free.closed) - (topology.down - held)
         idle = tuple((node, free.closed[node]) for node in sorted(closed))

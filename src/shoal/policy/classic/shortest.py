@@ -6,9 +6,11 @@ a waiting job cannot overtake a running one, so no review is needed in between.
 References: Tiresias (NSDI '19) and AFS (NSDI '21) use both as baselines.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.core.arrays import Floats
+from shoal.core.columns import Columns
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import all_fit, ranked_verdicts, serve_ascending
@@ -20,7 +22,7 @@ class Srtf:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Serve jobs in ascending remaining time."""
-        return _ascending(snapshot, "remaining time in seconds", snapshot.columns.remaining_seconds)
+        return _ascending(snapshot, "remaining time in seconds", lambda columns: columns.remaining_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,11 @@ class Srsf:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Serve jobs in ascending remaining GPU-seconds."""
-        columns = snapshot.columns
-        return _ascending(snapshot, "remaining GPU-seconds", columns.remaining_seconds * columns.gpus)
+        return _ascending(snapshot, "remaining GPU-seconds", lambda columns: columns.remaining_seconds * columns.gpus)
 
 
-def _ascending(snapshot: Snapshot, name: str, key: Floats) -> Decision:
+def _ascending(snapshot: Snapshot, name: str, key_of: Callable[[Columns], Floats]) -> Decision:
     if (fitting := all_fit(snapshot)) is not None:
-        return Decision(fitting)
+        return Decision(fitting)  # most decisions: the key, which costs more, is not needed
+    key = key_of(snapshot.columns)
     return Decision(ranked_verdicts(snapshot, serve_ascending(snapshot, key), name, key))
