@@ -1,10 +1,6 @@
-"""Simulated keeper servers: the real ``KeeperServer`` and the agent's handle of it, on simulated sockets and forks.
-
-Only for agents that have a keeper server; ``server_names`` is empty for others.
-"""
+"""Simulated keeper servers: the real ``KeeperServer`` and the agent's handle of it, on simulated sockets and forks."""
 
 import errno
-import importlib.util
 import os
 import select
 import signal
@@ -19,7 +15,7 @@ from tests.dst.keepers import KeeperProcess, Pipe
 from tests.dst.ranks import Registry
 from tests.dst.world import Blocked, World
 
-THERE_IS_ONE = importlib.util.find_spec("shoal.agent.keeper_server") is not None
+from shoal.agent import keeper_server
 
 
 @dataclass
@@ -126,8 +122,7 @@ class ServerProcess:
         try:
             with self.world.acting(self):
                 if self.server is None:
-                    module = importlib.import_module("shoal.agent.keeper_server")
-                    self.server = module.KeeperServer(self.agent, 77)
+                    self.server = keeper_server.KeeperServer(self.agent, 77)  # type: ignore[arg-type]
                 if self.server._agent is None:
                     self.agent_gone = True
                     self.server._agent = _Gone()
@@ -304,15 +299,12 @@ class SimSockets:
 
 def server_names(world: World, registry: Registry) -> dict[str, dict[str, Any]]:
     """Return the names to replace in the modules of the keeper server and of its handle."""
-    if not THERE_IS_ONE:
-        return {}
     sockets = SimSockets(world)
     spawner = SimpleNamespace(
         Popen=lambda *_, stdin, **__: ServerPopen(world, registry, stdin),
         DEVNULL=subprocess.DEVNULL,
         TimeoutExpired=subprocess.TimeoutExpired,
     )
-    importlib.import_module("shoal.agent.keeper_server")
     return {
         "shoal.agent.keeper_handle": {"socket": sockets, "subprocess": spawner},
         "shoal.agent.keeper_server": {

@@ -1,6 +1,7 @@
 """The real control plane, agents and keepers in virtual time: 2,000 faults, and proof that the simulation can fail."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.dst.breaks import BREAKS
@@ -27,6 +28,18 @@ def test_no_invariant_is_violated_by_two_thousand_faults(part: int) -> None:
 def test_a_seed_replays_exactly() -> None:
     assert run_plan(Plan.of(7)).digest == run_plan(Plan.of(7)).digest
     assert run_plan(Plan.of(7)).digest != run_plan(Plan.of(8)).digest
+
+
+def test_a_trial_confines_only_simulated_processes() -> None:
+    # A real Landlock domain would hold for every later test in this process, and for all jobs that it starts.
+    before = _no_new_privileges()
+    run_plan(Plan.of(0))
+    assert _no_new_privileges() == before
+
+
+def _no_new_privileges() -> str:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith("NoNewPrivs"))
 
 
 def test_every_kind_of_fault_is_drawn() -> None:
