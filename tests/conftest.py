@@ -1,7 +1,8 @@
 """Settings of all tests: hypothesis profiles, the marker ``fast``, and a fixture that runs a command line.
 
-Property tests have no deadlines, since machines differ, and use the same examples everywhere in CI. SIGINT gets its
-default handler back, since a shell may start tests in the background with SIGINT ignored, and some tests send it.
+Property tests have no deadlines, since machines differ, and use the same examples everywhere in CI. Each test
+begins with Python's own handlers of SIGINT and SIGTERM: a shell may start tests in the background with SIGINT ignored,
+and `shoal up`, run in this process by an earlier test, sets handlers of its own.
 """
 
 import os
@@ -18,8 +19,6 @@ settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 FAST = ("core", "engine", "store", "jobspec", "wire", "live", "workload")
 """Folders whose tests start no process and take little CPU time: ``pytest -m fast`` runs them."""
 
@@ -30,6 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(root) and str(item.path.relative_to(root)).startswith(FAST):
             item.add_marker(pytest.mark.fast)
+
+
+@pytest.fixture(autouse=True)
+def _signal_handlers() -> None:
+    """Set Python's own handlers of SIGINT and SIGTERM."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -582,7 +582,6 @@ def test_an_expected_start_has_its_spread(expected: StartForecast, text: str) ->
 
 def interrupt_at(cluster: Fake, path: str, times: int, answer: Answer) -> None:
     """Press Ctrl-C when this is asked for so many times."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test of the agent may have set its own
     asked_for: list[Asked] = []
 
     def count(asked: Asked) -> Answer:
