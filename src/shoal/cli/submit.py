@@ -55,6 +55,11 @@ class _TakesCommand(click.Command):
     "--resizes", metavar="restart|in_place", help="Resize by a restart, or in place while other workers train."
 )
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
+@click.option(
+    "--preemptible",
+    metavar="auto|yes|no",
+    help="Whether it may be stopped to make room: once it has saved, always or never.  [default: auto]",
+)
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option
@@ -73,10 +78,25 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
     if len(jobs) * count > _MOST:
         raise InputError("count", count, f"makes {len(jobs) * count:,} jobs; at most {_MOST:,} go in one submission")
     ids = send(client, keyed(jobs, count))
+    for note in _stop_notes(jobs, ids):
+        warn(note)
     if as_json:
         print_json({"jobs": ids})
     else:
         say("\n".join(ids))
+
+
+def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
+    """A sentence for each kind of job submitted on whether it may be stopped to make room."""
+    meaning = {
+        "auto": "is not stopped to make room for others until it saves (see SHOAL_PROGRESS in docs/jobs.md)",
+        "yes": "may be stopped at any time to make room for others, as --preemptible says",
+        "no": "is never stopped to make room for others, as --preemptible says",
+    }
+    first: dict[str, str] = {}
+    for at, id in enumerate(ids):
+        first.setdefault(jobs[at % len(jobs)].preemptible, id)
+    return [f"{id}{' (like others of this kind)' * (len(ids) > 1)} {meaning[kind]}" for kind, id in first.items()]
 
 
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:

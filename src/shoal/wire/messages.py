@@ -51,7 +51,8 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     ``batch_size`` upwards, with ``min_local_batch`` to ``max_local_batch`` samples on a GPU at once; ``adaptation``
     names the rule by which the job's own script changes it. ``ahead`` lists the phases its app will run after it, for
     policies that ask how much work an app has left. ``resizes``: the job is stopped and started again on other GPUs,
-    or, where its script trains with ``Elastic``, workers join and leave while the others train on.
+    or, where its script trains with ``Elastic``, workers join and leave while the others train on. ``preemptible``: it
+    may be stopped to make room for other jobs always (``yes``), never (``no``) or once it has saved (``auto``).
     """
 
     command: Command
@@ -78,6 +79,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     grace: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     key: Annotated[str, Meta(max_length=128)] = ""
     ahead: Annotated[list[Ahead], Meta(max_length=200)] | None = None
+    preemptible: Literal["auto", "yes", "no"] = "auto"
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
@@ -194,7 +196,10 @@ class Moment(Struct, frozen=True):
 
 
 class JobDetail(Struct, frozen=True, kw_only=True):
-    """Everything about one job. ``change`` says what would change its state soonest; empty where nothing is known."""
+    """Everything about one job. ``change`` says what would change its state soonest; empty where nothing is known.
+
+    ``stop`` says what a stop of a running job would lose; ``lost_gpu_seconds`` is what stops and crashes have lost.
+    """
 
     job: JobRow
     command: list[str]
@@ -210,6 +215,8 @@ class JobDetail(Struct, frozen=True, kw_only=True):
     decided: float
     change: str
     story: list[Moment]
+    stop: str = ""
+    lost_gpu_seconds: float = 0.0
 
 
 class WorkLeft(Struct, frozen=True):
