@@ -802,6 +802,63 @@ def test_a_rank_that_is_not_there_is_refused(shoal: Shoal, printed: dict[int, by
         assert "rank: '7'" in err
 
 
+@pytest.fixture
+def ranks(cluster: Fake, monkeypatch: pytest.MonkeyPatch) -> list[bytes | None]:
+    """What each rank of bert-k3fa printed, None where its node does not answer; asked for in small pieces."""
+    monkeypatch.setattr("shoal.cli.logs._MOST", 8)
+    monkeypatch.setattr("shoal.cli.logs._POLL_SECONDS", 0.0)
+    logs: list[bytes | None] = [b"loss 1\nloss 2\n", b"10%\r20%\r\nno newline", b"ready\n"]
+
+    def part(asked: Asked) -> Answer:
+        query = dict(pair.split("=") for pair in asked.path.partition("?")[2].split("&"))
+        rank, offset, most = (int(query[name]) for name in ("rank", "offset", "most"))
+        data = logs[rank]
+        if data is None:
+            return 409, ProblemDetails("no answer", "job", "bert-k3fa", "its node has not answered")
+        text = data[offset : offset + most].decode()
+        end = offset + len(text)
+        return 200, LogPart("bert-k3fa", 1, rank, offset, len(data), text, live=False, next=end, ranks=len(logs))
+
+    cluster.answers["GET /v1/jobs/bert-k3fa/log"] = part
+    return logs
+
+
+LABELLED = "[0] loss 1\n[0] loss 2\n[1] 10%\r[1] 20%\r\n[1] no newline\n[2] ready\n"
+
+
+def test_the_logs_of_all_ranks_are_printed_with_their_rank(
+    shoal: Shoal, cluster: Fake, ranks: list[bytes | None]
+) -> None:
+    assert shoal("logs", "bert-k3fa")[:2] == (0, LABELLED)
+    assert shoal("logs", "bert-k3fa", "--rank", "2")[1] == "ready\n"
+    assert shoal("logs", "bert-k3fa", "--tail", "1")[1] == "[0] loss 2\n[1] no newline\n[2] ready\n"
+    document = given(shoal, "logs", "bert-k3fa")
+    assert (document["rank"], document["text"]) == (None, LABELLED)
+    cluster.answers["GET /v1/jobs/bert-k3fa"] = 200, detail(ended("bert-k3fa"))
+    assert sorted(shoal("logs", "-f", "bert-k3fa")[1].splitlines()) == sorted(LABELLED.splitlines())
+
+
+def test_the_logs_of_other_ranks_are_printed_when_one_node_does_not_answer(
+    shoal: Shoal, cluster: Fake, ranks: list[bytes | None]
+) -> None:
+    ranks[1] = None
+    cluster.answers["GET /v1/jobs/bert-k3fa"] = 200, detail(ended("bert-k3fa"))
+    for follow in ([], ["-f"]):
+        code, out, err = shoal("logs", "bert-k3fa", *follow)
+        assert (code, out) == (0, "[0] loss 1\n[0] loss 2\n[2] ready\n")
+        assert "rank 1: job: 'bert-k3fa': its node has not answered" in err
+
+
+def test_a_line_without_end_is_labelled_in_pieces(
+    shoal: Shoal, monkeypatch: pytest.MonkeyPatch, ranks: list[bytes | None]
+) -> None:
+    monkeypatch.setattr("shoal.cli.logs._MOST_HELD", 10)
+    ranks[:] = [b"x" * 40, b"y"]
+    lines = shoal("logs", "bert-k3fa")[1].splitlines()
+    assert "".join(line.removeprefix("[0] ") for line in lines[:-1]) == "x" * 40
+    assert max(map(len, lines)) <= 10 + 8 + len("[0] ")
+
+
 def test_a_job_that_has_not_started_has_no_log(shoal: Shoal, cluster: Fake) -> None:
     code, _, err = shoal("logs", "wide")
     assert code == 2

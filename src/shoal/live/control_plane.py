@@ -408,7 +408,8 @@ class ControlPlane:
             live = account.live and run == account.incarnation
             begin = offset if found.begin is None else found.begin
             end = offset + length if found.next is None or length < len(found.data) else found.next
-            part.set_result(wire.LogPart(job, run, rank, begin, max(found.size, 0), text, live, end))
+            size, ranks = max(found.size, 0), len(node_of)
+            part.set_result(wire.LogPart(job, run, rank, begin, size, text, live, end, ranks))
 
         asked.add_done_callback(answer)
         part.add_done_callback(lambda _: self.backend.forget_read(asked))

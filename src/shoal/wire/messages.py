@@ -343,7 +343,8 @@ class TokenRow(Struct, frozen=True):
 class LogPart(Struct, frozen=True):
     """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
 
-    Where the middle of a log was cut out, ``text`` is a note and ``offset`` to ``next`` are the bytes cut.
+    ``ranks`` is the number of ranks of this start. Where the middle of a log was cut out, ``text`` is a note and
+    ``offset`` to ``next`` are the bytes cut.
     """
 
     job: str
@@ -354,3 +355,4 @@ class LogPart(Struct, frozen=True):
     text: str
     live: bool
     next: int
+    ranks: int = 1
