@@ -391,6 +391,25 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
     }
 
 
+def test_limits_are_submitted_and_nodes_that_do_not_enforce_them_are_named(
+    shoal: Shoal, cluster: Fake, tmp_path: Path
+) -> None:
+    row = NODES[0]
+    free = [msgspec.structs.replace(row, name=f"n{i}", no_limits="no cgroups here") for i in range(5)]
+    cluster.answers["GET /v1/nodes"] = 200, [*free, msgspec.structs.replace(row, no_limits="")]
+    cluster.answers["POST /v1/jobs"] = 201, Submitted(["job-aaaa"])
+    said = "CPU and memory limits are not enforced on n0, n1, n2, …: no cgroups here"
+    code, _, err = shoal("submit", "--cpus", "4", "--memory", "16G", "--", "true")
+    assert (code, err) == (0, f"shoal: {said}\n")
+    (tmp_path / "job.yaml").write_text("command: ['true']\ncpus: 4\nmemory: 16G\n")
+    shoal("submit", str(tmp_path / "job.yaml"))
+    sent = [asked.body for asked in cluster.asked if asked.path == "/v1/jobs"]
+    assert [(job["cpus"], job["memory"]) for job in sent] == [(4, 2**34)] * 2
+    cluster.answers["GET /v1/cluster"] = 200, CLUSTER
+    assert said in shoal("nodes")[1]
+    assert shoal("submit", "--", "true")[2] == "", "nothing is said of limits that nobody asked for"
+
+
 def test_copies_go_in_one_batch_with_keys_of_their_own(shoal: Shoal, cluster: Fake) -> None:
     accept(cluster)
     code, out, _ = shoal("submit", "-n", "3", "--json", "--", "true")

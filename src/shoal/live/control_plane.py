@@ -41,6 +41,7 @@ from shoal.live.job_ids import JobIds
 from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
+from shoal.live.machines import check_fits
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
@@ -193,6 +194,7 @@ class ControlPlane:
                 if known is None:
                     try:
                         admitted.append(self.admission.admit(wanted, id, owner, now))
+                        check_fits(wanted, self.backend.topology, self.backend.machines, self.about.retired)
                     except InputError as error:
                         place = f"jobs[{number}]." if len(submissions) > 1 else ""
                         raise InputError(place + error.field, error.value, error.hint) from error
@@ -293,8 +295,7 @@ class ControlPlane:
         with self._lock:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
             rows = self._views(tenant).nodes(reports, self.about.retired)
-        index = self.backend.topology.node_index
-        return [msgspec.structs.replace(row, disk_free=self.backend.disk_free(index[row.name])) for row in rows]
+        return [self.backend.with_machine(row) for row in rows]
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
