@@ -14,6 +14,7 @@ from shoal.agent.tenant_users import TenantUsers
 from shoal.agent.workspace import Workspace, log_name
 from shoal.core.errors import InputError
 from shoal.core.job import ADAPTIVE
+from shoal.core.sizes import show_size
 from shoal.wire.messages import Roster, RunOrder
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
@@ -103,6 +104,7 @@ class Launcher:
             "apart": order.roster is not None,
             "store": _store(start),
             "user": None if user is None else user.keeper_input(),
+            "limits": _limits(order),
         }
 
     def _environment(self, start: StartRanks, environ: Mapping[str, str]) -> dict[str, str]:
@@ -154,6 +156,12 @@ class Launcher:
             return own
         orders = str(self.workspace.orders((order.job, order.incarnation)))
         return {**own, "SHOAL_WORKER": str(rank), "SHOAL_STORE": store, "SHOAL_ORDERS": orders, **_secret(order.roster)}
+
+
+def _limits(order: RunOrder) -> dict[str, Any]:
+    """Return the limits of all ranks on this node together; ``shown`` is the memory in words."""
+    shown = "" if order.memory is None else show_size(order.memory)
+    return {"memory": order.memory, "cpus": order.cpus and order.cpus * order.local_ranks, "shown": shown}
 
 
 def _store(start: StartRanks) -> dict[str, Any] | None:

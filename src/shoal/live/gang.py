@@ -365,6 +365,8 @@ class Gang:
             limits=self.limits,
             roster=roster,
             tenant=self.tenant,
+            cpus=launch.cpus,
+            memory=launch.memory,
         )
 
 
