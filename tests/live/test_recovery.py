@@ -9,6 +9,7 @@ from shoal.core.commands import Command, Decided, Resize, Start, Stop
 from shoal.core.events import (
     AppBid,
     BatchChanged,
+    CancelRequested,
     Event,
     EventBatch,
     JobCancelled,
@@ -66,6 +67,8 @@ RUNS: dict[str, tuple[Sequence[Event | Command], UnfinishedRun | None]] = {
     ),
     "none after it stopped": ([START, Stop(0, 1), JobStopped(2.0, 0, 1, 7.0)], None),
     "none after it crashed": ([START, crash(1)], None),
+    "one that was cancelled": ([START, CancelRequested(2.0, 0, 3.0)], UnfinishedRun(START, stopping=True)),
+    "none after it was cancelled and ended": ([START, CancelRequested(2.0, 0, 3.0), JobCancelled(2.0, 0)], None),
     "none after it was cancelled": ([START, JobCancelled(2.0, 0)], None),
     "none after it completed": ([START, JobCompleted(2.0, 0, 1, 100.0)], None),
     "a stop that comes when nothing runs is forgotten": ([Stop(0, 1), START], UnfinishedRun(START)),

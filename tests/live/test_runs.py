@@ -6,6 +6,7 @@ import pytest
 
 from shoal.core.commands import Resize, Start, Stop
 from shoal.core.events import (
+    CancelRequested,
     Event,
     JobCancelled,
     JobCompleted,
@@ -238,11 +239,38 @@ def test_a_cancelled_job_is_stopped_and_reported_once() -> None:
     it = running()
     it.cancel(0, 5.0)
     it.cancel(0, 6.0)
-    assert (events(it), phases(it), it.over(0)) == ([JobCancelled(5.0, 0)], {1: "stop"}, True)
+    assert (events(it), phases(it), it.over(0)) == ([CancelRequested(5.0, 0, 6.0)], {1: "stop"}, True)
     it.report(0, [run("ended", -15, 0)], 7.0)
-    assert (events(it), phases(it)) == ([], {1: "stop"})
+    it.report(0, [run("ended", -15, 0)], 7.5)
+    assert (events(it), phases(it)) == ([JobCancelled(7.0, 0)], {1: "stop"})
     settle(it, 8.0)
     assert phases(it) == {}
+
+
+def test_a_cancelled_job_is_over_when_every_node_of_it_has_ended_or_is_lost() -> None:
+    it = running(BOTH)
+    it.cancel(0, 5.0)
+    it.report(0, [run("ended", -15, 0)], 6.0)
+    assert [type(event) for event in events(it)] == [CancelRequested]
+    it.lose(1, 9.0)
+    assert events(it) == [NodeLost(9.0, 1), JobCancelled(9.0, 0)]
+
+
+def test_a_job_that_shares_its_gpus_is_over_as_soon_as_it_is_cancelled() -> None:
+    for cancelled in (0, 1):
+        it = running()
+        it.submit(JobSpec("other", 0.0, 2, 100.0, 2, 2), Launch("other", ("python",)), 3.0)
+        it.carry_out(Start(1, 1, ONE, partner=0), 4.0)
+        events(it)
+        it.cancel(cancelled, 5.0)
+        assert events(it) == [JobCancelled(5.0, cancelled)]
+
+
+def test_a_cancelled_job_without_a_run_in_the_journal_is_over_after_a_restart() -> None:
+    it, left = registry(), RecoveredRuns()
+    left.apply_events([*events(it), CancelRequested(3.0, 0, 4.0)])
+    it.resume(left, frozenset({0, 1}), 9.0)
+    assert events(it) == [JobCancelled(9.0, 0)]
 
 
 def test_a_forced_cancel_stops_without_grace_also_a_job_that_was_cancelled_before() -> None:
@@ -253,7 +281,7 @@ def test_a_forced_cancel_stops_without_grace_also_a_job_that_was_cancelled_befor
     it.cancel(0, 6.0, force=True)
     assert [order.grace for order in it.orders(0)] == [0.0]
     assert it.agents[0].generation > generation
-    assert events(it) == [JobCancelled(5.0, 0)]
+    assert events(it) == [CancelRequested(5.0, 0, 6.0), CancelRequested(6.0, 0, 6.0)]
 
 
 def test_a_held_job_that_is_cancelled_is_not_released() -> None:

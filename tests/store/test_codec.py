@@ -15,6 +15,7 @@ from shoal.core.errors import JournalError
 from shoal.core.events import (
     AppBid,
     BatchChanged,
+    CancelRequested,
     Event,
     EventBatch,
     JobCancelled,
@@ -122,6 +123,7 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
         st.builds(Quota, st.none() | st.integers(0, 99), st.none() | st.integers(50, 99), st.integers(0, 50)),
     ),
     PolicyOverran: st.builds(PolicyOverran, times, texts),
+    CancelRequested: st.builds(CancelRequested, times, numbers, times),
     JobProfiled: st.builds(JobProfiled, times, numbers, numbers, rates, rates, reports, st.booleans()),
 }
 COMMANDS: dict[type, st.SearchStrategy[Any]] = {
@@ -181,7 +183,7 @@ def test_the_same_record_is_the_same_bytes() -> None:
 def test_tags_never_change_so_that_old_journals_can_be_read() -> None:
     order = "JobSubmitted JobStarted JobMeasured BatchChanged JobStopped JobCompleted JobCrashed JobCancelled NodeLost"
     order += " NodeReturned JobReleased JobReshaped JobProfiled AppBid NodeDrained NodeResumed"
-    order += " JobSetAside QuotaSet PolicyOverran"
+    order += " JobSetAside QuotaSet PolicyOverran CancelRequested"
     assert {kind.__name__: tag for kind, tag in codec.EVENT_TAGS.items()} == {n: i for i, n in enumerate(order.split())}
     assert {Start: 0, Stop: 1, Resize: 2} == codec.COMMAND_TAGS
     assert (codec.VERSION, codec.HEADER, codec.EVENTS, codec.DECISION) == (4, 0, 1, 2)

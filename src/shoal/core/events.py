@@ -149,7 +149,7 @@ class JobReshaped:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """The job was cancelled."""
+    """The job was cancelled and has no process left: its GPUs are free."""
 
     at: Seconds
     job: JobNumber
@@ -243,6 +243,19 @@ class PolicyOverran:
     urgent: ClassVar[bool] = True
 
 
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """A job that runs was cancelled. It holds its GPUs, and no policy sees it, until ``JobCancelled``.
+
+    ``ends_by`` is when its grace has passed.
+    """
+
+    at: Seconds
+    job: JobNumber
+    ends_by: Seconds
+    urgent: ClassVar[bool] = False
+
+
 # The order of the union is that of the journal's tags: add new events at its end.
 Event: TypeAlias = (
     JobSubmitted
@@ -264,6 +277,7 @@ Event: TypeAlias = (
     | JobSetAside
     | QuotaSet
     | PolicyOverran
+    | CancelRequested
 )
 
 RunEvent: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed

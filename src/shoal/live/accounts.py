@@ -20,7 +20,9 @@ from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.recovery import NO_LAUNCH, RecoveredRuns
 from shoal.store.codec import Header, Record
 
-_Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped | events.JobSetAside
+_Request: TypeAlias = (
+    events.JobCancelled | events.CancelRequested | events.JobReleased | events.JobReshaped | events.JobSetAside
+)
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class Account:
     """The placement of each incarnation, for finding its logs."""
     history: list[tuple[Seconds, str]] = field(default_factory=list)
     """Its history: times and sentences."""
+    ends_by: Seconds | None = None
+    """When the grace of its run has passed, if it was cancelled while it ran."""
 
     @property
     def live(self) -> bool:
@@ -192,7 +196,11 @@ class Accounts:
     def _requested(self, account: Account, event: _Request) -> None:
         if isinstance(event, events.JobCancelled):
             account.cause = "cancelled"
-            self._end(account, JobState.CANCELLED, event.at, "cancelled")
+            what = "cancelled" if account.ends_by is None else "ended, after it was cancelled"
+            self._end(account, JobState.CANCELLED, event.at, what)
+        elif isinstance(event, events.CancelRequested):
+            account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
+            account.history.append((event.at, "cancelled; told to save and stop"))
         elif isinstance(event, events.JobReleased):
             account.state, account.held_until = JobState.PENDING, inf
             account.history.append((event.at, "may be tried again"))

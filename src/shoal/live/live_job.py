@@ -31,6 +31,8 @@ class LiveJob:
     measured: tuple[float, Placement] | None = None
     """The last measured rate, and the placement it was measured on."""
     over: bool = False
+    cancelling: bool = False
+    """Whether it was cancelled and the end of its runs is not reported yet."""
     end: events.JobCompleted | events.JobCrashed | None = None
     """The event of its end, unless it was cancelled or ended before this control plane started."""
     profile: GoodputReport | None = None
