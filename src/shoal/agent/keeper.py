@@ -147,7 +147,7 @@ class Keeper:
             if self._cgroup:
                 os.mkdir(self._cgroup)
         except OSError as error:
-            self._fail(f"cannot make the run's cgroup {self._cgroup!r}: {error.strerror}")
+            self._fail(f"cannot make the run's cgroup {self._cgroup!r}: {error.strerror}", why="node")
             return
         enter_domain()
         pids = {}
@@ -155,7 +155,7 @@ class Keeper:
         for rank in [*([store] if store else []), *self._run["ranks"]]:
             pid, problem = self._spawn(rank)
             if problem:
-                self._fail(problem)
+                self._fail(problem, why="" if pid else "node")
                 return
             if rank is store:
                 self._store = pid
@@ -175,8 +175,8 @@ class Keeper:
                 os.write(1, b"".join(self._unsent))
             self._unsent.clear()
 
-    def _fail(self, problem: str) -> None:
-        self._report(event="failed", cause=problem)
+    def _fail(self, problem: str, why: str = "") -> None:
+        self._report(event="failed", cause=problem, why=why)
         self._state.fail(time.monotonic(), "start")
 
     def watch(self) -> None:

@@ -55,6 +55,12 @@ class _TakesCommand(click.Command):
     "--resizes", metavar="restart|in_place", help="Resize by a restart, or in place while other workers train."
 )
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
+@click.option(
+    "--retries",
+    type=int,
+    metavar="N",
+    help="Tries after a crash of its own.  [default: 3, and none if it failed within 30 s]",
+)
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option

@@ -70,6 +70,7 @@ class Admission:
             wanted.grace,
             wanted.key,
             _in_place(wanted),
+            wanted.retries,
         )
         return spec, launch
 

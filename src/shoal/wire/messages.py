@@ -51,7 +51,8 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     ``batch_size`` upwards, with ``min_local_batch`` to ``max_local_batch`` samples on a GPU at once; ``adaptation``
     names the rule by which the job's own script changes it. ``ahead`` lists the phases its app will run after it, for
     policies that ask how much work an app has left. ``resizes``: the job is stopped and started again on other GPUs,
-    or, where its script trains with ``Elastic``, workers join and leave while the others train on.
+    or, where its script trains with ``Elastic``, workers join and leave while the others train on. ``retries`` is how
+    often it is tried again after crashes in a row; by default 3 times, and not at all if it failed within 30 s.
     """
 
     command: Command
@@ -78,6 +79,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     grace: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     key: Annotated[str, Meta(max_length=128)] = ""
     ahead: Annotated[list[Ahead], Meta(max_length=200)] | None = None
+    retries: Annotated[int, Meta(ge=0, le=1000)] | None = None
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
