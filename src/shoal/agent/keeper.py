@@ -346,6 +346,7 @@ class Keeper:
             os.dup2(self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            os.write(2, rank.get("note", "").encode(errors="replace"))
             argv = rank.get("argv", self._run["argv"])
             problem = _enter(self._run["cwd"]) or _execute(argv, {**self._run["env"], **rank["env"]})
             note = f"; it runs as {user['shown']}" if user else ""

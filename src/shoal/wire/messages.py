@@ -46,7 +46,8 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
     ``command`` is executed without a shell, once per GPU (``ranks: gpu``) or once per node (``ranks: node``). ``work``
     is in samples where ``model`` is named, else in seconds on the requested GPUs. ``deadline`` is in seconds from now.
-    ``workdir`` must lie in a folder that the node's agent allows; without one the job runs in a folder of its own.
+    ``workdir`` must lie in a folder that the node's agent allows; without one the job runs in a folder of its own. Of
+    ``env``, the agent turns ``SHOAL_SUBMIT_PATH`` and ``VIRTUAL_ENV`` or ``CONDA_PREFIX`` into the job's ``PATH``.
     Two submissions with the same ``key`` are one job. With ``max_batch_size`` the batch size may be adapted, from
     ``batch_size`` upwards, with ``min_local_batch`` to ``max_local_batch`` samples on a GPU at once; ``adaptation``
     names the rule by which the job's own script changes it. ``ahead`` lists the phases its app will run after it, for
