@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.agent.conftest import order
 
 from shoal.agent import launch
 from shoal.agent.node_state import StartRanks
 from shoal.agent.owner_environment import owner_environment
 from shoal.agent.workspace import Workspace
 from shoal.core.errors import InputError
-from tests.agent.conftest import order
 
 
 def folder(path: Path) -> str:
@@ -54,7 +54,7 @@ def test_a_job_works_in_any_folder_unless_the_agent_has_roots(tmp_path: Path) ->
     assert check(None) == str(tmp_path / "home" / "jobs" / "job-1")
     with pytest.raises(InputError, match=r"outside the folders its agent allows.*--root"):
         check(outside, tmp_path / "root")
-    with pytest.raises(InputError, match="not a directory on this node.*--ship"):
+    with pytest.raises(InputError, match=r"not a directory on this node.*--ship"):
         check(str(tmp_path / "none"))
 
 
