@@ -360,6 +360,18 @@ def accept(cluster: Fake) -> None:
     cluster.answers["POST /v1/jobs"] = cluster.answers["POST /v1/jobs/batch"] = ids
 
 
+def test_the_active_python_environment_travels_unless_the_job_names_another(
+    shoal: Shoal, cluster: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept(cluster)
+    for name, prefix in {"VIRTUAL_ENV": "/venv", "CONDA_PREFIX": "/conda", "PATH": "/venv/bin:/bin"}.items():
+        monkeypatch.setenv(name, prefix)
+    shoal("submit", "--env", "CONDA_PREFIX=/other", "--retries", "2", "--", "python", "train.py")
+    (asked,) = cluster.asked
+    env = {"SHOAL_SUBMIT_PATH": "/venv/bin:/bin", "VIRTUAL_ENV": "/venv", "CONDA_PREFIX": "/other"}
+    assert (asked.body["env"], asked.body["retries"]) == (env, 2)
+
+
 def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster: Fake, tmp_path: Path) -> None:
     accept(cluster)
     options = ("--gpus", "4", "--min-gpus", "2", "--max-gpus", "8", "--kinds", "a100,h100", "--work", "60")
@@ -368,6 +380,7 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
     code, out, err = shoal("submit", *options, *more, *again, "--", "python", "train.py", "--gpus", "--", "x y")
     assert (code, out, err) == (0, "train-0000\n", "")
     (asked,) = cluster.asked
+    assert asked.body["env"].pop("SHOAL_SUBMIT_PATH") == os.environ["PATH"]
     key = asked.body.pop("key")
     assert len(key) == 32
     assert asked.path == "/v1/jobs"

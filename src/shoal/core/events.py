@@ -111,7 +111,8 @@ class JobCrashed:
 
     With ``retry_in`` above 0 the job is held back, and no policy sees it, until ``JobReleased``. ``ran``: seconds for
     which its ranks were up; None in journals of older versions. ``failed_on``: index of a node that could not start
-    its ranks, which the job's next placements avoid.
+    its ranks, which the job's next placements avoid. ``failed``: whether this was its last try (see `core.retry`); None
+    in journals of older versions.
     """
 
     at: Seconds
@@ -123,6 +124,7 @@ class JobCrashed:
     retry_in: Seconds = 0.0
     ran: Seconds | None = None
     failed_on: int | None = None
+    failed: bool | None = None
     urgent: ClassVar[bool] = True
 
 

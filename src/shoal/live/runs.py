@@ -377,9 +377,16 @@ class RunRegistry:
         saved, blamed, node = job.saved, outcome.end is End.CRASHED, outcome.failed_on
         ran = max(0.0, now - gang.chain[0].running_since) if gang.started else 0.0
         job.crashes, failed, retry = job.crashes.after(
-            saved, blamed=blamed, ran=ran, began=node is None, first_retry=self.first_retry
+            saved,
+            blamed=blamed,
+            ran=ran,
+            began=node is None,
+            fresh=gang.chain[0].base <= 0.0,
+            unrunnable=node is not None and self._unrunnable(job, node),
+            retries=job.launch.retries,
+            first_retry=self.first_retry,
         )
-        crash = JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node)
+        crash = JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node, failed)
         self.events.append(crash)
         if node is not None:
             job.failed_on.add(node)
@@ -388,6 +395,12 @@ class RunRegistry:
             job.over, job.end = True, crash
         if retry:
             self.releases[gang.job] = now + retry
+
+    def _unrunnable(self, job: LiveJob, node: int) -> bool:
+        """Return whether a job that a node could not start has failed: others run there, or no other node is left."""
+        others_run = any(gang.started and not gang.over for gang in self.agents[node].gangs.values())
+        up = {index: self.nodes[index] for index, agent in enumerate(self.agents) if agent.up and index != node}
+        return others_run or not job.can_start_on(up)
 
     # ── recovery ──────────────────────────────────────────────────────────────────────────────────────────────
 

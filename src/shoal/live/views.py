@@ -285,6 +285,8 @@ class ClusterViews:
         )
 
     def _reason(self, account: Account) -> str:
+        if account.state is JobState.FAILED:
+            return f"{account.cause}; {account.held_after}"
         if not account.live:
             return account.cause or account.state.name.lower()
         if account.state is JobState.CANCELLING:
