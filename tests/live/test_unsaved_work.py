@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pytest
 
@@ -26,6 +26,7 @@ from shoal.wire.messages import RankExit, RunReport, SessionReport
 
 CLUSTER = parse_cluster("gpu:1x1")
 LONGEST = 2000.0
+Phase: TypeAlias = Literal["ready", "running", "ended"]
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Script:
     done: float = 0.0
     saved: float = 0.0
 
-    def report(self) -> dict[str, object]:
+    def report(self) -> dict[str, Any]:
         if self.warned:
             return {"done": self.done, "saved": self.saved, "session": SessionReport(saves=True)}
         return {} if self.save_every == inf else {"done": self.done, "saved": self.saved}
@@ -96,15 +97,9 @@ class Cluster:
                 script.done = script.saved
                 self.ended[key] = RankExit(0, 0 if script.warned else -15, warned=True)
             exits = [self.ended[key]] if key in self.ended else []
-            phase = "ended" if exits else "running" if order.phase == "go" else "ready"
-            report = RunReport(
-                job=order.job,
-                incarnation=order.incarnation,
-                phase=phase,
-                exits=exits,
-                **script.report(),  # type: ignore[arg-type]
-            )
-            reports.append(report)
+            phase: Phase = "ended" if exits else "running" if order.phase == "go" else "ready"
+            about: dict[str, Any] = {"job": order.job, "incarnation": order.incarnation, "exits": exits}
+            reports.append(RunReport(phase=phase, **about, **script.report()))
         self.runs.report(0, reports, self.now)
 
     def starts(self) -> list[int]:

@@ -279,13 +279,14 @@ class SimulatedBackend:
     def _crash(self, job: int, run: JobRun, *, blamed: bool, cause: str) -> JobCrashed:
         """End an incarnation and lose the progress since the last checkpoint. The job may be held back a while."""
         now, truth, ran = self.now, self.truth.jobs[job], max(0.0, self.now - run.began)
+        fresh = run.saved <= 0.0 < run.rate  # one that cannot run on these GPUs is tried on others
         kept = kept_at_crash(truth, run, now, self.faults.checkpoint_every)
         self._jobs.leave(job, now)
         set_back(truth, run, kept)
-        run.crashes, _, retry_in = run.crashes.after(kept, blamed=blamed, ran=ran)
+        run.crashes, failed, retry_in = run.crashes.after(kept, blamed=blamed, ran=ran, fresh=fresh)
         if retry_in:
             self._hold_back(job, now + retry_in)
-        return JobCrashed(now, job, run.incarnation, kept, blamed, cause, retry_in, ran)
+        return JobCrashed(now, job, run.incarnation, kept, blamed, cause, retry_in, ran, failed=failed)
 
     def _hold_back(self, job: int, until: Seconds) -> None:
         self._held_back += 1
