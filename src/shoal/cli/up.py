@@ -328,7 +328,7 @@ def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool) -> 
     click.echo(f"Shoal is up at {url}: {shown['cluster']}, policy {shown['policy']}; all is kept in {settings.home}.")
     if local:
         click.echo("In another terminal: `shoal submit -- python train.py`, `shoal queue`, `shoal logs JOB -f`.")
-        click.echo("Ctrl-C stops it; running jobs are warned to save, and resume from there when it is started again.")
+        click.echo("Ctrl-C stops it; running jobs are warned to save, and resume when it is started again.")
     else:
         click.echo(f"On each node: `shoal agent --server {url} --token-file {settings.home}/agents/NODE.token`.")
 
