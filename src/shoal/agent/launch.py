@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from shoal.agent.node_state import StartRanks
+from shoal.agent.slurm.variables import as_batch
 from shoal.agent.tenant_users import TenantUsers
 from shoal.agent.workspace import Workspace, log_name
 from shoal.core.errors import InputError
 from shoal.core.job import ADAPTIVE
+from shoal.wire.batch_script import batch_options
 from shoal.wire.messages import Roster, RunOrder
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
@@ -23,6 +25,7 @@ _PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NCCL_", "OMP_", "CONDA_")
 
 def check(order: RunOrder, workspace: Workspace, roots: Sequence[Path], environ: Mapping[str, str]) -> str:
     """Return the working directory of the ranks; ``InputError`` names what keeps them from starting."""
+    batch_options(order.env)
     workdir = _workdir(order, workspace, roots)
     _check_program(order, workdir, environ)
     return workdir
@@ -85,7 +88,7 @@ class Launcher:
             environ = {**environ, **user.hand_over(self.workspace, order.id, (order.job, order.incarnation))}
         shared = {**self._environment(start, environ), **self._trainer_environment(order)}
         store = f"{shared['MASTER_ADDR']}:{shared['MASTER_PORT']}"
-        return {
+        run = {
             "argv": order.command,
             "cwd": workdir,
             "env": shared,
@@ -104,6 +107,9 @@ class Launcher:
             "store": _store(start),
             "user": None if user is None else user.keeper_input(),
         }
+        if (options := batch_options(order.env)) is not None:
+            as_batch(run, start, options, self.workspace, self.workspace.programs())
+        return run
 
     def _environment(self, start: StartRanks, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that all ranks share. A submission may set any variable that Shoal does not set."""
