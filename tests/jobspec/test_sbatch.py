@@ -80,7 +80,7 @@ SCRIPTS = (
     Script("requeueing", "-G1 --requeue", {"gpus": 1}),
     Script("no requeueing", "-G1 --no-requeue", {"gpus": 1}),
     Script("files for what it prints", "-G1 -o a.txt -e b.txt", {}),
-    Script("CPUs", "-G1 -c 8", {}, ("not applied: cpus",), {"SLURM_CPUS_PER_TASK": "8"}),
+    Script("CPUs", "-G1 -c 8", {"cpus": 8}, (), {"SLURM_CPUS_PER_TASK": "8"}),
     Script(
         "variables",
         "-G1 --export=ALL,A=b,WANDB,NOPE",

@@ -436,5 +436,5 @@ def test_a_part_of_a_log_says_where_it_begins_and_where_the_next_begins(
         assert (read.id, read.incarnation, read.rank, read.offset, read.most) == (id, 1, 1, 10, 100)
         answer = LogAnswer(read.read, -1, data, begin=begin, next=after)
         plane.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="boot", known=0, runs=[], logs=[answer]))
-        assert asked.result(20) == LogPart(id, 1, 1, first, 0, text, True, following)
+        assert asked.result(20) == LogPart(id, 1, 1, first, 0, text, True, following, ranks=3)
         assert sync(plane, "gpu-0", []).reads == []

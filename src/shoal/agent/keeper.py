@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, NoReturn
 if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path holds the standard library only
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
 
+from shoal.agent.cgroup_limits import over_memory, ran_out_of_memory, set_limits
 from shoal.agent.cgroups import end_cgroup
 from shoal.agent.confinement import become, enter_domain
 from shoal.agent.keeper_state import KeeperState
@@ -129,6 +130,7 @@ class Keeper:
         self._run = run
         self._wake = wake
         self._cgroup = str(run.get("cgroup") or "")
+        self._limits = run.get("limits") or {}
         ranks = [rank["rank"] for rank in run["ranks"]]
         self._state = KeeperState(float(run["lease"]), float(run["grace"]), ranks, apart=bool(run.get("apart")))
         self._ranks: dict[int, int] = {}  # pid of the main process: rank
@@ -146,8 +148,9 @@ class Keeper:
         try:
             if self._cgroup:
                 os.mkdir(self._cgroup)
+                set_limits(self._cgroup, self._limits)
         except OSError as error:
-            self._fail(f"cannot make the run's cgroup {self._cgroup!r}: {error.strerror}")
+            self._fail(f"cannot make the run's cgroup {self._cgroup!r} with its limits: {error.strerror}")
             return
         enter_domain()
         pids = {}
@@ -276,6 +279,8 @@ class Keeper:
 
     def _rank_ended(self, pid: int, status: int) -> None:
         rank = self._ended[pid] = self._ranks.pop(pid)
+        if status and self._limits.get("memory") and not self._state.warned and ran_out_of_memory(self._cgroup):
+            self._report(event="failed", cause=over_memory(rank, len(self._run["ranks"]), self._limits["shown"]))
         self._report(event="ended", rank=rank, status=status, warned=self._state.warned)
         # It was not waited for yet, so its number and its group's cannot belong to another process.
         _signal_group(pid, signal.SIGKILL)

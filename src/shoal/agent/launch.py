@@ -15,6 +15,7 @@ from shoal.agent.tenant_users import TenantUsers
 from shoal.agent.workspace import Workspace, log_name
 from shoal.core.errors import InputError
 from shoal.core.job import ADAPTIVE
+from shoal.core.sizes import show_size
 from shoal.wire.batch_script import batch_options
 from shoal.wire.messages import Roster, RunOrder
 
@@ -106,6 +107,7 @@ class Launcher:
             "apart": order.roster is not None,
             "store": _store(start),
             "user": None if user is None else user.keeper_input(),
+            "limits": _limits(order),
         }
         if (options := batch_options(order.env)) is not None:
             as_batch(run, start, options, self.workspace, self.workspace.programs())
@@ -160,6 +162,12 @@ class Launcher:
             return own
         orders = str(self.workspace.orders((order.job, order.incarnation)))
         return {**own, "SHOAL_WORKER": str(rank), "SHOAL_STORE": store, "SHOAL_ORDERS": orders, **_secret(order.roster)}
+
+
+def _limits(order: RunOrder) -> dict[str, Any]:
+    """Return the limits of all ranks on this node together; ``shown`` is the memory in words."""
+    shown = "" if order.memory is None else show_size(order.memory)
+    return {"memory": order.memory, "cpus": order.cpus and order.cpus * order.local_ranks, "shown": shown}
 
 
 def _store(start: StartRanks) -> dict[str, Any] | None:

@@ -9,8 +9,11 @@ from uuid import uuid4
 import click
 
 from shoal.cli.client import cluster_options
+from shoal.cli.live_tables import limit_notes
 from shoal.cli.output import json_option, print_json, say, warn
 from shoal.core.errors import InputError
+from shoal.core.sizes import read_size
+from shoal.wire.messages import NodeRow
 
 if TYPE_CHECKING:
     from shoal.jobspec.job_file import JobFile
@@ -55,6 +58,8 @@ class _TakesCommand(click.Command):
     "--resizes", metavar="restart|in_place", help="Resize by a restart, or in place while other workers train."
 )
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
+@click.option("--cpus", type=int, metavar="N", help="CPUs of each rank.  [default: no limit]")
+@click.option("--memory", metavar="SIZE", help="Memory on each node, as 16G.  [default: no limit]")
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option
@@ -73,6 +78,9 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
     if len(jobs) * count > _MOST:
         raise InputError("count", count, f"makes {len(jobs) * count:,} jobs; at most {_MOST:,} go in one submission")
     ids = send(client, keyed(jobs, count))
+    if any(job.cpus or job.memory for job in jobs):
+        for note in limit_notes(client.get("/v1/nodes", list[NodeRow])):
+            warn(note)
     if as_json:
         print_json({"jobs": ids})
     else:
@@ -86,6 +94,8 @@ def given_fields(options: dict[str, Any]) -> dict[str, Any]:
         given["kinds"] = [kind.strip() for kind in given["kinds"].split(",")]
     if "workdir" in given:
         given["workdir"] = os.path.abspath(given["workdir"])
+    if "memory" in given:
+        given["memory"] = read_size("memory", given["memory"])
     if "env" in given:
         for pair in given["env"]:
             if "=" not in pair:

@@ -70,6 +70,8 @@ class Admission:
             wanted.grace,
             wanted.key,
             _in_place(wanted),
+            cpus=wanted.cpus,
+            memory=wanted.memory,
         )
         return spec, launch
 

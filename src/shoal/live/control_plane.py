@@ -41,6 +41,7 @@ from shoal.live.job_ids import JobIds
 from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
+from shoal.live.machines import check_fits
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
@@ -193,6 +194,7 @@ class ControlPlane:
                 if known is None:
                     try:
                         admitted.append(self.admission.admit(wanted, id, owner, now))
+                        check_fits(wanted, self.backend.topology, self.backend.machines, self.about.retired)
                     except InputError as error:
                         place = f"jobs[{number}]." if len(submissions) > 1 else ""
                         raise InputError(place + error.field, error.value, error.hint) from error
@@ -293,8 +295,7 @@ class ControlPlane:
         with self._lock:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
             rows = self._views(tenant).nodes(reports, self.about.retired)
-        index = self.backend.topology.node_index
-        return [msgspec.structs.replace(row, disk_free=self.backend.disk_free(index[row.name])) for row in rows]
+        return [self.backend.with_machine(row) for row in rows]
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
@@ -408,7 +409,8 @@ class ControlPlane:
             live = account.live and run == account.incarnation
             begin = offset if found.begin is None else found.begin
             end = offset + length if found.next is None or length < len(found.data) else found.next
-            part.set_result(wire.LogPart(job, run, rank, begin, max(found.size, 0), text, live, end))
+            size, ranks = max(found.size, 0), len(node_of)
+            part.set_result(wire.LogPart(job, run, rank, begin, size, text, live, end, ranks))
 
         asked.add_done_callback(answer)
         part.add_done_callback(lambda _: self.backend.forget_read(asked))

@@ -368,6 +368,8 @@ class Gang:
             limits=self.limits,
             roster=roster,
             tenant=self.tenant,
+            cpus=launch.cpus,
+            memory=launch.memory,
         )
 
     def with_hosts(self, order: RunOrder, address: Callable[[int], str]) -> RunOrder:

@@ -13,6 +13,7 @@ from shoal.wire.fields import (
     Command,
     Count,
     JobName,
+    Memory,
     Name,
     Quantity,
     Ranks,
@@ -51,7 +52,8 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     ``batch_size`` upwards, with ``min_local_batch`` to ``max_local_batch`` samples on a GPU at once; ``adaptation``
     names the rule by which the job's own script changes it. ``ahead`` lists the phases its app will run after it, for
     policies that ask how much work an app has left. ``resizes``: the job is stopped and started again on other GPUs,
-    or, where its script trains with ``Elastic``, workers join and leave while the others train on.
+    or, where its script trains with ``Elastic``, workers join and leave while the others train on. ``cpus`` of each
+    rank and ``memory`` of each node, in bytes, are limits on nodes that can enforce them.
     """
 
     command: Command
@@ -78,6 +80,8 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     grace: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     key: Annotated[str, Meta(max_length=128)] = ""
     ahead: Annotated[list[Ahead], Meta(max_length=200)] | None = None
+    cpus: Count | None = None
+    memory: Memory | None = None
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
@@ -256,7 +260,8 @@ class AppOffer(Struct, frozen=True, kw_only=True):
 class NodeRow(Struct, frozen=True, kw_only=True):
     """One node: its GPUs, whether it answers, the jobs on it. ``heard``: last contact, Unix seconds.
 
-    ``disk_free`` are the bytes that were free on the disk of its jobs and logs at its last report.
+    ``disk_free`` are the bytes that were free on the disk of its jobs and logs at its last report. ``cpus``, ``memory``
+    in bytes and ``no_limits`` (why it enforces no CPU and memory limits; empty if it does) are None until it connects.
     """
 
     name: str
@@ -270,6 +275,9 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     disk_free: int | None = None
     drained: str = ""
     """Why the node gets no new runs; empty if it is not drained."""
+    cpus: int | None = None
+    memory: int | None = None
+    no_limits: str | None = None
 
 
 class DrainNode(Struct, forbid_unknown_fields=True, frozen=True):
@@ -343,7 +351,8 @@ class TokenRow(Struct, frozen=True):
 class LogPart(Struct, frozen=True):
     """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
 
-    Where the middle of a log was cut out, ``text`` is a note and ``offset`` to ``next`` are the bytes cut.
+    ``ranks`` is the number of ranks of this start. Where the middle of a log was cut out, ``text`` is a note and
+    ``offset`` to ``next`` are the bytes cut.
     """
 
     job: str
@@ -354,3 +363,4 @@ class LogPart(Struct, frozen=True):
     text: str
     live: bool
     next: int
+    ranks: int = 1

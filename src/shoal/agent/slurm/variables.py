@@ -11,6 +11,7 @@ import msgspec
 from shoal.agent.node_state import StartRanks
 from shoal.agent.slurm.programs.step_layout import Slot, job_tasks, slots_of, tasks_per_node
 from shoal.agent.workspace import Workspace
+from shoal.core.sizes import show_size
 from shoal.wire.batch_script import OPTIONS_VARIABLE, BatchOptions
 
 _NOT_IN_SLURM = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
@@ -41,10 +42,15 @@ def as_batch(run: dict[str, Any], start: StartRanks, options: BatchOptions, spac
         env.pop(name, None)
     for rank in run["ranks"]:
         rank["env"] = {name: value for name, value in rank["env"].items() if name not in _NOT_IN_SLURM}
+    if here := sum(slot.node == order.node_rank for slot in slots):
+        # The limits are those of a node that the job asked for; this machine holds `here` of them.
+        cpus, memory = (run["limits"][name] and here * run["limits"][name] for name in ("cpus", "memory"))
+        run["limits"] = {"cpus": cpus, "memory": memory, "shown": "" if memory is None else show_size(memory)}
     first = slots[0]
     env |= {
         **_variables(start, options, slots, tasks),
         "SLURM_JOB_USER": env.get("USER") or _user(),
+        "SLURM_JOB_UID": str(run["user"]["uid"] if run["user"] else os.getuid()),
         "SLURM_TMPDIR": str(own / "slurm_tmp"),
         "SLURM_JOB_GPUS": ",".join(devices),
         "PATH": f"{programs / 'bin'}{os.pathsep}{env.get('PATH', os.defpath)}",
@@ -74,7 +80,6 @@ def _variables(start: StartRanks, options: BatchOptions, slots: list[Slot], task
         "JOB_CPUS_PER_NODE": tasks_per_node([os.cpu_count() or 1] * len(slots)),
         "CLUSTER_NAME": "shoal",
         "GTIDS": "0",
-        "JOB_UID": str(os.getuid()),
     }
     if tasks is not None:
         found["NTASKS"] = found["NPROCS"] = str(sum(tasks))
