@@ -169,7 +169,7 @@ class Workspace:
 
     def programs(self) -> Path:
         """Return the folder of the programs that batch scripts call; install them if they are not there."""
-        return install(self._own)
+        return install(self.home)
 
     def asked_to_requeue(self, key: Key) -> bool:
         """Return whether a batch script asked for another start of its job."""

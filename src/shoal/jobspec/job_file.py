@@ -4,6 +4,7 @@ Errors name the line, the field, the value and the way out. Only the given file 
 it is called in are arguments.
 """
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -65,7 +66,7 @@ def read_script(
     """
     scripts, notes = jobs_of(
         text, path, folder=folder, environ=environ or {}, given=given or {}, words=words, arguments=arguments,
-        now=now or datetime.now().astimezone(),
+        now=now or datetime.now().astimezone(), host=socket.gethostname(),
     )  # fmt: skip
     made = [submission({"workdir": str(folder), **fields}, where=path.name) for fields in scripts]
     return JobFile(tuple(made), tuple(notes))

@@ -1,6 +1,6 @@
 """``#SBATCH`` scripts: options of sbatch become fields of a job; notes name what differs from Slurm.
 
-Pure: the script's text, the folder it is submitted from, the environment and the time are arguments.
+Pure: the script's text, the folder and the host it is submitted from, the environment and the time are arguments.
 """
 
 import re
@@ -28,6 +28,8 @@ _KILL_WAIT_SECONDS = 30.0
 """Slurm's usual time between the stop signal and the kill."""
 
 _ONLY_SHOWN = {"partition": "there are no partitions; --constraint names kinds of GPU", "qos": "see quotas"}
+_PARTITION = "shoal"
+"""Partition that scripts see if they name none."""
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ def jobs_of(
     environ: Mapping[str, str],
     given: Mapping[str, Any],
     now: datetime,
+    host: str = "",
     words: Sequence[str] = (),
     arguments: Sequence[str] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:
@@ -75,7 +78,7 @@ def jobs_of(
     _files(job)
     pass_variables(job.env, job.wanted.get("export"), text, environ, notes)
     name = given.get("name") or job.fields.get("name") or as_name(path.stem)
-    job.env |= {"SLURM_JOB_NAME": name, "SLURM_SUBMIT_DIR": str(folder)}
+    job.env |= {"SLURM_JOB_NAME": name, "SLURM_SUBMIT_DIR": str(folder), "SLURM_SUBMIT_HOST": host}
     indices, most = values.array(job.wanted["array"]) if "array" in job.wanted else (None, None)
     number = int(now.timestamp() * 1000) % 2_000_000_000
     if indices is not None:
@@ -188,6 +191,7 @@ def _plain(job: _Job) -> None:
         fields["workdir"] = str(job.folder / job.value("chdir"))
     if "account" in wanted:
         fields["tenant"] = job.env["SLURM_JOB_ACCOUNT"] = job.value("account")
+    job.env["SLURM_JOB_PARTITION"] = _PARTITION
     for name, hint in _ONLY_SHOWN.items():
         if name in wanted:
             job.env[f"SLURM_JOB_{name.upper()}"] = job.value(name)

@@ -16,7 +16,10 @@ _ON_CLUSTER = ("sbatch", "squeue", "scancel", "sacct")
 
 
 def install(parent: Path) -> Path:
-    """Return the folder of the programs below ``parent``: ``bin`` for the job's PATH, and ``batch``, the job's rank."""
+    """Return the folder of the programs below ``parent``: ``bin`` for the job's PATH, and ``batch``, the job's rank.
+
+    ``bash_env`` is a file that puts ``bin`` on the PATH of a bash that has set it anew.
+    """
     sources = sorted(_SOURCES.glob("*.py"))
     version = hashlib.sha256(sys.executable.encode())
     for source in sources:
@@ -48,6 +51,9 @@ def _fill(made: Path, folder: Path, sources: list[Path]) -> None:
         _program(made / "bin" / name, main, name)
     for name in _ON_CLUSTER:
         _program(made / "bin" / name, main, f"cluster_call '{sys.executable}' {name}")
+    # A login shell sets PATH anew, and then reads the file that BASH_ENV names.
+    own = folder / "bin"
+    (made / "bash_env").write_text(f"case \":$PATH:\" in *':{own}:'*) ;; *) PATH='{own}':$PATH ;; esac\n")
     for path, folders, files in os.walk(made):
         for name in (".", *folders, *files):
             os.chmod(os.path.join(path, name), 0o755)

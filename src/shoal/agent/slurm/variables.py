@@ -57,6 +57,7 @@ def as_batch(run: dict[str, Any], start: StartRanks, options: BatchOptions, spac
         "CUDA_VISIBLE_DEVICES": ",".join(devices[first.first : first.first + first.gpus]),
         "SHOAL_BATCH_JOB": json.dumps(job),
     }
+    env.setdefault("BASH_ENV", str(programs / "bash_env"))
 
 
 def _variables(start: StartRanks, options: BatchOptions, slots: list[Slot], tasks: list[int] | None) -> dict[str, str]:

@@ -300,7 +300,7 @@ class TaskServer:
             channel.tell({"over": True})
 
 
-_OWN = ("TMPDIR", "SLURM_TMPDIR", "CUDA_DEVICE_ORDER")
+_OWN = ("TMPDIR", "SLURM_TMPDIR", "CUDA_DEVICE_ORDER", "BASH_ENV")
 """Variables, besides Shoal's, that a task has from its own node rather than from ``srun``."""
 
 
