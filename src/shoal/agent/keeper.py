@@ -150,7 +150,7 @@ class Keeper:
                 os.mkdir(self._cgroup)
                 set_limits(self._cgroup, self._limits)
         except OSError as error:
-            self._fail(f"cannot make the run's cgroup {self._cgroup!r} with its limits: {error.strerror}")
+            self._fail(f"cannot make the run's cgroup {self._cgroup!r} with its limits: {error.strerror}", why="node")
             return
         enter_domain()
         pids = {}
@@ -158,7 +158,7 @@ class Keeper:
         for rank in [*([store] if store else []), *self._run["ranks"]]:
             pid, problem = self._spawn(rank)
             if problem:
-                self._fail(problem)
+                self._fail(problem, why="" if pid else "node")
                 return
             if rank is store:
                 self._store = pid
@@ -178,8 +178,8 @@ class Keeper:
                 os.write(1, b"".join(self._unsent))
             self._unsent.clear()
 
-    def _fail(self, problem: str) -> None:
-        self._report(event="failed", cause=problem)
+    def _fail(self, problem: str, why: str = "") -> None:
+        self._report(event="failed", cause=problem, why=why)
         self._state.fail(time.monotonic(), "start")
 
     def watch(self) -> None:
@@ -351,6 +351,7 @@ class Keeper:
             os.dup2(self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            os.write(2, rank.get("note", "").encode(errors="replace"))
             argv = rank.get("argv", self._run["argv"])
             problem = _enter(self._run["cwd"]) or _execute(argv, {**self._run["env"], **rank["env"]})
             note = f"; it runs as {user['shown']}" if user else ""

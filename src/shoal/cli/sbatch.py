@@ -9,7 +9,7 @@ import click
 
 from shoal.cli.client import cluster_options
 from shoal.cli.output import json_option, print_json, say, warn
-from shoal.cli.submit import keyed, send
+from shoal.cli.submit import deliver
 from shoal.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def sbatch(words: tuple[str, ...], client: "Client", as_json: bool) -> None:
     if "--test-only" in options:
         say(f"{path.name}: {len(found.jobs)} jobs, nothing submitted")
         return
-    ids = send(client, keyed(found.jobs, 1))
+    ids = deliver(client, found.jobs)
     if as_json:
         print_json({"jobs": ids})
     else:

@@ -28,11 +28,12 @@ from shoal.core.quota import Quota
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
+from shoal.live.agent_status import AgentStatus
 from shoal.live.clock import IDLE_RECORD, Clock
 from shoal.live.gang import Gang
 from shoal.live.machines import Machine, machine_of
 from shoal.live.recovery import RecoveredRuns
-from shoal.live.runs import AgentStatus, RunRegistry
+from shoal.live.runs import RunRegistry
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, RunOrder
 
 log = logging.getLogger(__name__)

@@ -230,8 +230,9 @@ class ControlPlane:
         """Change the GPUs that a job asks for."""
         account = self._account(job, tenant)
         self.disk.check()
-        if not account.live:
-            raise InputError("job", job, f"has ended ({account.state.name.lower()}); only live jobs can be resized")
+        if not account.live or account.state is JobState.CANCELLING:
+            state = account.state.name.lower()
+            raise InputError("job", job, f"is {state}: a job that has ended or was cancelled cannot be resized")
         return self.backend.reshape(account.number, *self.admission.gang(shape, account.spec.kinds))
 
     def drain(self, node: str, reason: str, by: str) -> "Future[None]":
@@ -319,7 +320,7 @@ class ControlPlane:
             states = [account.state for account in self.accounts.live.values()]
             ended = self.accounts.submitted - len(states)
             used = sum(self._views(None).used_gpus().values())
-        running = sum(s in (JobState.RUNNING, JobState.STARTING) for s in states)
+        running = sum(s in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for s in states)
         return wire.ClusterRow(
             version=about.version,
             protocol=wire.PROTOCOL,

@@ -33,6 +33,7 @@ _SIGNALS = {
     11: "it broke memory protection",
     15: "it was terminated",
 }
+_STATUSES = {126: "a shell could not execute the program", 127: "a shell found no such program"}
 
 
 class NodePhase(StrEnum):
@@ -385,4 +386,5 @@ def _describe_exit(exits: Sequence[RankExit], node: str) -> str:
     if first.status < 0:
         hint = _SIGNALS.get(-first.status, "")
         return f"rank {first.rank} on {node} ended by signal {-first.status}{f' ({hint})' if hint else ''}"
-    return f"rank {first.rank} on {node} exited with status {first.status}"
+    hint = _STATUSES.get(first.status, "")
+    return f"rank {first.rank} on {node} exited with status {first.status}{f' ({hint})' if hint else ''}"
