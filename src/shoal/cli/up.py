@@ -17,6 +17,7 @@ from shoal.cli.client import default_home
 from shoal.cli.completion import complete_policy
 from shoal.cli.output import warn
 from shoal.core.errors import InputError
+from shoal.core.job import MOST_LOST
 from shoal.wire.logs import log_json
 from shoal.wire.token_source import agent_token
 
@@ -78,6 +79,13 @@ _COMMON = (
         default=10.0,
         metavar="SECONDS",
         help="Restart a job this many seconds after its first crash; later pauses double.",
+    ),
+    click.option(
+        "--most-lost",
+        type=float,
+        default=MOST_LOST,
+        metavar="SECONDS",
+        help="Stop no job to make room that would lose more of its run than this.",
     ),
     click.option(
         "--keep",
@@ -252,6 +260,7 @@ def _settings(
     lease: float,
     max_grace: float,
     retry: float,
+    most_lost: float,
     keep: str,
     roots: tuple[str, ...],
 ) -> "Settings":
@@ -259,7 +268,10 @@ def _settings(
     from shoal.scenario.scenario import Scenario
     from shoal.scenario.specs import read_cluster
 
-    scenario = Scenario(read_cluster(cluster), policy, placement=placement, knowledge=knowledge, round=round_seconds)
+    nodes = read_cluster(cluster)
+    scenario = Scenario(
+        nodes, policy, placement=placement, knowledge=knowledge, round=round_seconds, most_lost=most_lost
+    )
     scenario.make_policy()  # finds a misspelt policy before anything is written
     folder = (home or default_home()).resolve()
     resolved = tuple(os.path.realpath(root) for root in roots)
@@ -316,7 +328,7 @@ def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool) -> 
     click.echo(f"Shoal is up at {url}: {shown['cluster']}, policy {shown['policy']}; all is kept in {settings.home}.")
     if local:
         click.echo("In another terminal: `shoal submit -- python train.py`, `shoal queue`, `shoal logs JOB -f`.")
-        click.echo("Ctrl-C stops it; running jobs are warned to save, and resume when it is started again.")
+        click.echo("Ctrl-C stops it; running jobs are warned to save, and resume from there when it is started again.")
     else:
         click.echo(f"On each node: `shoal agent --server {url} --token-file {settings.home}/agents/NODE.token`.")
 

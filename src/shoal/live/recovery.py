@@ -98,6 +98,8 @@ class RecoveredRuns:
         run = self.runs.get(event.job)
         if run is None or event.incarnation != job.incarnation:
             return
+        if isinstance(event, events.JobSaved):
+            return
         if isinstance(event, events.JobStarted):
             run.started = True
         elif isinstance(event, events.JobMeasured | events.JobProfiled | events.BatchChanged):
