@@ -96,7 +96,7 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
 
 
 def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> list[str]:
-    """Submit jobs from this shell's environment; return their ids. Warn of missing limits, and say how the jobs stop."""
+    """Submit jobs from this shell's environment; return their ids. Warn of missing limits, say how jobs stop."""
     ids = send(client, keyed([with_environment(job, os.environ) for job in jobs], copies))
     if any(job.cpus or job.memory for job in jobs):
         for note in limit_notes(client.get("/v1/nodes", list[NodeRow])):

@@ -314,7 +314,7 @@ def _why_last(account: Account, event: events.JobCrashed) -> str:
     """Return a sentence part on why a job is not tried again after this crash."""
     retries, ran = account.launch.retries, event.ran
     if event.failed_on is not None and account.crashes.failed_starts < MOST_FAILED_STARTS:
-        return "not tried again, since no other node is left to try it on"
+        return "not tried again, since the cause is in the job itself"
     if event.failed_on is not None:
         return f"not tried again, since it {account.held_after}"
     if retries is None and account.crashes.in_a_row <= retries_of(None):
