@@ -140,7 +140,7 @@ def up(
     nodes: str | None, cluster: str | None, log_mb: int, tenant_users: str, port: int, as_json: bool, **options: Any
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
-    from shoal.agent.confinement import hide_memory
+    from shoal.agent.confinement import hide_memory, unconfined
     from shoal.agent.tenant_users import choose_users
     from shoal.live.home import make_home
     from shoal.provider.local import LocalNodes
@@ -154,6 +154,7 @@ def up(
     if users is not None:
         os.umask(0o077)  # tenants' users may pass through the home
     hide_memory()
+    why_unconfined = unconfined()
     with run_service(settings, Address(port=port), embedded=True) as made:
         local = LocalNodes.of(
             made.listening.url,
@@ -170,6 +171,8 @@ def up(
             warn(f"not connected yet: {', '.join(missing)}; see nodes/NODE/agent.log in {settings.home}")
         if users is None:
             warn(f"jobs of all tenants run as user {os.geteuid()} and can read each other's files: {why_shared}")
+        if why_unconfined:
+            warn(f"jobs can signal and trace other processes of their user: {why_unconfined}")
         while not stop.wait(0.5):
             local.ensure_running()
             made.renew_tokens()

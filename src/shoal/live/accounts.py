@@ -220,7 +220,8 @@ class Accounts:
             self._end(account, JobState.CANCELLED, event.at, what)
         elif isinstance(event, events.CancelRequested):
             account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
-            account.history.append((event.at, "cancelled; told to save and stop"))
+            told = "told to save and stop" if event.ends_by > event.at else "killed"
+            account.history.append((event.at, f"cancelled; {told}"))
         elif isinstance(event, events.JobReleased):
             account.state, account.held_until = JobState.PENDING, inf
             account.history.append((event.at, "may be tried again"))
