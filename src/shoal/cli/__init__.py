@@ -22,6 +22,7 @@ class _Entry(NamedTuple):
 
 _SIMULATION: Mapping[str, _Entry] = {
     "simulate": _Entry("shoal.cli.simulate:simulate", "Run policies on a workload in the simulator and compare them."),
+    "advise": _Entry("shoal.cli.advise:advise", "Simulate a Slurm cluster's own history under other policies."),
     "solve": _Entry("shoal.research.commands.solve:solve", "Let a policy solve one allocation problem from a file."),
     "workload": _Entry("shoal.cli.workload:workload", "Generate, import or describe workloads."),
     "policies": _Entry("shoal.cli.policies:policies", "List every policy, its options and its paper."),
@@ -41,6 +42,7 @@ _LIVE: Mapping[str, _Entry] = {
     "serve": _Entry("shoal.cli.up:serve", "Run the control plane of a cluster of several machines."),
     "agent": _Entry("shoal.cli.up:agent", "Run the agent of one node."),
     "submit": _Entry("shoal.cli.submit:submit", "Submit jobs: a file, an #SBATCH script, or a command after `--`."),
+    "sbatch": _Entry("shoal.cli.sbatch:sbatch", "Submit a batch script with the options of Slurm's sbatch."),
     "search": _Entry("shoal.cli.search:search", "Search over hyper-parameters: train trials, stop the worse ones."),
     "queue": _Entry("shoal.cli.queue:queue", "List running and waiting jobs with reasons and expected starts."),
     "why": _Entry("shoal.cli.job:why", "Explain a job's state in one sentence, and what would change it."),

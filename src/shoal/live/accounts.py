@@ -172,7 +172,7 @@ class Accounts:
             self._leave_seats(account, now)
             if isinstance(command, Stop):
                 account.state = JobState.STOPPING
-                account.history.append((now, "told to save and stop"))
+                account.history.append((now, "warned to save and stop"))
                 continue
             account.state = JobState.STARTING
             account.incarnation, account.placement, account.placed_at = command.incarnation, command.placement, now
@@ -220,7 +220,8 @@ class Accounts:
             self._end(account, JobState.CANCELLED, event.at, what)
         elif isinstance(event, events.CancelRequested):
             account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
-            account.history.append((event.at, "cancelled; told to save and stop"))
+            told = "told to save and stop" if event.ends_by > event.at else "killed"
+            account.history.append((event.at, f"cancelled; {told}"))
         elif isinstance(event, events.JobReleased):
             account.state, account.held_until = JobState.PENDING, inf
             account.history.append((event.at, "may be tried again"))
@@ -236,7 +237,7 @@ class Accounts:
             self._crashed(account, event)
         elif isinstance(event, events.JobCompleted):
             self.completed += 1
-            account.done, account.done_at = event.done, event.at
+            account.done, account.done_at, account.cause = event.done, event.at, ""
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
             lost = self._lose(account, event.done)
@@ -314,7 +315,7 @@ def _why_last(account: Account, event: events.JobCrashed) -> str:
     """Return a sentence part on why a job is not tried again after this crash."""
     retries, ran = account.launch.retries, event.ran
     if event.failed_on is not None and account.crashes.failed_starts < MOST_FAILED_STARTS:
-        return "not tried again, since no other node is left to try it on"
+        return "not tried again, since the cause is in the job itself"
     if event.failed_on is not None:
         return f"not tried again, since it {account.held_after}"
     if retries is None and account.crashes.in_a_row <= retries_of(None):
