@@ -167,15 +167,15 @@ def test_a_crash_holds_the_job_back_and_a_lost_node_does_not() -> None:
     it = running()
     it.report(0, [run("ended", 0, 3, saved=5.0)], 8.0)
     assert events(it) == [JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0, 6.0)]
-    assert it.releases == {0: 18.0}
+    assert it.held.releases == {0: 18.0}
     it.release(17.9)
     assert events(it) == []
     it.release(18.0)
-    assert (events(it), it.releases) == ([JobReleased(18.0, 0)], {})
+    assert (events(it), it.held.releases) == ([JobReleased(18.0, 0)], {})
     it = running(BOTH)
     it.lose(1, 9.0)
     assert events(it) == [NodeLost(9.0, 1), JobCrashed(9.0, 0, 1, 0.0, False, "node n1 was lost", 0.0, 7.0)]
-    assert (it.releases, it.agents[1].up, phases(it, 0), phases(it, 1)) == ({}, False, {1: "stop"}, {})
+    assert (it.held.releases, it.agents[1].up, phases(it, 0), phases(it, 1)) == ({}, False, {1: "stop"}, {})
 
 
 def test_the_fifth_crash_in_a_row_ends_the_job() -> None:
@@ -194,7 +194,7 @@ def test_a_start_clears_the_release_of_the_incarnation_before() -> None:
     it = running()
     it.report(0, [run("ended", 1)], 8.0)
     it.carry_out(Start(0, 2, ONE), 9.0)
-    assert it.releases == {}
+    assert it.held.releases == {}
 
 
 def test_the_next_incarnation_starts_when_nothing_of_the_last_is_left_anywhere() -> None:
@@ -360,7 +360,7 @@ def test_what_a_journal_left_is_resumed() -> None:
     past.runs[0] = UnfinishedRun(Start(0, 3, Placement(((0, 1),))), stopping=True)
     it = RunRegistry(NODES, lambda *_: 1.0)
     it.resume(past, frozenset(), 7.0)
-    assert (it.events, it.releases) == ([NodeLost(7.0, 1)], {1: 50.0})
+    assert (it.events, it.held.releases) == ([NodeLost(7.0, 1)], {1: 50.0})
     assert [agent.last_contact for agent in it.agents] == [7.0, 7.0]
     assert all(agent.generation > 7000 for agent in it.agents)
     assert [(order.id, order.phase) for order in it.orders(0)] == [("a", "stop"), ("c", "prepare")]

@@ -110,7 +110,7 @@ class FakeControlPlane:
             raise UnknownJob(f"{job} of {self.owners.get(job)}")
         return job
 
-    def submit(self, submissions: Sequence[Submission], tenant: str) -> "Future[list[str]]":
+    def submit(self, submissions: Sequence[Submission], tenant: str, sees: str | None = None) -> "Future[list[str]]":
         ids = []
         for submission in submissions:
             if submission.gpus > 8:

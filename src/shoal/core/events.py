@@ -128,7 +128,7 @@ class JobCrashed:
 
 @dataclass(frozen=True, slots=True)
 class JobReleased:
-    """A job that was held back after a crash may start again."""
+    """A job that was held back may start: its conditions hold, and its back-off after a crash and any hold are over."""
 
     at: Seconds
     job: JobNumber
@@ -149,10 +149,11 @@ class JobReshaped:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """The job was cancelled."""
+    """The job was cancelled: by its owner or an operator or, with a ``cause``, since it can never start."""
 
     at: Seconds
     job: JobNumber
+    cause: str = ""
     urgent: ClassVar[bool] = True
 
 
@@ -243,6 +244,59 @@ class PolicyOverran:
     urgent: ClassVar[bool] = True
 
 
+@dataclass(frozen=True, slots=True)
+class JobHeld:
+    """The job was held by a person: a waiting one does not start, a running one is not started again once it stops."""
+
+    at: Seconds
+    job: JobNumber
+    by: str
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLifted:
+    """A person released a held job; ``JobReleased`` follows as soon as it need not wait for anything else."""
+
+    at: Seconds
+    job: JobNumber
+    by: str
+    urgent: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequeued:
+    """The job's owner had this run stopped; the job waits again once ``JobStopped`` tells that it has ended."""
+
+    at: Seconds
+    job: JobNumber
+    incarnation: int
+    by: str
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimitReached:
+    """This run lasted as long as the job's time limit, in seconds; the job has failed, and the run is being stopped."""
+
+    at: Seconds
+    job: JobNumber
+    incarnation: int
+    limit: Seconds
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityChanged:
+    """The job's owner or an operator changed its priority."""
+
+    at: Seconds
+    job: JobNumber
+    priority: int
+    by: str
+    urgent: ClassVar[bool] = True
+
+
 # The order of the union is that of the journal's tags: add new events at its end.
 Event: TypeAlias = (
     JobSubmitted
@@ -264,9 +318,24 @@ Event: TypeAlias = (
     | JobSetAside
     | QuotaSet
     | PolicyOverran
+    | JobHeld
+    | HoldLifted
+    | JobRequeued
+    | TimeLimitReached
+    | PriorityChanged
 )
 
-RunEvent: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed
+RunEvent: TypeAlias = (
+    JobStarted
+    | JobMeasured
+    | BatchChanged
+    | JobProfiled
+    | JobStopped
+    | JobCompleted
+    | JobCrashed
+    | JobRequeued
+    | TimeLimitReached
+)
 """Events about one incarnation of a job."""
 
 

@@ -13,3 +13,10 @@ JobNumber: TypeAlias = int
 
 TenantId: TypeAlias = str
 """The account a job is charged to."""
+
+
+def duration(seconds: Seconds) -> str:
+    """Return a time span in the largest unit that divides it: ``2 h``, ``90 min``, ``45 s``."""
+    units = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
+    name, unit = next(((n, u) for n, u in units if seconds >= u and seconds % u == 0), ("s", 1.0))
+    return f"{seconds / unit:,.6g} {name}"

@@ -16,11 +16,19 @@ from shoal.core.lifecycle import JobState
 from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import MOST_CRASHES, NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
-from shoal.core.units import JobId, JobNumber, Seconds, TenantId
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId, duration
 from shoal.live.recovery import NO_LAUNCH, RecoveredRuns
 from shoal.store.codec import Header, Record
 
-_Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped | events.JobSetAside
+_Request: TypeAlias = (
+    events.JobCancelled
+    | events.JobReleased
+    | events.JobReshaped
+    | events.JobSetAside
+    | events.JobHeld
+    | events.HoldLifted
+    | events.PriorityChanged
+)
 
 
 @dataclass(slots=True)
@@ -45,6 +53,9 @@ class Account:
     held_after: str = ""
     """What it is held back for: a sentence part, such as "crashed 2 of 5 times in a row"."""
     held_until: Seconds = inf
+    held_by: str = ""
+    """The person who holds it, since ``held_since``; empty if none does."""
+    held_since: Seconds = 0.0
     rate: float = 0.0
     done: float = 0.0
     done_at: Seconds = 0.0
@@ -171,6 +182,11 @@ class Accounts:
     def _submitted(self, event: events.JobSubmitted) -> None:
         number, spec, launch = self.submitted, event.spec, event.launch or NO_LAUNCH
         account = Account(number, spec, launch, event.at, history=[(event.at, f"submitted by {spec.tenant}")])
+        if spec.conditions is not None and spec.waits:
+            account.state = JobState.HELD
+            account.held_until = inf if spec.conditions.begin is None else spec.conditions.begin
+            if spec.conditions.hold:
+                account.held_by, account.held_since = spec.tenant, event.at
         self.submitted += 1
         self.accounts[number] = self.live[number] = account
         self._changed(account)
@@ -191,11 +207,22 @@ class Accounts:
 
     def _requested(self, account: Account, event: _Request) -> None:
         if isinstance(event, events.JobCancelled):
-            account.cause = "cancelled"
-            self._end(account, JobState.CANCELLED, event.at, "cancelled")
+            account.cause = event.cause or "cancelled"
+            self._end(account, JobState.CANCELLED, event.at, ": ".join(filter(None, ("cancelled", event.cause))))
         elif isinstance(event, events.JobReleased):
-            account.state, account.held_until = JobState.PENDING, inf
-            account.history.append((event.at, "may be tried again"))
+            if account.state is JobState.HELD:
+                account.state, account.held_until = JobState.PENDING, inf
+                account.history.append((event.at, "may be tried again" if account.starts else "may start"))
+        elif isinstance(event, events.JobHeld):
+            account.held_by, account.held_since = event.by, event.at
+            account.state = JobState.HELD if account.state is JobState.PENDING else account.state
+            account.history.append((event.at, f"held by {event.by}"))
+        elif isinstance(event, events.HoldLifted):
+            account.held_by = ""
+            account.history.append((event.at, f"released by {event.by}"))
+        elif isinstance(event, events.PriorityChanged):
+            account.spec = replace(account.spec, priority=event.priority)
+            account.history.append((event.at, f"priority set to {event.priority:,} by {event.by}"))
         elif isinstance(event, events.JobSetAside):
             account.history.append((event.at, f"set aside: {event.reason}"))
         else:
@@ -211,8 +238,16 @@ class Accounts:
             account.done, account.done_at = event.done, event.at
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
-            account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0
+            account.state = JobState.HELD if account.held_by else JobState.PENDING
+            account.done, account.done_at, account.rate = event.done, event.at, 0.0
             account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved"))
+        elif isinstance(event, events.JobRequeued):
+            self._leave_seats(account, event.at)
+            account.state = JobState.STOPPING
+            account.history.append((event.at, f"put back into the queue by {event.by}: told to save and stop"))
+        elif isinstance(event, events.TimeLimitReached):
+            account.cause = f"time limit of {duration(event.limit)} reached"
+            self._end(account, JobState.FAILED, event.at, account.cause)
         else:
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
             if isinstance(event, events.JobStarted):
@@ -232,7 +267,7 @@ class Accounts:
             self._end(account, JobState.FAILED, event.at, f"{what}; failed, since it {account.held_after}")
             return
         self._leave_seats(account, event.at)
-        account.state, account.rate = JobState.PENDING, 0.0
+        account.state, account.rate = JobState.HELD if account.held_by else JobState.PENDING, 0.0
         if event.retry_in > 0:
             account.state, account.held_until = JobState.HELD, event.at + event.retry_in
             what = f"{what}; to be tried again in {event.retry_in:,.3g} s"

@@ -28,10 +28,11 @@ from shoal.core.quota import Quota
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
+from shoal.live.agent_status import AgentStatus
 from shoal.live.clock import IDLE_RECORD, Clock
 from shoal.live.gang import Gang
 from shoal.live.recovery import RecoveredRuns
-from shoal.live.runs import AgentStatus, RunRegistry
+from shoal.live.runs import RunRegistry
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder
 
 log = logging.getLogger(__name__)
@@ -176,7 +177,9 @@ class LiveBackend(Backend):
         runs = self._runs
         deadlines = map(self._deadline, runs.agents)
         lost = (runs.next_settlement(index) for index, agent in enumerate(runs.agents) if not agent.up)
-        return min([*deadlines, *lost, *runs.releases.values(), runs.health.next_probe])
+        return min(
+            [*deadlines, *lost, *runs.held.releases.values(), *runs.held.limits.values(), runs.health.next_probe]
+        )
 
     def _tick(self, now: Seconds) -> None:
         for index, agent in enumerate(self._runs.agents):

@@ -36,6 +36,7 @@ from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
 from shoal.live.compaction import Compaction
+from shoal.live.conditions import Resolver
 from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_ids import JobIds
 from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
@@ -173,8 +174,12 @@ class ControlPlane:
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, submissions: Sequence[wire.Submission], tenant: TenantId) -> "Future[list[JobId]]":
+    def submit(
+        self, submissions: Sequence[wire.Submission], tenant: TenantId, sees: TenantId | None = None
+    ) -> "Future[list[JobId]]":
         """Admit jobs, all or none; the future resolves to their identifiers once they are durable.
+
+        They may depend on jobs that ``sees`` owns, or on any if None.
 
         A submission with the same key as an earlier one of its tenant returns that job. ``ShortOfDisk`` if the journal
         has no room for them.
@@ -185,6 +190,7 @@ class ControlPlane:
             ids: list[JobId] = []
             admitted = []
             keys: dict[tuple[TenantId, str], JobId] = {}
+            resolver = Resolver(self.accounts, self.compaction.ended_account, sees, self.about.epoch)
             for number, wanted in enumerate(submissions):
                 owner = wanted.tenant or tenant
                 key = owner, wanted.key
@@ -192,7 +198,7 @@ class ControlPlane:
                 id = known or self._job_ids.new(wanted.name, self._taken)
                 if known is None:
                     try:
-                        admitted.append(self.admission.admit(wanted, id, owner, now))
+                        admitted.append(resolver.admitted(self.admission.admit(wanted, id, owner, now), wanted))
                     except InputError as error:
                         place = f"jobs[{number}]." if len(submissions) > 1 else ""
                         raise InputError(place + error.field, error.value, error.hint) from error

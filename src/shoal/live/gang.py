@@ -109,6 +109,8 @@ class Gang:
     """The batch size it was granted, if the policy grants one."""
     limits: BatchLimits | None = None
     tenant: TenantId = ""
+    time: Seconds | None = None
+    """The job's time limit."""
     stopping: bool = False
     forced: bool = False
     """Whether it is stopped without grace."""
@@ -365,6 +367,8 @@ class Gang:
             limits=self.limits,
             roster=roster,
             tenant=self.tenant,
+            time=self.time,
+            signal=launch.signal,
         )
 
 

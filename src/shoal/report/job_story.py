@@ -49,7 +49,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happened to one job; ``batches`` are its batch sizes in order, ``waits`` sorted longest first."""
+    """What happened to one job; ``batches`` are its batch sizes in order, ``waits`` sorted longest first.
+
+    ``notes`` are what people and limits did to it, such as "held by ana", with their times.
+    """
 
     id: JobId
     submitted: Seconds
@@ -58,6 +61,7 @@ class Story:
     runs: tuple[Run, ...]
     batches: tuple[int, ...]
     waits: tuple[Wait, ...]
+    notes: tuple[tuple[Seconds, str], ...] = ()
 
     @property
     def resizes(self) -> int:
@@ -87,6 +91,7 @@ class Story:
             "batch_sizes": list(self.batches),
             "waited": self.waited,
             "waits": [{"seconds": w.seconds, "reason": w.sentence} for w in self.waits],
+            "notes": [{"at": at, "what": what} for at, what in self.notes],
         }
 
     def lines(self) -> list[str]:
@@ -97,7 +102,8 @@ class Story:
         moved = "".join(f"; {what} {_times(count)}" for count, what in counts if count)
         sizes = f"; batch {' → '.join(map(str, self.batches))}" if len(self.batches) > 1 else ""
         waits = [f"waited {wait.seconds:,.1f} s: {wait.sentence}" for wait in self.waits]
-        return [f"{self.id}: {end}; {runs}{moved}{sizes}", *waits]
+        notes = [f"{what} at {at:,.1f} s" for at, what in self.notes]
+        return [f"{self.id}: {end}; {runs}{moved}{sizes}", *notes, *waits]
 
 
 def _gpus(count: int) -> str:
@@ -129,6 +135,7 @@ def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until
         runs=runs,
         batches=_batches(history, job),
         waits=_waits(history, job, runs, reasons, until),
+        notes=tuple(history.notes.get(job, ())),
     )
 
 

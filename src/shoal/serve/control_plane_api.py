@@ -28,8 +28,13 @@ class ControlPlaneAPI(Protocol):
     def short_of_disk(self) -> str:
         """Why new work is refused for lack of disk space; empty if it is not."""
 
-    def submit(self, submissions: Sequence[wire.Submission], tenant: str) -> "Future[list[str]]":
-        """Accept jobs, all or none; ``tenant`` owns those that name no tenant. Resolves to their ids."""
+    def submit(
+        self, submissions: Sequence[wire.Submission], tenant: str, sees: str | None = None
+    ) -> "Future[list[str]]":
+        """Accept jobs, all or none; ``tenant`` owns those that name no tenant. Resolves to their ids.
+
+        They may depend on jobs that ``sees`` owns, or on any if None.
+        """
 
     def cancel(self, job: str, tenant: str | None, *, force: bool = False) -> "Future[None]":
         """End a job; with ``force`` without grace."""

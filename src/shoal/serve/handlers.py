@@ -86,7 +86,7 @@ async def submit_batch(context: AppContext, call: Call) -> wire.Submitted:
 async def _submit(context: AppContext, holder: Holder, jobs: list[wire.Submission], field: str) -> wire.Submitted:
     for index, job in enumerate(jobs):
         _check_tenant(holder, job, field.format(index))
-    future = await asyncio.to_thread(context.control_plane.submit, jobs, holder.tenant or _DEFAULT_TENANT)
+    future = await asyncio.to_thread(context.control_plane.submit, jobs, holder.tenant or _DEFAULT_TENANT, holder.sees)
     return wire.Submitted(await _durable(context, future))
 
 
