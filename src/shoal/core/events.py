@@ -111,7 +111,8 @@ class JobCrashed:
 
     With ``retry_in`` above 0 the job is held back, and no policy sees it, until ``JobReleased``. ``ran``: seconds for
     which its ranks were up; None in journals of older versions. ``failed_on``: index of a node that could not start
-    its ranks, which the job's next placements avoid.
+    its ranks, which the job's next placements avoid. ``failed``: whether this was its last try (see `core.retry`); None
+    in journals of older versions.
     """
 
     at: Seconds
@@ -123,6 +124,7 @@ class JobCrashed:
     retry_in: Seconds = 0.0
     ran: Seconds | None = None
     failed_on: int | None = None
+    failed: bool | None = None
     urgent: ClassVar[bool] = True
 
 
@@ -149,11 +151,15 @@ class JobReshaped:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """The job was cancelled: by its owner or an operator or, with a ``cause``, since it can never start."""
+    """The job has no process left and its GPUs are free. It was cancelled or, with ``failed``, reached its time limit.
+
+    ``cause`` is set where no person cancelled it: a job that it was to follow did not end as required.
+    """
 
     at: Seconds
     job: JobNumber
     cause: str = ""
+    failed: bool = False
     urgent: ClassVar[bool] = True
 
 
@@ -245,6 +251,19 @@ class PolicyOverran:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """A job that runs was cancelled. It holds its GPUs, and no policy sees it, until ``JobCancelled``.
+
+    ``ends_by`` is when its grace has passed.
+    """
+
+    at: Seconds
+    job: JobNumber
+    ends_by: Seconds
+    urgent: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobHeld:
     """The job was held by a person: a waiting one does not start, a running one is not started again once it stops."""
 
@@ -277,13 +296,17 @@ class JobRequeued:
 
 @dataclass(frozen=True, slots=True)
 class TimeLimitReached:
-    """This run lasted as long as the job's time limit, in seconds; the job has failed, and the run is being stopped."""
+    """A run of the job lasted as long as its time limit, in seconds.
+
+    The job holds its GPUs, and no policy sees it, until ``JobCancelled`` tells that it has failed and its run has
+    ended; ``ends_by`` is when its grace has passed.
+    """
 
     at: Seconds
     job: JobNumber
-    incarnation: int
     limit: Seconds
-    urgent: ClassVar[bool] = True
+    ends_by: Seconds
+    urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +341,7 @@ Event: TypeAlias = (
     | JobSetAside
     | QuotaSet
     | PolicyOverran
+    | CancelRequested
     | JobHeld
     | HoldLifted
     | JobRequeued
@@ -326,15 +350,7 @@ Event: TypeAlias = (
 )
 
 RunEvent: TypeAlias = (
-    JobStarted
-    | JobMeasured
-    | BatchChanged
-    | JobProfiled
-    | JobStopped
-    | JobCompleted
-    | JobCrashed
-    | JobRequeued
-    | TimeLimitReached
+    JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed | JobRequeued
 )
 """Events about one incarnation of a job."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.core.columns import IntRow
 from shoal.core.events import (
+    CancelRequested,
     HoldLifted,
     JobCancelled,
     JobHeld,
@@ -56,16 +57,22 @@ def _requeued(state: "State", event: JobRequeued) -> None:
         state._release(slot, event.at)
 
 
-def _timed_out(state: "State", event: TimeLimitReached) -> None:
-    slot = state._jobs.current_slot(event)
-    if slot >= 0:
-        state._end(event.job, slot, Trigger.TIMED_OUT, event.at)
+def _cancel_requested(state: "State", event: CancelRequested | TimeLimitReached) -> None:
+    slot = state._jobs.live_slot(event.job)
+    if slot < 0 or event.job in state.cancelling:
+        return
+    withdrawn = state._jobs.ints[IntRow.STATE, slot] == _HELD
+    state._move(slot, Trigger.CANCEL_REQUESTED)
+    state.releases.pop(event.job, None)
+    state.cancelling.add(event.job)
+    if not withdrawn:
+        state._jobs.withdraw(slot)
 
 
 def _cancelled(state: "State", event: JobCancelled) -> None:
     slot = state._jobs.live_slot(event.job)
     if slot >= 0:
-        state._end(event.job, slot, Trigger.CANCELLED, event.at)
+        state._end(event.job, slot, Trigger.TIMED_OUT if event.failed else Trigger.CANCELLED, event.at)
 
 
 def _priority_changed(state: "State", event: PriorityChanged) -> None:
@@ -95,6 +102,7 @@ REQUESTS: dict[type, Callable[["State", Any], None]] = {
     JobHeld: _held,
     HoldLifted: _hold_lifted,
     JobRequeued: _requeued,
-    TimeLimitReached: _timed_out,
+    CancelRequested: _cancel_requested,
+    TimeLimitReached: _cancel_requested,
     PriorityChanged: _priority_changed,
 }

@@ -74,7 +74,10 @@ class Admission:
             wanted.grace,
             wanted.key,
             _in_place(wanted),
-            warning_signal(wanted),
+            cpus=wanted.cpus,
+            memory=wanted.memory,
+            retries=wanted.retries,
+            signal=warning_signal(wanted),
         )
         return spec, launch
 

@@ -1,4 +1,4 @@
-"""What the live backend knows of the agent of one node."""
+"""What the control plane knows of a node's agent."""
 
 from dataclasses import dataclass, field
 from math import inf

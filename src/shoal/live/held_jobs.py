@@ -83,19 +83,28 @@ class HeldJobs:
             self.limits[number] = now + spec.time
         self.waiting.started(spec.id)
 
-    def overdue(self, now: Seconds) -> list[JobNumber]:
-        """Return the jobs whose time limit is reached, each once."""
+    def overdue(self, now: Seconds) -> list[tuple[JobNumber, Seconds]]:
+        """Return the jobs whose run has reached their time limit, each once with the limit.
+
+        A run that is being stopped, or that another has replaced, does not count.
+        """
         due = [number for number, at in self.limits.items() if now >= at]
         for number in due:
             del self.limits[number]
-        return due
+        last = ((number, self.jobs[number].gangs[-1]) for number in due if self.jobs[number].gangs)
+        running = (number for number, gang in last if gang.started and not gang.stopping)
+        return [(number, limit) for number in running if (limit := self.jobs[number].spec.time) is not None]
+
+    def end_timers(self, number: JobNumber) -> None:
+        """Drop the times at which a job may start or must end."""
+        self.releases.pop(number, None)
+        self.limits.pop(number, None)
 
     def over(self, number: JobNumber, state: JobState) -> None:
         """Note that a job has ended in this state."""
         job = self.jobs[number]
         job.over, job.ended = True, state
-        self.releases.pop(number, None)
-        self.limits.pop(number, None)
+        self.end_timers(number)
         self.waiting.ended(number, job.spec, state)
 
     def forget(self, ended: Iterable[JobNumber]) -> None:

@@ -1,6 +1,6 @@
 """A job as the live backend tracks it: its gangs, its progress, and the events that follow from reports on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -9,7 +9,7 @@ from shoal.core.goodput import GoodputReport
 from shoal.core.job import ADAPTIVE, JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
-from shoal.core.topology import Placement
+from shoal.core.topology import Node, Placement
 from shoal.core.units import Seconds
 from shoal.live import report_filter
 from shoal.live.gang import End, Gang
@@ -38,9 +38,13 @@ class LiveJob:
     on_hold: bool = False
     """Whether a person holds it."""
     over: bool = False
+    cancelling: bool = False
+    """Whether it was cancelled, or reached its time limit, and the end of its runs is not reported yet."""
+    timed_out: bool = False
+    """Whether it reached its time limit."""
     ended: JobState | None = None
     """The state it ended in."""
-    end: events.JobCompleted | events.JobCrashed | events.TimeLimitReached | None = None
+    end: events.JobCompleted | events.JobCrashed | None = None
     """The event of its end, unless it was cancelled or ended before this control plane started."""
     profile: GoodputReport | None = None
     """The goodput report last passed on to the ring, at ``profiled_at``."""
@@ -62,6 +66,12 @@ class LiveJob:
             return expected
         rate, there = self.measured
         return expected * rate / speed(self.spec, there)
+
+    def can_start_on(self, nodes: Mapping[int, Node]) -> bool:
+        """Return whether those of the nodes that have not failed to start it have the GPUs it needs."""
+        kinds = self.spec.kinds
+        untried = (node for index, node in nodes.items() if index not in self.failed_on)
+        return sum(node.gpus for node in untried if kinds is None or node.kind in kinds) >= self.spec.min_gpus
 
     def start(self, gang: Gang, now: Seconds) -> events.JobStarted:
         """Note that all ranks of a gang are up; return the event."""

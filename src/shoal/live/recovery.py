@@ -65,6 +65,8 @@ class RecoveredRuns:
                 self._drained_or_resumed(event)
             case events.JobReleased() | events.JobHeld() | events.HoldLifted():
                 self._held_or_released(event)
+            case events.CancelRequested() | events.TimeLimitReached():
+                self._cancel_requested(event)
             case events.JobCancelled():
                 self._forget(event.job)
             case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
@@ -99,6 +101,17 @@ class RecoveredRuns:
         for table in (self.releases, self.limits, self.runs, self.jobs):
             table.pop(job, None)
 
+    def _cancel_requested(self, event: events.CancelRequested | events.TimeLimitReached) -> None:
+        number = event.job
+        self.releases.pop(number, None)
+        self.limits.pop(number, None)
+        if number in self.jobs:
+            job = self.jobs[number]
+            job.over = job.cancelling = True
+            job.timed_out |= isinstance(event, events.TimeLimitReached)
+        if number in self.runs:
+            self.runs[number].stopping = True
+
     def _drained_or_resumed(self, event: events.NodeDrained | events.NodeResumed) -> None:
         if isinstance(event, events.NodeDrained):
             self.drained[event.node] = event
@@ -122,20 +135,17 @@ class RecoveredRuns:
         else:
             self._run_ended(job, event)
 
-    def _run_ended(
-        self, job: LiveJob, event: events.JobStopped | events.JobCompleted | events.JobCrashed | events.TimeLimitReached
-    ) -> None:
+    def _run_ended(self, job: LiveJob, event: events.JobStopped | events.JobCompleted | events.JobCrashed) -> None:
         del self.runs[event.job]
         self.limits.pop(event.job, None)
+        job.saved, job.over = event.done, isinstance(event, events.JobCompleted)
         if isinstance(event, events.JobCrashed):
             if event.failed_on is not None:
                 job.failed_on.add(event.failed_on)
             job.crashes, job.over, _ = job.crashes.fold(event)
             if event.retry_in and not job.over:
                 self.releases[event.job] = event.at + event.retry_in
-        if not isinstance(event, events.TimeLimitReached):
-            job.saved = event.done
-        if job.over or isinstance(event, events.JobCompleted | events.TimeLimitReached):
+        if job.over:
             self._forget(event.job)
 
     def _apply_command(self, command: Command) -> None:

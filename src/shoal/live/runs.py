@@ -5,12 +5,12 @@ the orders of a node have a ``generation`` that counts up with each change.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.events import (
+    CancelRequested,
     Event,
     JobCancelled,
     JobCompleted,
@@ -34,7 +34,6 @@ from shoal.live.held_jobs import HeldJobs
 from shoal.live.live_job import LiveJob
 from shoal.live.node_health import NodeHealth
 from shoal.live.rate_tracker import RateTracker
-from shoal.live.recovery import RecoveredRuns
 from shoal.wire.messages import RunOrder, RunReport
 
 
@@ -75,7 +74,7 @@ class RunRegistry:
         """Release the jobs whose conditions hold now, and cancel those whose conditions never can."""
         for number, cause in self.held.waiting.due():
             if cause:
-                self._cancel(number, now, cause)
+                self._cancel(number, now, cause=cause)
             else:
                 self._jobs[number].released = True
                 self.events.append(JobReleased(now, number))
@@ -83,7 +82,8 @@ class RunRegistry:
     def requeue(self, number: JobNumber, now: Seconds, by: str) -> bool:
         """Stop a job's run for its owner; return false if it has none. The job waits again when the run has ended."""
         job = self._jobs.get(number)
-        if job is None or job.over or not job.gangs or job.gangs[-1].stopping or job.gangs[-1].end_reported:
+        gang = job.gangs[-1] if job is not None and job.gangs and not job.over else None
+        if job is None or gang is None or gang.stopping or gang.end_reported:
             return False
         self.events.append(JobRequeued(now, number, job.incarnation, by))
         self._stop_run(number, job.incarnation)
@@ -97,27 +97,45 @@ class RunRegistry:
                 self._orders_changed(gang)
 
     def cancel(self, number: JobNumber, now: Seconds, *, force: bool = False) -> None:
-        """Cancel a job and stop its runs, with ``force`` without grace; a job that is over stays as it ended."""
+        """Cancel a job and stop its runs, with ``force`` without grace; a job that is over stays as it ended.
+
+        It holds its GPUs until its last process is gone. A job that shares them with another is reported as gone at
+        once, since they stay the other's.
+        """
         self._cancel(number, now, force=force)
         self.release_waiting(now)
 
-    def _cancel(self, number: JobNumber, now: Seconds, cause: str = "", *, force: bool = False) -> None:
+    def _cancel(self, number: JobNumber, now: Seconds, *, cause: str = "", force: bool = False) -> None:
+        """Do as ``cancel``; a job that has timed out fails. The caller calls ``release_waiting``."""
         job = self._jobs.get(number)
-        for gang in job.gangs if job is not None and force else ():
-            gang.forced = True
-            self._orders_changed(gang)
-        if job is None or job.over:
+        if job is None or (job.over and not force):
             return
-        self.events.append(JobCancelled(now, number, cause))
-        self._end_at_once(number, JobState.CANCELLED)
-
-    def _end_at_once(self, number: JobNumber, state: JobState) -> None:
-        """End a job whose runs need not have ended yet, and stop them."""
-        self.held.over(number, state)
-        for gang in self._jobs[number].gangs:
-            gang.stopping = gang.end_reported = True
-            self.ending.append(gang)
+        first, job.over = not job.over, True
+        if first:
+            self.held.end_timers(number)
+            job.cancelling = any(not gang.end_reported for gang in job.gangs) and not self._shares_gpus(number)
+            if not job.cancelling:
+                self._gone(number, now, cause)
+        if job.cancelling and not (first and job.timed_out):
+            self.events.append(CancelRequested(now, number, now + (0.0 if force else job.launch.grace)))
+        for gang in job.gangs:
+            gang.forced |= force
+            if first:
+                gang.stopping = gang.end_reported = True
             self._orders_changed(gang)
+
+    def _gone(self, number: JobNumber, now: Seconds, cause: str = "") -> None:
+        """Report that a cancelled job holds no GPUs any more."""
+        job = self._jobs[number]
+        job.cancelling = False
+        self.events.append(JobCancelled(now, number, cause, job.timed_out))
+        self.ending += job.gangs
+        self.held.over(number, JobState.FAILED if job.timed_out else JobState.CANCELLED)
+
+    def _shares_gpus(self, number: JobNumber) -> bool:
+        gangs = self._jobs[number].gangs
+        beside = (other for gang in gangs for node in gang.parts for other in self.agents[node].gangs.values())
+        return any(gang.partner is not None for gang in gangs) or any(other.partner == number for other in beside)
 
     def over(self, job: JobNumber) -> bool:
         """Return whether a job has ended or was cancelled."""
@@ -272,18 +290,12 @@ class RunRegistry:
     def release(self, now: Seconds) -> None:
         """Release the held jobs that may be started by ``now``, and end the runs that have reached their time limit."""
         self.events += [JobReleased(now, number) for number in self.held.timers(now)]
-        for number in self.held.overdue(now):
-            self._time_out(number, now)
+        for number, limit in self.held.overdue(now):
+            job = self._jobs[number]
+            job.timed_out = True
+            self.events.append(TimeLimitReached(now, number, limit, now + job.launch.grace))
+            self._cancel(number, now)
         self.release_waiting(now)
-
-    def _time_out(self, number: JobNumber, now: Seconds) -> None:
-        """End a job whose run has reached its time limit, unless that run is being stopped or was replaced."""
-        job = self._jobs[number]
-        gang = job.gangs[-1] if job.gangs else None
-        if gang is not None and gang.started and not gang.stopping and job.spec.time is not None:
-            job.end = TimeLimitReached(now, number, job.incarnation, job.spec.time)
-            self.events.append(job.end)
-            self._end_at_once(number, JobState.FAILED)
 
     def probe(self, now: Seconds) -> None:
         """Let the drained nodes that are due be tried with one start each."""
@@ -345,6 +357,8 @@ class RunRegistry:
                     self._orders_changed(gang)
             if gang.over and gang.end_reported:
                 self._clear(job, gang, now)
+        if job.cancelling and all(gang.over for gang in job.gangs):
+            self._gone(number, now)
         if job.gangs:
             self._go(job, job.gangs[-1], now)
         self.release_waiting(now)
@@ -406,9 +420,16 @@ class RunRegistry:
         saved, blamed, node = job.saved, outcome.end is End.CRASHED, outcome.failed_on
         ran = max(0.0, now - gang.chain[0].running_since) if gang.started else 0.0
         job.crashes, failed, retry = job.crashes.after(
-            saved, blamed=blamed, ran=ran, began=node is None, first_retry=self.first_retry
+            saved,
+            blamed=blamed,
+            ran=ran,
+            began=node is None,
+            fresh=gang.chain[0].base <= 0.0,
+            unrunnable=node is not None and self._unrunnable(job, node),
+            retries=job.launch.retries,
+            first_retry=self.first_retry,
         )
-        crash = JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node)
+        crash = JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node, failed)
         self.events.append(crash)
         if node is not None:
             job.failed_on.add(node)
@@ -419,28 +440,8 @@ class RunRegistry:
         if retry:
             self.held.back_off(gang.job, now + retry)
 
-    # ── recovery ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def resume(self, recovered: RecoveredRuns, down: frozenset[int], now: Seconds, lease: Seconds = 0.0) -> None:
-        """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down.
-
-        ``lease`` is the time in which a run without grace ends by itself, with the margin for killing it.
-        Nodes that were up at the journal's end have a lease's time to answer. A node that the ring counts as up
-        although it never answered is reported lost.
-        """
-        for index, agent in enumerate(self.agents):
-            agent.up, agent.last_contact = recovered.up.get(index, False), now
-            # Above every generation of an earlier control plane, so that its late answers are recognised as old.
-            agent.generation = round(1000 * now) + 1
-            if not agent.up and index not in down:
-                self.events.append(NodeLost(now, index))
-        self.health.resume_drains(recovered.drained, now)
-        self.submitted = recovered.submitted
-        self._jobs |= {number: copy(job) for number, job in recovered.jobs.items()}
-        for _, run in sorted(recovered.runs.items()):
-            gang = self._add_gang(run.command, now)
-            gang.resumed, gang.started, gang.stopping = True, run.started, run.stopping
-        self.held.resume(recovered.releases, recovered.limits)
-        for agent in self.agents:
-            if agent.gangs and not agent.up:  # a run on a lost node that may still have been within its grace
-                agent.quiet_at = now + lease
+    def _unrunnable(self, job: LiveJob, node: int) -> bool:
+        """Return whether a job that a node could not start has failed: others run there, or no other node is left."""
+        up = {index: self.nodes[index] for index, agent in enumerate(self.agents) if agent.up and index != node}
+        gangs = self.agents[node].gangs.values()
+        return any(gang.started and not gang.over for gang in gangs) or not job.can_start_on(up)

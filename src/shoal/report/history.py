@@ -317,9 +317,9 @@ class _Fold:
         if incarnation != self.incarnation[job]:
             return
         self.done[self.hold[job]] = done
-        ran, failed_on = later or (None, None)  # journals of older versions lack them
+        ran, failed_on, last = (*later, None, None, None)[:3]  # journals of older versions lack them
         crashes = self.crashes.get(job, NO_CRASHES)
-        self.crashes[job], failed, _ = crashes.after(done, blamed=blamed, ran=ran, began=failed_on is None)
+        self.crashes[job], failed, _ = crashes.fold_fields(done, blamed, ran, failed_on, last)
         if failed:
             self._end(job, at, JobState.FAILED)
         else:
@@ -327,9 +327,10 @@ class _Fold:
 
     def _cancelled(self, event: list[Any]) -> None:
         if self.incarnation[event[2]] != _ENDED:
-            if event[3:] and event[3]:
-                self._noted(event, f"cancelled: {event[3]}")
-            self._end(event[2], event[1], JobState.CANCELLED)
+            cause, failed = event[3:] or ("", False)  # journals of older versions lack them
+            if cause:
+                self._noted(event, f"cancelled: {cause}")
+            self._end(event[2], event[1], JobState.FAILED if failed else JobState.CANCELLED)
 
     def _reshaped(self, event: list[Any]) -> None:
         self.gpus[event[2]] = event[3]
@@ -345,10 +346,7 @@ class _Fold:
             self._close(job, at)
 
     def _timed_out(self, event: list[Any]) -> None:
-        _, at, job, incarnation, limit = event
-        if incarnation == self.incarnation[job]:
-            self._noted(event, f"time limit of {duration(limit)} reached")
-            self._end(job, at, JobState.FAILED)
+        self._noted(event, f"time limit of {duration(event[3])} reached")
 
     def _ignored(self, event: list[Any]) -> None:
         """Do nothing: the event changes no column. Each job on a lost node has events of its own."""
