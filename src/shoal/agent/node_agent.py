@@ -38,7 +38,6 @@ from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
 from shoal.core.decoding import convert
 from shoal.core.errors import InputError, ShoalError
-from shoal.wire.client import Client
 from shoal.wire.disk import free_bytes
 from shoal.wire.logs import log_json
 from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, Roster, RunOrder, RunReport
@@ -80,7 +79,7 @@ class NodeAgent:
         self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, self._hello.boot, self._users)
         self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count)
-        self._link = ControlLink(_client(settings), self._hello, self._deliver)
+        self._link = ControlLink(settings.client(), self._hello, self._deliver)
         self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
         self._server = KeeperServerHandle(self._hello.boot)
         self._keepers: dict[Key, KeeperHandle] = {}
@@ -339,7 +338,7 @@ class NodeAgent:
                 self._dead_keepers[key] = keeper.cause or "its keeper died"
                 self._bury(key)
             else:
-                self._over(key, *self._cause(keeper, keeper.last), unwarned=not keeper.last.why)
+                self._over(key, *self._cause(key, keeper, keeper.last), unwarned=not keeper.last.why)
         self._changed = True
 
     def _read_server(self) -> None:
@@ -377,10 +376,12 @@ class NodeAgent:
             case "over":
                 keeper.last = message
 
-    def _cause(self, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
+    def _cause(self, key: Key, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
         """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
         if keeper.cause:
             return keeper.cause, keeper.blameless
+        if last.why in ("", "rank") and self._workspace.asked_to_requeue(key):
+            return "its batch script asked to be requeued", True
         if last.why == "lease":
             return "its lease ended: the node had not heard from the control plane for too long", True
         if last.why == "order" and self._closing:
@@ -436,13 +437,6 @@ class NodeAgent:
 
 def _session(run: RunReport) -> tuple[int | None, int | None] | None:
     return None if run.session is None else (run.session.batch_size, run.session.generation)
-
-
-def _client(settings: AgentSettings) -> Client:
-    try:
-        return Client(settings.server, settings.token, cafile=settings.cafile)
-    except OSError as error:
-        raise InputError("cafile", settings.cafile, f"cannot be used: {error.strerror or error}") from None
 
 
 def _checked(hello: Hello) -> Hello:

@@ -16,7 +16,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import MOST_FAILED_STARTS, NO_CRASHES, QUICK_FAILURE, Crashes, retries_of
 from shoal.core.topology import Node, Placement
-from shoal.core.units import JobId, JobNumber, Seconds, TenantId, duration
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId, span
 from shoal.live.recovery import NO_LAUNCH, RecoveredRuns
 from shoal.store.codec import Header, Record
 
@@ -163,7 +163,7 @@ class Accounts:
             self._leave_seats(account, now)
             if isinstance(command, Stop):
                 account.state = JobState.STOPPING
-                account.history.append((now, "told to save and stop"))
+                account.history.append((now, "warned to save and stop"))
                 continue
             account.state = JobState.STARTING
             account.incarnation, account.placement, account.placed_at = command.incarnation, command.placement, now
@@ -247,7 +247,7 @@ class Accounts:
         account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
         what = "cancelled"
         if isinstance(event, events.TimeLimitReached):
-            what = account.cause = f"time limit of {duration(event.limit)} reached"
+            what = account.cause = f"time limit of {span(event.limit)} reached"
         account.history.append((event.at, f"{what}; told to save and stop"))
 
     def _ran(self, account: Account, event: events.RunEvent) -> None:
@@ -255,7 +255,7 @@ class Accounts:
             self._crashed(account, event)
         elif isinstance(event, events.JobCompleted):
             self.completed += 1
-            account.done, account.done_at = event.done, event.at
+            account.done, account.done_at, account.cause = event.done, event.at, ""
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
             account.state = JobState.HELD if account.held_by else JobState.PENDING

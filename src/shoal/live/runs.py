@@ -316,8 +316,12 @@ class RunRegistry:
     def orders(self, index: int) -> list[RunOrder]:
         """Return an order for every run that a node should have."""
         gangs = self.agents[index].gangs.values()
-        orders = (gang.order(index, self.agents[gang.head].address) for gang in gangs)
-        return [order for order in orders if order is not None]
+        orders = ((gang, gang.order(index, self.agents[gang.head].address)) for gang in gangs)
+        return [
+            gang.with_hosts(order, lambda node: self.agents[node].address)
+            for gang, order in orders
+            if order is not None
+        ]
 
     def place(self, job: JobNumber, incarnation: int, rank: int) -> tuple[int, int, int] | None:
         """Return a rank's node, the incarnation that started it and its number then; None if not resized in place."""

@@ -21,7 +21,7 @@ from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
-from shoal.core.units import JobId, Seconds, TenantId, duration
+from shoal.core.units import JobId, Seconds, TenantId, span
 from shoal.store.codec import BASE, COMMAND_TAGS, DECISION, EVENT_TAGS, EVENTS, HEADER
 
 _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
@@ -346,7 +346,7 @@ class _Fold:
             self._close(job, at)
 
     def _timed_out(self, event: list[Any]) -> None:
-        self._noted(event, f"time limit of {duration(event[3])} reached")
+        self._noted(event, f"time limit of {span(event[3])} reached")
 
     def _ignored(self, event: list[Any]) -> None:
         """Do nothing: the event changes no column. Each job on a lost node has events of its own."""
