@@ -18,7 +18,7 @@ from shoal.jobspec.sbatch import as_name, jobs_of
 from shoal.jobspec.yaml_file import lines_of, place, read_text, yaml_errors
 from shoal.wire.messages import Submission
 
-_NUMBERS = ("work", "deadline", "weight", "grace")
+_NUMBERS = ("work", "deadline", "weight", "grace", "priority")
 _MOST_SHOWN = 100
 
 

@@ -244,11 +244,12 @@ class Accounts:
         self._end(account, JobState.FAILED if event.failed else JobState.CANCELLED, event.at, what)
 
     def _to_end(self, account: Account, event: events.CancelRequested | events.TimeLimitReached) -> None:
-        account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
-        what = "cancelled"
         if isinstance(event, events.TimeLimitReached):
-            what = account.cause = f"time limit of {span(event.limit)} reached"
-        account.history.append((event.at, f"{what}; told to save and stop"))
+            account.cause, account.held_after = f"time limit of {span(event.limit)} reached", ""
+        elif account.state is not JobState.CANCELLING:
+            account.cause = "cancelled"
+        account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
+        account.history.append((event.at, f"{account.cause}; told to save and stop"))
 
     def _ran(self, account: Account, event: events.RunEvent) -> None:
         if isinstance(event, events.JobCrashed):

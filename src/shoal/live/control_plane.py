@@ -40,6 +40,7 @@ from shoal.live.conditions import Resolver
 from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_ids import JobIds
 from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
+from shoal.live.job_verbs import JobVerbs
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
 from shoal.live.machines import check_fits
@@ -226,6 +227,11 @@ class ControlPlane:
         """Return every quota, by name of its tenant."""
         with self._lock:
             return quota_rows(self.accounts)
+
+    @property
+    def verbs(self) -> JobVerbs:
+        """What people ask of single jobs."""
+        return JobVerbs(self.backend, self.accounts, self._lock, self.disk, self._account)
 
     def _taken(self, id: JobId) -> bool:
         return id in self.accounts.numbers or self.compaction.ended.known(id)
