@@ -57,6 +57,7 @@ class Admission:
             ahead=_ahead(wanted),
             limits=_limits(wanted),
             adaptation=wanted.adaptation,
+            preemptible=wanted.preemptible,
             time=wanted.time,
             priority=wanted.priority,
             exclusive=self._exclusive(wanted),

@@ -124,6 +124,8 @@ class RecoveredRuns:
         run = self.runs.get(event.job)
         if run is None or event.incarnation != job.incarnation:
             return
+        if isinstance(event, events.JobSaved):
+            return
         if isinstance(event, events.JobStarted):
             run.started = job.started = True
             if job.spec.time is not None and (event.job not in self.limits or not job.launch.in_place):

@@ -83,10 +83,10 @@ class RunRegistry:
         """Stop a job's run for its owner; return false if it has none. The job waits again when the run has ended."""
         job = self._jobs.get(number)
         gang = job.gangs[-1] if job is not None and job.gangs and not job.over else None
-        if job is None or gang is None or gang.stopping or gang.end_reported:
+        if gang is None or gang.stopping or gang.end_reported:
             return False
-        self.events.append(JobRequeued(now, number, job.incarnation, by))
-        self._stop_run(number, job.incarnation)
+        self.events.append(JobRequeued(now, number, gang.incarnation, by))
+        self._stop_run(number, gang.incarnation)
         self._advance(number, now)
         return True
 
@@ -447,5 +447,4 @@ class RunRegistry:
     def _unrunnable(self, job: LiveJob, node: int) -> bool:
         """Return whether a job that a node could not start has failed: others run there, or no other node is left."""
         up = {index: self.nodes[index] for index, agent in enumerate(self.agents) if agent.up and index != node}
-        gangs = self.agents[node].gangs.values()
-        return any(gang.started and not gang.over for gang in gangs) or not job.can_start_on(up)
+        return any(g.started and not g.over for g in self.agents[node].gangs.values()) or not job.can_start_on(up)
