@@ -17,7 +17,6 @@ cannot prolong it.
 """
 
 import ctypes
-import errno
 import json
 import os
 import select

@@ -110,8 +110,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             _check_trial(self)
         if not (self.limits is None and self.adaptation is None):
             _check_adaptive(self)
-        if self.most_at_once is not None and self.array is None:
-            raise InputError("most_at_once", self.most_at_once, "needs array, the name that the jobs share")
         if self.save_every is not None and self.preemptible == "yes":
             raise InputError("save_every", self.save_every, "says nothing of a job that saves when it is stopped")
 
@@ -188,6 +186,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("begin", _not_negative, _NOT_NEGATIVE),
     ("time", _positive, _POSITIVE),
     ("most_at_once", _count, _COUNT),
+    ("array", bool, "must not be empty; leave the field out for none"),
     ("priority", lambda priority: abs(priority) <= MOST, f"must be a whole number from -{MOST} to {MOST}"),
     ("loss", lambda loss: 0.0 <= loss < 1.0, _LOSS),
     ("pace", _positive, _PACE),
@@ -297,6 +296,10 @@ class Workload:
 
 
 def _check_dependencies(jobs: tuple[Job, ...], where: str) -> None:
+    for job in jobs:
+        if job.most_at_once is not None and job.array is None:
+            hint = "needs array, the name that the jobs share"
+            raise InputError("most_at_once", job.most_at_once, hint, where=where)
     if not any(job.after for job in jobs):
         return
     seen: set[str] = set()
