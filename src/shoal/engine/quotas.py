@@ -48,12 +48,12 @@ def ask_within_quotas(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Ver
         hidden |= beyond
         decision, verdicts = ask(policy, snapshot, hidden)
     verdicts = _changed(snapshot, verdicts, _capped(snapshot, verdicts))
-    ledger = _Ledger(snapshot, verdicts, set(hidden))
+    grants = _Grants(snapshot, verdicts, set(hidden))
     for tenant in sorted(tenant for tenant, quota in snapshot.quotas.items() if quota.guaranteed):
-        if ledger.below_guarantee(tenant):
-            ledger.restore(tenant, _preferred(policy, snapshot, tenant))
-    ledger.fill()
-    verdicts = _changed(snapshot, verdicts, ledger.changes)
+        if grants.below_guarantee(tenant):
+            grants.restore(tenant, _preferred(policy, snapshot, tenant))
+    grants.fill()
+    verdicts = _changed(snapshot, verdicts, grants.changes)
     return Decision(verdicts, decision.review_at, decision.carry), verdicts
 
 
@@ -155,7 +155,7 @@ def _changed(snapshot: Snapshot, verdicts: Verdicts, changes: Mapping[int, Verdi
 
 
 @dataclass(slots=True)
-class _Ledger:
+class _Grants:
     """The GPUs granted, by job, tenant and kind, while lent GPUs are returned; ``changes`` are the new verdicts."""
 
     snapshot: Snapshot

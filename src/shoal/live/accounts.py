@@ -269,7 +269,8 @@ class Accounts:
         elif account.state is not JobState.CANCELLING:
             account.cause = "cancelled"
         account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
-        account.history.append((event.at, f"{account.cause}; told to save and stop"))
+        told = "told to save and stop" if event.ends_by > event.at else "killed"
+        account.history.append((event.at, f"{account.cause}; {told}"))
 
     def _ran(self, account: Account, event: events.RunEvent) -> None:
         if isinstance(event, events.JobCrashed):

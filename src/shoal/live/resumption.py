@@ -23,6 +23,7 @@ def resume(
         agent.generation = round(1000 * now) + 1
         if not agent.up and index not in down:
             runs.events.append(NodeLost(now, index))
+    runs.health.resume_counts(recovered.failures, recovered.causes)
     runs.health.resume_drains(recovered.drained, now)
     runs.submitted = recovered.submitted
     runs._jobs |= {number: copy(job) for number, job in recovered.jobs.items()}
