@@ -20,8 +20,9 @@ import pytest
 
 from shoal.cli import queue as queue_command
 from shoal.cli.client import choose_job
-from shoal.cli.live_tables import span, spread
+from shoal.cli.live_tables import spread
 from shoal.core.errors import InputError
+from shoal.core.units import span
 from shoal.wire.messages import (
     AcctRow,
     ClusterRow,
@@ -573,12 +574,23 @@ def test_of_jobs_that_fit_live_ones_are_meant(meant: str, chosen: str) -> None:
 
 @pytest.mark.parametrize(
     ("meant", "says"),
-    [("a", r"fits 2 jobs \(a-1111, a-2222\); write more of the id"), ("a-111x", "did you mean a-1111")],
+    [("a-", r"fits 2 jobs \(a-1111, a-2222\); write more of the id"), ("a-111x", "did you mean a-1111")],
     ids=["two", "none"],
 )
 def test_a_job_that_cannot_be_told_is_refused_with_the_candidates(meant: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         choose_job(ROWS, meant)
+
+
+def test_an_exact_name_means_the_latest_live_job_of_that_name_and_never_a_longer_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [row("a-1111", submitted=NOW), row("a-2222", submitted=NOW + 1), row("a-b-3333"), row("a-4444", ended=NOW)]
+    assert choose_job(rows, "a") == "a-2222"
+    assert capsys.readouterr().err.endswith("2 jobs are named a (a-1111, a-2222); this is the latest, a-2222\n")
+    with pytest.raises(InputError, match=r"fits 2 jobs \(a-1111, a-2222\)"):
+        choose_job(rows, "a", only=True)
+    assert choose_job(rows[1:], "a", only=True) == "a-2222"
 
 
 # ── queue ────────────────────────────────────────────────────────────────────────────────────────────────────────

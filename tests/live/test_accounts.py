@@ -142,7 +142,7 @@ def test_a_job_is_held_after_a_crash_of_its_own_and_not_after_one_of_its_node() 
     found.apply_events([JobCrashed(20.0, 0, 1, 4.0, False, "node n0 was lost")])
     account = only(found)
     assert (account.state, account.held_until, account.crashes.in_a_row) == (JobState.PENDING, inf, 0)
-    assert account.history[-1] == (20.0, "crashed: node n0 was lost")
+    assert account.history[-1] == (20.0, "crashed: node n0 was lost; the last 8 s of its run are lost")
     assert (account.done, account.done_at, account.rate, account.placement) == (4.0, 20.0, 0.0, None)
     found.apply_commands(30.0, [start(2)])
     found.apply_events([JobCrashed(31.0, 0, 2, 4.0, True, "rank 0 died", retry_in=10.0)])
@@ -178,7 +178,7 @@ def test_a_stop_ends_the_placement_and_stopped_the_run() -> None:
         "submitted by ann",
         "seated on n0 (2 GPUs), n1 (1 GPU) as run 1",
         "all ranks are up",
-        "told to save and stop",
+        "warned to save and stop",
         "stopped; 21 done and saved",
     ]
 

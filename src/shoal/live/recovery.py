@@ -8,6 +8,7 @@ from shoal.core.commands import Command, Decided, Resize, Start, Stop
 from shoal.core.job import Launch
 from shoal.core.units import JobNumber, Seconds
 from shoal.live.live_job import LiveJob
+from shoal.live.node_health import note_start
 from shoal.store.codec import Record
 
 NO_LAUNCH = Launch("job", ())
@@ -35,6 +36,10 @@ class RecoveredRuns:
     up: dict[int, bool] = field(default_factory=dict)
     drained: dict[int, events.NodeDrained] = field(default_factory=dict)
     """By node, the event that drained it."""
+    failures: dict[int, set[JobNumber]] = field(default_factory=dict)
+    """By node, the jobs that could not start there and started elsewhere, since the last start there."""
+    causes: dict[int, str] = field(default_factory=dict)
+    """By node, why the last start that failed there did."""
 
     def fold(self, record: Record) -> None:
         """Fold one record."""
@@ -91,6 +96,7 @@ class RecoveredRuns:
             self.drained[event.node] = event
         elif not event.probe:
             self.drained.pop(event.node, None)
+            self.failures.pop(event.node, None)
 
     def _apply_run_event(self, job: LiveJob, event: events.RunEvent) -> None:
         if isinstance(event, events.BatchChanged):
@@ -98,8 +104,11 @@ class RecoveredRuns:
         run = self.runs.get(event.job)
         if run is None or event.incarnation != job.incarnation:
             return
+        if isinstance(event, events.JobSaved):
+            return
         if isinstance(event, events.JobStarted):
             run.started = True
+            note_start(self.failures, event.job, run.command.placement.nodes, job.failed_on)
         elif isinstance(event, events.JobMeasured | events.JobProfiled | events.BatchChanged):
             job.measured = event.rate, run.command.placement
         else:
@@ -108,6 +117,7 @@ class RecoveredRuns:
             if isinstance(event, events.JobCrashed):
                 if event.failed_on is not None:
                     job.failed_on.add(event.failed_on)
+                    self.causes[event.failed_on] = event.cause
                 job.crashes, job.over, _ = job.crashes.fold(event)
                 if event.retry_in and not job.over:
                     self.releases[event.job] = event.at + event.retry_in
