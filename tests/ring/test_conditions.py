@@ -1,6 +1,7 @@
 """Jobs that wait for conditions: tables in small simulated worlds, and random graphs that always end and replay."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from shoal.sim.faults import Faults, JobFault
 from shoal.testing.builders import SimulationLog, job, simulate
 from shoal.workload.schema import Job
 
-FAILING = {"time": 10.0}  # it would take 100 s
+FAILING: dict[str, Any] = {"time": 10.0}  # it would take 100 s
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ FAILING = {"time": 10.0}  # it would take 100 s
     ],
 )
 def test_a_job_starts_when_the_job_it_follows_started_or_ended_as_required(
-    when: str, first: dict[str, float], start: float | None
+    when: str, first: dict[str, Any], start: float | None
 ) -> None:
     run = simulate(Fifo(), [job("a", **first), job("b", after=(f"a:{when}",))])
     assert run.started.get("b") == start

@@ -102,7 +102,7 @@ class Story:
         moved = "".join(f"; {what} {_times(count)}" for count, what in counts if count)
         sizes = f"; batch {' → '.join(map(str, self.batches))}" if len(self.batches) > 1 else ""
         waits = [f"waited {wait.seconds:,.1f} s: {wait.sentence}" for wait in self.waits]
-        notes = [f"{what} at {at:,.1f} s" for at, what in self.notes]
+        notes = [f"at {at:,.1f} s: {what}" for at, what in self.notes]
         return [f"{self.id}: {end}; {runs}{moved}{sizes}", *notes, *waits]
 
 
