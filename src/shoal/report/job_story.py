@@ -107,7 +107,7 @@ class Story:
         moved += f"; the work of {self.lost:,.1f} s was lost" if self.lost >= 1 else ""
         sizes = f"; batch {' → '.join(map(str, self.batches))}" if len(self.batches) > 1 else ""
         waits = [f"waited {wait.seconds:,.1f} s: {wait.sentence}" for wait in self.waits]
-        notes = [f"{what} at {at:,.1f} s" for at, what in self.notes]
+        notes = [f"at {at:,.1f} s: {what}" for at, what in self.notes]
         return [f"{self.id}: {end}; {runs}{moved}{sizes}", *notes, *waits]
 
 
