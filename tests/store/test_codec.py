@@ -109,7 +109,7 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
     ),
     JobCancelled: st.builds(JobCancelled, times, numbers),
     NodeLost: st.builds(NodeLost, times, numbers),
-    NodeReturned: st.builds(NodeReturned, times, numbers),
+    NodeReturned: st.builds(NodeReturned, times, numbers, texts),
     NodeDrained: st.builds(NodeDrained, times, numbers, texts, texts),
     NodeResumed: st.builds(NodeResumed, times, numbers, st.booleans()),
     JobReleased: st.builds(JobReleased, times, numbers),

@@ -34,6 +34,8 @@ class RecoveredRuns:
     releases: dict[JobNumber, Seconds] = field(default_factory=dict)
     """When held jobs may be tried again."""
     up: dict[int, bool] = field(default_factory=dict)
+    places: dict[int, str] = field(default_factory=dict)
+    """By node, where its last agent ran."""
     drained: dict[int, events.NodeDrained] = field(default_factory=dict)
     """By node, the event that drained it."""
     failures: dict[int, set[JobNumber]] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class RecoveredRuns:
                 self.jobs[self.submitted] = LiveJob(spec, launched, batch_size=spec.batch_size)
                 self.submitted += 1
             case events.NodeLost() | events.NodeReturned():
-                self.up[event.node] = isinstance(event, events.NodeReturned)
+                self._lost_or_returned(event)
             case events.NodeDrained() | events.NodeResumed():
                 self._drained_or_resumed(event)
             case events.JobReleased():
@@ -76,9 +78,9 @@ class RecoveredRuns:
                 self.releases.pop(event.job, None)
                 self.runs.pop(event.job, None)
                 self.jobs.pop(event.job, None)
-            case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
+            case events.JobReshaped() | events.AppBid() | events.JobSetAside():
                 pass
-            case events.QuotaSet():
+            case events.PolicyOverran() | events.QuotaSet():
                 pass
             case _:
                 if event.job in self.jobs:
@@ -90,6 +92,11 @@ class RecoveredRuns:
             self.jobs[number].over = self.jobs[number].cancelling = True
         if number in self.runs:
             self.runs[number].stopping = True
+
+    def _lost_or_returned(self, event: events.NodeLost | events.NodeReturned) -> None:
+        self.up[event.node] = isinstance(event, events.NodeReturned)
+        if isinstance(event, events.NodeReturned):
+            self.places[event.node] = event.place
 
     def _drained_or_resumed(self, event: events.NodeDrained | events.NodeResumed) -> None:
         if isinstance(event, events.NodeDrained):
