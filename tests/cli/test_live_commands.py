@@ -1,10 +1,12 @@
 """The commands of a live cluster, against a server that knows its answers by heart."""
 
+import base64
 import json
 import os
 import signal
 import socket
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,8 +20,9 @@ import pytest
 
 from shoal.cli import queue as queue_command
 from shoal.cli.client import choose_job
-from shoal.cli.live_tables import span, spread
+from shoal.cli.live_tables import spread
 from shoal.core.errors import InputError
+from shoal.core.units import span
 from shoal.wire.messages import (
     AcctRow,
     ClusterRow,
@@ -360,14 +363,28 @@ def accept(cluster: Fake) -> None:
     cluster.answers["POST /v1/jobs"] = cluster.answers["POST /v1/jobs/batch"] = ids
 
 
+def test_the_active_python_environment_travels_unless_the_job_names_another(
+    shoal: Shoal, cluster: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept(cluster)
+    for name, prefix in {"VIRTUAL_ENV": "/venv", "CONDA_PREFIX": "/conda", "PATH": "/venv/bin:/bin"}.items():
+        monkeypatch.setenv(name, prefix)
+    shoal("submit", "--env", "CONDA_PREFIX=/other", "--retries", "2", "--", "python", "train.py")
+    (asked,) = cluster.asked
+    env = {"SHOAL_SUBMIT_PATH": "/venv/bin:/bin", "VIRTUAL_ENV": "/venv", "CONDA_PREFIX": "/other"}
+    assert (asked.body["env"], asked.body["retries"]) == (env, 2)
+
+
 def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster: Fake, tmp_path: Path) -> None:
     accept(cluster)
     options = ("--gpus", "4", "--min-gpus", "2", "--max-gpus", "8", "--kinds", "a100,h100", "--work", "60")
     more = ("--env", "A=b=c", "--ranks", "node", "--grace", "5", "--weight", "2", "--deadline", "90", "--tenant", "nlp")
-    again = ("--resizes", "in_place")
+    again = ("--resizes", "in_place", "--preemptible", "no")
     code, out, err = shoal("submit", *options, *more, *again, "--", "python", "train.py", "--gpus", "--", "x y")
-    assert (code, out, err) == (0, "train-0000\n", "")
+    assert (code, out) == (0, "train-0000\n")
+    assert err == "shoal: train-0000: never stopped to make room for other jobs, as declared\n"
     (asked,) = cluster.asked
+    assert asked.body["env"].pop("SHOAL_SUBMIT_PATH") == os.environ["PATH"]
     key = asked.body.pop("key")
     assert len(key) == 32
     assert asked.path == "/v1/jobs"
@@ -382,6 +399,7 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
         "kinds": ["a100", "h100"],
         "work": 60.0,
         "env": {"A": "b=c"},
+        "preemptible": "no",
         "ranks": "node",
         "resizes": "in_place",
         "grace": 5.0,
@@ -400,14 +418,14 @@ def test_limits_are_submitted_and_nodes_that_do_not_enforce_them_are_named(
     cluster.answers["POST /v1/jobs"] = 201, Submitted(["job-aaaa"])
     said = "CPU and memory limits are not enforced on n0, n1, n2, …: no cgroups here"
     code, _, err = shoal("submit", "--cpus", "4", "--memory", "16G", "--", "true")
-    assert (code, err) == (0, f"shoal: {said}\n")
+    assert (code, err.splitlines()[0]) == (0, f"shoal: {said}")
     (tmp_path / "job.yaml").write_text("command: ['true']\ncpus: 4\nmemory: 16G\n")
     shoal("submit", str(tmp_path / "job.yaml"))
     sent = [asked.body for asked in cluster.asked if asked.path == "/v1/jobs"]
     assert [(job["cpus"], job["memory"]) for job in sent] == [(4, 2**34)] * 2
     cluster.answers["GET /v1/cluster"] = 200, CLUSTER
     assert said in shoal("nodes")[1]
-    assert shoal("submit", "--", "true")[2] == "", "nothing is said of limits that nobody asked for"
+    assert "limits" not in shoal("submit", "--", "true")[2], "nothing is said of limits that nobody asked for"
 
 
 def test_copies_go_in_one_batch_with_keys_of_their_own(shoal: Shoal, cluster: Fake) -> None:
@@ -431,9 +449,24 @@ def test_a_key_of_the_owners_is_kept_and_told_apart_in_copies(shoal: Shoal, clus
 def test_an_answer_that_was_lost_is_asked_for_again_with_the_same_key(shoal: Shoal, cluster: Fake) -> None:
     answers = iter([None, (200, Submitted(["true-0000"]))])
     cluster.answers["POST /v1/jobs"] = lambda asked: next(answers)
-    assert shoal("submit", "--", "true") == (0, "true-0000\n", "")
+    assert shoal("submit", "--", "true")[:2] == (0, "true-0000\n")
     assert len({asked.body["key"] for asked in cluster.asked}) == 1
     assert len(cluster.asked) == 2
+
+
+NOT_BEFORE = "not stopped to make room for other jobs before saving work (SHOAL_PROGRESS in docs/jobs.md)"
+
+
+def test_submit_says_once_of_each_kind_of_job_whether_it_is_stopped_to_make_room(
+    shoal: Shoal, cluster: Fake, tmp_path: Path
+) -> None:
+    accept(cluster)
+    (tmp_path / "jobs.yaml").write_text("- {command: [a]}\n- {command: [b], preemptible: yes}\n- {command: [c]}\n")
+    code, out, err = shoal("submit", "-n", "2", "jobs.yaml")
+    assert (code, len(out.splitlines())) == (0, 6)
+    stopped = "stopped at any time to make room for other jobs, as declared"
+    assert err.splitlines() == [f"shoal: jobs-0000 and 3 more: {NOT_BEFORE}", f"shoal: jobs-0001 and 1 more: {stopped}"]
+    assert shoal("submit", "--preemptible", "maybe", "--", "true")[0] == 2
 
 
 def test_a_script_is_submitted_and_what_is_not_applied_is_said_beside(
@@ -443,9 +476,55 @@ def test_a_script_is_submitted_and_what_is_not_applied_is_said_beside(
     (tmp_path / "train.sh").write_text("#!/bin/bash\n#SBATCH -G 2 -p gpu --array=0-1\npython train.py\n")
     code, out, err = shoal("submit", "train.sh")
     assert (code, out) == (0, "train_0-0000\ntrain_1-0001\n")
-    assert err == "shoal: train.sh: not applied: -p gpu (line 2)\n"
+    assert err.startswith("shoal: train.sh: not applied: -p gpu: there are no partitions")
+    assert err.splitlines()[-1] == f"shoal: train_0-0000 and 1 more: {NOT_BEFORE}"
     sent = cluster.asked[0].body["jobs"]
     assert [job["command"] for job in sent] == [["/bin/bash", str(tmp_path / "train.sh")]] * 2
+
+
+def test_sbatch_takes_its_options_before_the_script_and_the_arguments_behind_it(
+    shoal: Shoal, cluster: Fake, tmp_path: Path
+) -> None:
+    accept(cluster)
+    (tmp_path / "train.sh").write_text("#!/bin/bash\n#SBATCH -G 2 -J script --array=0-1\npython train.py $1\n")
+    code, out, _ = shoal("sbatch", "--parsable", "-J", "line", "--gpus=4", "train.sh", "--lr", "0.1")
+    assert (code, out) == (0, "line_0-0000:line_1-0001\n")
+    sent = cluster.asked[0].body["jobs"]
+    assert [(job["gpus"], job["command"][2:]) for job in sent] == [(4, ["--lr", "0.1"])] * 2
+
+
+def test_sbatch_makes_a_script_of_a_wrapped_command(shoal: Shoal, cluster: Fake) -> None:
+    accept(cluster)
+    assert shoal("sbatch", "-G1", "--wrap", "python train.py")[:2] == (0, "Submitted batch job wrap-0000\n")
+    kept = cluster.asked[0].body["env"]["SHOAL_SCRIPT"]
+    assert zlib.decompress(base64.b85decode(kept)).startswith(b"#!/bin/sh\n")
+
+
+def test_sbatch_says_what_it_would_submit_and_submits_nothing(shoal: Shoal, cluster: Fake, tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("#!/bin/bash\n#SBATCH --gpus=1 --array=0-4\ntrue\n")
+    assert shoal("sbatch", "--test-only", "a.sh")[:2] == (0, "a.sh: 5 jobs, nothing submitted\n")
+    assert not cluster.asked
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--wrap=a", "b.sh"), "script: 'b.sh': cannot be given with --wrap"),
+        (("--wait", "--wrap=a"), "--wait"),
+        (("--gpus", "many", "--wrap=a"), "--gpus: 'many': write [KIND:]N"),
+        (("no.sh",), "file: 'no.sh': cannot be read"),
+        (("dos.sh",), "DOS line breaks"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_sbatch_refuses_what_it_cannot_do_in_one_line(
+    shoal: Shoal, cluster: Fake, tmp_path: Path, args: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "dos.sh").write_bytes(b"#!/bin/bash\r\ntrue\r\n")
+    code, out, err = shoal("sbatch", *args)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert not cluster.asked
 
 
 @pytest.mark.parametrize(
@@ -513,12 +592,23 @@ def test_of_jobs_that_fit_live_ones_are_meant(meant: str, chosen: str) -> None:
 
 @pytest.mark.parametrize(
     ("meant", "says"),
-    [("a", r"fits 2 jobs \(a-1111, a-2222\); write more of the id"), ("a-111x", "did you mean a-1111")],
+    [("a-", r"fits 2 jobs \(a-1111, a-2222\); write more of the id"), ("a-111x", "did you mean a-1111")],
     ids=["two", "none"],
 )
 def test_a_job_that_cannot_be_told_is_refused_with_the_candidates(meant: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         choose_job(ROWS, meant)
+
+
+def test_an_exact_name_means_the_latest_live_job_of_that_name_and_never_a_longer_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [row("a-1111", submitted=NOW), row("a-2222", submitted=NOW + 1), row("a-b-3333"), row("a-4444", ended=NOW)]
+    assert choose_job(rows, "a") == "a-2222"
+    assert capsys.readouterr().err.endswith("2 jobs are named a (a-1111, a-2222); this is the latest, a-2222\n")
+    with pytest.raises(InputError, match=r"fits 2 jobs \(a-1111, a-2222\)"):
+        choose_job(rows, "a", only=True)
+    assert choose_job(rows[1:], "a", only=True) == "a-2222"
 
 
 # ── queue ────────────────────────────────────────────────────────────────────────────────────────────────────────

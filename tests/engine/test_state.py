@@ -28,7 +28,7 @@ from shoal.core.events import (
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchSetting
 from shoal.core.lifecycle import JobState
-from shoal.core.retry import MOST_CRASHES
+from shoal.core.retry import OLD_RETRIES
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.engine.state import State
@@ -39,6 +39,9 @@ from shoal.policy.classic.fifo import Fifo
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.testing.conformance import arrays
 from shoal.workload.schema import Job
+
+_OLD_CRASHES = OLD_RETRIES + 1
+"""Crashes that fail a job in a journal whose events do not say so."""
 
 PAIR = Placement(((0, 2),))
 FOUR = Placement(((0, 4),))
@@ -329,7 +332,7 @@ def test_cancelling_a_job_that_is_done_changes_nothing() -> None:
 
 def test_a_job_that_crashes_too_often_through_its_own_fault_is_set_aside() -> None:
     state = state_of(job("a", gpus=2))
-    for n in range(1, MOST_CRASHES + 1):
+    for n in range(1, _OLD_CRASHES + 1):
         assert state.freeze().jobs["a"].state is JobState.PENDING
         assert int(state.freeze().columns.crashes[0]) == n - 1
         running(state, 0, at=float(n))
@@ -349,7 +352,7 @@ def test_a_job_that_keeps_crashing_on_one_kind_is_tried_on_another() -> None:
 
 def test_a_job_that_crashes_on_every_kind_is_still_set_aside() -> None:
     state = state_of(job("a", gpus=2), cluster="old:1x4,new:1x4")
-    for n in range(1, MOST_CRASHES + 1):
+    for n in range(1, _OLD_CRASHES + 1):
         seen = state.freeze()
         kind = int(seen.columns.speeds[0].argmax())
         assert seen.columns.speeds[0, kind] > 0.0
@@ -360,7 +363,7 @@ def test_a_job_that_crashes_on_every_kind_is_still_set_aside() -> None:
 
 def test_a_job_is_not_blamed_for_the_nodes_it_lost() -> None:
     state = state_of(job("a", gpus=2))
-    for n in range(1, 3 * MOST_CRASHES):
+    for n in range(1, 3 * _OLD_CRASHES):
         running(state, 0, at=float(n))
         do(state, n + 0.5, hear=[JobCrashed(n + 0.5, 0, n, 0.0, False, "a node was lost")])
     seen = state.freeze()
@@ -576,7 +579,7 @@ def test_a_held_job_can_be_cancelled_and_a_release_that_comes_late_is_ignored() 
 
 def test_crashes_are_counted_in_a_row_so_a_job_that_gets_further_begins_anew() -> None:
     state = state_of(job("a", gpus=2))
-    for n in range(1, 3 * MOST_CRASHES):
+    for n in range(1, 3 * _OLD_CRASHES):
         running(state, 0, at=float(n))
         seen = do(state, n + 0.5, hear=[JobCrashed(n + 0.5, 0, n, float(n), True, "it crashed")])
         assert int(seen.columns.crashes[0]) == 1

@@ -21,6 +21,7 @@ from shoal.core.job import BatchSetting, JobSpec, Launch
 from shoal.core.topology import Node, Placement
 from shoal.live.live_job import LiveJob
 from shoal.live.recovery import RecoveredRuns, UnfinishedRun
+from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
 from shoal.wire.messages import RankExit, RunOrder, RunReport
 
@@ -28,13 +29,14 @@ NODES = (Node("n0", "gpu", 2), Node("n1", "gpu", 2))
 ONE, BOTH = Placement(((0, 2),)), Placement(((0, 2), (1, 1)))
 
 
-def registry(*, work: float | None = 100.0, in_place: bool = False) -> RunRegistry:
+def registry(*, work: float | None = 100.0, in_place: bool = False, retries: int | None = 3) -> RunRegistry:
     """Two nodes that have answered, and one job at a rate of a GPU-second per second."""
     it = RunRegistry(NODES, lambda spec, placement: float(placement.gpus), first_retry=10.0)
     for index, agent in enumerate(it.agents):
         agent.up, agent.address = True, f"10.0.0.{index}"
         it.report(index, [], 0.0)
-    it.submit(JobSpec("job", 0.0, 2, work, 1, 4), Launch("job", ("python",), grace=1.0, in_place=in_place), 0.0)
+    launch = Launch("job", ("python",), grace=1.0, in_place=in_place, retries=retries)
+    it.submit(JobSpec("job", 0.0, 2, work, 1, 4), launch, 0.0)
     return it
 
 
@@ -167,35 +169,77 @@ def test_a_stopped_job_that_did_all_its_work_and_left_with_status_0_has_complete
 def test_a_crash_holds_the_job_back_and_a_lost_node_does_not() -> None:
     it = running()
     it.report(0, [run("ended", 0, 3, saved=5.0)], 8.0)
-    assert events(it) == [JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0, 6.0)]
-    assert it.releases == {0: 18.0}
+    assert events(it) == [JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0, 6.0, None, False)]
+    assert it.held.releases == {0: 18.0}
     it.release(17.9)
     assert events(it) == []
     it.release(18.0)
-    assert (events(it), it.releases) == ([JobReleased(18.0, 0)], {})
+    assert (events(it), it.held.releases) == ([JobReleased(18.0, 0)], {})
     it = running(BOTH)
     it.lose(1, 9.0)
-    assert events(it) == [NodeLost(9.0, 1), JobCrashed(9.0, 0, 1, 0.0, False, "node n1 was lost", 0.0, 7.0)]
-    assert (it.releases, it.agents[1].up, phases(it, 0), phases(it, 1)) == ({}, False, {1: "stop"}, {})
+    assert events(it) == [
+        NodeLost(9.0, 1),
+        JobCrashed(9.0, 0, 1, 0.0, False, "node n1 was lost", 0.0, 7.0, None, False),
+    ]
+    assert (it.held.releases, it.agents[1].up, phases(it, 0), phases(it, 1)) == ({}, False, {1: "stop"}, {})
 
 
-def test_the_fifth_crash_in_a_row_ends_the_job() -> None:
+def test_the_crash_after_the_last_retry_ends_the_job() -> None:
     it = registry()
     events(it)
-    for n in range(1, 6):
+    for n in range(1, 5):
         assert not it.over(0)
         it.carry_out(Start(0, n, ONE), 100.0 * n)
         it.report(0, [run("ended", 1, incarnation=n)], 100.0 * n + 1)
         settle(it, 100.0 * n + 2)
     retries = [event.retry_in for event in events(it) if isinstance(event, JobCrashed)]
-    assert (retries, it.over(0)) == ([10.0, 20.0, 40.0, 80.0, 0.0], True)
+    assert (retries, it.over(0)) == ([10.0, 20.0, 40.0, 0.0], True)
+
+
+@pytest.mark.parametrize(("ended_at", "failed"), [(30.0, True), (35.0, False)])
+def test_a_job_that_fails_within_half_a_minute_of_its_start_has_failed_unless_it_asks_for_retries(
+    ended_at: float, failed: bool
+) -> None:
+    it = running(retries=None)  # since 2.0
+    it.report(0, [run("ended", 1)], ended_at)
+    assert it.over(0) is failed
+    it = running()
+    it.report(0, [run("ended", 1)], ended_at)
+    assert not it.over(0)
+
+
+def test_a_run_that_resumed_saved_progress_is_tried_again_however_fast_it_fails() -> None:
+    it = running(retries=None)
+    it.report(0, [run("running", saved=5.0, done=5.0)], 40.0)
+    it.carry_out(Stop(0, 1), 41.0)
+    it.report(0, [run("ended", 0, 0, warned=True, saved=5.0, done=5.0)], 42.0)
+    settle(it, 42.0)
+    it.carry_out(Start(0, 2, ONE), 50.0)
+    for phase in ("ready", "running"):
+        it.report(0, [run(phase, incarnation=2)], 51.0)
+    it.report(0, [run("ended", 1, incarnation=2)], 52.0)
+    assert not it.over(0)
+
+
+def test_a_start_that_a_node_refuses_where_another_job_runs_fails_the_job_at_once() -> None:
+    for other, failed in ((True, True), (False, False)):
+        it = registry()
+        it.submit(JobSpec("other", 0.0, 1, None, 1, 1), Launch("job", ("python",)), 0.0)
+        if other:
+            it.carry_out(Start(1, 1, ONE), 1.0)
+            for phase in ("ready", "running"):
+                it.report(0, [run(phase, job=1)], 2.0)
+        it.carry_out(Start(0, 1, ONE), 3.0)
+        runs = [run("running", job=1)] if other else []
+        it.report(0, [*runs, run("ended", cause="no such program", unstarted=True)], 4.0)
+        assert it.over(0) is failed
 
 
 def test_a_start_clears_the_release_of_the_incarnation_before() -> None:
     it = running()
     it.report(0, [run("ended", 1)], 8.0)
     it.carry_out(Start(0, 2, ONE), 9.0)
-    assert it.releases == {}
+    assert it.held.releases == {}
 
 
 def test_the_next_incarnation_starts_when_nothing_of_the_last_is_left_anywhere() -> None:
@@ -269,7 +313,7 @@ def test_a_job_that_shares_its_gpus_is_over_as_soon_as_it_is_cancelled() -> None
 def test_a_cancelled_job_without_a_run_in_the_journal_is_over_after_a_restart() -> None:
     it, left = registry(), RecoveredRuns()
     left.apply_events([*events(it), CancelRequested(3.0, 0, 4.0)])
-    it.resume(left, frozenset({0, 1}), 9.0)
+    resume(it, left, frozenset({0, 1}), 9.0)
     assert events(it) == [JobCancelled(9.0, 0)]
 
 
@@ -304,7 +348,7 @@ def test_a_job_that_was_cancelled_while_it_was_given_seats_is_not_started() -> N
     ("status", "end"),
     [
         (0, JobCompleted(9.0, 0, 2, 12.0)),
-        (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1", 0.0, 6.0)),
+        (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1", 0.0, 6.0, failed=True)),
     ],
 )
 def test_the_end_of_a_job_is_told_again_of_the_incarnation_that_was_ordered_meanwhile(status: int, end: Event) -> None:
@@ -323,7 +367,7 @@ def test_a_rebooted_agent_has_lost_its_runs_and_is_heard_of_again_with_its_next_
     it = running()
     before = it.agents[0].generation
     it.reboot(0, 6.0)
-    assert events(it) == [JobCrashed(6.0, 0, 1, 0.0, False, "node n0 was lost", 0.0, 4.0)]
+    assert events(it) == [JobCrashed(6.0, 0, 1, 0.0, False, "node n0 was lost", 0.0, 4.0, failed=False)]
     assert (it.agents[0].last_report, it.agents[0].generation > before) == (None, True)
 
 
@@ -387,8 +431,8 @@ def test_what_a_journal_left_is_resumed() -> None:
     past.runs[2] = UnfinishedRun(Start(2, 3, Placement(((0, 1),))), started=True)
     past.runs[0] = UnfinishedRun(Start(0, 3, Placement(((0, 1),))), stopping=True)
     it = RunRegistry(NODES, lambda *_: 1.0)
-    it.resume(past, frozenset(), 7.0)
-    assert (it.events, it.releases) == ([NodeLost(7.0, 1)], {1: 50.0})
+    resume(it, past, frozenset(), 7.0)
+    assert (it.events, it.held.releases) == ([NodeLost(7.0, 1)], {1: 50.0})
     assert [agent.last_contact for agent in it.agents] == [7.0, 7.0]
     assert all(agent.generation > 7000 for agent in it.agents)
     assert [(order.id, order.phase) for order in it.orders(0)] == [("a", "stop"), ("c", "prepare")]
@@ -400,6 +444,6 @@ def test_what_a_journal_left_is_resumed() -> None:
 
 def test_a_node_that_the_ring_counts_as_down_is_not_lost_again() -> None:
     it = RunRegistry(NODES, lambda *_: 1.0)
-    it.resume(RecoveredRuns(), frozenset({0}), 0.0)
+    resume(it, RecoveredRuns(), frozenset({0}), 0.0)
     assert it.events == [NodeLost(0.0, 1)]
     assert [agent.up for agent in it.agents] == [False, False]

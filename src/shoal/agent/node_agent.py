@@ -272,8 +272,8 @@ class NodeAgent:
             for keeper in self._keepers.values():
                 keeper.stop(0.0)
 
-    def _prepare(self, order: RunOrder) -> tuple[int, str]:
-        """Return a port for the run, and the reason why it cannot start here, if there is one."""
+    def _prepare(self, order: RunOrder) -> tuple[int, str, bool]:
+        """Return a port for the run, why it cannot start here, if it cannot, and whether that is the node's fault."""
         key = order.job, order.incarnation
         try:
             self._workdirs[key] = launch.check(order, self._workspace, self._settings.roots, os.environ)
@@ -282,10 +282,10 @@ class NodeAgent:
             port.bind(("", 0))
         except (InputError, OSError, ValueError) as error:
             _LOG.warning("run refused", extra={"run": key, "id": order.id, "cause": str(error)})
-            return 0, str(error)
+            return 0, str(error), not isinstance(error, InputError)
         # Bound until the ranks start, so that no other process gets it.
         self._ports[key] = port
-        return port.getsockname()[1], ""
+        return port.getsockname()[1], "", False
 
     def _start(self, start: StartRanks) -> Actions:
         order = start.order
@@ -341,7 +341,7 @@ class NodeAgent:
                 self._dead_keepers[key] = keeper.cause or "its keeper died"
                 self._bury(key)
             else:
-                self._over(key, *self._cause(keeper, keeper.last), unwarned=not keeper.last.why)
+                self._over(key, *self._cause(key, keeper, keeper.last), unwarned=not keeper.last.why)
         self._changed = True
 
     def _read_server(self) -> None:
@@ -370,7 +370,7 @@ class NodeAgent:
                 _LOG.info("run started", extra={"run": key, "pids": message.pids})
                 self._state.started(key)
             case "failed":
-                keeper.cause = message.cause
+                keeper.cause, keeper.blameless = message.cause, message.why == "node"
             case "ended":
                 _LOG.info("rank ended", extra={"run": key, "rank": message.rank, "status": message.status})
                 self._state.exited(key, message.rank, message.status, warned=message.warned)
@@ -379,10 +379,12 @@ class NodeAgent:
             case "over":
                 keeper.last = message
 
-    def _cause(self, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
+    def _cause(self, key: Key, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
         """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
         if keeper.cause:
-            return keeper.cause, False
+            return keeper.cause, keeper.blameless
+        if last.why in ("", "rank") and self._workspace.asked_to_requeue(key):
+            return "its batch script asked to be requeued", True
         if last.why == "lease":
             return "its lease ended: the node had not heard from the control plane for too long", True
         if last.why == "order" and self._closing:

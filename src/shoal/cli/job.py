@@ -1,4 +1,4 @@
-"""``shoal why``, ``job``, ``cancel`` and ``resize``."""
+"""``shoal why``, ``job`` and ``resize``."""
 
 import shlex
 import time
@@ -8,8 +8,9 @@ import click
 
 from shoal.cli.client import cluster_options, find_job, job_path
 from shoal.cli.completion import complete_job
-from shoal.cli.live_tables import count, facts, hours, span, spread, state
-from shoal.cli.output import json_option, listing, print_json, say, terminal, warn
+from shoal.cli.live_tables import count, facts, hours, spread, state
+from shoal.cli.output import json_option, listing, print_json, say, terminal
+from shoal.core.units import span
 from shoal.wire.messages import Reshape
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
             "state": row.state,
             "decision": found.decision,
             "change": found.change,
+            "stop": found.stop,
         }
-        answer |= {"position": row.position, "start": row.start}
+        answer |= {"position": row.position, "start": row.start, "end": row.end}
         print_json({**answer, "decided": found.decided, "story": found.story} if detail else answer)
         return
     say(sentence(found))
@@ -46,18 +48,24 @@ def sentence(found: "JobDetail") -> str:
     """A job's state, its reason and what would change it, as one sentence."""
     row = found.job
     if row.ended is not None:
-        cause = f": {row.reason}" if row.reason else ""
+        cause = f": {row.reason}" if row.reason not in ("", row.state) else ""
         return f"{row.id} has ended ({state(row)}, after {span(row.ended - row.submitted)}){cause}."
     parts = [f"{row.id} {(found.decision or row.reason).rstrip('.')}"]
     if row.start is not None:
         parts.append(f"it is expected to start {spread(row.start)}")
+    if row.end is not None:
+        parts.append(f"if it keeps its GPUs it is expected to end {spread(row.end)}")
     if found.change:
         parts.append(found.change.rstrip("."))
+    if found.stop:
+        parts.append(found.stop)
     return "; ".join(parts) + "."
 
 
 def _usage(found: "JobDetail") -> str:
     used = f"{hours(found.gpu_seconds)} GPU-hours"
+    if found.lost_gpu_seconds >= 1:
+        used += f", of them {hours(found.lost_gpu_seconds)} lost"
     return f"{count(found.incarnation, 'start')}, {count(found.crashes, 'crash').replace('crashs', 'crashes')}, {used}"
 
 
@@ -104,31 +112,11 @@ def _facts(found: "JobDetail") -> list[tuple[str, str]]:
         ("submitted", _clock(row.submitted)),
         ("started", _clock(row.started) if row.started is not None else ""),
         ("ended", _clock(row.ended) if row.ended is not None else ""),
+        ("expected", f"starts {spread(row.start)}" if row.start else f"ends {spread(row.end)}" if row.end else ""),
         ("work done", done + (f", at {found.rate:,.4g} a second" if found.rate else "")),
         ("so far", _usage(found)),
         ("warned", f"{found.grace:g} s before it is stopped"),
     ]
-
-
-@click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_job)
-@click.option("--force", is_flag=True, help="Kill running ones at once, also those that were cancelled before.")
-@cluster_options
-@json_option
-def cancel(jobs: tuple[str, ...], force: bool, client: "Client", as_json: bool) -> None:
-    """Cancel jobs; running ones are warned (SIGTERM) and killed after their grace."""
-    found = {detail.job.id: detail.job for detail in [find_job(client, name) for name in jobs]}
-    cancelled = []
-    for row in found.values():
-        if row.ended is not None and not (force and row.state == "cancelled"):
-            warn(f"{row.id} had already ended ({state(row)})")
-            continue
-        client.call("DELETE", job_path(row.id) + "?force=true" * force, None, type(None))
-        cancelled.append(row.id)
-        if not as_json:
-            say(f"cancelled {row.id}")
-    if as_json:
-        print_json({"cancelled": cancelled})
 
 
 @click.command()
@@ -140,7 +128,7 @@ def cancel(jobs: tuple[str, ...], force: bool, client: "Client", as_json: bool) 
 @json_option
 def resize(job: str, gpus: int, min_gpus: int | None, max_gpus: int | None, client: "Client", as_json: bool) -> None:
     """Change the number of GPUs JOB asks for; it moves when the policy next grants it GPUs."""
-    row = find_job(client, job).job
+    row = find_job(client, job, only=True).job
     client.call("PATCH", job_path(row.id), Reshape(gpus, min_gpus, max_gpus), type(None))
     if as_json:
         print_json({"job": row.id, "gpus": gpus, "min_gpus": min_gpus, "max_gpus": max_gpus})

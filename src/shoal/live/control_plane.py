@@ -36,14 +36,17 @@ from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
 from shoal.live.compaction import Compaction
+from shoal.live.conditions import Resolver
 from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_ids import JobIds
 from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
+from shoal.live.job_verbs import JobVerbs
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
 from shoal.live.machines import check_fits
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
+from shoal.live.time_words import ClockWords
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import SqliteJournal
 from shoal.wire import messages as wire
@@ -85,6 +88,8 @@ class ControlPlane:
     failed: str | None = None
     """Why the loop died, once it has."""
     forecasts: Mapping[JobId, wire.StartForecast] = field(default_factory=dict)
+    forecast_at: float = 0.0
+    """When the forecasts were made, on the monotonic clock."""
     jobs_read_at: float = -inf
     """When the queue was last read, on the monotonic clock."""
     _lock: threading.RLock = field(init=False)
@@ -167,15 +172,20 @@ class ControlPlane:
         last = LastDecision(snapshot, judgement.verdicts, judgement.decision.carry)
         if self._last is not None:
             last.compare(self._last)
+        words = ClockWords(self.about.epoch)
         for i in np.flatnonzero(last.changed).tolist():
-            sentence = judgement.verdicts.reason(i).sentence()
+            sentence = judgement.verdicts.reason(i).sentence(words)
             self.journal.record_verdict(snapshot.now, int(snapshot.columns.rows[i]), sentence)
         self._last = last
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, submissions: Sequence[wire.Submission], tenant: TenantId) -> "Future[list[JobId]]":
+    def submit(
+        self, submissions: Sequence[wire.Submission], tenant: TenantId, sees: TenantId | None = None
+    ) -> "Future[list[JobId]]":
         """Admit jobs, all or none; the future resolves to their identifiers once they are durable.
+
+        They may depend on jobs that ``sees`` owns, or on any if None.
 
         A submission with the same key as an earlier one of its tenant returns that job. ``ShortOfDisk`` if the journal
         has no room for them.
@@ -186,6 +196,7 @@ class ControlPlane:
             ids: list[JobId] = []
             admitted = []
             keys: dict[tuple[TenantId, str], JobId] = {}
+            resolver = Resolver(self.accounts, self.compaction.ended_account, sees, self.about.epoch)
             for number, wanted in enumerate(submissions):
                 owner = wanted.tenant or tenant
                 key = owner, wanted.key
@@ -193,7 +204,7 @@ class ControlPlane:
                 id = known or self._job_ids.new(wanted.name, self._taken)
                 if known is None:
                     try:
-                        admitted.append(self.admission.admit(wanted, id, owner, now))
+                        admitted.append(resolver.admitted(self.admission.admit(wanted, id, owner, now), wanted))
                         check_fits(wanted, self.backend.topology, self.backend.machines, self.about.retired)
                     except InputError as error:
                         place = f"jobs[{number}]." if len(submissions) > 1 else ""
@@ -216,6 +227,11 @@ class ControlPlane:
         """Return every quota, by name of its tenant."""
         with self._lock:
             return quota_rows(self.accounts)
+
+    @property
+    def verbs(self) -> JobVerbs:
+        """What people ask of single jobs."""
+        return JobVerbs(self.backend, self.accounts, self._lock, self.disk, self._account)
 
     def _taken(self, id: JobId) -> bool:
         return id in self.accounts.numbers or self.compaction.ended.known(id)
@@ -310,8 +326,8 @@ class ControlPlane:
 
     def _views(self, tenant: TenantId | None) -> ClusterViews:
         state, now, epoch = self.scheduler.state, self.backend.clock.now(), self.about.epoch
-        drained = state.nodes.drained
-        return ClusterViews(self.accounts, self._last, state.topology, self.forecasts, now, epoch, tenant, drained)
+        drained, age = state.nodes.drained, monotonic() - self.forecast_at
+        return ClusterViews(self.accounts, self._last, state.topology, self.forecasts, now, epoch, tenant, drained, age)
 
     def cluster(self) -> wire.ClusterRow:
         """Return the cluster's totals."""
