@@ -7,17 +7,19 @@ and then commands::
     lease T      the lease now ends at T, on this machine's monotonic clock
     stop G       send SIGTERM, and kill whatever is left after G seconds
     release R G  rank R should leave by itself; kill it if it is still there after G seconds
+    suspend      suspend all processes; answered by ``suspended``, or ``refused`` with a cause, and they go on
+    resume       resume them; answered by ``resumed``, or ``waiting`` with a cause, and they stay suspended
 
 The end of the input means that the agent is dead. The output is JSON lines: ``started`` once every rank has been
 exec'ed; ``failed`` with a cause if one could not be (then none is left running); ``ended`` for each rank; ``over`` when
 no process is left. A rank that fails takes the others with it, unless the job is resized in place (``apart``): then
 ``cleared`` says that no process of a rank is left while others go on. The ``store`` of such a job, if it is on this
-node, starts first and stays until the run is stopped. The keeper enforces the lease itself, so an agent that hangs
-cannot prolong it.
+node, starts first and stays until the run is stopped. ``lost`` has the cause for which suspended processes cannot be
+resumed; they are killed. A suspended run that is stopped is killed at once. The keeper enforces the lease itself, so an
+agent that hangs cannot prolong it.
 """
 
 import ctypes
-import errno
 import json
 import os
 import select
@@ -34,6 +36,8 @@ if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path 
 from shoal.agent.cgroups import end_cgroup
 from shoal.agent.confinement import become, enter_domain
 from shoal.agent.keeper_state import KeeperState
+from shoal.agent.rank_exec import enter, execute
+from shoal.agent.suspension import Suspender, start_suspender
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -135,6 +139,8 @@ class Keeper:
         self._ended: dict[int, int] = {}  # the same for ended ranks that may have left processes behind
         self._store: int | None = None
         self._store_input = os.pipe() if run.get("store") else (0, 0)  # the store ends when its standard input does
+        self._suspender: Suspender | None = None
+        self._poll = select.poll()
         self._retry = _FIRST_RETRY_SECONDS
         self._unread = b""
         self._unsent: list[bytes] = []
@@ -181,15 +187,16 @@ class Keeper:
 
     def watch(self) -> None:
         """Follow commands and report exits until no process is left."""
-        poll = select.poll()
+        poll, state = self._poll, self._state
         poll.register(0, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
-        state = self._state
         while self._reap():
             self._flush()
             for fd, _ in poll.poll(1000 * self._timeout()):
                 if fd == self._wake:
                     os.read(self._wake, 4096)
+                elif fd:
+                    self._follow_suspender()
                 elif piece := _receive():
                     self.follow(piece)
                 else:
@@ -232,10 +239,37 @@ class Keeper:
                 self._warn(self._state.stop(time.monotonic(), float(values[0]), "order"))
             elif command == b"release":
                 self._state.release(int(values[0]), time.monotonic(), float(values[1]))
+            elif command == b"suspend" and self._suspender is None and not self._state.warned:
+                self._state.suspended = True
+                self._suspender = start_suspender(self._run, self._own_processes, send_signal)
+                self._poll.register(self._suspender.fileno(), select.POLLIN)
+            elif command == b"resume" and self._suspender is not None:
+                self._suspender.resume()
+
+    def _own_processes(self, keeper: int) -> list[Process]:
+        return descendants([keeper], all_processes())
+
+    def _follow_suspender(self) -> None:
+        """Pass on what the suspender did. If it has ended, nothing can resume the processes: they are killed."""
+        suspender = self._suspender
+        for answer in suspender.read() if suspender is not None else ():
+            event = answer["event"]
+            if event != "gone":
+                self._report(**answer)
+            if event in ("refused", "resumed", "lost", "gone") and self._suspender is not None:
+                self._poll.unregister(self._suspender.fileno())
+                self._suspender.close()
+                self._suspender = None
+                self._state.suspended = event in ("lost", "gone")
+                if self._state.suspended and not self._done:
+                    self._state.fail(time.monotonic(), "suspender")
 
     def _warn(self, due: bool) -> None:
-        """Send SIGTERM, and SIGCONT to wake suspended processes, to all but the store: ranks may need it to leave."""
-        if not due:
+        """Send SIGTERM, and SIGCONT to wake stopped processes, to all but the store: ranks may need it to leave.
+
+        A suspended run is not warned: it is killed at once.
+        """
+        if not due or self._state.suspended:
             return
         for number in (signal.SIGTERM, signal.SIGCONT):
             for pid in self._ranks:
@@ -347,7 +381,7 @@ class Keeper:
             os.dup2(log, 1)
             os.dup2(log, 2)
             argv = rank.get("argv", self._run["argv"])
-            problem = _enter(self._run["cwd"]) or _execute(argv, {**self._run["env"], **rank["env"]})
+            problem = enter(self._run["cwd"]) or execute(argv, {**self._run["env"], **rank["env"]})
             note = f"; it runs as {user['shown']}" if user else ""
             os.write(report_problem, f"{problem}{note}".encode(errors="replace"))
         except OSError as error:
@@ -363,40 +397,6 @@ _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 def _signal_group(group: int, number: int) -> None:
     with suppress(PermissionError):
         os.killpg(group, number)
-
-
-def _enter(folder: str) -> str:
-    """Change to the working directory; return the problem if that fails."""
-    try:
-        os.chdir(folder)
-        arrived = os.getcwd()
-    except OSError as error:
-        return f"cannot enter the working directory {folder!r}: {error.strerror}"
-    # It was resolved when it was checked: a link put in its place since then must not lead elsewhere.
-    return "" if arrived == folder else f"the working directory {folder!r} has become a link to {arrived!r}"
-
-
-def _execute(argv: list[str], environ: dict[str, str]) -> str:
-    """Execute this program; return the problem if that fails."""
-    program = argv[0]
-    try:
-        os.execvpe(program, argv, environ)
-    except OSError as error:
-        if error.errno == errno.ENOENT and "/" not in program:
-            why = f"no such program on the job's PATH ({environ.get('PATH', '')}); name its full path or set PATH"
-        elif error.errno == errno.ENOENT and os.path.exists(program):
-            why = "the interpreter its first line names does not exist on this node"
-        elif error.errno == errno.ENOENT:
-            why = "no such file on this node"
-        elif error.errno == errno.EACCES:
-            why = "it is not executable; set its x permission, or name the interpreter first"
-        elif error.errno == errno.ENOEXEC:
-            why = "it is not a program; begin it with a #! line, or name the interpreter first"
-        else:
-            why = str(error.strerror)
-    except ValueError as error:
-        why = f"the command or its environment cannot be passed on: {error}"
-    return f"cannot start {program!r}: {why}"
 
 
 def _receive() -> bytes:

@@ -18,6 +18,8 @@ class KeeperState:
         self.ranks = set(ranks)
         self.why = ""
         self.kill_at: float | None = None
+        self.suspended = False
+        """Whether its processes are suspended, or about to be or no longer to be."""
         self.releases: dict[int, float] = {}
         """By rank, when it is killed if it has not left."""
 
@@ -42,7 +44,8 @@ class KeeperState:
         self.kill_at = now if self.kill_at is None else min(self.kill_at, now)
 
     def stop(self, now: float, grace: float, why: str) -> bool:
-        """Plan to kill the ranks after ``grace`` seconds; return whether they must be warned now."""
+        """Plan to kill the ranks after ``grace`` seconds, suspended ones at once; return whether to warn them now."""
+        grace = 0.0 if self.suspended else grace
         if self.kill_at is not None:
             self.kill_at = min(self.kill_at, now + grace)
             return False
