@@ -217,8 +217,7 @@ def test_no_process_stays_frozen_when_its_keeper_is_killed(tmp_path: Path, argv:
     below = [process.pid for process in keeper.descendants([run.process.pid], keeper.all_processes())]
     run.suspend()
     run.close()
-    for pid in below:
-        until(lambda pid=pid: (p := find_process(pid)) is None or p.state in "ZX", "it is killed")
+    until(lambda: not any((p := find_process(pid)) and p.state not in "ZX" for pid in below), "all are killed")
 
 
 def test_a_run_whose_suspender_is_killed_ends(run: KeptRun) -> None:

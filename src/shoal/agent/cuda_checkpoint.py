@@ -1,4 +1,4 @@
-"""Taking processes off their GPUs and putting them back, by the CUDA driver's process checkpoint (driver 570 and later).
+"""Take processes off their GPUs and put them back, by the CUDA driver's process checkpoint (driver 570 or later).
 
 The driver copies a process's GPU state to host memory and frees the GPU; ``put_back`` reverses it. The calls work on
 any process of the same user, or of any user for root. Suspenders import this module, so it imports the standard

@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
@@ -74,11 +74,11 @@ class Suspender:
         os.close(self._answers)
 
 
-def start_suspender(run: dict[str, Any], processes: Processes, send: Send) -> Suspender:
+def start_suspender(run: Mapping[str, Any], processes: Processes, send: Send) -> Suspender:
     """Fork a suspender of a keeper's run, which suspends it at once.
 
-    ``processes`` returns the descendants of the process with this number, and ``send`` sends one of them a signal. ``run["cuda"]`` has the
-    devices of a run on GPUs; without it there is nothing to take off a GPU.
+    ``processes`` returns the descendants of the process with this number, and ``send`` sends one of them a signal.
+    ``run["cuda"]`` has the devices of a run on GPUs; without it there is nothing to take off a GPU.
     """
     (order_end, orders), (answers, answer_end) = os.pipe(), os.pipe()
     pid = os.fork()
@@ -113,7 +113,7 @@ class SuspendFailed(Exception):
 class _Suspension:
     """The work of a suspender."""
 
-    def __init__(self, run: dict[str, Any], processes: Processes, send: Send, orders: int, answers: int) -> None:
+    def __init__(self, run: Mapping[str, Any], processes: Processes, send: Send, orders: int, answers: int) -> None:
         self.orders, self.answers = orders, answers
         self._cgroup = str(run.get("cgroup") or "")
         cuda = run.get("cuda")
