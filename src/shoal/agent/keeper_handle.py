@@ -32,13 +32,17 @@ Fewer than the margin that the control plane waits after lease and grace before 
 class KeeperMessage(msgspec.Struct, frozen=True):
     """A line of a keeper's output."""
 
-    event: Literal["started", "failed", "ended", "cleared", "over"]
+    event: Literal[
+        "started", "failed", "ended", "cleared", "over", "suspended", "refused", "resumed", "waiting", "lost"
+    ]
     pids: dict[str, int] = {}
     rank: int = 0
     status: int = 0
     warned: bool = False
     cause: str = ""
     why: str = ""
+    bytes: int = 0
+    seconds: float = 0.0
 
 
 class KeeperServerHandle:
@@ -159,6 +163,8 @@ class KeeperHandle:
         self._unread = b""
         self.cause = ""
         """Why the keeper could not start the ranks, or could not go on."""
+        self.lost = False
+        """Whether that was that its suspended ranks could not be resumed, which is no fault of the job."""
         self.last: KeeperMessage | None = None
         """Its message that no process is left."""
         self.left_nothing = False
@@ -200,6 +206,28 @@ class KeeperHandle:
     def release(self, rank: int, grace: float) -> None:
         """Order the keeper to kill a rank that should leave by itself, after ``grace`` seconds."""
         self._send(f"release {rank} {grace!r}\n")
+
+    def suspend(self) -> None:
+        """Order the keeper to suspend the ranks."""
+        self._send("suspend\n")
+
+    def resume(self) -> None:
+        """Order the keeper to resume the suspended ranks."""
+        self._send("resume\n")
+
+    def cause_of_end(self, last: KeeperMessage, *, closing: bool) -> tuple[str, bool]:
+        """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
+        if self.cause:
+            return self.cause, self.lost
+        if last.why == "lease":
+            return "its lease ended: the node had not heard from the control plane for too long", True
+        if last.why == "order" and closing:
+            return "its node's agent was told to end", True
+        if last.why == "suspender":
+            return "it was suspended, and the process that suspended it was killed", True
+        if last.why not in ("", "rank", "order"):
+            return f"its keeper ended it without an order ({last.why})", True
+        return "", False
 
     def kill(self) -> None:
         """Kill the keeper: its ranks die with it. If it is still there at the next deadline, kill its server too."""

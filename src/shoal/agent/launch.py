@@ -69,6 +69,8 @@ class Launcher:
     boot: str
     users: TenantUsers | None = None
     """Users as which the jobs of tenants run; None: as the agent's."""
+    cuda: bool = False
+    """Whether the node has GPUs, off which runs are taken when they are suspended."""
 
     def check_user(self, order: RunOrder) -> None:
         """Raise ``InputError`` if the run's tenant has no system user here but must have one."""
@@ -103,6 +105,7 @@ class Launcher:
             "apart": order.roster is not None,
             "store": _store(start),
             "user": None if user is None else user.keeper_input(),
+            "cuda": {"devices": list(start.devices)} if self.cuda else None,
         }
 
     def _environment(self, start: StartRanks, environ: Mapping[str, str]) -> dict[str, str]:

@@ -20,23 +20,31 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-import msgspec
-
 from shoal.agent import devices, launch, orphans
 from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.confinement import hide_memory
-from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
+from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked, client_of
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
-from shoal.agent.node_state import Actions, Forget, Key, NodeState, Prepare, SetMembers, StartRanks, StopRanks
+from shoal.agent.node_state import (
+    Actions,
+    Forget,
+    Key,
+    NodeState,
+    Prepare,
+    ResumeRanks,
+    SetMembers,
+    StartRanks,
+    StopRanks,
+    SuspendRanks,
+)
 from shoal.agent.old_folders import OldFolders
+from shoal.agent.suspension_ability import CUDA_CHECKPOINT, suspension_ability
 from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
-from shoal.core.decoding import convert
 from shoal.core.errors import InputError, ShoalError
-from shoal.wire.client import Client
 from shoal.wire.disk import free_bytes
 from shoal.wire.logs import log_json
 from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder, RunReport
@@ -71,16 +79,20 @@ class NodeAgent:
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         found = devices.find(settings.kind, settings.gpus)
-        self._hello = _checked(
-            Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address)
+        ability = suspension_ability()
+        self._hello = checked(
+            Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address, ability)
         )
         self._workspace = Workspace(settings.home.resolve(), settings.node)
         self._old = OldFolders(self._workspace)
         self._users, self._why_shared = choose_users(settings.tenant_users, self._workspace.home)
-        self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, self._hello.boot, self._users)
+        cuda = ability.how == CUDA_CHECKPOINT
+        self._launcher = launch.Launcher(
+            self._workspace, settings.address, found.kind, self._hello.boot, self._users, cuda
+        )
         self._logs = LogLimiter(settings.log_bytes)
-        self._state = NodeState(found.count)
-        self._link = ControlLink(_client(settings), self._hello, self._deliver)
+        self._state = NodeState(found.count, real=cuda)
+        self._link = ControlLink(client_of(settings), self._hello, self._deliver)
         self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
         self._server = KeeperServerHandle(self._hello.boot)
         self._keepers: dict[Key, KeeperHandle] = {}
@@ -251,6 +263,10 @@ class NodeAgent:
                     _LOG.info("run stopping", extra={"run": key, "grace": grace})
                     self._write_lease(key, stopping=True)
                     self._keepers[key].stop(grace)
+                case SuspendRanks(key):
+                    self._keepers[key].suspend()
+                case ResumeRanks(key):
+                    self._keepers[key].resume()
                 case Forget(key):
                     self._forget(key)
         self._changed = True
@@ -327,7 +343,9 @@ class NodeAgent:
                 self._dead_keepers[key] = keeper.cause or "its keeper died"
                 self._bury(key)
             else:
-                self._over(key, *self._cause(keeper, keeper.last), unwarned=not keeper.last.why)
+                self._over(
+                    key, *keeper.cause_of_end(keeper.last, closing=self._closing > 0), unwarned=not keeper.last.why
+                )
         self._changed = True
 
     def _read_server(self) -> None:
@@ -362,20 +380,14 @@ class NodeAgent:
                 self._state.exited(key, message.rank, message.status, warned=message.warned)
             case "cleared":
                 self._act(self._state.cleared(key, message.rank))
+            case "lost":
+                keeper.cause, keeper.lost = f"it could not be resumed: {message.cause}", True
+            case "suspended" | "refused" | "resumed" | "waiting" as event:
+                _LOG.info(f"run {event}", extra={"run": key, "seconds": message.seconds, "cause": message.cause})
+                away = event in ("suspended", "waiting")
+                self._act(self._state.turned(key, away, message.bytes, message.seconds, message.cause))
             case "over":
                 keeper.last = message
-
-    def _cause(self, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
-        """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
-        if keeper.cause:
-            return keeper.cause, False
-        if last.why == "lease":
-            return "its lease ended: the node had not heard from the control plane for too long", True
-        if last.why == "order" and self._closing:
-            return "its node's agent was told to end", True
-        if last.why not in ("", "rank", "order"):
-            return f"its keeper ended it without an order ({last.why})", True
-        return "", False
 
     def _over(self, key: Key, cause: str, blameless: bool, *, unwarned: bool = False) -> None:
         self._read_progress(key)
@@ -416,8 +428,8 @@ class NodeAgent:
     def _publish(self) -> None:
         """Hand the report to the connection, once for everything that one turn of the loop changed."""
         report = self._report(list(self._log_answers.values()))
-        # Progress alone can wait for the next request; a change of phase, exits, batch size or workers is urgent.
-        state = tuple((run.job, run.incarnation, run.phase, len(run.exits), _session(run)) for run in report.runs)
+        # Progress alone can wait for the next request; any other change is urgent.
+        state = tuple(map(_urgent_parts, report.runs))
         self._link.publish(report, urgent=self._urgent or state != self._published)
         self._published, self._changed, self._urgent = state, False, False
 
@@ -433,17 +445,6 @@ class NodeAgent:
         )  # fmt: skip
 
 
-def _session(run: RunReport) -> tuple[int | None, int | None] | None:
-    return None if run.session is None else (run.session.batch_size, run.session.generation)
-
-
-def _client(settings: AgentSettings) -> Client:
-    try:
-        return Client(settings.server, settings.token, cafile=settings.cafile)
-    except OSError as error:
-        raise InputError("cafile", settings.cafile, f"cannot be used: {error.strerror or error}") from None
-
-
-def _checked(hello: Hello) -> Hello:
-    """Return the message if its fields are valid for the control plane; ``InputError`` names one that is not."""
-    return convert(msgspec.structs.asdict(hello), Hello)
+def _urgent_parts(run: RunReport) -> tuple[object, ...]:
+    session = None if run.session is None else (run.session.batch_size, run.session.generation)
+    return run.job, run.incarnation, run.phase, len(run.exits), session, run.suspension
