@@ -7,7 +7,7 @@ from enum import IntEnum, StrEnum
 
 
 class JobState(IntEnum):
-    """A job's state; the first five are live."""
+    """A job's state; the first five and ``SUSPENDED`` are live."""
 
     PENDING = 0
     STARTING = 1
@@ -17,11 +17,12 @@ class JobState(IntEnum):
     COMPLETED = 5
     FAILED = 6
     CANCELLED = 7
+    SUSPENDED = 8
 
     @property
     def live(self) -> bool:
         """Whether the job has not ended. A live job gets a verdict, unless it is ``HELD`` back after a crash."""
-        return self <= JobState.HELD
+        return self <= JobState.HELD or self is JobState.SUSPENDED
 
 
 class Trigger(StrEnum):
@@ -39,11 +40,15 @@ class Trigger(StrEnum):
     RELEASED = "released"
     GAVE_UP = "crashed too often"
     CANCELLED = "cancelled"
+    SUSPEND = "suspend"
+    SUSPENDED = "suspended"
+    RESUME = "resume"
+    RESUMED = "resumed"
 
 
 _S = JobState
 _T = Trigger
-_ON_SEATS = (_S.STARTING, _S.RUNNING, _S.STOPPING)
+_WITH_RUN = (_S.STARTING, _S.RUNNING, _S.STOPPING, _S.SUSPENDED)
 
 TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.PENDING, _T.START): _S.STARTING,
@@ -54,12 +59,18 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.STARTING, _T.STOP): _S.STOPPING,
     (_S.RUNNING, _T.STOP): _S.STOPPING,
     (_S.STOPPING, _T.STOPPED): _S.PENDING,
-    **{(s, _T.COMPLETED): _S.COMPLETED for s in _ON_SEATS},
-    **{(s, _T.CRASHED): _S.PENDING for s in _ON_SEATS},
-    **{(s, _T.HELD_BACK): _S.HELD for s in _ON_SEATS},
+    (_S.RUNNING, _T.SUSPEND): _S.SUSPENDED,
+    (_S.SUSPENDED, _T.SUSPENDED): _S.SUSPENDED,
+    (_S.SUSPENDED, _T.RESUME): _S.STARTING,
+    (_S.STARTING, _T.RESUMED): _S.RUNNING,
+    (_S.SUSPENDED, _T.RESUMED): _S.RUNNING,
+    (_S.STARTING, _T.SUSPENDED): _S.SUSPENDED,
+    **{(s, _T.COMPLETED): _S.COMPLETED for s in _WITH_RUN},
+    **{(s, _T.CRASHED): _S.PENDING for s in _WITH_RUN},
+    **{(s, _T.HELD_BACK): _S.HELD for s in _WITH_RUN},
     (_S.HELD, _T.RELEASED): _S.PENDING,
-    **{(s, _T.GAVE_UP): _S.FAILED for s in _ON_SEATS},
-    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, *_ON_SEATS, _S.HELD)},
+    **{(s, _T.GAVE_UP): _S.FAILED for s in _WITH_RUN},
+    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, *_WITH_RUN, _S.HELD)},
 }
 
 

@@ -22,7 +22,7 @@ from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds
 
 _FIRST_CAPACITY = 64
-_ON_SEATS = range(JobState.STARTING, JobState.STOPPING + 1)
+_WITH_RUN = frozenset(map(int, (JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.SUSPENDED)))
 
 
 class JobRows:
@@ -174,7 +174,7 @@ class JobRows:
         """Return the slot of the job whose present run an event is about; −1 if it is about another run."""
         ints, slot = self.ints, self.slot_of(event.job)
         current = slot >= 0 and ints.item(IntRow.INCARNATION, slot) == event.incarnation
-        return slot if current and ints.item(IntRow.STATE, slot) in _ON_SEATS else -1
+        return slot if current and ints.item(IntRow.STATE, slot) in _WITH_RUN else -1
 
     def slot_on_seats(self, event: RunEvent) -> int:
         """Return the slot of the job if an event is about its present run and it still holds seats, else −1.

@@ -19,6 +19,7 @@ from shoal.core.units import Seconds
 from shoal.engine.policy_answer import ask
 from shoal.engine.quotas import ask_within_quotas
 from shoal.engine.state import State
+from shoal.engine.suspension import bound_to_nodes, checked_seating
 
 _KEPT_SECONDS: Seconds = 60.0
 """Seconds from a decision in which the policy failed to the next."""
@@ -46,7 +47,11 @@ def judge(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: Move
     if snapshot.overran is not None:
         policy = _KeepPlacements(snapshot.overran)
     decision, asked = ask_within_quotas(policy, snapshot) if snapshot.quotas else ask(policy, snapshot)
+    if snapshot.suspensions.runs:
+        asked = bound_to_nodes(snapshot, asked)
     seating = placer.place(snapshot, asked)
+    if snapshot.suspensions.runs:
+        seating = checked_seating(snapshot, seating)
     verdicts = asked.overruled(seating.overruled)
     return Judgement(decision, verdicts, move_planner.plan(snapshot, verdicts, seating))
 

@@ -13,7 +13,7 @@ import numpy as np
 from shoal.core.arrays import Floats
 from shoal.core.bids import StandingBid
 from shoal.core.columns import FloatRow, IntRow, sealed
-from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.commands import Command, Resize, Resume, Start, Stop, Suspend
 from shoal.core.errors import JournalError
 from shoal.core.events import (
     AppBid,
@@ -26,35 +26,38 @@ from shoal.core.events import (
     JobProfiled,
     JobReleased,
     JobReshaped,
+    JobResumed,
     JobSetAside,
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobSuspended,
     NodeDrained,
     NodeLost,
     NodeResumed,
     NodeReturned,
     PolicyOverran,
     QuotaSet,
+    SuspensionReported,
 )
 from shoal.core.free_gpus import FreeGpus
-from shoal.core.interfaces import LearnsOfPairs, PerfModel
+from shoal.core.interfaces import PerfModel
 from shoal.core.job import ADAPTIVE
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
 from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.snapshot import Measurement, Register, Snapshot
+from shoal.core.suspension import NO_SUSPENSIONS
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
+from shoal.engine import suspension
+from shoal.engine.crash_lessons import UNFIT, exclude_kind, learn_misfit
 from shoal.engine.job_rows import JobRows
 from shoal.engine.node_use import NodeUse
 from shoal.engine.training_reports import TrainingReports
 
-_UNFIT = 2
-"""Crashes in a row after which a job is tried on another kind of GPU, if it can run on one."""
-
 # Looking up a member of an enumeration costs more than folding an event, so the fold uses plain integers.
-_STARTING, _COMPLETED = int(JobState.STARTING), int(JobState.COMPLETED)
+_COMPLETED = int(JobState.COMPLETED)
 _NEXT = {(int(state), trigger): int(following) for (state, trigger), following in TRANSITIONS.items()}
 
 
@@ -73,6 +76,7 @@ class State:
         self.carry: object | None = None
         self.free_gpus = FreeGpus.of(topology)
         self.nodes = NodeUse()
+        self.suspensions = NO_SUSPENSIONS
         self.releases: dict[JobNumber, Seconds] = {}
         self._jobs = JobRows(len(topology.kinds))
         self._paired: set[int] = set()
@@ -136,6 +140,7 @@ class State:
             set_aside=MappingProxyType(self._set_aside),
             quotas=MappingProxyType(self._quotas),
             overran=self._overran,
+            suspensions=self.suspensions,
         )
 
     def apply_events(self, now: Seconds, events: Iterable[Event]) -> None:
@@ -151,7 +156,9 @@ class State:
             return
         self._jobs.secure()
         for command in commands:  # all seats are given back before any is taken: jobs may swap
-            if type(command) is Start:
+            if type(command) is Suspend:
+                suspension.suspend(self, command)
+            if type(command) in (Start, Suspend, Resume):
                 continue
             slot = self._jobs.slot_of(command.job)
             if type(command) is Stop:
@@ -162,6 +169,8 @@ class State:
                 self._begin(command, Trigger.START)
             elif type(command) is Resize:
                 self._begin(command, Trigger.RESIZE)
+            elif type(command) is Resume:
+                suspension.resume(self, command)
 
     def decide_by(self, settings: Mapping[str, Any]) -> None:
         """Note the settings of a journal's header; with another policy no job stays set aside."""
@@ -259,7 +268,7 @@ class State:
         self._progress(slot, event)
         self._training_reports.report(event.job, self.register.specs[event.job].model, event.report)
 
-    def _progress(self, slot: int, event: JobStarted | JobMeasured | BatchChanged | JobProfiled) -> None:
+    def _progress(self, slot: int, event: JobStarted | JobMeasured | BatchChanged | JobProfiled | JobResumed) -> None:
         floats = self._jobs.floats
         floats[FloatRow.DONE, slot] = event.done
         floats[FloatRow.PROGRESS_SINCE, slot] = event.at
@@ -296,14 +305,14 @@ class State:
         if slot < 0:
             return
         job, ints = event.job, self._jobs.ints
-        self._learn_misfit(event, slot)
+        learn_misfit(self, event, slot)
         crashes, failed, _ = self._crashes.get(job, NO_CRASHES).fold(event)
         self._crashes[job] = crashes
         ints[IntRow.CRASHES, slot] = crashes.in_a_row
         if event.failed_on is not None:
             self.nodes.avoid(job, event.failed_on)
-        elif event.blamed and crashes.in_a_row >= _UNFIT:
-            self._exclude_kind(job, slot, ints.item(IntRow.KIND, slot))
+        elif event.blamed and crashes.in_a_row >= UNFIT:
+            exclude_kind(self, job, slot)
         if failed:
             self._end(job, slot, Trigger.GAVE_UP, event.at)
         elif event.retry_in > 0:
@@ -314,29 +323,8 @@ class State:
         else:
             self._move(slot, Trigger.CRASHED)
             self._release(slot, event.at)
+        self.suspensions = self.suspensions.resumed(job)
         self._jobs.floats[FloatRow.DONE, slot] = event.done
-
-    def _exclude_kind(self, job: JobNumber, slot: int, kind: int) -> None:
-        """Set the job's speed on a kind to 0, so that it is tried on another, if it can run on any other."""
-        speeds = self._jobs.floats[FloatRow.SPEEDS :, slot]
-        fits = np.asarray(self.topology.installed) >= self.register.specs[job].gpus
-        fits[kind] = False
-        if (speeds[fits] > 0.0).any():
-            speeds[kind] = 0.0
-
-    def _learn_misfit(self, event: JobCrashed, slot: int) -> None:
-        """Update the model if the crash shows that two jobs do not fit on the same GPUs.
-
-        It does if a job ends while it starts beside another, without blame and with all its nodes up.
-        """
-        ints, placement = self._jobs.ints, self._jobs.placement(slot)
-        partner, state = ints.item(IntRow.PARTNER, slot), ints.item(IntRow.STATE, slot)
-        if event.blamed or partner < 0 or state != _STARTING or not isinstance(self.perf, LearnsOfPairs):
-            return
-        if placement is not None and self.topology.down.isdisjoint(placement.nodes):
-            specs = self.register.specs
-            batch, other = (ints.item(IntRow.BATCH, s) or None for s in (slot, self._jobs.slot_of(partner)))
-            self.perf = self.perf.parted(specs[event.job], batch, specs[partner], other)
 
     def _released(self, event: JobReleased) -> None:
         if self.releases.pop(event.job, None) is not None:  # else it was cancelled meanwhile
@@ -377,6 +365,7 @@ class State:
 
     def _node_lost(self, event: NodeLost) -> None:
         self.topology = self.topology.without(event.node)
+        self.suspensions = self.suspensions.able(event.node, None)
         self.nodes.lost(event.node, self.free_gpus)
 
     def _node_returned(self, event: NodeReturned) -> None:
@@ -410,6 +399,7 @@ class State:
         self._training_reports.forget(job)
         self._crashes.pop(job, None)
         self.nodes.forget(job)
+        self.suspensions = self.suspensions.forget(job)
         if job in self._set_aside:
             self._set_aside = {other: event for other, event in self._set_aside.items() if other != job}
         app = self._jobs.app(slot)
@@ -440,4 +430,7 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobSetAside: State._put_aside,
     QuotaSet: State._quota_set,
     PolicyOverran: State._policy_overran,
+    JobSuspended: suspension.suspended,
+    JobResumed: suspension.resumed,
+    SuspensionReported: suspension.ability_reported,
 }

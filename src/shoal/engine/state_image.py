@@ -21,6 +21,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.quota import Quota
 from shoal.core.retry import Crashes
 from shoal.core.snapshot import Measurement
+from shoal.core.suspension import NodeSuspension, SuspendedRun, Suspensions
 from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.job_rows import JobRows
@@ -53,6 +54,9 @@ class JobImage:
     report: GoodputReport | None = None
     changes: BatchChanges = ()
     avoided: tuple[int, ...] = ()
+    suspended: SuspendedRun | None = None
+    suspended_bytes: int = 0
+    unsuspendable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class StateImage:
     overran: str | None = None
     drained: tuple[tuple[int, str], ...] = ()
     probed: tuple[int, ...] = ()
+    suspending: tuple[tuple[int, NodeSuspension], ...] = ()
 
 
 _VERSION = b"\x01"
@@ -122,6 +127,7 @@ def image_of(state: State) -> StateImage:
         overran=state._overran,
         drained=tuple(sorted(state.nodes.drained.items())),
         probed=tuple(sorted(state.nodes.probed)),
+        suspending=tuple(sorted(state.suspensions.nodes.items())),
     )
 
 
@@ -149,6 +155,9 @@ def _job_image(state: State, number: JobNumber) -> JobImage:
         reports.reports.get(number),
         changes,
         tuple(sorted(state.nodes.avoided.get(number, ()))),
+        state.suspensions.runs.get(number),
+        state.suspensions.sizes.get(number, 0),
+        state.suspensions.refused.get(number, ""),
     )
 
 
@@ -191,6 +200,12 @@ def restore(state: State, image: StateImage) -> None:
     state.free_gpus = type(state.free_gpus).of(state.topology)
     avoided = {job.number: frozenset(job.avoided) for job in image.jobs if job.avoided}
     state.nodes = NodeUse(dict(image.drained), frozenset(image.probed), avoided)
+    state.suspensions = Suspensions(
+        dict(image.suspending),
+        {job.number: job.suspended for job in image.jobs if job.suspended is not None},
+        {job.number: job.suspended_bytes for job in image.jobs if job.suspended_bytes},
+        {job.number: job.unsuspendable for job in image.jobs if job.unsuspendable},
+    )
     for node in sorted(set(state.nodes.drained) - state.nodes.probed):
         state.free_gpus.close(node)
     state.releases = {job.number: job.release for job in image.jobs if job.release is not None}

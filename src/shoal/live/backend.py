@@ -32,7 +32,18 @@ from shoal.live.clock import IDLE_RECORD, Clock
 from shoal.live.gang import Gang
 from shoal.live.recovery import RecoveredRuns
 from shoal.live.runs import AgentStatus, RunRegistry
-from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder
+from shoal.live.suspension import ability_event
+from shoal.wire.messages import (
+    PROTOCOL,
+    AgentOrders,
+    AgentReport,
+    Hello,
+    LogAnswer,
+    LogRead,
+    Roster,
+    RunOrder,
+    SuspensionAbility,
+)
 
 log = logging.getLogger(__name__)
 
@@ -264,6 +275,9 @@ class LiveBackend(Backend):
             if not agent.up:
                 agent.up = True
                 self._runs.events.append(NodeReturned(now, index))
+            if hello.suspension is not None and hello.suspension != agent.suspension:
+                agent.suspension = hello.suspension
+                self._runs.events.append(ability_event(index, hello.suspension, now))
             orders = self._orders(index)
             self._lock.notify_all()
         self.on_change()
@@ -299,6 +313,10 @@ class LiveBackend(Backend):
     def last_report(self, node: int) -> Seconds | None:
         """Return the time of a node's last report; None if there was none since the control plane started."""
         return self._runs.agents[node].last_report
+
+    def suspension(self, node: int) -> SuspensionAbility | None:
+        """Return how a node that is up suspends runs, if its agent said so."""
+        return self._runs.agents[node].suspension
 
     def disk_free(self, node: int) -> int | None:
         """Return the bytes that were free on a node's disk at its last report, if it said so."""

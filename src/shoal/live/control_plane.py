@@ -279,7 +279,9 @@ class ControlPlane:
     def waiting(self) -> bool:
         """Whether any job waits for GPUs."""
         with self._lock:
-            return any(account.state is JobState.PENDING for account in self.accounts.live.values())
+            return any(
+                account.state in (JobState.PENDING, JobState.SUSPENDED) for account in self.accounts.live.values()
+            )
 
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""
@@ -294,7 +296,11 @@ class ControlPlane:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
             rows = self._views(tenant).nodes(reports, self.about.retired)
         index = self.backend.topology.node_index
-        return [msgspec.structs.replace(row, disk_free=self.backend.disk_free(index[row.name])) for row in rows]
+        backend, found = self.backend, [(row, index[row.name]) for row in rows]
+        return [
+            msgspec.structs.replace(row, disk_free=backend.disk_free(node), suspension=backend.suspension(node))
+            for row, node in found
+        ]
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""

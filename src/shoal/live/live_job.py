@@ -102,6 +102,13 @@ class LiveJob:
         gang.tracker.reported(now, rate, gang.progress)
         self.measured = rate, gang.placement
 
+    def progress_now(self, gang: Gang, now: Seconds) -> float:
+        """Return a gang's progress: as reported, else estimated from the time it ran and its rate."""
+        if gang.done is not None:
+            return gang.done
+        work = self.spec.work
+        return min(gang.base + gang.tracker.rate * gang.ran(now), inf if work is None else work)
+
     def progress_after(self, gang: Gang, end: End, now: Seconds) -> float:
         """Return a gang's progress at its end: as reported, else estimated from time and rate if it ended in order."""
         reported = gang.done if gang.saved is None else gang.saved
@@ -109,6 +116,11 @@ class LiveJob:
             return reported
         if end not in (End.STOPPED, End.COMPLETED) or gang.killed:
             return gang.base
-        ran = gang.tracker.rate * max(0.0, now - gang.running_since) if gang.started else 0.0
+        ran = gang.tracker.rate * gang.ran(now) if gang.started else 0.0
         work = self.spec.work
         return min(gang.base + ran, inf if work is None or end is End.COMPLETED else work)
+
+
+def next_turn(turn: int, *, suspend: bool) -> int:
+    """Return the number of the next order to suspend or to resume a gang: odd to suspend it, even to resume it."""
+    return turn + 1 if (turn + 1) % 2 == suspend else turn + 2

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from shoal.core import events
-from shoal.core.commands import Command, Decided, Resize, Start, Stop
+from shoal.core.commands import Command, Decided, Resize, Resume, Start, Stop, Suspend
 from shoal.core.job import Launch
 from shoal.core.units import JobNumber, Seconds
-from shoal.live.live_job import LiveJob
+from shoal.live.live_job import LiveJob, next_turn
 from shoal.store.codec import Record
 
 NO_LAUNCH = Launch("job", ())
@@ -21,6 +21,10 @@ class UnfinishedRun:
     command: Start | Resize
     started: bool = False
     stopping: bool = False
+    turn: int = 0
+    """Number of its last order to suspend it (odd) or to resume it (even)."""
+    turned: int = 0
+    """The last of them whose result is in the journal."""
 
 
 @dataclass(slots=True)
@@ -71,7 +75,7 @@ class RecoveredRuns:
                 self.jobs.pop(event.job, None)
             case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
                 pass
-            case events.QuotaSet():
+            case events.QuotaSet() | events.SuspensionReported():
                 pass
             case _:
                 if event.job in self.jobs:
@@ -91,6 +95,9 @@ class RecoveredRuns:
             return
         if isinstance(event, events.JobStarted):
             run.started = True
+        elif isinstance(event, events.JobSuspended | events.JobResumed):
+            run.turn += bool(event.cause)
+            run.turned = run.turn
         elif isinstance(event, events.JobMeasured | events.JobProfiled | events.BatchChanged):
             job.measured = event.rate, run.command.placement
         else:
@@ -108,7 +115,10 @@ class RecoveredRuns:
     def _apply_command(self, command: Command) -> None:
         if command.job not in self.jobs:
             return
-        if not isinstance(command, Stop):
+        if isinstance(command, Suspend | Resume):
+            if (run := self.runs.get(command.job)) is not None:
+                run.turn = next_turn(run.turn, suspend=isinstance(command, Suspend))
+        elif not isinstance(command, Stop):
             self.jobs[command.job].incarnation = command.incarnation
             self.runs[command.job] = UnfinishedRun(command)
         elif command.job in self.runs:

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.commands import Command, Resize, Resume, Start, Stop, Suspend
 from shoal.core.events import (
     Event,
     JobCancelled,
@@ -30,7 +30,8 @@ from shoal.live.live_job import LiveJob
 from shoal.live.node_health import NodeHealth
 from shoal.live.rate_tracker import RateTracker
 from shoal.live.recovery import RecoveredRuns
-from shoal.wire.messages import RunOrder, RunReport
+from shoal.live.suspension import order_turn, turned
+from shoal.wire.messages import RunOrder, RunReport, SuspensionAbility
 
 
 @dataclass(slots=True)
@@ -49,6 +50,8 @@ class AgentStatus:
     last_contact: Seconds = 0.0
     disk_free: int | None = None
     """Bytes free on its disk at its last report."""
+    suspension: SuspensionAbility | None = None
+    """How it suspends runs, as reported to the ring."""
     up: bool = False
     quiet_at: Seconds = -inf
     """When a run without grace was gone from the lost node; others are gone when their own grace has passed too."""
@@ -123,6 +126,8 @@ class RunRegistry:
                 if gang.latest.incarnation == command.incarnation and not gang.stopping:
                     gang.stopping = True
                     self._orders_changed(gang)
+        elif isinstance(command, Suspend | Resume):
+            order_turn(self, self._jobs[command.job], command, now)
         elif not (isinstance(command, Resize) and self._resized_in_place(command, now)):
             self._start(command, now)
         self._advance(command.job, now)
@@ -214,6 +219,7 @@ class RunRegistry:
             if gang is not None and not gang.lost(index):
                 gang.update(index, run)
                 self.events += self._jobs[run.job].training_events(gang.latest, now)
+                turned(self, self._jobs[run.job], gang, run.suspension, now)
             elif run.phase != "ended" and run.job < self.submitted:
                 strays.add(run.job)
         cleared, agent.strays = agent.strays - strays, frozenset(strays)
@@ -228,7 +234,7 @@ class RunRegistry:
     def lose(self, index: int, now: Seconds, quiet_at: Seconds = -inf) -> None:
         """Mark a node as lost: its agent was silent for too long. A run there is gone ``quiet_at`` plus its grace."""
         agent = self.agents[index]
-        agent.up, agent.quiet_at = False, quiet_at
+        agent.up, agent.quiet_at, agent.suspension = False, quiet_at, None
         agent.generation += 1
         self.events.append(NodeLost(now, index))
         self.settle(index, now)
@@ -382,7 +388,7 @@ class RunRegistry:
 
     def _crashed(self, job: LiveJob, gang: Gang, outcome: RunEnd, now: Seconds) -> None:
         saved, blamed, node = job.saved, outcome.end is End.CRASHED, outcome.failed_on
-        ran = max(0.0, now - gang.chain[0].running_since) if gang.started else 0.0
+        ran = gang.chain[0].ran(now) if gang.started else 0.0
         job.crashes, failed, retry = job.crashes.after(
             saved, blamed=blamed, ran=ran, began=node is None, first_retry=self.first_retry
         )
@@ -418,6 +424,8 @@ class RunRegistry:
         for _, run in sorted(recovered.runs.items()):
             gang = self._add_gang(run.command, now)
             gang.resumed, gang.started, gang.stopping = True, run.started, run.stopping
+            gang.turn, gang.turned = run.turn, run.turned
+            gang.suspended_at = now if run.turned % 2 else None
         for agent in self.agents:
             if agent.gangs and not agent.up:  # a run on a lost node that may still have been within its grace
                 agent.quiet_at = now + lease

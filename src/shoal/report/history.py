@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.core import events
 from shoal.core.arrays import Flags, Floats, Int64s
-from shoal.core.commands import Start, Stop
+from shoal.core.commands import Start, Stop, Suspend
 from shoal.core.errors import JournalError
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec
@@ -28,7 +28,7 @@ _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
 _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work", "tenant", "app"))
 _MODEL, _BATCH, _KINDS, _DEADLINE = (_SPEC[name] for name in ("model", "batch_size", "kinds", "deadline"))
 _REPORT_BATCH = [f.name for f in fields(GoodputReport)].index("batch")
-_START, _STOP = COMMAND_TAGS[Start], COMMAND_TAGS[Stop]
+_START, _LEAVES = COMMAND_TAGS[Start], (COMMAND_TAGS[Stop], COMMAND_TAGS[Suspend])
 _ENDED = -1
 """The incarnation of a job that has ended: it matches no event, so later ones are ignored."""
 
@@ -218,11 +218,12 @@ class _Fold:
             if command[0] != _START:
                 self._close(command[1], self.now)
         for command in commands:
-            if command[0] != _STOP:
+            if command[0] not in _LEAVES:
                 self._open(command)
 
     def _open(self, command: list[Any]) -> None:
-        _, job, incarnation, seats, batch, partner = command
+        _, job, incarnation, seats, *more = command
+        batch, partner = more or (None, None)  # a run that is resumed has neither
         number = len(self.job)
         self.job.append(job)
         self.since.append(self.now)

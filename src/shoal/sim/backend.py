@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.commands import Command, Resize, Resume, Start, Stop, Suspend
 from shoal.core.events import (
     BatchChanged,
     Event,
@@ -21,6 +21,7 @@ from shoal.core.events import (
     JobMeasured,
     JobProfiled,
     JobReleased,
+    JobResumed,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -36,6 +37,7 @@ from shoal.sim.event_queue import EventQueue, Happening
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 from shoal.sim.job_run import JobRun, JobStart
 from shoal.sim.running_jobs import RunningJobs
+from shoal.sim.suspension import SuspendedRuns, SuspensionCost
 from shoal.sim.truth import RestartCost, Truth
 from shoal.workload.schema import Job
 
@@ -56,7 +58,8 @@ class SimulatedBackend:
     With ``standings`` the simulation begins at ``now`` with the first of the specs admitted already, in these states.
     Nodes in ``down`` are lost from the start and never return. A job with ``marks``, by id, is measured whenever its
     progress reaches the next one. ``measurement_noise`` is the σ of the log error of what adaptive jobs measure;
-    ``tuning`` is how they choose batch sizes. `live.backend.LiveBackend` is the other implementation.
+    ``tuning`` is how they choose batch sizes. With a ``suspension`` every node suspends runs, at its price.
+    `live.backend.LiveBackend` is the other implementation.
     """
 
     truth: Truth
@@ -70,6 +73,7 @@ class SimulatedBackend:
     marks: Mapping[JobId, Sequence[float]] = field(default_factory=dict)
     measurement_noise: float = 0.0
     tuning: TunerOptions = field(default_factory=TunerOptions)
+    suspension: SuspensionCost | None = None
     _queue: EventQueue = field(default_factory=EventQueue)
     _outbox: list[Event] = field(default_factory=list)
     _jobs: RunningJobs = field(init=False)
@@ -83,6 +87,7 @@ class SimulatedBackend:
     _stragglers: int = 0
     _idle: int = 0
     _woken: bool = False
+    _suspended: SuspendedRuns = field(init=False)
     _rng: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +103,8 @@ class SimulatedBackend:
         for node in range(len(self.truth.topology.nodes)):
             self._schedule_fault(self.faults.node_mtbf, 0.0, Happening.NODE_LOST, node)
             self._schedule_fault(self.faults.straggler_mtbf, 0.0, Happening.STRAGGLED, node)
+        self._suspended = SuspendedRuns(self._jobs, self.suspension)
+        self._outbox += self._suspended.abilities(self.now)
         self._arrived = len(self.standings)
         self._jobs.runs += [JobRun.of(standing, self.now) for standing in self.standings]
         for job, standing in enumerate(self.standings):
@@ -179,6 +186,11 @@ class SimulatedBackend:
                 if run.placement is not None and run.incarnation == command.incarnation:
                     self._jobs.leave(command.job, self.now)
                     self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done))
+            elif type(command) is Suspend:
+                self._outbox += self._suspended.leave(command, run, self.now)
+            elif type(command) is Resume:
+                if run.bound is not None and run.incarnation == command.incarnation and not run.finished:
+                    self._begin_training(command.job, run, self._suspended.resume(command, run, self.now))
             elif isinstance(command, Start | Resize) and command.incarnation > run.incarnation and not run.finished:
                 self._begin(command, run)
 
@@ -248,7 +260,7 @@ class SimulatedBackend:
 
     def _begin_training(self, job: int, run: JobRun, at: Seconds) -> None:
         """Begin to train, at ``at``, on the seats just taken."""
-        run.began = run.since = max(at, self.now)
+        run.began = run.since = max(self._suspended.ready(run.placement, at), self.now)
         self._jobs.seated.add(job)
         self._jobs.set_rate(job)
         if run.rate <= 0.0:
@@ -260,7 +272,7 @@ class SimulatedBackend:
         if run.since > self.now:
             self._queue.push(run.since, Happening.STARTED, job, run.incarnation)
         else:
-            self._outbox.append(JobStarted(self.now, job, run.incarnation, run.rate, run.done))
+            self._started(job, run.incarnation, self._outbox)
         self._await_tick(job, run)
 
     def _await_tick(self, job: int, run: JobRun) -> None:
@@ -272,7 +284,8 @@ class SimulatedBackend:
         now, truth = self.now, self.truth.jobs[job]
         ran = max(0.0, now - run.began)
         lost = ran % self.faults.checkpoint_every
-        kept = max(run.saved, run.progress(now) - run.rate * lost)
+        kept = max(run.saved, run.progress(now) - run.rate * lost) if run.bound is None else run.saved
+        run.bound = None
         self._jobs.leave(job, now)
         run.done = kept
         run.script_at = sum(1 for at, _ in truth.batch_schedule if at <= kept)
@@ -291,7 +304,9 @@ class SimulatedBackend:
     def _started(self, job: int, incarnation: int, events: list[Event]) -> bool:
         run = self._jobs.runs[job]
         if run.placement is not None and run.incarnation == incarnation:
-            events.append(JobStarted(self.now, job, incarnation, run.rate, run.done))
+            kind = JobStarted if run.bound is None else JobResumed
+            run.bound = None
+            events.append(kind(self.now, job, incarnation, run.rate, run.done))
         return False
 
     def _completed(self, job: int, stamp: int, events: list[Event]) -> bool:
@@ -372,7 +387,7 @@ class SimulatedBackend:
         events.append(NodeLost(self.now, node))
         cause = f"node {self.truth.topology.nodes[node].name} was lost"
         runs = self._jobs.runs
-        events += [self._crash(job, runs[job], blamed=False, cause=cause) for job in self._jobs.on(node)]
+        events += [self._crash(job, runs[job], blamed=False, cause=cause) for job in self._jobs.on(node, bound=True)]
         self._queue.push(self.now + down_for, Happening.NODE_RETURNED, node)
         return True
 

@@ -28,6 +28,8 @@ class JobStart:
     since: Seconds = 0.0
     rate: float = 0.0
     report: GoodputReport | None = None
+    bound: Placement | None = None
+    """The seats from which it was suspended, if it is suspended."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ class JobRun:
     adapts: bool = False
     noise: float = 0.0
     report: GoodputReport | None = None
+    bound: Placement | None = None
+    """The seats from which it was suspended, if it is suspended or being resumed."""
 
     @classmethod
     def of(cls, standing: JobStart, now: Seconds) -> "JobRun":
@@ -76,6 +80,7 @@ class JobRun:
             partner=standing.partner,
             finished=not standing.state.live,
             report=standing.report,
+            bound=standing.bound,
         )
 
     def progress(self, now: Seconds) -> float:

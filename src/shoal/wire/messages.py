@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
+from shoal.wire.agent_messages import SuspensionAbility
 from shoal.wire.fields import (
     Command,
     Count,
@@ -270,6 +271,10 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     disk_free: int | None = None
     drained: str = ""
     """Why the node gets no new runs; empty if it is not drained."""
+    suspension: SuspensionAbility | None = None
+    """How it suspends runs; None if its agent has not said so."""
+    suspended: list[str] = field(default_factory=list)
+    """The jobs that are suspended there."""
 
 
 class DrainNode(Struct, forbid_unknown_fields=True, frozen=True):
