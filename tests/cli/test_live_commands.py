@@ -360,6 +360,18 @@ def accept(cluster: Fake) -> None:
     cluster.answers["POST /v1/jobs"] = cluster.answers["POST /v1/jobs/batch"] = ids
 
 
+def test_the_active_python_environment_travels_unless_the_job_names_another(
+    shoal: Shoal, cluster: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept(cluster)
+    for name, prefix in {"VIRTUAL_ENV": "/venv", "CONDA_PREFIX": "/conda", "PATH": "/venv/bin:/bin"}.items():
+        monkeypatch.setenv(name, prefix)
+    shoal("submit", "--env", "CONDA_PREFIX=/other", "--retries", "2", "--", "python", "train.py")
+    (asked,) = cluster.asked
+    env = {"SHOAL_SUBMIT_PATH": "/venv/bin:/bin", "VIRTUAL_ENV": "/venv", "CONDA_PREFIX": "/other"}
+    assert (asked.body["env"], asked.body["retries"]) == (env, 2)
+
+
 def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster: Fake, tmp_path: Path) -> None:
     accept(cluster)
     options = ("--gpus", "4", "--min-gpus", "2", "--max-gpus", "8", "--kinds", "a100,h100", "--work", "60")
@@ -368,6 +380,7 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
     code, out, err = shoal("submit", *options, *more, *again, "--", "python", "train.py", "--gpus", "--", "x y")
     assert (code, out, err) == (0, "train-0000\n", "")
     (asked,) = cluster.asked
+    assert asked.body["env"].pop("SHOAL_SUBMIT_PATH") == os.environ["PATH"]
     key = asked.body.pop("key")
     assert len(key) == 32
     assert asked.path == "/v1/jobs"
@@ -389,6 +402,25 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
         "deadline": 90.0,
         "tenant": "nlp",
     }
+
+
+def test_limits_are_submitted_and_nodes_that_do_not_enforce_them_are_named(
+    shoal: Shoal, cluster: Fake, tmp_path: Path
+) -> None:
+    row = NODES[0]
+    free = [msgspec.structs.replace(row, name=f"n{i}", no_limits="no cgroups here") for i in range(5)]
+    cluster.answers["GET /v1/nodes"] = 200, [*free, msgspec.structs.replace(row, no_limits="")]
+    cluster.answers["POST /v1/jobs"] = 201, Submitted(["job-aaaa"])
+    said = "CPU and memory limits are not enforced on n0, n1, n2, …: no cgroups here"
+    code, _, err = shoal("submit", "--cpus", "4", "--memory", "16G", "--", "true")
+    assert (code, err) == (0, f"shoal: {said}\n")
+    (tmp_path / "job.yaml").write_text("command: ['true']\ncpus: 4\nmemory: 16G\n")
+    shoal("submit", str(tmp_path / "job.yaml"))
+    sent = [asked.body for asked in cluster.asked if asked.path == "/v1/jobs"]
+    assert [(job["cpus"], job["memory"]) for job in sent] == [(4, 2**34)] * 2
+    cluster.answers["GET /v1/cluster"] = 200, CLUSTER
+    assert said in shoal("nodes")[1]
+    assert shoal("submit", "--", "true")[2] == "", "nothing is said of limits that nobody asked for"
 
 
 def test_copies_go_in_one_batch_with_keys_of_their_own(shoal: Shoal, cluster: Fake) -> None:
@@ -800,6 +832,63 @@ def test_a_rank_that_is_not_there_is_refused(shoal: Shoal, printed: dict[int, by
         code, out, err = shoal("logs", "bert", "--rank", "7", *follow)
         assert (code, out) == (2, "")
         assert "rank: '7'" in err
+
+
+@pytest.fixture
+def ranks(cluster: Fake, monkeypatch: pytest.MonkeyPatch) -> list[bytes | None]:
+    """What each rank of bert-k3fa printed, None where its node does not answer; asked for in small pieces."""
+    monkeypatch.setattr("shoal.cli.logs._MOST", 8)
+    monkeypatch.setattr("shoal.cli.logs._POLL_SECONDS", 0.0)
+    logs: list[bytes | None] = [b"loss 1\nloss 2\n", b"10%\r20%\r\nno newline", b"ready\n"]
+
+    def part(asked: Asked) -> Answer:
+        query = dict(pair.split("=") for pair in asked.path.partition("?")[2].split("&"))
+        rank, offset, most = (int(query[name]) for name in ("rank", "offset", "most"))
+        data = logs[rank]
+        if data is None:
+            return 409, ProblemDetails("no answer", "job", "bert-k3fa", "its node has not answered")
+        text = data[offset : offset + most].decode()
+        end = offset + len(text)
+        return 200, LogPart("bert-k3fa", 1, rank, offset, len(data), text, live=False, next=end, ranks=len(logs))
+
+    cluster.answers["GET /v1/jobs/bert-k3fa/log"] = part
+    return logs
+
+
+LABELLED = "[0] loss 1\n[0] loss 2\n[1] 10%\r[1] 20%\r\n[1] no newline\n[2] ready\n"
+
+
+def test_the_logs_of_all_ranks_are_printed_with_their_rank(
+    shoal: Shoal, cluster: Fake, ranks: list[bytes | None]
+) -> None:
+    assert shoal("logs", "bert-k3fa")[:2] == (0, LABELLED)
+    assert shoal("logs", "bert-k3fa", "--rank", "2")[1] == "ready\n"
+    assert shoal("logs", "bert-k3fa", "--tail", "1")[1] == "[0] loss 2\n[1] no newline\n[2] ready\n"
+    document = given(shoal, "logs", "bert-k3fa")
+    assert (document["rank"], document["text"]) == (None, LABELLED)
+    cluster.answers["GET /v1/jobs/bert-k3fa"] = 200, detail(ended("bert-k3fa"))
+    assert sorted(shoal("logs", "-f", "bert-k3fa")[1].splitlines()) == sorted(LABELLED.splitlines())
+
+
+def test_the_logs_of_other_ranks_are_printed_when_one_node_does_not_answer(
+    shoal: Shoal, cluster: Fake, ranks: list[bytes | None]
+) -> None:
+    ranks[1] = None
+    cluster.answers["GET /v1/jobs/bert-k3fa"] = 200, detail(ended("bert-k3fa"))
+    for follow in ([], ["-f"]):
+        code, out, err = shoal("logs", "bert-k3fa", *follow)
+        assert (code, out) == (0, "[0] loss 1\n[0] loss 2\n[2] ready\n")
+        assert "rank 1: job: 'bert-k3fa': its node has not answered" in err
+
+
+def test_a_line_without_end_is_labelled_in_pieces(
+    shoal: Shoal, monkeypatch: pytest.MonkeyPatch, ranks: list[bytes | None]
+) -> None:
+    monkeypatch.setattr("shoal.cli.logs._MOST_HELD", 10)
+    ranks[:] = [b"x" * 40, b"y"]
+    lines = shoal("logs", "bert-k3fa")[1].splitlines()
+    assert "".join(line.removeprefix("[0] ") for line in lines[:-1]) == "x" * 40
+    assert max(map(len, lines)) <= 10 + 8 + len("[0] ")
 
 
 def test_a_job_that_has_not_started_has_no_log(shoal: Shoal, cluster: Fake) -> None:

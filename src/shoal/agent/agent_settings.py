@@ -13,9 +13,9 @@ class AgentSettings:
 
     ``token`` is called at the start and again when the control plane refuses the token.
     ``kind`` and ``gpus`` come from NVIDIA's driver if they are not given. Jobs may work in folders below ``roots``, and
-    in their own. The agent ends with the process ``parent``. If several agents share a machine, ``first_device`` is the
-    first GPU of this one. A rank's log is kept within ``log_bytes``. ``tenant_users`` is described in
-    ``tenant_users.choose_users``.
+    in their own; without roots in any folder that their user may enter. The agent ends with the process ``parent``. If
+    several agents share a machine, ``first_device`` is the first GPU of this one. A rank's log is kept within
+    ``log_bytes``. ``tenant_users`` is described in ``tenant_users.choose_users``.
     """
 
     server: str

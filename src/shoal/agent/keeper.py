@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, NoReturn
 if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path holds the standard library only
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
 
+from shoal.agent.cgroup_limits import over_memory, ran_out_of_memory, set_limits
 from shoal.agent.cgroups import end_cgroup
 from shoal.agent.confinement import become, enter_domain
 from shoal.agent.keeper_state import KeeperState
@@ -133,6 +134,7 @@ class Keeper:
         self._run = run
         self._wake = wake
         self._cgroup = str(run.get("cgroup") or "")
+        self._limits = run.get("limits") or {}
         ranks = [rank["rank"] for rank in run["ranks"]]
         self._state = KeeperState(float(run["lease"]), float(run["grace"]), ranks, apart=bool(run.get("apart")))
         self._ranks: dict[int, int] = {}  # pid of the main process: rank
@@ -152,8 +154,9 @@ class Keeper:
         try:
             if self._cgroup:
                 os.mkdir(self._cgroup)
+                set_limits(self._cgroup, self._limits)
         except OSError as error:
-            self._fail(f"cannot make the run's cgroup {self._cgroup!r}: {error.strerror}")
+            self._fail(f"cannot make the run's cgroup {self._cgroup!r} with its limits: {error.strerror}", why="node")
             return
         enter_domain()
         pids = {}
@@ -161,7 +164,7 @@ class Keeper:
         for rank in [*([store] if store else []), *self._run["ranks"]]:
             pid, problem = self._spawn(rank)
             if problem:
-                self._fail(problem)
+                self._fail(problem, why="" if pid else "node")
                 return
             if rank is store:
                 self._store = pid
@@ -181,8 +184,8 @@ class Keeper:
                 os.write(1, b"".join(self._unsent))
             self._unsent.clear()
 
-    def _fail(self, problem: str) -> None:
-        self._report(event="failed", cause=problem)
+    def _fail(self, problem: str, why: str = "") -> None:
+        self._report(event="failed", cause=problem, why=why)
         self._state.fail(time.monotonic(), "start")
 
     def watch(self) -> None:
@@ -241,13 +244,12 @@ class Keeper:
                 self._state.release(int(values[0]), time.monotonic(), float(values[1]))
             elif command == b"suspend" and self._suspender is None and not self._state.warned:
                 self._state.suspended = True
-                self._suspender = start_suspender(self._run, self._own_processes, send_signal)
+                self._suspender = start_suspender(
+                    self._run, lambda pid: descendants([pid], all_processes()), send_signal
+                )
                 self._poll.register(self._suspender.fileno(), select.POLLIN)
             elif command == b"resume" and self._suspender is not None:
                 self._suspender.resume()
-
-    def _own_processes(self, keeper: int) -> list[Process]:
-        return descendants([keeper], all_processes())
 
     def _follow_suspender(self) -> None:
         """Pass on what the suspender did. If it has ended, nothing can resume the processes: they are killed."""
@@ -310,6 +312,8 @@ class Keeper:
 
     def _rank_ended(self, pid: int, status: int) -> None:
         rank = self._ended[pid] = self._ranks.pop(pid)
+        if status and self._limits.get("memory") and not self._state.warned and ran_out_of_memory(self._cgroup):
+            self._report(event="failed", cause=over_memory(rank, len(self._run["ranks"]), self._limits["shown"]))
         self._report(event="ended", rank=rank, status=status, warned=self._state.warned)
         # It was not waited for yet, so its number and its group's cannot belong to another process.
         _signal_group(pid, signal.SIGKILL)
@@ -380,6 +384,7 @@ class Keeper:
             os.dup2(self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            os.write(2, rank.get("note", "").encode(errors="replace"))
             argv = rank.get("argv", self._run["argv"])
             problem = enter(self._run["cwd"]) or execute(argv, {**self._run["env"], **rank["env"]})
             note = f"; it runs as {user['shown']}" if user else ""

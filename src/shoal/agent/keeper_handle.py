@@ -163,8 +163,8 @@ class KeeperHandle:
         self._unread = b""
         self.cause = ""
         """Why the keeper could not start the ranks, or could not go on."""
-        self.lost = False
-        """Whether that was that its suspended ranks could not be resumed, which is no fault of the job."""
+        self.blameless = False
+        """Whether that is the node's fault."""
         self.last: KeeperMessage | None = None
         """Its message that no process is left."""
         self.left_nothing = False
@@ -218,7 +218,7 @@ class KeeperHandle:
     def cause_of_end(self, last: KeeperMessage, *, closing: bool) -> tuple[str, bool]:
         """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
         if self.cause:
-            return self.cause, self.lost
+            return self.cause, self.blameless
         if last.why == "lease":
             return "its lease ended: the node had not heard from the control plane for too long", True
         if last.why == "order" and closing:

@@ -20,14 +20,18 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+import msgspec
+
 from shoal.agent import devices, launch, orphans
 from shoal.agent.agent_settings import AgentSettings
+from shoal.agent.cgroup_limits import enable_limits, machine_size, pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.confinement import hide_memory
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked, client_of
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
+from shoal.agent.log_answers import LogAnswers
 from shoal.agent.node_state import (
     Actions,
     Forget,
@@ -47,7 +51,7 @@ from shoal.agent.workspace import Workspace
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.disk import free_bytes
 from shoal.wire.logs import log_json
-from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder, RunReport
+from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, Roster, RunOrder, RunReport
 
 _LOG = logging.getLogger("shoal.agent")
 
@@ -57,8 +61,6 @@ _LEASE_SECONDS = 1.0
 _SWEEP_SECONDS = 0.02
 _LINGER_SECONDS = 15.0
 """Seconds beyond its grace that a worker which is no longer a member has to leave, while the others regroup."""
-_MOST_READS = 16
-"""The most pieces of logs in one report, which bounds its size."""
 
 
 def main(settings: AgentSettings) -> int:
@@ -80,16 +82,13 @@ class NodeAgent:
         self._settings = settings
         found = devices.find(settings.kind, settings.gpus)
         ability = suspension_ability()
-        self._hello = checked(
-            Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address, ability)
-        )
+        boot, at = secrets.token_hex(16), settings.address
+        self._hello = checked(Hello(PROTOCOL, settings.node, boot, found.kind, found.count, at, suspension=ability))
         self._workspace = Workspace(settings.home.resolve(), settings.node)
         self._old = OldFolders(self._workspace)
         self._users, self._why_shared = choose_users(settings.tenant_users, self._workspace.home)
         cuda = ability.how == CUDA_CHECKPOINT
-        self._launcher = launch.Launcher(
-            self._workspace, settings.address, found.kind, self._hello.boot, self._users, cuda
-        )
+        self._launcher = launch.Launcher(self._workspace, at, found.kind, boot, self._users, cuda)
         self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count, real=cuda)
         self._link = ControlLink(client_of(settings), self._hello, self._deliver)
@@ -99,8 +98,7 @@ class NodeAgent:
         self._dead_keepers: dict[Key, str] = {}  # run: why its keeper died
         self._workdirs: dict[Key, str] = {}
         self._ports: dict[Key, socket.socket] = {}
-        self._log_answers: dict[int, LogAnswer] = {}
-        self._answered: set[int] = set()
+        self._log_answers = LogAnswers(self._workspace)
         self._published: tuple[tuple[object, ...], ...] = ()
         self._written_leases: dict[Key, float] = {}
         self._lease = 0.0
@@ -129,6 +127,7 @@ class NodeAgent:
             self._own_cgroup, reason = own_folder()
             if orphans.clear_earlier(self._workspace, lambda: self._signals > 0, self._own_cgroup):
                 kept = f"by cgroups below {self._own_cgroup}" if self._own_cgroup else f"without cgroups: {reason}"
+                self._find_limits(reason)
                 _LOG.info("agent up", extra={"node": self._hello.node, "boot": self._hello.boot, "runs_kept": kept})
                 self._link.open()
                 self._loop()
@@ -137,6 +136,14 @@ class NodeAgent:
             os.close(lock)
         if self._rejected is not None:
             raise self._rejected
+
+    def _find_limits(self, no_cgroups: str) -> None:
+        """Find out whether this agent can limit the CPUs and memory of runs, and report it with those it has."""
+        leaf = f"shoal-agent-{self._hello.boot}"
+        reason = no_cgroups or enable_limits(self._own_cgroup, leaf)
+        cpus, memory = machine_size()
+        self._hello = msgspec.structs.replace(self._hello, cpus=cpus, memory=memory, no_limits=reason[:1000])
+        self._link.hello = self._hello
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -215,7 +222,7 @@ class NodeAgent:
         self._renew(message)
         self._act(self._state.follow(message.orders, first=message.first))
         self._old.follow(message.orders, {run.order.id for run in self._state.runs.values()})
-        self._read_logs(message.orders.reads, message.answered)
+        self._urgent |= self._log_answers.follow(message.orders.reads, message.answered)
 
     def _renew(self, received: ReceivedOrders) -> None:
         self._lease = max(self._lease, received.sent + received.orders.lease)
@@ -278,8 +285,8 @@ class NodeAgent:
             for keeper in self._keepers.values():
                 keeper.stop(0.0)
 
-    def _prepare(self, order: RunOrder) -> tuple[int, str]:
-        """Return a port for the run, and the reason why it cannot start here, if there is one."""
+    def _prepare(self, order: RunOrder) -> tuple[int, str, bool]:
+        """Return a port for the run, why it cannot start here, if it cannot, and whether that is the node's fault."""
         key = order.job, order.incarnation
         try:
             self._workdirs[key] = launch.check(order, self._workspace, self._settings.roots, os.environ)
@@ -288,10 +295,10 @@ class NodeAgent:
             port.bind(("", 0))
         except (InputError, OSError, ValueError) as error:
             _LOG.warning("run refused", extra={"run": key, "id": order.id, "cause": str(error)})
-            return 0, str(error)
+            return 0, str(error), not isinstance(error, InputError)
         # Bound until the ranks start, so that no other process gets it.
         self._ports[key] = port
-        return port.getsockname()[1], ""
+        return port.getsockname()[1], "", False
 
     def _start(self, start: StartRanks) -> Actions:
         order = start.order
@@ -305,6 +312,10 @@ class NodeAgent:
                 self._server.start()
                 self._selector.register(self._server.fileno(), selectors.EVENT_READ, self._read_server)
             run["cgroup"] = cgroup = run_folder(self._own_cgroup, self._workspace.identity, self._hello.boot, key)
+            if self._hello.no_limits or not cgroup:
+                run["limits"] = None
+            else:
+                pass_on(os.path.dirname(cgroup))
             # Without this record a later agent would not look for the run's processes.
             self._workspace.record(key, self._server.record(self._machine, cgroup))
             keeper = KeeperHandle(self._server, self._lease, order.grace, cgroup)
@@ -374,14 +385,14 @@ class NodeAgent:
                 _LOG.info("run started", extra={"run": key, "pids": message.pids})
                 self._state.started(key)
             case "failed":
-                keeper.cause = message.cause
+                keeper.cause, keeper.blameless = message.cause, message.why == "node"
             case "ended":
                 _LOG.info("rank ended", extra={"run": key, "rank": message.rank, "status": message.status})
                 self._state.exited(key, message.rank, message.status, warned=message.warned)
             case "cleared":
                 self._act(self._state.cleared(key, message.rank))
             case "lost":
-                keeper.cause, keeper.lost = f"it could not be resumed: {message.cause}", True
+                keeper.cause, keeper.blameless = f"it could not be resumed: {message.cause}", True
             case "suspended" | "refused" | "resumed" | "waiting" as event:
                 _LOG.info(f"run {event}", extra={"run": key, "seconds": message.seconds, "cause": message.cause})
                 away = event in ("suspended", "waiting")
@@ -414,20 +425,9 @@ class NodeAgent:
 
     # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read_logs(self, reads: list[LogRead], answered: tuple[int, ...]) -> None:
-        """Read the requested pieces of logs; drop those that reached the control plane."""
-        asked = {read.read: read for read in reads}
-        self._answered = {number for number in (*self._answered, *answered) if number in asked}
-        unanswered = asked.keys() - self._answered
-        self._log_answers = {number: answer for number, answer in self._log_answers.items() if number in unanswered}
-        new = [asked[number] for number in sorted(unanswered - self._log_answers.keys())]
-        for read in new[: _MOST_READS - len(self._log_answers)]:
-            self._log_answers[read.read] = self._workspace.read_log(read)
-        self._urgent |= bool(new)
-
     def _publish(self) -> None:
         """Hand the report to the connection, once for everything that one turn of the loop changed."""
-        report = self._report(list(self._log_answers.values()))
+        report = self._report(self._log_answers.pieces)
         # Progress alone can wait for the next request; any other change is urgent.
         state = tuple(map(_urgent_parts, report.runs))
         self._link.publish(report, urgent=self._urgent or state != self._published)

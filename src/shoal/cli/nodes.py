@@ -6,7 +6,7 @@ from urllib.parse import quote
 import click
 
 from shoal.cli.client import cluster_options
-from shoal.cli.live_tables import count, hours, span, state
+from shoal.cli.live_tables import count, hours, limit_notes, span, state
 from shoal.cli.output import json_option, print_json, print_listing
 from shoal.wire.messages import AcctRow, ClusterRow, DrainNode, NodeRow, TenantRow
 
@@ -71,7 +71,9 @@ def _list(client: "Client", as_json: bool) -> None:
     )
     headers = ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs")
     drained = [f"{node.name} is drained: {node.drained}." for node in found if node.drained]
-    print_listing(title, headers, rows, [*drained, *_disk_notes(cluster, found), *_suspension_notes(found)])
+    print_listing(
+        title, headers, rows, [*drained, *_disk_notes(cluster, found), *limit_notes(found), *_suspension_notes(found)]
+    )
 
 
 def _suspension_notes(nodes: list[NodeRow]) -> list[str]:

@@ -1,7 +1,7 @@
 """``shoal submit``: submit a command, a job file or a batch script."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -9,8 +9,11 @@ from uuid import uuid4
 import click
 
 from shoal.cli.client import cluster_options
+from shoal.cli.live_tables import limit_notes
 from shoal.cli.output import json_option, print_json, say, warn
 from shoal.core.errors import InputError
+from shoal.core.sizes import read_size
+from shoal.wire.messages import NodeRow
 
 if TYPE_CHECKING:
     from shoal.jobspec.job_file import JobFile
@@ -55,6 +58,14 @@ class _TakesCommand(click.Command):
     "--resizes", metavar="restart|in_place", help="Resize by a restart, or in place while other workers train."
 )
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
+@click.option("--cpus", type=int, metavar="N", help="CPUs of each rank.  [default: no limit]")
+@click.option("--memory", metavar="SIZE", help="Memory on each node, as 16G.  [default: no limit]")
+@click.option(
+    "--retries",
+    type=int,
+    metavar="N",
+    help="Tries after a crash of its own.  [default: 3, and none if it failed within 30 s]",
+)
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option
@@ -72,7 +83,10 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
         raise InputError("file", " ".join(words) or None, "give one FILE, or `--` and a command")
     if len(jobs) * count > _MOST:
         raise InputError("count", count, f"makes {len(jobs) * count:,} jobs; at most {_MOST:,} go in one submission")
-    ids = send(client, keyed(jobs, count))
+    ids = send(client, keyed([with_environment(job, os.environ) for job in jobs], count))
+    if any(job.cpus or job.memory for job in jobs):
+        for note in limit_notes(client.get("/v1/nodes", list[NodeRow])):
+            warn(note)
     if as_json:
         print_json({"jobs": ids})
     else:
@@ -86,6 +100,8 @@ def given_fields(options: dict[str, Any]) -> dict[str, Any]:
         given["kinds"] = [kind.strip() for kind in given["kinds"].split(",")]
     if "workdir" in given:
         given["workdir"] = os.path.abspath(given["workdir"])
+    if "memory" in given:
+        given["memory"] = read_size("memory", given["memory"])
     if "env" in given:
         for pair in given["env"]:
             if "=" not in pair:
@@ -103,6 +119,14 @@ def command_job(command: Sequence[str], given: dict[str, Any]) -> "Submission":
         raise InputError("command", None, "nothing stands after `--`; write e.g. `shoal submit -- python train.py`")
     named = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
     return submission({"name": as_name(Path(named).stem), "workdir": os.getcwd(), **given, "command": list(command)})
+
+
+def with_environment(job: "Submission", environ: Mapping[str, str]) -> "Submission":
+    """Add the search path and the active virtual or conda environment that the job is submitted from."""
+    from msgspec.structs import replace
+
+    sent = {name: environ[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV") if environ.get(name)}
+    return replace(job, env={"SHOAL_SUBMIT_PATH": environ.get("PATH", ""), **sent, **job.env})
 
 
 def read(file: str, given: dict[str, Any]) -> "JobFile":

@@ -38,7 +38,9 @@ class Launch:
     ``ranks`` is ``gpu`` for a process on each GPU or ``node`` for one on each node. After a warning a process has
     ``grace`` seconds to save and exit. Two submissions with the same ``key`` count as one. With ``in_place`` the
     processes are workers that may be added and removed while the others keep training; otherwise a resize stops and
-    starts the job.
+    starts the job. ``cpus`` of each rank and ``memory`` of each node, in bytes, are limits that agents enforce where
+    they can; None: no limit. ``retries`` is how often it is tried again after crashes in a row; None leaves it to
+    `core.retry`.
     """
 
     name: str
@@ -49,6 +51,9 @@ class Launch:
     grace: Seconds = 10.0
     key: str = ""
     in_place: bool = False
+    cpus: int | None = None
+    memory: int | None = None
+    retries: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,8 +138,14 @@ SHRUNK_TO_CAP = _T(
     "runs on {GPUs granted:,.0f} GPUs: tenant {its tenant} has at most {most GPUs of its tenant:,.0f}",
 )
 FILLS = _T(45, "FILLS", "runs: it fits in {GPUs left over:,.0f} GPUs left over when lent GPUs were returned")
-SUSPENDED_THERE = _T(
+NOT_FREE_YET = _T(
     61,
+    "NOT_FREE_YET",
+    "waits: needs {GPUs granted:,.0f} GPUs, {free GPUs:,.0f} free; runs of cancelled jobs still hold "
+    "{GPUs of cancelled jobs:,.0f}",
+)
+SUSPENDED_THERE = _T(
+    62,
     "SUSPENDED_THERE",
     "waits: it is suspended on {its node} and can be resumed only there; it needs {GPUs it needs:,.0f} GPUs there and"
     " {free GPUs there:,.0f} are free",
@@ -149,7 +155,7 @@ AVOIDS = _T(60, "AVOIDS", "waits: no GPUs are free except on {the nodes}, which 
 _GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
 _OF_QUOTAS = (TENANT_CAP, RETURNED, GUARANTEED, SHRUNK_TO_CAP, FILLS, WIDER_THAN_CAP)
 _REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED, SET_ASIDE)
-GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, AVOIDS, SUSPENDED_THERE)
+GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, AVOIDS, NOT_FREE_YET, SUSPENDED_THERE)
 """The templates of this module, in order of their codes."""
 
 

@@ -73,7 +73,7 @@ class Suspensions:
     def accepts(self, job: JobNumber, placement: Placement) -> bool:
         """Return whether the run of a job on these seats could be suspended, if the host memory suffices.
 
-        It must be on one node, which suspends runs of so many GPUs.
+        It must be on one node, which suspends runs with that number of GPUs.
         """
         if len(placement.seats) != 1 or job in self.refused:
             return False

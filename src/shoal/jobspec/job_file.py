@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.core.decoding import convert
 from shoal.core.errors import InputError
+from shoal.core.sizes import read_size
 from shoal.jobspec.sbatch import as_name, jobs_of
 from shoal.jobspec.yaml_file import lines_of, place, read_text, yaml_errors
 from shoal.wire.messages import Submission
@@ -66,7 +67,9 @@ def submission(fields: Mapping[str, Any], *, where: str = "", lines: Mapping[str
 
 def job_fields(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The fields of a YAML job, with 1e6 (text to YAML) as a number, and the working folder below ``folder``."""
-    read = {name: _number(value) if name in _NUMBERS else value for name, value in fields.items()}
+    read: dict[str, Any] = {name: _number(value) if name in _NUMBERS else value for name, value in fields.items()}
+    if isinstance(read.get("memory"), str):
+        read["memory"] = read_size("memory", read["memory"])
     workdir = read.get("workdir", "")
     return {**read, "workdir": str(folder / workdir) if isinstance(workdir, str) else workdir}
 

@@ -70,6 +70,9 @@ class Admission:
             wanted.grace,
             wanted.key,
             _in_place(wanted),
+            cpus=wanted.cpus,
+            memory=wanted.memory,
+            retries=wanted.retries,
         )
         return spec, launch
 

@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 from math import inf
 from threading import Condition
 from typing import Any
@@ -28,22 +28,14 @@ from shoal.core.quota import Quota
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
+from shoal.live.agent_status import AgentStatus
 from shoal.live.clock import IDLE_RECORD, Clock
 from shoal.live.gang import Gang
+from shoal.live.machines import Machine, machine_of
 from shoal.live.recovery import RecoveredRuns
-from shoal.live.runs import AgentStatus, RunRegistry
+from shoal.live.runs import RunRegistry
 from shoal.live.suspension import ability_event
-from shoal.wire.messages import (
-    PROTOCOL,
-    AgentOrders,
-    AgentReport,
-    Hello,
-    LogAnswer,
-    LogRead,
-    Roster,
-    RunOrder,
-    SuspensionAbility,
-)
+from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, Roster, RunOrder
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +72,8 @@ class LiveBackend(Backend):
     on_change: Callable[[], None] = lambda: None
     store_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     """Key from which the secrets of jobs' stores are made."""
+    machines: dict[int, Machine] = field(default_factory=dict)
+    """By index of a node, what its agent said about its CPUs and memory when it connected."""
     _runs: RunRegistry = field(init=False)
     _lock: Condition = field(default_factory=Condition)
     """Guards everything below; notified when ``wait`` may have something to return."""
@@ -272,6 +266,7 @@ class LiveBackend(Backend):
                 self._runs.reboot(index, now)
             agent.boot, agent.address, agent.last_contact = hello.boot, hello.address, now
             agent.session = secrets.token_hex(8)
+            self.machines[index] = machine_of(hello)
             if not agent.up:
                 agent.up = True
                 self._runs.events.append(NodeReturned(now, index))
@@ -314,13 +309,13 @@ class LiveBackend(Backend):
         """Return the time of a node's last report; None if there was none since the control plane started."""
         return self._runs.agents[node].last_report
 
-    def suspension(self, node: int) -> SuspensionAbility | None:
-        """Return how a node that is up suspends runs, if its agent said so."""
-        return self._runs.agents[node].suspension
-
-    def disk_free(self, node: int) -> int | None:
-        """Return the bytes that were free on a node's disk at its last report, if it said so."""
-        return self._runs.agents[node].disk_free
+    def with_machine(self, row: NodeRow) -> NodeRow:
+        """Return a node's row with its machine's CPUs and memory, and the free bytes of its disk at its last report."""
+        index = self.topology.node_index[row.name]
+        agent = self._runs.agents[index]
+        row = msgspec.structs.replace(row, disk_free=agent.disk_free, suspension=agent.suspension)
+        machine = self.machines.get(index)
+        return row if machine is None else msgspec.structs.replace(row, **asdict(machine))
 
     def _node(self, name: str, protocol: int) -> int:
         if protocol != PROTOCOL:

@@ -41,6 +41,7 @@ from shoal.live.job_ids import JobIds
 from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
+from shoal.live.machines import check_fits
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
 from shoal.live.views import ClusterViews, LastDecision
@@ -193,6 +194,7 @@ class ControlPlane:
                 if known is None:
                     try:
                         admitted.append(self.admission.admit(wanted, id, owner, now))
+                        check_fits(wanted, self.backend.topology, self.backend.machines, self.about.retired)
                     except InputError as error:
                         place = f"jobs[{number}]." if len(submissions) > 1 else ""
                         raise InputError(place + error.field, error.value, error.hint) from error
@@ -228,8 +230,9 @@ class ControlPlane:
         """Change the GPUs that a job asks for."""
         account = self._account(job, tenant)
         self.disk.check()
-        if not account.live:
-            raise InputError("job", job, f"has ended ({account.state.name.lower()}); only live jobs can be resized")
+        if not account.live or account.state is JobState.CANCELLING:
+            state = account.state.name.lower()
+            raise InputError("job", job, f"is {state}: a job that has ended or was cancelled cannot be resized")
         return self.backend.reshape(account.number, *self.admission.gang(shape, account.spec.kinds))
 
     def drain(self, node: str, reason: str, by: str) -> "Future[None]":
@@ -295,12 +298,7 @@ class ControlPlane:
         with self._lock:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
             rows = self._views(tenant).nodes(reports, self.about.retired)
-        index = self.backend.topology.node_index
-        backend, found = self.backend, [(row, index[row.name]) for row in rows]
-        return [
-            msgspec.structs.replace(row, disk_free=backend.disk_free(node), suspension=backend.suspension(node))
-            for row, node in found
-        ]
+        return [self.backend.with_machine(row) for row in rows]
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
@@ -324,7 +322,7 @@ class ControlPlane:
             states = [account.state for account in self.accounts.live.values()]
             ended = self.accounts.submitted - len(states)
             used = sum(self._views(None).used_gpus().values())
-        running = sum(s in (JobState.RUNNING, JobState.STARTING) for s in states)
+        running = sum(s in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for s in states)
         return wire.ClusterRow(
             version=about.version,
             protocol=wire.PROTOCOL,
@@ -414,7 +412,8 @@ class ControlPlane:
             live = account.live and run == account.incarnation
             begin = offset if found.begin is None else found.begin
             end = offset + length if found.next is None or length < len(found.data) else found.next
-            part.set_result(wire.LogPart(job, run, rank, begin, max(found.size, 0), text, live, end))
+            size, ranks = max(found.size, 0), len(node_of)
+            part.set_result(wire.LogPart(job, run, rank, begin, size, text, live, end, ranks))
 
         asked.add_done_callback(answer)
         part.add_done_callback(lambda _: self.backend.forget_read(asked))

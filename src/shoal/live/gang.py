@@ -30,6 +30,7 @@ _SIGNALS = {
     11: "it broke memory protection",
     15: "it was terminated",
 }
+_STATUSES = {126: "a shell could not execute the program", 127: "a shell found no such program"}
 
 
 class NodePhase(StrEnum):
@@ -381,6 +382,8 @@ class Gang:
             limits=self.limits,
             roster=roster,
             tenant=self.tenant,
+            cpus=launch.cpus,
+            memory=launch.memory,
             turn=self.turn,
         )
 
@@ -391,4 +394,5 @@ def _describe_exit(exits: Sequence[RankExit], node: str) -> str:
     if first.status < 0:
         hint = _SIGNALS.get(-first.status, "")
         return f"rank {first.rank} on {node} ended by signal {-first.status}{f' ({hint})' if hint else ''}"
-    return f"rank {first.rank} on {node} exited with status {first.status}"
+    hint = _STATUSES.get(first.status, "")
+    return f"rank {first.rank} on {node} exited with status {first.status}{f' ({hint})' if hint else ''}"

@@ -287,8 +287,12 @@ class ClusterViews:
         )
 
     def _reason(self, account: Account) -> str:
+        if account.state is JobState.FAILED:
+            return f"{account.cause}; {account.held_after}"
         if not account.live:
             return account.cause or account.state.name.lower()
+        if account.state is JobState.CANCELLING:
+            return f"cancelled, ends by {strftime('%H:%M:%S', localtime(self._unix(account.ends_by)))}"
         if account.state is JobState.HELD:
             wait = max(0.0, account.held_until - self.now)
             return f"waits: {account.held_after} ({account.cause}); tried again in {wait:,.0f} s"

@@ -26,7 +26,10 @@ class SuspensionAbility(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Struct, frozen=True):
-    """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive."""
+    """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive.
+
+    ``cpus`` and ``memory``, in bytes, are the machine's; ``no_limits`` says why the agent cannot limit those of runs.
+    """
 
     protocol: int
     node: Name
@@ -34,6 +37,9 @@ class Hello(Struct, frozen=True):
     kind: Name
     gpus: Annotated[int, Meta(ge=1, le=255)]
     address: Host
+    cpus: Natural | None = None
+    memory: Natural | None = None
+    no_limits: Annotated[str, Meta(max_length=1000)] = ""
     suspension: SuspensionAbility | None = None
 
 
@@ -156,7 +162,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     ``stop`` warns, waits ``grace`` seconds and kills. An agent stops an incarnation that the orders do not list.
     ``shared_with`` is a job on this node whose devices this run uses too. ``work``, ``batch`` and ``limits`` are passed
     on to the job: its total work, the batch size granted, and the bounds within which it may adapt it. ``tenant`` is
-    the job's owner, as whose system user an agent that runs as root may start the ranks.
+    the job's owner, as whose system user an agent that runs as root may start the ranks. ``cpus`` of each rank and
+    ``memory``, in bytes, of all ranks here are limits.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
@@ -185,6 +192,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     limits: BatchLimits | None = None
     roster: Roster | None = None
     tenant: str = ""
+    cpus: int | None = None
+    memory: int | None = None
     turn: int = 0
     """Number of the last order to suspend the run (odd) or to resume it (even)."""
 

@@ -29,6 +29,9 @@ JobName: TypeAlias = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z", max_length=80, extra=hint(_NAME_HINT.format(80))),
 ]
+Memory: TypeAlias = Annotated[
+    int, Meta(ge=2**20, le=2**50, extra=hint("must be bytes, from 1 MB to 1,024 TB, or a number with M, G or T: 16G"))
+]
 Variable: TypeAlias = Annotated[
     str,
     Meta(

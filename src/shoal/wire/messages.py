@@ -14,6 +14,7 @@ from shoal.wire.fields import (
     Command,
     Count,
     JobName,
+    Memory,
     Name,
     Quantity,
     Ranks,
@@ -47,12 +48,15 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
     ``command`` is executed without a shell, once per GPU (``ranks: gpu``) or once per node (``ranks: node``). ``work``
     is in samples where ``model`` is named, else in seconds on the requested GPUs. ``deadline`` is in seconds from now.
-    ``workdir`` must lie in a folder that the node's agent allows; without one the job runs in a folder of its own.
+    ``workdir`` must lie in a folder that the node's agent allows; without one the job runs in a folder of its own. Of
+    ``env``, the agent turns ``SHOAL_SUBMIT_PATH`` and ``VIRTUAL_ENV`` or ``CONDA_PREFIX`` into the job's ``PATH``.
     Two submissions with the same ``key`` are one job. With ``max_batch_size`` the batch size may be adapted, from
     ``batch_size`` upwards, with ``min_local_batch`` to ``max_local_batch`` samples on a GPU at once; ``adaptation``
     names the rule by which the job's own script changes it. ``ahead`` lists the phases its app will run after it, for
     policies that ask how much work an app has left. ``resizes``: the job is stopped and started again on other GPUs,
-    or, where its script trains with ``Elastic``, workers join and leave while the others train on.
+    or, where its script trains with ``Elastic``, workers join and leave while the others train on. ``cpus`` of each
+    rank and ``memory`` of each node, in bytes, are limits on nodes that can enforce them. ``retries`` is how often it
+    is tried again after crashes in a row; by default 3 times, and not at all if it failed within 30 s.
     """
 
     command: Command
@@ -79,6 +83,9 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     grace: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     key: Annotated[str, Meta(max_length=128)] = ""
     ahead: Annotated[list[Ahead], Meta(max_length=200)] | None = None
+    cpus: Count | None = None
+    memory: Memory | None = None
+    retries: Annotated[int, Meta(ge=0, le=1000)] | None = None
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
@@ -257,7 +264,8 @@ class AppOffer(Struct, frozen=True, kw_only=True):
 class NodeRow(Struct, frozen=True, kw_only=True):
     """One node: its GPUs, whether it answers, the jobs on it. ``heard``: last contact, Unix seconds.
 
-    ``disk_free`` are the bytes that were free on the disk of its jobs and logs at its last report.
+    ``disk_free`` are the bytes that were free on the disk of its jobs and logs at its last report. ``cpus``, ``memory``
+    in bytes and ``no_limits`` (why it enforces no CPU and memory limits; empty if it does) are None until it connects.
     """
 
     name: str
@@ -271,6 +279,9 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     disk_free: int | None = None
     drained: str = ""
     """Why the node gets no new runs; empty if it is not drained."""
+    cpus: int | None = None
+    memory: int | None = None
+    no_limits: str | None = None
     suspension: SuspensionAbility | None = None
     """How it suspends runs; None if its agent has not said so."""
     suspended: list[str] = field(default_factory=list)
@@ -348,7 +359,8 @@ class TokenRow(Struct, frozen=True):
 class LogPart(Struct, frozen=True):
     """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
 
-    Where the middle of a log was cut out, ``text`` is a note and ``offset`` to ``next`` are the bytes cut.
+    ``ranks`` is the number of ranks of this start. Where the middle of a log was cut out, ``text`` is a note and
+    ``offset`` to ``next`` are the bytes cut.
     """
 
     job: str
@@ -359,3 +371,4 @@ class LogPart(Struct, frozen=True):
     text: str
     live: bool
     next: int
+    ranks: int = 1
