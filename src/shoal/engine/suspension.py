@@ -44,7 +44,7 @@ def to_suspend(snapshot: Snapshot, leaving: Iterable[int]) -> set[int]:
             continue
         node, size = placement.nodes[0], suspensions.sizes.get(job, 0)
         free = left.setdefault(node, suspensions.free_memory(node))
-        if size <= free:
+        if 0 < free >= size:
             left[node] = free - size
             chosen.add(i)
     return chosen
