@@ -71,12 +71,6 @@ def test_a_run_that_cannot_be_resumed_yet_stays_suspended() -> None:
     assert turn(it) == 3
 
 
-def test_a_job_that_is_resized_in_place_is_not_suspended() -> None:
-    it = running(in_place=True)
-    it.carry_out(Suspend(0, 1), 12.0)
-    assert [type(event) for event in events(it)] == [JobResumed]
-
-
 def test_a_suspended_run_whose_agent_is_replaced_is_lost_without_blame() -> None:
     it = running()
     it.carry_out(Suspend(0, 1), 12.0)

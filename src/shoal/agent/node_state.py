@@ -15,6 +15,7 @@ Key: TypeAlias = tuple[int, int]
 """A job's number and its incarnation."""
 
 _MOST_CAUSE = 2000
+_IN_PLACE = "a job that is resized in place is not suspended"
 
 
 class RunPhase(StrEnum):
@@ -308,6 +309,9 @@ class NodeState:
             return []
         if suspend == run.suspended:
             run.turn, run.suspension = turn, SuspensionReport(turn=turn, suspended=suspend)
+            return []
+        if suspend and run.roster is not None:
+            run.turn, run.suspension = turn, SuspensionReport(turn=turn, cause=_IN_PLACE)
             return []
         if suspend:
             run.turn, run.turning = turn, True

@@ -114,7 +114,7 @@ class RunRegistry:
                     gang.stopping = True
                     self._orders_changed(gang)
         elif isinstance(command, Suspend | Resume):
-            order_turn(self, self._jobs[command.job], command, now)
+            order_turn(self, self._jobs[command.job], command)
         elif not (isinstance(command, Resize) and self._resized_in_place(command, now)):
             self._start(command, now)
         self._advance(command.job, now)

@@ -17,17 +17,13 @@ from shoal.wire.messages import SuspensionAbility, SuspensionReport
 if TYPE_CHECKING:
     from shoal.live.runs import RunRegistry
 
-_IN_PLACE = "a job that is resized in place is not suspended"
 
-
-def order_turn(registry: "RunRegistry", job: LiveJob, command: Suspend | Resume, now: Seconds) -> None:
+def order_turn(registry: "RunRegistry", job: LiveJob, command: Suspend | Resume) -> None:
     """Turn a command into an order for the gang of this incarnation, unless it has ended."""
     for gang in job.gangs:
         if gang.incarnation == command.incarnation and not gang.stopping:
             gang.turn = next_turn(gang.turn, suspend=isinstance(command, Suspend))
             registry._orders_changed(gang)
-            if gang.workers is not None:
-                turned(registry, job, gang, SuspensionReport(turn=gang.turn, cause=_IN_PLACE), now)
 
 
 def turned(registry: "RunRegistry", job: LiveJob, gang: Gang, report: SuspensionReport | None, now: Seconds) -> None:
