@@ -178,7 +178,7 @@ def test_a_stop_ends_the_placement_and_stopped_the_run() -> None:
         "submitted by ann",
         "seated on n0 (2 GPUs), n1 (1 GPU) as run 1",
         "all ranks are up",
-        "told to save and stop",
+        "warned to save and stop",
         "stopped; 21 done and saved",
     ]
 

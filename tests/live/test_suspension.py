@@ -43,6 +43,16 @@ def test_a_suspension_and_its_end_are_reported_once_each_and_no_time_passes_for_
     assert [event.done for event in events(it)] == [30.0]  # type: ignore[union-attr]
 
 
+def test_nothing_is_measured_of_a_run_that_is_suspended_or_being_resumed() -> None:
+    it = running()
+    for turn, command in ((1, Suspend(0, 1)), (2, Resume(0, 1, HALF))):
+        it.carry_out(command, 10.0 * turn)
+        it.report(0, [run("running", done=50.0 * turn)], 10.0 * turn + 5)
+        assert events(it) == []
+        it.report(0, [result(turn, turn == 1)], 10.0 * turn + 6)
+        events(it)
+
+
 def test_a_refused_suspension_takes_the_seats_back_from_the_run_that_waits_for_them() -> None:
     it = running()
     it.submit(JobSpec("other", 0.0, 2, 100.0, 2, 2), Launch("other", ("python",)), 3.0)

@@ -15,9 +15,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from shoal.agent.agent_settings import AgentSettings
 from shoal.core.decoding import convert
-from shoal.core.errors import InputError, ShoalError
+from shoal.core.errors import ShoalError
 from shoal.wire.client import Client, Refused, Unreachable, Untrusted
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello
 
@@ -176,14 +175,6 @@ class _Backoff:
 
     def reset(self) -> None:
         self._next = _FIRST_PAUSE_SECONDS
-
-
-def client_of(settings: AgentSettings) -> Client:
-    """Return the client of the control plane that these settings name."""
-    try:
-        return Client(settings.server, settings.token, cafile=settings.cafile)
-    except OSError as error:
-        raise InputError("cafile", settings.cafile, f"cannot be used: {error.strerror or error}") from None
 
 
 def checked(hello: Hello) -> Hello:

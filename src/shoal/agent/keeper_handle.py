@@ -215,16 +215,16 @@ class KeeperHandle:
         """Order the keeper to resume the suspended ranks."""
         self._send("resume\n")
 
-    def cause_of_end(self, last: KeeperMessage, *, closing: bool) -> tuple[str, bool]:
+    def cause_of_end(self, last: KeeperMessage, *, closing: bool, requeued: bool) -> tuple[str, bool]:
         """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
         if self.cause:
             return self.cause, self.blameless
+        if last.why in ("", "rank") and requeued:
+            return "its batch script asked to be requeued", True
         if last.why == "lease":
             return "its lease ended: the node had not heard from the control plane for too long", True
         if last.why == "order" and closing:
             return "its node's agent was told to end", True
-        if last.why == "suspender":
-            return "it was suspended, and the process that suspended it was killed", True
         if last.why not in ("", "rank", "order"):
             return f"its keeper ended it without an order ({last.why})", True
         return "", False

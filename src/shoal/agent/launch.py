@@ -11,11 +11,13 @@ from typing import Any
 
 from shoal.agent.node_state import StartRanks
 from shoal.agent.owner_environment import owner_environment
+from shoal.agent.slurm.variables import as_batch
 from shoal.agent.tenant_users import TenantUsers
 from shoal.agent.workspace import Workspace, log_name
 from shoal.core.errors import InputError
 from shoal.core.job import ADAPTIVE
 from shoal.core.sizes import show_size
+from shoal.wire.batch_script import batch_options
 from shoal.wire.messages import Roster, RunOrder
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
@@ -25,6 +27,7 @@ _PREFIXES = ("LC_", "CUDA_", "NCCL_", "OMP_", "CONDA_")
 
 def check(order: RunOrder, workspace: Workspace, roots: Sequence[Path], environ: Mapping[str, str]) -> str:
     """Return the working directory of the ranks; ``InputError`` names what keeps them from starting."""
+    batch_options(order.env)
     workdir = _workdir(order, workspace, roots)
     _check_program(order, workdir, environ)
     return workdir
@@ -92,7 +95,7 @@ class Launcher:
         env, note = owner_environment(order.env, passed)
         shared = {**self._environment(start, env), **self._trainer_environment(order)}
         store = f"{shared['MASTER_ADDR']}:{shared['MASTER_PORT']}"
-        return {
+        run = {
             "argv": order.command,
             "cwd": workdir,
             "env": shared,
@@ -114,6 +117,9 @@ class Launcher:
             "limits": _limits(order),
             "cuda": {"devices": list(start.devices)} if self.cuda else None,
         }
+        if (options := batch_options(order.env)) is not None:
+            as_batch(run, start, options, self.workspace, self.workspace.programs())
+        return run
 
     def _environment(self, start: StartRanks, env: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that all ranks share. A submission may set any variable that Shoal does not set."""

@@ -27,7 +27,7 @@ from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.cgroup_limits import enable_limits, machine_size, pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.confinement import hide_memory
-from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked, client_of
+from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
@@ -91,7 +91,7 @@ class NodeAgent:
         self._launcher = launch.Launcher(self._workspace, at, found.kind, boot, self._users, cuda)
         self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count, real=cuda)
-        self._link = ControlLink(client_of(settings), self._hello, self._deliver)
+        self._link = ControlLink(settings.client(), self._hello, self._deliver)
         self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
         self._server = KeeperServerHandle(self._hello.boot)
         self._keepers: dict[Key, KeeperHandle] = {}
@@ -354,9 +354,9 @@ class NodeAgent:
                 self._dead_keepers[key] = keeper.cause or "its keeper died"
                 self._bury(key)
             else:
-                self._over(
-                    key, *keeper.cause_of_end(keeper.last, closing=self._closing > 0), unwarned=not keeper.last.why
-                )
+                requeued = self._workspace.asked_to_requeue(key)
+                cause = keeper.cause_of_end(keeper.last, closing=self._closing > 0, requeued=requeued)
+                self._over(key, *cause, unwarned=not keeper.last.why)
         self._changed = True
 
     def _read_server(self) -> None:

@@ -83,14 +83,20 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
         raise InputError("file", " ".join(words) or None, "give one FILE, or `--` and a command")
     if len(jobs) * count > _MOST:
         raise InputError("count", count, f"makes {len(jobs) * count:,} jobs; at most {_MOST:,} go in one submission")
-    ids = send(client, keyed([with_environment(job, os.environ) for job in jobs], count))
-    if any(job.cpus or job.memory for job in jobs):
-        for note in limit_notes(client.get("/v1/nodes", list[NodeRow])):
-            warn(note)
+    ids = deliver(client, jobs, count)
     if as_json:
         print_json({"jobs": ids})
     else:
         say("\n".join(ids))
+
+
+def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> list[str]:
+    """Submit jobs from this shell's environment; return their ids. Warnings name nodes that enforce no limits."""
+    ids = send(client, keyed([with_environment(job, os.environ) for job in jobs], copies))
+    if any(job.cpus or job.memory for job in jobs):
+        for note in limit_notes(client.get("/v1/nodes", list[NodeRow])):
+            warn(note)
+    return ids
 
 
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class Accounts:
             self._leave_seats(account, now)
             if isinstance(command, Stop):
                 account.state = JobState.STOPPING
-                account.history.append((now, "told to save and stop"))
+                account.history.append((now, "warned to save and stop"))
                 continue
             account.state = JobState.STARTING
             account.incarnation, account.placement, account.placed_at = command.incarnation, command.placement, now
@@ -250,7 +250,7 @@ class Accounts:
             self._crashed(account, event)
         elif isinstance(event, events.JobCompleted):
             self.completed += 1
-            account.done, account.done_at = event.done, event.at
+            account.done, account.done_at, account.cause = event.done, event.at, ""
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
             account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0

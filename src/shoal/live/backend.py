@@ -35,7 +35,7 @@ from shoal.live.machines import Machine, machine_of
 from shoal.live.recovery import RecoveredRuns
 from shoal.live.runs import RunRegistry
 from shoal.live.suspension import ability_event
-from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, Roster, RunOrder
+from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, RunOrder
 
 log = logging.getLogger(__name__)
 
@@ -330,17 +330,22 @@ class LiveBackend(Backend):
 
     def _orders(self, index: int) -> AgentOrders:
         runs, generation = self._runs.orders(index), self._runs.agents[index].generation
-        runs = [run if run.roster is None else self._with_secret(run, run.roster) for run in runs]
+        runs = [self._with_secret(run) for run in runs]
         reads = [order for node, order, _ in self._log_reads.values() if node == index]
         session = self._runs.agents[index].session
         return AgentOrders(
             protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session
         )
 
-    def _with_secret(self, run: RunOrder, roster: Roster) -> RunOrder:
-        """Return an order with the secret of the job's store, the same for all workers since the job's last start."""
-        text = f"{run.id} {run.job} {roster.origin}"
+    def _with_secret(self, run: RunOrder) -> RunOrder:
+        """Return an order with the secret that the job's nodes share since its last start, if they need one."""
+        roster = run.roster
+        if roster is None and len(run.hosts) < 2:
+            return run
+        text = f"{run.id} {run.job} {run.incarnation if roster is None else roster.origin}"
         secret = hmac.new(self.store_key, text.encode(), hashlib.sha256).hexdigest()
+        if roster is None:
+            return msgspec.structs.replace(run, secret=secret)
         return msgspec.structs.replace(run, roster=msgspec.structs.replace(roster, secret=secret))
 
     def forget(self, ended: Iterable[JobNumber]) -> None:

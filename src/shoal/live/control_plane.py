@@ -44,6 +44,7 @@ from shoal.live.journal_writer import JournalWriter
 from shoal.live.machines import check_fits
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
+from shoal.live.time_words import ClockWords
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import SqliteJournal
 from shoal.wire import messages as wire
@@ -85,6 +86,8 @@ class ControlPlane:
     failed: str | None = None
     """Why the loop died, once it has."""
     forecasts: Mapping[JobId, wire.StartForecast] = field(default_factory=dict)
+    forecast_at: float = 0.0
+    """When the forecasts were made, on the monotonic clock."""
     jobs_read_at: float = -inf
     """When the queue was last read, on the monotonic clock."""
     _lock: threading.RLock = field(init=False)
@@ -167,8 +170,9 @@ class ControlPlane:
         last = LastDecision(snapshot, judgement.verdicts, judgement.decision.carry)
         if self._last is not None:
             last.compare(self._last)
+        words = ClockWords(self.about.epoch)
         for i in np.flatnonzero(last.changed).tolist():
-            sentence = judgement.verdicts.reason(i).sentence()
+            sentence = judgement.verdicts.reason(i).sentence(words)
             self.journal.record_verdict(snapshot.now, int(snapshot.columns.rows[i]), sentence)
         self._last = last
 
@@ -312,8 +316,8 @@ class ControlPlane:
 
     def _views(self, tenant: TenantId | None) -> ClusterViews:
         state, now, epoch = self.scheduler.state, self.backend.clock.now(), self.about.epoch
-        drained = state.nodes.drained
-        return ClusterViews(self.accounts, self._last, state.topology, self.forecasts, now, epoch, tenant, drained)
+        drained, age = state.nodes.drained, monotonic() - self.forecast_at
+        return ClusterViews(self.accounts, self._last, state.topology, self.forecasts, now, epoch, tenant, drained, age)
 
     def cluster(self) -> wire.ClusterRow:
         """Return the cluster's totals."""

@@ -68,7 +68,7 @@ class LiveJob:
 
     def training_events(self, gang: Gang, now: Seconds) -> list[events.Event]:
         """Return the events that the ring needs about a running gang's progress and training."""
-        if not gang.started or gang.stopping:
+        if not gang.started or gang.stopping or gang.suspended:
             return []
         found = (self._measured(gang, now), self._trained(gang, now))
         return [event for event in found if event is not None]

@@ -26,7 +26,7 @@ from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobNumber, Seconds
 from shoal.live.agent_status import AgentStatus
-from shoal.live.elastic_workers import ElasticWorkers, Seats
+from shoal.live.elastic_workers import workers_of
 from shoal.live.gang import End, Gang, RunEnd
 from shoal.live.live_job import LiveJob
 from shoal.live.node_health import NodeHealth
@@ -166,7 +166,8 @@ class RunRegistry:
         """Add the gang of a new incarnation: ``after`` another in place, or from the job's checkpoint."""
         job = self._jobs[command.job]
         job.incarnation = command.incarnation
-        workers, seats = _workers(command, after) if job.launch.in_place else (None, command.placement.seats)
+        before = None if after is None else after.workers
+        workers, seats = workers_of(command, before) if job.launch.in_place else (None, command.placement.seats)
         gang = Gang(
             command.job,
             command.incarnation,
@@ -278,8 +279,12 @@ class RunRegistry:
     def orders(self, index: int) -> list[RunOrder]:
         """Return an order for every run that a node should have."""
         gangs = self.agents[index].gangs.values()
-        orders = (gang.order(index, self.agents[gang.head].address) for gang in gangs)
-        return [order for order in orders if order is not None]
+        orders = ((gang, gang.order(index, self.agents[gang.head].address)) for gang in gangs)
+        return [
+            gang.with_hosts(order, lambda node: self.agents[node].address)
+            for gang, order in orders
+            if order is not None
+        ]
 
     def place(self, job: JobNumber, incarnation: int, rank: int) -> tuple[int, int, int] | None:
         """Return a rank's node, the incarnation that started it and its number then; None if not resized in place."""
@@ -436,15 +441,3 @@ class RunRegistry:
         for agent in self.agents:
             if agent.gangs and not agent.up:  # a run on a lost node that may still have been within its grace
                 agent.quiet_at = now + lease
-
-
-def _workers(command: Start | Resize, after: Gang | None) -> tuple[ElasticWorkers, Seats]:
-    """Return the workers of a new incarnation, in place ``after`` a gang or from a checkpoint, and its own seats."""
-    if after is None or after.workers is None:
-        workers = ElasticWorkers(command.incarnation)
-        workers.add(command.incarnation, command.placement.seats)
-        workers.set_members(workers.workers)
-        return workers, command.placement.seats
-    seats = after.workers.free_seats(command.placement, after.workers.members)
-    after.workers.add(command.incarnation, seats)
-    return after.workers, seats

@@ -166,7 +166,7 @@ class ProblemDetails(Struct, frozen=True):
 
 
 class StartForecast(Struct, frozen=True):
-    """When a waiting job is expected to start: seconds from now, the median and the 10th and 90th percentile."""
+    """When a job is expected to start, or to end: seconds from now, the median and the 10th and 90th percentile."""
 
     median: float
     low: float
@@ -192,6 +192,9 @@ class JobRow(Struct, frozen=True, kw_only=True):
     reason: str
     position: int | None = None
     start: StartForecast | None = None
+    """When a waiting job is expected to start."""
+    end: StartForecast | None = None
+    """When a running job is expected to end if it keeps its GPUs."""
 
 
 class Moment(Struct, frozen=True):
