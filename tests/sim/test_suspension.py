@@ -42,7 +42,7 @@ class Turns:
 def turns(*chosen: str, cluster: str = "gpu:1x1", faults: Faults = NO_FAULTS, **cost: int) -> SimulationLog:
     """Jobs a, b and c of 150 s each under these turns, such as ``"a"``, ``"bc"``."""
     price = SuspensionCost(**{"bytes_per_gpu": 0, **cost})
-    jobs = [job(name, 0, 1, 150) for name in "abc"]
+    jobs = [job(name, 0, 1, 150, preemptible="auto") for name in "abc"]
     return simulate(Turns(tuple(tuple(turn) for turn in chosen)), jobs, cluster, suspension=price, faults=faults)
 
 
@@ -75,10 +75,11 @@ def test_suspended_time_is_not_charged() -> None:
     assert (at.jobs["a"].attained, at.jobs["b"].attained) == (100.0, 100.0)
 
 
-def test_without_host_memory_a_job_is_stopped() -> None:
-    run = turns("a", "b", "c", "a", "b", "c", bytes_per_gpu=60, memory=50)
-    # What a holds is known once it is suspended: then there is no memory for b.
-    assert words(run)[:5] == ["0 Start a", "100 Suspend a", "100 Start b", "200 Stop b", "200 Start c"]
+def test_without_host_memory_a_job_keeps_its_gpus() -> None:
+    run = turns("a", "b", "c", "abc", bytes_per_gpu=60, memory=50)
+    # What a holds is known once it is suspended: then there is no memory for b, which keeps its GPU beyond its turn.
+    assert words(run) == ["0 Start a", "100 Suspend a", "100 Start b", "250 Start c", "400 Resume a"]
+    assert len(run.completed) == 3
 
 
 def test_a_suspended_job_waits_for_its_own_node() -> None:
@@ -103,14 +104,28 @@ def test_a_suspended_run_ends_with_its_node() -> None:
     assert run.completed.keys() == {"a", "b", "c"}
 
 
-def test_where_nodes_suspend_nothing_jobs_are_stopped_as_before() -> None:
-    run = simulate(Las(quantum=50.0), [job(name, 0, 1, 150) for name in "ab"], "gpu:1x1")
-    assert not any(isinstance(command, Suspend | Resume) for _, command in run.commands)
+@pytest.mark.parametrize(
+    ("preemptible", "suspension", "ends"),
+    [
+        ("yes", COST, ["Stop"]),  # it saves when it is stopped
+        ("no", COST, []),
+        ("auto", None, []),
+        ("auto", COST, ["Suspend", "Resume"]),
+    ],
+)
+def test_only_jobs_that_would_lose_work_are_suspended_where_nodes_can(
+    preemptible: str, suspension: SuspensionCost | None, ends: list[str]
+) -> None:
+    jobs = [job(name, 0, 1, 150, preemptible=preemptible) for name in "ab"]
+    run = simulate(Las(quantum=50.0), jobs, "gpu:1x1", suspension=suspension)
+    found = dict.fromkeys(type(command).__name__ for _, command in run.commands)
+    assert [name for name in found if name != "Start"] == ends
+    assert len(run.completed) == 2
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_with_every_policy_all_jobs_end_though_they_are_bound_to_nodes(name: str) -> None:
-    jobs = [job(f"j{i}", 40 * i, 1 + i % 2, 300 + 70 * (i % 3)) for i in range(8)]
+    jobs = [job(f"j{i}", 40 * i, 1 + i % 2, 300 + 70 * (i % 3), preemptible="auto") for i in range(8)]
     run = simulate(parse_policy(name), jobs, "gpu:2x2", suspension=COST, until=200_000.0)
     assert len(run.completed) == len(jobs)
     for cycle in run.cycles:

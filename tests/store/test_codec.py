@@ -26,6 +26,7 @@ from shoal.core.events import (
     JobReleased,
     JobReshaped,
     JobResumed,
+    JobSaved,
     JobSetAside,
     JobStarted,
     JobStopped,
@@ -72,6 +73,7 @@ specs = st.builds(
     ahead=st.lists(st.tuples(numbers, small, rates), max_size=3).map(tuple),
     limits=st.none() | st.builds(BatchLimits, small, numbers, small, numbers),
     adaptation=st.sampled_from([None, "accordion", "gns"]),
+    preemptible=st.sampled_from(["yes", "auto", "no"]),
 )
 pairs = st.tuples(rates, rates)
 fits = st.builds(StepFit, pairs, pairs, pairs, pairs, st.floats(1, 10), small, small, small, rates)
@@ -127,6 +129,7 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
     ),
     PolicyOverran: st.builds(PolicyOverran, times, texts),
     CancelRequested: st.builds(CancelRequested, times, numbers, times),
+    JobSaved: st.builds(JobSaved, times, numbers, numbers, rates, times, st.booleans()),
     JobSuspended: st.builds(JobSuspended, times, numbers, numbers, rates, numbers, times, texts),
     JobResumed: st.builds(JobResumed, times, numbers, numbers, rates, rates, times, texts),
     SuspensionReported: st.builds(SuspensionReported, times, numbers, texts, numbers, st.none() | small, texts),
@@ -191,7 +194,8 @@ def test_the_same_record_is_the_same_bytes() -> None:
 def test_tags_never_change_so_that_old_journals_can_be_read() -> None:
     order = "JobSubmitted JobStarted JobMeasured BatchChanged JobStopped JobCompleted JobCrashed JobCancelled NodeLost"
     order += " NodeReturned JobReleased JobReshaped JobProfiled AppBid NodeDrained NodeResumed"
-    order += " JobSetAside QuotaSet PolicyOverran CancelRequested JobSuspended JobResumed SuspensionReported"
+    order += " JobSetAside QuotaSet PolicyOverran CancelRequested JobSaved JobSuspended JobResumed"
+    order += " SuspensionReported"
     assert {kind.__name__: tag for kind, tag in codec.EVENT_TAGS.items()} == {n: i for i, n in enumerate(order.split())}
     assert {Start: 0, Stop: 1, Resize: 2, Suspend: 3, Resume: 4} == codec.COMMAND_TAGS
     assert (codec.VERSION, codec.HEADER, codec.EVENTS, codec.DECISION) == (4, 0, 1, 2)
@@ -226,7 +230,7 @@ def test_values_within_values_are_arrays_of_their_fields() -> None:
     raw_launch = ["name", ["python", "x.py"], [["A", "b"]], None, "gpu", 10.0, "", True, None, None, None]
     raw_fit = [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8], 1.5, 64, 2, 1, 0.01]
     assert codec.unpack_raw(codec.pack_events(batch))[2] == [
-        [0, 1.0, [*raw_spec, [8, 64, 1, 32], None], raw_launch],
+        [0, 1.0, [*raw_spec, [8, 64, 1, 32], None, "yes"], raw_launch],
         [12, 2.0, 0, 1, 3.0, 4.0, [[["v100", raw_fit]], 5.0, 32, 2, [64, 1], True], False],
         [13, 2.0, "app", [0], [[1, 9.0]]],
     ]
@@ -349,7 +353,7 @@ WRONG_LENGTHS = [
     ([1, 0.0, [[1, 0.0, 1]]], "JobStarted has 5 fields, not 2"),
     ([1, 0.0, [[8, 0.0, 1, 1]]], "NodeLost has 2 fields, not 3"),
     ([1, 0.0, [[14, 0.0, 1]]], "NodeDrained has 4 fields, not 2"),
-    ([1, 0.0, [[0, 0.0, ["a", 0.0]]]], "JobSpec has 18 fields, not 2"),
+    ([1, 0.0, [[0, 0.0, ["a", 0.0]]]], "JobSpec has 19 fields, not 2"),
     ([1, 0.0, [[17, 0.0, "ann", [1, 2, 2, 4]]]], "Quota has 3 fields, not 4"),
     ([2, 0, 0.0, [[1, 0]]], "Stop has 2 fields, not 1"),
     ([2, 0, 0.0, [[0, 0, 1, [[0, 1]], [64, 0, 1]]]], "BatchSetting has 2 fields, not 3"),

@@ -44,6 +44,11 @@ class KeeperMessage(msgspec.Struct, frozen=True):
     bytes: int = 0
     seconds: float = 0.0
 
+    @property
+    def outcome(self) -> tuple[bool, int, float, str]:
+        """Of an order to suspend or to resume: whether the ranks are suspended, their bytes, the seconds, the cause."""
+        return self.event in ("suspended", "waiting"), self.bytes, self.seconds, self.cause
+
 
 class KeeperServerHandle:
     """The process that forks this agent's keepers; started when a keeper is needed and there is none."""
@@ -215,18 +220,19 @@ class KeeperHandle:
         """Order the keeper to resume the suspended ranks."""
         self._send("resume\n")
 
-    def cause_of_end(self, last: KeeperMessage, *, closing: bool, requeued: bool) -> tuple[str, bool]:
+    def cause_of_end(self, closing: bool, requeued: bool) -> tuple[str, bool]:
         """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
+        why = "" if self.last is None else self.last.why
         if self.cause:
             return self.cause, self.blameless
-        if last.why in ("", "rank") and requeued:
+        if why in ("", "rank") and requeued:
             return "its batch script asked to be requeued", True
-        if last.why == "lease":
+        if why == "lease":
             return "its lease ended: the node had not heard from the control plane for too long", True
-        if last.why == "order" and closing:
+        if why == "order" and closing:
             return "its node's agent was told to end", True
-        if last.why not in ("", "rank", "order"):
-            return f"its keeper ended it without an order ({last.why})", True
+        if why not in ("", "rank", "order"):
+            return f"its keeper ended it without an order ({why})", True
         return "", False
 
     def kill(self) -> None:

@@ -26,7 +26,7 @@ from shoal.agent import devices, launch, orphans
 from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.cgroup_limits import enable_limits, machine_size, pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
-from shoal.agent.confinement import hide_memory
+from shoal.agent.confinement import hide_memory, unconfined
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper import adopt_orphans, die_with_parent
@@ -67,6 +67,8 @@ def main(settings: AgentSettings) -> int:
     """Serve until SIGTERM or SIGINT; return 0, or 2 with one line on stderr if something is wrong."""
     hide_memory()
     log_json()
+    if why := unconfined():
+        _LOG.warning("jobs can signal and trace other processes of their user", extra={"why": why})
     try:
         NodeAgent(settings).serve()
     except ShoalError as error:
@@ -354,9 +356,8 @@ class NodeAgent:
                 self._dead_keepers[key] = keeper.cause or "its keeper died"
                 self._bury(key)
             else:
-                requeued = self._workspace.asked_to_requeue(key)
-                cause = keeper.cause_of_end(keeper.last, closing=self._closing > 0, requeued=requeued)
-                self._over(key, *cause, unwarned=not keeper.last.why)
+                requeued, closing = self._workspace.asked_to_requeue(key), self._closing > 0
+                self._over(key, *keeper.cause_of_end(closing, requeued), unwarned=not keeper.last.why)
         self._changed = True
 
     def _read_server(self) -> None:
@@ -395,8 +396,7 @@ class NodeAgent:
                 keeper.cause, keeper.blameless = f"it could not be resumed: {message.cause}", True
             case "suspended" | "refused" | "resumed" | "waiting" as event:
                 _LOG.info(f"run {event}", extra={"run": key, "seconds": message.seconds, "cause": message.cause})
-                away = event in ("suspended", "waiting")
-                self._act(self._state.turned(key, away, message.bytes, message.seconds, message.cause))
+                self._act(self._state.turned(key, *message.outcome))
             case "over":
                 keeper.last = message
 

@@ -33,6 +33,7 @@ def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
             "state": row.state,
             "decision": found.decision,
             "change": found.change,
+            "stop": found.stop,
         }
         answer |= {"position": row.position, "start": row.start, "end": row.end}
         print_json({**answer, "decided": found.decided, "story": found.story} if detail else answer)
@@ -56,11 +57,15 @@ def sentence(found: "JobDetail") -> str:
         parts.append(f"if it keeps its GPUs it is expected to end {spread(row.end)}")
     if found.change:
         parts.append(found.change.rstrip("."))
+    if found.stop:
+        parts.append(found.stop)
     return "; ".join(parts) + "."
 
 
 def _usage(found: "JobDetail") -> str:
     used = f"{hours(found.gpu_seconds)} GPU-hours"
+    if found.lost_gpu_seconds >= 1:
+        used += f", of them {hours(found.lost_gpu_seconds)} lost"
     return f"{count(found.incarnation, 'start')}, {count(found.crashes, 'crash').replace('crashs', 'crashes')}, {used}"
 
 

@@ -58,6 +58,11 @@ class _TakesCommand(click.Command):
     "--resizes", metavar="restart|in_place", help="Resize by a restart, or in place while other workers train."
 )
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
+@click.option(
+    "--preemptible",
+    metavar="auto|yes|no",
+    help="Whether it may be stopped to make room: once it has saved, always or never.  [default: auto]",
+)
 @click.option("--cpus", type=int, metavar="N", help="CPUs of each rank.  [default: no limit]")
 @click.option("--memory", metavar="SIZE", help="Memory on each node, as 16G.  [default: no limit]")
 @click.option(
@@ -91,12 +96,27 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
 
 
 def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> list[str]:
-    """Submit jobs from this shell's environment; return their ids. Warnings name nodes that enforce no limits."""
+    """Submit jobs from this shell's environment; return their ids. Warn of missing limits, say how jobs stop."""
     ids = send(client, keyed([with_environment(job, os.environ) for job in jobs], copies))
     if any(job.cpus or job.memory for job in jobs):
         for note in limit_notes(client.get("/v1/nodes", list[NodeRow])):
             warn(note)
+    for note in _stop_notes(jobs, ids):
+        warn(note)
     return ids
+
+
+def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
+    """A sentence for each kind of job submitted on whether it may be stopped to make room."""
+    meaning = {
+        "auto": "is not stopped to make room for others until it saves (see SHOAL_PROGRESS in docs/jobs.md)",
+        "yes": "may be stopped at any time to make room for others, as --preemptible says",
+        "no": "is never stopped to make room for others, as --preemptible says",
+    }
+    first: dict[str, str] = {}
+    for at, id in enumerate(ids):
+        first.setdefault(jobs[at % len(jobs)].preemptible, id)
+    return [f"{id}{' (like others of this kind)' * (len(ids) > 1)} {meaning[kind]}" for kind, id in first.items()]
 
 
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from shoal.core.bids import Rows
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec, Launch
 from shoal.core.quota import Quota
-from shoal.core.reasons import STOPPING
+from shoal.core.reasons import HELD_UNSAVED, STOPPING
 from shoal.core.units import JobNumber, Seconds, TenantId
 
 
@@ -84,8 +84,24 @@ class JobProfiled:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSaved:
+    """The job saved its progress up to ``done``, ``age`` seconds ago; a run that ends now resumes from there.
+
+    With ``when_warned`` it saves whenever it is stopped, so that a stop loses nothing.
+    """
+
+    at: Seconds
+    job: JobNumber
+    incarnation: int
+    done: float
+    age: Seconds = 0.0
+    when_warned: bool = False
+    urgent: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobStopped:
-    """Every rank ended after a ``Stop``; progress up to ``done`` is saved."""
+    """Every rank ended after a ``Stop``; progress up to ``done`` is saved, and any beyond it is lost."""
 
     at: Seconds
     job: JobNumber
@@ -330,6 +346,7 @@ Event: TypeAlias = (
     | QuotaSet
     | PolicyOverran
     | CancelRequested
+    | JobSaved
     | JobSuspended
     | JobResumed
     | SuspensionReported
@@ -340,6 +357,7 @@ RunEvent: TypeAlias = (
     | JobMeasured
     | BatchChanged
     | JobProfiled
+    | JobSaved
     | JobStopped
     | JobCompleted
     | JobCrashed
@@ -365,10 +383,14 @@ class EventBatch:
     def calls_for_decision(self, review_at: Seconds, verdict_codes: UInt8s) -> bool:
         """Return whether a decision is due; if not, the batch is only recorded and folded.
 
-        It is due at ``review_at``, after an urgent event, and after the end of a stopped run for which another job
-        waits, as ``verdict_codes``, the reason codes of the last decision, show.
+        It is due at ``review_at``, after an urgent event, and if another job waits, as ``verdict_codes``, the reason
+        codes of the last decision, show, for the end of a run that was stopped or for a job to save its work.
         """
         if self.now >= review_at or any(event.urgent for event in self.events):
             return True
-        stopped = any(type(event) is JobStopped for event in self.events)
-        return stopped and bool((verdict_codes == STOPPING.code).any())
+        awaited = [_AWAITED[type(event)] for event in self.events if type(event) in _AWAITED]
+        return any(bool((verdict_codes == template.code).any()) for template in awaited)
+
+
+_AWAITED = {JobStopped: STOPPING, JobSaved: HELD_UNSAVED}
+"""By type of event that is not urgent, the reason of the jobs that wait for one."""

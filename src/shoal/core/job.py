@@ -56,6 +56,13 @@ class Launch:
     retries: int | None = None
 
 
+PREEMPTIBLE = ("yes", "auto", "no")
+"""Whether a job may be stopped to make room: always, once it is known to save its work, or never."""
+
+MOST_LOST: Seconds = 600.0
+"""Seconds of run that a stop may lose at most, unless the operator sets another limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """A submitted job, as its owner declared it.
@@ -66,7 +73,8 @@ class JobSpec:
     declared (progress, batch size) changes; with oracle knowledge both are true. ``ahead`` is what its app will run
     after it, phase by phase: (jobs, GPUs of each, work of each). ``limits`` allow its batch size to be adapted while it
     runs; without them it trains at ``batch_size``. ``adaptation`` is the rule by which the owner's own script changes
-    the batch size, ``accordion`` or ``gns``; None if it does not.
+    the batch size, ``accordion`` or ``gns``; None if it does not. ``preemptible`` is one of ``PREEMPTIBLE``; a job that
+    says ``yes`` saves its work when it is stopped, or does not need it.
     """
 
     id: JobId
@@ -87,6 +95,7 @@ class JobSpec:
     ahead: tuple[tuple[int, int, float], ...] = ()
     limits: BatchLimits | None = None
     adaptation: str | None = None
+    preemptible: str = "yes"
 
     @property
     def elastic(self) -> bool:

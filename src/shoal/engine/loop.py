@@ -16,10 +16,10 @@ from shoal.core.interfaces import Backend, Journal, MovePlanner, Placer, Policy
 from shoal.core.reasons import in_words
 from shoal.core.snapshot import JobView, Snapshot
 from shoal.core.units import Seconds
-from shoal.engine.policy_answer import ask
 from shoal.engine.quotas import ask_within_quotas
 from shoal.engine.state import State
 from shoal.engine.suspension import bound_to_nodes, checked_seating
+from shoal.engine.unsaved_work import ask
 
 _KEPT_SECONDS: Seconds = 60.0
 """Seconds from a decision in which the policy failed to the next."""

@@ -28,6 +28,7 @@ from shoal.core.events import (
     JobReleased,
     JobReshaped,
     JobResumed,
+    JobSaved,
     JobSetAside,
     JobStarted,
     JobStopped,
@@ -43,7 +44,7 @@ from shoal.core.events import (
 )
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.interfaces import PerfModel
-from shoal.core.job import ADAPTIVE
+from shoal.core.job import ADAPTIVE, MOST_LOST
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
 from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import NO_CRASHES, Crashes
@@ -66,13 +67,14 @@ class State:
     """The state of the ring, folded from events and commands.
 
     ``releases`` holds, by job that is held back after a crash, the time it may start again. Jobs that are
-    ``cancelling`` have runs that have not ended.
+    ``cancelling`` have runs that have not ended. ``most_lost`` is the operator's limit on what a stop may lose.
     """
 
-    def __init__(self, topology: Topology, perf: PerfModel, seed: int = 0) -> None:
+    def __init__(self, topology: Topology, perf: PerfModel, seed: int = 0, most_lost: Seconds = MOST_LOST) -> None:
         self.topology = topology
         self.perf = perf
         self.seed = seed
+        self.most_lost = most_lost
         self.now: Seconds = 0.0
         self.cycle = 0
         self.carry: object | None = None
@@ -122,7 +124,7 @@ class State:
     def freeze(self) -> Snapshot:
         """Return a snapshot of this moment; later changes of the state do not show in it."""
         reports, model_reports, batch_changes = self._training_reports.freeze()
-        ending = self._gpus_of_cancelled_jobs()
+        ending = self._jobs.gpus_by_node(self.cancelling)
         return Snapshot(
             cycle=self.cycle,
             now=self.now,
@@ -146,15 +148,9 @@ class State:
             overran=self._overran,
             ending=MappingProxyType(ending),
             suspensions=self.suspensions,
+            guarded=self._jobs.guarded,
+            most_lost=self.most_lost,
         )
-
-    def _gpus_of_cancelled_jobs(self) -> dict[int, int]:
-        ending: dict[int, int] = {}
-        for job in self.cancelling:
-            placement = self._jobs.placement(self._jobs.slot_of(job))
-            for node, gpus in () if placement is None else placement.seats:
-                ending[node] = ending.get(node, 0) + gpus
-        return ending
 
     def apply_events(self, now: Seconds, events: Iterable[Event]) -> None:
         """Fold the events up to ``now``."""
@@ -223,6 +219,7 @@ class State:
         elif order.batch is not None and order.batch != ADAPTIVE:
             ints[IntRow.BATCH, slot] = order.batch.size
         floats[FloatRow.SINCE, slot] = floats[FloatRow.PROGRESS_SINCE, slot] = self.now
+        floats[FloatRow.SAFE, slot] = floats.item(FloatRow.RUN, slot)
 
     def _release(self, slot: int, at: Seconds) -> None:
         """Add the service and progress until ``at`` to the job's totals, and free its seats."""
@@ -427,6 +424,7 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobMeasured: State._measured,
     BatchChanged: State._measured,
     JobProfiled: State._profiled,
+    JobSaved: lambda state, event: state._jobs.note_saved(event),
     JobStopped: State._stopped,
     JobCompleted: State._completed,
     JobCrashed: State._crashed,

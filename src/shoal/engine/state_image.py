@@ -239,8 +239,8 @@ def _restore_job(state: State, job: JobImage) -> None:
     rows.submitted = job.number
     rows.add(job.at, job.spec, speeds)
     slot = rows.slot_of(job.number)
-    rows.floats[: FloatRow.SPEEDS, slot] = job.floats
-    rows.ints[:, slot] = job.ints
+    rows.floats[: len(job.floats), slot] = job.floats  # an older version's image has fewer rows
+    rows.ints[: len(job.ints), slot] = job.ints
     rows.ints[IntRow.SEATS, slot] = -1 if job.seats is None else rows.placement_number(job.seats)
     table, link = rows.register.measurements, -1
     for measurement in reversed(job.measured):

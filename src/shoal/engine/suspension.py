@@ -21,26 +21,21 @@ _STARTING, _RUNNING, _SUSPENDED = int(JobState.STARTING), int(JobState.RUNNING),
 # ── which jobs are suspended, and where they are resumed ──────────────────────────────────────────────────────────
 
 
-def loses_work(snapshot: Snapshot, i: int) -> bool:
-    """Return whether a stop of the job at a position would lose work."""
-    return True
-
-
 def to_suspend(snapshot: Snapshot, leaving: Iterable[int]) -> set[int]:
     """Return which of the jobs that leave their seats are suspended and not stopped, by position.
 
-    Those whose stop would lose work, if their node suspends runs and has the host memory: as much as they held when
-    they were last suspended, for a first time nothing beyond what they hold while they run.
+    Those whose stop would lose work, first those that may not be stopped, if their node suspends runs and has the host
+    memory: as much as they held when they were last suspended, for a first time any.
     """
     suspensions, columns = snapshot.suspensions, snapshot.columns
     if not suspensions.nodes:
         return set()
     chosen: set[int] = set()
     left: dict[int, int] = {}
-    for i in leaving:
+    for i in sorted(leaving, key=lambda i: (not snapshot.unstoppable[i], i)):
         job, placement = int(columns.rows[i]), snapshot.placement(i)
         alone = columns.state[i] == _RUNNING and columns.partner[i] < 0
-        if placement is None or not alone or not suspensions.accepts(job, placement) or not loses_work(snapshot, i):
+        if placement is None or not alone or not suspensions.accepts(job, placement) or not columns.unsaved[i]:
             continue
         node, size = placement.nodes[0], suspensions.sizes.get(job, 0)
         free = left.setdefault(node, suspensions.free_memory(node))

@@ -143,7 +143,15 @@ def _standing(snapshot: Snapshot, at: int, release: Seconds | None) -> JobStart:
 def _job(spec: JobSpec, catalog: Catalog) -> Job:
     """A job from its spec, with work 1 for now, and without a model that the catalogue does not know."""
     model = spec.model if spec.model in catalog.models else None
-    return Job(id=spec.id, submitted=spec.submitted, gpus=spec.gpus, work=1.0, model=model, batch_size=spec.batch_size)
+    return Job(
+        id=spec.id,
+        submitted=spec.submitted,
+        gpus=spec.gpus,
+        work=1.0,
+        model=model,
+        batch_size=spec.batch_size,
+        preemptible=spec.preemptible,
+    )
 
 
 def _speed(snapshot: Snapshot, at: int, truth: Truth) -> float | None:

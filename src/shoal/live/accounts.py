@@ -56,6 +56,13 @@ class Account:
     """Its history: times and sentences."""
     ends_by: Seconds | None = None
     """When the grace of its run has passed, if it was cancelled while it ran."""
+    lost_gpu_seconds: float = 0.0
+    """GPU-seconds whose work was lost, in crashes and stops."""
+    last_run: tuple[float, int, Seconds] = (0.0, 0, 0.0)
+    """Of the placement it last left: its rate, its GPUs, and the seconds for which it was held."""
+    saved_at: Seconds | None = None
+    """When it last saved; None if it never did."""
+    saves_when_warned: bool = False
     bound: Placement | None = None
     """The seats on which it can be resumed, if it is suspended."""
     suspended_at: Seconds = 0.0
@@ -69,6 +76,19 @@ class Account:
     def progress(self, now: Seconds) -> float:
         """Return the work done by ``now``, extrapolated at the last rate."""
         return self.done + self.rate * max(0.0, now - self.done_at)
+
+    def stop_cost(self, now: Seconds) -> str:
+        """Return a sentence part on what a stop of the running job would lose; empty if it does not run."""
+        if self.placement is None or self.state is JobState.STOPPING:
+            return ""
+        if self.spec.preemptible == "no":
+            return "its owner declared that it must not be stopped to make room"
+        if self.spec.preemptible == "yes" or self.saves_when_warned:
+            return ""
+        unsaved = f"{max(0.0, now - max(self.placed_at, self.saved_at or 0.0)):,.0f} s of its run"
+        if self.saved_at is None:
+            return f"it has not saved yet and is not stopped to make room, which would lose {unsaved}"
+        return f"a stop would lose the last {unsaved}"
 
     def used(self, now: Seconds) -> float:
         """Return the GPU-seconds held until ``now``."""
@@ -90,7 +110,7 @@ class Accounts:
     ended_gpu_seconds: dict[TenantId, float] = field(default_factory=dict)
     """GPU-seconds of ended jobs, by tenant."""
     lost_gpu_seconds: float = 0.0
-    """GPU-seconds of work that was lost in crashes."""
+    """GPU-seconds of work that was lost in crashes and stops."""
     restarts: int = 0
     crashes: int = 0
     completed: int = 0
@@ -232,7 +252,8 @@ class Accounts:
             self._end(account, JobState.CANCELLED, event.at, what)
         elif isinstance(event, events.CancelRequested):
             account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
-            account.history.append((event.at, "cancelled; told to save and stop"))
+            told = "told to save and stop" if event.ends_by > event.at else "killed"
+            account.history.append((event.at, f"cancelled; {told}"))
         elif isinstance(event, events.JobReleased):
             account.state, account.held_until = JobState.PENDING, inf
             account.history.append((event.at, "may be tried again"))
@@ -253,18 +274,22 @@ class Accounts:
             account.done, account.done_at, account.cause = event.done, event.at, ""
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
+            lost = self._lose(account, event.done)
             account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0
-            account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved"))
+            account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved{lost}"))
+        elif isinstance(event, events.JobSaved):
+            account.saved_at = event.at - event.age
+            account.saves_when_warned = account.saves_when_warned or event.when_warned
         else:
+            lost = self._lose(account, event.done) if isinstance(event, events.JobStarted) else ""
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
             if isinstance(event, events.JobStarted):
                 account.state = JobState.RUNNING
-                account.history.append((event.at, "all ranks are up"))
+                account.history.append((event.at, f"all ranks are up{lost}"))
 
     def _crashed(self, account: Account, event: events.JobCrashed) -> None:
-        if account.rate > 0 and account.placement is not None:
-            lost = max(0.0, account.progress(event.at) - event.done) / account.rate
-            self.lost_gpu_seconds += account.placement.gpus * min(lost, event.at - account.placed_at)
+        self._leave_seats(account, event.at)
+        lost = self._lose(account, event.done)
         self.crashes += 1
         account.cause, account.done, account.done_at = event.cause, event.done, event.at
         account.crashes, failed, _ = account.crashes.fold(event)
@@ -274,12 +299,21 @@ class Accounts:
             account.held_after = _why_last(account, event)
             self._end(account, JobState.FAILED, event.at, f"{what}; {account.held_after}")
             return
-        self._leave_seats(account, event.at)
+        what += lost
         account.state, account.rate, account.bound = JobState.PENDING, 0.0, None
         if event.retry_in > 0:
             account.state, account.held_until = JobState.HELD, event.at + event.retry_in
             what = f"{what}; to be tried again in {event.retry_in:,.3g} s"
         account.history.append((event.at, what))
+
+    def _lose(self, account: Account, done: float) -> str:
+        """Count the work lost by a job that its last run left at ``done``; return a part of a sentence on it."""
+        rate, gpus, held = account.last_run
+        account.last_run = (0.0, 0, 0.0)
+        lost = min(max(0.0, account.done - done) / rate, held) if rate > 0 else 0.0
+        account.lost_gpu_seconds += gpus * lost
+        self.lost_gpu_seconds += gpus * lost
+        return f"; the last {lost:,.0f} s of its run are lost" if lost >= 1 else ""
 
     def _end(self, account: Account, state: JobState, at: Seconds, what: str) -> None:
         self._leave_seats(account, at)
@@ -293,6 +327,7 @@ class Accounts:
     def _leave_seats(self, account: Account, at: Seconds) -> None:
         """Add the GPU-seconds of the present placement and clear it; freeze progress at ``at``."""
         if account.placement is not None:
+            account.last_run = account.rate, account.placement.gpus, at - account.placed_at
             account.gpu_seconds += account.placement.gpus * (at - account.placed_at)
             account.done, account.done_at = account.progress(at), at
             account.rate, account.placement = 0.0, None
@@ -315,7 +350,7 @@ def _why_last(account: Account, event: events.JobCrashed) -> str:
     """Return a sentence part on why a job is not tried again after this crash."""
     retries, ran = account.launch.retries, event.ran
     if event.failed_on is not None and account.crashes.failed_starts < MOST_FAILED_STARTS:
-        return "not tried again, since no other node is left to try it on"
+        return "not tried again, since the cause is in the job itself"
     if event.failed_on is not None:
         return f"not tried again, since it {account.held_after}"
     if retries is None and account.crashes.in_a_row <= retries_of(None):

@@ -56,6 +56,7 @@ class Admission:
             ahead=_ahead(wanted),
             limits=_limits(wanted),
             adaptation=wanted.adaptation,
+            preemptible=wanted.preemptible,
         )
         env = tuple(sorted(wanted.env.items()))
         for name, texts in (("command", wanted.command), ("env", list(wanted.env.values()))):

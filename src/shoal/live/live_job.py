@@ -13,6 +13,7 @@ from shoal.core.units import Seconds
 from shoal.live import report_filter
 from shoal.live.gang import End, Gang
 from shoal.live.rate_tracker import MIN_INTERVAL
+from shoal.live.save_tracker import SaveTracker
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class LiveJob:
     profile: GoodputReport | None = None
     """The goodput report last passed on to the ring, at ``profiled_at``."""
     profiled_at: Seconds = 0.0
+    saves: SaveTracker = field(default_factory=SaveTracker)
     gangs: list[Gang] = field(default_factory=list)
     """Gangs that may have processes on a node, the latest last."""
     places: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class LiveJob:
         """Return the events that the ring needs about a running gang's progress and training."""
         if not gang.started or gang.stopping or gang.suspended:
             return []
-        found = (self._measured(gang, now), self._trained(gang, now))
+        found = (self._measured(gang, now), self._trained(gang, now), self._saved(gang, now))
         return [event for event in found if event is not None]
 
     def _measured(self, gang: Gang, now: Seconds) -> events.Event | None:
@@ -79,6 +81,15 @@ class LiveJob:
             return None
         self._report_rate(gang, now, rate)
         return events.JobMeasured(now, gang.job, gang.incarnation, rate, gang.progress)
+
+    def _saved(self, gang: Gang, now: Seconds) -> events.Event | None:
+        if self.spec.preemptible == "yes" or gang.saved is None:  # the ring does not ask what it saves
+            return None
+        age = self.saves.observe(now, gang)
+        if age is None:
+            return None
+        when_warned = gang.session is not None and gang.session.saves
+        return events.JobSaved(now, gang.job, gang.incarnation, gang.saved, age, when_warned)
 
     def _trained(self, gang: Gang, now: Seconds) -> events.Event | None:
         session = gang.session
@@ -118,11 +129,16 @@ class LiveJob:
         return min(gang.base + gang.tracker.rate * gang.ran(now), inf if work is None else work)
 
     def progress_after(self, gang: Gang, end: End, now: Seconds) -> float:
-        """Return a gang's progress at its end: as reported, else estimated from time and rate if it ended in order."""
-        reported = gang.done if gang.saved is None else gang.saved
-        if reported is not None:
-            return reported
-        if end not in (End.STOPPED, End.COMPLETED) or gang.killed:
+        """Return the progress that a gang leaves at its end: what it saved, else all of it if it ended in order.
+
+        Progress that was not reported is estimated from time and rate.
+        """
+        if gang.saved is not None:
+            return gang.saved
+        in_order = end in (End.STOPPED, End.COMPLETED) and not gang.killed
+        if gang.done is not None and (in_order or self.spec.preemptible == "yes"):
+            return gang.done
+        if not in_order:
             return gang.base
         ran = gang.tracker.rate * gang.ran(now) if gang.started else 0.0
         work = self.spec.work

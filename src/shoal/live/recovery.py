@@ -8,6 +8,7 @@ from shoal.core.commands import Command, Decided, Resize, Resume, Start, Stop, S
 from shoal.core.job import Launch
 from shoal.core.units import JobNumber, Seconds
 from shoal.live.live_job import LiveJob, next_turn
+from shoal.live.node_health import note_start
 from shoal.store.codec import Record
 
 NO_LAUNCH = Launch("job", ())
@@ -39,6 +40,10 @@ class RecoveredRuns:
     up: dict[int, bool] = field(default_factory=dict)
     drained: dict[int, events.NodeDrained] = field(default_factory=dict)
     """By node, the event that drained it."""
+    failures: dict[int, set[JobNumber]] = field(default_factory=dict)
+    """By node, the jobs that could not start there and started elsewhere, since the last start there."""
+    causes: dict[int, str] = field(default_factory=dict)
+    """By node, why the last start that failed there did."""
 
     def fold(self, record: Record) -> None:
         """Fold one record."""
@@ -95,15 +100,17 @@ class RecoveredRuns:
             self.drained[event.node] = event
         elif not event.probe:
             self.drained.pop(event.node, None)
+            self.failures.pop(event.node, None)
 
     def _apply_run_event(self, job: LiveJob, event: events.RunEvent) -> None:
         if isinstance(event, events.BatchChanged):
             job.batch_size = event.batch_size
         run = self.runs.get(event.job)
-        if run is None or event.incarnation != job.incarnation:
+        if run is None or event.incarnation != job.incarnation or isinstance(event, events.JobSaved):
             return
         if isinstance(event, events.JobStarted):
             run.started = True
+            note_start(self.failures, event.job, run.command.placement.nodes, job.failed_on)
         elif isinstance(event, events.JobSuspended | events.JobResumed):
             run.turn += bool(event.cause)
             run.turned = run.turn
@@ -115,6 +122,7 @@ class RecoveredRuns:
             if isinstance(event, events.JobCrashed):
                 if event.failed_on is not None:
                     job.failed_on.add(event.failed_on)
+                    self.causes[event.failed_on] = event.cause
                 job.crashes, job.over, _ = job.crashes.fold(event)
                 if event.retry_in and not job.over:
                     self.releases[event.job] = event.at + event.retry_in

@@ -427,6 +427,7 @@ class RunRegistry:
             if not agent.up and index not in down:
                 self.events.append(NodeLost(now, index))
         self.releases = dict(recovered.releases)
+        self.health.resume_counts(recovered.failures, recovered.causes)
         self.health.resume_drains(recovered.drained, now)
         self.submitted = recovered.submitted
         self._jobs = {number: copy(job) for number, job in recovered.jobs.items()}

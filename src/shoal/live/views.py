@@ -169,6 +169,8 @@ class ClusterViews:
             decided=self.epoch + (last.snapshot.now if last is not None else account.submitted),
             change=self._change(account),
             story=[Moment(self.epoch + at, what) for at, what in sorted(story, key=lambda entry: entry[0])],
+            stop=account.stop_cost(self.now),
+            lost_gpu_seconds=account.lost_gpu_seconds,
         )
 
     def _change(self, account: Account) -> str:

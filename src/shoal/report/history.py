@@ -141,11 +141,12 @@ def read_history(records: Iterable[list[Any]]) -> History:
         raise JournalError("a journal must begin with its header")
     topology = _topology(header[2])
     fold = _Fold(topology.node_kind)
-    for record in source:
-        if record[0] == EVENTS:
-            fold.apply_events(record[1], record[2])
-        elif record[0] == DECISION:
-            fold.apply_commands(record[3])
+    for number, record in enumerate(source, start=2):
+        if record[0] in (EVENTS, DECISION):
+            try:
+                fold.apply_record(record)
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
+                raise JournalError(f"record {number} is not one of a journal that this Shoal reads: {error}") from error
         elif record[0] == BASE:
             if not fold.ids:
                 raise JournalError(
@@ -205,6 +206,12 @@ class _Fold:
             events.JobReshaped: self._reshaped,
         }
         self.handlers = [handlers.get(cls, self._ignored) for cls in EVENT_TAGS]
+
+    def apply_record(self, record: list[Any]) -> None:
+        if record[0] == EVENTS:
+            self.apply_events(record[1], record[2])
+        else:
+            self.apply_commands(record[3])
 
     def apply_events(self, now: Seconds, batch: list[list[Any]]) -> None:
         handlers = self.handlers

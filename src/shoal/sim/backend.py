@@ -22,6 +22,7 @@ from shoal.core.events import (
     JobProfiled,
     JobReleased,
     JobResumed,
+    JobSaved,
     JobStarted,
     JobStopped,
     JobSubmitted,
@@ -29,13 +30,14 @@ from shoal.core.events import (
     NodeReturned,
 )
 from shoal.core.job import ADAPTIVE, JobSpec
-from shoal.core.lifecycle import JobState
 from shoal.core.units import JobId, Seconds
 from shoal.perf.batch_tuner import TICK
 from shoal.sim.adaptive_jobs import AdaptiveJobs, TickResult, TunerOptions
+from shoal.sim.checkpoints import kept_at_crash, kept_at_stop, next_save, set_back
 from shoal.sim.event_queue import EventQueue, Happening
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
 from shoal.sim.job_run import JobRun, JobStart
+from shoal.sim.midway import continue_job
 from shoal.sim.running_jobs import RunningJobs
 from shoal.sim.suspension import SuspendedRuns, SuspensionCost
 from shoal.sim.truth import RestartCost, Truth
@@ -108,28 +110,7 @@ class SimulatedBackend:
         self._arrived = len(self.standings)
         self._jobs.runs += [JobRun.of(standing, self.now) for standing in self.standings]
         for job, standing in enumerate(self.standings):
-            self._resume(job, self._jobs.runs[job], standing)
-
-    def _resume(self, job: int, run: JobRun, standing: JobStart) -> None:
-        """Continue a job from the state it is in when the simulation begins."""
-        if run.finished:
-            self._unfinished -= 1
-            return
-        run.script_at = sum(1 for at, _ in self.truth.jobs[job].batch_schedule if at <= run.done)
-        if standing.report is not None and run.placement is not None:
-            self._adaptive.adapt(job, run, self.specs[job])
-            if run.adapts:
-                self._adaptive.allocate(run)
-        if standing.state is JobState.HELD:
-            self._hold_back(job, max(standing.since, self.now))
-        elif standing.state is JobState.STOPPING:
-            self._outbox.append(JobStopped(self.now, job, run.incarnation, run.done))
-        elif standing.state is JobState.STARTING:
-            self._begin_training(job, run, standing.since + self._start_cost(job, run.incarnation - 1))
-        elif standing.state is JobState.RUNNING:
-            self._jobs.seated.add(job)
-            self._jobs.rerate(job, self.now)
-            self._await_tick(job, run)
+            continue_job(self, job, self._jobs.runs[job], standing)
 
     @property
     def completed(self) -> int:
@@ -184,7 +165,7 @@ class SimulatedBackend:
             run = self._jobs.runs[command.job]
             if type(command) is Stop:
                 if run.placement is not None and run.incarnation == command.incarnation:
-                    self._jobs.leave(command.job, self.now)
+                    self._jobs.stop(command.job, self.now)
                     self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done))
             elif type(command) is Suspend:
                 self._outbox += self._suspended.leave(command, run, self.now)
@@ -216,11 +197,11 @@ class SimulatedBackend:
         return JobCancelled(self.now, job)
 
     def vacate(self, node: int, cause: str) -> list[Event]:
-        """Interrupt the jobs on a node after they have saved all their progress."""
+        """Interrupt the jobs on a node, after those that save when they are stopped have saved all their progress."""
         left: list[Event] = []
         for job in self._jobs.on(node):
             run = self._jobs.runs[job]
-            run.saved = run.progress(self.now)
+            run.saved = kept_at_stop(self.truth.jobs[job], run, self.now)
             left.append(self._crash(job, run, blamed=False, cause=cause))
         return left
 
@@ -232,7 +213,7 @@ class SimulatedBackend:
 
     def _begin(self, order: Start | Resize, run: JobRun) -> None:
         if run.placement is not None:
-            self._jobs.leave(order.job, self.now)
+            self._jobs.stop(order.job, self.now)
         cost = self._start_cost(order.job, run.incarnation)
         run.incarnation = order.incarnation
         run.placement = order.placement
@@ -274,6 +255,12 @@ class SimulatedBackend:
         else:
             self._started(job, run.incarnation, self._outbox)
         self._await_tick(job, run)
+        self._await_save(job, run)
+
+    def _await_save(self, job: int, run: JobRun) -> None:
+        at = next_save(self.truth.jobs[job], run, self.now)
+        if at is not None:
+            self._queue.push(at, Happening.SAVED, job, run.incarnation)
 
     def _await_tick(self, job: int, run: JobRun) -> None:
         if run.adapts:
@@ -281,16 +268,12 @@ class SimulatedBackend:
 
     def _crash(self, job: int, run: JobRun, *, blamed: bool, cause: str) -> JobCrashed:
         """End an incarnation and lose the progress since the last checkpoint. The job may be held back a while."""
-        now, truth = self.now, self.truth.jobs[job]
-        ran = max(0.0, now - run.began)
+        now, truth, ran = self.now, self.truth.jobs[job], max(0.0, self.now - run.began)
         fresh = run.saved <= 0.0 < run.rate  # one that cannot run on these GPUs is tried on others
-        lost = ran % self.faults.checkpoint_every
-        kept = max(run.saved, run.progress(now) - run.rate * lost) if run.bound is None else run.saved
+        kept = run.saved if run.bound else kept_at_crash(truth, run, now, self.faults.checkpoint_every)
         run.bound = None
         self._jobs.leave(job, now)
-        run.done = kept
-        run.script_at = sum(1 for at, _ in truth.batch_schedule if at <= kept)
-        run.batch_size = truth.batch_schedule[run.script_at - 1][1] if run.script_at else truth.batch_size
+        set_back(truth, run, kept)
         run.crashes, failed, retry_in = run.crashes.after(kept, blamed=blamed, ran=ran, fresh=fresh)
         if retry_in:
             self._hold_back(job, now + retry_in)
@@ -354,6 +337,16 @@ class SimulatedBackend:
         decision_due = result is TickResult.DECIDE
         events.append(JobProfiled(self.now, job, incarnation, run.rate, run.done, run.tuner.report(), decision_due))
         return decision_due
+
+    def _saved(self, job: int, incarnation: int, events: list[Event]) -> bool:
+        run = self._jobs.runs[job]
+        if run.placement is None or run.incarnation != incarnation:
+            return False
+        self._continue_from(job, run.progress(self.now))
+        run.saved = run.done
+        events.append(JobSaved(self.now, job, incarnation, run.done))
+        self._await_save(job, run)
+        return True  # calls for a decision only if another job waits for it
 
     def _continue_from(self, job: int, done: float) -> None:
         """Set a job's progress to ``done`` now, and its rate to the present one."""

@@ -24,6 +24,7 @@ class Happening(IntEnum):
     NODE_LOSS_SCRIPTED = 11
     RELEASED = 12
     TICKED = 13
+    SAVED = 14
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from shoal.core.commands import Command, Decided, Start, Stop
 from shoal.core.events import Event, EventBatch, JobCompleted, JobStarted, JobStopped, JobSubmitted, NodeLost, QuotaSet
 from shoal.core.interfaces import PerfModel, Placer, Policy
-from shoal.core.job import JobSpec
+from shoal.core.job import MOST_LOST, JobSpec
 from shoal.core.quota import Quota
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology, parse_cluster
@@ -158,6 +158,7 @@ def simulate(
     measurement_noise: float = 0.0,
     until: Seconds = inf,
     quotas: Mapping[TenantId, Quota] | None = None,
+    most_lost: Seconds = MOST_LOST,
     watch: Callable[[Cycle], None] | None = None,
     suspension: SuspensionCost | None = None,
 ) -> SimulationLog:
@@ -170,7 +171,7 @@ def simulate(
     specs = [_declared(row, knowledge, speed) for row, speed in zip(rows, truth.factors, strict=True)]
     cost, spread = RestartCost(restart_cost), measurement_noise
     backend = SimulatedBackend(truth, specs, cost, faults, seed, measurement_noise=spread, suspension=suspension)
-    state = State(world, _perf(world, knowledge), seed)
+    state = State(world, _perf(world, knowledge), seed, most_lost)
     state.apply_events(0.0, [QuotaSet(0.0, tenant, quota) for tenant, quota in (quotas or {}).items()])
     journal = MemoryJournal.begin({})
     cycles: list[Cycle] = []

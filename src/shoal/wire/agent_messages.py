@@ -56,7 +56,7 @@ class SessionReport(Struct, frozen=True, kw_only=True):
 
     ``rate`` is progress per second, in the unit of the job's work, at ``batch_size`` samples a step. ``profile`` is the
     job's goodput model, where it adapts its batch size itself. ``generation`` is the latest worker roster in whose
-    group a step was trained, where the job is resized in place.
+    group a step was trained, where the job is resized in place. ``saves``: the job saves its state when it is warned.
     """
 
     rate: Annotated[float, Meta(ge=0, le=1e12)] | None = None
@@ -64,6 +64,7 @@ class SessionReport(Struct, frozen=True, kw_only=True):
     loss: float | None = None
     profile: GoodputReport | None = None
     generation: Natural | None = None
+    saves: bool = False
 
 
 class Roster(Struct, frozen=True, kw_only=True):

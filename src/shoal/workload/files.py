@@ -116,7 +116,9 @@ def _written_fields(job: Job) -> dict[str, object]:
     return row
 
 
-_FLOATS = frozenset(("declared_work", "weight", "deadline", "restart_seconds", "checkpoint_gb", "loss", "pace"))
+_FLOATS = frozenset(
+    ("declared_work", "weight", "deadline", "restart_seconds", "checkpoint_gb", "loss", "pace", "save_every")
+)
 
 
 def _gzipped(data: bytes) -> bytes:
@@ -139,7 +141,7 @@ def to_parquet(workload: Workload) -> bytes:
         "declares_work": pa.bool_(),
     }
     special["limits"] = pa.list_(pa.int64())
-    texts = {"id", "tenant", "app", "model", "search", "adaptation"}
+    texts = {"id", "tenant", "app", "model", "search", "adaptation", "preemptible"}
     counts = {"gpus", "min_gpus", "max_gpus", "batch_size"}
     columns = {}
     for field in Job.__struct_fields__:

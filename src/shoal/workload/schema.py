@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from shoal.core.errors import InputError, nearest
-from shoal.core.job import BatchLimits, JobSpec
+from shoal.core.job import PREEMPTIBLE, BatchLimits, JobSpec
 from shoal.hpo.registry import parse_search
 from shoal.hpo.search import Trial
 
@@ -42,6 +42,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
       size. Progress ascends strictly and lies within the work.
     - ``deadline`` is absolute, on the clock of ``submitted``.
     - ``restart_seconds`` and ``checkpoint_gb`` are the cost of moving the job, where known.
+    - ``preemptible`` is whether it may be stopped to make room: one of ``core.job.PREEMPTIBLE``. A job with ``yes``
+      saves its work when it is stopped; any other loses what it has done since it last saved, which it does after
+      every ``save_every`` seconds of a run, or never.
     - ``search`` makes the row a trial of its ``app``, e.g. ``halving:eta=2``: ``work`` is then a whole training, and
       ``max_gpus`` the largest gang after promotions. With a fraction x of the work done its loss is
       ``loss + (1 - loss) / (1 + pace * x)``, which only the app sees. Trials of an app are submitted together.
@@ -75,6 +78,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     pace: float | None = None
     limits: tuple[int, int, int, int] | None = None
     adaptation: str | None = None
+    preemptible: str = "yes"
+    save_every: float | None = None
 
     def __post_init__(self) -> None:
         for field, valid, hint in _RULES:
@@ -94,6 +99,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             _check_trial(self)
         if not (self.limits is None and self.adaptation is None):
             _check_adaptive(self)
+        if self.save_every is not None and self.preemptible == "yes":
+            raise InputError("save_every", self.save_every, "says nothing of a job that saves when it is stopped")
 
     def spec(self) -> JobSpec:
         """Return what the owner declares, with the bounds of the gang filled in."""
@@ -114,6 +121,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             deadline=self.deadline,
             limits=None if self.limits is None else BatchLimits(*self.limits),
             adaptation=self.adaptation,
+            preemptible=self.preemptible,
         )
 
 
@@ -152,6 +160,8 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("limits", lambda sizes: 1 <= sizes[2] <= sizes[3] <= MOST, "the least per GPU must be from 1 to the most per GPU"),
     ("loss", lambda loss: 0.0 <= loss < 1.0, _LOSS),
     ("pace", _positive, _PACE),
+    ("preemptible", PREEMPTIBLE.__contains__, f"must be one of {', '.join(PREEMPTIBLE)}"),
+    ("save_every", _positive, _POSITIVE),
 )
 """Rules for one field each: a predicate that NaN fails, and the error's hint. None always passes."""
 
