@@ -16,6 +16,9 @@ from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.policy.classic.las import Las
 from shoal.policy.registry import POLICIES, parse_policy
+from shoal.report.history import read_history
+from shoal.report.job_story import stories
+from shoal.report.metrics import job_table
 from shoal.sim.faults import NO_FAULTS, Faults, NodeFault
 from shoal.sim.suspension import SuspensionCost
 from shoal.testing.builders import SimulationLog, job, simulate
@@ -187,3 +190,13 @@ def test_an_image_keeps_suspended_runs() -> None:
     restore(again, decode_image(encode_image(image_of(state))))
     assert again.suspensions == state.suspensions
     assert again.freeze().jobs["a"].bound_to == ONE
+
+
+def test_a_report_tells_suspensions_from_stops_and_restarts() -> None:
+    run = turns("a", "b", "a", "b", "c")
+    header, *records = run.journal.raw()
+    history = read_history([[*header[:2], {"cluster": "gpu:1x1"}], *records])
+    first = stories(history, ())[0]
+    assert (first.suspensions, first.stops, first.resizes) == (1, 0, 0)
+    assert "; suspended and resumed once" in first.lines()[0]
+    assert job_table(history).restarts.tolist() == [0, 0, 0]

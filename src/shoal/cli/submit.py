@@ -109,7 +109,7 @@ def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> 
 def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
     """A sentence for each kind of job submitted on whether it may be stopped to make room."""
     meaning = {
-        "auto": "is not stopped to make room for others until it saves (see SHOAL_PROGRESS in docs/jobs.md)",
+        "auto": "is not stopped to make room for others until it saves, only suspended in place (see docs/jobs.md)",
         "yes": "may be stopped at any time to make room for others, as --preemptible says",
         "no": "is never stopped to make room for others, as --preemptible says",
     }

@@ -6,7 +6,7 @@ them, and events of an earlier incarnation are ignored. Seats held at the journa
 
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.core import events
 from shoal.core.arrays import Flags, Floats, Int64s
-from shoal.core.commands import Start, Stop, Suspend
+from shoal.core.commands import Resume, Start, Stop, Suspend
 from shoal.core.errors import JournalError
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec
@@ -29,6 +29,7 @@ _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work
 _MODEL, _BATCH, _KINDS, _DEADLINE = (_SPEC[name] for name in ("model", "batch_size", "kinds", "deadline"))
 _REPORT_BATCH = [f.name for f in fields(GoodputReport)].index("batch")
 _START, _LEAVES = COMMAND_TAGS[Start], (COMMAND_TAGS[Stop], COMMAND_TAGS[Suspend])
+_RESUME = COMMAND_TAGS[Resume]
 _ENDED = -1
 """The incarnation of a job that has ended: it matches no event, so later ones are ignored."""
 
@@ -116,6 +117,8 @@ class History:
     holds: Holds
     rates: Rates
     overlaps: Overlaps
+    resumed: dict[int, int] = field(default_factory=dict)
+    """By job that was ever suspended: how often it was resumed."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -186,6 +189,7 @@ class _Fold:
         self.batch: list[int] = []
         self.hold: list[int] = []  # the number of the job's latest hold, −1 before its first
         self.crashes: dict[int, Crashes] = {}
+        self.resumed: dict[int, int] = {}
         self.trajectories: dict[int, list[tuple[float, int]]] = {}
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
         self.since, self.until, self.done = array("d"), array("d"), array("d")
@@ -229,7 +233,9 @@ class _Fold:
                 self._open(command)
 
     def _open(self, command: list[Any]) -> None:
-        _, job, incarnation, seats, *more = command
+        tag, job, incarnation, seats, *more = command
+        if tag == _RESUME:
+            self.resumed[job] = self.resumed.get(job, 0) + 1
         batch, partner = more or (None, None)  # a run that is resumed has neither
         number = len(self.job)
         self.job.append(job)
@@ -366,6 +372,7 @@ class _Fold:
             outcome=_ints(self.outcome),
             work=_floats(self.work),
             trajectories=self.trajectories,
+            resumed=self.resumed,
             holds=holds,
             rates=self._rates(until),
             overlaps=Overlaps(overlaps[0], overlaps[1], overlaps[2].astype(np.int64), overlaps[3].astype(np.int64)),

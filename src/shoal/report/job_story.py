@@ -58,6 +58,8 @@ class Story:
     runs: tuple[Run, ...]
     batches: tuple[int, ...]
     waits: tuple[Wait, ...]
+    suspensions: int = 0
+    """How often it was suspended in place and resumed there, losing nothing."""
 
     @property
     def resizes(self) -> int:
@@ -67,7 +69,7 @@ class Story:
     @property
     def stops(self) -> int:
         """How often it was stopped and started again later."""
-        return max(len(self.runs) - 1, 0) - self.resizes
+        return max(len(self.runs) - 1, 0) - self.resizes - self.suspensions
 
     @property
     def waited(self) -> Seconds:
@@ -84,6 +86,7 @@ class Story:
             "runs": [{"since": s.since, "until": s.until, "gpus": s.gpus} for s in self.runs],
             "resizes": self.resizes,
             "stops": self.stops,
+            "suspensions": self.suspensions,
             "batch_sizes": list(self.batches),
             "waited": self.waited,
             "waits": [{"seconds": w.seconds, "reason": w.sentence} for w in self.waits],
@@ -93,7 +96,11 @@ class Story:
         """The story as text: what happened in the first line, then a line for each reason it waited."""
         end = "still live" if self.ended is None else f"{self.outcome} after {self.ended - self.submitted:,.1f} s"
         runs = ", ".join(f"{_gpus(s.gpus)} {s.since:,.1f}–{s.until:,.1f} s" for s in self.runs) or "it never ran"
-        counts = [(self.resizes, "resized"), (self.stops, "stopped and resumed")]
+        counts = [
+            (self.resizes, "resized"),
+            (self.suspensions, "suspended and resumed"),
+            (self.stops, "stopped and resumed"),
+        ]
         moved = "".join(f"; {what} {_times(count)}" for count, what in counts if count)
         sizes = f"; batch {' → '.join(map(str, self.batches))}" if len(self.batches) > 1 else ""
         waits = [f"waited {wait.seconds:,.1f} s: {wait.sentence}" for wait in self.waits]
@@ -129,6 +136,7 @@ def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until
         runs=runs,
         batches=_batches(history, job),
         waits=_waits(history, job, runs, reasons, until),
+        suspensions=history.resumed.get(job, 0),
     )
 
 
