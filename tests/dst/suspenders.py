@@ -77,6 +77,6 @@ def suspender_names(world: Any) -> dict[str, dict[str, Any]]:
         return suspender
 
     return {
-        "shoal.agent.keeper": {"start_suspender": start},
+        "shoal.agent.suspension": {"start_suspender": start},
         "shoal.agent.node_agent": {"suspension_ability": lambda: ABILITY},
     }

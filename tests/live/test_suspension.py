@@ -10,6 +10,7 @@ from shoal.core.topology import Placement
 from shoal.live.accounts import Accounts
 from shoal.live.live_image import encode_live, restore_live
 from shoal.live.recovery import RecoveredRuns
+from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
 from shoal.wire.messages import RunReport, SuspensionReport
 
@@ -41,6 +42,17 @@ def test_a_suspension_and_its_end_are_reported_once_each_and_no_time_passes_for_
     assert events(it) == [JobResumed(41.0, 0, 1, 2.0, 20.0, 0.5)]
     it.report(0, [run("ended", 0, 0)], 46.0)
     assert [event.done for event in events(it)] == [30.0]  # type: ignore[union-attr]
+
+
+def test_a_suspended_run_does_not_use_up_its_time_limit() -> None:
+    it = running()
+    it.held.limits[0] = 62.0  # 60 s from its start
+    it.carry_out(Suspend(0, 1), 12.0)
+    it.report(0, [result(1, True)], 12.0)
+    assert it.held.limits == {}
+    it.carry_out(Resume(0, 1, HALF), 1000.0)
+    it.report(0, [result(2, False)], 1000.0)
+    assert it.held.limits == {0: 1050.0}
 
 
 def test_nothing_is_measured_of_a_run_that_is_suspended_or_being_resumed() -> None:
@@ -113,7 +125,7 @@ def test_a_restarted_control_plane_knows_the_turn_of_a_suspended_run(through_ima
         restore_live(again, encode_live(accounts))
         recovered = again.runs
     new = RunRegistry(it.nodes, it.speed)
-    new.resume(recovered, frozenset(), 100.0)
+    resume(new, recovered, frozenset(), 100.0)
     assert turn(new) == 3
     new.carry_out(Resume(0, 1, HALF), 101.0)
     assert turn(new) == 4

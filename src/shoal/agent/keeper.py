@@ -37,8 +37,8 @@ from shoal.agent.cgroup_limits import over_memory, ran_out_of_memory, set_limits
 from shoal.agent.cgroups import end_cgroup
 from shoal.agent.confinement import become, enter_domain
 from shoal.agent.keeper_state import KeeperState
-from shoal.agent.rank_exec import enter, execute
-from shoal.agent.suspension import Suspender, start_suspender
+from shoal.agent.rank_program import enter_folder, execute
+from shoal.agent.suspension import RunSuspension
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -136,13 +136,16 @@ class Keeper:
         self._cgroup = str(run.get("cgroup") or "")
         self._limits = run.get("limits") or {}
         ranks = [rank["rank"] for rank in run["ranks"]]
-        self._state = KeeperState(float(run["lease"]), float(run["grace"]), ranks, apart=bool(run.get("apart")))
+        signal_after = run["signal"]["after"] if run.get("signal") else None
+        self._state = KeeperState(
+            float(run["lease"]), float(run["grace"]), ranks, apart=bool(run.get("apart")), signal_after=signal_after
+        )
         self._ranks: dict[int, int] = {}  # pid of the main process: rank
         self._ended: dict[int, int] = {}  # the same for ended ranks that may have left processes behind
         self._store: int | None = None
         self._store_input = os.pipe() if run.get("store") else (0, 0)  # the store ends when its standard input does
-        self._suspender: Suspender | None = None
-        self._poll = select.poll()
+        self._poll, below = select.poll(), lambda pid: descendants([pid], all_processes())
+        self._suspension = RunSuspension(run, self._state, self._poll, below, send_signal)
         self._retry = _FIRST_RETRY_SECONDS
         self._unread = b""
         self._unsent: list[bytes] = []
@@ -171,6 +174,7 @@ class Keeper:
             else:
                 self._ranks[pid] = rank["rank"]
                 pids[str(rank["rank"])] = pid
+        self._state.started(time.monotonic())
         self._report(event="started", pids=pids)
         self._flush()
 
@@ -199,24 +203,29 @@ class Keeper:
                 if fd == self._wake:
                     os.read(self._wake, 4096)
                 elif fd:
-                    self._follow_suspender()
+                    self._unsent += self._suspension.answers(done=self._done)
                 elif piece := _receive():
                     self.follow(piece)
                 else:
                     poll.unregister(0)
                     self._warn(state.orphan(time.monotonic()))
-            now = time.monotonic()
-            self._warn(state.expire(now))
-            late = state.overdue(now)
-            for pid, rank in self._ranks.items():
-                if rank in late:
-                    _signal_group(pid, signal.SIGKILL)
-            if self._done or state.must_kill(now):
-                self._kill_all()
+            self._act_on_time(time.monotonic())
         while not end_cgroup(self._cgroup):
             time.sleep(_FIRST_RETRY_SECONDS)
         self._report(event="over", why=state.why)
         self._flush()
+
+    def _act_on_time(self, now: float) -> None:
+        """Do what is due: end the lease, signal the time limit, kill ranks that should have left."""
+        self._warn(self._state.expire(now))
+        if self._state.signal_due(now):
+            self._send_signal()
+        late = self._state.overdue(now)
+        for pid, rank in self._ranks.items():
+            if rank in late:
+                _signal_group(pid, signal.SIGKILL)
+        if self._done or self._state.must_kill(now):
+            self._kill_all()
 
     @property
     def _done(self) -> bool:
@@ -242,29 +251,8 @@ class Keeper:
                 self._warn(self._state.stop(time.monotonic(), float(values[0]), "order"))
             elif command == b"release":
                 self._state.release(int(values[0]), time.monotonic(), float(values[1]))
-            elif command == b"suspend" and self._suspender is None and not self._state.warned:
-                self._state.suspended = True
-                self._suspender = start_suspender(
-                    self._run, lambda pid: descendants([pid], all_processes()), send_signal
-                )
-                self._poll.register(self._suspender.fileno(), select.POLLIN)
-            elif command == b"resume" and self._suspender is not None:
-                self._suspender.resume()
-
-    def _follow_suspender(self) -> None:
-        """Pass on what the suspender did. If it has ended, nothing can resume the processes: they are killed."""
-        suspender = self._suspender
-        for answer in suspender.read() if suspender is not None else ():
-            event = answer["event"]
-            if event != "gone":
-                self._report(**answer)
-            if event in ("refused", "resumed", "lost", "gone") and self._suspender is not None:
-                self._poll.unregister(self._suspender.fileno())
-                self._suspender.close()
-                self._suspender = None
-                self._state.suspended = event in ("lost", "gone")
-                if self._state.suspended and not self._done:
-                    self._state.fail(time.monotonic(), "suspender")
+            elif command in (b"suspend", b"resume"):
+                self._suspension.order(command)
 
     def _warn(self, due: bool) -> None:
         """Send SIGTERM, and SIGCONT to wake stopped processes, to all but the store: ranks may need it to leave.
@@ -279,6 +267,13 @@ class Keeper:
             for process in descendants([os.getpid()], all_processes()):
                 if process.group not in self._ranks and process.group != self._store:
                     send_signal(process, number)
+
+    def _send_signal(self) -> None:
+        """Send the signal that precedes the job's time limit: to the ranks' groups, or to their main processes only."""
+        number, main = self._run["signal"]["number"], self._run["signal"]["main"]
+        for pid in self._ranks:
+            with suppress(PermissionError):
+                os.kill(pid, number) if main else os.killpg(pid, number)
 
     def _kill_all(self) -> None:
         self._retry = min(2 * self._retry, _LAST_RETRY_SECONDS)
@@ -386,7 +381,7 @@ class Keeper:
             os.dup2(log, 2)
             os.write(2, rank.get("note", "").encode(errors="replace"))
             argv = rank.get("argv", self._run["argv"])
-            problem = enter(self._run["cwd"]) or execute(argv, {**self._run["env"], **rank["env"]})
+            problem = enter_folder(self._run["cwd"]) or execute(argv, {**self._run["env"], **rank["env"]})
             note = f"; it runs as {user['shown']}" if user else ""
             os.write(report_problem, f"{problem}{note}".encode(errors="replace"))
         except OSError as error:

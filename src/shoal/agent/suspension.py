@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol
 
 from shoal.agent.cgroups import end_cgroup
 from shoal.agent.cuda_checkpoint import CUDA, NVML, CudaCheckpoints, CudaLost, CudaRefused
+from shoal.agent.keeper_state import KeeperState
 
 _FREEZE_SECONDS = 10.0
 """Seconds in which all processes of a run must have stopped."""
@@ -72,6 +73,43 @@ class Suspender:
         """Close the connection. A suspender that still holds processes then kills them."""
         os.close(self._orders)
         os.close(self._answers)
+
+
+class RunSuspension:
+    """The suspension of a keeper's run: at most one suspender at a time, whose answers the keeper's ``poll`` awaits."""
+
+    def __init__(
+        self, run: Mapping[str, Any], state: KeeperState, poll: Any, processes: "Processes", send: "Send"
+    ) -> None:
+        self._run, self._state, self._poll = run, state, poll
+        self._processes, self._send = processes, send
+        self._suspender: Suspender | None = None
+
+    def order(self, command: bytes) -> None:
+        """Follow an order to suspend or to resume the run; one that is being stopped is not suspended."""
+        if command == b"resume" and self._suspender is not None:
+            self._suspender.resume()
+        elif command == b"suspend" and self._suspender is None and not self._state.warned:
+            self._state.suspend(time.monotonic())
+            self._suspender = start_suspender(self._run, self._processes, self._send)
+            self._poll.register(self._suspender.fileno(), select.POLLIN)
+
+    def answers(self, *, done: bool) -> list[bytes]:
+        """Return the lines for the agent on what the suspender did.
+
+        If it has ended, nothing can resume the processes: they are killed, unless the run is ``done``.
+        """
+        found = [] if self._suspender is None else self._suspender.read()
+        for event in [answer["event"] for answer in found]:
+            if event in ("refused", "resumed", "lost", "gone") and self._suspender is not None:
+                self._poll.unregister(self._suspender.fileno())
+                self._suspender.close()
+                self._suspender = None
+                if event in ("refused", "resumed"):
+                    self._state.go_on(time.monotonic())
+                elif not done:
+                    self._state.fail(time.monotonic(), "suspender")
+        return [json.dumps(answer).encode() + b"\n" for answer in found if answer["event"] != "gone"]
 
 
 def start_suspender(run: Mapping[str, Any], processes: Processes, send: Send) -> Suspender:
@@ -161,6 +199,7 @@ class _Suspension:
 
     def _freeze(self) -> None:
         deadline = time.monotonic() + _FREEZE_SECONDS
+        signalled: set[int] = set()
         if self._cgroup:
             write(f"{self._cgroup}/cgroup.freeze", b"1")
         while True:
@@ -169,9 +208,11 @@ class _Suspension:
                 running = [] if frozen(self._cgroup) else list(self._stopped)
             else:
                 # A process may have forked before it was stopped: its child is found in the next round.
-                running = [process for process in self._stopped if process.state not in "Tt"]
+                # One that waits in the kernel (D), as for a child between vfork and exec, stops before it goes on.
+                running = [p for p in self._stopped if p.state not in ("TtD" if p.pid in signalled else "Tt")]
                 for process in running:
                     self._send(process, signal.SIGSTOP)
+                signalled |= {process.pid for process in running}
             if not running:
                 return
             if time.monotonic() >= deadline:

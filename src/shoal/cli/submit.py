@@ -11,6 +11,7 @@ import click
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import limit_notes
 from shoal.cli.output import json_option, print_json, say, warn
+from shoal.cli.waiting_options import waiting_fields, waiting_options
 from shoal.core.errors import InputError
 from shoal.core.sizes import read_size
 from shoal.wire.messages import NodeRow
@@ -71,6 +72,7 @@ class _TakesCommand(click.Command):
     metavar="N",
     help="Tries after a crash of its own.  [default: 3, and none if it failed within 30 s]",
 )
+@waiting_options
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option
@@ -78,7 +80,7 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
     """Submit jobs: a YAML file, an unchanged #SBATCH script, or a command after `--`. Print their ids."""
     if not 1 <= count <= _MOST:
         raise InputError("count", count, f"must be from 1 to {_MOST:,}")
-    given = given_fields(options)
+    given = waiting_fields(given_fields(options), client)
     command = click.get_current_context().meta.get(_AFTER_DASHES)
     if command is not None and not words:
         jobs = [command_job(command, given)]
@@ -107,16 +109,17 @@ def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> 
 
 
 def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
-    """A sentence for each kind of job submitted on whether it may be stopped to make room."""
+    """A line for each kind of job submitted: whether such jobs are stopped to make room for others."""
     meaning = {
-        "auto": "is not stopped to make room for others until it saves, only suspended in place (see docs/jobs.md)",
-        "yes": "may be stopped at any time to make room for others, as --preemptible says",
-        "no": "is never stopped to make room for others, as --preemptible says",
+        "auto": "not stopped to make room before saving work, only suspended (SHOAL_PROGRESS in docs/jobs.md)",
+        "yes": "stopped at any time to make room for other jobs, as declared",
+        "no": "never stopped to make room for other jobs, as declared",
     }
-    first: dict[str, str] = {}
+    kinds: dict[str, list[str]] = {}
     for at, id in enumerate(ids):
-        first.setdefault(jobs[at % len(jobs)].preemptible, id)
-    return [f"{id}{' (like others of this kind)' * (len(ids) > 1)} {meaning[kind]}" for kind, id in first.items()]
+        kinds.setdefault(jobs[at % len(jobs)].preemptible, []).append(id)
+    more = {kind: f" and {len(of) - 1:,} more" if len(of) > 1 else "" for kind, of in kinds.items()}
+    return [f"{of[0]}{more[kind]}: {meaning[kind]}" for kind, of in kinds.items()]
 
 
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec, Launch
 from shoal.core.quota import Quota
 from shoal.core.reasons import HELD_UNSAVED, STOPPING
+from shoal.core.suspension_events import JobResumed as JobResumed  # noqa: PLC0414
+from shoal.core.suspension_events import JobSuspended as JobSuspended  # noqa: PLC0414
+from shoal.core.suspension_events import SuspensionReported as SuspensionReported  # noqa: PLC0414
 from shoal.core.units import JobNumber, Seconds, TenantId
 
 
@@ -146,7 +149,7 @@ class JobCrashed:
 
 @dataclass(frozen=True, slots=True)
 class JobReleased:
-    """A job that was held back after a crash may start again."""
+    """A job that was held back may start: its conditions hold, and its back-off after a crash and any hold are over."""
 
     at: Seconds
     job: JobNumber
@@ -167,10 +170,15 @@ class JobReshaped:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """The job was cancelled and has no process left: its GPUs are free."""
+    """The job has no process left and its GPUs are free. It was cancelled or, with ``failed``, reached its time limit.
+
+    ``cause`` is set where no person cancelled it: a job that it was to follow did not end as required.
+    """
 
     at: Seconds
     job: JobNumber
+    cause: str = ""
+    failed: bool = False
     urgent: ClassVar[bool] = True
 
 
@@ -275,53 +283,60 @@ class CancelRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class JobSuspended:
-    """Every rank is suspended on its node, in ``seconds``, and holds ``bytes`` of host memory; nothing is lost.
-
-    With a ``cause`` it was to be resumed, and that was not possible yet.
-    """
+class JobHeld:
+    """The job was held by a person: a waiting one does not start, a running one is not started again once it stops."""
 
     at: Seconds
     job: JobNumber
-    incarnation: int
-    done: float
-    bytes: int = 0
-    seconds: Seconds = 0.0
-    cause: str = ""
+    by: str
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLifted:
+    """A person released a held job; ``JobReleased`` follows as soon as it need not wait for anything else."""
+
+    at: Seconds
+    job: JobNumber
+    by: str
     urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
-class JobResumed:
-    """Every rank continues where it was suspended, after ``seconds``, at the expected ``rate``.
-
-    With a ``cause`` it was to be suspended, and that was not possible: it never left its GPUs.
-    """
+class JobRequeued:
+    """The job's owner had this run stopped; the job waits again once ``JobStopped`` tells that it has ended."""
 
     at: Seconds
     job: JobNumber
     incarnation: int
-    rate: float
-    done: float
-    seconds: Seconds = 0.0
-    cause: str = ""
+    by: str
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimitReached:
+    """A run of the job lasted as long as its time limit, in seconds.
+
+    The job holds its GPUs, and no policy sees it, until ``JobCancelled`` tells that it has failed and its run has
+    ended; ``ends_by`` is when its grace has passed.
+    """
+
+    at: Seconds
+    job: JobNumber
+    limit: Seconds
+    ends_by: Seconds
     urgent: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
-class SuspensionReported:
-    """A node's agent reported how it suspends runs (``how``), or why not.
-
-    Suspended runs get at most ``memory`` bytes of host memory, and have at most ``most_gpus`` GPUs.
-    """
+class PriorityChanged:
+    """The job's owner or an operator changed its priority."""
 
     at: Seconds
-    node: int
-    how: str
-    memory: int = 0
-    most_gpus: int | None = None
-    why_not: str = ""
-    urgent: ClassVar[bool] = False
+    job: JobNumber
+    priority: int
+    by: str
+    urgent: ClassVar[bool] = True
 
 
 # The order of the union is that of the journal's tags: add new events at its end.
@@ -347,6 +362,11 @@ Event: TypeAlias = (
     | PolicyOverran
     | CancelRequested
     | JobSaved
+    | JobHeld
+    | HoldLifted
+    | JobRequeued
+    | TimeLimitReached
+    | PriorityChanged
     | JobSuspended
     | JobResumed
     | SuspensionReported
@@ -361,6 +381,7 @@ RunEvent: TypeAlias = (
     | JobStopped
     | JobCompleted
     | JobCrashed
+    | JobRequeued
     | JobSuspended
     | JobResumed
 )

@@ -218,8 +218,14 @@ NOT_FREE_YET = _T(
     "waits: needs {GPUs granted:,.0f} GPUs, {free GPUs:,.0f} free; runs of cancelled jobs still hold "
     "{GPUs of cancelled jobs:,.0f}",
 )
-SUSPENDED_THERE = _T(
+LOWER_PRIORITY = _T(
     62,
+    "LOWER_PRIORITY",
+    "waits: its priority is {its priority:,.0f}; {job before it} of the same tenant, with {priority of that job:,.0f},"
+    " starts first",
+)
+SUSPENDED_THERE = _T(
+    63,
     "SUSPENDED_THERE",
     "waits: it is suspended on {its node} and can be resumed only there; it needs {GPUs it needs:,.0f} GPUs there and"
     " {free GPUs there:,.0f} are free",
@@ -230,7 +236,10 @@ _GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
 _OF_QUOTAS = (TENANT_CAP, RETURNED, GUARANTEED, SHRUNK_TO_CAP, FILLS, WIDER_THAN_CAP)
 _REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED, SET_ASIDE)
 _OF_UNSAVED_WORK = (KEPT_UNSAVED, HELD_UNSAVED, KEPT_FREE, KEPT_BY_OWNER)
-GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, *_OF_UNSAVED_WORK, AVOIDS, NOT_FREE_YET, SUSPENDED_THERE)
+GENERIC = (
+    *_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, *_OF_UNSAVED_WORK, AVOIDS, NOT_FREE_YET, LOWER_PRIORITY,
+    SUSPENDED_THERE
+)  # fmt: skip
 """The templates of this module, in order of their codes."""
 
 

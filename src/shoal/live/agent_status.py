@@ -1,10 +1,12 @@
 """What the control plane knows of a node's agent."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
 from shoal.core.units import JobNumber, Seconds
 from shoal.live.gang import Gang
+from shoal.live.live_job import LiveJob
 from shoal.wire.messages import SuspensionAbility
 
 
@@ -34,3 +36,20 @@ class AgentStatus:
     gangs: dict[tuple[JobNumber, int], Gang] = field(default_factory=dict)
     strays: frozenset[JobNumber] = frozenset()
     """Jobs with processes on the node that no order names; the agent is ending them."""
+
+
+def alone(agents: Iterable[AgentStatus], job: LiveJob, gang: Gang, now: Seconds) -> bool:
+    """Return whether no process of an earlier incarnation is left on any node, so that no job runs twice at once.
+
+    After a restart of the control plane that is certain of a node only once it has reported, or was lost for long
+    enough.
+    """
+    if gang.incarnation == 1:
+        return True
+
+    def clear(agent: AgentStatus) -> bool:
+        if not agent.up and now >= agent.quiet_at + job.launch.grace:
+            return True
+        return agent.last_report is not None and gang.job not in agent.strays
+
+    return all(map(clear, agents)) and all(other.over for other in job.gangs if other is not gang)

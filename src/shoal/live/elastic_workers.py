@@ -166,13 +166,13 @@ class ElasticWorkers:
         return any(0 < self.workers[number].joined <= self._trained for number in numbers)
 
 
-def workers_of(command: Start | Resize, before: ElasticWorkers | None) -> tuple[ElasticWorkers, Seats]:
-    """Return the workers of a new incarnation, from a checkpoint or in place of those ``before``, and its own seats."""
-    if before is None:
+def workers_of(command: Start | Resize, after: ElasticWorkers | None) -> tuple[ElasticWorkers, Seats]:
+    """Return the workers of a new incarnation, in place ``after`` others or from a checkpoint, and its own seats."""
+    if after is None:
         workers = ElasticWorkers(command.incarnation)
         workers.add(command.incarnation, command.placement.seats)
         workers.set_members(workers.workers)
         return workers, command.placement.seats
-    seats = before.free_seats(command.placement, before.members)
-    before.add(command.incarnation, seats)
-    return before, seats
+    seats = after.free_seats(command.placement, after.members)
+    after.add(command.incarnation, seats)
+    return after, seats

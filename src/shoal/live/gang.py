@@ -113,6 +113,8 @@ class Gang:
     """The batch size it was granted, if the policy grants one."""
     limits: BatchLimits | None = None
     tenant: TenantId = ""
+    time: Seconds | None = None
+    """The job's time limit."""
     stopping: bool = False
     forced: bool = False
     """Whether it is stopped without grace."""
@@ -145,6 +147,8 @@ class Gang:
     """The last of these orders whose result was reported to the ring."""
     suspended_at: Seconds | None = None
     """Since when it is suspended."""
+    limit_left: Seconds | None = None
+    """Of a suspended gang with a time limit: the seconds of it that are left."""
     own_seats: Seats = ()
     """The seats on which it starts ranks: all except those of ranks it takes over."""
 
@@ -392,6 +396,8 @@ class Gang:
             tenant=self.tenant,
             cpus=launch.cpus,
             memory=launch.memory,
+            time=self.time,
+            signal=launch.signal,
             turn=self.turn,
         )
 

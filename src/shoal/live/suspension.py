@@ -41,6 +41,8 @@ def turned(registry: "RunRegistry", job: LiveJob, gang: Gang, report: Suspension
     if ordered:
         _make_room(registry, gang, report.cause, now)
     gang.go_on(now)
+    if gang.limit_left is not None:
+        registry.held.limits[gang.job], gang.limit_left = now + gang.limit_left, None
     rate = gang.tracker.rate
     done = job.progress_now(gang, now)
     gang.tracker.reported(now, rate, done)
@@ -52,6 +54,9 @@ def turned(registry: "RunRegistry", job: LiveJob, gang: Gang, report: Suspension
 def _suspended(registry: "RunRegistry", job: LiveJob, gang: Gang, report: SuspensionReport, now: Seconds) -> None:
     if gang.suspended_at is None:
         gang.suspended_at = max(now - report.seconds, gang.running_since)
+    limit = registry.held.limits.pop(gang.job, None)
+    if limit is not None:
+        gang.limit_left = limit - gang.suspended_at
     done = job.progress_now(gang, now)
     registry.events.append(
         JobSuspended(now, gang.job, gang.incarnation, done, report.bytes, report.seconds, report.cause)

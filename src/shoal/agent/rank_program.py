@@ -1,13 +1,13 @@
-"""The last steps of a rank's start: its working directory and its program. A problem is returned as a sentence.
+"""Executing the program of a rank, in the process that becomes it; problems are sentences for the job's owner.
 
-Keepers import this module, so it imports the standard library only.
+It imports only the standard library, as the keeper does.
 """
 
 import errno
 import os
 
 
-def enter(folder: str) -> str:
+def enter_folder(folder: str) -> str:
     """Change to the working directory; return the problem if that fails."""
     try:
         os.chdir(folder)
