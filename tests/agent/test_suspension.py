@@ -189,7 +189,7 @@ def test_a_suspended_run_does_nothing_until_it_is_resumed_and_goes_on_where_it_w
     answer = run.suspend()
     assert answer["bytes"] > 0
     before = run.count()
-    assert run.state() == "T"
+    assert run.state() in "TD"  # D: sh waits for a child that was stopped between vfork and exec
     time.sleep(0.1)
     assert run.count() == before
     run.order("resume")
