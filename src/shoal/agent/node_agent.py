@@ -90,7 +90,7 @@ class NodeAgent:
         self._old = OldFolders(self._workspace)
         self._users, self._why_shared = choose_users(settings.tenant_users, self._workspace.home)
         cuda = ability.how == CUDA_CHECKPOINT
-        self._launcher = launch.Launcher(self._workspace, at, found.kind, boot, self._users, cuda)
+        self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, boot, self._users, cuda)
         self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count, real=cuda)
         self._link = ControlLink(settings.client(), self._hello, self._deliver)
