@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.agent.job_logs import DEFAULT_LOG_BYTES
+from shoal.core.errors import InputError
+from shoal.wire.client import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +33,10 @@ class AgentSettings:
     first_device: int = 0
     log_bytes: int = DEFAULT_LOG_BYTES
     tenant_users: str = "off"
+
+    def client(self) -> Client:
+        """Return a client of the control plane; ``InputError`` if its certificates cannot be used."""
+        try:
+            return Client(self.server, self.token, cafile=self.cafile)
+        except OSError as error:
+            raise InputError("cafile", self.cafile, f"cannot be used: {error.strerror or error}") from None

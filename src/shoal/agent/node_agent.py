@@ -32,11 +32,11 @@ from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
 from shoal.agent.node_state import Actions, Forget, Key, NodeState, Prepare, SetMembers, StartRanks, StopRanks
 from shoal.agent.old_folders import OldFolders
+from shoal.agent.shipped_code import CodeFetched, CodeFetcher
 from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
 from shoal.core.decoding import convert
 from shoal.core.errors import InputError, ShoalError
-from shoal.wire.client import Client
 from shoal.wire.disk import free_bytes
 from shoal.wire.logs import log_json
 from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder, RunReport
@@ -71,17 +71,17 @@ class NodeAgent:
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         found = devices.find(settings.kind, settings.gpus)
-        self._hello = _checked(
-            Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address)
-        )
+        hello = Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address)
+        self._hello = convert(msgspec.structs.asdict(hello), Hello)  # an error names the field at fault
         self._workspace = Workspace(settings.home.resolve(), settings.node)
         self._old = OldFolders(self._workspace)
         self._users, self._why_shared = choose_users(settings.tenant_users, self._workspace.home)
         self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, self._hello.boot, self._users)
         self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count)
-        self._link = ControlLink(_client(settings), self._hello, self._deliver)
-        self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
+        self._link = ControlLink(settings.client(), self._hello, self._deliver)
+        self._inbox: queue.SimpleQueue[LinkMessage | CodeFetched] = queue.SimpleQueue()
+        self._code = CodeFetcher(settings.client, self._workspace, self._launcher.owner, self._deliver)
         self._server = KeeperServerHandle(self._hello.boot)
         self._keepers: dict[Key, KeeperHandle] = {}
         self._dead_keepers: dict[Key, str] = {}  # run: why its keeper died
@@ -170,7 +170,7 @@ class NodeAgent:
                 self._read_progress(key)
             self._changed = True
 
-    def _deliver(self, message: LinkMessage) -> None:
+    def _deliver(self, message: LinkMessage | CodeFetched) -> None:
         """Pass a message to the loop; called from other threads."""
         self._inbox.put(message)
         with suppress(BlockingIOError):
@@ -195,7 +195,10 @@ class NodeAgent:
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _receive(self, message: LinkMessage) -> None:
+    def _receive(self, message: LinkMessage | CodeFetched) -> None:
+        if isinstance(message, CodeFetched):
+            self._act(self._prepared(message.order, message.cause, message.blameless))
+            return
         if isinstance(message, Rejected):
             self._rejected = message.error
             self._signals = max(self._signals, 1)
@@ -242,7 +245,10 @@ class NodeAgent:
             action = pending.popleft()
             match action:
                 case Prepare(order):
-                    pending += self._state.prepared((order.job, order.incarnation), *self._prepare(order))
+                    if order.code is None:
+                        pending += self._prepared(order)
+                    else:
+                        self._code.start(order)
                 case StartRanks():
                     pending += self._start(action)
                 case SetMembers(key, roster, leavers):
@@ -261,6 +267,10 @@ class NodeAgent:
         if impatient:
             for keeper in self._keepers.values():
                 keeper.stop(0.0)
+
+    def _prepared(self, order: RunOrder, cause: str = "", blameless: bool = False) -> Actions:
+        found = (0, cause, blameless) if cause else self._prepare(order)
+        return self._state.prepared((order.job, order.incarnation), *found)
 
     def _prepare(self, order: RunOrder) -> tuple[int, str, bool]:
         """Return a port for the run, why it cannot start here, if it cannot, and whether that is the node's fault."""
@@ -435,15 +445,3 @@ class NodeAgent:
 
 def _session(run: RunReport) -> tuple[int | None, int | None] | None:
     return None if run.session is None else (run.session.batch_size, run.session.generation)
-
-
-def _client(settings: AgentSettings) -> Client:
-    try:
-        return Client(settings.server, settings.token, cafile=settings.cafile)
-    except OSError as error:
-        raise InputError("cafile", settings.cafile, f"cannot be used: {error.strerror or error}") from None
-
-
-def _checked(hello: Hello) -> Hello:
-    """Return the message if its fields are valid for the control plane; ``InputError`` names one that is not."""
-    return convert(msgspec.structs.asdict(hello), Hello)

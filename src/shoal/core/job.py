@@ -39,6 +39,7 @@ class Launch:
     ``grace`` seconds to save and exit. Two submissions with the same ``key`` count as one. With ``in_place`` the
     processes are workers that may be added and removed while the others keep training; otherwise a resize stops and
     starts the job. ``retries`` is how often it is tried again after crashes in a row; None leaves it to `core.retry`.
+    ``code`` is the digest of the archive that is its working folder, if it was shipped with one.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Launch:
     key: str = ""
     in_place: bool = False
     retries: int | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

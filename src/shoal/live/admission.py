@@ -71,6 +71,7 @@ class Admission:
             wanted.key,
             _in_place(wanted),
             wanted.retries,
+            wanted.code,
         )
         return spec, launch
 

@@ -27,7 +27,7 @@ import numpy as np
 from shoal.core.errors import InputError
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
-from shoal.core.units import JobId, TenantId
+from shoal.core.units import JobId, JobNumber, TenantId
 from shoal.engine.guard import Guard
 from shoal.engine.loop import Judgement, Loop
 from shoal.engine.replay import Scheduler
@@ -381,6 +381,16 @@ class ControlPlane:
     def sync(self, report: wire.AgentReport) -> wire.AgentOrders:
         """Process an agent's report and return its orders; never blocks."""
         return self.compaction.with_forgotten(self.backend.sync(report), report.old)
+
+    def owner_of_code(self, node: str, job: JobNumber, digest: str) -> TenantId | None:
+        """Return the tenant of a job that a node has a run of, if it was shipped with this code; else None."""
+        return self.backend.owner_of_code(node, job, digest)
+
+    def code_in_use(self) -> set[tuple[TenantId, str]]:
+        """Return the tenants and digests of the code of live jobs."""
+        with self._lock:
+            live = self.accounts.live.values()
+            return {(account.spec.tenant, account.launch.code) for account in live if account.launch.code is not None}
 
     def generation(self, node: str) -> int:
         """Return the generation of a node's orders, which counts up with each change."""

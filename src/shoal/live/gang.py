@@ -366,6 +366,7 @@ class Gang:
             limits=self.limits,
             roster=roster,
             tenant=self.tenant,
+            code=launch.code,
         )
 
 

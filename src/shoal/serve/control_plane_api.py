@@ -49,6 +49,9 @@ class ControlPlaneAPI(Protocol):
     def bid(self, app: str, valuation: wire.AppBidMessage, tenant: str | None) -> "Future[None]":
         """Record an app's valuation of GPUs."""
 
+    def owner_of_code(self, node: str, job: int, digest: str) -> str | None:
+        """The tenant of a job with a run on a node, if it was shipped with this code; else None."""
+
     def nodes(self, tenant: str | None) -> list[wire.NodeRow]:
         """List the nodes."""
 

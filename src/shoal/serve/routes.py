@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shoal.serve import handlers, metrics
+from shoal.serve import code_handlers, handlers, metrics
 from shoal.serve.route import Route
 from shoal.wire import messages as wire
 from shoal.wire.fields import Role
@@ -53,6 +53,27 @@ _JOBS = (
     ),
     Route("GET", "/v1/jobs/{job}/log", handlers.log, _PEOPLE, query=handlers.LogQuery, refusals=(404, 409), at_once=16),
 )
+_CODE = (
+    Route("GET", "/v1/code/{digest}", code_handlers.code_status, _PEOPLE, query=code_handlers.CodeQuery, at_once=2),
+    Route(
+        "POST",
+        "/v1/code/{digest}",
+        code_handlers.send_code,
+        _PEOPLE,
+        body=wire.CodePart,
+        query=code_handlers.CodeQuery,
+        large=True,
+        refusals=(507,),
+    ),
+    Route(
+        "GET",
+        "/v1/agent/code/{digest}",
+        code_handlers.fetch_code,
+        _AGENT,
+        query=code_handlers.FetchQuery,
+        refusals=(404,),
+    ),
+)
 _APPS = (
     Route("GET", "/v1/apps/{app}/offer", handlers.offer, _PEOPLE, refusals=(404,), at_once=2),
     Route(
@@ -101,7 +122,7 @@ _SERVER = (
     Route("GET", "/v1/openapi.json", handlers.openapi, _ANY_TOKEN),
 )
 
-ROUTES: tuple[Route, ...] = (*_JOBS, *_APPS, *_CLUSTER, *_AGENTS, *_SERVER)
+ROUTES: tuple[Route, ...] = (*_JOBS, *_CODE, *_APPS, *_CLUSTER, *_AGENTS, *_SERVER)
 
 
 def by_path(routes: Iterable[Route]) -> dict[str, dict[str, Route]]:

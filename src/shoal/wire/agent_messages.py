@@ -127,7 +127,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     ``stop`` warns, waits ``grace`` seconds and kills. An agent stops an incarnation that the orders do not list.
     ``shared_with`` is a job on this node whose devices this run uses too. ``work``, ``batch`` and ``limits`` are passed
     on to the job: its total work, the batch size granted, and the bounds within which it may adapt it. ``tenant`` is
-    the job's owner, as whose system user an agent that runs as root may start the ranks.
+    the job's owner, as whose system user an agent that runs as root may start the ranks. ``code`` is the digest of the
+    archive that is its working folder, if it was shipped with one.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
@@ -156,6 +157,7 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     limits: BatchLimits | None = None
     roster: Roster | None = None
     tenant: str = ""
+    code: str | None = None
 
 
 class LogRead(Struct, frozen=True):

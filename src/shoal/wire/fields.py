@@ -29,6 +29,9 @@ JobName: TypeAlias = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z", max_length=80, extra=hint(_NAME_HINT.format(80))),
 ]
+Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+"""The SHA-256 of an archive."""
+
 Variable: TypeAlias = Annotated[
     str,
     Meta(

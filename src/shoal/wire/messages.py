@@ -12,6 +12,7 @@ from shoal.wire.agent_messages import *  # noqa: F403  (one import path for ever
 from shoal.wire.fields import (
     Command,
     Count,
+    Digest,
     JobName,
     Name,
     Quantity,
@@ -29,6 +30,16 @@ PROTOCOL = 1
 
 TOKEN_DAYS = 400.0
 """Days after which a token expires by default: a cluster that is left alone for a year keeps its tokens."""
+
+DEFAULT_TENANT = "default"
+"""Owner of an admin's jobs that name no tenant."""
+
+MOST_CODE_BYTES = 100_000_000
+"""Most bytes of shipped code, packed or unpacked."""
+
+MOST_CODE_FILES = 20_000
+MOST_PART_BYTES = 8 * 2**20
+"""Bytes of an archive that one message carries."""
 
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -54,6 +65,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     policies that ask how much work an app has left. ``resizes``: the job is stopped and started again on other GPUs,
     or, where its script trains with ``Elastic``, workers join and leave while the others train on. ``retries`` is how
     often it is tried again after crashes in a row; by default 3 times, and not at all if it failed within 30 s.
+    ``code`` is the digest of an archive sent before, which is unpacked as the working folder in place of ``workdir``.
     """
 
     command: Command
@@ -81,12 +93,28 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     key: Annotated[str, Meta(max_length=128)] = ""
     ahead: Annotated[list[Ahead], Meta(max_length=200)] | None = None
     retries: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    code: Digest | None = None
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
     """Many submissions, made durable together."""
 
     jobs: Annotated[list[Submission], Meta(min_length=1, max_length=10_000)]
+
+
+class CodePart(Struct, frozen=True):
+    """A part of an archive of shipped code, base64: the bytes from ``offset`` on, of ``size`` in all."""
+
+    offset: Annotated[int, Meta(ge=0, le=MOST_CODE_BYTES)]
+    size: Annotated[int, Meta(ge=1, le=MOST_CODE_BYTES)]
+    data: bytes
+
+
+class CodeStatus(Struct, frozen=True):
+    """How many bytes of an archive the control plane has, and whether that is the ``whole``."""
+
+    have: int
+    whole: bool
 
 
 class Submitted(Struct, frozen=True):
