@@ -1,10 +1,12 @@
 """The commands of a live cluster, against a server that knows its answers by heart."""
 
+import base64
 import json
 import os
 import signal
 import socket
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -377,9 +379,10 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
     accept(cluster)
     options = ("--gpus", "4", "--min-gpus", "2", "--max-gpus", "8", "--kinds", "a100,h100", "--work", "60")
     more = ("--env", "A=b=c", "--ranks", "node", "--grace", "5", "--weight", "2", "--deadline", "90", "--tenant", "nlp")
-    again = ("--resizes", "in_place")
+    again = ("--resizes", "in_place", "--preemptible", "no")
     code, out, err = shoal("submit", *options, *more, *again, "--", "python", "train.py", "--gpus", "--", "x y")
-    assert (code, out, err) == (0, "train-0000\n", "")
+    assert (code, out) == (0, "train-0000\n")
+    assert err == "shoal: train-0000: never stopped to make room for other jobs, as declared\n"
     (asked,) = cluster.asked
     assert asked.body["env"].pop("SHOAL_SUBMIT_PATH") == os.environ["PATH"]
     key = asked.body.pop("key")
@@ -396,6 +399,7 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
         "kinds": ["a100", "h100"],
         "work": 60.0,
         "env": {"A": "b=c"},
+        "preemptible": "no",
         "ranks": "node",
         "resizes": "in_place",
         "grace": 5.0,
@@ -403,6 +407,25 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
         "deadline": 90.0,
         "tenant": "nlp",
     }
+
+
+def test_limits_are_submitted_and_nodes_that_do_not_enforce_them_are_named(
+    shoal: Shoal, cluster: Fake, tmp_path: Path
+) -> None:
+    row = NODES[0]
+    free = [msgspec.structs.replace(row, name=f"n{i}", no_limits="no cgroups here") for i in range(5)]
+    cluster.answers["GET /v1/nodes"] = 200, [*free, msgspec.structs.replace(row, no_limits="")]
+    cluster.answers["POST /v1/jobs"] = 201, Submitted(["job-aaaa"])
+    said = "CPU and memory limits are not enforced on n0, n1, n2, …: no cgroups here"
+    code, _, err = shoal("submit", "--cpus", "4", "--memory", "16G", "--", "true")
+    assert (code, err.splitlines()[0]) == (0, f"shoal: {said}")
+    (tmp_path / "job.yaml").write_text("command: ['true']\ncpus: 4\nmemory: 16G\n")
+    shoal("submit", str(tmp_path / "job.yaml"))
+    sent = [asked.body for asked in cluster.asked if asked.path == "/v1/jobs"]
+    assert [(job["cpus"], job["memory"]) for job in sent] == [(4, 2**34)] * 2
+    cluster.answers["GET /v1/cluster"] = 200, CLUSTER
+    assert said in shoal("nodes")[1]
+    assert "limits" not in shoal("submit", "--", "true")[2], "nothing is said of limits that nobody asked for"
 
 
 def test_copies_go_in_one_batch_with_keys_of_their_own(shoal: Shoal, cluster: Fake) -> None:
@@ -426,9 +449,24 @@ def test_a_key_of_the_owners_is_kept_and_told_apart_in_copies(shoal: Shoal, clus
 def test_an_answer_that_was_lost_is_asked_for_again_with_the_same_key(shoal: Shoal, cluster: Fake) -> None:
     answers = iter([None, (200, Submitted(["true-0000"]))])
     cluster.answers["POST /v1/jobs"] = lambda asked: next(answers)
-    assert shoal("submit", "--", "true") == (0, "true-0000\n", "")
+    assert shoal("submit", "--", "true")[:2] == (0, "true-0000\n")
     assert len({asked.body["key"] for asked in cluster.asked}) == 1
     assert len(cluster.asked) == 2
+
+
+NOT_BEFORE = "not stopped to make room for other jobs before saving work (SHOAL_PROGRESS in docs/jobs.md)"
+
+
+def test_submit_says_once_of_each_kind_of_job_whether_it_is_stopped_to_make_room(
+    shoal: Shoal, cluster: Fake, tmp_path: Path
+) -> None:
+    accept(cluster)
+    (tmp_path / "jobs.yaml").write_text("- {command: [a]}\n- {command: [b], preemptible: yes}\n- {command: [c]}\n")
+    code, out, err = shoal("submit", "-n", "2", "jobs.yaml")
+    assert (code, len(out.splitlines())) == (0, 6)
+    stopped = "stopped at any time to make room for other jobs, as declared"
+    assert err.splitlines() == [f"shoal: jobs-0000 and 3 more: {NOT_BEFORE}", f"shoal: jobs-0001 and 1 more: {stopped}"]
+    assert shoal("submit", "--preemptible", "maybe", "--", "true")[0] == 2
 
 
 def test_a_script_is_submitted_and_what_is_not_applied_is_said_beside(
@@ -438,9 +476,55 @@ def test_a_script_is_submitted_and_what_is_not_applied_is_said_beside(
     (tmp_path / "train.sh").write_text("#!/bin/bash\n#SBATCH -G 2 -p gpu --array=0-1\npython train.py\n")
     code, out, err = shoal("submit", "train.sh")
     assert (code, out) == (0, "train_0-0000\ntrain_1-0001\n")
-    assert err == "shoal: train.sh: not applied: -p gpu (line 2)\n"
+    assert err.startswith("shoal: train.sh: not applied: -p gpu: there are no partitions")
+    assert err.splitlines()[-1] == f"shoal: train_0-0000 and 1 more: {NOT_BEFORE}"
     sent = cluster.asked[0].body["jobs"]
     assert [job["command"] for job in sent] == [["/bin/bash", str(tmp_path / "train.sh")]] * 2
+
+
+def test_sbatch_takes_its_options_before_the_script_and_the_arguments_behind_it(
+    shoal: Shoal, cluster: Fake, tmp_path: Path
+) -> None:
+    accept(cluster)
+    (tmp_path / "train.sh").write_text("#!/bin/bash\n#SBATCH -G 2 -J script --array=0-1\npython train.py $1\n")
+    code, out, _ = shoal("sbatch", "--parsable", "-J", "line", "--gpus=4", "train.sh", "--lr", "0.1")
+    assert (code, out) == (0, "line_0-0000:line_1-0001\n")
+    sent = cluster.asked[0].body["jobs"]
+    assert [(job["gpus"], job["command"][2:]) for job in sent] == [(4, ["--lr", "0.1"])] * 2
+
+
+def test_sbatch_makes_a_script_of_a_wrapped_command(shoal: Shoal, cluster: Fake) -> None:
+    accept(cluster)
+    assert shoal("sbatch", "-G1", "--wrap", "python train.py")[:2] == (0, "Submitted batch job wrap-0000\n")
+    kept = cluster.asked[0].body["env"]["SHOAL_SCRIPT"]
+    assert zlib.decompress(base64.b85decode(kept)).startswith(b"#!/bin/sh\n")
+
+
+def test_sbatch_says_what_it_would_submit_and_submits_nothing(shoal: Shoal, cluster: Fake, tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("#!/bin/bash\n#SBATCH --gpus=1 --array=0-4\ntrue\n")
+    assert shoal("sbatch", "--test-only", "a.sh")[:2] == (0, "a.sh: 5 jobs, nothing submitted\n")
+    assert not cluster.asked
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--wrap=a", "b.sh"), "script: 'b.sh': cannot be given with --wrap"),
+        (("--wait", "--wrap=a"), "--wait"),
+        (("--gpus", "many", "--wrap=a"), "--gpus: 'many': write [KIND:]N"),
+        (("no.sh",), "file: 'no.sh': cannot be read"),
+        (("dos.sh",), "DOS line breaks"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_sbatch_refuses_what_it_cannot_do_in_one_line(
+    shoal: Shoal, cluster: Fake, tmp_path: Path, args: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "dos.sh").write_bytes(b"#!/bin/bash\r\ntrue\r\n")
+    code, out, err = shoal("sbatch", *args)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert not cluster.asked
 
 
 @pytest.mark.parametrize(
@@ -825,6 +909,63 @@ def test_a_rank_that_is_not_there_is_refused(shoal: Shoal, printed: dict[int, by
         code, out, err = shoal("logs", "bert", "--rank", "7", *follow)
         assert (code, out) == (2, "")
         assert "rank: '7'" in err
+
+
+@pytest.fixture
+def ranks(cluster: Fake, monkeypatch: pytest.MonkeyPatch) -> list[bytes | None]:
+    """What each rank of bert-k3fa printed, None where its node does not answer; asked for in small pieces."""
+    monkeypatch.setattr("shoal.cli.logs._MOST", 8)
+    monkeypatch.setattr("shoal.cli.logs._POLL_SECONDS", 0.0)
+    logs: list[bytes | None] = [b"loss 1\nloss 2\n", b"10%\r20%\r\nno newline", b"ready\n"]
+
+    def part(asked: Asked) -> Answer:
+        query = dict(pair.split("=") for pair in asked.path.partition("?")[2].split("&"))
+        rank, offset, most = (int(query[name]) for name in ("rank", "offset", "most"))
+        data = logs[rank]
+        if data is None:
+            return 409, ProblemDetails("no answer", "job", "bert-k3fa", "its node has not answered")
+        text = data[offset : offset + most].decode()
+        end = offset + len(text)
+        return 200, LogPart("bert-k3fa", 1, rank, offset, len(data), text, live=False, next=end, ranks=len(logs))
+
+    cluster.answers["GET /v1/jobs/bert-k3fa/log"] = part
+    return logs
+
+
+LABELLED = "[0] loss 1\n[0] loss 2\n[1] 10%\r[1] 20%\r\n[1] no newline\n[2] ready\n"
+
+
+def test_the_logs_of_all_ranks_are_printed_with_their_rank(
+    shoal: Shoal, cluster: Fake, ranks: list[bytes | None]
+) -> None:
+    assert shoal("logs", "bert-k3fa")[:2] == (0, LABELLED)
+    assert shoal("logs", "bert-k3fa", "--rank", "2")[1] == "ready\n"
+    assert shoal("logs", "bert-k3fa", "--tail", "1")[1] == "[0] loss 2\n[1] no newline\n[2] ready\n"
+    document = given(shoal, "logs", "bert-k3fa")
+    assert (document["rank"], document["text"]) == (None, LABELLED)
+    cluster.answers["GET /v1/jobs/bert-k3fa"] = 200, detail(ended("bert-k3fa"))
+    assert sorted(shoal("logs", "-f", "bert-k3fa")[1].splitlines()) == sorted(LABELLED.splitlines())
+
+
+def test_the_logs_of_other_ranks_are_printed_when_one_node_does_not_answer(
+    shoal: Shoal, cluster: Fake, ranks: list[bytes | None]
+) -> None:
+    ranks[1] = None
+    cluster.answers["GET /v1/jobs/bert-k3fa"] = 200, detail(ended("bert-k3fa"))
+    for follow in ([], ["-f"]):
+        code, out, err = shoal("logs", "bert-k3fa", *follow)
+        assert (code, out) == (0, "[0] loss 1\n[0] loss 2\n[2] ready\n")
+        assert "rank 1: job: 'bert-k3fa': its node has not answered" in err
+
+
+def test_a_line_without_end_is_labelled_in_pieces(
+    shoal: Shoal, monkeypatch: pytest.MonkeyPatch, ranks: list[bytes | None]
+) -> None:
+    monkeypatch.setattr("shoal.cli.logs._MOST_HELD", 10)
+    ranks[:] = [b"x" * 40, b"y"]
+    lines = shoal("logs", "bert-k3fa")[1].splitlines()
+    assert "".join(line.removeprefix("[0] ") for line in lines[:-1]) == "x" * 40
+    assert max(map(len, lines)) <= 10 + 8 + len("[0] ")
 
 
 def test_a_job_that_has_not_started_has_no_log(shoal: Shoal, cluster: Fake) -> None:

@@ -9,6 +9,7 @@ from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
     BatchChanged,
+    CancelRequested,
     Event,
     JobCancelled,
     JobCompleted,
@@ -20,6 +21,7 @@ from shoal.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeDrained,
     NodeLost,
     NodeReturned,
 )
@@ -30,6 +32,7 @@ from shoal.core.retry import OLD_RETRIES
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.engine.state import State
+from shoal.engine.state_image import image_of, restore
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.policy.classic.fifo import Fifo
@@ -291,6 +294,33 @@ def test_a_job_can_be_cancelled_at_any_time_of_its_life_and_once(into: Callable[
     assert (list(after.ids), after.free_gpus.free, state.live) == (["b"], (8,), 1)
     with pytest.raises(KeyError):
         after.position("a")
+
+
+@pytest.mark.parametrize("into", [pending, starting, up, stopping], ids=lambda f: str(f.__name__))
+def test_a_cancelled_job_keeps_the_gpus_it_has_until_its_run_has_ended(into: Callable[[State], None]) -> None:
+    state = state_of(job("a", gpus=4), job("b"))
+    into(state)
+    held = sum(view.held for view in state.freeze().jobs.values())
+    requested: list[Event] = [CancelRequested(5.0, 0, 15.0), CancelRequested(6.0, 0, 6.0), JobStopped(6.0, 0, 1, 0.0)]
+    after = do(state, 6.0, hear=requested)
+    assert (list(after.ids), after.free_gpus.free, after.cluster.capacity, state.live) == (["b"], (8 - held,), (8,), 1)
+    assert sum(after.ending.values()) == held
+    image = image_of(state)
+    restored = state_of()
+    restore(restored, image)
+    for it in (state, restored):
+        before, after = it.freeze(), do(it, 9.0, hear=[JobCancelled(9.0, 0)])
+        assert (before.free_gpus.free, list(before.ids)) == ((8 - held,), ["b"])
+        assert (after.free_gpus.free, list(after.ids), after.ending, it.live) == ((8,), ["b"], {}, 1)
+        assert [usage.attained for usage in after.tenants.values()] == [4.0 if into is stopping else 9.0 * held]
+
+
+def test_the_gpus_of_a_cancelled_job_on_a_drained_or_lost_node_are_no_part_of_the_cluster() -> None:
+    for event in (NodeDrained(4.0, 0, "hot"), NodeLost(4.0, 0)):
+        state = state_of(job("a", gpus=4), job("b"))
+        running(state, 0, at=0.0, seats=FOUR)
+        assert do(state, 4.0, hear=[event]).cluster.capacity == (8,)
+        assert do(state, 5.0, hear=[CancelRequested(5.0, 0, 15.0)]).cluster.capacity == (4,)
 
 
 def test_cancelling_a_job_that_is_done_changes_nothing() -> None:

@@ -1,6 +1,7 @@
 """Compaction of a live journal: what people see, and what a restart finds, is the same before and after."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import threading
@@ -8,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.live.test_control_plane import job, obey, opened, settings, soon, state, submit
+from tests.live.test_control_plane import cancel, job, obey, opened, settings, soon, state, submit
 
 from shoal.core.errors import InputError, JournalError
 from shoal.core.job import JobSpec, Launch
@@ -18,9 +19,10 @@ from shoal.live.accounts import Account, Accounts
 from shoal.live.compaction import KEEP
 from shoal.live.control_plane import ControlPlane
 from shoal.live.ended_jobs import EndedJobs
-from shoal.live.home import JOURNAL, open_control_plane
+from shoal.live.home import ENDED, JOURNAL, open_control_plane
 from shoal.live.live_image import encode_live, restore_live
 from shoal.scenario.replay import policies_of, read_stories, replay_file
+from shoal.store.journal import JournalFile
 from shoal.store.segments import ARCHIVE, archived
 from shoal.wire.messages import PROTOCOL, AgentReport
 
@@ -31,7 +33,7 @@ def compact(plane: ControlPlane) -> None:
     """Let the loop begin a new segment at its next cycle."""
     segments = len(archived(plane.journal.path))
     plane.compaction.most_records = 1
-    plane.cancel(submit(plane, job("nothing"))[0], None).result(20)
+    cancel(plane, submit(plane, job("nothing"))[0])
     soon(lambda: len(archived(plane.journal.path)) > segments)
     plane.compaction.most_records = 10**9
 
@@ -60,7 +62,7 @@ def test_a_compacted_cluster_shows_the_same_and_goes_on(tmp_path: Path) -> None:
         assert submit(plane, job("first", key="k"), job("waiting", key="w")) == [first, waiting]
         assert (len(plane.accounts.accounts), len(plane.backend._runs._jobs)) == (2, 2)
         assert len(plane.scheduler.state.register.specs) == 2
-        plane.cancel(running, None).result(20)
+        cancel(plane, running)
         soon(lambda: state(plane, waiting) == "starting")
     with opened(tmp_path) as plane:
         assert [row.id for row in plane.jobs(None)] == [waiting]
@@ -107,7 +109,7 @@ def test_a_control_plane_killed_during_compaction_loses_nothing(tmp_path: Path, 
 def test_ended_jobs_and_segments_are_dropped_after_the_retention(tmp_path: Path) -> None:
     with open_control_plane(replace(settings(tmp_path), keep=0.0)) as plane:
         (gone,) = submit(plane, job("gone", key="k"))
-        plane.cancel(gone, None).result(20)
+        cancel(plane, gone)
         plane.compaction.most_records = 1
         (live,) = submit(plane, job("live"))
         soon(lambda: plane.compaction.ended.dropped(gone, None) is not None)
@@ -201,7 +203,7 @@ def test_ended_jobs_are_read_in_pages_by_tenant(tmp_path: Path) -> None:
         ids = submit(plane, *[job(f"j{i}") for i in range(5)])
         other = submit(plane, job("other"), tenant="bob")
         for id in [*ids, *other]:
-            plane.cancel(id, None).result(20)
+            cancel(plane, id)
         soon(lambda: len(plane.accounts.ended()) == 6)
         ended = EndedJobs(tmp_path / "some.sqlite")
         ended.add(plane.accounts.ended())
@@ -237,10 +239,33 @@ def test_the_key_of_a_submission_that_is_not_in_the_journal_yet_is_not_in_a_base
     assert restored.keys == {}
 
 
+def test_a_journal_older_than_the_table_of_ended_jobs_is_refused_before_it_gives_a_number_twice(tmp_path: Path) -> None:
+    old = tmp_path / "old.sqlite"
+    with opened(tmp_path) as plane:
+        (first,) = submit(plane, job("first"))
+        finish(plane, first)
+    shutil.copy(tmp_path / "home" / JOURNAL, old)
+    with opened(tmp_path) as plane:
+        compact(plane)
+        compact(plane)
+    os.replace(old, tmp_path / "home" / JOURNAL)
+    before = old_records(tmp_path)
+    with pytest.raises(InputError, match=r"has job number 2, and the journal beside it has 1 jobs"), opened(tmp_path):
+        pass
+    assert old_records(tmp_path) == before
+    (tmp_path / "home" / ENDED).rename(tmp_path / "away.sqlite")
+    with opened(tmp_path) as plane:
+        assert [row.id for row in plane.jobs(None, ended=True)] == [first]
+
+
+def old_records(folder: Path) -> int:
+    return sum(1 for _ in JournalFile(folder / "home" / JOURNAL).raw())
+
+
 def test_an_agent_forgets_only_jobs_that_are_not_known(tmp_path: Path) -> None:
     with opened(tmp_path) as plane:
         (ended,) = submit(plane, job("ended"))
-        plane.cancel(ended, None).result(20)
+        cancel(plane, ended)
         compact(plane)
         (live,) = submit(plane, job("live"))
         old = [ended, live, "dropped-12345"]

@@ -30,6 +30,7 @@ from shoal.wire.messages import (
     AgentReport,
     AppBidMessage,
     AppOffer,
+    CancelMany,
     ClusterRow,
     Hello,
     JobDetail,
@@ -48,6 +49,11 @@ from shoal.wire.messages import (
 
 ARCHIVE = b"an archive"
 CODE = sha256(ARCHIVE).hexdigest()
+
+
+def owner_of(node: str, job: int, digest: str) -> str | None:
+    """The node n0 has a run of ana's job 1 with this code."""
+    return "ana" if (node, job, digest) == ("n0", 1, CODE) else None
 
 
 class UnknownJob(LookupError):
@@ -95,6 +101,7 @@ class FakeControlPlane:
         self.generations = {"n0": 1, "n1": 1}
         self.reads: list[LogRead] = []
         self.asked: list[str] = []
+        self.asked_by: list[str] = []
         self._listeners: list[Callable[[], None]] = []
 
     def change(self, node: str | None = None) -> None:
@@ -106,9 +113,6 @@ class FakeControlPlane:
     def listen(self, callback: Callable[[], None]) -> None:
         self._listeners.append(callback)
 
-    def owner_of_code(self, node: str, job: int, digest: str) -> str | None:
-        return "ana" if (node, job, digest) == ("n0", 1, CODE) else None
-
     def _promise(self, value: Any) -> "Future[Any]":
         return Future() if self.stuck else done(value)
 
@@ -118,7 +122,7 @@ class FakeControlPlane:
             raise UnknownJob(f"{job} of {self.owners.get(job)}")
         return job
 
-    def submit(self, submissions: Sequence[Submission], tenant: str) -> "Future[list[str]]":
+    def submit(self, submissions: Sequence[Submission], tenant: str, sees: str | None = None) -> "Future[list[str]]":
         ids = []
         for submission in submissions:
             if submission.gpus > 8:
@@ -130,6 +134,23 @@ class FakeControlPlane:
     def cancel(self, job: str, tenant: str | None, *, force: bool = False) -> "Future[None]":
         self._seen(job, tenant)
         return self._promise(None)
+
+    @property
+    def verbs(self) -> "FakeControlPlane":
+        return self
+
+    def hold(self, job: str, tenant: str | None, by: str) -> "Future[None]":
+        self.asked_by.append(by)
+        self._seen(job, tenant)
+        return self._promise(None)
+
+    release = requeue = hold
+
+    def prioritise(self, job: str, priority: int, tenant: str | None, by: str) -> "Future[None]":
+        return self.hold(job, tenant, by)
+
+    def cancel_many(self, which: CancelMany, tenant: str | None) -> "tuple[list[str], Future[None]]":
+        return [job for job, owner in self.owners.items() if tenant in (None, owner)], self._promise(None)
 
     def reshape(self, job: str, shape: Reshape, tenant: str | None) -> "Future[None]":
         self._seen(job, tenant)
@@ -297,7 +318,7 @@ def harnesses(keys: Keys, folder: Path) -> Iterator[NewHarness]:
             copy = shutil.copy(keys.path, tempfile.mkdtemp(dir=folder))
             tokens = opened.enter_context(closing(Tokens.open(Path(copy))))
             control_plane = FakeControlPlane()
-            code = CodeStore(Path(copy).parent / "code", frozenset)
+            code = CodeStore(Path(copy).parent / "code", frozenset, owner_of)
             app = make_app(control_plane, tokens, what_if=what_if, version="1.2", limits=limits, hosts=hosts, code=code)
             return Harness(control_plane, tokens, app, dict(keys.secrets))
 

@@ -114,6 +114,7 @@ def test_a_piece_of_a_log_is_given_as_asked_for(harness: "Harness") -> None:
     part = harness.call("GET", "/v1/jobs/hers-aaaa/log?incarnation=3&rank=2&offset=4&most=2", "ana").json()
     assert part == {
         "job": "hers-aaaa", "incarnation": 3, "rank": 2, "offset": 4, "size": 14, "text": "so", "live": True, "next": 6,
+        "ranks": 1,
     }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ class AgentSettings:
     tenant_users: str = "off"
 
     def client(self) -> Client:
-        """Return a client of the control plane; ``InputError`` if its certificates cannot be used."""
+        """Return a client of the control plane; ``InputError`` if the certificate file cannot be used."""
         try:
             return Client(self.server, self.token, cafile=self.cafile)
         except OSError as error:

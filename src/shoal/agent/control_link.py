@@ -54,7 +54,7 @@ class ControlLink:
 
     def __init__(self, client: Client, hello: Hello, deliver: Callable[[LinkMessage], None]) -> None:
         self._client = client
-        self._hello = hello
+        self.hello = hello
         self._deliver = deliver
         self._report = AgentReport(protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=-1, runs=[])
         self._wait = 0.0
@@ -134,7 +134,7 @@ class ControlLink:
 
     def _register(self) -> ReceivedOrders:
         sent = time.monotonic()
-        orders = self._client.post("/v1/agent/hello", self._hello, AgentOrders, timeout=_ANSWER_SECONDS)
+        orders = self._client.post("/v1/agent/hello", self.hello, AgentOrders, timeout=_ANSWER_SECONDS)
         self._session = orders.session
         return ReceivedOrders(sent, orders, first=True)
 

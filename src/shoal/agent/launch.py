@@ -12,10 +12,13 @@ from typing import Any
 from shoal.agent.node_state import StartRanks
 from shoal.agent.owner_environment import owner_environment
 from shoal.agent.shipped_code import CODE
+from shoal.agent.slurm.variables import as_batch
 from shoal.agent.tenant_users import TenantUsers
 from shoal.agent.workspace import Workspace, log_name
 from shoal.core.errors import InputError
 from shoal.core.job import ADAPTIVE
+from shoal.core.sizes import show_size
+from shoal.wire.batch_script import batch_options
 from shoal.wire.messages import Roster, RunOrder
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
@@ -28,6 +31,7 @@ _MOST_PATH = 80
 
 def check(order: RunOrder, workspace: Workspace, roots: Sequence[Path], environ: Mapping[str, str]) -> str:
     """Return the working directory of the ranks; ``InputError`` names what keeps them from starting."""
+    batch_options(order.env)
     workdir = _workdir(order, workspace, roots)
     _check_program(order, workdir, environ)
     return workdir
@@ -99,13 +103,14 @@ class Launcher:
         env, note = owner_environment(order.env, passed)
         shared = {**self._environment(start, env), **self._trainer_environment(order)}
         store = f"{shared['MASTER_ADDR']}:{shared['MASTER_PORT']}"
-        return {
+        run = {
             "argv": order.command,
             "cwd": workdir,
             "env": shared,
             "logs": str(self.workspace.logs(order.id)),
             "lease": lease,
             "grace": order.grace,
+            "signal": _signal(order),
             "ranks": [
                 {
                     "rank": rank,
@@ -118,7 +123,11 @@ class Launcher:
             "apart": order.roster is not None,
             "store": _store(start),
             "user": None if user is None else user.keeper_input(),
+            "limits": _limits(order),
         }
+        if (options := batch_options(order.env)) is not None:
+            as_batch(run, start, options, self.workspace, self.workspace.programs())
+        return run
 
     def _environment(self, start: StartRanks, env: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that all ranks share. A submission may set any variable that Shoal does not set."""
@@ -165,6 +174,20 @@ class Launcher:
             return own
         orders = str(self.workspace.orders((order.job, order.incarnation)))
         return {**own, "SHOAL_WORKER": str(rank), "SHOAL_STORE": store, "SHOAL_ORDERS": orders, **_secret(order.roster)}
+
+
+def _limits(order: RunOrder) -> dict[str, Any]:
+    """Return the limits of all ranks on this node together; ``shown`` is the memory in words."""
+    shown = "" if order.memory is None else show_size(order.memory)
+    return {"memory": order.memory, "cpus": order.cpus and order.cpus * order.local_ranks, "shown": shown}
+
+
+def _signal(order: RunOrder) -> dict[str, Any] | None:
+    """Return the signal that precedes the time limit, and the seconds after the start at which it is sent."""
+    if order.signal is None or order.time is None:
+        return None
+    after = max(0.0, order.time - order.signal.before)
+    return {"number": order.signal.number, "main": order.signal.main, "after": after}
 
 
 def _store(start: StartRanks) -> dict[str, Any] | None:

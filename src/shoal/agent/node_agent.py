@@ -24,12 +24,14 @@ import msgspec
 
 from shoal.agent import devices, launch, orphans
 from shoal.agent.agent_settings import AgentSettings
+from shoal.agent.cgroup_limits import enable_limits, machine_size, pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
-from shoal.agent.confinement import hide_memory
+from shoal.agent.confinement import hide_memory, unconfined
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
+from shoal.agent.log_answers import LogAnswers
 from shoal.agent.node_state import Actions, Forget, Key, NodeState, Prepare, SetMembers, StartRanks, StopRanks
 from shoal.agent.old_folders import OldFolders
 from shoal.agent.shipped_code import CodeFetched, CodeFetcher
@@ -39,7 +41,7 @@ from shoal.core.decoding import convert
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.disk import free_bytes
 from shoal.wire.logs import log_json
-from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder, RunReport
+from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, Roster, RunOrder
 
 _LOG = logging.getLogger("shoal.agent")
 
@@ -49,14 +51,14 @@ _LEASE_SECONDS = 1.0
 _SWEEP_SECONDS = 0.02
 _LINGER_SECONDS = 15.0
 """Seconds beyond its grace that a worker which is no longer a member has to leave, while the others regroup."""
-_MOST_READS = 16
-"""The most pieces of logs in one report, which bounds its size."""
 
 
 def main(settings: AgentSettings) -> int:
     """Serve until SIGTERM or SIGINT; return 0, or 2 with one line on stderr if something is wrong."""
     hide_memory()
     log_json()
+    if why := unconfined():
+        _LOG.warning("jobs can signal and trace other processes of their user", extra={"why": why})
     try:
         NodeAgent(settings).serve()
     except ShoalError as error:
@@ -87,8 +89,7 @@ class NodeAgent:
         self._dead_keepers: dict[Key, str] = {}  # run: why its keeper died
         self._workdirs: dict[Key, str] = {}
         self._ports: dict[Key, socket.socket] = {}
-        self._log_answers: dict[int, LogAnswer] = {}
-        self._answered: set[int] = set()
+        self._log_answers = LogAnswers(self._workspace)
         self._published: tuple[tuple[object, ...], ...] = ()
         self._written_leases: dict[Key, float] = {}
         self._lease = 0.0
@@ -117,6 +118,7 @@ class NodeAgent:
             self._own_cgroup, reason = own_folder()
             if orphans.clear_earlier(self._workspace, lambda: self._signals > 0, self._own_cgroup):
                 kept = f"by cgroups below {self._own_cgroup}" if self._own_cgroup else f"without cgroups: {reason}"
+                self._find_limits(reason)
                 _LOG.info("agent up", extra={"node": self._hello.node, "boot": self._hello.boot, "runs_kept": kept})
                 self._link.open()
                 self._loop()
@@ -125,6 +127,14 @@ class NodeAgent:
             os.close(lock)
         if self._rejected is not None:
             raise self._rejected
+
+    def _find_limits(self, no_cgroups: str) -> None:
+        """Find out whether this agent can limit the CPUs and memory of runs, and report it with those it has."""
+        leaf = f"shoal-agent-{self._hello.boot}"
+        reason = no_cgroups or enable_limits(self._own_cgroup, leaf)
+        cpus, memory = machine_size()
+        self._hello = msgspec.structs.replace(self._hello, cpus=cpus, memory=memory, no_limits=reason[:1000])
+        self._link.hello = self._hello
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -206,7 +216,7 @@ class NodeAgent:
         self._renew(message)
         self._act(self._state.follow(message.orders, first=message.first))
         self._old.follow(message.orders, {run.order.id for run in self._state.runs.values()})
-        self._read_logs(message.orders.reads, message.answered)
+        self._urgent |= self._log_answers.follow(message.orders.reads, message.answered)
 
     def _renew(self, received: ReceivedOrders) -> None:
         self._lease = max(self._lease, received.sent + received.orders.lease)
@@ -244,11 +254,10 @@ class NodeAgent:
         while pending:
             action = pending.popleft()
             match action:
+                case Prepare(order) if order.code is not None:
+                    self._code.start(order)
                 case Prepare(order):
-                    if order.code is None:
-                        pending += self._prepared(order)
-                    else:
-                        self._code.start(order)
+                    pending += self._prepared(order)
                 case StartRanks():
                     pending += self._start(action)
                 case SetMembers(key, roster, leavers):
@@ -299,6 +308,10 @@ class NodeAgent:
                 self._server.start()
                 self._selector.register(self._server.fileno(), selectors.EVENT_READ, self._read_server)
             run["cgroup"] = cgroup = run_folder(self._own_cgroup, self._workspace.identity, self._hello.boot, key)
+            if self._hello.no_limits or not cgroup:
+                run["limits"] = None
+            else:
+                pass_on(os.path.dirname(cgroup))
             # Without this record a later agent would not look for the run's processes.
             self._workspace.record(key, self._server.record(self._machine, cgroup))
             keeper = KeeperHandle(self._server, self._lease, order.grace, cgroup)
@@ -337,7 +350,7 @@ class NodeAgent:
                 self._dead_keepers[key] = keeper.cause or "its keeper died"
                 self._bury(key)
             else:
-                self._over(key, *self._cause(keeper, keeper.last), unwarned=not keeper.last.why)
+                self._over(key, *self._cause(key, keeper, keeper.last), unwarned=not keeper.last.why)
         self._changed = True
 
     def _read_server(self) -> None:
@@ -375,10 +388,12 @@ class NodeAgent:
             case "over":
                 keeper.last = message
 
-    def _cause(self, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
+    def _cause(self, key: Key, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
         """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
         if keeper.cause:
             return keeper.cause, keeper.blameless
+        if last.why in ("", "rank") and self._workspace.asked_to_requeue(key):
+            return "its batch script asked to be requeued", True
         if last.why == "lease":
             return "its lease ended: the node had not heard from the control plane for too long", True
         if last.why == "order" and self._closing:
@@ -412,22 +427,11 @@ class NodeAgent:
 
     # ── reports ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read_logs(self, reads: list[LogRead], answered: tuple[int, ...]) -> None:
-        """Read the requested pieces of logs; drop those that reached the control plane."""
-        asked = {read.read: read for read in reads}
-        self._answered = {number for number in (*self._answered, *answered) if number in asked}
-        unanswered = asked.keys() - self._answered
-        self._log_answers = {number: answer for number, answer in self._log_answers.items() if number in unanswered}
-        new = [asked[number] for number in sorted(unanswered - self._log_answers.keys())]
-        for read in new[: _MOST_READS - len(self._log_answers)]:
-            self._log_answers[read.read] = self._workspace.read_log(read)
-        self._urgent |= bool(new)
-
     def _publish(self) -> None:
         """Hand the report to the connection, once for everything that one turn of the loop changed."""
-        report = self._report(list(self._log_answers.values()))
+        report = self._report(self._log_answers.pieces)
         # Progress alone can wait for the next request; a change of phase, exits, batch size or workers is urgent.
-        state = tuple((run.job, run.incarnation, run.phase, len(run.exits), _session(run)) for run in report.runs)
+        state = self._state.urgent_parts()
         self._link.publish(report, urgent=self._urgent or state != self._published)
         self._published, self._changed, self._urgent = state, False, False
 
@@ -441,7 +445,3 @@ class NodeAgent:
             protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=known, runs=runs, logs=logs, disk_free=free,
             old=self._old.names,
         )  # fmt: skip
-
-
-def _session(run: RunReport) -> tuple[int | None, int | None] | None:
-    return None if run.session is None else (run.session.batch_size, run.session.generation)

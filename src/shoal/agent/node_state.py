@@ -178,6 +178,14 @@ class NodeState:
         """Return the reports of all runs."""
         return [report for run in self.runs.values() if (report := run.report())]
 
+    def urgent_parts(self) -> tuple[tuple[object, ...], ...]:
+        """Return what of the reports is sent at once when it changes: phases, exits, batch sizes and workers."""
+        sessions = ((run, run.session) for run in self.reports())
+        return tuple(
+            (run.job, run.incarnation, run.phase, len(run.exits), said and (said.batch_size, said.generation))
+            for run, said in sessions
+        )
+
     def follow(self, orders: AgentOrders, *, first: bool = False) -> Actions:
         """Apply the orders, which name all runs the node should have; return the actions.
 

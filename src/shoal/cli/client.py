@@ -66,6 +66,7 @@ def connect(server: str | None = None, token_file: str | None = None) -> Client:
     if not url:
         raise NoCluster("no cluster: start one with `shoal up`, or set SHOAL_SERVER")
     own = stored if url == stored.get("server") else {}
+    token_file = token_file or os.environ.get("SHOAL_TOKEN_FILE")
     token = read_token_file(token_file) if token_file else os.environ.get("SHOAL_TOKEN") or own.get("token")
     cafile = os.environ.get("SHOAL_CAFILE") or own.get("cafile")
     if not token and not own.get("socket"):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from shoal.core.printable import printable
 from shoal.core.units import figure, unit_of
-from shoal.wire.messages import AcctRow, JobRow, StartForecast
+from shoal.wire.messages import AcctRow, JobRow, NodeRow, StartForecast
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,6 +32,18 @@ def spread(expected: StartForecast) -> str:
 def state(row: JobRow | AcctRow) -> str:
     """A job's state in lower case; pending is shown as waiting."""
     return "waiting" if row.state.lower() == "pending" else row.state.lower()
+
+
+def limit_notes(nodes: Sequence[NodeRow]) -> list[str]:
+    """Return a line for each reason why nodes enforce no CPU and memory limits."""
+    by_reason: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.no_limits:
+            by_reason.setdefault(node.no_limits, []).append(node.name)
+    return [
+        f"CPU and memory limits are not enforced on {', '.join(names[:3])}{', …' * (len(names) > 3)}: {reason}"
+        for reason, names in by_reason.items()
+    ]
 
 
 def hours(gpu_seconds: float) -> str:

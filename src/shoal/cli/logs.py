@@ -1,5 +1,6 @@
-"""``shoal logs``: the output of a rank of a job."""
+"""``shoal logs``: the output of the ranks of a job."""
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,13 +27,18 @@ _MOST_LINE = 2**20
 _MOST_CHARACTER = 4
 """Most bytes of a character: fewer at the end of a block are one that was cut in two."""
 
+_MOST_HELD = 4096
+"""Characters of an incomplete line that are held back before they are printed with their rank's label."""
+
 _POLL_SECONDS = 0.5
 
 
 @click.command()
 @click.argument("job", shell_complete=complete_job)
 @click.option("-f", "--follow", is_flag=True, help="Follow the output, across restarts, until the job ends.")
-@click.option("--rank", type=click.IntRange(0), default=0, metavar="R", help="Rank whose output to print.")
+@click.option(
+    "--rank", type=click.IntRange(0), metavar="R", help="Only this rank's output.  [default: all, lines labelled [R]]"
+)
 @click.option(
     "--incarnation", type=click.IntRange(1), metavar="K", help="Only the output of the Kth start.  [default: all]"
 )
@@ -43,7 +49,7 @@ _POLL_SECONDS = 0.5
 def logs(
     job: str,
     follow: bool,
-    rank: int,
+    rank: int | None,
     incarnation: int | None,
     tail: int | None,
     raw: bool,
@@ -54,30 +60,73 @@ def logs(
     if follow and as_json:
         raise InputError("follow", True, "has no end to wait for; leave --follow or --json out")
     found = find_job(client, job)
-    reader = _Reader(client, found.job.id, rank)
+    reader = _Reader(client, found.job.id, rank or 0)
     if follow:
         with log_output(raw=raw) as write:
-            _follow(reader, found, incarnation, tail, write)
+            _follow(reader, found, incarnation, tail, write, all_ranks=rank is None)
         return
     if incarnation is None and found.incarnation == 0:
         raise InputError("job", found.job.id, f"has no log, as it has not started: it {found.job.reason}")
     starts = reader.logged([incarnation] if incarnation else range(1, found.incarnation + 1))
-    texts = reader.texts(starts) if tail is None else reader.last(starts, tail)
+    texts = _all_ranks(reader, starts, tail) if rank is None else reader.chosen([*starts], tail)
     if not as_json:
         with log_output(raw=raw) as write:
             for text in texts:
                 write(text)
         return
-    print_json({"job": found.job.id, "incarnations": starts, "rank": rank, "text": "".join(texts)})
+    shown = 0 if rank is None and max(starts.values()) == 1 else rank
+    print_json({"job": found.job.id, "incarnations": [*starts], "rank": shown, "text": "".join(texts)})
+
+
+def _all_ranks(first: "_Reader", starts: dict[int, int], tail: int | None) -> Iterator[str]:
+    """The output of all ranks, rank after rank; labelled if there are several."""
+    if max(starts.values()) == 1:
+        yield from first.chosen([*starts], tail)
+        return
+    for rank in range(max(starts.values())):
+        label = _Label(rank)
+        try:
+            for text in first.of_rank(rank).chosen([start for start, ranks in starts.items() if rank < ranks], tail):
+                yield label.feed(text)
+        except (Refused, InputError) as error:
+            warn(f"rank {rank}: {error}")
+        yield label.finish()
+
+
+class _Label:
+    """Puts ``[rank]`` before each line of a rank's output; a line is passed on when it is complete or too long."""
+
+    def __init__(self, rank: int) -> None:
+        self._label = f"[{rank}] "
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """The lines that this piece of output completes, labelled; a carriage return ends a line too."""
+        text = self._held + text
+        # A carriage return at the very end may be followed by a newline in the next piece.
+        end = max(text.rfind("\n"), text[:-1].rfind("\r")) + 1
+        lines, self._held = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)", text[:end]), text[end:]
+        if len(self._held) > _MOST_HELD:
+            lines, self._held = [*lines, f"{self._held}\n"], ""
+        return "".join(self._label + line for line in lines)
+
+    def finish(self) -> str:
+        """The last line, if it has no newline."""
+        held, self._held = self._held, ""
+        return f"{self._label}{held}\n" if held else ""
 
 
 class _Reader:
-    """Reads the logs of one rank."""
+    """Reads the logs of one rank of a job."""
 
     def __init__(self, client: "Client", job: str, rank: int) -> None:
         self._client = client
         self._rank = rank
         self.job = job
+
+    def of_rank(self, rank: int) -> "_Reader":
+        """A reader of another rank of the same job."""
+        return _Reader(self._client, self.job, rank)
 
     def detail(self) -> JobDetail:
         """The job's current state."""
@@ -97,18 +146,20 @@ class _Reader:
                 return
             offset = part.next
 
-    def logged(self, starts: Sequence[int]) -> list[int]:
-        """The starts that have a log; where none has, the last one's error is raised."""
-        found: list[int] = []
+    def logged(self, starts: Sequence[int]) -> dict[int, int]:
+        """The starts that have a log, with their numbers of ranks; where none has, the last one's error is raised."""
+        found: dict[int, int] = {}
         for start in starts:
             try:
-                self.part(start, 0, 1)
+                found[start] = self.part(start, 0, 1).ranks
             except (Refused, InputError) as error:
                 if (start == starts[-1] and not found) or (isinstance(error, Refused) and error.status >= 500):
                     raise
-            else:
-                found.append(start)
         return found
+
+    def chosen(self, starts: Sequence[int], tail: int | None) -> Iterator[str]:
+        """The output of these starts, in order, or its last ``tail`` lines."""
+        return self.texts(starts) if tail is None else self.last(starts, tail)
 
     def texts(self, starts: Sequence[int]) -> Iterator[str]:
         """The output of these starts, in order."""
@@ -178,20 +229,23 @@ class _Tail(NamedTuple):
 
 
 def _follow(
-    reader: _Reader, found: JobDetail, incarnation: int | None, tail: int | None, write: Callable[[str], None]
+    reader: _Reader,
+    found: JobDetail,
+    incarnation: int | None,
+    tail: int | None,
+    write: Callable[[str], None],
+    *,
+    all_ranks: bool,
 ) -> None:
     """Print output as it arrives, start after start in order, so that none is missed."""
     current = incarnation or max(1, found.incarnation)
-    offset: int | None = None
+    followed = _Followed(reader, current, tail, all_ranks)
     if found.incarnation < current and found.job.ended is None:
         warn(f"{found.job.id} has not started: it {found.job.reason}")
     while True:
         growing = there = True
         try:
-            begin = reader.find_tail(current, tail) if offset is None else _Tail(offset)
-            for text, part in reader.from_tail(current, begin):
-                write(text)
-                offset, growing = part.next, part.live
+            growing = followed.print_new(write)
         except (Refused, InputError) as error:
             # Judged by the state before the read: the log may have appeared, and the job ended, since.
             if not _may_appear(found, error, current):
@@ -200,14 +254,57 @@ def _follow(
         if not there or not growing:
             found = reader.detail()
             if incarnation is None and found.incarnation > current:
-                current, offset, tail = current + 1, 0, None
+                followed.finish(write)
+                current, tail = current + 1, None
+                followed = _Followed(reader, current, tail, all_ranks)
                 warn(f"{found.job.id} was started again (incarnation {current})")
                 continue
             if there and (incarnation or found.job.ended is not None):
+                followed.finish(write)
                 over = f"incarnation {current}" if found.job.ended is None else f"the job, {state(found.job)}"
                 warn(f"end of the log and of {over}")
                 return
         time.sleep(_POLL_SECONDS)
+
+
+class _Followed:
+    """The logs of one start that are being followed: of one rank, or of all as soon as their number is known."""
+
+    def __init__(self, reader: _Reader, incarnation: int, tail: int | None, all_ranks: bool) -> None:
+        self._readers = {0: reader}
+        self._incarnation, self._tail, self._all = incarnation, tail, all_ranks
+        self._offsets: dict[int, int] = {}
+        self._labels: dict[int, _Label] = {}
+
+    def print_new(self, write: Callable[[str], None]) -> bool:
+        """Print what the logs have gained; return whether they may still grow. Other ranks than the first may fail."""
+        growing = self._print_rank(0, write)
+        for rank in [*self._readers][1:]:
+            try:
+                growing |= self._print_rank(rank, write)
+            except (Refused, InputError) as error:
+                # Its file may appear yet, or its node answer again, as long as the start goes on.
+                if not growing:
+                    warn(f"rank {rank}: {error}")
+                    del self._readers[rank]
+        return growing
+
+    def _print_rank(self, rank: int, write: Callable[[str], None]) -> bool:
+        reader, growing, offset = self._readers[rank], True, self._offsets.get(rank)
+        tail = reader.find_tail(self._incarnation, self._tail) if offset is None else _Tail(offset)
+        for text, part in reader.from_tail(self._incarnation, tail):
+            if self._all and part.ranks > len(self._labels) and part.ranks > 1:
+                self._labels = {each: _Label(each) for each in range(part.ranks)}
+                self._readers |= {each: reader.of_rank(each) for each in range(1, part.ranks)}
+            label = self._labels.get(rank)
+            write(text if label is None else label.feed(text))
+            self._offsets[rank], growing = part.next, part.live
+        return growing
+
+    def finish(self, write: Callable[[str], None]) -> None:
+        """Print last lines that have no newline."""
+        for label in self._labels.values():
+            write(label.finish())
 
 
 def _may_appear(found: JobDetail, error: Refused | InputError, incarnation: int) -> bool:

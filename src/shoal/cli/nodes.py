@@ -6,7 +6,7 @@ from urllib.parse import quote
 import click
 
 from shoal.cli.client import cluster_options
-from shoal.cli.live_tables import count, hours, state
+from shoal.cli.live_tables import count, hours, limit_notes, state
 from shoal.cli.output import json_option, print_json, print_listing
 from shoal.core.units import span
 from shoal.wire.messages import AcctRow, ClusterRow, DrainNode, NodeRow, TenantRow
@@ -72,7 +72,7 @@ def _list(client: "Client", as_json: bool) -> None:
     )
     headers = ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs")
     drained = [f"{node.name} is drained: {node.drained}." for node in found if node.drained]
-    print_listing(title, headers, rows, [*drained, *_disk_notes(cluster, found)])
+    print_listing(title, headers, rows, [*drained, *_disk_notes(cluster, found), *limit_notes(found)])
 
 
 def _disk_notes(cluster: ClusterRow, nodes: list[NodeRow]) -> list[str]:

@@ -9,8 +9,12 @@ from uuid import uuid4
 import click
 
 from shoal.cli.client import cluster_options
+from shoal.cli.live_tables import limit_notes
 from shoal.cli.output import json_option, print_json, say, warn
+from shoal.cli.waiting_options import waiting_fields, waiting_options
 from shoal.core.errors import InputError
+from shoal.core.sizes import read_size
+from shoal.wire.messages import NodeRow
 
 if TYPE_CHECKING:
     from shoal.jobspec.job_file import JobFile
@@ -59,11 +63,19 @@ class _TakesCommand(click.Command):
 )
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
 @click.option(
+    "--preemptible",
+    metavar="auto|yes|no",
+    help="Whether it may be stopped to make room: once it has saved, always or never.  [default: auto]",
+)
+@click.option("--cpus", type=int, metavar="N", help="CPUs of each rank.  [default: no limit]")
+@click.option("--memory", metavar="SIZE", help="Memory on each node, as 16G.  [default: no limit]")
+@click.option(
     "--retries",
     type=int,
     metavar="N",
     help="Tries after a crash of its own.  [default: 3, and none if it failed within 30 s]",
 )
+@waiting_options
 @click.option("--ship", "shipped", is_flag=True, help="Send the working folder's files, and run the job in a copy.")
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
@@ -72,7 +84,7 @@ def submit(words: tuple[str, ...], count: int, shipped: bool, client: "Client", 
     """Submit jobs: a YAML file, an unchanged #SBATCH script, or a command after `--`. Print their ids."""
     if not 1 <= count <= _MOST:
         raise InputError("count", count, f"must be from 1 to {_MOST:,}")
-    given = given_fields(options)
+    given = waiting_fields(given_fields(options), client)
     command = click.get_current_context().meta.get(_AFTER_DASHES)
     if command is not None and not words:
         jobs = [command_job(command, given)]
@@ -84,11 +96,36 @@ def submit(words: tuple[str, ...], count: int, shipped: bool, client: "Client", 
         raise InputError("count", count, f"makes {len(jobs) * count:,} jobs; at most {_MOST:,} go in one submission")
     if shipped:
         jobs = _ship(client, jobs)
-    ids = send(client, keyed([with_environment(job, os.environ) for job in jobs], count))
+    ids = deliver(client, jobs, count)
     if as_json:
         print_json({"jobs": ids})
     else:
         say("\n".join(ids))
+
+
+def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> list[str]:
+    """Submit jobs from this shell's environment; return their ids. Warn of missing limits, say how jobs stop."""
+    ids = send(client, keyed([with_environment(job, os.environ) for job in jobs], copies))
+    if any(job.cpus or job.memory for job in jobs):
+        for note in limit_notes(client.get("/v1/nodes", list[NodeRow])):
+            warn(note)
+    for note in _stop_notes(jobs, ids):
+        warn(note)
+    return ids
+
+
+def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
+    """A line for each kind of job submitted: whether such jobs are stopped to make room for others."""
+    meaning = {
+        "auto": "not stopped to make room for other jobs before saving work (SHOAL_PROGRESS in docs/jobs.md)",
+        "yes": "stopped at any time to make room for other jobs, as declared",
+        "no": "never stopped to make room for other jobs, as declared",
+    }
+    kinds: dict[str, list[str]] = {}
+    for at, id in enumerate(ids):
+        kinds.setdefault(jobs[at % len(jobs)].preemptible, []).append(id)
+    more = {kind: f" and {len(of) - 1:,} more" if len(of) > 1 else "" for kind, of in kinds.items()}
+    return [f"{of[0]}{more[kind]}: {meaning[kind]}" for kind, of in kinds.items()]
 
 
 def _ship(client: "Client", jobs: Sequence["Submission"]) -> list["Submission"]:
@@ -112,6 +149,8 @@ def given_fields(options: dict[str, Any]) -> dict[str, Any]:
         given["kinds"] = [kind.strip() for kind in given["kinds"].split(",")]
     if "workdir" in given:
         given["workdir"] = os.path.abspath(given["workdir"])
+    if "memory" in given:
+        given["memory"] = read_size("memory", given["memory"])
     if "env" in given:
         for pair in given["env"]:
             if "=" not in pair:

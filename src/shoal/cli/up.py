@@ -18,6 +18,7 @@ from shoal.cli.client import default_home
 from shoal.cli.completion import complete_policy
 from shoal.cli.output import warn
 from shoal.core.errors import InputError
+from shoal.core.job import MOST_LOST
 from shoal.wire.logs import log_json
 from shoal.wire.token_source import agent_token
 
@@ -89,6 +90,13 @@ _COMMON = (
         help="Restart a job this many seconds after its first crash; later pauses double.",
     ),
     click.option(
+        "--most-lost",
+        type=float,
+        default=MOST_LOST,
+        metavar="SECONDS",
+        help="Stop no job to make room that would lose more of its run than this.",
+    ),
+    click.option(
         "--keep",
         default="30d",
         metavar="TIME",
@@ -132,7 +140,7 @@ def up(
     nodes: str | None, cluster: str | None, log_mb: int, tenant_users: str, port: int, as_json: bool, **options: Any
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
-    from shoal.agent.confinement import hide_memory
+    from shoal.agent.confinement import hide_memory, unconfined
     from shoal.agent.tenant_users import choose_users
     from shoal.live.home import make_home
     from shoal.provider.local import LocalNodes
@@ -146,6 +154,7 @@ def up(
     if users is not None:
         os.umask(0o077)  # tenants' users may pass through the home
     hide_memory()
+    why_unconfined = unconfined()
     with run_service(settings, Address(port=port), embedded=True) as made:
         local = LocalNodes.of(
             made.listening.url,
@@ -162,6 +171,8 @@ def up(
             warn(f"not connected yet: {', '.join(missing)}; see nodes/NODE/agent.log in {settings.home}")
         if users is None:
             warn(f"jobs of all tenants run as user {os.geteuid()} and can read each other's files: {why_shared}")
+        if why_unconfined:
+            warn(f"jobs can signal and trace other processes of their user: {why_unconfined}")
         while not stop.wait(0.5):
             local.ensure_running()
             made.renew_tokens()
@@ -263,6 +274,7 @@ def _settings(
     lease: float,
     max_grace: float,
     retry: float,
+    most_lost: float,
     keep: str,
     roots: tuple[str, ...],
 ) -> "Settings":
@@ -270,7 +282,10 @@ def _settings(
     from shoal.scenario.scenario import Scenario
     from shoal.scenario.specs import read_cluster
 
-    scenario = Scenario(read_cluster(cluster), policy, placement=placement, knowledge=knowledge, round=round_seconds)
+    nodes = read_cluster(cluster)
+    scenario = Scenario(
+        nodes, policy, placement=placement, knowledge=knowledge, round=round_seconds, most_lost=most_lost
+    )
     scenario.make_policy()  # finds a misspelt policy before anything is written
     folder = (home or default_home()).resolve()
     resolved = tuple(os.path.realpath(root) for root in roots)
@@ -340,7 +355,7 @@ def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool) -> 
     if local:
         click.echo(f"Type in another terminal: {prefix}shoal submit -- python train.py")
         click.echo(f"Then: {prefix}shoal queue, {prefix}shoal logs -f JOB, {prefix}shoal why JOB")
-        click.echo("Ctrl-C stops it; running jobs are warned to save, and resume when it is started again.")
+        click.echo("Ctrl-C stops it; running jobs are warned to save, and resume from there when it is started again.")
         return
     click.echo("Start the agent of each node, with a copy of its token file:")
     for node in scenario.cluster.nodes[:_MOST_LINES]:

@@ -4,18 +4,22 @@ Errors name the line, the field, the value and the way out. Only the given file 
 it is called in are arguments.
 """
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from shoal.core.decoding import convert
 from shoal.core.errors import InputError
+from shoal.core.sizes import read_size
 from shoal.jobspec.sbatch import as_name, jobs_of
+from shoal.jobspec.times import read_moment, read_span
 from shoal.jobspec.yaml_file import lines_of, place, read_text, yaml_errors
 from shoal.wire.messages import Submission
 
-_NUMBERS = ("work", "deadline", "weight", "grace")
+_NUMBERS = ("work", "deadline", "weight", "grace", "priority")
 _MOST_SHOWN = 100
 
 
@@ -36,9 +40,7 @@ def read_jobs(
     """
     text, given = read_text(path), given or {}
     if is_script(text):
-        scripts, notes = jobs_of(text, path, folder=folder, environ=environ or {}, given=given)
-        made = [submission({"workdir": str(folder), **fields}, where=path.name) for fields in scripts]
-        return JobFile(tuple(made), tuple(notes))
+        return read_script(text, path, folder=folder, environ=environ, given=given)
     jobs = []
     for fields, lines in _documents(text, path):
         settings = {"name": as_name(path.stem), **job_fields(fields, folder), **given}
@@ -46,6 +48,29 @@ def read_jobs(
             settings["env"] = {**fields["env"], **given.get("env", {})}
         jobs.append(submission(settings, where=str(path), lines=lines))
     return JobFile(tuple(jobs))
+
+
+def read_script(
+    text: str,
+    path: Path,
+    *,
+    folder: Path,
+    environ: Mapping[str, str] | None = None,
+    given: Mapping[str, Any] | None = None,
+    words: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    now: datetime | None = None,
+) -> JobFile:
+    """Read the jobs of a batch script with these options (``words``) and ``arguments`` of a command line.
+
+    ``now`` is the time from which a relative begin counts; by default the present.
+    """
+    scripts, notes = jobs_of(
+        text, path, folder=folder, environ=environ or {}, given=given or {}, words=words, arguments=arguments,
+        now=now or datetime.now().astimezone(), host=socket.gethostname(),
+    )  # fmt: skip
+    made = [submission({"workdir": str(folder), **fields}, where=path.name) for fields in scripts]
+    return JobFile(tuple(made), tuple(notes))
 
 
 def is_script(text: str) -> bool:
@@ -65,8 +90,19 @@ def submission(fields: Mapping[str, Any], *, where: str = "", lines: Mapping[str
 
 
 def job_fields(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The fields of a YAML job, with 1e6 (text to YAML) as a number, and the working folder below ``folder``."""
-    read = {name: _number(value) if name in _NUMBERS else value for name, value in fields.items()}
+    """The fields of a YAML job, with the working folder below ``folder``.
+
+    To YAML 1e6 is a text, here a number; ``yes`` and ``no`` are true and false, here words.
+    """
+    read: dict[str, Any] = {name: _number(value) if name in _NUMBERS else value for name, value in fields.items()}
+    if isinstance(read.get("memory"), str):
+        read["memory"] = read_size("memory", read["memory"])
+    if isinstance(read.get("preemptible"), bool):
+        read["preemptible"] = "yes" if read["preemptible"] else "no"
+    if isinstance(read.get("time"), str):
+        read["time"] = read_span("time", read["time"])
+    if isinstance(begin := read.get("begin"), str | datetime):
+        read["begin"] = read_moment("begin", str(begin), datetime.now())
     workdir = read.get("workdir", "")
     return {**read, "workdir": str(folder / workdir) if isinstance(workdir, str) else workdir}
 

@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 from math import inf
 from threading import Condition
 from typing import Any
@@ -28,11 +28,14 @@ from shoal.core.quota import Quota
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
+from shoal.live.agent_status import AgentStatus
 from shoal.live.clock import IDLE_RECORD, Clock
 from shoal.live.gang import Gang
+from shoal.live.machines import Machine, machine_of
 from shoal.live.recovery import RecoveredRuns
-from shoal.live.runs import AgentStatus, RunRegistry
-from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, Roster, RunOrder
+from shoal.live.resumption import resume
+from shoal.live.runs import RunRegistry
+from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, RunOrder
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +72,8 @@ class LiveBackend(Backend):
     on_change: Callable[[], None] = lambda: None
     store_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     """Key from which the secrets of jobs' stores are made."""
+    machines: dict[int, Machine] = field(default_factory=dict)
+    """By index of a node, what its agent said about its CPUs and memory when it connected."""
     _runs: RunRegistry = field(init=False)
     _lock: Condition = field(default_factory=Condition)
     """Guards everything below; notified when ``wait`` may have something to return."""
@@ -90,7 +95,7 @@ class LiveBackend(Backend):
         """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down."""
         with self._lock:
             self._returned_at = self.clock.now()
-            self._runs.resume(recovered, down, self._returned_at, self.lease + _MARGIN)
+            resume(self._runs, recovered, down, self._returned_at, self.lease + _MARGIN)
 
     def retire(self, nodes: Iterable[int]) -> None:
         """Mark nodes as lost that are no longer in the cluster; one with runs only when its lease has ended."""
@@ -176,7 +181,9 @@ class LiveBackend(Backend):
         runs = self._runs
         deadlines = map(self._deadline, runs.agents)
         lost = (runs.next_settlement(index) for index, agent in enumerate(runs.agents) if not agent.up)
-        return min([*deadlines, *lost, *runs.releases.values(), runs.health.next_probe])
+        return min(
+            [*deadlines, *lost, *runs.held.releases.values(), *runs.held.limits.values(), runs.health.next_probe]
+        )
 
     def _tick(self, now: Seconds) -> None:
         for index, agent in enumerate(self._runs.agents):
@@ -201,6 +208,14 @@ class LiveBackend(Backend):
         """Cancel a job and stop its runs; with ``force`` they are killed without grace."""
         with self._lock:
             self._runs.cancel(job, self.clock.now(), force=force)
+            future = self._acknowledgement(None)
+        self.on_change()
+        return future
+
+    def change(self, change: Callable[[RunRegistry, Seconds], object]) -> "Future[None]":
+        """Change runs as a person asked, at the present time."""
+        with self._lock:
+            change(self._runs, self.clock.now())
             future = self._acknowledgement(None)
         self.on_change()
         return future
@@ -261,6 +276,7 @@ class LiveBackend(Backend):
                 self._runs.reboot(index, now)
             agent.boot, agent.address, agent.last_contact = hello.boot, hello.address, now
             agent.session = secrets.token_hex(8)
+            self.machines[index] = machine_of(hello)
             if not agent.up:
                 agent.up = True
                 self._runs.events.append(NodeReturned(now, index))
@@ -306,9 +322,12 @@ class LiveBackend(Backend):
         """Return the time of a node's last report; None if there was none since the control plane started."""
         return self._runs.agents[node].last_report
 
-    def disk_free(self, node: int) -> int | None:
-        """Return the bytes that were free on a node's disk at its last report, if it said so."""
-        return self._runs.agents[node].disk_free
+    def with_machine(self, row: NodeRow) -> NodeRow:
+        """Return a node's row with its machine's CPUs and memory, and the free bytes of its disk at its last report."""
+        index = self.topology.node_index[row.name]
+        row = msgspec.structs.replace(row, disk_free=self._runs.agents[index].disk_free)
+        machine = self.machines.get(index)
+        return row if machine is None else msgspec.structs.replace(row, **asdict(machine))
 
     def _node(self, name: str, protocol: int) -> int:
         if protocol != PROTOCOL:
@@ -323,17 +342,22 @@ class LiveBackend(Backend):
 
     def _orders(self, index: int) -> AgentOrders:
         runs, generation = self._runs.orders(index), self._runs.agents[index].generation
-        runs = [run if run.roster is None else self._with_secret(run, run.roster) for run in runs]
+        runs = [self._with_secret(run) for run in runs]
         reads = [order for node, order, _ in self._log_reads.values() if node == index]
         session = self._runs.agents[index].session
         return AgentOrders(
             protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session
         )
 
-    def _with_secret(self, run: RunOrder, roster: Roster) -> RunOrder:
-        """Return an order with the secret of the job's store, the same for all workers since the job's last start."""
-        text = f"{run.id} {run.job} {roster.origin}"
+    def _with_secret(self, run: RunOrder) -> RunOrder:
+        """Return an order with the secret that the job's nodes share since its last start, if they need one."""
+        roster = run.roster
+        if roster is None and len(run.hosts) < 2:
+            return run
+        text = f"{run.id} {run.job} {run.incarnation if roster is None else roster.origin}"
         secret = hmac.new(self.store_key, text.encode(), hashlib.sha256).hexdigest()
+        if roster is None:
+            return msgspec.structs.replace(run, secret=secret)
         return msgspec.structs.replace(run, roster=msgspec.structs.replace(roster, secret=secret))
 
     def forget(self, ended: Iterable[JobNumber]) -> None:

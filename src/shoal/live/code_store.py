@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from shoal.core.errors import InputError
-from shoal.core.units import TenantId
+from shoal.core.units import JobNumber, TenantId
 from shoal.wire.messages import MOST_CODE_BYTES, MOST_PART_BYTES, CodePart, CodeStatus
 
 MOST_STORED_BYTES = 10 * 2**30
@@ -30,10 +30,14 @@ CodeKey: TypeAlias = tuple[TenantId, str]
 
 @dataclass(slots=True)
 class CodeStore:
-    """The archives in a folder; ``in_use`` returns those of live jobs."""
+    """The archives in a folder; ``in_use`` returns those of live jobs.
+
+    ``owner_of`` returns the tenant of a job, by number, that a node has a run of with this digest; None if it has none.
+    """
 
     folder: Path
     in_use: Callable[[], Set[CodeKey]]
+    owner_of: Callable[[str, JobNumber, str], TenantId | None]
     most_bytes: int = MOST_STORED_BYTES
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -27,7 +27,7 @@ import numpy as np
 from shoal.core.errors import InputError
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
-from shoal.core.units import JobId, JobNumber, TenantId
+from shoal.core.units import JobId, TenantId
 from shoal.engine.guard import Guard
 from shoal.engine.loop import Judgement, Loop
 from shoal.engine.replay import Scheduler
@@ -36,11 +36,14 @@ from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
 from shoal.live.compaction import Compaction
+from shoal.live.conditions import Resolver
 from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_ids import JobIds
 from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
+from shoal.live.job_verbs import JobVerbs
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
+from shoal.live.machines import check_fits
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.time_limit import CpuLimit
 from shoal.live.time_words import ClockWords
@@ -177,8 +180,12 @@ class ControlPlane:
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, submissions: Sequence[wire.Submission], tenant: TenantId) -> "Future[list[JobId]]":
+    def submit(
+        self, submissions: Sequence[wire.Submission], tenant: TenantId, sees: TenantId | None = None
+    ) -> "Future[list[JobId]]":
         """Admit jobs, all or none; the future resolves to their identifiers once they are durable.
+
+        They may depend on jobs that ``sees`` owns, or on any if None.
 
         A submission with the same key as an earlier one of its tenant returns that job. ``ShortOfDisk`` if the journal
         has no room for them.
@@ -189,6 +196,7 @@ class ControlPlane:
             ids: list[JobId] = []
             admitted = []
             keys: dict[tuple[TenantId, str], JobId] = {}
+            resolver = Resolver(self.accounts, self.compaction.ended_account, sees, self.about.epoch)
             for number, wanted in enumerate(submissions):
                 owner = wanted.tenant or tenant
                 key = owner, wanted.key
@@ -196,7 +204,8 @@ class ControlPlane:
                 id = known or self._job_ids.new(wanted.name, self._taken)
                 if known is None:
                     try:
-                        admitted.append(self.admission.admit(wanted, id, owner, now))
+                        admitted.append(resolver.admitted(self.admission.admit(wanted, id, owner, now), wanted))
+                        check_fits(wanted, self.backend.topology, self.backend.machines, self.about.retired)
                     except InputError as error:
                         place = f"jobs[{number}]." if len(submissions) > 1 else ""
                         raise InputError(place + error.field, error.value, error.hint) from error
@@ -219,6 +228,11 @@ class ControlPlane:
         with self._lock:
             return quota_rows(self.accounts)
 
+    @property
+    def verbs(self) -> JobVerbs:
+        """What people ask of single jobs."""
+        return JobVerbs(self.backend, self.accounts, self._lock, self.disk, self._account)
+
     def _taken(self, id: JobId) -> bool:
         return id in self.accounts.numbers or self.compaction.ended.known(id)
 
@@ -232,8 +246,9 @@ class ControlPlane:
         """Change the GPUs that a job asks for."""
         account = self._account(job, tenant)
         self.disk.check()
-        if not account.live:
-            raise InputError("job", job, f"has ended ({account.state.name.lower()}); only live jobs can be resized")
+        if not account.live or account.state is JobState.CANCELLING:
+            state = account.state.name.lower()
+            raise InputError("job", job, f"is {state}: a job that has ended or was cancelled cannot be resized")
         return self.backend.reshape(account.number, *self.admission.gang(shape, account.spec.kinds))
 
     def drain(self, node: str, reason: str, by: str) -> "Future[None]":
@@ -297,8 +312,7 @@ class ControlPlane:
         with self._lock:
             reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
             rows = self._views(tenant).nodes(reports, self.about.retired)
-        index = self.backend.topology.node_index
-        return [msgspec.structs.replace(row, disk_free=self.backend.disk_free(index[row.name])) for row in rows]
+        return [self.backend.with_machine(row) for row in rows]
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
@@ -322,7 +336,7 @@ class ControlPlane:
             states = [account.state for account in self.accounts.live.values()]
             ended = self.accounts.submitted - len(states)
             used = sum(self._views(None).used_gpus().values())
-        running = sum(s in (JobState.RUNNING, JobState.STARTING) for s in states)
+        running = sum(s in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for s in states)
         return wire.ClusterRow(
             version=about.version,
             protocol=wire.PROTOCOL,
@@ -382,16 +396,6 @@ class ControlPlane:
         """Process an agent's report and return its orders; never blocks."""
         return self.compaction.with_forgotten(self.backend.sync(report), report.old)
 
-    def owner_of_code(self, node: str, job: JobNumber, digest: str) -> TenantId | None:
-        """Return the tenant of a job that a node has a run of, if it was shipped with this code; else None."""
-        return self.backend.owner_of_code(node, job, digest)
-
-    def code_in_use(self) -> set[tuple[TenantId, str]]:
-        """Return the tenants and digests of the code of live jobs."""
-        with self._lock:
-            live = self.accounts.live.values()
-            return {(account.spec.tenant, account.launch.code) for account in live if account.launch.code is not None}
-
     def generation(self, node: str) -> int:
         """Return the generation of a node's orders, which counts up with each change."""
         return self.backend.generation(node)
@@ -422,7 +426,8 @@ class ControlPlane:
             live = account.live and run == account.incarnation
             begin = offset if found.begin is None else found.begin
             end = offset + length if found.next is None or length < len(found.data) else found.next
-            part.set_result(wire.LogPart(job, run, rank, begin, max(found.size, 0), text, live, end))
+            size, ranks = max(found.size, 0), len(node_of)
+            part.set_result(wire.LogPart(job, run, rank, begin, size, text, live, end, ranks))
 
         asked.add_done_callback(answer)
         part.add_done_callback(lambda _: self.backend.forget_read(asked))

@@ -7,9 +7,11 @@ A job that is resized in place has one gang for each incarnation since it starte
 *chain*. Each gang started the ranks that joined with it; the latest gang decides for all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+import msgspec
 
 from shoal.core.job import BatchLimits, BatchSetting, Launch
 from shoal.core.topology import Node, Placement
@@ -17,6 +19,7 @@ from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.elastic_workers import ElasticWorkers, Seats
 from shoal.live.rate_tracker import RateTracker
 from shoal.live.report_filter import possible_progress
+from shoal.wire.batch_script import OPTIONS_VARIABLE
 from shoal.wire.messages import RankExit, RunOrder, RunReport, SessionReport
 
 _CALLED_OFF = "its ranks were stopped, or never started, by order of a control plane that has died since"
@@ -110,6 +113,8 @@ class Gang:
     """The batch size it was granted, if the policy grants one."""
     limits: BatchLimits | None = None
     tenant: TenantId = ""
+    time: Seconds | None = None
+    """The job's time limit."""
     stopping: bool = False
     forced: bool = False
     """Whether it is stopped without grace."""
@@ -366,8 +371,18 @@ class Gang:
             limits=self.limits,
             roster=roster,
             tenant=self.tenant,
+            cpus=launch.cpus,
+            memory=launch.memory,
+            time=self.time,
+            signal=launch.signal,
             code=launch.code,
         )
+
+    def with_hosts(self, order: RunOrder, address: Callable[[int], str]) -> RunOrder:
+        """Return an order; for a batch script with the address and the GPUs of each node of the job."""
+        if OPTIONS_VARIABLE not in order.env:
+            return order
+        return msgspec.structs.replace(order, hosts=[(address(node), gpus) for node, gpus in self.placement.seats])
 
 
 def _describe_exit(exits: Sequence[RankExit], node: str) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from shoal.core.goodput import GoodputReport
-from shoal.core.job import BatchLimits, BatchSetting
+from shoal.core.job import BatchLimits, BatchSetting, WarningSignal
 from shoal.wire.fields import Boot, Count, Host, JobName, Name, Natural, Ranks
 
 MOST_OLD = 256
@@ -13,7 +13,10 @@ MOST_OLD = 256
 
 
 class Hello(Struct, frozen=True):
-    """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive."""
+    """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive.
+
+    ``cpus`` and ``memory``, in bytes, are the machine's; ``no_limits`` says why the agent cannot limit those of runs.
+    """
 
     protocol: int
     node: Name
@@ -21,6 +24,9 @@ class Hello(Struct, frozen=True):
     kind: Name
     gpus: Annotated[int, Meta(ge=1, le=255)]
     address: Host
+    cpus: Natural | None = None
+    memory: Natural | None = None
+    no_limits: Annotated[str, Meta(max_length=1000)] = ""
 
 
 class RankExit(Struct, frozen=True):
@@ -36,7 +42,7 @@ class SessionReport(Struct, frozen=True, kw_only=True):
 
     ``rate`` is progress per second, in the unit of the job's work, at ``batch_size`` samples a step. ``profile`` is the
     job's goodput model, where it adapts its batch size itself. ``generation`` is the latest worker roster in whose
-    group a step was trained, where the job is resized in place.
+    group a step was trained, where the job is resized in place. ``saves``: the job saves its state when it is warned.
     """
 
     rate: Annotated[float, Meta(ge=0, le=1e12)] | None = None
@@ -44,6 +50,7 @@ class SessionReport(Struct, frozen=True, kw_only=True):
     loss: float | None = None
     profile: GoodputReport | None = None
     generation: Natural | None = None
+    saves: bool = False
 
 
 class Roster(Struct, frozen=True, kw_only=True):
@@ -127,11 +134,15 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     ``stop`` warns, waits ``grace`` seconds and kills. An agent stops an incarnation that the orders do not list.
     ``shared_with`` is a job on this node whose devices this run uses too. ``work``, ``batch`` and ``limits`` are passed
     on to the job: its total work, the batch size granted, and the bounds within which it may adapt it. ``tenant`` is
-    the job's owner, as whose system user an agent that runs as root may start the ranks. ``code`` is the digest of the
-    archive that is its working folder, if it was shipped with one.
+    the job's owner, as whose system user an agent that runs as root may start the ranks. ``cpus`` of each rank and
+    ``memory``, in bytes, of all ranks here are limits. The keeper sends ``signal`` its seconds before the run has
+    lasted ``time`` seconds; at the limit the control plane stops the run. ``code`` is
+    the digest of the archive that is its working folder, if it was shipped with one.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
+
+    A batch script's job has ``hosts``, address and GPUs of each of its nodes, and a ``secret`` that its nodes share.
     """
 
     job: int
@@ -157,6 +168,12 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     limits: BatchLimits | None = None
     roster: Roster | None = None
     tenant: str = ""
+    cpus: int | None = None
+    memory: int | None = None
+    hosts: list[tuple[str, int]] = field(default_factory=list)
+    secret: str = ""
+    time: float | None = None
+    signal: WarningSignal | None = None
     code: str | None = None
 
 

@@ -18,6 +18,9 @@ Span: TypeAlias = Annotated[
     float, Meta(gt=0, le=1e10, extra=hint("must be seconds from now above 0, at most 1e10 (300 years)"))
 ]
 Weight: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e6, extra=hint("must be a number from 1e-6 to 1e6"))]
+Priority: TypeAlias = Annotated[
+    int, Meta(ge=-1_000_000, le=1_000_000, extra=hint("must be a whole number from -1,000,000 to 1,000,000"))
+]
 Text: TypeAlias = Annotated[
     str, Meta(pattern=r"^[^\x00]*\Z", max_length=4096, extra=hint("must be at most 4,096 characters, none of them NUL"))
 ]
@@ -28,6 +31,9 @@ Name: TypeAlias = Annotated[
 JobName: TypeAlias = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z", max_length=80, extra=hint(_NAME_HINT.format(80))),
+]
+Memory: TypeAlias = Annotated[
+    int, Meta(ge=2**20, le=2**50, extra=hint("must be bytes, from 1 MB to 1,024 TB, or a number with M, G or T: 16G"))
 ]
 Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """The SHA-256 of an archive."""

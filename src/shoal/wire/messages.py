@@ -8,13 +8,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from shoal.core.decoding import hint
 from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
+from shoal.wire.code_messages import *  # noqa: F403
 from shoal.wire.fields import (
     Command,
     Count,
     Digest,
     JobName,
+    Memory,
     Name,
+    Priority,
     Quantity,
     Ranks,
     Resizes,
@@ -34,13 +38,6 @@ TOKEN_DAYS = 400.0
 DEFAULT_TENANT = "default"
 """Owner of an admin's jobs that name no tenant."""
 
-MOST_CODE_BYTES = 100_000_000
-"""Most bytes of shipped code, packed or unpacked."""
-
-MOST_CODE_FILES = 20_000
-MOST_PART_BYTES = 8 * 2**20
-"""Bytes of an archive that one message carries."""
-
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -50,6 +47,23 @@ class Ahead(Struct, forbid_unknown_fields=True, frozen=True):
     jobs: Count
     gpus: Count
     work: Work
+
+
+class Dependency(Struct, forbid_unknown_fields=True, frozen=True):
+    """An earlier job that a job waits for: until it completed (``ok``), failed or was cancelled (``notok``), ended
+    (``any``) or started (``start``). ``job`` is its id, or the name of an earlier job of the same batch."""
+
+    job: JobName
+    when: Literal["ok", "any", "notok", "start"] = "ok"
+
+
+class SignalRequest(Struct, forbid_unknown_fields=True, frozen=True):
+    """A signal by name or number, sent this many seconds ``before`` the time limit to all processes of the job, or
+    with ``main`` only to the main process of each rank."""
+
+    signal: str | int
+    before: Annotated[float, Meta(gt=0, le=1e7)] = 60.0
+    main: bool = False
 
 
 class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -63,8 +77,16 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     ``batch_size`` upwards, with ``min_local_batch`` to ``max_local_batch`` samples on a GPU at once; ``adaptation``
     names the rule by which the job's own script changes it. ``ahead`` lists the phases its app will run after it, for
     policies that ask how much work an app has left. ``resizes``: the job is stopped and started again on other GPUs,
-    or, where its script trains with ``Elastic``, workers join and leave while the others train on. ``retries`` is how
-    often it is tried again after crashes in a row; by default 3 times, and not at all if it failed within 30 s.
+    or, where its script trains with ``Elastic``, workers join and leave while the others train on. ``cpus`` of each
+    rank and ``memory`` of each node, in bytes, are limits on nodes that can enforce them. ``retries`` is how often it
+    is tried again after crashes in a row; by default 3 times, and not at all if it failed within 30 s.
+    ``preemptible``: it may be stopped to make room for others always (``yes``), never (``no``) or once it has saved.
+
+    A job waits for the jobs in ``after``, with ``singleton`` for all earlier jobs of its name and tenant, until
+    ``begin`` (Unix seconds), and with ``hold`` until it is released. At most ``most_at_once`` jobs of one ``array`` are
+    scheduled at a time. A run that lasts ``time`` seconds is stopped and the job fails; ``signal`` warns it before.
+    Of a tenant's waiting jobs none starts before one of a higher ``priority``. An ``exclusive`` job has its nodes for
+    itself.
     ``code`` is the digest of an archive sent before, which is unpacked as the working folder in place of ``workdir``.
     """
 
@@ -92,7 +114,20 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     grace: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     key: Annotated[str, Meta(max_length=128)] = ""
     ahead: Annotated[list[Ahead], Meta(max_length=200)] | None = None
+    cpus: Count | None = None
+    memory: Memory | None = None
     retries: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    preemptible: Literal["auto", "yes", "no"] = "auto"
+    after: Annotated[list[Dependency], Meta(max_length=1000)] | None = None
+    singleton: bool = False
+    begin: Annotated[float, Meta(ge=0, le=1e11)] | None = None
+    hold: bool = False
+    array: Name | None = None
+    most_at_once: Count | None = None
+    time: Annotated[float, Meta(gt=0, le=1e9, extra=hint("must be seconds above 0, at most 1e9"))] | None = None
+    signal: SignalRequest | None = None
+    priority: Priority = 0
+    exclusive: bool = False
     code: Digest | None = None
 
 
@@ -102,19 +137,23 @@ class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
     jobs: Annotated[list[Submission], Meta(min_length=1, max_length=10_000)]
 
 
-class CodePart(Struct, frozen=True):
-    """A part of an archive of shipped code, base64: the bytes from ``offset`` on, of ``size`` in all."""
+class PriorityMessage(Struct, forbid_unknown_fields=True, frozen=True):
+    """A job's new priority among the jobs of its tenant."""
 
-    offset: Annotated[int, Meta(ge=0, le=MOST_CODE_BYTES)]
-    size: Annotated[int, Meta(ge=1, le=MOST_CODE_BYTES)]
-    data: bytes
+    priority: Priority
 
 
-class CodeStatus(Struct, frozen=True):
-    """How many bytes of an archive the control plane has, and whether that is the ``whole``."""
+class CancelMany(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which live jobs to cancel: those of the caller that have this name, array and state; null stands for any.
 
-    have: int
-    whole: bool
+    Only an admin may name a ``tenant``; without one an admin's request is about every tenant's jobs.
+    """
+
+    name: Name | None = None
+    array: Name | None = None
+    state: Literal["pending", "running"] | None = None
+    tenant: Name | None = None
+    force: bool = False
 
 
 class Submitted(Struct, frozen=True):
@@ -218,6 +257,10 @@ class JobRow(Struct, frozen=True, kw_only=True):
     """When a waiting job is expected to start."""
     end: StartForecast | None = None
     """When a running job is expected to end if it keeps its GPUs."""
+    array: str | None = None
+    priority: int = 0
+    time: float | None = None
+    """Seconds that one run may last."""
 
 
 class Moment(Struct, frozen=True):
@@ -228,7 +271,10 @@ class Moment(Struct, frozen=True):
 
 
 class JobDetail(Struct, frozen=True, kw_only=True):
-    """Everything about one job. ``change`` says what would change its state soonest; empty where nothing is known."""
+    """Everything about one job. ``change`` says what would change its state soonest; empty where nothing is known.
+
+    ``stop`` says what a stop of a running job would lose; ``lost_gpu_seconds`` is what stops and crashes have lost.
+    """
 
     job: JobRow
     command: list[str]
@@ -244,6 +290,8 @@ class JobDetail(Struct, frozen=True, kw_only=True):
     decided: float
     change: str
     story: list[Moment]
+    stop: str = ""
+    lost_gpu_seconds: float = 0.0
 
 
 class WorkLeft(Struct, frozen=True):
@@ -290,7 +338,8 @@ class AppOffer(Struct, frozen=True, kw_only=True):
 class NodeRow(Struct, frozen=True, kw_only=True):
     """One node: its GPUs, whether it answers, the jobs on it. ``heard``: last contact, Unix seconds.
 
-    ``disk_free`` are the bytes that were free on the disk of its jobs and logs at its last report.
+    ``disk_free`` are the bytes that were free on the disk of its jobs and logs at its last report. ``cpus``, ``memory``
+    in bytes and ``no_limits`` (why it enforces no CPU and memory limits; empty if it does) are None until it connects.
     """
 
     name: str
@@ -304,6 +353,9 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     disk_free: int | None = None
     drained: str = ""
     """Why the node gets no new runs; empty if it is not drained."""
+    cpus: int | None = None
+    memory: int | None = None
+    no_limits: str | None = None
 
 
 class DrainNode(Struct, forbid_unknown_fields=True, frozen=True):
@@ -377,7 +429,8 @@ class TokenRow(Struct, frozen=True):
 class LogPart(Struct, frozen=True):
     """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
 
-    Where the middle of a log was cut out, ``text`` is a note and ``offset`` to ``next`` are the bytes cut.
+    ``ranks`` is the number of ranks of this start. Where the middle of a log was cut out, ``text`` is a note and
+    ``offset`` to ``next`` are the bytes cut.
     """
 
     job: str
@@ -388,3 +441,4 @@ class LogPart(Struct, frozen=True):
     text: str
     live: bool
     next: int
+    ranks: int = 1
