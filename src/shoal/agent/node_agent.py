@@ -73,7 +73,8 @@ class NodeAgent:
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         found = devices.find(settings.kind, settings.gpus)
-        hello = Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address)
+        boot, place = secrets.token_hex(16), orphans.place_of(settings.home.resolve())
+        hello = Hello(PROTOCOL, settings.node, boot, found.kind, found.count, settings.address, place=place)
         self._hello = convert(msgspec.structs.asdict(hello), Hello)  # an error names the field at fault
         self._workspace = Workspace(settings.home.resolve(), settings.node)
         self._old = OldFolders(self._workspace)
