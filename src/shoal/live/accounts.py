@@ -250,6 +250,11 @@ class Accounts:
         if launch.key:
             self.keys[spec.tenant, launch.key] = spec.id
 
+    def code_in_use(self) -> set[tuple[TenantId, str]]:
+        """Return the tenants and digests of the code of live jobs; may be called from any thread."""
+        live = [*self.live.values()]
+        return {(account.spec.tenant, account.launch.code) for account in live if account.launch.code is not None}
+
     def ended(self) -> list[Account]:
         """Return the jobs that have ended, in order of admission."""
         return [account for account in self.accounts.values() if not account.live]
@@ -394,14 +399,13 @@ def _times(count: int) -> str:
 
 def _why_last(account: Account, event: events.JobCrashed) -> str:
     """Return a sentence part on why a job is not tried again after this crash."""
-    retries, ran = account.launch.retries, event.ran
+    retries = account.launch.retries
     if event.failed_on is not None and account.crashes.failed_starts < MOST_FAILED_STARTS:
         return "not tried again, since the cause is in the job itself"
     if event.failed_on is not None:
         return f"not tried again, since it {account.held_after}"
     if retries is None and account.crashes.in_a_row <= retries_of(None):
-        after = "" if ran is None else f"after {ran:,.0f} s: "
-        return f"not tried again {after}a job that fails within {QUICK_FAILURE:g} s is not, unless it has --retries"
+        return f"not tried again, since it failed within {QUICK_FAILURE:g} s of its start (--retries N has it tried)"
     tries = retries_of(retries)
     has = {0: "has no retries", 1: "has 1 retry"}.get(tries, f"has {tries} retries")
     return f"not tried again, since it {account.held_after} and {has}"
