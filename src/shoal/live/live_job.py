@@ -121,6 +121,11 @@ class LiveJob:
         gang.tracker.reported(now, rate, gang.progress)
         self.measured = rate, gang.placement
 
+    def lost_after(self, gang: Gang, now: Seconds) -> float:
+        """Return the progress that a stopped gang had made, as reported or else estimated, and has not saved."""
+        made = self._estimate(gang, End.STOPPED, now) if gang.done is None else gang.done
+        return max(0.0, made - self.progress_after(gang, End.STOPPED, now))
+
     def progress_after(self, gang: Gang, end: End, now: Seconds) -> float:
         """Return the progress that a gang leaves at its end: what it saved, else all of it if it ended in order.
 
@@ -131,8 +136,10 @@ class LiveJob:
         in_order = end in (End.STOPPED, End.COMPLETED) and not gang.killed
         if gang.done is not None and (in_order or self.spec.preemptible == "yes"):
             return gang.done
-        if not in_order:
-            return gang.base
+        return self._estimate(gang, end, now) if in_order else gang.base
+
+    def _estimate(self, gang: Gang, end: End, now: Seconds) -> float:
+        """Return the progress of a gang that reports none, from time and rate."""
         ran = gang.tracker.rate * max(0.0, now - gang.running_since) if gang.started else 0.0
         work = self.spec.work
         return min(gang.base + ran, inf if work is None or end is End.COMPLETED else work)

@@ -373,7 +373,7 @@ class RunRegistry:
             job.over, job.end = True, JobCompleted(now, gang.job, gang.incarnation, saved)
             self.events.append(job.end)
         elif outcome.end is End.STOPPED:
-            self.events.append(JobStopped(now, gang.job, gang.incarnation, saved))
+            self.events.append(JobStopped(now, gang.job, gang.incarnation, saved, job.lost_after(gang, now)))
         else:
             self._crashed(job, gang, outcome, now)
 

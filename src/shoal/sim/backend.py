@@ -180,8 +180,8 @@ class SimulatedBackend:
             run = self._jobs.runs[command.job]
             if type(command) is Stop:
                 if run.placement is not None and run.incarnation == command.incarnation:
-                    self._jobs.stop(command.job, self.now)
-                    self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done))
+                    lost = self._jobs.stop(command.job, self.now)
+                    self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done, lost))
             elif isinstance(command, Start | Resize) and command.incarnation > run.incarnation and not run.finished:
                 self._begin(command, run)
 
