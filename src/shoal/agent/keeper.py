@@ -17,7 +17,6 @@ cannot prolong it.
 """
 
 import ctypes
-import errno
 import json
 import os
 import select
@@ -35,6 +34,7 @@ from shoal.agent.cgroup_limits import over_memory, ran_out_of_memory, set_limits
 from shoal.agent.cgroups import end_cgroup
 from shoal.agent.confinement import become, enter_domain
 from shoal.agent.keeper_state import KeeperState
+from shoal.agent.rank_program import enter_folder, execute
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -132,7 +132,10 @@ class Keeper:
         self._cgroup = str(run.get("cgroup") or "")
         self._limits = run.get("limits") or {}
         ranks = [rank["rank"] for rank in run["ranks"]]
-        self._state = KeeperState(float(run["lease"]), float(run["grace"]), ranks, apart=bool(run.get("apart")))
+        signal_after = run["signal"]["after"] if run.get("signal") else None
+        self._state = KeeperState(
+            float(run["lease"]), float(run["grace"]), ranks, apart=bool(run.get("apart")), signal_after=signal_after
+        )
         self._ranks: dict[int, int] = {}  # pid of the main process: rank
         self._ended: dict[int, int] = {}  # the same for ended ranks that may have left processes behind
         self._store: int | None = None
@@ -165,6 +168,7 @@ class Keeper:
             else:
                 self._ranks[pid] = rank["rank"]
                 pids[str(rank["rank"])] = pid
+        self._state.started(time.monotonic())
         self._report(event="started", pids=pids)
         self._flush()
 
@@ -200,6 +204,8 @@ class Keeper:
                     self._warn(state.orphan(time.monotonic()))
             now = time.monotonic()
             self._warn(state.expire(now))
+            if state.signal_due(now):
+                self._send_signal()
             late = state.overdue(now)
             for pid, rank in self._ranks.items():
                 if rank in late:
@@ -246,6 +252,13 @@ class Keeper:
             for process in descendants([os.getpid()], all_processes()):
                 if process.group not in self._ranks and process.group != self._store:
                     send_signal(process, number)
+
+    def _send_signal(self) -> None:
+        """Send the signal that precedes the job's time limit: to the ranks' groups, or to their main processes only."""
+        number, main = self._run["signal"]["number"], self._run["signal"]["main"]
+        for pid in self._ranks:
+            with suppress(PermissionError):
+                os.kill(pid, number) if main else os.killpg(pid, number)
 
     def _kill_all(self) -> None:
         self._retry = min(2 * self._retry, _LAST_RETRY_SECONDS)
@@ -353,7 +366,7 @@ class Keeper:
             os.dup2(log, 2)
             os.write(2, rank.get("note", "").encode(errors="replace"))
             argv = rank.get("argv", self._run["argv"])
-            problem = _enter(self._run["cwd"]) or _execute(argv, {**self._run["env"], **rank["env"]})
+            problem = enter_folder(self._run["cwd"]) or execute(argv, {**self._run["env"], **rank["env"]})
             note = f"; it runs as {user['shown']}" if user else ""
             os.write(report_problem, f"{problem}{note}".encode(errors="replace"))
         except OSError as error:
@@ -369,40 +382,6 @@ _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 def _signal_group(group: int, number: int) -> None:
     with suppress(PermissionError):
         os.killpg(group, number)
-
-
-def _enter(folder: str) -> str:
-    """Change to the working directory; return the problem if that fails."""
-    try:
-        os.chdir(folder)
-        arrived = os.getcwd()
-    except OSError as error:
-        return f"cannot enter the working directory {folder!r}: {error.strerror}"
-    # It was resolved when it was checked: a link put in its place since then must not lead elsewhere.
-    return "" if arrived == folder else f"the working directory {folder!r} has become a link to {arrived!r}"
-
-
-def _execute(argv: list[str], environ: dict[str, str]) -> str:
-    """Execute this program; return the problem if that fails."""
-    program = argv[0]
-    try:
-        os.execvpe(program, argv, environ)
-    except OSError as error:
-        if error.errno == errno.ENOENT and "/" not in program:
-            why = f"no such program on the job's PATH ({environ.get('PATH', '')}); name its full path or set PATH"
-        elif error.errno == errno.ENOENT and os.path.exists(program):
-            why = "the interpreter its first line names does not exist on this node"
-        elif error.errno == errno.ENOENT:
-            why = "no such file on this node"
-        elif error.errno == errno.EACCES:
-            why = "it is not executable; set its x permission, or name the interpreter first"
-        elif error.errno == errno.ENOEXEC:
-            why = "it is not a program; begin it with a #! line, or name the interpreter first"
-        else:
-            why = str(error.strerror)
-    except ValueError as error:
-        why = f"the command or its environment cannot be passed on: {error}"
-    return f"cannot start {program!r}: {why}"
 
 
 def _receive() -> bytes:

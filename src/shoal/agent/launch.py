@@ -104,6 +104,7 @@ class Launcher:
             "logs": str(self.workspace.logs(order.id)),
             "lease": lease,
             "grace": order.grace,
+            "signal": _signal(order),
             "ranks": [
                 {
                     "rank": rank,
@@ -173,6 +174,14 @@ def _limits(order: RunOrder) -> dict[str, Any]:
     """Return the limits of all ranks on this node together; ``shown`` is the memory in words."""
     shown = "" if order.memory is None else show_size(order.memory)
     return {"memory": order.memory, "cpus": order.cpus and order.cpus * order.local_ranks, "shown": shown}
+
+
+def _signal(order: RunOrder) -> dict[str, Any] | None:
+    """Return the signal that precedes the time limit, and the seconds after the start at which it is sent."""
+    if order.signal is None or order.time is None:
+        return None
+    after = max(0.0, order.time - order.signal.before)
+    return {"number": order.signal.number, "main": order.signal.main, "after": after}
 
 
 def _store(start: StartRanks) -> dict[str, Any] | None:

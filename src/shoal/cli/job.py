@@ -1,4 +1,4 @@
-"""``shoal why``, ``job``, ``cancel`` and ``resize``."""
+"""``shoal why``, ``job`` and ``resize``."""
 
 import shlex
 import time
@@ -9,7 +9,7 @@ import click
 from shoal.cli.client import cluster_options, find_job, job_path
 from shoal.cli.completion import complete_job
 from shoal.cli.live_tables import count, facts, hours, spread, state
-from shoal.cli.output import json_option, listing, print_json, say, terminal, warn
+from shoal.cli.output import json_option, listing, print_json, say, terminal
 from shoal.core.units import span
 from shoal.wire.messages import Reshape
 
@@ -117,27 +117,6 @@ def _facts(found: "JobDetail") -> list[tuple[str, str]]:
         ("so far", _usage(found)),
         ("warned", f"{found.grace:g} s before it is stopped"),
     ]
-
-
-@click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_job)
-@click.option("--force", is_flag=True, help="Kill running ones at once, also those that were cancelled before.")
-@cluster_options
-@json_option
-def cancel(jobs: tuple[str, ...], force: bool, client: "Client", as_json: bool) -> None:
-    """Cancel jobs; running ones are warned (SIGTERM) and killed after their grace."""
-    found = {detail.job.id: detail.job for detail in [find_job(client, name, only=True) for name in jobs]}
-    cancelled = []
-    for row in found.values():
-        if row.ended is not None and not (force and row.state == "cancelled"):
-            warn(f"{row.id} had already ended ({state(row)})")
-            continue
-        client.call("DELETE", job_path(row.id) + "?force=true" * force, None, type(None))
-        cancelled.append(row.id)
-        if not as_json:
-            say(f"cancelled {row.id}")
-    if as_json:
-        print_json({"cancelled": cancelled})
 
 
 @click.command()

@@ -11,6 +11,7 @@ import click
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import limit_notes
 from shoal.cli.output import json_option, print_json, say, warn
+from shoal.cli.waiting_options import waiting_fields, waiting_options
 from shoal.core.errors import InputError
 from shoal.core.sizes import read_size
 from shoal.wire.messages import NodeRow
@@ -71,6 +72,7 @@ class _TakesCommand(click.Command):
     metavar="N",
     help="Tries after a crash of its own.  [default: 3, and none if it failed within 30 s]",
 )
+@waiting_options
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option
@@ -78,7 +80,7 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
     """Submit jobs: a YAML file, an unchanged #SBATCH script, or a command after `--`. Print their ids."""
     if not 1 <= count <= _MOST:
         raise InputError("count", count, f"must be from 1 to {_MOST:,}")
-    given = given_fields(options)
+    given = waiting_fields(given_fields(options), client)
     command = click.get_current_context().meta.get(_AFTER_DASHES)
     if command is not None and not words:
         jobs = [command_job(command, given)]

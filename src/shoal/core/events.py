@@ -147,7 +147,7 @@ class JobCrashed:
 
 @dataclass(frozen=True, slots=True)
 class JobReleased:
-    """A job that was held back after a crash may start again."""
+    """A job that was held back may start: its conditions hold, and its back-off after a crash and any hold are over."""
 
     at: Seconds
     job: JobNumber
@@ -168,10 +168,15 @@ class JobReshaped:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """The job was cancelled and has no process left: its GPUs are free."""
+    """The job has no process left and its GPUs are free. It was cancelled or, with ``failed``, reached its time limit.
+
+    ``cause`` is set where no person cancelled it: a job that it was to follow did not end as required.
+    """
 
     at: Seconds
     job: JobNumber
+    cause: str = ""
+    failed: bool = False
     urgent: ClassVar[bool] = True
 
 
@@ -201,6 +206,8 @@ class NodeReturned:
 
     at: Seconds
     node: int
+    place: str = ""
+    """Where its agent runs; an agent elsewhere may have its name only after the lease of this one."""
     urgent: ClassVar[bool] = True
 
 
@@ -275,6 +282,63 @@ class CancelRequested:
     urgent: ClassVar[bool] = False
 
 
+@dataclass(frozen=True, slots=True)
+class JobHeld:
+    """The job was held by a person: a waiting one does not start, a running one is not started again once it stops."""
+
+    at: Seconds
+    job: JobNumber
+    by: str
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLifted:
+    """A person released a held job; ``JobReleased`` follows as soon as it need not wait for anything else."""
+
+    at: Seconds
+    job: JobNumber
+    by: str
+    urgent: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequeued:
+    """The job's owner had this run stopped; the job waits again once ``JobStopped`` tells that it has ended."""
+
+    at: Seconds
+    job: JobNumber
+    incarnation: int
+    by: str
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimitReached:
+    """A run of the job lasted as long as its time limit, in seconds.
+
+    The job holds its GPUs, and no policy sees it, until ``JobCancelled`` tells that it has failed and its run has
+    ended; ``ends_by`` is when its grace has passed.
+    """
+
+    at: Seconds
+    job: JobNumber
+    limit: Seconds
+    ends_by: Seconds
+    urgent: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityChanged:
+    """The job's owner or an operator changed its priority."""
+
+    at: Seconds
+    job: JobNumber
+    priority: int
+    by: str
+    urgent: ClassVar[bool] = True
+
+
 # The order of the union is that of the journal's tags: add new events at its end.
 Event: TypeAlias = (
     JobSubmitted
@@ -298,10 +362,23 @@ Event: TypeAlias = (
     | PolicyOverran
     | CancelRequested
     | JobSaved
+    | JobHeld
+    | HoldLifted
+    | JobRequeued
+    | TimeLimitReached
+    | PriorityChanged
 )
 
 RunEvent: TypeAlias = (
-    JobStarted | JobMeasured | BatchChanged | JobProfiled | JobSaved | JobStopped | JobCompleted | JobCrashed
+    JobStarted
+    | JobMeasured
+    | BatchChanged
+    | JobProfiled
+    | JobSaved
+    | JobStopped
+    | JobCompleted
+    | JobCrashed
+    | JobRequeued
 )
 """Events about one incarnation of a job."""
 

@@ -218,13 +218,21 @@ NOT_FREE_YET = _T(
     "waits: needs {GPUs granted:,.0f} GPUs, {free GPUs:,.0f} free; runs of cancelled jobs still hold "
     "{GPUs of cancelled jobs:,.0f}",
 )
+LOWER_PRIORITY = _T(
+    62,
+    "LOWER_PRIORITY",
+    "waits: its priority is {its priority:,.0f}; {job before it} of the same tenant, with {priority of that job:,.0f},"
+    " starts first",
+)
 AVOIDS = _T(60, "AVOIDS", "waits: no GPUs are free except on {the nodes}, which could not start it")
 
 _GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
 _OF_QUOTAS = (TENANT_CAP, RETURNED, GUARANTEED, SHRUNK_TO_CAP, FILLS, WIDER_THAN_CAP)
 _REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED, SET_ASIDE)
 _OF_UNSAVED_WORK = (KEPT_UNSAVED, HELD_UNSAVED, KEPT_FREE, KEPT_BY_OWNER)
-GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, *_OF_UNSAVED_WORK, AVOIDS, NOT_FREE_YET)
+GENERIC = (
+    *_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, *_OF_UNSAVED_WORK, AVOIDS, NOT_FREE_YET, LOWER_PRIORITY
+)  # fmt: skip
 """The templates of this module, in order of their codes."""
 
 

@@ -256,6 +256,8 @@ class Snapshot:
     """Whether any job may not always be stopped; if false, all of ``unstoppable`` is."""
     most_lost: Seconds = MOST_LOST
     """Seconds of run that a stop may lose at most."""
+    priorities: Mapping[int, int] = field(default_factory=dict)
+    """By admission number of a live job with a priority other than 0; the ring enforces it on every policy."""
 
     @cached_property
     def ids(self) -> Sequence[JobId]:

@@ -15,10 +15,11 @@ from shoal.core.decoding import convert
 from shoal.core.errors import InputError
 from shoal.core.sizes import read_size
 from shoal.jobspec.sbatch import as_name, jobs_of
+from shoal.jobspec.times import read_moment, read_span
 from shoal.jobspec.yaml_file import lines_of, place, read_text, yaml_errors
 from shoal.wire.messages import Submission
 
-_NUMBERS = ("work", "deadline", "weight", "grace")
+_NUMBERS = ("work", "deadline", "weight", "grace", "priority")
 _MOST_SHOWN = 100
 
 
@@ -98,6 +99,10 @@ def job_fields(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         read["memory"] = read_size("memory", read["memory"])
     if isinstance(read.get("preemptible"), bool):
         read["preemptible"] = "yes" if read["preemptible"] else "no"
+    if isinstance(read.get("time"), str):
+        read["time"] = read_span("time", read["time"])
+    if isinstance(begin := read.get("begin"), str | datetime):
+        read["begin"] = read_moment("begin", str(begin), datetime.now())
     workdir = read.get("workdir", "")
     return {**read, "workdir": str(folder / workdir) if isinstance(workdir, str) else workdir}
 

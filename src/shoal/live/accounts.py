@@ -16,12 +16,20 @@ from shoal.core.lifecycle import JobState
 from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import MOST_FAILED_STARTS, NO_CRASHES, QUICK_FAILURE, Crashes, retries_of
 from shoal.core.topology import Node, Placement
-from shoal.core.units import JobId, JobNumber, Seconds, TenantId
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId, span
 from shoal.live.recovery import NO_LAUNCH, RecoveredRuns
 from shoal.store.codec import Header, Record
 
 _Request: TypeAlias = (
-    events.JobCancelled | events.CancelRequested | events.JobReleased | events.JobReshaped | events.JobSetAside
+    events.JobCancelled
+    | events.CancelRequested
+    | events.TimeLimitReached
+    | events.JobReleased
+    | events.JobReshaped
+    | events.JobSetAside
+    | events.JobHeld
+    | events.HoldLifted
+    | events.PriorityChanged
 )
 
 
@@ -47,6 +55,9 @@ class Account:
     held_after: str = ""
     """What it is held back for, such as "crashed 2 times in a row", or why a failed job is not tried again."""
     held_until: Seconds = inf
+    held_by: str = ""
+    """The person who holds it, since ``held_since``; empty if none does."""
+    held_since: Seconds = 0.0
     rate: float = 0.0
     done: float = 0.0
     done_at: Seconds = 0.0
@@ -195,6 +206,11 @@ class Accounts:
     def _submitted(self, event: events.JobSubmitted) -> None:
         number, spec, launch = self.submitted, event.spec, event.launch or NO_LAUNCH
         account = Account(number, spec, launch, event.at, history=[(event.at, f"submitted by {spec.tenant}")])
+        if spec.conditions is not None and spec.waits:
+            account.state = JobState.HELD
+            account.held_until = inf if spec.conditions.begin is None else spec.conditions.begin
+            if spec.conditions.hold:
+                account.held_by, account.held_since = spec.tenant, event.at
         self.submitted += 1
         self.accounts[number] = self.live[number] = account
         self._changed(account)
@@ -215,22 +231,46 @@ class Accounts:
 
     def _requested(self, account: Account, event: _Request) -> None:
         if isinstance(event, events.JobCancelled):
-            account.cause = "cancelled"
-            what = "cancelled" if account.ends_by is None else "ended, after it was cancelled"
-            self._end(account, JobState.CANCELLED, event.at, what)
-        elif isinstance(event, events.CancelRequested):
-            account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
-            told = "told to save and stop" if event.ends_by > event.at else "killed"
-            account.history.append((event.at, f"cancelled; {told}"))
+            self._cancelled(account, event)
+        elif isinstance(event, events.CancelRequested | events.TimeLimitReached):
+            self._to_end(account, event)
         elif isinstance(event, events.JobReleased):
-            account.state, account.held_until = JobState.PENDING, inf
-            account.history.append((event.at, "may be tried again"))
+            if account.state is JobState.HELD:
+                account.state, account.held_until = JobState.PENDING, inf
+                account.history.append((event.at, "may be tried again" if account.starts else "may start"))
+        elif isinstance(event, events.JobHeld):
+            account.held_by, account.held_since = event.by, event.at
+            account.state = JobState.HELD if account.state is JobState.PENDING else account.state
+            account.history.append((event.at, f"held by {event.by}"))
+        elif isinstance(event, events.HoldLifted):
+            account.held_by = ""
+            account.history.append((event.at, f"released by {event.by}"))
+        elif isinstance(event, events.PriorityChanged):
+            account.spec = replace(account.spec, priority=event.priority)
+            account.history.append((event.at, f"priority set to {event.priority:,} by {event.by}"))
         elif isinstance(event, events.JobSetAside):
             account.history.append((event.at, f"set aside: {event.reason}"))
         else:
             gpus, least, most = event.gpus, event.min_gpus, event.max_gpus
             account.spec = replace(account.spec, gpus=gpus, min_gpus=least, max_gpus=most)
             account.history.append((event.at, f"asked to run on {gpus} GPUs (at least {least}, at most {most})"))
+
+    def _cancelled(self, account: Account, event: events.JobCancelled) -> None:
+        if not event.failed:  # else the cause is known since it reached its time limit
+            account.cause = event.cause or "cancelled"
+        what = ": ".join(filter(None, ("cancelled", event.cause)))
+        if account.ends_by is not None:
+            what = "ended, after it reached its time limit" if event.failed else "ended, after it was cancelled"
+        self._end(account, JobState.FAILED if event.failed else JobState.CANCELLED, event.at, what)
+
+    def _to_end(self, account: Account, event: events.CancelRequested | events.TimeLimitReached) -> None:
+        if isinstance(event, events.TimeLimitReached):
+            account.cause, account.held_after = f"time limit of {span(event.limit)} reached", ""
+        elif account.state is not JobState.CANCELLING:
+            account.cause = "cancelled"
+        account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
+        told = "told to save and stop" if event.ends_by > event.at else "killed"
+        account.history.append((event.at, f"{account.cause}; {told}"))
 
     def _ran(self, account: Account, event: events.RunEvent) -> None:
         if isinstance(event, events.JobCrashed):
@@ -241,11 +281,16 @@ class Accounts:
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
             lost = self._lose(account, event.lost)
-            account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0
+            account.state = JobState.HELD if account.held_by else JobState.PENDING
+            account.done, account.done_at, account.rate = event.done, event.at, 0.0
             account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved{lost}"))
         elif isinstance(event, events.JobSaved):
             account.saved_at = event.at - event.age
             account.saves_when_warned = account.saves_when_warned or event.when_warned
+        elif isinstance(event, events.JobRequeued):
+            self._leave_seats(account, event.at)
+            account.state = JobState.STOPPING
+            account.history.append((event.at, f"put back into the queue by {event.by}: told to save and stop"))
         else:
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
             if isinstance(event, events.JobStarted):
@@ -265,7 +310,7 @@ class Accounts:
             self._end(account, JobState.FAILED, event.at, f"{what}; {account.held_after}")
             return
         what += lost
-        account.state, account.rate = JobState.PENDING, 0.0
+        account.state, account.rate = JobState.HELD if account.held_by else JobState.PENDING, 0.0
         if event.retry_in > 0:
             account.state, account.held_until = JobState.HELD, event.at + event.retry_in
             what = f"{what}; to be tried again in {event.retry_in:,.3g} s"

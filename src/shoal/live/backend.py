@@ -33,6 +33,7 @@ from shoal.live.clock import IDLE_RECORD, Clock
 from shoal.live.gang import Gang
 from shoal.live.machines import Machine, machine_of
 from shoal.live.recovery import RecoveredRuns
+from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, RunOrder
 
@@ -94,7 +95,7 @@ class LiveBackend(Backend):
         """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down."""
         with self._lock:
             self._returned_at = self.clock.now()
-            self._runs.resume(recovered, down, self._returned_at, self.lease + _MARGIN)
+            resume(self._runs, recovered, down, self._returned_at, self.lease + _MARGIN)
 
     def retire(self, nodes: Iterable[int]) -> None:
         """Mark nodes as lost that are no longer in the cluster; one with runs only when its lease has ended."""
@@ -180,7 +181,9 @@ class LiveBackend(Backend):
         runs = self._runs
         deadlines = map(self._deadline, runs.agents)
         lost = (runs.next_settlement(index) for index, agent in enumerate(runs.agents) if not agent.up)
-        return min([*deadlines, *lost, *runs.releases.values(), runs.health.next_probe])
+        return min(
+            [*deadlines, *lost, *runs.held.releases.values(), *runs.held.limits.values(), runs.health.next_probe]
+        )
 
     def _tick(self, now: Seconds) -> None:
         for index, agent in enumerate(self._runs.agents):
@@ -205,6 +208,14 @@ class LiveBackend(Backend):
         """Cancel a job and stop its runs; with ``force`` they are killed without grace."""
         with self._lock:
             self._runs.cancel(job, self.clock.now(), force=force)
+            future = self._acknowledgement(None)
+        self.on_change()
+        return future
+
+    def change(self, change: Callable[[RunRegistry, Seconds], object]) -> "Future[None]":
+        """Change runs as a person asked, at the present time."""
+        with self._lock:
+            change(self._runs, self.clock.now())
             future = self._acknowledgement(None)
         self.on_change()
         return future
@@ -260,19 +271,33 @@ class LiveBackend(Backend):
             raise InputError(f"node {node.name}", given, f"this cluster has it with {node.gpus} x {node.kind}")
         with self._lock:
             agent, now = self._runs.agents[index], self.clock.now()
+            if agent.place not in ("", hello.place):
+                self._move(index, agent, hello, now)
             if agent.boot is not None and agent.boot != hello.boot:
                 _replace_boot(agent, agent.boot, hello)
                 self._runs.reboot(index, now)
             agent.boot, agent.address, agent.last_contact = hello.boot, hello.address, now
+            moved, agent.place = agent.place != hello.place, hello.place
             agent.session = secrets.token_hex(8)
             self.machines[index] = machine_of(hello)
-            if not agent.up:
+            if moved or not agent.up:
                 agent.up = True
-                self._runs.events.append(NodeReturned(now, index))
+                self._runs.events.append(NodeReturned(now, index, hello.place))
             orders = self._orders(index)
             self._lock.notify_all()
         self.on_change()
         return orders
+
+    def _move(self, index: int, agent: AgentStatus, hello: Hello, now: Seconds) -> None:
+        """Lose the node of an agent that another one replaces elsewhere; ``InputError`` while its runs may be alive."""
+        graces = [gang.launch.grace for gang in agent.gangs.values() if not gang.parts[index].phase.over]
+        left = self._quiet_at(agent) + max(graces, default=0.0) - now
+        if left > 0 and (agent.up or agent.gangs):
+            log.warning("two agents have the name of one node", extra={"node": hello.node, "address": hello.address})
+            hint = f"an agent of this name runs elsewhere{f' ({agent.address})' * bool(agent.address)}"
+            raise InputError("node", hello.node, f"{hint}: name another node, or stop that one and wait {left:,.0f} s")
+        if agent.up:
+            self._runs.lose(index, now, self._quiet_at(agent))
 
     def sync(self, report: AgentReport) -> AgentOrders:
         """Process an agent's report and return the orders that hold now."""

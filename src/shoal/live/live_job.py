@@ -7,6 +7,7 @@ from math import inf
 from shoal.core import events
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import ADAPTIVE, JobSpec, Launch
+from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import Seconds
@@ -31,9 +32,19 @@ class LiveJob:
     """The last batch size that the job's script is known to have chosen."""
     measured: tuple[float, Placement] | None = None
     """The last measured rate, and the placement it was measured on."""
+    started: bool = False
+    """Whether its ranks were ever up."""
+    released: bool = False
+    """Whether the conditions it was submitted with held."""
+    on_hold: bool = False
+    """Whether a person holds it."""
     over: bool = False
     cancelling: bool = False
-    """Whether it was cancelled and the end of its runs is not reported yet."""
+    """Whether it was cancelled, or reached its time limit, and the end of its runs is not reported yet."""
+    timed_out: bool = False
+    """Whether it reached its time limit."""
+    ended: JobState | None = None
+    """The state it ended in."""
     end: events.JobCompleted | events.JobCrashed | None = None
     """The event of its end, unless it was cancelled or ended before this control plane started."""
     profile: GoodputReport | None = None
@@ -44,6 +55,11 @@ class LiveJob:
     """Gangs that may have processes on a node, the latest last."""
     places: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     """By incarnation, if resized in place: for each rank its node, the incarnation that started it, its number."""
+
+    @property
+    def state(self) -> JobState:
+        """Its state as other jobs depend on it: PENDING until it first starts, then RUNNING until it ends."""
+        return self.ended or (JobState.RUNNING if self.started else JobState.PENDING)
 
     def expected_rate(self, placement: Placement, speed: Callable[[JobSpec, Placement], float]) -> float:
         """Return the rate by ``speed``, corrected by the measurement on the job's last placement."""
@@ -61,7 +77,8 @@ class LiveJob:
 
     def start(self, gang: Gang, now: Seconds) -> events.JobStarted:
         """Note that all ranks of a gang are up; return the event."""
-        gang.started, gang.running_since = True, now
+        self.started = gang.started = True
+        gang.running_since = now
         if gang.workers is not None:
             gang.workers.admit(gang.incarnation)
             self.places[gang.incarnation] = gang.workers.places

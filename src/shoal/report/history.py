@@ -17,18 +17,21 @@ from shoal.core.arrays import Flags, Floats, Int64s
 from shoal.core.commands import Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.goodput import GoodputReport
-from shoal.core.job import JobSpec
+from shoal.core.job import Conditions, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
-from shoal.core.units import JobId, Seconds, TenantId
+from shoal.core.units import JobId, Seconds, TenantId, span
 from shoal.store.codec import BASE, COMMAND_TAGS, DECISION, EVENT_TAGS, EVENTS, HEADER
 
 _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
 _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work", "tenant", "app"))
 _MODEL, _BATCH, _KINDS, _DEADLINE = (_SPEC[name] for name in ("model", "batch_size", "kinds", "deadline"))
+_CONDITIONS, _HOLD = _SPEC["conditions"], [field.name for field in fields(Conditions)].index("hold")
 _REPORT_BATCH = [f.name for f in fields(GoodputReport)].index("batch")
 _START, _STOP = COMMAND_TAGS[Start], COMMAND_TAGS[Stop]
+_HELD, _LIFTED = EVENT_TAGS[events.JobHeld], EVENT_TAGS[events.HoldLifted]
+_PRIORITY = EVENT_TAGS[events.PriorityChanged]
 _ENDED = -1
 """The incarnation of a job that has ended: it matches no event, so later ones are ignored."""
 
@@ -97,7 +100,7 @@ class History:
     ``begin`` is the first submission, ``end`` the last event. ``ended`` is when a job completed, failed or was
     cancelled, infinite if it is live; ``work`` its total work if it completed, else the declared one, NaN if none was;
     ``deadline`` is infinite if it has none. ``trajectories`` holds, for jobs whose batch size changed, (work done, new
-    batch size) in ascending order of work.
+    batch size) in ascending order of work; ``notes`` what people and limits did to jobs: times and texts.
     """
 
     settings: dict[str, Any]
@@ -117,6 +120,7 @@ class History:
     outcome: Int64s
     work: Floats
     trajectories: dict[int, list[tuple[float, int]]]
+    notes: dict[int, list[tuple[Seconds, str]]]
     holds: Holds
     rates: Rates
     overlaps: Overlaps
@@ -191,6 +195,7 @@ class _Fold:
         self.hold: list[int] = []  # the number of the job's latest hold, −1 before its first
         self.crashes: dict[int, Crashes] = {}
         self.trajectories: dict[int, list[tuple[float, int]]] = {}
+        self.notes: dict[int, list[tuple[Seconds, str]]] = {}
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
         self.since, self.until, self.done, self.lost = array("d"), array("d"), array("d"), array("d")
         self.rate_hold, self.rate_batch = array("q"), array("q")
@@ -208,6 +213,11 @@ class _Fold:
             events.JobCrashed: self._crashed,
             events.JobCancelled: self._cancelled,
             events.JobReshaped: self._reshaped,
+            events.JobHeld: self._noted,
+            events.HoldLifted: self._noted,
+            events.PriorityChanged: self._noted,
+            events.JobRequeued: self._requeued,
+            events.TimeLimitReached: self._timed_out,
         }
         self.handlers = [handlers.get(cls, self._ignored) for cls in EVENT_TAGS]
 
@@ -282,6 +292,9 @@ class _Fold:
         self.incarnation.append(0)
         self.batch.append(spec[_BATCH] or 0)
         self.hold.append(-1)
+        conditions = spec[_CONDITIONS] if len(spec) > _CONDITIONS else None
+        if conditions is not None and conditions[_HOLD]:
+            self.notes[len(self.ids) - 1] = [(at, f"held by {spec[_TENANT]}")]
 
     def _measured(self, event: list[Any]) -> None:
         job = event[2]
@@ -331,10 +344,26 @@ class _Fold:
 
     def _cancelled(self, event: list[Any]) -> None:
         if self.incarnation[event[2]] != _ENDED:
-            self._end(event[2], event[1], JobState.CANCELLED)
+            cause, failed = event[3:] or ("", False)  # journals of older versions lack them
+            if cause:
+                self._noted(event, f"cancelled: {cause}")
+            self._end(event[2], event[1], JobState.FAILED if failed else JobState.CANCELLED)
 
     def _reshaped(self, event: list[Any]) -> None:
         self.gpus[event[2]] = event[3]
+
+    def _noted(self, event: list[Any], text: str = "") -> None:
+        words = {_HELD: "held by {0}", _LIFTED: "released by {0}", _PRIORITY: "priority set to {0} by {1}"}
+        self.notes.setdefault(event[2], []).append((event[1], text or words[event[0]].format(*event[3:])))
+
+    def _requeued(self, event: list[Any]) -> None:
+        _, at, job, incarnation, by = event
+        if incarnation == self.incarnation[job]:
+            self._noted(event, f"put back into the queue by {by}")
+            self._close(job, at)
+
+    def _timed_out(self, event: list[Any]) -> None:
+        self._noted(event, f"time limit of {span(event[3])} reached")
 
     def _ignored(self, event: list[Any]) -> None:
         """Do nothing: the event changes no column. Each job on a lost node has events of its own."""
@@ -377,6 +406,7 @@ class _Fold:
             outcome=_ints(self.outcome),
             work=_floats(self.work),
             trajectories=self.trajectories,
+            notes=self.notes,
             holds=holds,
             rates=self._rates(until),
             overlaps=Overlaps(overlaps[0], overlaps[1], overlaps[2].astype(np.int64), overlaps[3].astype(np.int64)),

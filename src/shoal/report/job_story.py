@@ -52,6 +52,7 @@ class Story:
     """What happened to one job; ``batches`` are its batch sizes in order, ``waits`` sorted longest first.
 
     ``lost`` is the seconds of its runs whose work was lost, since it was stopped before it had saved.
+    ``notes`` are what people and limits did to it, such as "held by ana", with their times.
     """
 
     id: JobId
@@ -62,6 +63,7 @@ class Story:
     batches: tuple[int, ...]
     waits: tuple[Wait, ...]
     lost: Seconds = 0.0
+    notes: tuple[tuple[Seconds, str], ...] = ()
 
     @property
     def resizes(self) -> int:
@@ -92,6 +94,7 @@ class Story:
             "batch_sizes": list(self.batches),
             "waited": self.waited,
             "waits": [{"seconds": w.seconds, "reason": w.sentence} for w in self.waits],
+            "notes": [{"at": at, "what": what} for at, what in self.notes],
         }
 
     def lines(self) -> list[str]:
@@ -104,7 +107,8 @@ class Story:
         moved += f"; the work of {self.lost:,.1f} s was lost" if self.lost >= 1 else ""
         sizes = f"; batch {' → '.join(map(str, self.batches))}" if len(self.batches) > 1 else ""
         waits = [f"waited {wait.seconds:,.1f} s: {wait.sentence}" for wait in self.waits]
-        return [f"{self.id}: {end}; {runs}{moved}{sizes}", *waits]
+        notes = [f"at {at:,.1f} s: {what}" for at, what in self.notes]
+        return [f"{self.id}: {end}; {runs}{moved}{sizes}", *notes, *waits]
 
 
 def _gpus(count: int) -> str:
@@ -137,6 +141,7 @@ def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until
         batches=_batches(history, job),
         waits=_waits(history, job, runs, reasons, until),
         lost=_lost(history, holds.tolist()),
+        notes=tuple(history.notes.get(job, ())),
     )
 
 

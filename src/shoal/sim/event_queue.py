@@ -25,6 +25,7 @@ class Happening(IntEnum):
     RELEASED = 12
     TICKED = 13
     SAVED = 14
+    TIME_LIMIT = 15
 
 
 @dataclass(slots=True)

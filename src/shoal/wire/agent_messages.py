@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from shoal.core.goodput import GoodputReport
-from shoal.core.job import BatchLimits, BatchSetting
+from shoal.core.job import BatchLimits, BatchSetting, WarningSignal
 from shoal.wire.fields import Boot, Count, Host, JobName, Name, Natural, Ranks
 
 MOST_OLD = 256
@@ -15,6 +15,7 @@ MOST_OLD = 256
 class Hello(Struct, frozen=True):
     """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive.
 
+    ``place`` is the same for all starts on one machine in one folder, where only one agent of a name can run.
     ``cpus`` and ``memory``, in bytes, are the machine's; ``no_limits`` says why the agent cannot limit those of runs.
     """
 
@@ -27,6 +28,7 @@ class Hello(Struct, frozen=True):
     cpus: Natural | None = None
     memory: Natural | None = None
     no_limits: Annotated[str, Meta(max_length=1000)] = ""
+    place: Annotated[str, Meta(max_length=64)] = ""
 
 
 class RankExit(Struct, frozen=True):
@@ -135,7 +137,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     ``shared_with`` is a job on this node whose devices this run uses too. ``work``, ``batch`` and ``limits`` are passed
     on to the job: its total work, the batch size granted, and the bounds within which it may adapt it. ``tenant`` is
     the job's owner, as whose system user an agent that runs as root may start the ranks. ``cpus`` of each rank and
-    ``memory``, in bytes, of all ranks here are limits.
+    ``memory``, in bytes, of all ranks here are limits. The keeper sends ``signal`` its seconds before the run has
+    lasted ``time`` seconds; at the limit the control plane stops the run.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
@@ -170,6 +173,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     memory: int | None = None
     hosts: list[tuple[str, int]] = field(default_factory=list)
     secret: str = ""
+    time: float | None = None
+    signal: WarningSignal | None = None
 
 
 class LogRead(Struct, frozen=True):
