@@ -125,7 +125,7 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
     JobStarted: st.builds(JobStarted, times, numbers, numbers, rates, rates),
     JobMeasured: st.builds(JobMeasured, times, numbers, numbers, rates, rates),
     BatchChanged: st.builds(BatchChanged, times, numbers, numbers, rates, rates, numbers),
-    JobStopped: st.builds(JobStopped, times, numbers, numbers, rates),
+    JobStopped: st.builds(JobStopped, times, numbers, numbers, rates, rates),
     JobCompleted: st.builds(JobCompleted, times, numbers, numbers, rates),
     JobCrashed: st.builds(
         JobCrashed, times, numbers, numbers, rates, st.booleans(), texts, times, st.none() | times, st.none() | numbers

@@ -319,7 +319,7 @@ class Accounts:
             account.done, account.done_at, account.cause = event.done, event.at, ""
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
-            lost = self._lose(account, event.done)
+            lost = self._lose(account, event.lost)
             account.state = JobState.HELD if account.held_by else JobState.PENDING
             account.done, account.done_at, account.rate = event.done, event.at, 0.0
             account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved{lost}"))
@@ -331,15 +331,14 @@ class Accounts:
             account.state = JobState.STOPPING
             account.history.append((event.at, f"put back into the queue by {event.by}: told to save and stop"))
         else:
-            lost = self._lose(account, event.done) if isinstance(event, events.JobStarted) else ""
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
             if isinstance(event, events.JobStarted):
                 account.state = JobState.RUNNING
-                account.history.append((event.at, f"all ranks are up{lost}"))
+                account.history.append((event.at, "all ranks are up"))
 
     def _crashed(self, account: Account, event: events.JobCrashed) -> None:
         self._leave_seats(account, event.at)
-        lost = self._lose(account, event.done)
+        lost = self._lose(account, account.done - event.done)
         self.crashes += 1
         account.cause, account.done, account.done_at = event.cause, event.done, event.at
         account.crashes, failed, _ = account.crashes.fold(event)
@@ -357,11 +356,10 @@ class Accounts:
             what = f"{what}; to be tried again in {event.retry_in:,.3g} s"
         account.history.append((event.at, what))
 
-    def _lose(self, account: Account, done: float) -> str:
-        """Count the work lost by a job that its last run left at ``done``; return a part of a sentence on it."""
+    def _lose(self, account: Account, progress: float) -> str:
+        """Count progress that a job's last run has lost; return a part of a sentence on it."""
         rate, gpus, held = account.last_run
-        account.last_run = (0.0, 0, 0.0)
-        lost = min(max(0.0, account.done - done) / rate, held) if rate > 0 else 0.0
+        lost = min(max(0.0, progress) / rate, held) if rate > 0 else 0.0
         account.lost_gpu_seconds += gpus * lost
         self.lost_gpu_seconds += gpus * lost
         return f"; the last {lost:,.0f} s of its run are lost" if lost >= 1 else ""
