@@ -493,6 +493,13 @@ def test_sbatch_takes_its_options_before_the_script_and_the_arguments_behind_it(
     assert [(job["gpus"], job["command"][2:]) for job in sent] == [(4, ["--lr", "0.1"])] * 2
 
 
+def test_a_command_is_submitted_as_a_batch_script_if_wanted(shoal: Shoal, cluster: Fake) -> None:
+    accept(cluster)
+    assert shoal("submit", "--slurm", "--env", "A=b", "--", "true")[0] == 0
+    body = cluster.asked[0].body
+    assert (body["ranks"], body["env"]["SHOAL_SBATCH"], body["env"]["A"]) == ("node", "{}", "b")
+
+
 def test_sbatch_makes_a_script_of_a_wrapped_command(shoal: Shoal, cluster: Fake) -> None:
     accept(cluster)
     assert shoal("sbatch", "-G1", "--wrap", "python train.py")[:2] == (0, "Submitted batch job wrap-0000\n")

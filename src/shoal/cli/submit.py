@@ -61,6 +61,7 @@ class _TakesCommand(click.Command):
 @click.option(
     "--resizes", metavar="restart|in_place", help="Resize by a restart, or in place while other workers train."
 )
+@click.option("--slurm", is_flag=True, help="Run the command once, as a batch script: with SLURM_* variables and srun.")
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
 @click.option(
     "--preemptible",
@@ -145,6 +146,7 @@ def _ship(client: "Client", jobs: Sequence["Submission"]) -> list["Submission"]:
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:
     """The fields of a submission given as options."""
     given = {name: value for name, value in options.items() if value is not None and value != ()}
+    slurm = given.pop("slurm", False)
     if "kinds" in given:
         given["kinds"] = [kind.strip() for kind in given["kinds"].split(",")]
     if "workdir" in given:
@@ -156,6 +158,8 @@ def given_fields(options: dict[str, Any]) -> dict[str, Any]:
             if "=" not in pair:
                 raise InputError("env", pair, "write K=V")
         given["env"] = dict(pair.split("=", 1) for pair in given["env"])
+    if slurm:
+        given |= {"ranks": "node", "env": {"SHOAL_SBATCH": "{}", **given.get("env", {})}}
     return given
 
 
