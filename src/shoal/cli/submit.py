@@ -109,16 +109,17 @@ def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> 
 
 
 def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
-    """A sentence for each kind of job submitted on whether it may be stopped to make room."""
+    """A line for each kind of job submitted: whether such jobs are stopped to make room for others."""
     meaning = {
-        "auto": "is not stopped to make room for others until it saves (see SHOAL_PROGRESS in docs/jobs.md)",
-        "yes": "may be stopped at any time to make room for others, as --preemptible says",
-        "no": "is never stopped to make room for others, as --preemptible says",
+        "auto": "not stopped to make room for other jobs before saving work (SHOAL_PROGRESS in docs/jobs.md)",
+        "yes": "stopped at any time to make room for other jobs, as declared",
+        "no": "never stopped to make room for other jobs, as declared",
     }
-    first: dict[str, str] = {}
+    kinds: dict[str, list[str]] = {}
     for at, id in enumerate(ids):
-        first.setdefault(jobs[at % len(jobs)].preemptible, id)
-    return [f"{id}{' (like others of this kind)' * (len(ids) > 1)} {meaning[kind]}" for kind, id in first.items()]
+        kinds.setdefault(jobs[at % len(jobs)].preemptible, []).append(id)
+    more = {kind: f" and {len(of) - 1:,} more" if len(of) > 1 else "" for kind, of in kinds.items()}
+    return [f"{of[0]}{more[kind]}: {meaning[kind]}" for kind, of in kinds.items()]
 
 
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:

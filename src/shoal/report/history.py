@@ -70,13 +70,14 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Measured rates (work per second): the hold, the interval, and the batch size (0 if none)."""
+    """Measured rates (work per second): the hold, the interval, the batch size (0 if none), and the work done then."""
 
     hold: Int64s
     since: Floats
     until: Floats
     rate: Floats
     batch_size: Int64s
+    done: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ class _Fold:
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
         self.since, self.until, self.done = array("d"), array("d"), array("d")
         self.rate_hold, self.rate_batch = array("q"), array("q")
-        self.rate_at, self.rate = array("d"), array("d")
+        self.rate_at, self.rate, self.rate_done = array("d"), array("d"), array("d")
         self.paired: dict[int, tuple[int, Seconds]] = {}
         self.overlaps: list[tuple[Seconds, Seconds, int, int]] = []
         handlers: dict[type, Callable[[list[Any]], None]] = {
@@ -297,6 +298,7 @@ class _Fold:
             self.rate_hold.append(self.hold[job])
             self.rate_at.append(event[1])
             self.rate.append(event[4])
+            self.rate_done.append(event[5])
             self.rate_batch.append(self.batch[job])
 
     def _batch_changed(self, event: list[Any]) -> None:
@@ -408,7 +410,8 @@ class _Fold:
         ends = until[hold]
         same = hold[1:] == hold[:-1]
         ends[:-1][same] = at[1:][same]
-        return Rates(hold, at, np.maximum(ends, at), _floats(self.rate)[order], _ints(self.rate_batch)[order])
+        rate, batch, done = _floats(self.rate)[order], _ints(self.rate_batch)[order], _floats(self.rate_done)[order]
+        return Rates(hold, at, np.maximum(ends, at), rate, batch, done)
 
 
 def _floats(values: "array[float]") -> Floats:
