@@ -5,8 +5,9 @@ No decision depends on them.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import ceil, inf
+from operator import attrgetter
 from typing import TypeAlias
 
 from shoal.core import events
@@ -79,6 +80,10 @@ class Account:
     suspended_at: Seconds = 0.0
     """When it was last suspended."""
 
+    def __copy__(self) -> "Account":
+        """Return a copy that shares the histories; lists copy a hundred accounts under the control plane's lock."""
+        return Account(*_values(self))
+
     @property
     def live(self) -> bool:
         """Whether the job has not ended."""
@@ -106,6 +111,9 @@ class Account:
         return self.gpu_seconds + (self.placement.gpus * (now - self.placed_at) if self.placement else 0.0)
 
 
+_values = attrgetter(*(f.name for f in fields(Account)))
+
+
 @dataclass(slots=True)
 class Accounts:
     """The live jobs and those that ended lately, by admission number, and totals over all jobs ever submitted.
@@ -118,6 +126,8 @@ class Accounts:
     numbers: dict[JobId, JobNumber] = field(default_factory=dict)
     keys: dict[tuple[TenantId, str], JobId] = field(default_factory=dict)
     live: dict[JobNumber, Account] = field(default_factory=dict)
+    placed: dict[JobNumber, Account] = field(default_factory=dict)
+    """The live jobs that hold GPUs."""
     ended_gpu_seconds: dict[TenantId, float] = field(default_factory=dict)
     """GPU-seconds of ended jobs, by tenant."""
     lost_gpu_seconds: float = 0.0
@@ -194,6 +204,7 @@ class Accounts:
                 continue
             account.state = JobState.STARTING
             account.incarnation, account.placement, account.placed_at = command.incarnation, command.placement, now
+            self.placed[account.number] = account
             account.placements[command.incarnation] = command.placement
             account.started = now if account.started is None else account.started
             where = f"on {self._seats(command.placement)} as run {command.incarnation}"
@@ -380,6 +391,7 @@ class Accounts:
             account.gpu_seconds += account.placement.gpus * (at - account.placed_at)
             account.done, account.done_at = account.progress(at), at
             account.rate, account.placement = 0.0, None
+            self.placed.pop(account.number, None)
 
 
 def _counted(crashes: Crashes, event: events.JobCrashed) -> str:
