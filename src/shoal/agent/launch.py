@@ -79,6 +79,8 @@ class Launcher:
     boot: str
     users: TenantUsers | None = None
     """Users as which the jobs of tenants run; None: as the agent's."""
+    cuda: bool = False
+    """Whether the node has GPUs, off which runs are taken when they are suspended."""
 
     def check_user(self, order: RunOrder) -> None:
         """Raise ``InputError`` if the run's tenant has no system user here but must have one."""
@@ -118,6 +120,7 @@ class Launcher:
             "store": _store(start),
             "user": None if user is None else user.keeper_input(),
             "limits": _limits(order),
+            "cuda": {"devices": list(start.devices)} if self.cuda else None,
         }
         if (options := batch_options(order.env)) is not None:
             as_batch(run, start, options, self.workspace, self.workspace.programs())

@@ -112,7 +112,7 @@ def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> 
 def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
     """A line for each kind of job submitted: whether such jobs are stopped to make room for others."""
     meaning = {
-        "auto": "not stopped to make room for other jobs before saving work (SHOAL_PROGRESS in docs/jobs.md)",
+        "auto": "not stopped to make room before saving work, only suspended (SHOAL_PROGRESS in docs/jobs.md)",
         "yes": "stopped at any time to make room for other jobs, as declared",
         "no": "never stopped to make room for other jobs, as declared",
     }

@@ -10,7 +10,7 @@ from math import ceil, inf
 from typing import TypeAlias
 
 from shoal.core import events
-from shoal.core.commands import Command, Decided, Resize, Stop
+from shoal.core.commands import Command, Decided, Resize, Resume, Stop, Suspend
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.quota import NO_QUOTA, Quota
@@ -74,6 +74,10 @@ class Account:
     saved_at: Seconds | None = None
     """When it last saved; None if it never did."""
     saves_when_warned: bool = False
+    bound: Placement | None = None
+    """The seats on which it can be resumed, if it is suspended."""
+    suspended_at: Seconds = 0.0
+    """When it was last suspended."""
 
     @property
     def live(self) -> bool:
@@ -180,6 +184,9 @@ class Accounts:
         for command in commands:
             account = self.accounts[command.job]
             self._changed(account)
+            if isinstance(command, Suspend | Resume):
+                self._turn(account, now, command)
+                continue
             self._leave_seats(account, now)
             if isinstance(command, Stop):
                 account.state = JobState.STOPPING
@@ -196,6 +203,31 @@ class Accounts:
             self.restarts += account.starts > 0
             account.starts += 1
             account.history.append((now, f"seated {where}"))
+
+    def _turn(self, account: Account, now: Seconds, command: Suspend | Resume) -> None:
+        if isinstance(command, Suspend):
+            account.bound, account.suspended_at = account.placement, now
+            self._leave_seats(account, now)
+            account.state = JobState.SUSPENDED
+            account.history.append((now, "to be suspended in place, losing nothing"))
+        else:
+            account.state, account.placement, account.placed_at = JobState.STARTING, command.placement, now
+            account.history.append((now, f"to be resumed on {self._seats(command.placement)}"))
+
+    def _turned(self, account: Account, event: events.JobSuspended | events.JobResumed) -> None:
+        took = f" in {event.seconds:,.1f} s" if event.seconds else ""
+        if isinstance(event, events.JobResumed):
+            if event.cause and account.placement is None:  # it never left its seats
+                account.placement, account.placed_at = account.bound, account.suspended_at
+            what = f"could not be suspended: {event.cause}" if event.cause else f"resumed{took}"
+            account.state, account.bound, account.rate = JobState.RUNNING, None, event.rate
+        else:
+            self._leave_seats(account, event.at)
+            account.state = JobState.SUSPENDED
+            size = f"; holds {event.bytes / 1e9:,.1f} GB of host memory" if event.bytes else ""
+            what = f"not resumed yet: {event.cause}" if event.cause else f"suspended{took}{size}"
+        account.done, account.done_at = event.done, event.at
+        account.history.append((event.at, what))
 
     def _changed(self, account: Account) -> None:
         self.changes.update((None, account.spec.tenant))
@@ -273,7 +305,9 @@ class Accounts:
         account.history.append((event.at, f"{account.cause}; {told}"))
 
     def _ran(self, account: Account, event: events.RunEvent) -> None:
-        if isinstance(event, events.JobCrashed):
+        if isinstance(event, events.JobSuspended | events.JobResumed):
+            self._turned(account, event)
+        elif isinstance(event, events.JobCrashed):
             self._crashed(account, event)
         elif isinstance(event, events.JobCompleted):
             self.completed += 1
@@ -312,6 +346,7 @@ class Accounts:
             return
         what += lost
         account.state, account.rate = JobState.HELD if account.held_by else JobState.PENDING, 0.0
+        account.bound = None
         if event.retry_in > 0:
             account.state, account.held_until = JobState.HELD, event.at + event.retry_in
             what = f"{what}; to be tried again in {event.retry_in:,.3g} s"
@@ -329,6 +364,7 @@ class Accounts:
     def _end(self, account: Account, state: JobState, at: Seconds, what: str) -> None:
         self._leave_seats(account, at)
         account.state, account.ended, account.rate, account.held_until = state, at, 0.0, inf
+        account.bound = None
         account.history.append((at, what))
         self.live.pop(account.number, None)
         tenant = account.spec.tenant

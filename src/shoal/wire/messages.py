@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, field
 
 from shoal.core.decoding import hint
 from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
+from shoal.wire.agent_messages import SuspensionAbility
 from shoal.wire.fields import (
     Command,
     Count,
@@ -349,6 +350,10 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     cpus: int | None = None
     memory: int | None = None
     no_limits: str | None = None
+    suspension: SuspensionAbility | None = None
+    """How it suspends runs; None if its agent has not said so."""
+    suspended: list[str] = field(default_factory=list)
+    """The jobs that are suspended there."""
 
 
 class DrainNode(Struct, forbid_unknown_fields=True, frozen=True):
