@@ -34,7 +34,7 @@ def ask(
     kept = _Kept.of(snapshot, hidden) if snapshot.guarded else None
     if kept is None or not kept.jobs:
         return decision, wished
-    disturbed = [i for i in kept.jobs if not kept.stays(i, wished)]
+    disturbed = kept.disturbed(wished)
     if not disturbed:
         return decision, kept.seated(wished, ())
     wishes = _Wishes(snapshot, wished, kept, disturbed)
@@ -94,6 +94,17 @@ class _Kept:
 
     def _holders(self) -> Iterator[int]:
         return (i for i in self.jobs if not 0 <= self.partner.get(i, -1) < i)
+
+    def disturbed(self, wished: Verdicts) -> list[int]:
+        """Return the jobs that the policy does not leave on their seats."""
+        columns, jobs = self.snapshot.columns, np.array(self.jobs)
+        if self.partner or wished.placements or wished.consolidated is not None or wished.partners is not None:
+            return [i for i in self.jobs if not self.stays(i, wished)]
+        moved = wished.gpus[jobs] != columns.held[jobs]
+        if wished.kinds is not None:
+            moved |= (wished.kinds[jobs] >= 0) & (wished.kinds[jobs] != columns.kind[jobs])
+        disturbed: list[int] = jobs[moved].tolist()
+        return disturbed
 
     def stays(self, i: int, wished: Verdicts) -> bool:
         """Return whether the policy leaves a job on its seats; another may join it there."""
