@@ -129,7 +129,8 @@ class _Kept:
         partners, jobs = verdicts.partners, list(jobs)
         apart = [] if partners is None else np.flatnonzero(np.isin(partners, jobs)).tolist()
         apart = [i for i in apart if i not in self.partner and i not in jobs]
-        changes |= {i: Refusal(self.held_reason(int(columns.min_gpus[i]), self.jobs)) for i in apart}
+        if apart:
+            changes |= {i: Refusal(self.held_reason(int(columns.min_gpus[i]), self.loss(self.jobs))) for i in apart}
         changed = verdicts.overruled(changes)
         if jobs:
             kinds = verdicts.kinds
@@ -155,11 +156,14 @@ class _Kept:
         kind = snapshot.cluster.kinds[int(columns.kind[i])]
         return Grant(held, kind=kind, shared_with=shared, placement=snapshot.placement(i), reason=reason)
 
-    def held_reason(self, gpus: int, jobs: Collection[int]) -> Reason:
-        """Return the reason of a job that waits for ``gpus`` GPUs which these jobs keep."""
+    def loss(self, jobs: Collection[int]) -> tuple[int, int, Seconds]:
+        """Return the number of these jobs, the GPUs they hold, and the seconds of run that stopping them would lose."""
         columns, at = self.snapshot.columns, list(jobs)
-        lost = float(columns.unsaved[at].sum())
-        return Reason(HELD_UNSAVED, (gpus, len(at), int(columns.held[at].sum()), lost))
+        return len(at), int(columns.held[at].sum()), float(columns.unsaved[at].sum())
+
+    def held_reason(self, gpus: int, loss: tuple[int, int, Seconds]) -> Reason:
+        """Return the reason of a job that waits for ``gpus`` GPUs of jobs with this ``loss``."""
+        return Reason(HELD_UNSAVED, (gpus, *loss))
 
 
 class _Wishes:
@@ -203,8 +207,9 @@ class _Wishes:
         These are jobs that could not be stopped for them, unless they would have ended before.
         """
         columns, snapshot = self._snapshot.columns, self._snapshot
+        loss = self._kept.loss(self._disturbed)
         refused: dict[int, Verdict] = {
-            i: Refusal(self._kept.held_reason(int(columns.min_gpus[i]), self._disturbed)) for i in self._blocked
+            i: Refusal(self._kept.held_reason(int(columns.min_gpus[i]), loss)) for i in self._blocked
         }
         if not self._blocked:
             return refused
