@@ -14,6 +14,9 @@ from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec, Launch
 from shoal.core.quota import Quota
 from shoal.core.reasons import HELD_UNSAVED, STOPPING
+from shoal.core.suspension_events import JobResumed as JobResumed  # noqa: PLC0414
+from shoal.core.suspension_events import JobSuspended as JobSuspended  # noqa: PLC0414
+from shoal.core.suspension_events import SuspensionReported as SuspensionReported  # noqa: PLC0414
 from shoal.core.units import JobNumber, Seconds, TenantId
 
 
@@ -367,6 +370,9 @@ Event: TypeAlias = (
     | JobRequeued
     | TimeLimitReached
     | PriorityChanged
+    | JobSuspended
+    | JobResumed
+    | SuspensionReported
 )
 
 RunEvent: TypeAlias = (
@@ -379,6 +385,8 @@ RunEvent: TypeAlias = (
     | JobCompleted
     | JobCrashed
     | JobRequeued
+    | JobSuspended
+    | JobResumed
 )
 """Events about one incarnation of a job."""
 

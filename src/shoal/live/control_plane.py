@@ -298,7 +298,9 @@ class ControlPlane:
     def waiting(self) -> bool:
         """Whether any job waits for GPUs."""
         with self._lock:
-            return any(account.state is JobState.PENDING for account in self.accounts.live.values())
+            return any(
+                account.state in (JobState.PENDING, JobState.SUSPENDED) for account in self.accounts.live.values()
+            )
 
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""
@@ -333,10 +335,10 @@ class ControlPlane:
         """Return the cluster's totals."""
         state, about = self.scheduler.state, self.about
         with self._lock:
-            states = [account.state for account in self.accounts.live.values()]
-            ended = self.accounts.submitted - len(states)
+            live, placed = len(self.accounts.live), self.accounts.placed.values()
+            ended = self.accounts.submitted - live
             used = sum(self._views(None).used_gpus().values())
-        running = sum(s in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for s in states)
+            running = sum(a.state in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for a in placed)
         return wire.ClusterRow(
             version=about.version,
             protocol=wire.PROTOCOL,
@@ -346,7 +348,7 @@ class ControlPlane:
             up_gpus=state.topology.total_gpus,
             used_gpus=used,
             running=running,
-            waiting=len(states) - running,
+            waiting=live - running,
             ended=ended,
             decisions=state.cycle,
             short_of_disk=self.short_of_disk,

@@ -6,7 +6,7 @@ them, and events of an earlier incarnation are ignored. Seats held at the journa
 
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.core import events
 from shoal.core.arrays import Flags, Floats, Int64s
-from shoal.core.commands import Start, Stop
+from shoal.core.commands import Resume, Start, Stop, Suspend
 from shoal.core.errors import JournalError
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import Conditions, JobSpec
@@ -29,7 +29,8 @@ _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work
 _MODEL, _BATCH, _KINDS, _DEADLINE = (_SPEC[name] for name in ("model", "batch_size", "kinds", "deadline"))
 _CONDITIONS, _HOLD = _SPEC["conditions"], [field.name for field in fields(Conditions)].index("hold")
 _REPORT_BATCH = [f.name for f in fields(GoodputReport)].index("batch")
-_START, _STOP = COMMAND_TAGS[Start], COMMAND_TAGS[Stop]
+_START, _LEAVES = COMMAND_TAGS[Start], (COMMAND_TAGS[Stop], COMMAND_TAGS[Suspend])
+_RESUME = COMMAND_TAGS[Resume]
 _HELD, _LIFTED = EVENT_TAGS[events.JobHeld], EVENT_TAGS[events.HoldLifted]
 _PRIORITY = EVENT_TAGS[events.PriorityChanged]
 _ENDED = -1
@@ -124,6 +125,8 @@ class History:
     holds: Holds
     rates: Rates
     overlaps: Overlaps
+    resumed: dict[int, int] = field(default_factory=dict)
+    """By job that was ever suspended: how often it was resumed."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -194,6 +197,7 @@ class _Fold:
         self.batch: list[int] = []
         self.hold: list[int] = []  # the number of the job's latest hold, −1 before its first
         self.crashes: dict[int, Crashes] = {}
+        self.resumed: dict[int, int] = {}
         self.trajectories: dict[int, list[tuple[float, int]]] = {}
         self.notes: dict[int, list[tuple[Seconds, str]]] = {}
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
@@ -239,11 +243,14 @@ class _Fold:
             if command[0] != _START:
                 self._close(command[1], self.now)
         for command in commands:
-            if command[0] != _STOP:
+            if command[0] not in _LEAVES:
                 self._open(command)
 
     def _open(self, command: list[Any]) -> None:
-        _, job, incarnation, seats, batch, partner = command
+        tag, job, incarnation, seats, *more = command
+        if tag == _RESUME:
+            self.resumed[job] = self.resumed.get(job, 0) + 1
+        batch, partner = more or (None, None)  # a run that is resumed has neither
         number = len(self.job)
         self.job.append(job)
         self.since.append(self.now)
@@ -407,6 +414,7 @@ class _Fold:
             work=_floats(self.work),
             trajectories=self.trajectories,
             notes=self.notes,
+            resumed=self.resumed,
             holds=holds,
             rates=self._rates(until),
             overlaps=Overlaps(overlaps[0], overlaps[1], overlaps[2].astype(np.int64), overlaps[3].astype(np.int64)),

@@ -64,6 +64,8 @@ class Story:
     waits: tuple[Wait, ...]
     lost: Seconds = 0.0
     notes: tuple[tuple[Seconds, str], ...] = ()
+    suspensions: int = 0
+    """How often it was suspended in place and resumed there, losing nothing."""
 
     @property
     def resizes(self) -> int:
@@ -73,7 +75,7 @@ class Story:
     @property
     def stops(self) -> int:
         """How often it was stopped and started again later."""
-        return max(len(self.runs) - 1, 0) - self.resizes
+        return max(len(self.runs) - 1, 0) - self.resizes - self.suspensions
 
     @property
     def waited(self) -> Seconds:
@@ -91,6 +93,7 @@ class Story:
             "resizes": self.resizes,
             "stops": self.stops,
             "lost": self.lost,
+            "suspensions": self.suspensions,
             "batch_sizes": list(self.batches),
             "waited": self.waited,
             "waits": [{"seconds": w.seconds, "reason": w.sentence} for w in self.waits],
@@ -102,7 +105,7 @@ class Story:
         end = "still live" if self.ended is None else f"{self.outcome} after {self.ended - self.submitted:,.1f} s"
         runs = ", ".join(f"{_gpus(s.gpus)} {s.since:,.1f}–{s.until:,.1f} s" for s in self.runs) or "it never ran"
         stopped = "stopped and started again" if self.lost >= 1 else "stopped and resumed"
-        counts = [(self.resizes, "resized"), (self.stops, stopped)]
+        counts = [(self.resizes, "resized"), (self.suspensions, "suspended and resumed"), (self.stops, stopped)]
         moved = "".join(f"; {what} {_times(count)}" for count, what in counts if count)
         moved += f"; the work of {self.lost:,.1f} s was lost" if self.lost >= 1 else ""
         sizes = f"; batch {' → '.join(map(str, self.batches))}" if len(self.batches) > 1 else ""
@@ -142,6 +145,7 @@ def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until
         waits=_waits(history, job, runs, reasons, until),
         lost=_lost(history, holds.tolist()),
         notes=tuple(history.notes.get(job, ())),
+        suspensions=history.resumed.get(job, 0),
     )
 
 

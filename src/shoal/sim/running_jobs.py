@@ -34,8 +34,11 @@ class RunningJobs:
     runs: list[JobRun] = field(default_factory=list)
     seated: set[int] = field(default_factory=set)
 
-    def on(self, node: int) -> list[int]:
-        """The jobs with a seat on a node, in order of admission."""
+    def on(self, node: int, *, bound: bool = False) -> list[int]:
+        """The jobs with a seat on a node, in order of admission; with ``bound`` also those suspended there."""
+        if bound:
+            there = (run.placement or run.bound for run in self.runs)
+            return [job for job, seats in enumerate(there) if seats is not None and node in seats.nodes]
         return [j for j in sorted(self.seated) if (p := self.runs[j].placement) is not None and node in p.nodes]
 
     def busy(self) -> dict[int, int]:
