@@ -6,7 +6,7 @@ passes the reasons for waiting.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from math import inf
 from typing import Any
 
@@ -148,7 +148,7 @@ def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until
 def _lost(history: History, holds: list[int]) -> Seconds:
     """Seconds of run after which a job's work was not found saved, when it was stopped, crashed or resized."""
     held, rates, lost = history.holds, history.rates, 0.0
-    for hold, following in zip(holds, [*holds[1:], None], strict=True):
+    for hold, following in zip_longest(holds, holds[1:]):
         begin, end = np.searchsorted(rates.hold, [hold, hold + 1]).tolist()
         if begin == end or rates.rate[end - 1] <= 0:
             continue
