@@ -7,7 +7,7 @@ import click
 
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count, hours, limit_notes, state
-from shoal.cli.output import json_option, print_json, print_listing
+from shoal.cli.output import json_option, print_json, print_listing, say
 from shoal.core.units import span
 from shoal.wire.messages import AcctRow, ClusterRow, DrainNode, NodeRow, TenantRow
 
@@ -29,22 +29,32 @@ def nodes(ctx: click.Context, client: "Client", as_json: bool) -> None:
 
 
 @nodes.command()
-@click.argument("node")
+@click.argument("names", nargs=-1, required=True, metavar="NODE…")
 @click.option("--reason", required=True, help="Why: shown by `shoal nodes` and `shoal why`.")
 @cluster_options
-def drain(node: str, reason: str, client: "Client") -> None:
-    """Start nothing more on NODE until it is resumed; what runs there goes on (for administrators)."""
-    client.call("POST", f"/v1/nodes/{quote(node, safe='')}/drain", DrainNode(reason), type(None))
-    click.echo(f"drained {node}")
+@json_option
+def drain(names: tuple[str, ...], reason: str, client: "Client", as_json: bool) -> None:
+    """Start nothing more on nodes until they are resumed; what runs there goes on (for administrators)."""
+    for node in names:
+        client.call("POST", f"/v1/nodes/{quote(node, safe='')}/drain", DrainNode(reason), type(None))
+        if not as_json:
+            say(f"drained {node}")
+    if as_json:
+        print_json({"drained": list(names), "reason": reason})
 
 
 @nodes.command()
-@click.argument("node")
+@click.argument("names", nargs=-1, required=True, metavar="NODE…")
 @cluster_options
-def resume(node: str, client: "Client") -> None:
-    """Use NODE again, whether it was drained by hand or since it failed to start jobs (for administrators)."""
-    client.call("POST", f"/v1/nodes/{quote(node, safe='')}/resume", None, type(None))
-    click.echo(f"resumed {node}")
+@json_option
+def resume(names: tuple[str, ...], client: "Client", as_json: bool) -> None:
+    """Use nodes again, whether they were drained by hand or since they failed to start jobs (for administrators)."""
+    for node in names:
+        client.call("POST", f"/v1/nodes/{quote(node, safe='')}/resume", None, type(None))
+        if not as_json:
+            say(f"resumed {node}")
+    if as_json:
+        print_json({"resumed": list(names)})
 
 
 def _list(client: "Client", as_json: bool) -> None:
@@ -72,7 +82,25 @@ def _list(client: "Client", as_json: bool) -> None:
     )
     headers = ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs")
     drained = [f"{node.name} is drained: {node.drained}." for node in found if node.drained]
-    print_listing(title, headers, rows, [*drained, *_disk_notes(cluster, found), *limit_notes(found)])
+    print_listing(
+        title, headers, rows, [*drained, *_disk_notes(cluster, found), *limit_notes(found), *_suspension_notes(found)]
+    )
+
+
+def _suspension_notes(nodes: list[NodeRow]) -> list[str]:
+    """Sentences on how the nodes suspend jobs, one for each way, and on what is suspended."""
+    ways: dict[str, list[str]] = {}
+    for node in nodes:
+        found = node.suspension
+        if found is not None and node.up:
+            able = f"yes ({found.how}), {found.memory / 1e9:,.0f} GB of host memory"
+            ways.setdefault(f"no, {found.why_not}" if found.why_not else able, []).append(node.name)
+    notes = [f"{_some(names)}: suspends jobs: {way}" for way, names in ways.items()]
+    return [*notes, *(f"{node.name}: suspended there: {', '.join(node.suspended)}" for node in nodes if node.suspended)]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _disk_notes(cluster: ClusterRow, nodes: list[NodeRow]) -> list[str]:

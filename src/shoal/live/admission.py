@@ -79,6 +79,7 @@ class Admission:
             memory=wanted.memory,
             retries=wanted.retries,
             signal=warning_signal(wanted),
+            code=wanted.code,
         )
         return spec, launch
 

@@ -298,7 +298,9 @@ class ControlPlane:
     def waiting(self) -> bool:
         """Whether any job waits for GPUs."""
         with self._lock:
-            return any(account.state is JobState.PENDING for account in self.accounts.live.values())
+            return any(
+                account.state in (JobState.PENDING, JobState.SUSPENDED) for account in self.accounts.live.values()
+            )
 
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""

@@ -17,7 +17,7 @@ from shoal.core.units import JobId, TenantId
 from shoal.live.accounts import Account, Accounts
 from shoal.wire.messages import StartForecast
 
-WAITING = (JobState.PENDING, JobState.HELD)
+WAITING = (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
 
 Listed: TypeAlias = tuple[Account, int | None]
 """A job and its position from 1 among the waiting jobs of its list; None for a job that does not wait."""

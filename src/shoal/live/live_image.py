@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from shoal.core.commands import Resize, Start
-from shoal.core.units import JobNumber, TenantId
+from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.state_image import UnreadableBase
 from shoal.live.accounts import Account, Accounts
 from shoal.live.live_job import LiveJob
@@ -34,6 +34,7 @@ class LiveImage:
     starts: list[tuple[Start, bool, bool]] = field(default_factory=list)
     resizes: list[tuple[Resize, bool, bool]] = field(default_factory=list)
     recovery: dict[str, Any] = field(default_factory=dict)
+    turns: list[tuple[JobNumber, int, int, Seconds | None]] = field(default_factory=list)
 
 
 def encode_live(accounts: Accounts) -> bytes:
@@ -48,6 +49,7 @@ def encode_live(accounts: Accounts) -> bytes:
         jobs=[(n, {f.name: getattr(job, f.name) for f in _KEPT}) for n, job in runs.jobs.items()],
         starts=[run for run in unfinished if isinstance(run[0], Start)],  # type: ignore[misc]
         resizes=[run for run in unfinished if isinstance(run[0], Resize)],  # type: ignore[misc]
+        turns=[(number, run.turn, run.turned, run.limit_left) for number, run in runs.runs.items() if run.turn],
         recovery={f.name: getattr(runs, f.name) for f in fields(RecoveredRuns) if f.name not in _SEPARATE},
     )
     return _VERSION + zlib.compress(msgspec.msgpack.encode(image), 1)
@@ -82,6 +84,9 @@ def _recovered(image: LiveImage) -> RecoveredRuns:
     unfinished: list[tuple[Start | Resize, bool, bool]] = [*image.starts, *image.resizes]
     for command, started, stopping in unfinished:
         runs.runs[command.job] = UnfinishedRun(command, started, stopping)
+    for number, turn, turned, left in image.turns:
+        run = runs.runs[number]
+        run.turn, run.turned, run.limit_left = turn, turned, left
     return runs
 
 

@@ -166,14 +166,17 @@ def _serve_kinds(snapshot: Snapshot, order: Indices, strict: bool, gangs: Int32s
     free = list(snapshot.cluster.capacity)
     demand, speeds = gangs.tolist(), columns.speeds
     preference = np.argsort(-preferences, axis=1, kind="stable").tolist()
-    last = -1
+    last, most = -1, max(free, default=0)
     for i in order.tolist():
         want = demand[i]
+        if want > most and not strict:
+            continue  # most waiting jobs of a long queue
         choice = next((k for k in preference[i] if free[k] >= want and speeds[i, k] > 0), -1)
         if choice >= 0:
             free[choice] -= want
             granted[i], kinds[i], last = want, choice, i
-            if not any(free):
+            most = max(free)
+            if not most:
                 break
         elif strict:
             break

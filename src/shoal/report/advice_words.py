@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.report.advice import Advice, Interval
+from shoal.report.advice import Advice, FigureInterval
 
 _UNITS = (("d", 2 * 86400.0), ("h", 7200.0), ("min", 120.0), ("s", 0.0))
 UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
@@ -28,7 +28,7 @@ def time_text(seconds: float) -> str:
     return f"{in_unit(seconds, unit)} {unit}"
 
 
-def change_text(change: Interval, unit: str | None = None) -> str:
+def change_text(change: FigureInterval, unit: str | None = None) -> str:
     """A difference of times with its interval, e.g. ``−1.2 h (−1.9 to −0.5)``; a ratio where the unit is ``×``."""
     if unit == "×":
         values = [f"{v:+.2f}".replace("-", "−") for v in (change.value, change.low, change.high) if v is not None]
@@ -51,14 +51,15 @@ def _changes(advice: Advice) -> str:
     worse = [r for r in advice.policies if (c := r.versus_baseline[measure]).excludes_zero and c.value > 0.0]
     parts = []
     if better:
-        best = min(better, key=lambda row: row.versus_baseline[measure].value)
-        names = ", ".join(row.name for row in sorted(better, key=lambda row: row.versus_baseline[measure].value))
-        parts.append(
-            f"Simulated mean completion times are lower than under {base} with {names}: by the most with {best.name}, "
-            f"{change_text(best.versus_baseline[measure])}"
-        )
-        if measure not in advice.best and len(better) > 1:
-            parts[-1] += "; their intervals overlap, so none is marked as best"
+        ranked = sorted(better, key=lambda row: row.versus_baseline[measure].value)
+        most = change_text(ranked[0].versus_baseline[measure])
+        text = f"Simulated mean completion times are lower than under {base} with {', '.join(r.name for r in ranked)}"
+        if len(ranked) == 1:
+            text += f": {most}"
+        else:
+            text += f", by the most with {ranked[0].name}: {most}"
+            text += "" if measure in advice.best else "; intervals overlap, so none is marked as best"
+        parts.append(text)
     else:
         parts.append(f"No policy has a significantly lower simulated mean completion time than {base}")
     if worse:
