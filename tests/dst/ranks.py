@@ -84,7 +84,7 @@ class Registry:
 
     def take(self, rank: "Rank") -> None:
         """Check that no other job has the GPUs of a rank that begins or is resumed."""
-        truth, host = rank.truth, rank.host.name
+        truth, host = rank.truth, rank.host.address
         for device in rank.devices:
             holders = self.devices.setdefault((host, device), [])
             foreign = sorted({other.truth.id for other in holders if other.truth is not truth})
@@ -174,7 +174,7 @@ class Rank:
         if self.status is None:
             self.paused, self.suspended_at = True, self.world.now
             for device in self.devices:
-                self.registry.devices[self.host.name, device].remove(self)
+                self.registry.devices[self.host.address, device].remove(self)
 
     def resume(self) -> None:
         """Compute on, on the GPUs that the agent has reserved."""

@@ -114,7 +114,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         origin = time.monotonic()
         for number, (at, gpus, seconds) in enumerate(TABLE):
             command = [sys.executable, "-I", "-S", "-c", SLEEPER, str(seconds)]
-            job = Submission(command=command, name=f"j{number}", gpus=gpus, work=seconds)
+            job = Submission(command=command, name=f"j{number}", gpus=gpus, work=seconds, preemptible="yes")
             time.sleep(max(0.0, origin + at - time.monotonic()))
             for site in sites.values():
                 site.client.post("/v1/jobs", job, Submitted)

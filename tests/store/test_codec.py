@@ -125,7 +125,7 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
     JobStarted: st.builds(JobStarted, times, numbers, numbers, rates, rates),
     JobMeasured: st.builds(JobMeasured, times, numbers, numbers, rates, rates),
     BatchChanged: st.builds(BatchChanged, times, numbers, numbers, rates, rates, numbers),
-    JobStopped: st.builds(JobStopped, times, numbers, numbers, rates),
+    JobStopped: st.builds(JobStopped, times, numbers, numbers, rates, rates),
     JobCompleted: st.builds(JobCompleted, times, numbers, numbers, rates),
     JobCrashed: st.builds(
         JobCrashed, times, numbers, numbers, rates, st.booleans(), texts, times, st.none() | times, st.none() | numbers
@@ -253,7 +253,7 @@ def test_values_within_values_are_arrays_of_their_fields() -> None:
     )
     raw_spec = ["a", 1.0, 2, 9.0, 1, 4, "default", None, None, None, ["v100"], 1.0, None, 1.0, [[3.0, 64]], []]
     raw_launch: list[Any] = ["name", ["python", "x.py"], [["A", "b"]], None, "gpu", 10.0, "", True, None, None, None]
-    raw_launch.append([10, 60.0, False])
+    raw_launch += [[10, 60.0, False], None]
     raw_conditions = [[["b", "ok"]], 5.0, False, "sweep", 2]
     raw_fit = [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8], 1.5, 64, 2, 1, 0.01]
     assert codec.unpack_raw(codec.pack_events(batch))[2] == [

@@ -59,7 +59,7 @@ def test_what_a_session_tells_reaches_the_agent_in_the_unit_of_the_jobs_work(
     done, saved, said = folder.read_progress(KEY) or (0.0, None, None)
     assert (done, saved) == (30.0, 6.0)
     assert said is not None
-    assert (said.batch_size, said.loss) == (32, None)
+    assert (said.batch_size, said.loss, said.saves) == (32, None, True)
     assert said.rate is None or said.rate > 0
 
 
@@ -133,6 +133,13 @@ def test_a_place_is_read_from_the_environment() -> None:
     for name, value in (("SHOAL_LIMITS", "1 2 3"), ("RANK", "first"), ("SHOAL_BATCH", "many")):
         with pytest.raises(InputError, match=name):
             read_rank_environment({**said, name: value})
+
+
+def test_a_task_of_srun_has_the_rank_that_slurm_gives_it() -> None:
+    task = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
+    found = read_rank_environment(task)
+    assert (found.rank, found.world, found.local_rank) == (3, 4, 1)
+    assert read_rank_environment({**task, "RANK": "5", "WORLD_SIZE": "8"}).rank == 5
 
 
 def test_importing_the_library_brings_in_no_framework() -> None:

@@ -11,7 +11,6 @@ import secrets
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -26,7 +25,6 @@ from shoal.agent import devices, launch, orphans
 from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.cgroup_limits import enable_limits, machine_size, pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
-from shoal.agent.confinement import hide_memory, unconfined
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper import adopt_orphans, die_with_parent
@@ -45,13 +43,13 @@ from shoal.agent.node_state import (
     SuspendRanks,
 )
 from shoal.agent.old_folders import OldFolders
+from shoal.agent.shipped_code import CodeFetched, CodeFetcher
 from shoal.agent.suspension_ability import CUDA_CHECKPOINT, suspension_ability
 from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.disk import free_bytes
-from shoal.wire.logs import log_json
-from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, Roster, RunOrder, RunReport
+from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, Roster, RunOrder
 
 _LOG = logging.getLogger("shoal.agent")
 
@@ -61,20 +59,6 @@ _LEASE_SECONDS = 1.0
 _SWEEP_SECONDS = 0.02
 _LINGER_SECONDS = 15.0
 """Seconds beyond its grace that a worker which is no longer a member has to leave, while the others regroup."""
-
-
-def main(settings: AgentSettings) -> int:
-    """Serve until SIGTERM or SIGINT; return 0, or 2 with one line on stderr if something is wrong."""
-    hide_memory()
-    log_json()
-    if why := unconfined():
-        _LOG.warning("jobs can signal and trace other processes of their user", extra={"why": why})
-    try:
-        NodeAgent(settings).serve()
-    except ShoalError as error:
-        print(f"shoal agent: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
 
 
 class NodeAgent:
@@ -94,7 +78,8 @@ class NodeAgent:
         self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count, real=cuda)
         self._link = ControlLink(settings.client(), self._hello, self._deliver)
-        self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[LinkMessage | CodeFetched] = queue.SimpleQueue()
+        self._code = CodeFetcher(settings.client, self._workspace, self._launcher.owner, self._deliver)
         self._server = KeeperServerHandle(self._hello.boot)
         self._keepers: dict[Key, KeeperHandle] = {}
         self._dead_keepers: dict[Key, str] = {}  # run: why its keeper died
@@ -191,7 +176,7 @@ class NodeAgent:
                 self._read_progress(key)
             self._changed = True
 
-    def _deliver(self, message: LinkMessage) -> None:
+    def _deliver(self, message: LinkMessage | CodeFetched) -> None:
         """Pass a message to the loop; called from other threads."""
         self._inbox.put(message)
         with suppress(BlockingIOError):
@@ -216,7 +201,10 @@ class NodeAgent:
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _receive(self, message: LinkMessage) -> None:
+    def _receive(self, message: LinkMessage | CodeFetched) -> None:
+        if isinstance(message, CodeFetched):
+            self._act(self._prepared(message.order, message.cause, message.blameless))
+            return
         if isinstance(message, Rejected):
             self._rejected = message.error
             self._signals = max(self._signals, 1)
@@ -262,8 +250,10 @@ class NodeAgent:
         while pending:
             action = pending.popleft()
             match action:
+                case Prepare(order) if order.code is not None:
+                    self._code.start(order)
                 case Prepare(order):
-                    pending += self._state.prepared((order.job, order.incarnation), *self._prepare(order))
+                    pending += self._prepared(order)
                 case StartRanks():
                     pending += self._start(action)
                 case SetMembers(key, roster, leavers):
@@ -286,6 +276,10 @@ class NodeAgent:
         if impatient:
             for keeper in self._keepers.values():
                 keeper.stop(0.0)
+
+    def _prepared(self, order: RunOrder, cause: str = "", blameless: bool = False) -> Actions:
+        found = (0, cause, blameless) if cause else self._prepare(order)
+        return self._state.prepared((order.job, order.incarnation), *found)
 
     def _prepare(self, order: RunOrder) -> tuple[int, str, bool]:
         """Return a port for the run, why it cannot start here, if it cannot, and whether that is the node's fault."""
@@ -429,7 +423,7 @@ class NodeAgent:
         """Hand the report to the connection, once for everything that one turn of the loop changed."""
         report = self._report(self._log_answers.pieces)
         # Progress alone can wait for the next request; any other change is urgent.
-        state = tuple(map(_urgent_parts, report.runs))
+        state = self._state.urgent_parts()
         self._link.publish(report, urgent=self._urgent or state != self._published)
         self._published, self._changed, self._urgent = state, False, False
 
@@ -443,8 +437,3 @@ class NodeAgent:
             protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=known, runs=runs, logs=logs, disk_free=free,
             old=self._old.names,
         )  # fmt: skip
-
-
-def _urgent_parts(run: RunReport) -> tuple[object, ...]:
-    session = None if run.session is None else (run.session.batch_size, run.session.generation)
-    return run.job, run.incarnation, run.phase, len(run.exits), session, run.suspension

@@ -210,6 +210,10 @@ class NodeState:
         """Return the reports of all runs."""
         return [report for run in self.runs.values() if (report := run.report())]
 
+    def urgent_parts(self) -> tuple[tuple[object, ...], ...]:
+        """Return what of the reports is sent at once when it changes: everything but progress."""
+        return tuple(map(_urgent_parts, self.reports()))
+
     def follow(self, orders: AgentOrders, *, first: bool = False) -> Actions:
         """Apply the orders, which name all runs the node should have; return the actions.
 
@@ -404,3 +408,8 @@ class NodeState:
 def _origin(order: RunOrder) -> int:
     """Return the incarnation in which the job last started from its checkpoint."""
     return order.incarnation if order.roster is None else order.roster.origin
+
+
+def _urgent_parts(run: RunReport) -> tuple[object, ...]:
+    session = None if run.session is None else (run.session.batch_size, run.session.generation)
+    return run.job, run.incarnation, run.phase, len(run.exits), session, run.suspension

@@ -104,12 +104,13 @@ class JobSaved:
 
 @dataclass(frozen=True, slots=True)
 class JobStopped:
-    """Every rank ended after a ``Stop``; progress up to ``done`` is saved, and any beyond it is lost."""
+    """Every rank ended after a ``Stop``; progress up to ``done`` is saved, and ``lost`` beyond it was not."""
 
     at: Seconds
     job: JobNumber
     incarnation: int
     done: float
+    lost: float = 0.0
     urgent: ClassVar[bool] = False
 
 

@@ -210,7 +210,7 @@ KEPT_FREE = _T(
     " it could not be stopped for that one",
 )
 KEPT_BY_OWNER = _T(
-    59, "KEPT_BY_OWNER", "keeps its {GPUs held:,.0f} GPUs: its owner declared that it must not be stopped"
+    55, "KEPT_BY_OWNER", "keeps its {GPUs held:,.0f} GPUs: its owner declared that it must not be stopped"
 )
 NOT_FREE_YET = _T(
     61,

@@ -5,8 +5,9 @@ No decision depends on them.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import ceil, inf
+from operator import attrgetter
 from typing import TypeAlias
 
 from shoal.core import events
@@ -79,6 +80,10 @@ class Account:
     suspended_at: Seconds = 0.0
     """When it was last suspended."""
 
+    def __copy__(self) -> "Account":
+        """Return a copy that shares the histories; lists copy a hundred accounts under the control plane's lock."""
+        return Account(*_values(self))
+
     @property
     def live(self) -> bool:
         """Whether the job has not ended."""
@@ -106,6 +111,9 @@ class Account:
         return self.gpu_seconds + (self.placement.gpus * (now - self.placed_at) if self.placement else 0.0)
 
 
+_values = attrgetter(*(f.name for f in fields(Account)))
+
+
 @dataclass(slots=True)
 class Accounts:
     """The live jobs and those that ended lately, by admission number, and totals over all jobs ever submitted.
@@ -118,6 +126,8 @@ class Accounts:
     numbers: dict[JobId, JobNumber] = field(default_factory=dict)
     keys: dict[tuple[TenantId, str], JobId] = field(default_factory=dict)
     live: dict[JobNumber, Account] = field(default_factory=dict)
+    placed: dict[JobNumber, Account] = field(default_factory=dict)
+    """The live jobs that hold GPUs."""
     ended_gpu_seconds: dict[TenantId, float] = field(default_factory=dict)
     """GPU-seconds of ended jobs, by tenant."""
     lost_gpu_seconds: float = 0.0
@@ -194,6 +204,7 @@ class Accounts:
                 continue
             account.state = JobState.STARTING
             account.incarnation, account.placement, account.placed_at = command.incarnation, command.placement, now
+            self.placed[account.number] = account
             account.placements[command.incarnation] = command.placement
             account.started = now if account.started is None else account.started
             where = f"on {self._seats(command.placement)} as run {command.incarnation}"
@@ -249,6 +260,11 @@ class Accounts:
         self.numbers[spec.id] = number
         if launch.key:
             self.keys[spec.tenant, launch.key] = spec.id
+
+    def code_in_use(self) -> set[tuple[TenantId, str]]:
+        """Return the tenants and digests of the code of live jobs; may be called from any thread."""
+        live = [*self.live.values()]
+        return {(account.spec.tenant, account.launch.code) for account in live if account.launch.code is not None}
 
     def ended(self) -> list[Account]:
         """Return the jobs that have ended, in order of admission."""
@@ -314,7 +330,7 @@ class Accounts:
             account.done, account.done_at, account.cause = event.done, event.at, ""
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
-            lost = self._lose(account, event.done)
+            lost = self._lose(account, event.lost)
             account.state = JobState.HELD if account.held_by else JobState.PENDING
             account.done, account.done_at, account.rate = event.done, event.at, 0.0
             account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved{lost}"))
@@ -326,15 +342,14 @@ class Accounts:
             account.state = JobState.STOPPING
             account.history.append((event.at, f"put back into the queue by {event.by}: told to save and stop"))
         else:
-            lost = self._lose(account, event.done) if isinstance(event, events.JobStarted) else ""
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
             if isinstance(event, events.JobStarted):
                 account.state = JobState.RUNNING
-                account.history.append((event.at, f"all ranks are up{lost}"))
+                account.history.append((event.at, "all ranks are up"))
 
     def _crashed(self, account: Account, event: events.JobCrashed) -> None:
         self._leave_seats(account, event.at)
-        lost = self._lose(account, event.done)
+        lost = self._lose(account, account.done - event.done)
         self.crashes += 1
         account.cause, account.done, account.done_at = event.cause, event.done, event.at
         account.crashes, failed, _ = account.crashes.fold(event)
@@ -352,11 +367,10 @@ class Accounts:
             what = f"{what}; to be tried again in {event.retry_in:,.3g} s"
         account.history.append((event.at, what))
 
-    def _lose(self, account: Account, done: float) -> str:
-        """Count the work lost by a job that its last run left at ``done``; return a part of a sentence on it."""
+    def _lose(self, account: Account, progress: float) -> str:
+        """Count progress that a job's last run has lost; return a part of a sentence on it."""
         rate, gpus, held = account.last_run
-        account.last_run = (0.0, 0, 0.0)
-        lost = min(max(0.0, account.done - done) / rate, held) if rate > 0 else 0.0
+        lost = min(max(0.0, progress) / rate, held) if rate > 0 else 0.0
         account.lost_gpu_seconds += gpus * lost
         self.lost_gpu_seconds += gpus * lost
         return f"; the last {lost:,.0f} s of its run are lost" if lost >= 1 else ""
@@ -377,6 +391,7 @@ class Accounts:
             account.gpu_seconds += account.placement.gpus * (at - account.placed_at)
             account.done, account.done_at = account.progress(at), at
             account.rate, account.placement = 0.0, None
+            self.placed.pop(account.number, None)
 
 
 def _counted(crashes: Crashes, event: events.JobCrashed) -> str:
@@ -394,14 +409,13 @@ def _times(count: int) -> str:
 
 def _why_last(account: Account, event: events.JobCrashed) -> str:
     """Return a sentence part on why a job is not tried again after this crash."""
-    retries, ran = account.launch.retries, event.ran
+    retries = account.launch.retries
     if event.failed_on is not None and account.crashes.failed_starts < MOST_FAILED_STARTS:
         return "not tried again, since the cause is in the job itself"
     if event.failed_on is not None:
         return f"not tried again, since it {account.held_after}"
     if retries is None and account.crashes.in_a_row <= retries_of(None):
-        after = "" if ran is None else f"after {ran:,.0f} s: "
-        return f"not tried again {after}a job that fails within {QUICK_FAILURE:g} s is not, unless it has --retries"
+        return f"not tried again, since it failed within {QUICK_FAILURE:g} s of its start (--retries N has it tried)"
     tries = retries_of(retries)
     has = {0: "has no retries", 1: "has 1 retry"}.get(tries, f"has {tries} retries")
     return f"not tried again, since it {account.held_after} and {has}"

@@ -330,6 +330,12 @@ class LiveBackend(Backend):
         """Return the generation of a node's orders, which counts up with each change."""
         return self._runs.agents[self._node(node, PROTOCOL)].generation
 
+    def owner_of_code(self, node: str, job: JobNumber, digest: str) -> TenantId | None:
+        """Return the tenant of a job that a node has a run of, if it was shipped with this code; else None."""
+        with self._lock:
+            orders = self._runs.orders(self._node(node, PROTOCOL))
+        return next((order.tenant for order in orders if (order.job, order.code) == (job, digest)), None)
+
     def last_report(self, node: int) -> Seconds | None:
         """Return the time of a node's last report; None if there was none since the control plane started."""
         return self._runs.agents[node].last_report

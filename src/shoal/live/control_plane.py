@@ -249,7 +249,9 @@ class ControlPlane:
         if not account.live or account.state is JobState.CANCELLING:
             state = account.state.name.lower()
             raise InputError("job", job, f"is {state}: a job that has ended or was cancelled cannot be resized")
-        return self.backend.reshape(account.number, *self.admission.gang(shape, account.spec.kinds))
+        return self.backend.reshape(
+            account.number, *self.admission.gang(shape, account.spec.kinds, exclusive=account.spec.exclusive)
+        )
 
     def drain(self, node: str, reason: str, by: str) -> "Future[None]":
         """Drain a node for the operator ``by``: it gets no new runs until it is resumed."""
@@ -335,10 +337,10 @@ class ControlPlane:
         """Return the cluster's totals."""
         state, about = self.scheduler.state, self.about
         with self._lock:
-            states = [account.state for account in self.accounts.live.values()]
-            ended = self.accounts.submitted - len(states)
+            live, placed = len(self.accounts.live), self.accounts.placed.values()
+            ended = self.accounts.submitted - live
             used = sum(self._views(None).used_gpus().values())
-        running = sum(s in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for s in states)
+            running = sum(a.state in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for a in placed)
         return wire.ClusterRow(
             version=about.version,
             protocol=wire.PROTOCOL,
@@ -348,7 +350,7 @@ class ControlPlane:
             up_gpus=state.topology.total_gpus,
             used_gpus=used,
             running=running,
-            waiting=len(states) - running,
+            waiting=live - running,
             ended=ended,
             decisions=state.cycle,
             short_of_disk=self.short_of_disk,

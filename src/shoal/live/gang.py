@@ -399,6 +399,7 @@ class Gang:
             time=self.time,
             signal=launch.signal,
             turn=self.turn,
+            code=launch.code,
         )
 
     def with_hosts(self, order: RunOrder, address: Callable[[int], str]) -> RunOrder:

@@ -17,7 +17,7 @@ _VERSION = b"\x01"
 _TRANSIENT = {"end", "ended", "profile", "profiled_at", "gangs", "places"}
 """Fields of a live job that no journal leaves behind."""
 
-_APART = {"nodes", "accounts", "numbers", "keys", "live", "runs", "changes"}
+_APART = {"nodes", "accounts", "numbers", "keys", "live", "placed", "runs", "changes"}
 """Fields of the accounts that are not totals."""
 
 _SEPARATE = {"jobs", "runs"}
@@ -67,6 +67,8 @@ def restore_live(accounts: Accounts, data: bytes) -> None:
         for account in image.accounts:
             accounts.accounts[account.number] = accounts.live[account.number] = account
             accounts.numbers[account.spec.id] = account.number
+            if account.placement is not None:
+                accounts.placed[account.number] = account
         accounts.keys = {(tenant, key): job for tenant, key, job in image.keys}
         accounts.runs = _recovered(image)
     except (zlib.error, msgspec.MsgspecError, TypeError) as error:

@@ -140,10 +140,11 @@ class LiveJob:
 
     def progress_now(self, gang: Gang, now: Seconds) -> float:
         """Return a gang's progress: as reported, else estimated from the time it ran and its rate."""
-        if gang.done is not None:
-            return gang.done
-        work = self.spec.work
-        return min(gang.base + gang.tracker.rate * gang.ran(now), inf if work is None else work)
+        return self._estimate(gang, End.STOPPED, now) if gang.done is None else gang.done
+
+    def lost_after(self, gang: Gang, now: Seconds) -> float:
+        """Return the progress that a stopped gang had made and has not saved."""
+        return max(0.0, self.progress_now(gang, now) - self.progress_after(gang, End.STOPPED, now))
 
     def progress_after(self, gang: Gang, end: End, now: Seconds) -> float:
         """Return the progress that a gang leaves at its end: what it saved, else all of it if it ended in order.
@@ -155,8 +156,10 @@ class LiveJob:
         in_order = end in (End.STOPPED, End.COMPLETED) and not gang.killed
         if gang.done is not None and (in_order or self.spec.preemptible == "yes"):
             return gang.done
-        if not in_order:
-            return gang.base
+        return self._estimate(gang, end, now) if in_order else gang.base
+
+    def _estimate(self, gang: Gang, end: End, now: Seconds) -> float:
+        """Return the progress of a gang that reports none, from time and rate."""
         ran = gang.tracker.rate * gang.ran(now) if gang.started else 0.0
         work = self.spec.work
         return min(gang.base + ran, inf if work is None or end is End.COMPLETED else work)

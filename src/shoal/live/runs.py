@@ -404,7 +404,7 @@ class RunRegistry:
             self.events.append(job.end)
             self.held.over(gang.job, JobState.COMPLETED)
         elif outcome.end is End.STOPPED:
-            self.events.append(JobStopped(now, gang.job, gang.incarnation, saved))
+            self.events.append(JobStopped(now, gang.job, gang.incarnation, saved, job.lost_after(gang, now)))
         else:
             self._crashed(job, gang, outcome, now)
 

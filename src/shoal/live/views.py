@@ -146,6 +146,7 @@ class ClusterViews:
     """By drained node, the reason."""
     forecast_age: Seconds = 0.0
     """Seconds since ``forecasts`` were made."""
+    _censored: dict[str, str] = field(default_factory=dict)
 
     def jobs(self, listed: Sequence[Listed]) -> list[JobRow]:
         """Return the rows of these jobs; waiting jobs have a position."""
@@ -335,7 +336,13 @@ class ClusterViews:
 
     def _without_foreign_names(self, sentence: str) -> str:
         """Return the sentence without the names of other tenants' jobs."""
+        if self.tenant is None:
+            return sentence
+        if sentence not in self._censored:  # many jobs wait for the same reason
+            self._censored[sentence] = self._censor(sentence)
+        return self._censored[sentence]
 
+    def _censor(self, sentence: str) -> str:
         def shown(word: str) -> str:
             number = self.accounts.numbers.get(word)
             account = None if number is None else self.accounts.accounts.get(number)  # it may have been dropped since
@@ -344,7 +351,7 @@ class ClusterViews:
         return _WORD.sub(lambda word: shown(word[0]), sentence)
 
     def _placed(self) -> list[Account]:
-        return [account for account in self.accounts.live.values() if account.placement is not None]
+        return list(self.accounts.placed.values())
 
     def _bound_to(self, index: int) -> list[Account]:
         return [a for a in self.accounts.live.values() if a.bound is not None and index in a.bound.nodes]

@@ -53,7 +53,10 @@ class JobType(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """Intervals in which a job held GPUs, in order of begin; ``done`` is its work at the end, NaN if unknown."""
+    """Intervals in which a job held GPUs, in order of begin; ``done`` is its work at the end, NaN if unknown.
+
+    ``lost`` is the work beyond ``done`` that a stop lost.
+    """
 
     job: Int64s
     since: Floats
@@ -61,6 +64,7 @@ class Holds:
     gpus: Int64s
     kind: Int64s
     done: Floats
+    lost: Floats
 
     @property
     def gpu_seconds(self) -> Floats:
@@ -71,14 +75,13 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Measured rates (work per second): the hold, the interval, the batch size (0 if none), and the work done then."""
+    """Measured rates (work per second): the hold, the interval, and the batch size (0 if none)."""
 
     hold: Int64s
     since: Floats
     until: Floats
     rate: Floats
     batch_size: Int64s
-    done: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +201,9 @@ class _Fold:
         self.trajectories: dict[int, list[tuple[float, int]]] = {}
         self.notes: dict[int, list[tuple[Seconds, str]]] = {}
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
-        self.since, self.until, self.done = array("d"), array("d"), array("d")
+        self.since, self.until, self.done, self.lost = array("d"), array("d"), array("d"), array("d")
         self.rate_hold, self.rate_batch = array("q"), array("q")
-        self.rate_at, self.rate, self.rate_done = array("d"), array("d"), array("d")
+        self.rate_at, self.rate = array("d"), array("d")
         self.paired: dict[int, tuple[int, Seconds]] = {}
         self.overlaps: list[tuple[Seconds, Seconds, int, int]] = []
         handlers: dict[type, Callable[[list[Any]], None]] = {
@@ -255,6 +258,7 @@ class _Fold:
         self.held.append(seats[0][1] if len(seats) == 1 else sum(count for _, count in seats))
         self.kind.append(self.node_kind[seats[0][0]])
         self.done.append(np.nan)
+        self.lost.append(0.0)
         self.hold[job] = number
         self.incarnation[job] = incarnation
         if batch is not None and batch[0]:  # 0: the job's agent chooses and reports it
@@ -305,7 +309,6 @@ class _Fold:
             self.rate_hold.append(self.hold[job])
             self.rate_at.append(event[1])
             self.rate.append(event[4])
-            self.rate_done.append(event[5])
             self.rate_batch.append(self.batch[job])
 
     def _batch_changed(self, event: list[Any]) -> None:
@@ -325,6 +328,7 @@ class _Fold:
     def _stopped(self, event: list[Any]) -> None:
         if event[3] == self.incarnation[event[2]]:
             self.done[self.hold[event[2]]] = event[4]
+            self.lost[self.hold[event[2]]] = event[5] if len(event) > 5 else 0.0  # older versions did not record it
 
     def _completed(self, event: list[Any]) -> None:
         _, at, job, incarnation, done = event
@@ -382,7 +386,13 @@ class _Fold:
             self._close(job, self.now)
         until = np.minimum(_floats(self.until), self.now)
         holds = Holds(
-            _ints(self.job), _floats(self.since), until, _ints(self.held), _ints(self.kind), _floats(self.done)
+            _ints(self.job),
+            _floats(self.since),
+            until,
+            _ints(self.held),
+            _ints(self.kind),
+            _floats(self.done),
+            _floats(self.lost),
         )
         overlaps = np.array(self.overlaps, dtype=np.float64).reshape(-1, 4).T
         return History(
@@ -418,8 +428,7 @@ class _Fold:
         ends = until[hold]
         same = hold[1:] == hold[:-1]
         ends[:-1][same] = at[1:][same]
-        rate, batch, done = _floats(self.rate)[order], _ints(self.rate_batch)[order], _floats(self.rate_done)[order]
-        return Rates(hold, at, np.maximum(ends, at), rate, batch, done)
+        return Rates(hold, at, np.maximum(ends, at), _floats(self.rate)[order], _ints(self.rate_batch)[order])
 
 
 def _floats(values: "array[float]") -> Floats:

@@ -6,7 +6,7 @@ passes the reasons for waiting.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -51,7 +51,7 @@ class Wait:
 class Story:
     """What happened to one job; ``batches`` are its batch sizes in order, ``waits`` sorted longest first.
 
-    ``lost`` is the seconds of its runs whose work was lost, since it was stopped or crashed before it saved.
+    ``lost`` is the seconds of its runs whose work was lost, since it was stopped before it had saved.
     ``notes`` are what people and limits did to it, such as "held by ana", with their times.
     """
 
@@ -150,20 +150,12 @@ def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until
 
 
 def _lost(history: History, holds: list[int]) -> Seconds:
-    """Seconds of run after which a job's work was not found saved, when it was stopped, crashed or resized."""
-    held, rates, lost = history.holds, history.rates, 0.0
-    for hold, following in zip_longest(holds, holds[1:]):
-        begin, end = np.searchsorted(rates.hold, [hold, hold + 1]).tolist()
-        if begin == end or rates.rate[end - 1] <= 0:
-            continue
-        rate, until = float(rates.rate[end - 1]), float(held.until[hold])
-        reached = float(rates.done[end - 1]) + rate * (until - float(rates.since[end - 1]))
-        kept = float(held.done[hold])
-        if np.isnan(kept) and following is not None:  # a resize: where its next run began
-            later = int(np.searchsorted(rates.hold, following))
-            kept = float(rates.done[later]) if rates.hold[later : later + 1] == [following] else reached
-        if kept < reached:
-            lost += min((reached - kept) / rate, until - float(held.since[hold]))
+    """Seconds of run whose work was lost when the job was stopped, at the rate last measured in each interval."""
+    lost, rates = 0.0, history.rates
+    for hold in holds:
+        last = int(np.searchsorted(rates.hold, hold, side="right")) - 1
+        if history.holds.lost[hold] > 0 and last >= 0 and rates.hold[last] == hold and rates.rate[last] > 0:
+            lost += float(history.holds.lost[hold] / rates.rate[last])
     return lost
 
 

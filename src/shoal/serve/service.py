@@ -5,7 +5,6 @@ import os
 import sqlite3
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from shoal import __version__
+from shoal.live.code_store import CodeStore
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL, Settings, open_control_plane
 from shoal.serve.app import make_app
@@ -75,8 +75,9 @@ def run_service(settings: Settings, address: Address, *, embedded: bool = False)
         control_plane = opened.enter_context(open_control_plane(settings))
         tokens = opened.enter_context(closing(_tokens(home)))
         forecaster = Forecaster(control_plane, home / JOURNAL)
+        code = CodeStore(home / "code", control_plane.accounts.code_in_use, control_plane.backend.owner_of_code)
         hosts = own_hosts(address.host, address.names)
-        app = make_app(control_plane, tokens, what_if=forecaster.answer, version=__version__, hosts=hosts)
+        app = make_app(control_plane, tokens, what_if=forecaster.answer, version=__version__, hosts=hosts, code=code)
         listening = opened.enter_context(_served(app, address))
         if embedded:
             _remove_token_files(home, tokens)
@@ -148,7 +149,7 @@ def _secret(path: Path, tokens: Tokens, new: NewToken) -> str:
     if path.exists():
         secret = path.read_text().strip()
         holder = tokens.holder(secret)
-        if holder is not None and time.time() < holder.expires - _RENEW_SECONDS:
+        if holder is not None and tokens.now() < holder.expires - _RENEW_SECONDS:
             return secret
     if any(row.name == new.name for row in tokens.rows()):
         # Its secret is lost, or it expires soon: create another. Write access to this folder is access to the cluster.

@@ -210,8 +210,8 @@ class SimulatedBackend:
             run = self._jobs.runs[command.job]
             if type(command) is Stop:
                 if run.placement is not None and run.incarnation == command.incarnation:
-                    self._jobs.stop(command.job, self.now)
-                    self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done))
+                    lost = self._jobs.stop(command.job, self.now)
+                    self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done, lost))
             elif type(command) is Suspend:
                 self._outbox += self._suspended.leave(command, run, self.now)
             elif type(command) is Resume:

@@ -65,13 +65,15 @@ class RunningJobs:
             self.runs[partner].partner = None
             self.rerate(partner, now)
 
-    def stop(self, job: int, now: Seconds) -> None:
-        """Take a job's seats; it keeps what it has saved."""
+    def stop(self, job: int, now: Seconds) -> float:
+        """Take a job's seats; it keeps what it has saved. Return the progress that is lost."""
         run, truth = self.runs[job], self.truth.jobs[job]
         kept = kept_at_stop(truth, run, now)
         self.leave(job, now)
-        if kept != run.done:
+        lost = run.done - kept
+        if lost:
             set_back(truth, run, kept)
+        return lost
 
     def pair(self, job: int, partner: int, now: Seconds) -> None:
         """Let two jobs share their GPUs."""

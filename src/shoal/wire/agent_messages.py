@@ -167,7 +167,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     on to the job: its total work, the batch size granted, and the bounds within which it may adapt it. ``tenant`` is
     the job's owner, as whose system user an agent that runs as root may start the ranks. ``cpus`` of each rank and
     ``memory``, in bytes, of all ranks here are limits. The keeper sends ``signal`` its seconds before the run has
-    lasted ``time`` seconds; at the limit the control plane stops the run.
+    lasted ``time`` seconds; at the limit the control plane stops the run. ``code`` is
+    the digest of the archive that is its working folder, if it was shipped with one.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
@@ -206,6 +207,7 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     signal: WarningSignal | None = None
     turn: int = 0
     """Number of the last order to suspend the run (odd) or to resume it (even)."""
+    code: str | None = None
 
 
 class LogRead(Struct, frozen=True):

@@ -11,9 +11,11 @@ from msgspec import Meta, Struct, field
 from shoal.core.decoding import hint
 from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
 from shoal.wire.agent_messages import SuspensionAbility
+from shoal.wire.code_messages import *  # noqa: F403
 from shoal.wire.fields import (
     Command,
     Count,
+    Digest,
     JobName,
     Memory,
     Name,
@@ -33,6 +35,9 @@ PROTOCOL = 1
 
 TOKEN_DAYS = 400.0
 """Days after which a token expires by default: a cluster that is left alone for a year keeps its tokens."""
+
+DEFAULT_TENANT = "default"
+"""Owner of an admin's jobs that name no tenant."""
 
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -83,6 +88,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     scheduled at a time. A run that lasts ``time`` seconds is stopped and the job fails; ``signal`` warns it before.
     Of a tenant's waiting jobs none starts before one of a higher ``priority``. An ``exclusive`` job has its nodes for
     itself.
+    ``code`` is the digest of an archive sent before, which is unpacked as the working folder in place of ``workdir``.
     """
 
     command: Command
@@ -123,6 +129,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     signal: SignalRequest | None = None
     priority: Priority = 0
     exclusive: bool = False
+    code: Digest | None = None
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
