@@ -6,7 +6,15 @@ import pytest
 
 from shoal.core.commands import Resume, Start, Suspend
 from shoal.core.decision import Decision, Grant, Refusal, Verdict
-from shoal.core.events import JobCrashed, JobResumed, JobStarted, JobSubmitted, JobSuspended, SuspensionReported
+from shoal.core.events import (
+    JobCrashed,
+    JobRequeued,
+    JobResumed,
+    JobStarted,
+    JobSubmitted,
+    JobSuspended,
+    SuspensionReported,
+)
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, parse_cluster
@@ -200,3 +208,9 @@ def test_a_report_tells_suspensions_from_stops_and_restarts() -> None:
     assert (first.suspensions, first.stops, first.resizes) == (1, 0, 0)
     assert "; suspended and resumed once" in first.lines()[0]
     assert job_table(history).restarts.tolist() == [0, 0, 0]
+
+
+def test_a_suspended_job_that_is_requeued_is_no_longer_bound_to_its_node() -> None:
+    state = suspended_state()
+    state.apply_events(12.0, [JobRequeued(12.0, 0, 1, "ann")])
+    assert (state.freeze().jobs["a"].state, state.suspensions.runs) == (JobState.STOPPING, {})
