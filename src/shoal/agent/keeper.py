@@ -16,8 +16,6 @@ node, starts first and stays until the run is stopped. The keeper enforces the l
 cannot prolong it.
 """
 
-import ctypes
-import errno
 import json
 import os
 import select
@@ -26,18 +24,16 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path holds the standard library only
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
 
 from shoal.agent.cgroup_limits import over_memory, ran_out_of_memory, set_limits
 from shoal.agent.cgroups import end_cgroup
-from shoal.agent.confinement import become, enter_domain
+from shoal.agent.confinement import enter_domain
 from shoal.agent.keeper_state import KeeperState
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+from shoal.agent.run_process import adopt_orphans, become_process
 
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.02, 1.0
 """Seconds between attempts to kill: a process may have forked meanwhile, or hang in the kernel."""
@@ -102,25 +98,6 @@ def send_signal(process: Process, number: int) -> None:
     if now is not None and now.start == process.start:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, number)
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose own parents die."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(number: int) -> None:
-    """Have the kernel send this signal when the parent dies; the caller must check whether it is dead already."""
-    _prctl(_PR_SET_PDEATHSIG, number)
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
 
 
 class Keeper:
@@ -314,7 +291,8 @@ class Keeper:
         keeper = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become(rank, keeper, log, report_problem)
+            given = self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY)
+            become_process(self._run, rank, (given, log, log), keeper, report_problem)
         os.close(log)
         os.close(report_problem)
         try:
@@ -334,74 +312,10 @@ class Keeper:
         finally:
             os.close(folder)
 
-    def _become(self, rank: Mapping[str, Any], keeper: int, log: int, report_problem: int) -> NoReturn:
-        """In the child: execute the rank, or write the problem to a pipe, which closes by itself at exec."""
-        try:
-            os.setpgid(0, 0)
-            if self._cgroup:
-                os.write(os.open(f"{self._cgroup}/cgroup.procs", os.O_WRONLY), b"0")
-            user = self._run.get("user")
-            if user:
-                become(user, log)  # before the next call, which a change of the user undoes
-            die_with_parent(signal.SIGKILL)
-            if os.getppid() != keeper:
-                os._exit(127)
-            for number in _IGNORED:
-                signal.signal(number, signal.SIG_DFL)
-            os.dup2(self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            argv = rank.get("argv", self._run["argv"])
-            problem = _enter(self._run["cwd"]) or _execute(argv, {**self._run["env"], **rank["env"]})
-            note = f"; it runs as {user['shown']}" if user else ""
-            os.write(report_problem, f"{problem}{note}".encode(errors="replace"))
-        except OSError as error:
-            os.write(report_problem, str(error).encode(errors="replace"))
-        finally:
-            os._exit(127)
-
-
-_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores; ranks must start with their defaults. Those handled get them back by exec itself."""
-
 
 def _signal_group(group: int, number: int) -> None:
     with suppress(PermissionError):
         os.killpg(group, number)
-
-
-def _enter(folder: str) -> str:
-    """Change to the working directory; return the problem if that fails."""
-    try:
-        os.chdir(folder)
-        arrived = os.getcwd()
-    except OSError as error:
-        return f"cannot enter the working directory {folder!r}: {error.strerror}"
-    # It was resolved when it was checked: a link put in its place since then must not lead elsewhere.
-    return "" if arrived == folder else f"the working directory {folder!r} has become a link to {arrived!r}"
-
-
-def _execute(argv: list[str], environ: dict[str, str]) -> str:
-    """Execute this program; return the problem if that fails."""
-    program = argv[0]
-    try:
-        os.execvpe(program, argv, environ)
-    except OSError as error:
-        if error.errno == errno.ENOENT and "/" not in program:
-            why = f"no such program on the job's PATH ({environ.get('PATH', '')}); name its full path or set PATH"
-        elif error.errno == errno.ENOENT and os.path.exists(program):
-            why = "the interpreter its first line names does not exist on this node"
-        elif error.errno == errno.ENOENT:
-            why = "no such file on this node"
-        elif error.errno == errno.EACCES:
-            why = "it is not executable; set its x permission, or name the interpreter first"
-        elif error.errno == errno.ENOEXEC:
-            why = "it is not a program; begin it with a #! line, or name the interpreter first"
-        else:
-            why = str(error.strerror)
-    except ValueError as error:
-        why = f"the command or its environment cannot be passed on: {error}"
-    return f"cannot start {program!r}: {why}"
 
 
 def _receive() -> bytes:

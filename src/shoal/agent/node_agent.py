@@ -29,11 +29,11 @@ from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.confinement import hide_memory
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
 from shoal.agent.job_logs import LogLimiter
-from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
 from shoal.agent.log_answers import LogAnswers
 from shoal.agent.node_state import Actions, Forget, Key, NodeState, Prepare, SetMembers, StartRanks, StopRanks
 from shoal.agent.old_folders import OldFolders
+from shoal.agent.run_process import adopt_orphans, die_with_parent
 from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
 from shoal.core.decoding import convert
