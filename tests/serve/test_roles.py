@@ -27,6 +27,12 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("GET", "/v1/jobs/hers-aaaa/log", None, (401, 200, 200, 404, 403, 403)),
     ("PATCH", "/v1/jobs/hers-aaaa", {"gpus": 2}, (401, 204, 204, 404, 403, 403)),
     ("DELETE", "/v1/jobs/hers-aaaa", None, (401, 204, 204, 404, 403, 403)),
+    ("POST", "/v1/jobs/hers-aaaa/sessions", {"command": ["true"]}, (401, 201, 201, 404, 403, 403)),
+    ("POST", "/v1/sessions/s0/input", {"first": 0, "pieces": []}, (401, 200, 200, 404, 403, 403)),
+    ("GET", "/v1/sessions/s0/output", None, (401, 200, 200, 404, 403, 403)),
+    ("DELETE", "/v1/sessions/s0", None, (401, 204, 204, 404, 403, 403)),
+    ("POST", "/v1/agent/sessions/s0/input", {"after": 0}, (401, 403, 403, 403, 404, 200)),
+    ("POST", "/v1/agent/sessions/s0/output", {"first": 0}, (401, 403, 403, 403, 404, 200)),
     ("GET", "/v1/apps/sweep/offer", None, (401, 200, 200, 404, 403, 403)),
     ("POST", "/v1/apps/sweep/bid", {"jobs": ["hers-aaaa"], "rows": [[1, 60.0]]}, (401, 204, 204, 404, 403, 403)),
     ("GET", "/v1/nodes", None, (401, 200, 200, 200, 403, 403)),
@@ -70,6 +76,7 @@ def test_the_table_leaves_no_route_out() -> None:
             .replace("/bo", "/{token}")
             .replace("sweep", "{app}")
             .replace("n0", "{node}")
+            .replace("s0", "{session}")
         )
 
     tried = {(method, template(path)) for method, path, _, _ in TABLE}

@@ -7,19 +7,22 @@ and then commands::
     lease T      the lease now ends at T, on this machine's monotonic clock
     stop G       send SIGTERM, and kill whatever is left after G seconds
     release R G  rank R should leave by itself; kill it if it is still there after G seconds
+    exec N       start a command inside the run, on the next N files that came over the socket (``keeper_sessions``)
+    hangup S     end the command of session S
 
 The end of the input means that the agent is dead. The output is JSON lines: ``started`` once every rank has been
 exec'ed; ``failed`` with a cause if one could not be (then none is left running); ``ended`` for each rank; ``over`` when
 no process is left. A rank that fails takes the others with it, unless the job is resized in place (``apart``): then
 ``cleared`` says that no process of a rank is left while others go on. The ``store`` of such a job, if it is on this
-node, starts first and stays until the run is stopped. The keeper enforces the lease itself, so an agent that hangs
-cannot prolong it.
+node, starts first and stays until the run is stopped. ``left`` says that the command of a session ended. The keeper
+enforces the lease itself, so an agent that hangs cannot prolong it.
 """
 
 import json
 import os
 import select
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -32,6 +35,7 @@ if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path 
 from shoal.agent.cgroup_limits import over_memory, ran_out_of_memory, set_limits
 from shoal.agent.cgroups import end_cgroup
 from shoal.agent.confinement import enter_domain
+from shoal.agent.keeper_sessions import Channel, KeeperSessions
 from shoal.agent.keeper_state import KeeperState
 from shoal.agent.run_process import adopt_orphans, become_process
 
@@ -103,8 +107,10 @@ def send_signal(process: Process, number: int) -> None:
 class Keeper:
     """Starts the ranks of a run and stays until none of their processes is left."""
 
-    def __init__(self, run: Mapping[str, Any], wake: int) -> None:
+    def __init__(self, run: Mapping[str, Any], wake: int, channel: Channel | None = None) -> None:
         self._run = run
+        self._channel = channel
+        self._sessions = KeeperSessions(run)
         self._wake = wake
         self._cgroup = str(run.get("cgroup") or "")
         self._limits = run.get("limits") or {}
@@ -170,23 +176,30 @@ class Keeper:
             for fd, _ in poll.poll(1000 * self._timeout()):
                 if fd == self._wake:
                     os.read(self._wake, 4096)
-                elif piece := _receive():
+                elif piece := _receive(self._channel):
                     self.follow(piece)
                 else:
                     poll.unregister(0)
                     self._warn(state.orphan(time.monotonic()))
             now = time.monotonic()
             self._warn(state.expire(now))
-            late = state.overdue(now)
-            for pid, rank in self._ranks.items():
-                if rank in late:
-                    _signal_group(pid, signal.SIGKILL)
+            self._kill_late(now)
             if self._done or state.must_kill(now):
                 self._kill_all()
         while not end_cgroup(self._cgroup):
             time.sleep(_FIRST_RETRY_SECONDS)
         self._report(event="over", why=state.why)
         self._flush()
+
+    def _kill_late(self, now: float) -> None:
+        """Kill the ranks and the sessions that should have ended by now."""
+        late, sessions = self._state.overdue(now), self._sessions.due(now)
+        for pid, rank in self._ranks.items():
+            if rank in late:
+                _signal_group(pid, signal.SIGKILL)
+        processes = all_processes() if sessions else []
+        for process in [*descendants(sessions, processes), *(p for p in processes if p.pid in sessions)]:
+            send_signal(process, signal.SIGKILL)
 
     @property
     def _done(self) -> bool:
@@ -196,7 +209,7 @@ class Keeper:
     def _timeout(self) -> float:
         if self._ended or self._done:
             return self._retry
-        left = self._state.next_deadline() - time.monotonic()
+        left = min(self._state.next_deadline(), self._sessions.next_kill) - time.monotonic()
         if self._state.warned:
             return left if left > 0 else self._retry
         return min(max(left, 0.0), _LONGEST_SLEEP_SECONDS)
@@ -212,6 +225,19 @@ class Keeper:
                 self._warn(self._state.stop(time.monotonic(), float(values[0]), "order"))
             elif command == b"release":
                 self._state.release(int(values[0]), time.monotonic(), float(values[1]))
+            elif command == b"exec" and self._channel is not None:
+                self._start_session(self._channel.take(int(values[0])))
+            elif command == b"hangup":
+                self._sessions.hang_up(values[0].decode(), time.monotonic())
+
+    def _start_session(self, files: list[int]) -> None:
+        if self._state.warned or not self._ranks:
+            for file in files:
+                os.close(file)
+            return  # the agent closes the session with the run, which is ending
+        session, problem = self._sessions.start(files)
+        if problem:
+            self._report(event="left", session=session, cause=problem, status=127)
 
     def _warn(self, due: bool) -> None:
         """Send SIGTERM, and SIGCONT to wake suspended processes, to all but the store: ranks may need it to leave."""
@@ -237,6 +263,9 @@ class Keeper:
                 pid = ended.si_pid
                 if pid in self._ranks:
                     self._rank_ended(pid, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+                elif session := self._sessions.ended(pid):
+                    status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                    self._report(event="left", session=session, status=status)
                 elif pid == self._store:
                     self._store = None
                     if not self._state.warned:
@@ -318,8 +347,10 @@ def _signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def _receive() -> bytes:
+def _receive(channel: Channel | None) -> bytes:
     """Return the next piece of the input; empty if the agent has died."""
+    if channel is not None:
+        return channel.read()
     try:
         return os.read(0, 65536)
     except ConnectionResetError:
@@ -346,13 +377,14 @@ def keep() -> int:
     adopt_orphans()
     wake = wake_by_signal()
     received = b""
+    channel = Channel(os.dup(0)) if stat.S_ISSOCK(os.fstat(0).st_mode) else None
     while b"\n" not in received:
-        piece = _receive()
+        piece = _receive(channel)
         if not piece:
             return 0
         received += piece
     run, _, commands = received.partition(b"\n")
-    keeper = Keeper(json.loads(run), wake)
+    keeper = Keeper(json.loads(run), wake, channel)
     keeper.start()
     keeper.follow(commands)
     keeper.watch()

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -32,13 +33,14 @@ Fewer than the margin that the control plane waits after lease and grace before 
 class KeeperMessage(msgspec.Struct, frozen=True):
     """A line of a keeper's output."""
 
-    event: Literal["started", "failed", "ended", "cleared", "over"]
+    event: Literal["started", "failed", "ended", "cleared", "over", "left"]
     pids: dict[str, int] = {}
     rank: int = 0
     status: int = 0
     warned: bool = False
     cause: str = ""
     why: str = ""
+    session: str = ""
 
 
 class KeeperServerHandle:
@@ -200,6 +202,20 @@ class KeeperHandle:
     def release(self, rank: int, grace: float) -> None:
         """Order the keeper to kill a rank that should leave by itself, after ``grace`` seconds."""
         self._send(f"release {rank} {grace!r}\n")
+
+    def start_session(self, process: dict[str, Any], files: Sequence[int]) -> None:
+        """Order the keeper to start a command on a terminal or on three streams; ``OSError`` if it does not read."""
+        told = os.memfd_create("session")
+        try:
+            os.write(told, msgspec.json.encode(process))
+            socket.send_fds(self._socket, [f"exec {1 + len(files)}\n".encode()], [told, *files])
+        finally:
+            os.close(told)
+
+    def hang_up(self, session: str) -> None:
+        """Order the keeper to end the command of a session."""
+        with suppress(OSError):  # also from other threads, after it was closed
+            self._socket.send(f"hangup {session}\n".encode())
 
     def kill(self) -> None:
         """Kill the keeper: its ranks die with it. If it is still there at the next deadline, kill its server too."""

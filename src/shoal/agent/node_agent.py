@@ -20,23 +20,22 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-import msgspec
-
 from shoal.agent import devices, launch, orphans
 from shoal.agent.agent_settings import AgentSettings
-from shoal.agent.cgroup_limits import enable_limits, machine_size, pass_on
+from shoal.agent.cgroup_limits import pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.confinement import hide_memory
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
 from shoal.agent.log_answers import LogAnswers
+from shoal.agent.machine import checked, with_machine
 from shoal.agent.node_state import Actions, Forget, Key, NodeState, Prepare, SetMembers, StartRanks, StopRanks
 from shoal.agent.old_folders import OldFolders
 from shoal.agent.run_process import adopt_orphans, die_with_parent
+from shoal.agent.sessions import AgentSessions
 from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
-from shoal.core.decoding import convert
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.client import Client
 from shoal.wire.disk import free_bytes
@@ -71,7 +70,7 @@ class NodeAgent:
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         found = devices.find(settings.kind, settings.gpus)
-        self._hello = _checked(
+        self._hello = checked(
             Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address)
         )
         self._workspace = Workspace(settings.home.resolve(), settings.node)
@@ -80,7 +79,9 @@ class NodeAgent:
         self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, self._hello.boot, self._users)
         self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count)
-        self._link = ControlLink(_client(settings), self._hello, self._deliver)
+        client = _client(settings)
+        self._link = ControlLink(client, self._hello, self._deliver)
+        self._sessions = AgentSessions(client)
         self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
         self._server = KeeperServerHandle(self._hello.boot)
         self._keepers: dict[Key, KeeperHandle] = {}
@@ -116,7 +117,7 @@ class NodeAgent:
             self._own_cgroup, reason = own_folder()
             if orphans.clear_earlier(self._workspace, lambda: self._signals > 0, self._own_cgroup):
                 kept = f"by cgroups below {self._own_cgroup}" if self._own_cgroup else f"without cgroups: {reason}"
-                self._find_limits(reason)
+                self._link.hello = self._hello = with_machine(self._hello, self._own_cgroup, reason)
                 _LOG.info("agent up", extra={"node": self._hello.node, "boot": self._hello.boot, "runs_kept": kept})
                 self._link.open()
                 self._loop()
@@ -125,14 +126,6 @@ class NodeAgent:
             os.close(lock)
         if self._rejected is not None:
             raise self._rejected
-
-    def _find_limits(self, no_cgroups: str) -> None:
-        """Find out whether this agent can limit the CPUs and memory of runs, and report it with those it has."""
-        leaf = f"shoal-agent-{self._hello.boot}"
-        reason = no_cgroups or enable_limits(self._own_cgroup, leaf)
-        cpus, memory = machine_size()
-        self._hello = msgspec.structs.replace(self._hello, cpus=cpus, memory=memory, no_limits=reason[:1000])
-        self._link.hello = self._hello
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -211,6 +204,7 @@ class NodeAgent:
         self._renew(message)
         self._act(self._state.follow(message.orders, first=message.first))
         self._old.follow(message.orders, {run.order.id for run in self._state.runs.values()})
+        self._sessions.follow(message.orders.sessions, self._keepers)
         self._urgent |= self._log_answers.follow(message.orders.reads, message.answered)
 
     def _renew(self, received: ReceivedOrders) -> None:
@@ -372,6 +366,9 @@ class NodeAgent:
             case "ended":
                 _LOG.info("rank ended", extra={"run": key, "rank": message.rank, "status": message.status})
                 self._state.exited(key, message.rank, message.status, warned=message.warned)
+                self._sessions.rank_ended(key, message.rank, message.status)
+            case "left":
+                self._sessions.left(message.session, message.status, message.cause)
             case "cleared":
                 self._act(self._state.cleared(key, message.rank))
             case "over":
@@ -392,6 +389,7 @@ class NodeAgent:
     def _over(self, key: Key, cause: str, blameless: bool, *, unwarned: bool = False) -> None:
         self._read_progress(key)
         self._logs.forget(key)
+        self._sessions.run_over(key)
         del self._keepers[key]
         _LOG.info("run over", extra={"run": key, "cause": cause})
         self._act(self._state.over(key, cause, blameless=blameless, unwarned=unwarned))
@@ -443,8 +441,3 @@ def _client(settings: AgentSettings) -> Client:
         return Client(settings.server, settings.token, cafile=settings.cafile)
     except OSError as error:
         raise InputError("cafile", settings.cafile, f"cannot be used: {error.strerror or error}") from None
-
-
-def _checked(hello: Hello) -> Hello:
-    """Return the message if its fields are valid for the control plane; ``InputError`` names one that is not."""
-    return convert(msgspec.structs.asdict(hello), Hello)

@@ -46,6 +46,8 @@ _LIVE: Mapping[str, _Entry] = {
     "why": _Entry("shoal.cli.job:why", "Explain a job's state in one sentence, and what would change it."),
     "job": _Entry("shoal.cli.job:job", "Show everything about one job."),
     "logs": _Entry("shoal.cli.logs:logs", "Print a job's output; with -f follow it."),
+    "exec": _Entry("shoal.cli.attach:exec_", "Run a command inside a running job."),
+    "attach": _Entry("shoal.cli.attach:attach", "Open a shell inside a running job."),
     "cancel": _Entry("shoal.cli.job:cancel", "Cancel jobs."),
     "resize": _Entry("shoal.cli.job:resize", "Change the number of GPUs a job asks for."),
     "nodes": _Entry("shoal.cli.nodes:nodes", "List the nodes and the jobs on them."),

@@ -27,7 +27,7 @@ _BATCH_TIMEOUT_SECONDS = 120.0
 _AFTER_DASHES = "shoal.submit.command"
 
 
-class _TakesCommand(click.Command):
+class TakesCommand(click.Command):
     """A click command that separates the words after ``--`` from its own arguments, which click alone does not."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -39,7 +39,7 @@ class _TakesCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-@click.command(cls=_TakesCommand, options_metavar="[OPTIONS]")
+@click.command(cls=TakesCommand, options_metavar="[OPTIONS]")
 @click.argument("words", nargs=-1, metavar="FILE | -- CMD…")
 @click.option("--name", metavar="NAME", help="Name of the job; its id begins with it.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs to ask for.")
@@ -68,7 +68,7 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
     if not 1 <= count <= _MOST:
         raise InputError("count", count, f"must be from 1 to {_MOST:,}")
     given = given_fields(options)
-    command = click.get_current_context().meta.get(_AFTER_DASHES)
+    command = words_after_dashes()
     if command is not None and not words:
         jobs = [command_job(command, given)]
     elif len(words) == 1 and command is None:
@@ -85,6 +85,12 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
         print_json({"jobs": ids})
     else:
         say("\n".join(ids))
+
+
+def words_after_dashes() -> list[str] | None:
+    """The words after ``--`` on the command line of a ``TakesCommand``; None without ``--``."""
+    found: list[str] | None = click.get_current_context().meta.get(_AFTER_DASHES)
+    return found
 
 
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:

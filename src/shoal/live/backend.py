@@ -33,7 +33,20 @@ from shoal.live.gang import Gang
 from shoal.live.machines import Machine, machine_of
 from shoal.live.recovery import RecoveredRuns
 from shoal.live.runs import AgentStatus, RunRegistry
-from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, Roster, RunOrder
+from shoal.live.sessions import SessionRelay
+from shoal.wire.messages import (
+    PROTOCOL,
+    AgentOrders,
+    AgentReport,
+    Hello,
+    LogAnswer,
+    LogRead,
+    NewSession,
+    NodeRow,
+    Roster,
+    RunOrder,
+    SessionOpened,
+)
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +83,7 @@ class LiveBackend(Backend):
     on_change: Callable[[], None] = lambda: None
     store_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     """Key from which the secrets of jobs' stores are made."""
+    sessions: SessionRelay = field(default_factory=SessionRelay)
     machines: dict[int, Machine] = field(default_factory=dict)
     """By index of a node, what its agent said about its CPUs and memory when it connected."""
     _runs: RunRegistry = field(init=False)
@@ -328,8 +342,9 @@ class LiveBackend(Backend):
         reads = [order for node, order, _ in self._log_reads.values() if node == index]
         session = self._runs.agents[index].session
         return AgentOrders(
-            protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session
-        )
+            protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session,
+            sessions=self.sessions.orders(index),
+        )  # fmt: skip
 
     def _with_secret(self, run: RunOrder, roster: Roster) -> RunOrder:
         """Return an order with the secret of the job's store, the same for all workers since the job's last start."""
@@ -341,6 +356,17 @@ class LiveBackend(Backend):
         """Drop these jobs, whose end is durable, unless a process of theirs may be left."""
         with self._lock:
             self._runs.forget(ended)
+
+    def open_session(
+        self, wanted: NewSession, key: tuple[int, int, int], node: int, *, caller: str, tenant: str | None
+    ) -> SessionOpened:
+        """Order a node's agent to start a session at a job's incarnation and rank."""
+        name = self.topology.nodes[node].name
+        session = self.sessions.open(wanted, key, (node, name), caller=caller, tenant=tenant)
+        with self._lock:
+            self._runs.agents[node].generation += 1
+        self.on_change()
+        return SessionOpened(session, name)
 
     # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -35,6 +35,7 @@ class AppContext:
     metrics: Metrics
     notifier: Notifier
     feed: ClusterFeed
+    session_notifier: Notifier
     hosts: frozenset[str] | None = None
     reports: dict[str, AgentReport] = field(default_factory=dict)
     listeners: Places = field(init=False)

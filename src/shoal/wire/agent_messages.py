@@ -7,6 +7,7 @@ from msgspec import Meta, Struct, field
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchLimits, BatchSetting
 from shoal.wire.fields import Boot, Count, Host, JobName, Name, Natural, Ranks
+from shoal.wire.session_messages import SessionOrder
 
 MOST_OLD = 256
 """Jobs with old folders that a report may name."""
@@ -193,3 +194,4 @@ class AgentOrders(Struct, frozen=True, kw_only=True):
     session: str = ""
     keep: float | None = None
     forget: list[str] = field(default_factory=list)
+    sessions: list[SessionOrder] = field(default_factory=list)

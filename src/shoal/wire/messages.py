@@ -25,6 +25,7 @@ from shoal.wire.fields import (
     Weight,
     Work,
 )
+from shoal.wire.session_messages import *  # noqa: F403
 
 PROTOCOL = 1
 
