@@ -77,11 +77,11 @@ def test_a_link_in_place_of_a_log_is_not_written_through(what: dict[str, Any], t
     assert victim.read_text() == ""
 
 
-def test_logs_are_appended_to(what: dict[str, Any], tmp_path: Path) -> None:
+def test_logs_are_appended_to_and_begin_with_the_agents_note(what: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "1.0.log").write_text("before\n")
-    said = told({**what, "argv": ["echo", "after"], "ranks": what["ranks"][:1]}, "lease 1e300")
+    said = told({**what, "argv": ["echo", "after"], "ranks": [{**what["ranks"][0], "note": "a note\n"}]}, "lease 1e300")
     assert said[-1]["event"] == "over"
-    assert (tmp_path / "1.0.log").read_text() == "before\nafter\n"
+    assert (tmp_path / "1.0.log").read_text() == "before\na note\nafter\n"
 
 
 @pytest.mark.parametrize(

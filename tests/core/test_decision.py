@@ -128,7 +128,7 @@ def test_columns_are_read_as_verdicts_with_scalars_and_columns_for_numbers() -> 
     )
     assert verdicts["a"] == Grant(2, kind="v100", reason=Reason(IN_TURN, ("age", 1.5, 2.0)))
     assert verdicts["c"] == Refusal(Reason(OUTRANKED, ("age", 3.5, 2.0)))
-    assert verdicts["c"].reason.sentence() == "waits: its age is 3.5; jobs up to 2 take the GPUs"
+    assert verdicts["c"].reason.sentence() == "waits: its age is 3.5; jobs with up to 2 go first and take the GPUs"
 
 
 @pytest.mark.parametrize("column", ["gpus", "codes", "kinds", "partners"])

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from tests.dst.plan import LEASE, LONGEST_GRACE, MARGIN
+from tests.dst.plan import LEASE, LONGEST_GRACE, MARGIN, MOST_BLAMED
 from tests.dst.shims import SWITCH_PAUSE
 from tests.dst.world import World
 
 from shoal.core.events import EventBatch, JobSubmitted
 from shoal.core.lifecycle import JobState
-from shoal.core.retry import MOST_CRASHES
 from shoal.live.accounts import Account, Accounts
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL
@@ -94,7 +93,7 @@ def _check_outcome(trial: Any, account: Any) -> None:
         done = [incarnation for incarnation in truth.runs if truth.completed(incarnation)]
         world.check(bool(done), f"{id} counts as completed, but its runs ended {truth.runs} of {truth.worlds}")
     elif account.state is JobState.FAILED:
-        enough = truth.blamed >= MOST_CRASHES or any(kind == "node.spawn" for _, _, kind in trial.windows)
+        enough = truth.blamed >= MOST_BLAMED or any(kind == "node.spawn" for _, _, kind in trial.windows)
         world.check(enough, f"{id} failed after {truth.blamed} faults of its own: {account.cause}")
     else:
         world.check(id in trial.cancelled, f"{id} is {account.state.name}, and nobody cancelled it")

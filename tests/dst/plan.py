@@ -12,6 +12,9 @@ LONGEST_GRACE = 2.0
 LENGTH = 60.0
 """Seconds within which jobs are submitted and faults begin."""
 
+MOST_BLAMED = 5
+"""Crashes of its own that fail a job."""
+
 FAULTS = {
     # The control plane: killed, killed at a commit or while its journal's next segment begins, restarted in order,
     # suspended, and its wall clock set.

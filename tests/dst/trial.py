@@ -16,7 +16,7 @@ from tests.dst.keeper_servers import server_names
 from tests.dst.keepers import keeper_names
 from tests.dst.network import Cable, Rejection
 from tests.dst.node import SimNode, agent_names
-from tests.dst.plan import LEASE, LENGTH, Fault, Job, Plan
+from tests.dst.plan import LEASE, LENGTH, MOST_BLAMED, Fault, Job, Plan
 from tests.dst.plane import SimPlane
 from tests.dst.ranks import Registry, Truth
 from tests.dst.shims import Disk, plane_names, replaced
@@ -140,6 +140,7 @@ class Trial:
             grace=job.grace,
             key=job.name,
             tenant=job.tenant,
+            retries=MOST_BLAMED - 1,
         )
         self.door.call("submit", [wanted], CLIENT_TIMEOUT, partial(self._submitted, job))
 

@@ -79,6 +79,7 @@ class Wish:
             work=self.seconds + 1.0,
             grace=GRACE_SECONDS,
             key=self.name,
+            retries=4,
         )
 
 

@@ -9,6 +9,7 @@ from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.events import (
     BatchChanged,
+    CancelRequested,
     Event,
     JobCancelled,
     JobCompleted,
@@ -20,22 +21,27 @@ from shoal.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    NodeDrained,
     NodeLost,
     NodeReturned,
 )
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchSetting
 from shoal.core.lifecycle import JobState
-from shoal.core.retry import MOST_CRASHES
+from shoal.core.retry import OLD_RETRIES
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.engine.state import State
+from shoal.engine.state_image import image_of, restore
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.policy.classic.fifo import Fifo
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.testing.conformance import arrays
 from shoal.workload.schema import Job
+
+_OLD_CRASHES = OLD_RETRIES + 1
+"""Crashes that fail a job in a journal whose events do not say so."""
 
 PAIR = Placement(((0, 2),))
 FOUR = Placement(((0, 4),))
@@ -290,6 +296,33 @@ def test_a_job_can_be_cancelled_at_any_time_of_its_life_and_once(into: Callable[
         after.position("a")
 
 
+@pytest.mark.parametrize("into", [pending, starting, up, stopping], ids=lambda f: str(f.__name__))
+def test_a_cancelled_job_keeps_the_gpus_it_has_until_its_run_has_ended(into: Callable[[State], None]) -> None:
+    state = state_of(job("a", gpus=4), job("b"))
+    into(state)
+    held = sum(view.held for view in state.freeze().jobs.values())
+    requested: list[Event] = [CancelRequested(5.0, 0, 15.0), CancelRequested(6.0, 0, 6.0), JobStopped(6.0, 0, 1, 0.0)]
+    after = do(state, 6.0, hear=requested)
+    assert (list(after.ids), after.free_gpus.free, after.cluster.capacity, state.live) == (["b"], (8 - held,), (8,), 1)
+    assert sum(after.ending.values()) == held
+    image = image_of(state)
+    restored = state_of()
+    restore(restored, image)
+    for it in (state, restored):
+        before, after = it.freeze(), do(it, 9.0, hear=[JobCancelled(9.0, 0)])
+        assert (before.free_gpus.free, list(before.ids)) == ((8 - held,), ["b"])
+        assert (after.free_gpus.free, list(after.ids), after.ending, it.live) == ((8,), ["b"], {}, 1)
+        assert [usage.attained for usage in after.tenants.values()] == [4.0 if into is stopping else 9.0 * held]
+
+
+def test_the_gpus_of_a_cancelled_job_on_a_drained_or_lost_node_are_no_part_of_the_cluster() -> None:
+    for event in (NodeDrained(4.0, 0, "hot"), NodeLost(4.0, 0)):
+        state = state_of(job("a", gpus=4), job("b"))
+        running(state, 0, at=0.0, seats=FOUR)
+        assert do(state, 4.0, hear=[event]).cluster.capacity == (8,)
+        assert do(state, 5.0, hear=[CancelRequested(5.0, 0, 15.0)]).cluster.capacity == (4,)
+
+
 def test_cancelling_a_job_that_is_done_changes_nothing() -> None:
     state = state_of(job("a", gpus=4))
     running(state, 0, at=0.0, seats=FOUR)
@@ -299,7 +332,7 @@ def test_cancelling_a_job_that_is_done_changes_nothing() -> None:
 
 def test_a_job_that_crashes_too_often_through_its_own_fault_is_set_aside() -> None:
     state = state_of(job("a", gpus=2))
-    for n in range(1, MOST_CRASHES + 1):
+    for n in range(1, _OLD_CRASHES + 1):
         assert state.freeze().jobs["a"].state is JobState.PENDING
         assert int(state.freeze().columns.crashes[0]) == n - 1
         running(state, 0, at=float(n))
@@ -319,7 +352,7 @@ def test_a_job_that_keeps_crashing_on_one_kind_is_tried_on_another() -> None:
 
 def test_a_job_that_crashes_on_every_kind_is_still_set_aside() -> None:
     state = state_of(job("a", gpus=2), cluster="old:1x4,new:1x4")
-    for n in range(1, MOST_CRASHES + 1):
+    for n in range(1, _OLD_CRASHES + 1):
         seen = state.freeze()
         kind = int(seen.columns.speeds[0].argmax())
         assert seen.columns.speeds[0, kind] > 0.0
@@ -330,7 +363,7 @@ def test_a_job_that_crashes_on_every_kind_is_still_set_aside() -> None:
 
 def test_a_job_is_not_blamed_for_the_nodes_it_lost() -> None:
     state = state_of(job("a", gpus=2))
-    for n in range(1, 3 * MOST_CRASHES):
+    for n in range(1, 3 * _OLD_CRASHES):
         running(state, 0, at=float(n))
         do(state, n + 0.5, hear=[JobCrashed(n + 0.5, 0, n, 0.0, False, "a node was lost")])
     seen = state.freeze()
@@ -546,7 +579,7 @@ def test_a_held_job_can_be_cancelled_and_a_release_that_comes_late_is_ignored() 
 
 def test_crashes_are_counted_in_a_row_so_a_job_that_gets_further_begins_anew() -> None:
     state = state_of(job("a", gpus=2))
-    for n in range(1, 3 * MOST_CRASHES):
+    for n in range(1, 3 * _OLD_CRASHES):
         running(state, 0, at=float(n))
         seen = do(state, n + 0.5, hear=[JobCrashed(n + 0.5, 0, n, float(n), True, "it crashed")])
         assert int(seen.columns.crashes[0]) == 1

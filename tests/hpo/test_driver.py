@@ -1,6 +1,7 @@
 """Apps on a real cluster of processes: trials that are halved by what they print, and trials cancelled on the way."""
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from shoal.hpo.halving import SuccessiveHalving
 from shoal.hpo.live_search import Driver, Leg, last_loss
 from shoal.hpo.search import Kill, Order, Searcher, SearchPhase, Train, Trial
 from shoal.wire.client import Client, Unreachable
-from shoal.wire.messages import AcctRow, Submission, SubmissionBatch, Submitted
+from shoal.wire.messages import AcctRow, JobRow, Submission, SubmissionBatch, Submitted
 
 if TYPE_CHECKING:
     from tests.hpo.conftest import Cluster
@@ -40,6 +41,10 @@ def search(
     with cluster(folder, policy) as client:
         driver = Driver.of(client, searcher, len(seconds), job)
         driver.run(poll_seconds=0.1)
+        for _ in range(200):  # killed trials end soon
+            if not client.get("/v1/jobs", list[JobRow]):
+                break
+            time.sleep(0.05)
         ended = client.get("/v1/acct", list[AcctRow])
     return driver.search.trials, {row.name: row.state for row in ended}
 

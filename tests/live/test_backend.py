@@ -20,7 +20,6 @@ from shoal.core.events import EventBatch, JobCompleted, JobCrashed, JobStarted, 
 from shoal.core.interfaces import Policy
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
-from shoal.core.retry import MOST_CRASHES
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology, parse_cluster
 from shoal.engine.loop import Loop
@@ -295,7 +294,7 @@ class World:
         id = f"job-{len(self.ids)}"
         self.ids.append(id)
         spec = JobSpec(id, self.clock.time, gpus, work, least or gpus, most or gpus)
-        launch = Launch("job", ("python",), grace=GRACE, in_place=in_place)
+        launch = Launch("job", ("python",), grace=GRACE, in_place=in_place, retries=3)
         acknowledged = self.backend.submit([(spec, launch)], id)
         assert not acknowledged.done()
         self.turn()
@@ -709,7 +708,7 @@ def test_a_job_that_ends_while_the_ring_decides_to_resize_it_has_ended(status: i
     it = world("gpu:1x3", policy)
     elastic = JobSpec("job-0", 0.0, 1, 100.0, 1, 2)
     it.ids.append("job-0")
-    it.backend.submit([(elastic, Launch("job", ("train",), grace=GRACE))], None)
+    it.backend.submit([(elastic, Launch("job", ("train",), grace=GRACE, retries=2))], None)
     other = it.submit(gpus=2)
 
     def ends() -> None:
@@ -718,7 +717,7 @@ def test_a_job_that_ends_while_the_ring_decides_to_resize_it_has_ended(status: i
                 run.phase, run.statuses = "ended", (status,) * run.order.local_ranks
         it.agents[0].talk(it.backend, it.clock.time)
 
-    for _ in range(MOST_CRASHES - 1 if status else 0):  # so that once more is too often
+    for _ in range(2 if status else 0):  # so that once more is too often
         it.talk(4)
         ends()
         it.turn()
@@ -812,7 +811,7 @@ def test_a_job_whose_program_is_missing_on_every_node_fails_with_the_cause_and_d
     account = it.accounts.accounts[job]
     assert (account.state, account.cause) == (JobState.FAILED, "no such program")
     assert {account.placements[n].nodes[0] for n in (1, 2, 3)} == {0, 1, 2}, "each try is on another node"
-    assert (account.starts, it.loop.state.nodes.drained) == (5, {})
+    assert (account.starts, it.loop.state.nodes.drained) == (3, {})
 
 
 def test_a_neighbours_long_grace_does_not_delay_the_restart_of_other_jobs_on_a_dead_node() -> None:

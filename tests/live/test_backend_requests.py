@@ -97,10 +97,12 @@ def test_every_change_of_orders_is_announced_and_nothing_else() -> None:
     assert len(changes) == 2
     it.cancel(0)
     assert len(changes) == 3
+    sync(it, "gpu-0", RunReport(job=0, incarnation=1, phase="ended"))
+    assert len(changes) == 4, "it has ended"
     it.wait(0.0)
     it.confirm()
     it.confirm()
-    assert len(changes) == 4, "the end of a run is durable"
+    assert len(changes) == 5, "the end of a run is durable"
 
 
 def test_a_request_is_answered_when_it_is_durable_and_not_before() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.live.test_control_plane import job, obey, opened, settings, soon, state, submit
+from tests.live.test_control_plane import cancel, job, obey, opened, settings, soon, state, submit
 
 from shoal.core.errors import InputError, JournalError
 from shoal.core.job import JobSpec, Launch
@@ -31,7 +31,7 @@ def compact(plane: ControlPlane) -> None:
     """Let the loop begin a new segment at its next cycle."""
     segments = len(archived(plane.journal.path))
     plane.compaction.most_records = 1
-    plane.cancel(submit(plane, job("nothing"))[0], None).result(20)
+    cancel(plane, submit(plane, job("nothing"))[0])
     soon(lambda: len(archived(plane.journal.path)) > segments)
     plane.compaction.most_records = 10**9
 
@@ -60,7 +60,7 @@ def test_a_compacted_cluster_shows_the_same_and_goes_on(tmp_path: Path) -> None:
         assert submit(plane, job("first", key="k"), job("waiting", key="w")) == [first, waiting]
         assert (len(plane.accounts.accounts), len(plane.backend._runs._jobs)) == (2, 2)
         assert len(plane.scheduler.state.register.specs) == 2
-        plane.cancel(running, None).result(20)
+        cancel(plane, running)
         soon(lambda: state(plane, waiting) == "starting")
     with opened(tmp_path) as plane:
         assert [row.id for row in plane.jobs(None)] == [waiting]
@@ -107,7 +107,7 @@ def test_a_control_plane_killed_during_compaction_loses_nothing(tmp_path: Path, 
 def test_ended_jobs_and_segments_are_dropped_after_the_retention(tmp_path: Path) -> None:
     with open_control_plane(replace(settings(tmp_path), keep=0.0)) as plane:
         (gone,) = submit(plane, job("gone", key="k"))
-        plane.cancel(gone, None).result(20)
+        cancel(plane, gone)
         plane.compaction.most_records = 1
         (live,) = submit(plane, job("live"))
         soon(lambda: plane.compaction.ended.dropped(gone, None) is not None)
@@ -201,7 +201,7 @@ def test_ended_jobs_are_read_in_pages_by_tenant(tmp_path: Path) -> None:
         ids = submit(plane, *[job(f"j{i}") for i in range(5)])
         other = submit(plane, job("other"), tenant="bob")
         for id in [*ids, *other]:
-            plane.cancel(id, None).result(20)
+            cancel(plane, id)
         soon(lambda: len(plane.accounts.ended()) == 6)
         ended = EndedJobs(tmp_path / "some.sqlite")
         ended.add(plane.accounts.ended())
@@ -240,7 +240,7 @@ def test_the_key_of_a_submission_that_is_not_in_the_journal_yet_is_not_in_a_base
 def test_an_agent_forgets_only_jobs_that_are_not_known(tmp_path: Path) -> None:
     with opened(tmp_path) as plane:
         (ended,) = submit(plane, job("ended"))
-        plane.cancel(ended, None).result(20)
+        cancel(plane, ended)
         compact(plane)
         (live,) = submit(plane, job("live"))
         old = [ended, live, "dropped-12345"]

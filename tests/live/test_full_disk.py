@@ -111,7 +111,7 @@ def test_with_little_room_new_work_is_refused_and_a_job_may_be_cancelled(tmp_pat
             plane.reshape(id, Reshape(2), None)
         assert "short of disk" in plane.cluster().short_of_disk
         plane.cancel(id, None).result(20)
-        assert state(plane, id) == "cancelled"
+        assert state(plane, id) == "cancelling"
         disk.free = NEEDED_BYTES + 4096
         submit(plane, job("b"))
         with pytest.raises(ShortOfDisk):  # a small one fits, a large one does not

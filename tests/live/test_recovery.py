@@ -9,6 +9,7 @@ from shoal.core.commands import Command, Decided, Resize, Start, Stop
 from shoal.core.events import (
     AppBid,
     BatchChanged,
+    CancelRequested,
     Event,
     EventBatch,
     JobCancelled,
@@ -24,12 +25,15 @@ from shoal.core.events import (
     NodeReturned,
 )
 from shoal.core.job import JobSpec, Launch
-from shoal.core.retry import MOST_CRASHES
+from shoal.core.retry import OLD_RETRIES
 from shoal.core.topology import Placement
 from shoal.live.live_job import LiveJob
 from shoal.live.recovery import RecoveredRuns, UnfinishedRun
 
 SEATS, OTHER = Placement(((0, 2),)), Placement(((1, 1),))
+_OLD_CRASHES = OLD_RETRIES + 1
+"""Crashes that fail a job in a journal whose events do not say so."""
+
 SUBMITTED = JobSubmitted(0.0, JobSpec("job", 0.0, 2, 100.0, 1, 2, batch_size=32), Launch("job", ("train",)))
 START, AGAIN, RESIZE = Start(0, 1, SEATS), Start(0, 2, OTHER), Resize(0, 2, OTHER)
 
@@ -66,6 +70,8 @@ RUNS: dict[str, tuple[Sequence[Event | Command], UnfinishedRun | None]] = {
     ),
     "none after it stopped": ([START, Stop(0, 1), JobStopped(2.0, 0, 1, 7.0)], None),
     "none after it crashed": ([START, crash(1)], None),
+    "one that was cancelled": ([START, CancelRequested(2.0, 0, 3.0)], UnfinishedRun(START, stopping=True)),
+    "none after it was cancelled and ended": ([START, CancelRequested(2.0, 0, 3.0), JobCancelled(2.0, 0)], None),
     "none after it was cancelled": ([START, JobCancelled(2.0, 0)], None),
     "none after it completed": ([START, JobCompleted(2.0, 0, 1, 100.0)], None),
     "a stop that comes when nothing runs is forgotten": ([Stop(0, 1), START], UnfinishedRun(START)),
@@ -111,13 +117,13 @@ def test_a_held_job_is_released_when_it_was_to_be() -> None:
 
 def test_crashes_are_counted_and_too_many_end_the_job() -> None:
     steps: list[Event | Command] = []
-    for n in range(1, MOST_CRASHES + 1):
-        steps += [Start(0, n, SEATS), crash(n, retry_in=0.0 if n == MOST_CRASHES else 10.0)]
-        if n < MOST_CRASHES:
+    for n in range(1, _OLD_CRASHES + 1):
+        steps += [Start(0, n, SEATS), crash(n, retry_in=0.0 if n == _OLD_CRASHES else 10.0)]
+        if n < _OLD_CRASHES:
             job = job_after(*steps)
             assert (job.crashes.in_a_row, job.saved) == (n, 5.0)
     assert recovered(*steps).jobs == {}
-    assert job_after(*steps[:-1], crash(MOST_CRASHES, blamed=False)).crashes.in_a_row == MOST_CRASHES - 1
+    assert job_after(*steps[:-1], crash(_OLD_CRASHES, blamed=False)).crashes.in_a_row == _OLD_CRASHES - 1
 
 
 def test_the_nodes_that_were_up() -> None:

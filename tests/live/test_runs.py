@@ -6,6 +6,7 @@ import pytest
 
 from shoal.core.commands import Resize, Start, Stop
 from shoal.core.events import (
+    CancelRequested,
     Event,
     JobCancelled,
     JobCompleted,
@@ -27,13 +28,14 @@ NODES = (Node("n0", "gpu", 2), Node("n1", "gpu", 2))
 ONE, BOTH = Placement(((0, 2),)), Placement(((0, 2), (1, 1)))
 
 
-def registry(*, work: float | None = 100.0, in_place: bool = False) -> RunRegistry:
+def registry(*, work: float | None = 100.0, in_place: bool = False, retries: int | None = 3) -> RunRegistry:
     """Two nodes that have answered, and one job at a rate of a GPU-second per second."""
     it = RunRegistry(NODES, lambda spec, placement: float(placement.gpus), first_retry=10.0)
     for index, agent in enumerate(it.agents):
         agent.up, agent.address = True, f"10.0.0.{index}"
         it.report(index, [], 0.0)
-    it.submit(JobSpec("job", 0.0, 2, work, 1, 4), Launch("job", ("python",), grace=1.0, in_place=in_place), 0.0)
+    launch = Launch("job", ("python",), grace=1.0, in_place=in_place, retries=retries)
+    it.submit(JobSpec("job", 0.0, 2, work, 1, 4), launch, 0.0)
     return it
 
 
@@ -166,7 +168,7 @@ def test_a_stopped_job_that_did_all_its_work_and_left_with_status_0_has_complete
 def test_a_crash_holds_the_job_back_and_a_lost_node_does_not() -> None:
     it = running()
     it.report(0, [run("ended", 0, 3, saved=5.0)], 8.0)
-    assert events(it) == [JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0, 6.0)]
+    assert events(it) == [JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0, 6.0, None, False)]
     assert it.releases == {0: 18.0}
     it.release(17.9)
     assert events(it) == []
@@ -174,20 +176,62 @@ def test_a_crash_holds_the_job_back_and_a_lost_node_does_not() -> None:
     assert (events(it), it.releases) == ([JobReleased(18.0, 0)], {})
     it = running(BOTH)
     it.lose(1, 9.0)
-    assert events(it) == [NodeLost(9.0, 1), JobCrashed(9.0, 0, 1, 0.0, False, "node n1 was lost", 0.0, 7.0)]
+    assert events(it) == [
+        NodeLost(9.0, 1),
+        JobCrashed(9.0, 0, 1, 0.0, False, "node n1 was lost", 0.0, 7.0, None, False),
+    ]
     assert (it.releases, it.agents[1].up, phases(it, 0), phases(it, 1)) == ({}, False, {1: "stop"}, {})
 
 
-def test_the_fifth_crash_in_a_row_ends_the_job() -> None:
+def test_the_crash_after_the_last_retry_ends_the_job() -> None:
     it = registry()
     events(it)
-    for n in range(1, 6):
+    for n in range(1, 5):
         assert not it.over(0)
         it.carry_out(Start(0, n, ONE), 100.0 * n)
         it.report(0, [run("ended", 1, incarnation=n)], 100.0 * n + 1)
         settle(it, 100.0 * n + 2)
     retries = [event.retry_in for event in events(it) if isinstance(event, JobCrashed)]
-    assert (retries, it.over(0)) == ([10.0, 20.0, 40.0, 80.0, 0.0], True)
+    assert (retries, it.over(0)) == ([10.0, 20.0, 40.0, 0.0], True)
+
+
+@pytest.mark.parametrize(("ended_at", "failed"), [(30.0, True), (35.0, False)])
+def test_a_job_that_fails_within_half_a_minute_of_its_start_has_failed_unless_it_asks_for_retries(
+    ended_at: float, failed: bool
+) -> None:
+    it = running(retries=None)  # since 2.0
+    it.report(0, [run("ended", 1)], ended_at)
+    assert it.over(0) is failed
+    it = running()
+    it.report(0, [run("ended", 1)], ended_at)
+    assert not it.over(0)
+
+
+def test_a_run_that_resumed_saved_progress_is_tried_again_however_fast_it_fails() -> None:
+    it = running(retries=None)
+    it.report(0, [run("running", saved=5.0, done=5.0)], 40.0)
+    it.carry_out(Stop(0, 1), 41.0)
+    it.report(0, [run("ended", 0, 0, warned=True, saved=5.0, done=5.0)], 42.0)
+    settle(it, 42.0)
+    it.carry_out(Start(0, 2, ONE), 50.0)
+    for phase in ("ready", "running"):
+        it.report(0, [run(phase, incarnation=2)], 51.0)
+    it.report(0, [run("ended", 1, incarnation=2)], 52.0)
+    assert not it.over(0)
+
+
+def test_a_start_that_a_node_refuses_where_another_job_runs_fails_the_job_at_once() -> None:
+    for other, failed in ((True, True), (False, False)):
+        it = registry()
+        it.submit(JobSpec("other", 0.0, 1, None, 1, 1), Launch("job", ("python",)), 0.0)
+        if other:
+            it.carry_out(Start(1, 1, ONE), 1.0)
+            for phase in ("ready", "running"):
+                it.report(0, [run(phase, job=1)], 2.0)
+        it.carry_out(Start(0, 1, ONE), 3.0)
+        runs = [run("running", job=1)] if other else []
+        it.report(0, [*runs, run("ended", cause="no such program", unstarted=True)], 4.0)
+        assert it.over(0) is failed
 
 
 def test_a_start_clears_the_release_of_the_incarnation_before() -> None:
@@ -238,11 +282,38 @@ def test_a_cancelled_job_is_stopped_and_reported_once() -> None:
     it = running()
     it.cancel(0, 5.0)
     it.cancel(0, 6.0)
-    assert (events(it), phases(it), it.over(0)) == ([JobCancelled(5.0, 0)], {1: "stop"}, True)
+    assert (events(it), phases(it), it.over(0)) == ([CancelRequested(5.0, 0, 6.0)], {1: "stop"}, True)
     it.report(0, [run("ended", -15, 0)], 7.0)
-    assert (events(it), phases(it)) == ([], {1: "stop"})
+    it.report(0, [run("ended", -15, 0)], 7.5)
+    assert (events(it), phases(it)) == ([JobCancelled(7.0, 0)], {1: "stop"})
     settle(it, 8.0)
     assert phases(it) == {}
+
+
+def test_a_cancelled_job_is_over_when_every_node_of_it_has_ended_or_is_lost() -> None:
+    it = running(BOTH)
+    it.cancel(0, 5.0)
+    it.report(0, [run("ended", -15, 0)], 6.0)
+    assert [type(event) for event in events(it)] == [CancelRequested]
+    it.lose(1, 9.0)
+    assert events(it) == [NodeLost(9.0, 1), JobCancelled(9.0, 0)]
+
+
+def test_a_job_that_shares_its_gpus_is_over_as_soon_as_it_is_cancelled() -> None:
+    for cancelled in (0, 1):
+        it = running()
+        it.submit(JobSpec("other", 0.0, 2, 100.0, 2, 2), Launch("other", ("python",)), 3.0)
+        it.carry_out(Start(1, 1, ONE, partner=0), 4.0)
+        events(it)
+        it.cancel(cancelled, 5.0)
+        assert events(it) == [JobCancelled(5.0, cancelled)]
+
+
+def test_a_cancelled_job_without_a_run_in_the_journal_is_over_after_a_restart() -> None:
+    it, left = registry(), RecoveredRuns()
+    left.apply_events([*events(it), CancelRequested(3.0, 0, 4.0)])
+    it.resume(left, frozenset({0, 1}), 9.0)
+    assert events(it) == [JobCancelled(9.0, 0)]
 
 
 def test_a_forced_cancel_stops_without_grace_also_a_job_that_was_cancelled_before() -> None:
@@ -253,7 +324,7 @@ def test_a_forced_cancel_stops_without_grace_also_a_job_that_was_cancelled_befor
     it.cancel(0, 6.0, force=True)
     assert [order.grace for order in it.orders(0)] == [0.0]
     assert it.agents[0].generation > generation
-    assert events(it) == [JobCancelled(5.0, 0)]
+    assert events(it) == [CancelRequested(5.0, 0, 6.0), CancelRequested(6.0, 0, 6.0)]
 
 
 def test_a_held_job_that_is_cancelled_is_not_released() -> None:
@@ -276,7 +347,7 @@ def test_a_job_that_was_cancelled_while_it_was_given_seats_is_not_started() -> N
     ("status", "end"),
     [
         (0, JobCompleted(9.0, 0, 2, 12.0)),
-        (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1", 0.0, 6.0)),
+        (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1", 0.0, 6.0, failed=True)),
     ],
 )
 def test_the_end_of_a_job_is_told_again_of_the_incarnation_that_was_ordered_meanwhile(status: int, end: Event) -> None:
@@ -295,7 +366,7 @@ def test_a_rebooted_agent_has_lost_its_runs_and_is_heard_of_again_with_its_next_
     it = running()
     before = it.agents[0].generation
     it.reboot(0, 6.0)
-    assert events(it) == [JobCrashed(6.0, 0, 1, 0.0, False, "node n0 was lost", 0.0, 4.0)]
+    assert events(it) == [JobCrashed(6.0, 0, 1, 0.0, False, "node n0 was lost", 0.0, 4.0, failed=False)]
     assert (it.agents[0].last_report, it.agents[0].generation > before) == (None, True)
 
 

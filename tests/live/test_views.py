@@ -1,7 +1,10 @@
 """What people see: rows of jobs, nodes and tenants, what would let a job run, and what a tenant must not see."""
 
 import threading
+import time
 from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -11,11 +14,13 @@ from shoal.core.commands import Start
 from shoal.core.decision import Grant, Refusal, Verdict, Verdicts
 from shoal.core.events import JobCancelled, JobCompleted, JobCrashed, JobStarted, JobSubmitted, NodeLost
 from shoal.core.job import JobSpec, Launch
+from shoal.core.lifecycle import JobState
 from shoal.core.reasons import Reason, in_words
 from shoal.core.topology import Placement, parse_cluster
 from shoal.engine.state import State
 from shoal.live.accounts import Accounts
 from shoal.live.job_lists import ANY_JOB, JobLists
+from shoal.live.time_words import ClockWords
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
@@ -140,13 +145,18 @@ def test_the_detail_of_a_job_mixes_what_happened_with_the_verdicts_in_order_of_t
     )
 
 
+def at(seconds: float) -> str:
+    """The clock time of a second of the journal."""
+    return time.strftime("%H:%M:%S", time.localtime(EPOCH + seconds))
+
+
 def test_a_held_job_says_how_often_it_crashed_and_when_it_is_tried_again() -> None:
     scene = two_tenants()
     scene.events(102.0, JobCrashed(102.0, 0, 1, 0.0, True, "rank 0 died", retry_in=38.0))
     last = scene.last()
     detail = scene.views(last).job(scene.accounts.accounts[0], [])
-    assert detail.decision == "waits: crashed 1 of 5 times in a row (rank 0 died); tried again in 30 s"
-    assert detail.change == "`shoal logs` shows what it said before it died; `shoal cancel` ends the tries"
+    assert detail.decision == f"waits: it crashed (rank 0 died); it is tried again at {at(140.0)} (in 30 s)"
+    assert detail.change == "`shoal logs` shows what it wrote before it died; `shoal cancel` ends the tries"
     row = scene.rows(scene.views(last, forecasts={"a": StartForecast(1.0, 1.0, 1.0)}))[0]
     assert (row.state, row.position, row.start) == ("held", 1, StartForecast(1.0, 1.0, 1.0))
 
@@ -176,8 +186,8 @@ def test_two_jobs_that_share_gpus_use_them_once() -> None:
     assert [row.used for row in scene.views(last).nodes([None, None])] == [2, 0]
     assert [last.partner(number) for number in (0, 1, 2, 7)] == [1, 0, None, None]
     assert [row.used for row in scene.views(None).nodes([None, None])] == [2, 0], "never more than the node has"
-    assert last.remedy(scene.accounts.accounts[2], list(scene.accounts.accounts.values())[:2]) == (
-        "it would start when 1 GPU more come free: 2 jobs hold GPUs there, the next is expected to end in 120 s"
+    assert last.remedy(scene.accounts.accounts[2], list(scene.accounts.accounts.values())[:2], 100.0) == (
+        "it would start when 1 GPU more comes free: 2 jobs hold GPUs there, the next is expected to end in 2 min"
     )
 
 
@@ -213,7 +223,7 @@ def test_names_of_other_tenants_jobs_are_hidden_in_sentences() -> None:
 
 
 NO_KIND = Refusal(Reason(reasons.NO_KIND))
-HOLDS = "1 job holds GPUs there, the next is expected to end in 120 s"
+HOLDS = "1 job holds GPUs there, the next is expected to end in 2 min"
 REMEDIES: dict[str, tuple[Scene, Mapping[str, Verdict], str]] = {
     "it runs": (Scene("gpu:1x2", spec("x", 2), placed={0: ON_FIRST}), {}, ""),
     "no kind suits it": (
@@ -234,27 +244,27 @@ REMEDIES: dict[str, tuple[Scene, Mapping[str, Verdict], str]] = {
     "it wants all that are up": (
         Scene("gpu:2x2", spec("x", 2), placed={}, down=(1,)),
         {},
-        "there is room for it, 2 GPUs free, but others are before it: nothing runs there now",
+        "2 GPUs are free, but jobs before it are to get them: no job runs there now",
     ),
     "others hold what it wants": (
         Scene("gpu:2x2", spec("x", 3), spec("y", 2), placed={1: ON_FIRST}),
         {},
-        f"it would start when 1 GPU more come free: {HOLDS}",
+        f"it would start when 1 GPU more comes free: {HOLDS}",
     ),
     "others of another kind do not": (
         Scene("gpu:1x2,big:1x2", spec("x", 2, kinds=("big",)), spec("y", 2), placed={1: ON_FIRST}),
         {},
-        "there is room for it, 2 GPUs free, but others are before it: nothing runs there now",
+        "2 GPUs are free, but jobs before it are to get them: no job runs there now",
     ),
     "the kind with the most free counts": (
         Scene("gpu:2x2,big:1x4", spec("x", 3), spec("y", 2), placed={1: ON_FIRST}),
         {},
-        f"there is room for it, 4 GPUs free, but others are before it: {HOLDS}",
+        f"4 GPUs are free, but jobs before it are to get them: {HOLDS}",
     ),
-    "nobody says when it ends": (
+    "its end is not known": (
         Scene("gpu:1x2", spec("x", 2), spec("y", 1, work=None), placed={1: Placement(((0, 1),))}),
         {},
-        "it would start when 1 GPU more come free: 1 job holds GPUs there, none says when it ends",
+        "it would start when 1 GPU more comes free: 1 job holds GPUs there, when they end is not known",
     ),
 }
 
@@ -262,15 +272,15 @@ REMEDIES: dict[str, tuple[Scene, Mapping[str, Verdict], str]] = {
 @pytest.mark.parametrize(("scene", "verdicts", "remedy"), REMEDIES.values(), ids=REMEDIES.keys())
 def test_what_would_let_a_job_run(scene: Scene, verdicts: Mapping[str, Verdict], remedy: str) -> None:
     placed = [account for account in scene.accounts.accounts.values() if account.placement]
-    assert scene.last(verdicts).remedy(scene.accounts.accounts[0], placed) == remedy
+    assert scene.last(verdicts).remedy(scene.accounts.accounts[0], placed, 100.0) == remedy
 
 
 def test_a_job_that_came_after_the_decision_or_has_ended_has_no_remedy() -> None:
     scene = two_tenants()
     last = scene.last()
     scene.events(105.0, JobSubmitted(105.0, spec("d"), Launch("d", ())), JobCancelled(105.0, 1))
-    assert [last.remedy(scene.accounts.accounts[number], []) for number in (1, 3)] == ["", ""]
-    assert [last.sentence(number) for number in (1, 3)] == ["waits: others are first", None]
+    assert [last.remedy(scene.accounts.accounts[number], [], 100.0) for number in (1, 3)] == ["", ""]
+    assert [last.sentence(number, ClockWords(EPOCH)) for number in (1, 3)] == ["waits: others are first", None]
 
 
 def test_a_verdict_has_changed_where_its_code_or_its_gpus_have() -> None:
@@ -291,3 +301,48 @@ def test_a_verdict_has_changed_where_its_code_or_its_gpus_have() -> None:
     empty = Scene("gpu:1x2", placed={}).last()
     fewer.compare(empty)
     assert fewer.changed.tolist() == [False, False, False], "nothing to compare with"
+
+
+def test_a_sentence_has_clock_times_counted_from_the_moment_of_asking() -> None:
+    scene = two_tenants()
+    leased = Grant(2, "gpu", reason=Reason(reasons.LEASED, (170.0,)))
+    last = scene.last({"a": leased})
+    clock = time.strftime("%H:%M", time.localtime(EPOCH + 170.0))
+
+    def told(now: float) -> str:
+        return replace(scene.views(last), now=now).job(scene.accounts.accounts[0], []).decision
+
+    assert told(100.0) == f"keeps its GPUs: its lease runs until {clock} (in 70 s)"
+    assert told(165.0) == f"keeps its GPUs: its lease runs until {at(170.0)} (in 5 s)"
+    assert told(470.0) == f"keeps its GPUs: its lease ended at {clock} (5 min ago) and no job has taken them"
+
+
+def test_no_number_of_a_sentence_is_infinite_and_a_text_of_a_policy_has_clock_times_too() -> None:
+    words = ClockWords(EPOCH, 100.0)
+    outranked = Reason(reasons.OUTRANKED, ("remaining time in seconds", inf, 5.0))
+    assert outranked.sentence(words).startswith("waits: its remaining time in seconds is unknown; jobs with up to 5 go")
+    assert in_words("on trial until t = 1.5e+02 s").sentence(words) == f"on trial until {at(150.0)} (in 50 s)"
+    assert Reason(reasons.LEASED, (inf,)).sentence(words).endswith("until a time that is not known yet")
+    assert in_words("on trial until t = 150 s").sentence() == "on trial until t = 150 s"
+
+
+def test_a_running_job_is_expected_to_end_within_a_spread_and_forecasts_of_starts_age() -> None:
+    scene = two_tenants()
+    views = replace(scene.views(scene.last(), forecasts={"b": StartForecast(60.0, 5.0, 90.0)}), forecast_age=20.0)
+    rows = {row.id: row for row in scene.rows(views)}
+    assert (rows["b"].start, rows["b"].end) == (StartForecast(40.0, 0.0, 70.0), None)
+    end = rows["a"].end
+    assert end is not None
+    left = (rows["a"].work or 0.0) - rows["a"].done
+    assert end.low < left < end.high
+    assert end.low < end.median < end.high
+
+
+def test_the_cause_of_a_completed_job_is_not_that_of_an_earlier_crash() -> None:
+    scene = two_tenants()
+    account = scene.accounts.accounts[0]
+    scene.events(102.0, JobCrashed(102.0, 0, 1, 0.0, True, "rank 0 died", failed=False))
+    scene.accounts.apply_commands(103.0, [Start(0, 2, ON_FIRST)])
+    scene.events(104.0, JobCompleted(104.0, 0, 2, 9.0))
+    detail = scene.views(None).job(account, [])
+    assert (account.state, account.cause, detail.decision) == (JobState.COMPLETED, "", "completed")

@@ -156,7 +156,8 @@ def test_a_running_job_that_cannot_grow_keeps_its_seats_and_is_told_why() -> Non
         seating = seat(placer, moment, {"a": Grant(6), "b": Grant(4)})
         (kept,) = seating.overruled.values()
         assert kept == Grant(2, reason=Reason(KEPT_SEATS, (2, 6, 2, 2)))
-        assert kept.reason.sentence() == "keeps its 2 GPUs: 6 could not be seated (2 free, largest block 2)"
+        free = "they are not free where it could use them (2 free, at most 2 on one node)"
+        assert kept.reason.sentence() == f"keeps its 2 GPUs: it was granted 6, but {free}"
         assert not seating.seated
         assert not seating.leaving
 

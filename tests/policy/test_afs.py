@@ -45,7 +45,10 @@ def test_with_lengths_the_shortest_get_one_gpu_each_when_jobs_outnumber_gpus() -
     moment = snapshot(rows, "gtx1080:1x3")
     assert shares(AfsL(), moment) == {"j5": 0, "j3": 1, "j1": 1, "j4": 0, "j2": 1}
     told = AfsL().decide(moment).verdicts["j5"].reason.sentence()
-    assert told == "waits: its remaining time on its fewest GPUs is 18,000; jobs up to 10,800 take the GPUs"
+    assert (
+        told
+        == "waits: its remaining time on its fewest GPUs is 18,000; jobs with up to 10,800 go first and take the GPUs"
+    )
 
 
 def test_without_lengths_the_least_executed_get_a_unit_of_time_each() -> None:

@@ -35,7 +35,10 @@ def test_two_tenants_are_levelled_by_hand() -> None:
     }
     assert run.completed == expected
     first = run.cycles[0]
-    assert first.sentence("x4") == "waits: its tenant's weighted dominant share is 0.5; jobs up to 0.375 take the GPUs"
+    assert (
+        first.sentence("x4")
+        == "waits: its tenant's weighted dominant share is 0.5; jobs with up to 0.375 go first and take the GPUs"
+    )
 
 
 def test_weights_scale_shares() -> None:

@@ -26,7 +26,10 @@ def test_turns_by_hand() -> None:
     rows = [job("a", 0, 1, 20), job("b", 0, 1, 10), job("c", 10, 1, 10)]
     run = simulate(GandivaFair("job", round=10.0), rows, "gpu:1x1")
     assert run.completed == {"b": 20.0, "c": 30.0, "a": 40.0}
-    assert run.cycles[1].sentence("a") == "waits: its pass in GPU-seconds per ticket is 10; jobs up to 0 take the GPUs"
+    assert (
+        run.cycles[1].sentence("a")
+        == "waits: its pass in GPU-seconds per ticket is 10; jobs with up to 0 go first and take the GPUs"
+    )
 
 
 @settings(max_examples=20, deadline=None)

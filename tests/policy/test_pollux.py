@@ -143,7 +143,7 @@ def test_in_the_papers_form_nobody_moves_between_two_allocations_and_newcomers_w
     assert (decision.review_at, decision.carry) == (120.0, 120.0)
     assert gpus(paper, waiting) == {"runs": 1, "comes": 0}
     told = decision.verdicts["comes"].reason.sentence()
-    assert told == "waits: GPUs are allotted anew at t = 120 s; until then nobody moves"
+    assert told == "waits: GPUs are allotted anew at t = 120 s; until then no job starts or moves"
     assert gpus(paper, replace(waiting, now=120.0)) == {"runs": 2, "comes": 1}
 
 

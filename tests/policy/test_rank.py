@@ -52,7 +52,7 @@ def test_a_candidate_that_got_nothing_is_told_that_nothing_is_left() -> None:
     # Linear speed-ups: the shortest takes all four GPUs, though four jobs would fit on one each.
     rows = [job(f"j{n}", 0, 1, 100.0 * n, max_gpus=4) for n in (1, 2)]
     told = Rank().decide(snapshot(rows, "gpu:1x4")).verdicts["j2"].reason.sentence()
-    assert told == "waits: its remaining work in one-GPU seconds is 200; jobs up to 100 take the GPUs"
+    assert told == "waits: its remaining work in one-GPU seconds is 200; jobs with up to 100 go first and take the GPUs"
     gang = [job("short", 0, 3, 10), job("wide", 0, 3, 9), job("one", 0, 1, 1000, max_gpus=2)]
     told = Rank().decide(snapshot(gang, "gpu:1x4")).verdicts["short"].reason.sentence()
     assert told == "waits: needs 3 GPUs; 0 left when its turn comes"

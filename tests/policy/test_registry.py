@@ -38,7 +38,7 @@ def test_the_templates_of_built_in_policies_keep_their_codes() -> None:
     declared = {template for entry in POLICIES.values() for template in reasons_of(entry.factory())}
     codes = {template.name: int(template.code) for template in declared.union(GENERIC)}
     later = {"SET_ASIDE": 39, "IN_WORDS": 40, "TENANT_CAP": 41, "RETURNED": 42, "GUARANTEED": 43}
-    later |= {"SHRUNK_TO_CAP": 44, "FILLS": 45, "WIDER_THAN_CAP": 46, "AVOIDS": 60}
+    later |= {"SHRUNK_TO_CAP": 44, "FILLS": 45, "WIDER_THAN_CAP": 46, "WOULD_DELAY": 59, "AVOIDS": 60}
     assert codes == {**{name: code for code, name in enumerate(CODES.split())}, **later}
     assert max(codes.values()) < FIRST_OWN_CODE
 

@@ -11,7 +11,10 @@ def test_a_shorter_newcomer_preempts() -> None:
     run = simulate(Srtf(), rows, "gpu:1x1")
     assert run.completed == {"b": 30.0, "c": 80.0, "a": 170.0}
     assert run.starts == {"a": 2, "b": 1, "c": 1}
-    assert run.cycles[1].sentence("a") == "waits: its remaining time in seconds is 90; jobs up to 20 take the GPUs"
+    assert (
+        run.cycles[1].sentence("a")
+        == "waits: its remaining time in seconds is 90; jobs with up to 20 go first and take the GPUs"
+    )
 
 
 def test_a_longer_newcomer_waits() -> None:

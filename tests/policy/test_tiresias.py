@@ -15,7 +15,7 @@ def test_jobs_are_demoted_at_the_threshold_and_queues_are_first_come_first_serve
     run = simulate(Tiresias(thresholds=(100.0,)), rows, "gpu:1x1")
     assert run.completed == {"b": 130.0, "a": 280.0, "c": 330.0}
     assert [cycle.now for cycle in run.cycles] == [0.0, 50.0, 60.0, 100.0, 130.0, 230.0, 280.0, 330.0]
-    assert run.cycles[3].sentence("a") == "waits: its queue is 2; jobs up to 1 take the GPUs"
+    assert run.cycles[3].sentence("a") == "waits: its queue is 2; jobs with up to 1 go first and take the GPUs"
 
 
 def test_a_newcomer_preempts_whoever_has_been_demoted() -> None:
@@ -35,10 +35,10 @@ def test_several_thresholds_make_several_queues() -> None:
     moment = snapshot(rows, "gpu:1x2", ran={"ran10": 10.0, "ran20": 20.0, "ran35": 35.0}, now=100.0)
     verdicts = Tiresias(thresholds=(10.0, 30.0)).decide(moment).verdicts
     assert [verdicts[f"ran{i}"].reason.sentence() for i in (0, 10, 20, 35)] == [
-        "runs: its queue is 1, within the 2 up to which jobs are served",
-        "runs: its queue is 2, within the 2 up to which jobs are served",
+        "runs: its queue is 1, and jobs with up to 2 go first",
+        "runs: its queue is 2, and jobs with up to 2 go first",
         "waits: needs 1 GPU; 0 left when its turn comes",
-        "waits: its queue is 3; jobs up to 2 take the GPUs",
+        "waits: its queue is 3; jobs with up to 2 go first and take the GPUs",
     ]
 
 

@@ -21,7 +21,7 @@ from shoal.core.events import (
     NodeReturned,
 )
 from shoal.core.interfaces import Policy
-from shoal.core.retry import MOST_CRASHES
+from shoal.core.retry import RETRIES
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, parse_cluster
 from shoal.perf.catalog import catalog
@@ -142,8 +142,8 @@ def test_a_job_that_can_never_run_where_it_is_put_fails_and_the_run_ends() -> No
     rows = [job("lost", 0, 1, work=1e5, model="cifar10", batch_size=128), job("fine", 0, 1, 50)]
     run = simulate(Everyone(), rows, "k80:1x4", knowledge="online")
     assert run.completed == {"fine": 50.0}
-    assert run.starts == {"lost": MOST_CRASHES, "fine": 1}
-    assert [e.retry_in for e in run.events if isinstance(e, JobCrashed)] == [10.0, 20.0, 40.0, 80.0, 0.0]
+    assert run.starts == {"lost": RETRIES + 1, "fine": 1}
+    assert [e.retry_in for e in run.events if isinstance(e, JobCrashed)] == [10.0, 20.0, 40.0, 0.0]
     assert run.state.live == 0
 
 
@@ -342,14 +342,21 @@ def test_what_a_stop_saved_is_never_lost() -> None:
 
 
 def test_a_job_at_fault_is_held_back_longer_each_time_until_a_long_run_gets_further() -> None:
-    # Checkpoints every 30 s of a run. At 5 and 20 it has saved nothing: held back for 10 s, then 20 s. From 40 to 640
-    # it saves 600 s in twice the time that forgives a crash, so the next is a first one again: 10 s. The other 100 s
-    # run from 650.
-    faults = Faults(script=tuple(JobFault(at, 0) for at in (5.0, 20.0, 640.0)), checkpoint_every=30.0)
+    # Checkpoints every 30 s of a run. At 35 it has saved 30 s, at 50 nothing more: held back for 10 s, then 20 s. From
+    # 70 to 670 it saves 600 s in twice the time that forgives a crash, so the next is a first one again: 10 s. The
+    # other 70 s run from 680.
+    faults = Faults(script=tuple(JobFault(at, 0) for at in (35.0, 50.0, 670.0)), checkpoint_every=30.0)
     run = simulate(Fifo(), [job("a", 0, 4, 700)], "gpu:1x4", faults=faults)
     assert [e.retry_in for e in run.events if isinstance(e, JobCrashed)] == [10.0, 20.0, 10.0]
-    assert [e.at for e in run.events if isinstance(e, JobReleased)] == [15.0, 40.0, 650.0]
+    assert [e.at for e in run.events if isinstance(e, JobReleased)] == [45.0, 70.0, 680.0]
     assert run.completed == {"a": 750.0}
+
+
+def test_a_job_at_fault_within_half_a_minute_of_its_first_start_has_failed() -> None:
+    faults = Faults(script=(JobFault(29.0, 0), JobFault(40.0, 1)), checkpoint_every=1000.0)
+    run = simulate(Fifo(), [job("a", 0, 2, 100), job("b", 0, 2, 100)], "gpu:1x4", faults=faults)
+    assert [(e.job, e.failed) for e in run.events if isinstance(e, JobCrashed)] == [(0, True), (1, False)]
+    assert run.completed == {"b": 150.0}
 
 
 def test_a_crash_of_a_job_that_does_not_run_then_does_not_happen() -> None:

@@ -15,6 +15,7 @@ from shoal.core.errors import JournalError
 from shoal.core.events import (
     AppBid,
     BatchChanged,
+    CancelRequested,
     Event,
     EventBatch,
     JobCancelled,
@@ -122,6 +123,7 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
         st.builds(Quota, st.none() | st.integers(0, 99), st.none() | st.integers(50, 99), st.integers(0, 50)),
     ),
     PolicyOverran: st.builds(PolicyOverran, times, texts),
+    CancelRequested: st.builds(CancelRequested, times, numbers, times),
     JobProfiled: st.builds(JobProfiled, times, numbers, numbers, rates, rates, reports, st.booleans()),
 }
 COMMANDS: dict[type, st.SearchStrategy[Any]] = {
@@ -181,7 +183,7 @@ def test_the_same_record_is_the_same_bytes() -> None:
 def test_tags_never_change_so_that_old_journals_can_be_read() -> None:
     order = "JobSubmitted JobStarted JobMeasured BatchChanged JobStopped JobCompleted JobCrashed JobCancelled NodeLost"
     order += " NodeReturned JobReleased JobReshaped JobProfiled AppBid NodeDrained NodeResumed"
-    order += " JobSetAside QuotaSet PolicyOverran"
+    order += " JobSetAside QuotaSet PolicyOverran CancelRequested"
     assert {kind.__name__: tag for kind, tag in codec.EVENT_TAGS.items()} == {n: i for i, n in enumerate(order.split())}
     assert {Start: 0, Stop: 1, Resize: 2} == codec.COMMAND_TAGS
     assert (codec.VERSION, codec.HEADER, codec.EVENTS, codec.DECISION) == (4, 0, 1, 2)
@@ -193,7 +195,7 @@ def test_a_field_that_an_older_version_did_not_write_has_its_default() -> None:
     raw[2][0] = raw[2][0][:8]
     assert codec.unpack(msgspec.msgpack.encode(raw)) == EventBatch(1.0, (crashed,))
     raw[2][0] = raw[2][0][:6]
-    with pytest.raises(JournalError, match="JobCrashed has 9 fields, not 5"):
+    with pytest.raises(JournalError, match="JobCrashed has 10 fields, not 5"):
         codec.unpack(msgspec.msgpack.encode(raw))
 
 
@@ -213,7 +215,7 @@ def test_values_within_values_are_arrays_of_their_fields() -> None:
         ),
     )
     raw_spec = ["a", 1.0, 2, 9.0, 1, 4, "default", None, None, None, ["v100"], 1.0, None, 1.0, [[3.0, 64]], []]
-    raw_launch = ["name", ["python", "x.py"], [["A", "b"]], None, "gpu", 10.0, "", True, None, None]
+    raw_launch = ["name", ["python", "x.py"], [["A", "b"]], None, "gpu", 10.0, "", True, None, None, None]
     raw_fit = [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8], 1.5, 64, 2, 1, 0.01]
     assert codec.unpack_raw(codec.pack_events(batch))[2] == [
         [0, 1.0, [*raw_spec, [8, 64, 1, 32], None], raw_launch],

@@ -10,7 +10,6 @@ from shoal.core.errors import InputError
 from shoal.core.topology import Locality
 from shoal.perf.catalog import catalog
 from shoal.workload.files import to_jsonl
-from shoal.workload.importers.sacct import span
 from shoal.workload.schema import Workload
 
 Reading = Callable[..., Workload]
@@ -270,74 +269,3 @@ def test_alibaba_shares_become_whole_gpus_and_specs_become_kinds(reading: Readin
     assert workload.left_out == (("pods that never ran", 1), ("pods without a GPU", 1))
     with pytest.raises(InputError, match=r":2: deletion_time: '50': is before scheduled_time, 110"):
         reading(text.replace("100,250,110", "100,50,110"), "openb_pod_list.csv")
-
-
-SACCT = """JobID|Submit|ElapsedRaw|AllocTRES|ReqTRES|Account|State|Timelimit
-100|2024-01-01T00:01:00|3600|billing=8,cpu=8,gres/gpu=4,gres/gpu:a100=4,node=1|cpu=8,gres/gpu:a100=4|vision|COMPLETED|1-00:00:00
-100.batch|2024-01-01T00:01:00|3600|cpu=8,gres/gpu=4|||COMPLETED|
-101_7|2024-01-01T00:00:00|30|gres/gpu:h100=2,gres/gpu:a100=1|gres/gpu=3||FAILED|UNLIMITED
-102|2024-01-01T00:02:00|50|cpu=8|cpu=8|vision|COMPLETED|01:00:00
-103|2024-01-01T00:03:00|0||gres/gpu=1|vision|PENDING|01:00:00
-104|2024-01-01T00:03:00|50|gres/gpu=1|gres/gpu=1|vision|RUNNING|01:00:00
-105|2024-01-01T00:03:00|0||gres/gpu=1|vision|CANCELLED by 12|01:00:00
-"""
-
-
-def test_sacct_reads_gpus_limits_and_arrays(reading: Reading) -> None:
-    workload = reading(SACCT, "history.txt")
-    assert rows(workload) == [
-        {"id": "101_7", "submitted": 0.0, "gpus": 3, "work": 30.0, "declares_work": False, "app": "101"},
-        {
-            "id": "100",
-            "submitted": 60.0,
-            "gpus": 4,
-            "work": 3600.0,
-            "declared_work": 86400.0,
-            "tenant": "vision",
-            "kinds": ["a100"],
-        },
-    ]
-    assert dict(workload.left_out) == {
-        "steps of jobs": 1,
-        "jobs without a GPU": 1,
-        "jobs that have not ended": 2,
-        "jobs that never ran": 1,
-    }
-
-
-def test_sacct_takes_elapsed_or_start_and_end_and_a_closing_bar(reading: Reading) -> None:
-    elapsed = "JobID|Submit|Elapsed|ReqTRES|User|\n1|2024-01-01T00:00:00|1-02:03:04|gres/gpu=1|ann|\n"
-    between = (
-        "JobID|Submit|Start|End|ReqTRES\n"
-        "1|2024-01-01T00:00:00|2024-01-01T00:00:05|2024-01-02T02:03:09|gres/gpu=1\n"
-        "2|2024-01-01T00:00:00|Unknown|Unknown|gres/gpu=1\n"
-    )
-    (first,) = reading(elapsed, "a.txt").jobs
-    (second,) = reading(between, "b.txt").jobs
-    assert first.work == second.work == 93784.0
-    assert (first.tenant, second.tenant) == ("ann", "default")
-    assert first.spec().work == 93784.0
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("|3600|billing", "|soon|billing", ":2: ElapsedRaw: 'soon': is not a number"),
-        ("1-00:00:00", "a day", ":2: Timelimit: 'a day': is not a span of time"),
-        ("2024-01-01T00:01:00|3600|b", "Unknown|3600|b", ":2: Submit: 'Unknown': is not a time"),
-        ("gres/gpu=4,gres/gpu:a100=4,node", "gres/gpu=four,node", "'gres/gpu=four' is not gres/gpu=N"),
-        ("AllocTRES|ReqTRES", "A|B", ":1: header: "),
-    ],
-)
-def test_a_broken_sacct_line_is_named(reading: Reading, old: str, new: str, message: str) -> None:
-    assert old in SACCT
-    with pytest.raises(InputError) as caught:
-        reading(SACCT.replace(old, new, 1), "history.txt")
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("05:06", 306.0), ("01:05:06", 3906.0), ("2-00:00:01", 172801.0), ("00:01.500", 1.5)]
-)
-def test_slurm_spans(text: str, seconds: float) -> None:
-    assert span("Elapsed", text) == seconds

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.agent.job_logs import DEFAULT_LOG_BYTES
+from shoal.core.errors import InputError
+from shoal.wire.client import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +15,9 @@ class AgentSettings:
 
     ``token`` is called at the start and again when the control plane refuses the token.
     ``kind`` and ``gpus`` come from NVIDIA's driver if they are not given. Jobs may work in folders below ``roots``, and
-    in their own. The agent ends with the process ``parent``. If several agents share a machine, ``first_device`` is the
-    first GPU of this one. A rank's log is kept within ``log_bytes``. ``tenant_users`` is described in
-    ``tenant_users.choose_users``.
+    in their own; without roots in any folder that their user may enter. The agent ends with the process ``parent``. If
+    several agents share a machine, ``first_device`` is the first GPU of this one. A rank's log is kept within
+    ``log_bytes``. ``tenant_users`` is described in ``tenant_users.choose_users``.
     """
 
     server: str
@@ -31,3 +33,10 @@ class AgentSettings:
     first_device: int = 0
     log_bytes: int = DEFAULT_LOG_BYTES
     tenant_users: str = "off"
+
+    def client(self) -> Client:
+        """Return a client of the control plane; ``InputError`` if the certificate file cannot be used."""
+        try:
+            return Client(self.server, self.token, cafile=self.cafile)
+        except OSError as error:
+            raise InputError("cafile", self.cafile, f"cannot be used: {error.strerror or error}") from None

@@ -133,7 +133,7 @@ class Keeper:
                 os.mkdir(self._cgroup)
                 set_limits(self._cgroup, self._limits)
         except OSError as error:
-            self._fail(f"cannot make the run's cgroup {self._cgroup!r} with its limits: {error.strerror}")
+            self._fail(f"cannot make the run's cgroup {self._cgroup!r} with its limits: {error.strerror}", why="node")
             return
         enter_domain()
         pids = {}
@@ -141,7 +141,7 @@ class Keeper:
         for rank in [*([store] if store else []), *self._run["ranks"]]:
             pid, problem = self._spawn(rank)
             if problem:
-                self._fail(problem)
+                self._fail(problem, why="" if pid else "node")
                 return
             if rank is store:
                 self._store = pid
@@ -161,8 +161,8 @@ class Keeper:
                 os.write(1, b"".join(self._unsent))
             self._unsent.clear()
 
-    def _fail(self, problem: str) -> None:
-        self._report(event="failed", cause=problem)
+    def _fail(self, problem: str, why: str = "") -> None:
+        self._report(event="failed", cause=problem, why=why)
         self._state.fail(time.monotonic(), "start")
 
     def watch(self) -> None:

@@ -161,6 +161,8 @@ class KeeperHandle:
         self._unread = b""
         self.cause = ""
         """Why the keeper could not start the ranks, or could not go on."""
+        self.blameless = False
+        """Whether that is the node's fault."""
         self.last: KeeperMessage | None = None
         """Its message that no process is left."""
         self.left_nothing = False

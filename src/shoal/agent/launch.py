@@ -10,45 +10,50 @@ from pathlib import Path
 from typing import Any
 
 from shoal.agent.node_state import StartRanks
+from shoal.agent.owner_environment import owner_environment
+from shoal.agent.slurm.variables import as_batch
 from shoal.agent.tenant_users import TenantUsers
 from shoal.agent.workspace import Workspace, log_name
 from shoal.core.errors import InputError
 from shoal.core.job import ADAPTIVE
 from shoal.core.sizes import show_size
+from shoal.wire.batch_script import batch_options
 from shoal.wire.messages import Roster, RunOrder
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-_PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NCCL_", "OMP_", "CONDA_")
+_PREFIXES = ("LC_", "CUDA_", "NCCL_", "OMP_", "CONDA_")
 """Variables of the agent's environment that a job gets. The others may hold secrets of the node's owner."""
 
 
 def check(order: RunOrder, workspace: Workspace, roots: Sequence[Path], environ: Mapping[str, str]) -> str:
     """Return the working directory of the ranks; ``InputError`` names what keeps them from starting."""
+    batch_options(order.env)
     workdir = _workdir(order, workspace, roots)
     _check_program(order, workdir, environ)
     return workdir
 
 
 def _workdir(order: RunOrder, workspace: Workspace, roots: Sequence[Path]) -> str:
+    """Return the working folder, resolved. Without ``roots`` it may be any: the job could change to it anyway."""
     job = workspace.job(order.id)
     resolved = os.path.realpath(job / (order.workdir or ""))
     own = os.path.join(os.path.realpath(job.parent), job.name)
     allowed = [own, *(os.path.realpath(root) for root in roots)]
-    if not any(os.path.commonpath([root, resolved]) == root for root in allowed):
-        places = ", ".join(allowed[1:]) or "none"
+    if roots and not any(os.path.commonpath([root, resolved]) == root for root in allowed):
         hint = (
-            f"is {resolved} on this node, outside the folders its agent allows ({places}); use one of them or leave "
-            "workdir out, or let the operator add a root"
+            f"is {resolved} on this node, outside the folders its agent allows ({', '.join(allowed[1:])}); use one of "
+            "them, or let the operator start the agent with another --root"
         )
         raise InputError("workdir", order.workdir, hint)
     if not os.path.isdir(resolved):
-        raise InputError("workdir", order.workdir, f"{resolved} is not a directory on this node; make it there")
+        hint = f"{resolved} is not a directory on this node; make it there, or send the folder with `submit --ship`"
+        raise InputError("workdir", order.workdir, hint)
     return resolved
 
 
 def _check_program(order: RunOrder, workdir: str, environ: Mapping[str, str]) -> None:
     program = order.command[0] if order.command else ""
-    search = order.env.get("PATH", environ.get("PATH", os.defpath))
+    search = owner_environment(order.env, environ)[0].get("PATH", os.defpath)
     folders = [""] if "/" in program else search.split(os.pathsep)
     found = [path for entry in folders if os.path.isfile(path := os.path.join(workdir, entry, program))]
     if not found:
@@ -84,9 +89,11 @@ class Launcher:
         user = None if self.users is None else self.users.user(order.tenant)
         if user is not None:
             environ = {**environ, **user.hand_over(self.workspace, order.id, (order.job, order.incarnation))}
-        shared = {**self._environment(start, environ), **self._trainer_environment(order)}
+        passed = {name: value for name, value in environ.items() if name in _PASSED_ON or name.startswith(_PREFIXES)}
+        env, note = owner_environment(order.env, passed)
+        shared = {**self._environment(start, env), **self._trainer_environment(order)}
         store = f"{shared['MASTER_ADDR']}:{shared['MASTER_PORT']}"
-        return {
+        run = {
             "argv": order.command,
             "cwd": workdir,
             "env": shared,
@@ -98,6 +105,7 @@ class Launcher:
                     "rank": rank,
                     "env": self._rank_environment(order, rank, local, store),
                     "log": log_name(order.incarnation, rank),
+                    "note": "" if local else note,
                 }
                 for local, rank in enumerate(range(order.first_rank, order.first_rank + order.local_ranks))
             ],
@@ -106,17 +114,16 @@ class Launcher:
             "user": None if user is None else user.keeper_input(),
             "limits": _limits(order),
         }
+        if (options := batch_options(order.env)) is not None:
+            as_batch(run, start, options, self.workspace, self.workspace.programs())
+        return run
 
-    def _environment(self, start: StartRanks, environ: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, start: StartRanks, env: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that all ranks share. A submission may set any variable that Shoal does not set."""
         order = start.order
-        passed = {
-            name: value for name, value in environ.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES)
-        }
         return {
-            **passed,
             "PYTHONUNBUFFERED": "1",
-            **order.env,
+            **env,
             "SHOAL_JOB": order.id,
             "SHOAL_INCARNATION": str(order.incarnation),
             "SHOAL_DIR": str(self.workspace.job(order.id)),

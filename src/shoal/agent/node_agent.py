@@ -37,7 +37,6 @@ from shoal.agent.sessions import AgentSessions
 from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
 from shoal.core.errors import InputError, ShoalError
-from shoal.wire.client import Client
 from shoal.wire.disk import free_bytes
 from shoal.wire.logs import log_json
 from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, Roster, RunOrder, RunReport
@@ -79,7 +78,7 @@ class NodeAgent:
         self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, self._hello.boot, self._users)
         self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count)
-        client = _client(settings)
+        client = settings.client()
         self._link = ControlLink(client, self._hello, self._deliver)
         self._sessions = AgentSessions(client)
         self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
@@ -264,8 +263,8 @@ class NodeAgent:
             for keeper in self._keepers.values():
                 keeper.stop(0.0)
 
-    def _prepare(self, order: RunOrder) -> tuple[int, str]:
-        """Return a port for the run, and the reason why it cannot start here, if there is one."""
+    def _prepare(self, order: RunOrder) -> tuple[int, str, bool]:
+        """Return a port for the run, why it cannot start here, if it cannot, and whether that is the node's fault."""
         key = order.job, order.incarnation
         try:
             self._workdirs[key] = launch.check(order, self._workspace, self._settings.roots, os.environ)
@@ -274,10 +273,10 @@ class NodeAgent:
             port.bind(("", 0))
         except (InputError, OSError, ValueError) as error:
             _LOG.warning("run refused", extra={"run": key, "id": order.id, "cause": str(error)})
-            return 0, str(error)
+            return 0, str(error), not isinstance(error, InputError)
         # Bound until the ranks start, so that no other process gets it.
         self._ports[key] = port
-        return port.getsockname()[1], ""
+        return port.getsockname()[1], "", False
 
     def _start(self, start: StartRanks) -> Actions:
         order = start.order
@@ -333,7 +332,7 @@ class NodeAgent:
                 self._dead_keepers[key] = keeper.cause or "its keeper died"
                 self._bury(key)
             else:
-                self._over(key, *self._cause(keeper, keeper.last), unwarned=not keeper.last.why)
+                self._over(key, *self._cause(key, keeper, keeper.last), unwarned=not keeper.last.why)
         self._changed = True
 
     def _read_server(self) -> None:
@@ -362,7 +361,7 @@ class NodeAgent:
                 _LOG.info("run started", extra={"run": key, "pids": message.pids})
                 self._state.started(key)
             case "failed":
-                keeper.cause = message.cause
+                keeper.cause, keeper.blameless = message.cause, message.why == "node"
             case "ended":
                 _LOG.info("rank ended", extra={"run": key, "rank": message.rank, "status": message.status})
                 self._state.exited(key, message.rank, message.status, warned=message.warned)
@@ -374,10 +373,12 @@ class NodeAgent:
             case "over":
                 keeper.last = message
 
-    def _cause(self, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
+    def _cause(self, key: Key, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
         """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
         if keeper.cause:
-            return keeper.cause, False
+            return keeper.cause, keeper.blameless
+        if last.why in ("", "rank") and self._workspace.asked_to_requeue(key):
+            return "its batch script asked to be requeued", True
         if last.why == "lease":
             return "its lease ended: the node had not heard from the control plane for too long", True
         if last.why == "order" and self._closing:
@@ -434,10 +435,3 @@ class NodeAgent:
 
 def _session(run: RunReport) -> tuple[int | None, int | None] | None:
     return None if run.session is None else (run.session.batch_size, run.session.generation)
-
-
-def _client(settings: AgentSettings) -> Client:
-    try:
-        return Client(settings.server, settings.token, cafile=settings.cafile)
-    except OSError as error:
-        raise InputError("cafile", settings.cafile, f"cannot be used: {error.strerror or error}") from None

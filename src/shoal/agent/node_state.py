@@ -199,13 +199,13 @@ class NodeState:
         self._closing = True
         return [action for run in self.runs.values() for action in self._stop(run, "the agent was told to end")]
 
-    def prepared(self, key: Key, port: int, cause: str = "") -> Actions:
-        """Record that a run can start here, or the cause for which it cannot."""
+    def prepared(self, key: Key, port: int, cause: str = "", blameless: bool = False) -> Actions:
+        """Record that a run can start here, or the cause for which it cannot; ``blameless`` if that is the node's."""
         run = self.runs.get(key)
         if run is None or run.phase is not RunPhase.PREPARING:
             return []
         if cause:
-            run.end(cause)
+            run.end(cause, blameless=blameless)
             run.unstarted = True
             return self._seat()
         run.port = port

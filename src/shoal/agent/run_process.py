@@ -57,6 +57,7 @@ def become_process(
             signal.signal(number, signal.SIG_DFL)
         for target, source in enumerate(streams):
             os.dup2(source, target)
+        os.write(2, process.get("note", "").encode(errors="replace"))
         argv = process.get("argv", run["argv"])
         problem = _enter(run["cwd"]) or _execute(argv, {**run["env"], **process["env"]})
         note = f"; it runs as {user['shown']}" if user else ""

@@ -21,6 +21,7 @@ import msgspec
 
 from shoal.agent.job_logs import read_piece
 from shoal.agent.node_state import Key
+from shoal.agent.slurm.install import install
 from shoal.core.errors import InputError
 from shoal.wire.files import replace_file
 from shoal.wire.messages import LogAnswer, LogRead, Roster, SessionReport
@@ -165,6 +166,14 @@ class Workspace:
     def orders(self, key: Key) -> Path:
         """Return the file where the workers of a job that is resized in place read which workers train."""
         return self.run(key) / "orders"
+
+    def programs(self) -> Path:
+        """Return the folder of the programs that batch scripts call; install them if they are not there."""
+        return install(self.home)
+
+    def asked_to_requeue(self, key: Key) -> bool:
+        """Return whether a batch script asked for another start of its job."""
+        return (self.own(key) / "requeue").exists()
 
     def record(self, key: Key, record: KeeperRecord) -> None:
         """Create a run's folder and record its keeper server there, before a keeper starts anything."""

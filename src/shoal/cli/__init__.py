@@ -41,6 +41,7 @@ _LIVE: Mapping[str, _Entry] = {
     "serve": _Entry("shoal.cli.up:serve", "Run the control plane of a cluster of several machines."),
     "agent": _Entry("shoal.cli.up:agent", "Run the agent of one node."),
     "submit": _Entry("shoal.cli.submit:submit", "Submit jobs: a file, an #SBATCH script, or a command after `--`."),
+    "sbatch": _Entry("shoal.cli.sbatch:sbatch", "Submit a batch script with the options of Slurm's sbatch."),
     "search": _Entry("shoal.cli.search:search", "Search over hyper-parameters: train trials, stop the worse ones."),
     "queue": _Entry("shoal.cli.queue:queue", "List running and waiting jobs with reasons and expected starts."),
     "why": _Entry("shoal.cli.job:why", "Explain a job's state in one sentence, and what would change it."),

@@ -63,6 +63,7 @@ def connect(server: str | None = None, token_file: str | None = None) -> Client:
     if not url:
         raise NoCluster("no cluster: start one with `shoal up`, or set SHOAL_SERVER")
     own = stored if url == stored.get("server") else {}
+    token_file = token_file or os.environ.get("SHOAL_TOKEN_FILE")
     token = read_token_file(token_file) if token_file else os.environ.get("SHOAL_TOKEN") or own.get("token")
     cafile = os.environ.get("SHOAL_CAFILE") or own.get("cafile")
     if not token and not own.get("socket"):
@@ -108,10 +109,11 @@ def job_path(job: str) -> str:
     return f"/v1/jobs/{quote(job, safe='')}"
 
 
-def find_job(client: Client, text: str) -> JobDetail:
-    """The job with this id, else the only one with this name or whose id begins with the text.
+def find_job(client: Client, text: str, *, only: bool = False) -> JobDetail:
+    """The job with this id, else the one with this name, else the only one whose id begins with the text.
 
-    Ended jobs are considered only where no live one fits.
+    Ended jobs are considered only where no live one fits. Of several jobs with the same name it is the latest, which a
+    line on stderr says; with ``only``, for commands that change a job, several live ones are an error.
     """
     if not text:
         raise InputError("job", text, "name a job; `shoal queue` lists them")
@@ -121,7 +123,7 @@ def find_job(client: Client, text: str) -> JobDetail:
         if not _unknown_job(error):
             raise
     rows = list_jobs(client, _MOST_NEAR, ended=True, match=text) or list_jobs(client, _MOST_NEAR, ended=True)
-    return client.get(job_path(choose_job(rows, text)), JobDetail)
+    return client.get(job_path(choose_job(rows, text, only=only)), JobDetail)
 
 
 def list_jobs(client: Client, most: int, *, ended: bool = False, offset: int = 0, **only: str | None) -> list[JobRow]:
@@ -139,18 +141,26 @@ def list_jobs(client: Client, most: int, *, ended: bool = False, offset: int = 0
     return rows
 
 
-def choose_job(rows: Sequence[JobRow], text: str) -> str:
-    """The id of the only job that fits; an error lists the candidates."""
-    fitting = [row for row in rows if row.name == text or row.id.startswith(text)]
-    fitting = [row for row in fitting if row.ended is None] or fitting
+def choose_job(rows: Sequence[JobRow], text: str, *, only: bool = False) -> str:
+    """The id of the job that fits, as for `find_job`; an error lists the candidates."""
+    named = _live_first([row for row in rows if row.name == text])
+    fitting = named or _live_first([row for row in rows if row.id.startswith(text)])
     if len(fitting) == 1:
         return fitting[0].id
+    shown = ", ".join(row.id for row in fitting[:10]) + (", …" if len(fitting) > 10 else "")
+    if named and not (only and named[0].ended is None):
+        latest = max(named, key=lambda row: row.submitted)
+        warn(f"{len(named)} jobs are named {text} ({shown}); this is the latest, {latest.id}")
+        return latest.id
     if fitting:
-        shown = ", ".join(row.id for row in fitting[:10]) + (", …" if len(fitting) > 10 else "")
         raise InputError("job", text, f"fits {len(fitting)} jobs ({shown}); write more of the id")
     if not rows:
         raise InputError("job", text, "unknown; there are no jobs")
     raise InputError("job", text, nearest(text, {row.id for row in rows}))
+
+
+def _live_first(rows: Sequence[JobRow]) -> list[JobRow]:
+    return [row for row in rows if row.ended is None] or list(rows)
 
 
 def _unknown_job(error: InputError | Refused) -> bool:

@@ -8,8 +8,9 @@ import click
 
 from shoal.cli.client import cluster_options, find_job, job_path
 from shoal.cli.completion import complete_job
-from shoal.cli.live_tables import count, facts, hours, span, spread, state
+from shoal.cli.live_tables import count, facts, hours, spread, state
 from shoal.cli.output import json_option, listing, print_json, say, terminal, warn
+from shoal.core.units import span
 from shoal.wire.messages import Reshape
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
             "decision": found.decision,
             "change": found.change,
         }
-        answer |= {"position": row.position, "start": row.start}
+        answer |= {"position": row.position, "start": row.start, "end": row.end}
         print_json({**answer, "decided": found.decided, "story": found.story} if detail else answer)
         return
     say(sentence(found))
@@ -46,11 +47,13 @@ def sentence(found: "JobDetail") -> str:
     """A job's state, its reason and what would change it, as one sentence."""
     row = found.job
     if row.ended is not None:
-        cause = f": {row.reason}" if row.reason else ""
+        cause = f": {row.reason}" if row.reason not in ("", row.state) else ""
         return f"{row.id} has ended ({state(row)}, after {span(row.ended - row.submitted)}){cause}."
     parts = [f"{row.id} {(found.decision or row.reason).rstrip('.')}"]
     if row.start is not None:
         parts.append(f"it is expected to start {spread(row.start)}")
+    if row.end is not None:
+        parts.append(f"if it keeps its GPUs it is expected to end {spread(row.end)}")
     if found.change:
         parts.append(found.change.rstrip("."))
     return "; ".join(parts) + "."
@@ -104,6 +107,7 @@ def _facts(found: "JobDetail") -> list[tuple[str, str]]:
         ("submitted", _clock(row.submitted)),
         ("started", _clock(row.started) if row.started is not None else ""),
         ("ended", _clock(row.ended) if row.ended is not None else ""),
+        ("expected", f"starts {spread(row.start)}" if row.start else f"ends {spread(row.end)}" if row.end else ""),
         ("work done", done + (f", at {found.rate:,.4g} a second" if found.rate else "")),
         ("so far", _usage(found)),
         ("warned", f"{found.grace:g} s before it is stopped"),
@@ -117,7 +121,7 @@ def _facts(found: "JobDetail") -> list[tuple[str, str]]:
 @json_option
 def cancel(jobs: tuple[str, ...], force: bool, client: "Client", as_json: bool) -> None:
     """Cancel jobs; running ones are warned (SIGTERM) and killed after their grace."""
-    found = {detail.job.id: detail.job for detail in [find_job(client, name) for name in jobs]}
+    found = {detail.job.id: detail.job for detail in [find_job(client, name, only=True) for name in jobs]}
     cancelled = []
     for row in found.values():
         if row.ended is not None and not (force and row.state == "cancelled"):
@@ -140,7 +144,7 @@ def cancel(jobs: tuple[str, ...], force: bool, client: "Client", as_json: bool) 
 @json_option
 def resize(job: str, gpus: int, min_gpus: int | None, max_gpus: int | None, client: "Client", as_json: bool) -> None:
     """Change the number of GPUs JOB asks for; it moves when the policy next grants it GPUs."""
-    row = find_job(client, job).job
+    row = find_job(client, job, only=True).job
     client.call("PATCH", job_path(row.id), Reshape(gpus, min_gpus, max_gpus), type(None))
     if as_json:
         print_json({"job": row.id, "gpus": gpus, "min_gpus": min_gpus, "max_gpus": max_gpus})

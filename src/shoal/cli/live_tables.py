@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shoal.core.printable import printable
+from shoal.core.units import figure, unit_of
 from shoal.wire.messages import AcctRow, JobRow, NodeRow, StartForecast
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-_UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> "RenderableType":
@@ -23,26 +22,11 @@ def facts(pairs: Sequence[tuple[str, str]]) -> "RenderableType":
     return table
 
 
-def span(seconds: float) -> str:
-    """Seconds in a readable unit, to about two digits."""
-    name, unit = _unit(seconds)
-    return f"{_figure(seconds / unit)} {name}"
-
-
 def spread(expected: StartForecast) -> str:
-    """A forecast start with its interval: ``in 4 min (2–9)``."""
-    name, unit = _unit(expected.median)
-    low, median, high = (_figure(max(0.0, t) / unit) for t in (expected.low, expected.median, expected.high))
+    """A forecast with its interval: ``in 4 min (2–9)``."""
+    name, unit = unit_of(expected.median)
+    low, median, high = (figure(max(0.0, t) / unit) for t in (expected.low, expected.median, expected.high))
     return f"in {median} {name}" + (f" ({low}–{high})" if low != high else "")
-
-
-def _unit(seconds: float) -> tuple[str, float]:
-    # A unit is used from two of it on: 90 s is clearer than 1.5 min.
-    return next((unit for unit in _UNITS if abs(seconds) >= 2 * unit[1]), _UNITS[-1])
-
-
-def _figure(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 or abs(value - round(value)) < 0.05 else f"{value:.1f}"
 
 
 def state(row: JobRow | AcctRow) -> str:

@@ -6,8 +6,9 @@ from urllib.parse import quote
 import click
 
 from shoal.cli.client import cluster_options
-from shoal.cli.live_tables import count, hours, limit_notes, span, state
+from shoal.cli.live_tables import count, hours, limit_notes, state
 from shoal.cli.output import json_option, print_json, print_listing
+from shoal.core.units import span
 from shoal.wire.messages import AcctRow, ClusterRow, DrainNode, NodeRow, TenantRow
 
 _LITTLE_DISK = 16 * 2**20

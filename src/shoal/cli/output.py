@@ -168,6 +168,16 @@ def warn(text: str) -> None:
 
 
 @contextmanager
+def rows_read() -> Iterator[Callable[[int], None] | None]:
+    """A function that shows the number of rows read so far on stderr; None where that is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    yield lambda count: click.echo(f"\rshoal: read {count:,} rows", nl=False, err=True) if count else None
+    click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@contextmanager
 def progress_bars(names: Sequence[str], total: int | None) -> Iterator[Callable[[Mapping[int, int]], None] | None]:
     """A progress bar per run on stderr; None where that is not a terminal."""
     if not sys.stderr.isatty():

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 from shoal.cli.client import cluster_options, list_jobs, retrying
-from shoal.cli.live_tables import span, spread, state
+from shoal.cli.live_tables import spread, state
 from shoal.cli.output import json_option, listing, print_json, terminal
 from shoal.core.errors import InputError
 from shoal.core.printable import printable
+from shoal.core.units import span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     _Page: TypeAlias = tuple[ClusterRow, list[JobRow], str]
     """The cluster, the jobs to show, and how to see more; empty where there are none."""
 
-_HEADERS = ("#>", "job", "tenant", "state", "GPUs>", "start>", "age>", "reason")
+_HEADERS = ("#>", "job", "tenant", "state", "GPUs>", "starts/ends>", "age>", "reason")
 
 _REDRAW_SECONDS = 5.0
 """Seconds between redraws without events: ages change."""
@@ -53,7 +54,7 @@ def queue(
     client: "Client",
     as_json: bool,
 ) -> None:
-    """Show position, state, GPUs held and wanted, expected start, age and reason of jobs: running, waiting, ended."""
+    """Show state, GPUs held and wanted, expected start or end, age and reason of jobs: running, waiting, ended."""
     first = (page - 1) * limit
 
     def fetch() -> "_Page":
@@ -107,7 +108,7 @@ def _cells(row: "JobRow", now: float) -> tuple[str, ...]:
         row.tenant,
         state(row) + progress,
         f"{row.gpus_held}/{row.gpus_wanted}",
-        "" if row.start is None else spread(row.start),
+        "" if (expected := row.start or row.end) is None else spread(expected),
         span(max(0.0, (row.ended or now) - row.submitted)),
         row.reason,
     )

@@ -1,7 +1,7 @@
 """``shoal submit``: submit a command, a job file or a batch script."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -60,6 +60,12 @@ class TakesCommand(click.Command):
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
 @click.option("--cpus", type=int, metavar="N", help="CPUs of each rank.  [default: no limit]")
 @click.option("--memory", metavar="SIZE", help="Memory on each node, as 16G.  [default: no limit]")
+@click.option(
+    "--retries",
+    type=int,
+    metavar="N",
+    help="Tries after a crash of its own.  [default: 3, and none if it failed within 30 s]",
+)
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option
@@ -77,10 +83,7 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
         raise InputError("file", " ".join(words) or None, "give one FILE, or `--` and a command")
     if len(jobs) * count > _MOST:
         raise InputError("count", count, f"makes {len(jobs) * count:,} jobs; at most {_MOST:,} go in one submission")
-    ids = send(client, keyed(jobs, count))
-    if any(job.cpus or job.memory for job in jobs):
-        for note in limit_notes(client.get("/v1/nodes", list[NodeRow])):
-            warn(note)
+    ids = deliver(client, jobs, count)
     if as_json:
         print_json({"jobs": ids})
     else:
@@ -91,6 +94,15 @@ def words_after_dashes() -> list[str] | None:
     """The words after ``--`` on the command line of a ``TakesCommand``; None without ``--``."""
     found: list[str] | None = click.get_current_context().meta.get(_AFTER_DASHES)
     return found
+
+
+def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> list[str]:
+    """Submit jobs from this shell's environment; return their ids. Warnings name nodes that enforce no limits."""
+    ids = send(client, keyed([with_environment(job, os.environ) for job in jobs], copies))
+    if any(job.cpus or job.memory for job in jobs):
+        for note in limit_notes(client.get("/v1/nodes", list[NodeRow])):
+            warn(note)
+    return ids
 
 
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:
@@ -119,6 +131,14 @@ def command_job(command: Sequence[str], given: dict[str, Any]) -> "Submission":
         raise InputError("command", None, "nothing stands after `--`; write e.g. `shoal submit -- python train.py`")
     named = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
     return submission({"name": as_name(Path(named).stem), "workdir": os.getcwd(), **given, "command": list(command)})
+
+
+def with_environment(job: "Submission", environ: Mapping[str, str]) -> "Submission":
+    """Add the search path and the active virtual or conda environment that the job is submitted from."""
+    from msgspec.structs import replace
+
+    sent = {name: environ[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV") if environ.get(name)}
+    return replace(job, env={"SHOAL_SUBMIT_PATH": environ.get("PATH", ""), **sent, **job.env})
 
 
 def read(file: str, given: dict[str, Any]) -> "JobFile":

@@ -85,7 +85,13 @@ _COMMON = (
         metavar="TIME",
         help="Keep ended jobs, their logs and closed parts of the journal this long, e.g. 12h or 30d.",
     ),
-    click.option("--root", "roots", multiple=True, metavar="DIR", help="Folder that jobs may work in; repeatable."),
+    click.option(
+        "--root",
+        "roots",
+        multiple=True,
+        metavar="DIR",
+        help="Let jobs work only in this folder; repeatable.  [default: any]",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print the address as JSON."),
 )
 
@@ -124,8 +130,7 @@ def up(
     from shoal.serve.service import Address, run_service
 
     stop = _StopSignal()
-    roots = tuple(options.pop("roots")) or (os.getcwd(), str(Path.home()))
-    settings = _settings(_local_cluster(nodes, cluster), roots=roots, **options)
+    settings = _settings(_local_cluster(nodes, cluster), **options)
     make_home(settings.home)
     log_json(RotatingFileHandler(settings.home / "control.log", maxBytes=_LOG_BYTES, backupCount=1))
     users, why_shared = choose_users(tenant_users, settings.home)
@@ -212,7 +217,7 @@ def serve(
     multiple=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Folder that jobs may work in; repeatable.",
+    help="Let jobs work only in this folder; repeatable.  [default: any]",
 )
 @_LOG_LIMIT
 @click.option("--tenant-users", default="auto", metavar="USERS", help=f"{_USERS_HELP}  [default: auto]")

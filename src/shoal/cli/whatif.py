@@ -9,10 +9,11 @@ import click
 
 from shoal.cli.client import cluster_options
 from shoal.cli.completion import complete_policy
-from shoal.cli.live_tables import count, span
+from shoal.cli.live_tables import count
 from shoal.cli.output import json_option, print_json, print_listing
 from shoal.cli.submit import read
 from shoal.core.errors import InputError
+from shoal.core.units import span
 from shoal.wire.messages import WhatIf
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.output import json_option, print_json, say, warn, warn_skipped
+from shoal.cli.output import json_option, print_json, rows_read, say, warn, warn_skipped
 
 if TYPE_CHECKING:
     from shoal.workload.schema import Workload
@@ -32,6 +32,17 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_READING):
         command = option(command)
     return command
+
+
+def columns_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option `--columns`."""
+    text = "Names of the columns of sacct output without a header, separated by commas."
+    return click.option("--columns", metavar="A,B,…", help=text)(command)
+
+
+def split_columns(text: str | None) -> tuple[str, ...] | None:
+    """The names in `--columns`."""
+    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 @workload.command()
@@ -95,6 +106,7 @@ def _describe(made: "Workload", as_json: bool) -> None:
 @workload.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @reading_options
+@columns_option
 @click.option(
     "--models", type=click.Choice(["afs"]), help="For jobs that name no model, draw one of the nine of the AFS paper."
 )
@@ -112,6 +124,7 @@ def import_(
     format_name: str | None,
     window_text: str | None,
     skip_bad: bool,
+    columns: str | None,
     models: str | None,
     seed: int,
     out: Path,
@@ -121,7 +134,7 @@ def import_(
     from shoal.workload.files import write_workload
     from shoal.workload.generators.afs import with_models
 
-    made = _read(file, format_name, window_text, skip_bad)
+    made = _read(file, format_name or ("sacct" if columns else None), window_text, skip_bad, columns)
     if models is not None:
         made = with_models(made, seed)
     write_workload(made, out)
@@ -144,10 +157,14 @@ def describe(file: str, format_name: str | None, window_text: str | None, skip_b
         _describe(_read(Path(file), format_name, window_text, skip_bad), as_json)
 
 
-def _read(file: Path, format_name: str | None, window_text: str | None, skip_bad: bool) -> "Workload":
+def _read(
+    file: Path, format_name: str | None, window_text: str | None, skip_bad: bool, columns: str | None = None
+) -> "Workload":
     from shoal.workload.files import parse_window, read_workload
 
     window = parse_window(window_text) if window_text else None
-    made = read_workload(file, format_name, skip_bad=skip_bad, window=window)
+    names = split_columns(columns)
+    with rows_read() as progress:
+        made = read_workload(file, format_name, skip_bad=skip_bad, window=window, columns=names, progress=progress)
     warn_skipped(made)
     return made

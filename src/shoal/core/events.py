@@ -111,7 +111,8 @@ class JobCrashed:
 
     With ``retry_in`` above 0 the job is held back, and no policy sees it, until ``JobReleased``. ``ran``: seconds for
     which its ranks were up; None in journals of older versions. ``failed_on``: index of a node that could not start
-    its ranks, which the job's next placements avoid.
+    its ranks, which the job's next placements avoid. ``failed``: whether this was its last try (see `core.retry`); None
+    in journals of older versions.
     """
 
     at: Seconds
@@ -123,6 +124,7 @@ class JobCrashed:
     retry_in: Seconds = 0.0
     ran: Seconds | None = None
     failed_on: int | None = None
+    failed: bool | None = None
     urgent: ClassVar[bool] = True
 
 
@@ -149,7 +151,7 @@ class JobReshaped:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """The job was cancelled."""
+    """The job was cancelled and has no process left: its GPUs are free."""
 
     at: Seconds
     job: JobNumber
@@ -243,6 +245,19 @@ class PolicyOverran:
     urgent: ClassVar[bool] = True
 
 
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """A job that runs was cancelled. It holds its GPUs, and no policy sees it, until ``JobCancelled``.
+
+    ``ends_by`` is when its grace has passed.
+    """
+
+    at: Seconds
+    job: JobNumber
+    ends_by: Seconds
+    urgent: ClassVar[bool] = False
+
+
 # The order of the union is that of the journal's tags: add new events at its end.
 Event: TypeAlias = (
     JobSubmitted
@@ -264,6 +279,7 @@ Event: TypeAlias = (
     | JobSetAside
     | QuotaSet
     | PolicyOverran
+    | CancelRequested
 )
 
 RunEvent: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed

@@ -39,7 +39,8 @@ class Launch:
     ``grace`` seconds to save and exit. Two submissions with the same ``key`` count as one. With ``in_place`` the
     processes are workers that may be added and removed while the others keep training; otherwise a resize stops and
     starts the job. ``cpus`` of each rank and ``memory`` of each node, in bytes, are limits that agents enforce where
-    they can; None: no limit.
+    they can; None: no limit. ``retries`` is how often it is tried again after crashes in a row; None leaves it to
+    `core.retry`.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Launch:
     in_place: bool = False
     cpus: int | None = None
     memory: int | None = None
+    retries: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from enum import IntEnum, StrEnum
 
 
 class JobState(IntEnum):
-    """A job's state; the first five are live."""
+    """A job's state. Images and tables of ended jobs hold the numbers, so new states go to the end."""
 
     PENDING = 0
     STARTING = 1
@@ -17,11 +17,12 @@ class JobState(IntEnum):
     COMPLETED = 5
     FAILED = 6
     CANCELLED = 7
+    CANCELLING = 8
 
     @property
     def live(self) -> bool:
-        """Whether the job has not ended. A live job gets a verdict, unless it is ``HELD`` back after a crash."""
-        return self <= JobState.HELD
+        """Whether the job has not ended. A live job gets a verdict, unless it is ``HELD`` or ``CANCELLING``."""
+        return self not in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
 class Trigger(StrEnum):
@@ -38,6 +39,7 @@ class Trigger(StrEnum):
     HELD_BACK = "crashed, to be tried again later"
     RELEASED = "released"
     GAVE_UP = "crashed too often"
+    CANCEL_REQUESTED = "cancel requested"
     CANCELLED = "cancelled"
 
 
@@ -59,7 +61,8 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     **{(s, _T.HELD_BACK): _S.HELD for s in _ON_SEATS},
     (_S.HELD, _T.RELEASED): _S.PENDING,
     **{(s, _T.GAVE_UP): _S.FAILED for s in _ON_SEATS},
-    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, *_ON_SEATS, _S.HELD)},
+    **{(s, _T.CANCEL_REQUESTED): _S.CANCELLING for s in (_S.PENDING, *_ON_SEATS, _S.HELD)},
+    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, *_ON_SEATS, _S.HELD, _S.CANCELLING)},
 }
 
 

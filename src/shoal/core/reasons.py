@@ -7,15 +7,49 @@ lists them in its class attribute ``reasons``.
 import re
 import string
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
+
+from shoal.core.units import Seconds
 
 Number: TypeAlias = float | str
 
 FIRST_OWN_CODE = 64
 """The lowest code for templates of policies that are not part of Shoal."""
 
+
+class Words(Protocol):
+    """How the numbers of a reason are written: simulated times as seconds, those of a live cluster for people."""
+
+    def at(self, seconds: Seconds) -> str:
+        """Return a time, for a field with the format ``time``."""
+
+    def span(self, seconds: Seconds) -> str:
+        """Return a duration, for a field with the format ``span``."""
+
+    def number(self, value: float, spec: str) -> str:
+        """Return any other number."""
+
+
+class SimulatedWords:
+    """Times and durations in seconds, as simulations count them."""
+
+    def at(self, seconds: Seconds) -> str:
+        """Return "t = 664.8 s"."""
+        return f"t = {seconds:,.6g} s"
+
+    def span(self, seconds: Seconds) -> str:
+        """Return "664.8 s"."""
+        return f"{seconds:,.6g} s"
+
+    def number(self, value: float, spec: str) -> str:
+        """Return the number in this format."""
+        return format(value, spec)
+
+
+_SIMULATED = SimulatedWords()
+_SIMULATED_TIME = re.compile(r"t = (-?[\d,.]+(?:e[+-]?\d+)?|inf) s")
 _FIELD = re.compile(r"{([^}:]+)[^}]*}")
 _ONE = re.compile(r"(?<![\d,.])1 GPUs\b")
 
@@ -23,6 +57,8 @@ _ONE = re.compile(r"(?<![\d,.])1 GPUs\b")
 @dataclass(frozen=True, slots=True)
 class ReasonTemplate:
     """A sentence with fields named after their numbers: ``"waits: needs {GPUs it needs:,.0f} GPUs"``.
+
+    A time in seconds has the format ``time``, as in ``"leased until {end of the lease:time}"``, a duration ``span``.
 
     ``code`` identifies the template in columns of verdicts and in their digests, so a template keeps its code from
     version to version. Codes below `FIRST_OWN_CODE` are Shoal's own; a user's policy takes codes from there to 255.
@@ -63,10 +99,28 @@ class Reason:
     template: ReasonTemplate
     numbers: tuple[Number, ...] = ()
 
-    def sentence(self) -> str:
-        """The template's text with the numbers in it."""
-        named = dict(zip(self.template.numbers, self.numbers, strict=True))
-        return _ONE.sub("1 GPU", self.template.text.format_map(named))
+    def sentence(self, words: Words = _SIMULATED) -> str:
+        """The template's text with the numbers in it, as ``words`` writes them."""
+        values = (_Field(value, words) if not isinstance(value, str) else value for value in self.numbers)
+        named = dict(zip(self.template.numbers, values, strict=True))
+        text = _ONE.sub("1 GPU", self.template.text.format_map(named))
+        if words is _SIMULATED:
+            return text
+        # Times that a policy has written into a text of its own.
+        return _SIMULATED_TIME.sub(lambda found: words.at(float(found[1].replace(",", ""))), text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A number of a reason, formatted by the ``words``."""
+
+    value: float
+    words: Words
+
+    def __format__(self, spec: str) -> str:
+        if spec == "time":
+            return self.words.at(self.value)
+        return self.words.span(self.value) if spec == "span" else self.words.number(self.value, spec)
 
 
 _T = ReasonTemplate
@@ -74,22 +128,22 @@ _T = ReasonTemplate
 IN_TURN = _T(
     0,
     "IN_TURN",
-    "runs: its {what jobs are ordered by} is {its value:,.6g}, within the {value of the last job served:,.6g} up to"
-    " which jobs are served",
+    "runs: its {what jobs are ordered by} is {its value:,.6g}, and jobs with up to"
+    " {value of the last job served:,.6g} go first",
 )
 FITS = _T(1, "FITS", "runs: it fits, {GPUs in use:,.0f} of {GPUs of the cluster:,.0f} GPUs are in use")
-LEASED = _T(3, "LEASED", "keeps its GPUs: its lease runs until t = {end of the lease in seconds:,.6g} s")
+LEASED = _T(3, "LEASED", "keeps its GPUs: its lease runs until {end of the lease:time}")
 KEPT_SEATS = _T(
     8,
     "KEPT_SEATS",
-    "keeps its {GPUs held:,.0f} GPUs: {GPUs granted:,.0f} could not be seated ({free GPUs:,.0f} free, largest block"
-    " {most free GPUs on one node:,.0f})",
+    "keeps its {GPUs held:,.0f} GPUs: it was granted {GPUs granted:,.0f}, but they are not free where it could use"
+    " them ({free GPUs:,.0f} free, at most {most free GPUs on one node:,.0f} on one node)",
 )
 OUTRANKED = _T(
     20,
     "OUTRANKED",
-    "waits: its {what jobs are ordered by} is {its value:,.6g}; jobs up to {value of the last job served:,.6g} take"
-    " the GPUs",
+    "waits: its {what jobs are ordered by} is {its value:,.6g}; jobs with up to {value of the last job served:,.6g} go"
+    " first and take the GPUs",
 )
 NO_ROOM = _T(22, "NO_ROOM", "waits: needs {GPUs it needs:,.0f} GPUs; {GPUs left:,.0f} left when its turn comes")
 TOO_LARGE = _T(
@@ -110,8 +164,8 @@ PARTNER_UNSEATED = _T(29, "PARTNER_UNSEATED", "waits: the job it was to share GP
 SET_ASIDE = _T(
     39,
     "SET_ASIDE",
-    "waits: set aside, since the policy cannot decide with it ({the policy's fault}); tried again in"
-    " {seconds until then:,.0f} s, or under another policy",
+    "waits: set aside, since the policy cannot decide with it ({the policy's fault}); it is tried again at"
+    " {time of the next try:time}, or under another policy",
 )
 IN_WORDS = _T(40, "IN_WORDS", "{the whole sentence}")
 TENANT_CAP = _T(
@@ -138,12 +192,18 @@ SHRUNK_TO_CAP = _T(
     "runs on {GPUs granted:,.0f} GPUs: tenant {its tenant} has at most {most GPUs of its tenant:,.0f}",
 )
 FILLS = _T(45, "FILLS", "runs: it fits in {GPUs left over:,.0f} GPUs left over when lent GPUs were returned")
+NOT_FREE_YET = _T(
+    61,
+    "NOT_FREE_YET",
+    "waits: needs {GPUs granted:,.0f} GPUs, {free GPUs:,.0f} free; runs of cancelled jobs still hold "
+    "{GPUs of cancelled jobs:,.0f}",
+)
 AVOIDS = _T(60, "AVOIDS", "waits: no GPUs are free except on {the nodes}, which could not start it")
 
 _GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
 _OF_QUOTAS = (TENANT_CAP, RETURNED, GUARANTEED, SHRUNK_TO_CAP, FILLS, WIDER_THAN_CAP)
 _REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED, SET_ASIDE)
-GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, AVOIDS)
+GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, AVOIDS, NOT_FREE_YET)
 """The templates of this module, in order of their codes."""
 
 

@@ -242,6 +242,8 @@ class Snapshot:
     """By tenant, its quota; the ring enforces it on the verdicts of every policy."""
     overran: str | None = None
     """How the policy overran its time at this decision; it is not asked again, and every job keeps its placement."""
+    ending: Mapping[int, int] = field(default_factory=dict)
+    """By node, the GPUs that the runs of cancelled jobs still hold: part of the cluster, neither free nor a job's."""
 
     @cached_property
     def ids(self) -> Sequence[JobId]:

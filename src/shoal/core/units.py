@@ -13,3 +13,21 @@ JobNumber: TypeAlias = int
 
 TenantId: TypeAlias = str
 """The account a job is charged to."""
+
+_UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+
+
+def span(seconds: Seconds) -> str:
+    """Return a duration in a readable unit, to about two digits: "90 s", "12 min"."""
+    name, unit = unit_of(seconds)
+    return f"{figure(seconds / unit)} {name}"
+
+
+def unit_of(seconds: Seconds) -> tuple[str, float]:
+    """Return the readable unit of a duration: its name and its seconds. It is used from two of it on."""
+    return next((unit for unit in _UNITS if abs(seconds) >= 2 * unit[1]), _UNITS[-1])
+
+
+def figure(value: float) -> str:
+    """Return a number to about two digits."""
+    return f"{value:.0f}" if value >= 10 or abs(value - round(value)) < 0.05 else f"{value:.1f}"

@@ -61,16 +61,18 @@ class NodeUse:
         if job in self.avoided:
             self.avoided = {other: nodes for other, nodes in self.avoided.items() if other != job}
 
-    def available(self, topology: Topology, free: FreeGpus) -> Topology:
+    def available(self, topology: Topology, free: FreeGpus, ending: Mapping[int, int]) -> Topology:
         """Return the cluster as policies see it: of a drained node only the GPUs in use, and so of a lost one.
 
-        A job on a lost node may be within its grace, and holds its GPUs until it is certain to be gone.
+        A job on a lost node may be within its grace, and holds its GPUs until it is certain to be gone. GPUs of
+        cancelled jobs, ``ending`` by node, are not in use there.
         """
         if not self.drained and not topology.down:
             return topology
-        held = {node for node in topology.down if free.closed.get(node, 0) < topology.nodes[node].gpus}
-        closed = held.union(self.drained).intersection(free.closed) - (topology.down - held)
-        idle = tuple((node, free.closed[node]) for node in sorted(closed))
+        unused = {node: gpus + ending.get(node, 0) for node, gpus in free.closed.items()}
+        held = {node for node in topology.down if unused.get(node, 0) < topology.nodes[node].gpus}
+        closed = held.union(self.drained).intersection(unused) - (topology.down - held)
+        idle = tuple((node, unused[node]) for node in sorted(closed))
         return topology.keeping(topology.down - held, idle)
 
     def _close(self, node: int, free: FreeGpus) -> None:

@@ -28,7 +28,7 @@ def ask(
     given, review_at = dict(hidden), inf
     for i in snapshot.kept_from_policy.tolist() if snapshot.set_aside else ():
         event = snapshot.set_aside[int(snapshot.columns.rows[i])]
-        given[i] = Refusal(Reason(SET_ASIDE, (event.reason, event.retry_at - snapshot.now)))
+        given[i] = Refusal(Reason(SET_ASIDE, (event.reason, event.retry_at)))
         review_at = min(review_at, event.retry_at)
     if not given:
         return _ask(policy, snapshot)

@@ -18,6 +18,7 @@ from shoal.core.errors import JournalError
 from shoal.core.events import (
     AppBid,
     BatchChanged,
+    CancelRequested,
     Event,
     JobCancelled,
     JobCompleted,
@@ -38,30 +39,32 @@ from shoal.core.events import (
     QuotaSet,
 )
 from shoal.core.free_gpus import FreeGpus
-from shoal.core.interfaces import LearnsOfPairs, PerfModel
+from shoal.core.interfaces import PerfModel
 from shoal.core.job import ADAPTIVE
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
 from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import NO_CRASHES, Crashes
-from shoal.core.snapshot import Measurement, Register, Snapshot
+from shoal.core.snapshot import Register, Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.job_rows import JobRows
 from shoal.engine.node_use import NodeUse
+from shoal.engine.run_findings import add_measurement, after_misfit, exclude_kind
 from shoal.engine.training_reports import TrainingReports
 
 _UNFIT = 2
 """Crashes in a row after which a job is tried on another kind of GPU, if it can run on one."""
 
 # Looking up a member of an enumeration costs more than folding an event, so the fold uses plain integers.
-_STARTING, _COMPLETED = int(JobState.STARTING), int(JobState.COMPLETED)
+_COMPLETED = int(JobState.COMPLETED)
 _NEXT = {(int(state), trigger): int(following) for (state, trigger), following in TRANSITIONS.items()}
 
 
 class State:
     """The state of the ring, folded from events and commands.
 
-    ``releases`` holds, by job that is held back after a crash, the time it may start again.
+    ``releases`` holds, by job that is held back after a crash, the time it may start again. Jobs that are
+    ``cancelling`` have runs that have not ended.
     """
 
     def __init__(self, topology: Topology, perf: PerfModel, seed: int = 0) -> None:
@@ -74,6 +77,7 @@ class State:
         self.free_gpus = FreeGpus.of(topology)
         self.nodes = NodeUse()
         self.releases: dict[JobNumber, Seconds] = {}
+        self.cancelling: set[JobNumber] = set()
         self._jobs = JobRows(len(topology.kinds))
         self._paired: set[int] = set()
         self._training_reports = TrainingReports()
@@ -92,7 +96,7 @@ class State:
 
     @property
     def live(self) -> int:
-        """Number of jobs that need a verdict: neither ended nor held back after a crash."""
+        """Number of jobs that need a verdict: neither ended nor cancelled nor held back after a crash."""
         return self._jobs.live_count
 
     @property
@@ -115,11 +119,12 @@ class State:
     def freeze(self) -> Snapshot:
         """Return a snapshot of this moment; later changes of the state do not show in it."""
         reports, model_reports, batch_changes = self._training_reports.freeze()
+        ending = self._gpus_of_cancelled_jobs()
         return Snapshot(
             cycle=self.cycle,
             now=self.now,
             seed=self.seed,
-            cluster=self.nodes.available(self.topology, self.free_gpus),
+            cluster=self.nodes.available(self.topology, self.free_gpus, ending),
             perf=self.perf,
             columns=self._jobs.freeze(self.now),
             free_gpus=self.free_gpus.freeze(),
@@ -136,7 +141,16 @@ class State:
             set_aside=MappingProxyType(self._set_aside),
             quotas=MappingProxyType(self._quotas),
             overran=self._overran,
+            ending=MappingProxyType(ending),
         )
+
+    def _gpus_of_cancelled_jobs(self) -> dict[int, int]:
+        ending: dict[int, int] = {}
+        for job in self.cancelling:
+            placement = self._jobs.placement(self._jobs.slot_of(job))
+            for node, gpus in () if placement is None else placement.seats:
+                ending[node] = ending.get(node, 0) + gpus
+        return ending
 
     def apply_events(self, now: Seconds, events: Iterable[Event]) -> None:
         """Fold the events up to ``now``."""
@@ -235,7 +249,7 @@ class State:
         if slot >= 0:
             self._move(slot, Trigger.STARTED)
             self._progress(slot, event)
-            self._add_measurement(slot, event.rate)
+            add_measurement(self._jobs, self.topology, slot, event.rate)
 
     def _measured(self, event: JobMeasured | BatchChanged) -> None:
         slot = self._jobs.slot_on_seats(event)
@@ -247,7 +261,7 @@ class State:
             self._set_speeds(event.job, slot, event.batch_size)
             self._training_reports.change(event.job, event.done, event.batch_size)
         self._progress(slot, event)
-        self._add_measurement(slot, event.rate)
+        add_measurement(self._jobs, self.topology, slot, event.rate)
 
     def _profiled(self, event: JobProfiled) -> None:
         slot = self._jobs.slot_on_seats(event)
@@ -264,20 +278,6 @@ class State:
         floats[FloatRow.DONE, slot] = event.done
         floats[FloatRow.PROGRESS_SINCE, slot] = event.at
         floats[FloatRow.RATE, slot] = event.rate
-
-    def _add_measurement(self, slot: int, rate: float) -> None:
-        """Add a measurement to the job's chain unless it is there already."""
-        ints, table, placement = self._jobs.ints, self.register.measurements, self._jobs.placement(slot)
-        assert placement is not None
-        kind, gpus, batch_size = (ints.item(row, slot) for row in (IntRow.KIND, IntRow.HELD, IntRow.BATCH))
-        seen = Measurement(kind, gpus, self.topology.locality(placement), batch_size, rate)
-        head = link = ints.item(IntRow.MEASURED, slot)
-        while link >= 0:
-            link, known = table[link]
-            if known == seen:
-                return
-        ints[IntRow.MEASURED, slot] = len(table)
-        table.append((head, seen))
 
     def _stopped(self, event: JobStopped) -> None:
         slot = self._jobs.current_slot(event)
@@ -296,14 +296,14 @@ class State:
         if slot < 0:
             return
         job, ints = event.job, self._jobs.ints
-        self._learn_misfit(event, slot)
+        self.perf = after_misfit(self.perf, self._jobs, self.topology, event, slot)
         crashes, failed, _ = self._crashes.get(job, NO_CRASHES).fold(event)
         self._crashes[job] = crashes
         ints[IntRow.CRASHES, slot] = crashes.in_a_row
         if event.failed_on is not None:
             self.nodes.avoid(job, event.failed_on)
         elif event.blamed and crashes.in_a_row >= _UNFIT:
-            self._exclude_kind(job, slot, ints.item(IntRow.KIND, slot))
+            exclude_kind(self._jobs, self.topology, job, slot)
         if failed:
             self._end(job, slot, Trigger.GAVE_UP, event.at)
         elif event.retry_in > 0:
@@ -315,28 +315,6 @@ class State:
             self._move(slot, Trigger.CRASHED)
             self._release(slot, event.at)
         self._jobs.floats[FloatRow.DONE, slot] = event.done
-
-    def _exclude_kind(self, job: JobNumber, slot: int, kind: int) -> None:
-        """Set the job's speed on a kind to 0, so that it is tried on another, if it can run on any other."""
-        speeds = self._jobs.floats[FloatRow.SPEEDS :, slot]
-        fits = np.asarray(self.topology.installed) >= self.register.specs[job].gpus
-        fits[kind] = False
-        if (speeds[fits] > 0.0).any():
-            speeds[kind] = 0.0
-
-    def _learn_misfit(self, event: JobCrashed, slot: int) -> None:
-        """Update the model if the crash shows that two jobs do not fit on the same GPUs.
-
-        It does if a job ends while it starts beside another, without blame and with all its nodes up.
-        """
-        ints, placement = self._jobs.ints, self._jobs.placement(slot)
-        partner, state = ints.item(IntRow.PARTNER, slot), ints.item(IntRow.STATE, slot)
-        if event.blamed or partner < 0 or state != _STARTING or not isinstance(self.perf, LearnsOfPairs):
-            return
-        if placement is not None and self.topology.down.isdisjoint(placement.nodes):
-            specs = self.register.specs
-            batch, other = (ints.item(IntRow.BATCH, s) or None for s in (slot, self._jobs.slot_of(partner)))
-            self.perf = self.perf.parted(specs[event.job], batch, specs[partner], other)
 
     def _released(self, event: JobReleased) -> None:
         if self.releases.pop(event.job, None) is not None:  # else it was cancelled meanwhile
@@ -354,6 +332,13 @@ class State:
         spec = replace(old, gpus=event.gpus, min_gpus=event.min_gpus, max_gpus=event.max_gpus, speed=speed)
         self._jobs.reshape(job, spec)
         self._set_speeds(job, slot, self._jobs.ints.item(IntRow.BATCH, slot) or None)
+
+    def _cancel_requested(self, event: CancelRequested) -> None:
+        slot = self._jobs.live_slot(event.job)
+        if slot >= 0 and event.job not in self.cancelling:
+            self._move(slot, Trigger.CANCEL_REQUESTED)
+            self._withdraw(event.job, slot)
+            self.cancelling.add(event.job)
 
     def _cancelled(self, event: JobCancelled) -> None:
         slot = self._jobs.live_slot(event.job)
@@ -416,7 +401,12 @@ class State:
         if app in self._bids:  # the bid was made with this job
             self._bids = {other: bid for other, bid in self._bids.items() if other != app}
         self._jobs.charge(slot)
-        if self.releases.pop(job, None) is None:
+        self._withdraw(job, slot)
+        self.cancelling.discard(job)
+
+    def _withdraw(self, job: JobNumber, slot: int) -> None:
+        """Remove a job from those that need a verdict, unless it was held back or cancelled before."""
+        if self.releases.pop(job, None) is None and job not in self.cancelling:
             self._jobs.withdraw(slot)
 
 
@@ -440,4 +430,5 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobSetAside: State._put_aside,
     QuotaSet: State._quota_set,
     PolicyOverran: State._policy_overran,
+    CancelRequested: State._cancel_requested,
 }

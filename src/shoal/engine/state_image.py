@@ -193,6 +193,8 @@ def restore(state: State, image: StateImage) -> None:
     state.nodes = NodeUse(dict(image.drained), frozenset(image.probed), avoided)
     for node in sorted(set(state.nodes.drained) - state.nodes.probed):
         state.free_gpus.close(node)
+    cancelling = int(JobState.CANCELLING)
+    state.cancelling = {job.number for job in image.jobs if job.ints[IntRow.STATE] == cancelling}
     state.releases = {job.number: job.release for job in image.jobs if job.release is not None}
     state._crashes = {job.number: job.crashes for job in image.jobs if job.crashes is not None}
     state._training_reports = TrainingReports(
@@ -234,7 +236,7 @@ def _restore_job(state: State, job: JobImage) -> None:
     shared = 0 <= partner < job.number and rows.placement(rows.slot_of(partner)) == job.seats
     if job.seats is not None and not shared:
         state.free_gpus.take(job.seats)
-    if job.release is not None:
+    if job.release is not None or job.number in state.cancelling:
         rows.withdraw(slot)
 
 

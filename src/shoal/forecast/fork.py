@@ -1,7 +1,7 @@
 """Forks of a cluster's folded state, live or simulated, from which simulations start; unknown work is drawn at random.
 
 A fork never changes the state it was made from. In its simulations no job arrives that was not named, none crashes,
-nodes that are down stay down, and jobs that are set aside stay so.
+nodes that are down stay down, jobs that are set aside stay so, and the runs of cancelled jobs end at once.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from shoal.core.arrays import Floats
-from shoal.core.events import JobReleased, JobSetAside
+from shoal.core.events import JobCancelled, JobReleased, JobSetAside
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Measurement, Snapshot
@@ -62,6 +62,7 @@ class Fork:
         present, everyone = _copied(state), _copied(state)
         aside = state.freeze().set_aside.values()  # what the policy cannot decide on would end every simulation
         present.apply_events(state.now, [JobSetAside(e.at, e.job, e.reason, inf) for e in aside])
+        present.apply_events(state.now, [JobCancelled(state.now, job) for job in sorted(state.cancelling)])
         everyone.apply_events(state.now, [JobReleased(state.now, job) for job in state.releases])
         snapshot = everyone.freeze()
         free = set(present.freeze().columns.rows.tolist())

@@ -4,8 +4,10 @@ Errors name the line, the field, the value and the way out. Only the given file 
 it is called in are arguments.
 """
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +39,7 @@ def read_jobs(
     """
     text, given = read_text(path), given or {}
     if is_script(text):
-        scripts, notes = jobs_of(text, path, folder=folder, environ=environ or {}, given=given)
-        made = [submission({"workdir": str(folder), **fields}, where=path.name) for fields in scripts]
-        return JobFile(tuple(made), tuple(notes))
+        return read_script(text, path, folder=folder, environ=environ, given=given)
     jobs = []
     for fields, lines in _documents(text, path):
         settings = {"name": as_name(path.stem), **job_fields(fields, folder), **given}
@@ -47,6 +47,29 @@ def read_jobs(
             settings["env"] = {**fields["env"], **given.get("env", {})}
         jobs.append(submission(settings, where=str(path), lines=lines))
     return JobFile(tuple(jobs))
+
+
+def read_script(
+    text: str,
+    path: Path,
+    *,
+    folder: Path,
+    environ: Mapping[str, str] | None = None,
+    given: Mapping[str, Any] | None = None,
+    words: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    now: datetime | None = None,
+) -> JobFile:
+    """Read the jobs of a batch script with these options (``words``) and ``arguments`` of a command line.
+
+    ``now`` is the time from which a relative begin counts; by default the present.
+    """
+    scripts, notes = jobs_of(
+        text, path, folder=folder, environ=environ or {}, given=given or {}, words=words, arguments=arguments,
+        now=now or datetime.now().astimezone(), host=socket.gethostname(),
+    )  # fmt: skip
+    made = [submission({"workdir": str(folder), **fields}, where=path.name) for fields in scripts]
+    return JobFile(tuple(made), tuple(notes))
 
 
 def is_script(text: str) -> bool:

@@ -1,136 +1,109 @@
-"""``#SBATCH`` scripts: the usual directives become fields of a job, and the others are listed in notes.
+"""``#SBATCH`` scripts: options of sbatch become fields of a job; notes name what differs from Slurm.
 
-Pure: the script's text, the folder it is submitted from and the environment are arguments.
+Pure: the script's text, the folder and the host it is submitted from, the environment and the time are arguments.
 """
 
 import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import InputError
+from shoal.jobspec import sbatch_values as values
+from shoal.jobspec.sbatch_environment import note_missing, pass_variables
+from shoal.jobspec.sbatch_gpus import KIND, Shape, read_shape
+from shoal.jobspec.sbatch_options import Directive, wanted_options
+from shoal.wire.batch_script import (
+    OPTIONS_VARIABLE,
+    SCRIPT_VARIABLE,
+    BatchOptions,
+    options_text,
+    pack_script,
+)
+from shoal.wire.messages import Submission
 
-MOST_IN_ARRAY = 10_000
-"""Most jobs in one batch of submissions."""
+_KILL_WAIT_SECONDS = 30.0
+"""Slurm's usual time between the stop signal and the kill."""
 
-_SHORT = {"A": "account", "C": "constraint", "D": "chdir", "G": "gpus", "J": "job-name", "N": "nodes", "a": "array"}
-_SHORT |= {"c": "cpus-per-task", "e": "error", "n": "ntasks", "o": "output", "t": "time"}
-_FLAGS = ("requeue", "no-requeue")
-_INSTEAD = {
-    "SLURM_JOB_ID": "SHOAL_JOB",
-    "SLURM_JOBID": "SHOAL_JOB",
-    "SLURM_PROCID": "RANK",
-    "SLURM_LOCALID": "LOCAL_RANK",
-    "SLURM_NODEID": "NODE_RANK",
-    "SLURM_NTASKS": "WORLD_SIZE",
-    "SLURM_RESTART_COUNT": "SHOAL_INCARNATION",
-}
-"""Slurm's variables, and those that replace them in a job of Shoal."""
-
-_VARIABLE = re.compile(r"\$\{?(SLURM_[A-Z0-9_]+)")
-_CALL = re.compile(r"(?:^|[;&|(`]|\bexec|\btime)\s*(srun|scontrol|sbcast|sbatch|squeue|scancel)(?=\s|$)")
-_KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Directive:
-    """One option of an ``#SBATCH`` line: its long name, its value, its text, and the file and line."""
-
-    name: str
-    value: str
-    text: str
-    where: str
-
-    def error(self, hint: str) -> InputError:
-        """An ``InputError`` at this line of the script."""
-        return InputError(self.text.partition("=")[0].split()[0], self.value, hint, where=self.where)
-
-    def count(self) -> int:
-        """The value as a whole number."""
-        if not self.value.isdecimal():
-            raise self.error("must be a whole number")
-        return int(self.value)
+_ONLY_SHOWN = {"partition": "there are no partitions; --constraint names kinds of GPU", "qos": "see quotas"}
+_PARTITION = "shoal"
+"""Partition that scripts see if they name none."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """Fields, environment and notes collected from a script."""
+    """Fields, variables, batch options and notes collected from a script."""
 
+    wanted: Mapping[str, Directive]
     folder: Path
-    environ: Mapping[str, str]
     fields: dict[str, Any] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    array: tuple[int, ...] | None = None
-    limit_seconds: float | None = None
+    options: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def value(self, name: str) -> str:
+        """The value of an option, empty if it is not given."""
+        return self.wanted[name].value if name in self.wanted else ""
 
 
 def jobs_of(
-    text: str, path: Path, *, folder: Path, environ: Mapping[str, str], given: Mapping[str, Any]
+    text: str,
+    path: Path,
+    *,
+    folder: Path,
+    environ: Mapping[str, str],
+    given: Mapping[str, Any],
+    now: datetime,
+    host: str = "",
+    words: Sequence[str] = (),
+    arguments: Sequence[str] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The fields of a script's jobs (several only for an array), and notes on what differs from Slurm.
 
-    ``given``, from the command line, overrides the script.
+    ``words`` are options of a command line, which override the script, and ``arguments`` are the script's own. The
+    fields in ``given`` override both.
     """
-    job = _Job(folder, environ)
-    wanted = {directive.name: directive for directive in _directives(text, path.name, job.notes)}
-    ignored = [d for d in wanted.values() if d.name not in _APPLIED and d.name not in _COUNTED]
-    if ignored:
-        listed = ", ".join(f"{d.text} (line {d.where.rpartition(':')[2]})" for d in ignored)
-        job.notes.append(f"not applied: {listed}")
-    _gpus(job, wanted, asked="gpus" not in given)
-    for name, apply in _APPLIED.items():
-        if name in wanted:
-            apply(job, wanted[name])
-    _limit(job, wanted, given)
+    if "\r\n" in text:
+        hint = "has DOS line breaks (\\r\\n), which sbatch refuses too; remove them with `sed -i 's/\\r$//'`"
+        raise InputError("script", path.name, hint)
+    notes: list[str] = []
+    job = _Job(wanted_options(text, path.name, environ, words, notes), folder, notes=notes)
+    shape = read_shape(job.wanted, job.env, notes)
+    _resources(job, shape, asked="gpus" not in given)
+    _plain(job)
+    _waiting(job, now)
+    _time(job, given)
+    _files(job)
+    pass_variables(job.env, job.wanted.get("export"), text, environ, notes)
     name = given.get("name") or job.fields.get("name") or as_name(path.stem)
-    job.env |= {"SLURM_JOB_NAME": name, "SLURM_SUBMIT_DIR": str(folder)}
-    body = {"command": [*_interpreter(text), str(folder / path)], "ranks": "node", **job.fields, **given}
+    job.env |= {"SLURM_JOB_NAME": name, "SLURM_SUBMIT_DIR": str(folder), "SLURM_SUBMIT_HOST": host}
+    indices, most = values.array(job.wanted["array"]) if "array" in job.wanted else (None, None)
+    number = int(now.timestamp() * 1000) % 2_000_000_000
+    if indices is not None:
+        job.fields |= {"array": f"{name[:50]}-{number}"} | ({"most_at_once": most} if most else {})
+    interpreter = _interpreter(text)
+    body = {"command": [*interpreter, str(folder / path), *arguments], "ranks": "node", **job.fields, **given}
+    _script(job, text, len(interpreter))
+    body = {key: value for key, value in body.items() if _possible(job, key)}
     jobs = [
         {**body, "name": name + suffix, "env": {**job.env, **env, **given.get("env", {})}}
-        for suffix, env in _array(job.array)
+        for suffix, env in values.array_variables(indices, number)
     ]
-    _note_missing(text, jobs[0]["env"], job.notes)
-    return jobs, job.notes
+    note_missing(text, jobs[0]["env"], notes)
+    return jobs, notes
 
 
-# ── reading directives ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _directives(text: str, name: str, notes: list[str]) -> Iterator[Directive]:
-    """Yield the options of the ``#SBATCH`` lines before the first command, as sbatch reads them."""
-    commands_began = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.startswith("#SBATCH"):
-            commands_began = commands_began or bool(line.strip() and not line.lstrip().startswith("#"))
-        elif commands_began:
-            notes.append(f"line {number}: {line.strip()} comes after the first command, and does not count")
-        else:
-            yield from _options(line.removeprefix("#SBATCH"), f"{name}:{number}")
-
-
-def _options(line: str, where: str) -> Iterator[Directive]:
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError as error:
-        raise InputError("#SBATCH", line.strip(), f"cannot be read: {error}", where=where) from error
-    while words:
-        text = words.pop(0)
-        if text.startswith("--"):
-            name, _, value = text[2:].partition("=")
-        elif text.startswith("-"):
-            name, value = _SHORT.get(text[1:2], text[:2]), text[2:]
-        else:
-            name, value = f"the word {text}", text
-        if name not in _FLAGS and "=" not in text and not value and words and not words[0].startswith("-"):
-            value = words.pop(0)
-            text = f"{text} {value}"
-        directive = Directive(name, value, text, where)
-        if name in _TAKE_VALUES and not value:
-            raise directive.error("needs a value")
-        yield directive
+def _possible(job: _Job, name: str) -> bool:
+    """Whether a submission has this field; one without which the job would run otherwise is refused."""
+    if name in Submission.__struct_fields__:
+        return True
+    if name in ("after", "singleton", "begin", "hold", "exclusive", "most_at_once"):
+        raise InputError(name, job.fields[name], "this version of Shoal cannot do it yet; leave it out")
+    if name not in ("retries", "preemptible", "array"):
+        job.notes.append(f"not applied: {name}: this version of Shoal cannot do it yet")
+    return False
 
 
 def _interpreter(text: str) -> list[str]:
@@ -139,45 +112,117 @@ def _interpreter(text: str) -> list[str]:
     return first[2:].split(None, 1) if first.startswith("#!") and first[2:].strip() else ["/bin/bash"]
 
 
-# ── directives with one field each ──────────────────────────────────────────────────────────────────────────────────
-
-
-def _name(job: _Job, directive: Directive) -> None:
-    named = as_name(directive.value)
-    if named != directive.value:
-        job.notes.append(f"{directive.text}: the name becomes {named}")
-    job.fields["name"] = named
-
-
 def as_name(text: str) -> str:
     """This text as a valid name of a job."""
     return re.sub(r"[^A-Za-z0-9_.\-]+", "-", text).lstrip("_.-")[:64] or "job"
 
 
-def _time(job: _Job, directive: Directive) -> None:
-    if directive.value.upper() in ("UNLIMITED", "INFINITE", "0"):
-        return
-    if re.fullmatch(r"(?:\d+-)?\d+(?::\d+){0,2}", directive.value) is None:
-        raise directive.error("write minutes, minutes:seconds, hours:minutes:seconds or days-hours[:minutes[:seconds]]")
-    days, dash, clock = directive.value.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
-    seconds = int(days or 0) * 86_400 + sum(part * unit for part, unit in zip(parts, units, strict=False))
-    job.limit_seconds = float(seconds) or None
+def _script(job: _Job, text: str, at: int) -> None:
+    """Keep the script as it is now, so that later changes of the file do not count."""
+    packed = pack_script(text)
+    if packed is None:
+        job.notes.append("the script is too long to be kept: it is read from its path when the job starts")
+    else:
+        job.env[SCRIPT_VARIABLE] = packed
+        job.options["script"] = at
+    job.env[OPTIONS_VARIABLE] = options_text(BatchOptions(**job.options))
 
 
-def _chdir(job: _Job, directive: Directive) -> None:
-    job.fields["workdir"] = str(job.folder / directive.value)
+# ── resources ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _account(job: _Job, directive: Directive) -> None:
-    job.fields["tenant"] = directive.value
-    job.env["SLURM_JOB_ACCOUNT"] = directive.value
+def _resources(job: _Job, shape: Shape, *, asked: bool) -> None:
+    """Set GPUs, kinds, CPUs and memory."""
+    wanted, fields = job.wanted, job.fields
+    if shape.kind:
+        fields["kinds"] = [shape.kind]
+    if shape.gpus:
+        fields["gpus"] = shape.gpus
+    elif asked:
+        fields["gpus"] = shape.nodes or 1
+        job.notes.append(f"asks for no GPU, and gets {shape.nodes or 1}: a job of Shoal holds at least one on a node")
+    named = {"nodes": shape.nodes, "tasks": shape.tasks, "tasks_per_node": shape.per_node}
+    named["gpus_per_task"] = shape.gpus_per_task
+    job.options |= {name: number for name, number in named.items() if number}
+    if (shape.nodes or 1) > 1:
+        job.notes.append(
+            f"{shape.nodes} nodes: the cluster may place their GPUs on other numbers of machines; the script sees "
+            f"{shape.nodes} nodes if the machines hold whole ones, else the machines: SLURM_NNODES says which"
+        )
+    on_node = -(-(shape.gpus or 1) // (shape.nodes or 1))
+    cpus = 0
+    if "cpus-per-task" in wanted:
+        each = wanted["cpus-per-task"].count()
+        job.env["SLURM_CPUS_PER_TASK"] = str(each)
+        cpus = each * shape.tasks_on_node
+    elif "cpus-per-gpu" in wanted:
+        job.env["SLURM_CPUS_PER_GPU"] = str(wanted["cpus-per-gpu"].count())
+        cpus = wanted["cpus-per-gpu"].count() * on_node
+    if cpus:
+        fields["cpus"] = cpus
+    _memory(job, on_node, cpus)
+
+
+def _memory(job: _Job, gpus: int, cpus: int) -> None:
+    """Set the memory of each node, from that of a node, a GPU or a CPU."""
+    for name, times, variable in (
+        ("mem", 1, "SLURM_MEM_PER_NODE"),
+        ("mem-per-gpu", gpus, "SLURM_MEM_PER_GPU"),
+        ("mem-per-cpu", cpus or 1, "SLURM_MEM_PER_CPU"),
+    ):
+        if name in job.wanted:
+            size = values.memory(job.wanted[name])
+            job.env[variable] = str(size >> 20)
+            if size:
+                job.fields["memory"] = size * times
+
+
+# ── fields ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _plain(job: _Job) -> None:
+    """Apply the options with one field each."""
+    wanted, fields = job.wanted, job.fields
+    if "job-name" in wanted:
+        fields["name"] = named = as_name(job.value("job-name"))
+        if named != job.value("job-name"):
+            job.notes.append(f"{wanted['job-name'].text}: the name becomes {named}")
+    if "chdir" in wanted:
+        fields["workdir"] = str(job.folder / job.value("chdir"))
+    if "account" in wanted:
+        fields["tenant"] = job.env["SLURM_JOB_ACCOUNT"] = job.value("account")
+    job.env["SLURM_JOB_PARTITION"] = _PARTITION
+    for name, hint in _ONLY_SHOWN.items():
+        if name in wanted:
+            job.env[f"SLURM_JOB_{name.upper()}"] = job.value(name)
+            job.notes.append(f"not applied: {wanted[name].text}: {hint}; SLURM_JOB_{name.upper()} is set")
+    _priority(job)
+    if "constraint" in wanted:
+        _constraint(job, wanted["constraint"])
+
+
+def _priority(job: _Job) -> None:
+    """Apply what decides when and how often the job runs."""
+    wanted, fields = job.wanted, job.fields
+    if "nice" in wanted:
+        nice = wanted["nice"].value or "100"
+        if not re.fullmatch(r"-?\d{1,6}", nice):
+            raise wanted["nice"].error("must be a whole number")
+        fields["priority"] = -int(nice)
+    if "exclusive" in wanted:
+        fields["exclusive"] = True
+        if job.value("exclusive"):
+            job.notes.append(f"{wanted['exclusive'].text}: taken as --exclusive: no other job runs on its nodes")
+    # As in Slurm: a script that fails is not started again, and one that is stopped has 30 s; --no-requeue forbids
+    # stopping it for other jobs.
+    fields |= {"retries": 0, "grace": _KILL_WAIT_SECONDS}
+    if "no-requeue" in wanted:
+        fields["preemptible"] = "no"
 
 
 def _constraint(job: _Job, directive: Directive) -> None:
     kinds = directive.value.strip("[]").split("|")
-    if not all(_KIND.fullmatch(kind) for kind in kinds):
+    if not all(KIND.fullmatch(kind) for kind in kinds):
         job.notes.append(f"not applied: {directive.text}: only KIND|KIND… has a meaning here, kinds of GPU")
     elif "kinds" not in job.fields:
         job.fields["kinds"] = kinds
@@ -187,200 +232,42 @@ def _constraint(job: _Job, directive: Directive) -> None:
         job.notes.append(f"not applied: {directive.text}: the script asks for {named} GPUs by name")
 
 
-def _export(job: _Job, directive: Directive) -> None:
-    for entry in filter(None, directive.value.split(",")):
-        key, equals, value = entry.partition("=")
-        if equals:
-            job.env[key] = value
-        elif key == "ALL":
-            job.notes.append(f"{directive.text}: the environment of this shell stays here; name what the job needs")
-        elif key in ("NONE", "NIL"):
-            continue
-        elif key in job.environ:
-            job.env[key] = job.environ[key]
-        else:
-            job.notes.append(f"{directive.text}: {key} is not set here, so it is not passed on")
+def _waiting(job: _Job, now: datetime) -> None:
+    """Apply what a job waits for before its start."""
+    if "dependency" in job.wanted:
+        after, singleton = values.dependencies(job.wanted["dependency"])
+        job.fields |= ({"after": after} if after else {}) | ({"singleton": True} if singleton else {})
+        job.env["SLURM_JOB_DEPENDENCY"] = job.value("dependency")
+    if "begin" in job.wanted:
+        job.fields["begin"] = values.begin(job.wanted["begin"], now)
+    if "hold" in job.wanted:
+        job.fields["hold"] = True
 
 
-def _signal(job: _Job, directive: Directive) -> None:
-    found = re.fullmatch(r"(?:[RB]+:)?(\w+)(?:@(\d+))?", directive.value)
-    if found is None:
-        raise directive.error("write [B:]SIGNAL[@SECONDS]")
-    job.fields["grace"] = float(found[2] or 60)
-    if found[1].upper().removeprefix("SIG") not in ("TERM", "15"):
-        job.notes.append(f"{directive.text}: the warning before a stop is SIGTERM, {found[2] or 60} s ahead")
+def _time(job: _Job, given: Mapping[str, Any]) -> None:
+    """Set the time limit, its warning signal, and the limit as the estimate of the job's length if none is given."""
+    limit = values.time_limit(job.wanted["time"]) if "time" in job.wanted else None
+    if limit is not None:
+        job.fields["time"] = limit
+        if "work" not in given and "model" not in given:
+            job.fields["work"] = limit
+    if "signal" in job.wanted:
+        number, before, batch = values.signal_request(job.wanted["signal"])
+        if limit is None:
+            job.notes.append(f"not applied: {job.wanted['signal'].text}: there is no --time of which it could warn")
+            return
+        # The script's parent passes it on, to the script or to its steps.
+        job.fields["signal"] = {"signal": number, "before": before, "main": True}
+        job.options["signal_batch"] = batch
 
 
-def _requeue(job: _Job, directive: Directive) -> None:
-    """Does nothing: Shoal requeues every job."""
-
-
-def _note(text: str) -> Callable[[_Job, Directive], None]:
-    """Return a function that only adds a note on a directive that is not applied, with the reason."""
-    return lambda job, directive: job.notes.append(f"not applied: {directive.text}: {text}")
-
-
-_LOGGED = _note("what a job prints is kept for `shoal logs`")
-
-
-def _cpus(job: _Job, directive: Directive) -> None:
-    job.env["SLURM_CPUS_PER_TASK"] = str(directive.count())
-    job.notes.append(f"{directive.text}: no CPUs are set aside; SLURM_CPUS_PER_TASK is set")
-
-
-def _array_option(job: _Job, directive: Directive) -> None:
-    indices, percent, _ = directive.value.partition("%")
-    hint = f"write indices such as 0-15, 1,3,5 or 0-15:4, at most {MOST_IN_ARRAY:,}"
-    chosen: dict[int, None] = {}
-    for part in indices.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if found is None or found[3] == "0":
-            raise directive.error(hint)
-        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-        steps = range(first, last + 1, step)
-        if not steps or len(chosen) + len(steps) > MOST_IN_ARRAY:
-            raise directive.error(hint)
-        chosen |= dict.fromkeys(steps)
-    job.array = tuple(chosen)
-    if percent:
-        job.notes.append(f"{directive.text}: how many run at once is the policy's choice, %… is not applied")
-
-
-def _array(indices: tuple[int, ...] | None) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield, for each job of an array, the suffix of its name and its own variables."""
-    if indices is None:
-        yield "", {}
-        return
-    shared = {
-        "SLURM_ARRAY_TASK_COUNT": str(len(indices)),
-        "SLURM_ARRAY_TASK_MIN": str(min(indices)),
-        "SLURM_ARRAY_TASK_MAX": str(max(indices)),
-    }
-    for index in indices:
-        yield f"_{index}", {**shared, "SLURM_ARRAY_TASK_ID": str(index)}
-
-
-# ── number of GPUs ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _gpus(job: _Job, wanted: Mapping[str, Directive], *, asked: bool) -> None:
-    """Set the total number of GPUs from the directives that name GPUs, which must agree."""
-    nodes, tasks = _nodes_and_tasks(job, wanted)
-    totals: dict[str, int] = {}
-    kinds: dict[str, None] = {}
-    for name, times in (("gpus", 1), ("gpus-per-node", nodes), ("gres", nodes), ("gpus-per-task", tasks)):
-        if name not in wanted:
-            continue
-        kind, count = _amount(job, wanted[name])
-        kinds |= {kind: None} if kind else {}
-        # A count per node does not bear on a known total where the number of nodes is unknown.
-        if count and (times is not None or "gpus" not in wanted):
-            totals[wanted[name].text] = count * (times or 1)
-        if name != "gres":
-            job.env["SLURM_" + name.upper().replace("-", "_")] = str(count)
-    if len(set(totals.values())) > 1 or len(kinds) > 1:
-        hint = "do not agree: say it once" if len(kinds) < 2 else "a job's GPUs are of one kind: name one"
-        where = next(iter(wanted.values())).where.rpartition(":")[0]
-        raise InputError(
-            "GPUs", ", ".join(f"{text} makes {count}" for text, count in totals.items()), hint, where=where
-        )
-    if kinds:
-        job.fields["kinds"] = list(kinds)
-    if totals:
-        job.fields["gpus"] = next(iter(totals.values()))
-    elif asked:
-        job.notes.append("asks for no GPU, and gets 1: a job of Shoal holds at least one")
-
-
-def _nodes_and_tasks(job: _Job, wanted: Mapping[str, Directive]) -> tuple[int | None, int]:
-    """The number of nodes, None where unknown, and of tasks."""
-    nodes = _nodes(job, wanted["nodes"]) if "nodes" in wanted else None
-    tasks = wanted["ntasks"].count() if "ntasks" in wanted else None
-    per_node = wanted["ntasks-per-node"].count() if "ntasks-per-node" in wanted else None
-    for variable, number in (("SLURM_NTASKS", tasks), ("SLURM_NTASKS_PER_NODE", per_node)):
-        if number is not None:
-            job.env[variable] = str(number)
-    if nodes is None and tasks and per_node:
-        nodes = -(-tasks // per_node)
-    if (nodes or 1) > 1:
-        job.notes.append(
-            f"{nodes} nodes: counted for their GPUs; the cluster decides on how many nodes those are, and the script "
-            "runs once on each of them (NODE_RANK says where)"
-        )
-    return nodes, tasks or (nodes or 1) * (per_node or 1)
-
-
-def _nodes(job: _Job, directive: Directive) -> int:
-    found = re.fullmatch(r"(\d+)(-\d*)?", directive.value)
-    if found is None or int(found[1]) < 1:
-        raise directive.error("must be a number of nodes, or two as in 2-4")
-    if found[2] and found[2] != f"-{found[1]}":
-        job.notes.append(f"{directive.text}: taken as {found[1]}; --min-gpus and --max-gpus make a job elastic")
-    return int(found[1])
-
-
-def _amount(job: _Job, directive: Directive) -> tuple[str | None, int]:
-    """The kind, if one is named, and the number of GPUs: ``[KIND:]N``, or ``gpu[:KIND][:N]`` in ``--gres``."""
-    entries = [entry.removeprefix("gres/").split(":") for entry in directive.value.split(",")]
-    if directive.name == "gres":
-        others = [":".join(entry) for entry in entries if entry[0] != "gpu"]
-        if others:
-            job.notes.append(f"not applied: {', '.join(others)} of {directive.text}")
-        entries = [entry[1:] for entry in entries if entry[0] == "gpu"]
-        if not entries:
-            return None, 0
-    if len(entries) > 1:
-        raise directive.error("a job's GPUs are of one kind; name one")
-    (entry,) = entries
-    count = int(entry.pop()) if entry and entry[-1].isdecimal() else 1 if directive.name == "gres" else None
-    if count is None or len(entry) > 1 or not all(_KIND.fullmatch(kind) for kind in entry):
-        shape = "gpu[:KIND][:N]" if directive.name == "gres" else "[KIND:]N"
-        raise directive.error(f"write {shape}")
-    return entry[0] if entry else None, count
-
-
-# ── differences from Slurm ───────────────────────────────────────────────────────────────────────────
-
-
-def _limit(job: _Job, wanted: Mapping[str, Directive], given: Mapping[str, Any]) -> None:
-    """Use a time limit as the estimate of a job's length if none is given; no job is killed for it."""
-    if job.limit_seconds is None:
-        return
-    text = wanted["time"].text
-    if "work" in given or "model" in given:
-        job.notes.append(f"not applied: {text}: no job is stopped for the time it takes")
-        return
-    job.fields["work"] = job.limit_seconds
-    seconds = f"{job.limit_seconds:,.0f} s"
-    job.notes.append(f"{text}: no limit, but for want of --work the estimate of how long it will run ({seconds})")
-
-
-def _note_missing(text: str, env: Mapping[str, str], notes: list[str]) -> None:
-    """Add notes on variables and programs of Slurm that the script uses and will not find."""
-    lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if not line.lstrip().startswith("#")]
-    unset = {name: None for _, line in lines for name in _VARIABLE.findall(line) if name not in env}
-    if unset:
-        listed = ", ".join(f"{name} (but {_INSTEAD[name]} is)" if name in _INSTEAD else name for name in unset)
-        notes.append(f"will not be set: {listed}")
-    for number, line in lines:
-        if found := _CALL.search(line):
-            notes.append(f"line {number} calls {found[1]}, which a node may not have: start the program itself")
-
-
-_APPLIED: dict[str, Callable[[_Job, Directive], None]] = {
-    "job-name": _name,
-    "time": _time,
-    "chdir": _chdir,
-    "export": _export,
-    "account": _account,
-    "constraint": _constraint,
-    "signal": _signal,
-    "requeue": _requeue,
-    "no-requeue": _note("a job that was stopped or crashed is started again"),
-    "array": _array_option,
-    "output": _LOGGED,
-    "error": _LOGGED,
-    "cpus-per-task": _cpus,
-}
-_COUNTED = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "nodes", "ntasks", "ntasks-per-node")
-_TAKE_VALUES = frozenset({*_APPLIED, *_COUNTED}) - frozenset(_FLAGS)
+def _files(job: _Job) -> None:
+    """Set the files to which the script's output is copied."""
+    for name in ("output", "error"):
+        if name in job.wanted:
+            job.options[name] = job.value(name)
+    if "open-mode" in job.wanted:
+        mode = job.value("open-mode")
+        if mode not in ("append", "truncate"):
+            raise job.wanted["open-mode"].error("must be append or truncate")
+        job.options["append"] = mode == "append"

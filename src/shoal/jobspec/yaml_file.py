@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def read_text(path: Path) -> str:
     """Return a file's text."""
     try:
-        return path.read_text()
+        return path.read_bytes().decode()
     except OSError as error:
         raise InputError("file", str(path), f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

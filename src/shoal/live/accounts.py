@@ -14,13 +14,15 @@ from shoal.core.commands import Command, Decided, Resize, Stop
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.quota import NO_QUOTA, Quota
-from shoal.core.retry import MOST_CRASHES, NO_CRASHES, Crashes
+from shoal.core.retry import MOST_FAILED_STARTS, NO_CRASHES, QUICK_FAILURE, Crashes, retries_of
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.recovery import NO_LAUNCH, RecoveredRuns
 from shoal.store.codec import Header, Record
 
-_Request: TypeAlias = events.JobCancelled | events.JobReleased | events.JobReshaped | events.JobSetAside
+_Request: TypeAlias = (
+    events.JobCancelled | events.CancelRequested | events.JobReleased | events.JobReshaped | events.JobSetAside
+)
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class Account:
     crashes: Crashes = NO_CRASHES
     cause: str = ""
     held_after: str = ""
-    """What it is held back for: a sentence part, such as "crashed 2 of 5 times in a row"."""
+    """What it is held back for, such as "crashed 2 times in a row", or why a failed job is not tried again."""
     held_until: Seconds = inf
     rate: float = 0.0
     done: float = 0.0
@@ -52,6 +54,8 @@ class Account:
     """The placement of each incarnation, for finding its logs."""
     history: list[tuple[Seconds, str]] = field(default_factory=list)
     """Its history: times and sentences."""
+    ends_by: Seconds | None = None
+    """When the grace of its run has passed, if it was cancelled while it ran."""
 
     @property
     def live(self) -> bool:
@@ -148,7 +152,7 @@ class Accounts:
             self._leave_seats(account, now)
             if isinstance(command, Stop):
                 account.state = JobState.STOPPING
-                account.history.append((now, "told to save and stop"))
+                account.history.append((now, "warned to save and stop"))
                 continue
             account.state = JobState.STARTING
             account.incarnation, account.placement, account.placed_at = command.incarnation, command.placement, now
@@ -192,7 +196,11 @@ class Accounts:
     def _requested(self, account: Account, event: _Request) -> None:
         if isinstance(event, events.JobCancelled):
             account.cause = "cancelled"
-            self._end(account, JobState.CANCELLED, event.at, "cancelled")
+            what = "cancelled" if account.ends_by is None else "ended, after it was cancelled"
+            self._end(account, JobState.CANCELLED, event.at, what)
+        elif isinstance(event, events.CancelRequested):
+            account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
+            account.history.append((event.at, "cancelled; told to save and stop"))
         elif isinstance(event, events.JobReleased):
             account.state, account.held_until = JobState.PENDING, inf
             account.history.append((event.at, "may be tried again"))
@@ -208,7 +216,7 @@ class Accounts:
             self._crashed(account, event)
         elif isinstance(event, events.JobCompleted):
             self.completed += 1
-            account.done, account.done_at = event.done, event.at
+            account.done, account.done_at, account.cause = event.done, event.at, ""
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
             account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0
@@ -229,7 +237,8 @@ class Accounts:
         what = f"crashed: {event.cause}" if event.failed_on is None else f"could not start: {event.cause}"
         account.held_after = _counted(account.crashes, event)
         if failed:
-            self._end(account, JobState.FAILED, event.at, f"{what}; failed, since it {account.held_after}")
+            account.held_after = _why_last(account, event)
+            self._end(account, JobState.FAILED, event.at, f"{what}; {account.held_after}")
             return
         self._leave_seats(account, event.at)
         account.state, account.rate = JobState.PENDING, 0.0
@@ -257,8 +266,26 @@ class Accounts:
 def _counted(crashes: Crashes, event: events.JobCrashed) -> str:
     """Return a sentence part on what was counted: crashes, failed starts, or ends that were not the job's fault."""
     if event.failed_on is not None:
-        of = f" of {MOST_CRASHES}" if event.blamed else ""
-        return f"could not be started {crashes.failed_starts}{of} times in a row"
+        return f"could not be started{_times(crashes.failed_starts)}"
     if event.blamed:
-        return f"crashed {crashes.in_a_row} of {MOST_CRASHES} times in a row"
-    return f"was ended {ceil(crashes.blameless)} times in a row through no fault of its own"
+        return f"crashed{_times(crashes.in_a_row)}"
+    return f"was ended{_times(ceil(crashes.blameless))} through no fault of its own"
+
+
+def _times(count: int) -> str:
+    return "" if count == 1 else f" {count} times in a row"
+
+
+def _why_last(account: Account, event: events.JobCrashed) -> str:
+    """Return a sentence part on why a job is not tried again after this crash."""
+    retries, ran = account.launch.retries, event.ran
+    if event.failed_on is not None and account.crashes.failed_starts < MOST_FAILED_STARTS:
+        return "not tried again, since no other node is left to try it on"
+    if event.failed_on is not None:
+        return f"not tried again, since it {account.held_after}"
+    if retries is None and account.crashes.in_a_row <= retries_of(None):
+        after = "" if ran is None else f"after {ran:,.0f} s: "
+        return f"not tried again {after}a job that fails within {QUICK_FAILURE:g} s is not, unless it has --retries"
+    tries = retries_of(retries)
+    has = {0: "has no retries", 1: "has 1 retry"}.get(tries, f"has {tries} retries")
+    return f"not tried again, since it {account.held_after} and {has}"

@@ -72,6 +72,7 @@ class Admission:
             _in_place(wanted),
             cpus=wanted.cpus,
             memory=wanted.memory,
+            retries=wanted.retries,
         )
         return spec, launch
 

@@ -28,11 +28,12 @@ from shoal.core.quota import Quota
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
+from shoal.live.agent_status import AgentStatus
 from shoal.live.clock import IDLE_RECORD, Clock
 from shoal.live.gang import Gang
 from shoal.live.machines import Machine, machine_of
 from shoal.live.recovery import RecoveredRuns
-from shoal.live.runs import AgentStatus, RunRegistry
+from shoal.live.runs import RunRegistry
 from shoal.live.sessions import SessionRelay
 from shoal.wire.messages import (
     PROTOCOL,
@@ -43,7 +44,6 @@ from shoal.wire.messages import (
     LogRead,
     NewSession,
     NodeRow,
-    Roster,
     RunOrder,
     SessionOpened,
 )
@@ -338,7 +338,7 @@ class LiveBackend(Backend):
 
     def _orders(self, index: int) -> AgentOrders:
         runs, generation = self._runs.orders(index), self._runs.agents[index].generation
-        runs = [run if run.roster is None else self._with_secret(run, run.roster) for run in runs]
+        runs = [self._with_secret(run) for run in runs]
         reads = [order for node, order, _ in self._log_reads.values() if node == index]
         session = self._runs.agents[index].session
         return AgentOrders(
@@ -346,10 +346,15 @@ class LiveBackend(Backend):
             sessions=self.sessions.orders(index),
         )  # fmt: skip
 
-    def _with_secret(self, run: RunOrder, roster: Roster) -> RunOrder:
-        """Return an order with the secret of the job's store, the same for all workers since the job's last start."""
-        text = f"{run.id} {run.job} {roster.origin}"
+    def _with_secret(self, run: RunOrder) -> RunOrder:
+        """Return an order with the secret that the job's nodes share since its last start, if they need one."""
+        roster = run.roster
+        if roster is None and len(run.hosts) < 2:
+            return run
+        text = f"{run.id} {run.job} {run.incarnation if roster is None else roster.origin}"
         secret = hmac.new(self.store_key, text.encode(), hashlib.sha256).hexdigest()
+        if roster is None:
+            return msgspec.structs.replace(run, secret=secret)
         return msgspec.structs.replace(run, roster=msgspec.structs.replace(roster, secret=secret))
 
     def forget(self, ended: Iterable[JobNumber]) -> None:

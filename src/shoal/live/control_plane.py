@@ -46,6 +46,7 @@ from shoal.live.machines import check_fits
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.sessions import SessionRelay
 from shoal.live.time_limit import CpuLimit
+from shoal.live.time_words import ClockWords
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import SqliteJournal
 from shoal.wire import messages as wire
@@ -87,6 +88,8 @@ class ControlPlane:
     failed: str | None = None
     """Why the loop died, once it has."""
     forecasts: Mapping[JobId, wire.StartForecast] = field(default_factory=dict)
+    forecast_at: float = 0.0
+    """When the forecasts were made, on the monotonic clock."""
     jobs_read_at: float = -inf
     """When the queue was last read, on the monotonic clock."""
     _lock: threading.RLock = field(init=False)
@@ -169,8 +172,9 @@ class ControlPlane:
         last = LastDecision(snapshot, judgement.verdicts, judgement.decision.carry)
         if self._last is not None:
             last.compare(self._last)
+        words = ClockWords(self.about.epoch)
         for i in np.flatnonzero(last.changed).tolist():
-            sentence = judgement.verdicts.reason(i).sentence()
+            sentence = judgement.verdicts.reason(i).sentence(words)
             self.journal.record_verdict(snapshot.now, int(snapshot.columns.rows[i]), sentence)
         self._last = last
 
@@ -232,8 +236,9 @@ class ControlPlane:
         """Change the GPUs that a job asks for."""
         account = self._account(job, tenant)
         self.disk.check()
-        if not account.live:
-            raise InputError("job", job, f"has ended ({account.state.name.lower()}); only live jobs can be resized")
+        if not account.live or account.state is JobState.CANCELLING:
+            state = account.state.name.lower()
+            raise InputError("job", job, f"is {state}: a job that has ended or was cancelled cannot be resized")
         return self.backend.reshape(account.number, *self.admission.gang(shape, account.spec.kinds))
 
     def drain(self, node: str, reason: str, by: str) -> "Future[None]":
@@ -311,8 +316,8 @@ class ControlPlane:
 
     def _views(self, tenant: TenantId | None) -> ClusterViews:
         state, now, epoch = self.scheduler.state, self.backend.clock.now(), self.about.epoch
-        drained = state.nodes.drained
-        return ClusterViews(self.accounts, self._last, state.topology, self.forecasts, now, epoch, tenant, drained)
+        drained, age = state.nodes.drained, monotonic() - self.forecast_at
+        return ClusterViews(self.accounts, self._last, state.topology, self.forecasts, now, epoch, tenant, drained, age)
 
     def cluster(self) -> wire.ClusterRow:
         """Return the cluster's totals."""
@@ -321,7 +326,7 @@ class ControlPlane:
             states = [account.state for account in self.accounts.live.values()]
             ended = self.accounts.submitted - len(states)
             used = sum(self._views(None).used_gpus().values())
-        running = sum(s in (JobState.RUNNING, JobState.STARTING) for s in states)
+        running = sum(s in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for s in states)
         return wire.ClusterRow(
             version=about.version,
             protocol=wire.PROTOCOL,

@@ -7,9 +7,11 @@ A job that is resized in place has one gang for each incarnation since it starte
 *chain*. Each gang started the ranks that joined with it; the latest gang decides for all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+import msgspec
 
 from shoal.core.job import BatchLimits, BatchSetting, Launch
 from shoal.core.topology import Node, Placement
@@ -17,6 +19,7 @@ from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.elastic_workers import ElasticWorkers, Seats
 from shoal.live.rate_tracker import RateTracker
 from shoal.live.report_filter import possible_progress
+from shoal.wire.batch_script import OPTIONS_VARIABLE
 from shoal.wire.messages import RankExit, RunOrder, RunReport, SessionReport
 
 _CALLED_OFF = "its ranks were stopped, or never started, by order of a control plane that has died since"
@@ -30,6 +33,7 @@ _SIGNALS = {
     11: "it broke memory protection",
     15: "it was terminated",
 }
+_STATUSES = {126: "a shell could not execute the program", 127: "a shell found no such program"}
 
 
 class NodePhase(StrEnum):
@@ -369,6 +373,12 @@ class Gang:
             memory=launch.memory,
         )
 
+    def with_hosts(self, order: RunOrder, address: Callable[[int], str]) -> RunOrder:
+        """Return an order; for a batch script with the address and the GPUs of each node of the job."""
+        if OPTIONS_VARIABLE not in order.env:
+            return order
+        return msgspec.structs.replace(order, hosts=[(address(node), gpus) for node, gpus in self.placement.seats])
+
 
 def _describe_exit(exits: Sequence[RankExit], node: str) -> str:
     """Return a sentence on the first rank that failed: where and how."""
@@ -376,4 +386,5 @@ def _describe_exit(exits: Sequence[RankExit], node: str) -> str:
     if first.status < 0:
         hint = _SIGNALS.get(-first.status, "")
         return f"rank {first.rank} on {node} ended by signal {-first.status}{f' ({hint})' if hint else ''}"
-    return f"rank {first.rank} on {node} exited with status {first.status}"
+    hint = _STATUSES.get(first.status, "")
+    return f"rank {first.rank} on {node} exited with status {first.status}{f' ({hint})' if hint else ''}"

@@ -1,6 +1,6 @@
 """A job as the live backend tracks it: its gangs, its progress, and the events that follow from reports on it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -8,7 +8,7 @@ from shoal.core import events
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import ADAPTIVE, JobSpec, Launch
 from shoal.core.retry import NO_CRASHES, Crashes
-from shoal.core.topology import Placement
+from shoal.core.topology import Node, Placement
 from shoal.core.units import Seconds
 from shoal.live import report_filter
 from shoal.live.gang import End, Gang
@@ -31,6 +31,8 @@ class LiveJob:
     measured: tuple[float, Placement] | None = None
     """The last measured rate, and the placement it was measured on."""
     over: bool = False
+    cancelling: bool = False
+    """Whether it was cancelled and the end of its runs is not reported yet."""
     end: events.JobCompleted | events.JobCrashed | None = None
     """The event of its end, unless it was cancelled or ended before this control plane started."""
     profile: GoodputReport | None = None
@@ -48,6 +50,12 @@ class LiveJob:
             return expected
         rate, there = self.measured
         return expected * rate / speed(self.spec, there)
+
+    def can_start_on(self, nodes: Mapping[int, Node]) -> bool:
+        """Return whether those of the nodes that have not failed to start it have the GPUs it needs."""
+        kinds = self.spec.kinds
+        untried = (node for index, node in nodes.items() if index not in self.failed_on)
+        return sum(node.gpus for node in untried if kinds is None or node.kind in kinds) >= self.spec.min_gpus
 
     def start(self, gang: Gang, now: Seconds) -> events.JobStarted:
         """Note that all ranks of a gang are up; return the event."""

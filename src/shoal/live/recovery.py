@@ -65,6 +65,8 @@ class RecoveredRuns:
                 self._drained_or_resumed(event)
             case events.JobReleased():
                 self.releases.pop(event.job, None)
+            case events.CancelRequested():
+                self._cancel_requested(event.job)
             case events.JobCancelled():
                 self.releases.pop(event.job, None)
                 self.runs.pop(event.job, None)
@@ -76,6 +78,13 @@ class RecoveredRuns:
             case _:
                 if event.job in self.jobs:
                     self._apply_run_event(self.jobs[event.job], event)
+
+    def _cancel_requested(self, number: JobNumber) -> None:
+        self.releases.pop(number, None)
+        if number in self.jobs:
+            self.jobs[number].over = self.jobs[number].cancelling = True
+        if number in self.runs:
+            self.runs[number].stopping = True
 
     def _drained_or_resumed(self, event: events.NodeDrained | events.NodeResumed) -> None:
         if isinstance(event, events.NodeDrained):

@@ -11,6 +11,7 @@ from math import inf
 
 from shoal.core.commands import Command, Resize, Start, Stop
 from shoal.core.events import (
+    CancelRequested,
     Event,
     JobCancelled,
     JobCompleted,
@@ -24,6 +25,7 @@ from shoal.core.job import JobSpec, Launch
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobNumber, Seconds
+from shoal.live.agent_status import AgentStatus
 from shoal.live.elastic_workers import ElasticWorkers, Seats
 from shoal.live.gang import End, Gang, RunEnd
 from shoal.live.live_job import LiveJob
@@ -31,32 +33,6 @@ from shoal.live.node_health import NodeHealth
 from shoal.live.rate_tracker import RateTracker
 from shoal.live.recovery import RecoveredRuns
 from shoal.wire.messages import RunOrder, RunReport
-
-
-@dataclass(slots=True)
-class AgentStatus:
-    """The agent of one node, and the gangs with a part there, by job and incarnation."""
-
-    boot: str | None = None
-    replaced: dict[str, int] = field(default_factory=dict)
-    """By boot, how often another one replaced it, the latest last."""
-    session: str = ""
-    """Given to the agent with the answer to its last hello."""
-    address: str = ""
-    generation: int = 1
-    last_report: Seconds | None = None
-    """The time of its last report; None if the state of its node is not known until it reports."""
-    last_contact: Seconds = 0.0
-    disk_free: int | None = None
-    """Bytes free on its disk at its last report."""
-    up: bool = False
-    quiet_at: Seconds = -inf
-    """When a run without grace was gone from the lost node; others are gone when their own grace has passed too."""
-    settled_at: Seconds = -inf
-    """When the runs on the lost node were last looked at."""
-    gangs: dict[tuple[JobNumber, int], Gang] = field(default_factory=dict)
-    strays: frozenset[JobNumber] = frozenset()
-    """Jobs with processes on the node that no order names; the agent is ending them."""
 
 
 @dataclass(slots=True)
@@ -91,20 +67,33 @@ class RunRegistry:
         self.events.append(JobSubmitted(now, spec, launch))
 
     def cancel(self, number: JobNumber, now: Seconds, *, force: bool = False) -> None:
-        """Cancel a job and stop its runs, with ``force`` without grace; a job that is over stays as it ended."""
+        """Cancel a job and stop its runs, with ``force`` without grace; a job that is over stays as it ended.
+
+        It holds its GPUs until its last process is gone. A job that shares them with another is reported as gone at
+        once, since they stay the other's.
+        """
         job = self._jobs.get(number)
-        for gang in job.gangs if job is not None and force else ():
-            gang.forced = True
-            self._orders_changed(gang)
-        if job is None or job.over:
+        if job is None or (job.over and not force):
             return
-        job.over = True
-        self.releases.pop(number, None)
-        self.events.append(JobCancelled(now, number))
+        first, job.over = not job.over, True
+        if first:
+            self.releases.pop(number, None)
+            job.cancelling = any(not gang.end_reported for gang in job.gangs) and not self._shares_gpus(number)
+            if not job.cancelling:
+                self.events.append(JobCancelled(now, number))
+                self.ending += job.gangs
+        if job.cancelling:
+            self.events.append(CancelRequested(now, number, now + (0.0 if force else job.launch.grace)))
         for gang in job.gangs:
-            gang.stopping = gang.end_reported = True
-            self.ending.append(gang)
+            gang.forced |= force
+            if first:
+                gang.stopping = gang.end_reported = True
             self._orders_changed(gang)
+
+    def _shares_gpus(self, number: JobNumber) -> bool:
+        gangs = self._jobs[number].gangs
+        beside = (other for gang in gangs for node in gang.parts for other in self.agents[node].gangs.values())
+        return any(gang.partner is not None for gang in gangs) or any(other.partner == number for other in beside)
 
     def over(self, job: JobNumber) -> bool:
         """Return whether a job has ended or was cancelled."""
@@ -285,8 +274,12 @@ class RunRegistry:
     def orders(self, index: int) -> list[RunOrder]:
         """Return an order for every run that a node should have."""
         gangs = self.agents[index].gangs.values()
-        orders = (gang.order(index, self.agents[gang.head].address) for gang in gangs)
-        return [order for order in orders if order is not None]
+        orders = ((gang, gang.order(index, self.agents[gang.head].address)) for gang in gangs)
+        return [
+            gang.with_hosts(order, lambda node: self.agents[node].address)
+            for gang, order in orders
+            if order is not None
+        ]
 
     def place(self, job: JobNumber, incarnation: int, rank: int) -> tuple[int, int, int] | None:
         """Return a rank's node, the incarnation that started it and its number then; None if not resized in place."""
@@ -325,6 +318,10 @@ class RunRegistry:
                     self._orders_changed(gang)
             if gang.over and gang.end_reported:
                 self._clear(job, gang, now)
+        if job.cancelling and all(gang.over for gang in job.gangs):
+            job.cancelling = False
+            self.events.append(JobCancelled(now, number))
+            self.ending += job.gangs
         if job.gangs:
             self._go(job, job.gangs[-1], now)
 
@@ -384,9 +381,16 @@ class RunRegistry:
         saved, blamed, node = job.saved, outcome.end is End.CRASHED, outcome.failed_on
         ran = max(0.0, now - gang.chain[0].running_since) if gang.started else 0.0
         job.crashes, failed, retry = job.crashes.after(
-            saved, blamed=blamed, ran=ran, began=node is None, first_retry=self.first_retry
+            saved,
+            blamed=blamed,
+            ran=ran,
+            began=node is None,
+            fresh=gang.chain[0].base <= 0.0,
+            unrunnable=node is not None and self._unrunnable(job, node),
+            retries=job.launch.retries,
+            first_retry=self.first_retry,
         )
-        crash = JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node)
+        crash = JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node, failed)
         self.events.append(crash)
         if node is not None:
             job.failed_on.add(node)
@@ -395,6 +399,12 @@ class RunRegistry:
             job.over, job.end = True, crash
         if retry:
             self.releases[gang.job] = now + retry
+
+    def _unrunnable(self, job: LiveJob, node: int) -> bool:
+        """Return whether a job that a node could not start has failed: others run there, or no other node is left."""
+        others_run = any(gang.started and not gang.over for gang in self.agents[node].gangs.values())
+        up = {index: self.nodes[index] for index, agent in enumerate(self.agents) if agent.up and index != node}
+        return others_run or not job.can_start_on(up)
 
     # ── recovery ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -418,6 +428,9 @@ class RunRegistry:
         for _, run in sorted(recovered.runs.items()):
             gang = self._add_gang(run.command, now)
             gang.resumed, gang.started, gang.stopping = True, run.started, run.stopping
+            gang.end_reported = self._jobs[gang.job].cancelling
+        for number in [number for number, job in self._jobs.items() if job.cancelling]:
+            self._advance(number, now)
         for agent in self.agents:
             if agent.gangs and not agent.up:  # a run on a lost node that may still have been within its grace
                 agent.quiet_at = now + lease

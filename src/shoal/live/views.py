@@ -7,18 +7,21 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
+from time import localtime, strftime
 
 import numpy as np
 
 from shoal.core.arrays import Flags
 from shoal.core.decision import Verdicts
 from shoal.core.lifecycle import JobState
-from shoal.core.reasons import NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP
+from shoal.core.reasons import LEASED, NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
-from shoal.core.units import JobId, JobNumber, Seconds, TenantId
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId, span
 from shoal.live.accounts import Account, Accounts
+from shoal.live.expected_end import expected_end
 from shoal.live.job_lists import WAITING, Listed
+from shoal.live.time_words import ClockWords
 from shoal.wire.messages import AcctRow, JobDetail, JobRow, Moment, NodeRow, StartForecast, TenantRow
 
 _OWN_REMEDY = {
@@ -56,10 +59,15 @@ class LastDecision:
         same &= self.verdicts.gpus == before.verdicts.gpus[at]
         self.changed = ~same
 
-    def sentence(self, job: JobNumber) -> str | None:
+    def sentence(self, job: JobNumber, words: ClockWords) -> str | None:
         """Return the reason of a job's verdict; None if the job was not in the snapshot."""
         at = self.snapshot.position_of(job)
-        return None if at < 0 else self.verdicts.reason(at).sentence()
+        if at < 0:
+            return None
+        reason = self.verdicts.reason(at)
+        if reason.template == LEASED and words.now is not None and float(reason.numbers[0]) <= words.now:
+            return f"keeps its GPUs: its lease ended at {words.at(float(reason.numbers[0]))} and no job has taken them"
+        return reason.sentence(words)
 
     def partner(self, job: JobNumber) -> JobNumber | None:
         """Return the job that shares its GPUs."""
@@ -68,10 +76,10 @@ class LastDecision:
             return None
         return int(self.snapshot.columns.rows[self.verdicts.partners[at]])
 
-    def remedy(self, account: Account, placed: Sequence[Account]) -> str:
+    def remedy(self, account: Account, placed: Sequence[Account], now: Seconds) -> str:
         """Return a sentence on what would let a waiting job run; empty if it runs. ``placed`` are jobs with GPUs."""
         if account.state is JobState.HELD:
-            return "`shoal logs` shows what it said before it died; `shoal cancel` ends the tries"
+            return "`shoal logs` shows what it wrote before it died; `shoal cancel` ends the tries"
         at = self.snapshot.position_of(account.number)
         if at < 0 or self.verdicts.gpus[at] or not account.live:
             return ""
@@ -85,9 +93,9 @@ class LastDecision:
             return "it would run when a node it can use comes up (`shoal nodes`)"
         if wanted > most:
             return f"it would run on {most} GPUs or fewer (`shoal resize`), or when more nodes come up"
-        return self._waiting_for(usable, wanted, placed)
+        return self._waiting_for(usable, wanted, placed, now)
 
-    def _waiting_for(self, usable: Sequence[int], wanted: int, placed: Sequence[Account]) -> str:
+    def _waiting_for(self, usable: Sequence[int], wanted: int, placed: Sequence[Account], now: Seconds) -> str:
         """Return a sentence on the GPUs of the usable kinds that are free, and on when the next come free."""
         cluster = self.snapshot.cluster
         free = {k: cluster.capacity[k] for k in usable}
@@ -102,16 +110,19 @@ class LastDecision:
                     free[kind] -= other.placement.gpus
         most = max(free.values())
         if most < wanted:
-            return f"it would start when {_gpus(wanted - most)} more come free: {self._next_end(holders)}"
-        return f"there is room for it, {_gpus(most)} free, but others are before it: {self._next_end(holders)}"
+            missing = f"{_gpus(wanted - most)} more {'comes' if wanted - most == 1 else 'come'} free"
+            return f"it would start when {missing}: {self._next_end(holders, now)}"
+        return f"{_gpus(most)} are free, but jobs before it are to get them: {self._next_end(holders, now)}"
 
-    def _next_end(self, holders: Sequence[Account]) -> str:
+    def _next_end(self, holders: Sequence[Account], now: Seconds) -> str:
         if not holders:
-            return "nothing runs there now"
+            return "no job runs there now"
         places = [self.snapshot.position_of(account.number) for account in holders]
         left = [float(self.snapshot.columns.remaining_seconds[at]) for at in places if at >= 0]
         soonest = min(left, default=inf)
-        when = f"the next is expected to end in {soonest:,.0f} s" if soonest < inf else "none says when it ends"
+        # Relative to the decision, which may be some time ago.
+        left_now = max(0.0, soonest - (now - self.snapshot.now))
+        when = f"the next is expected to end in {span(left_now)}" if soonest < inf else "when they end is not known"
         return f"{len(holders)} job{'s hold' if len(holders) > 1 else ' holds'} GPUs there, {when}"
 
 
@@ -132,6 +143,8 @@ class ClusterViews:
     tenant: TenantId | None
     drained: Mapping[int, str] = field(default_factory=dict)
     """By drained node, the reason."""
+    forecast_age: Seconds = 0.0
+    """Seconds since ``forecasts`` were made."""
 
     def jobs(self, listed: Sequence[Listed]) -> list[JobRow]:
         """Return the rows of these jobs; waiting jobs have a position."""
@@ -160,7 +173,7 @@ class ClusterViews:
 
     def _change(self, account: Account) -> str:
         """Return what would let a waiting job run; names drained nodes, since their GPUs cannot be used."""
-        remedy = self.last.remedy(account, self._placed()) if self.last is not None else ""
+        remedy = self.last.remedy(account, self._placed(), self.now) if self.last is not None else ""
         if not remedy or not self.drained or account.state is JobState.HELD:
             return remedy
         names = [f"{self.topology.nodes[node].name} ({reason})" for node, reason in sorted(self.drained.items())]
@@ -280,16 +293,30 @@ class ClusterViews:
             nodes=[nodes[node].name for node in seats.nodes] if seats else [],
             reason=self._reason(account),
             position=position,
-            start=self.forecasts.get(spec.id) if account.state in WAITING else None,
+            start=self._start(account),
+            end=expected_end(account, self.now),
         )
 
+    def _start(self, account: Account) -> StartForecast | None:
+        """Return when a waiting job is expected to start, counted from now rather than from the forecast."""
+        found = self.forecasts.get(account.spec.id) if account.state in WAITING else None
+        if found is None:
+            return None
+        return StartForecast(*(max(0.0, at - self.forecast_age) for at in (found.median, found.low, found.high)))
+
     def _reason(self, account: Account) -> str:
+        words = ClockWords(self.epoch, self.now)
+        if account.state is JobState.FAILED:
+            return f"{account.cause}; {account.held_after}"
         if not account.live:
             return account.cause or account.state.name.lower()
+        if account.state is JobState.CANCELLING:
+            return f"cancelled, ends by {strftime('%H:%M:%S', localtime(self._unix(account.ends_by)))}"
         if account.state is JobState.HELD:
-            wait = max(0.0, account.held_until - self.now)
-            return f"waits: {account.held_after} ({account.cause}); tried again in {wait:,.0f} s"
-        sentence = self.last.sentence(account.number) if self.last is not None else None
+            return (
+                f"waits: it {account.held_after} ({account.cause}); it is tried again at {words.at(account.held_until)}"
+            )
+        sentence = self.last.sentence(account.number, words) if self.last is not None else None
         return "waits: it has just been submitted" if sentence is None else self._without_foreign_names(sentence)
 
     def _without_foreign_names(self, sentence: str) -> str:

@@ -18,11 +18,11 @@ from shoal.core.arrays import Flags
 from shoal.core.decision import Refusal, Seating, Verdict, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
-from shoal.core.reasons import FRAGMENTED, STOPPING, Reason
+from shoal.core.reasons import STOPPING, Reason
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
 from shoal.placement import packed
-from shoal.placement.seating import avoided_nodes, avoiding, avoids, few_nodes, seat_changes, take
+from shoal.placement.seating import avoided_nodes, avoiding, avoids, few_nodes, no_seats, seat_changes, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,10 @@ class NetworkPlacer:
         for i in sorted(wanting, key=lambda i: (-int(gpus[i]), columns.held[i] == 0, i)):
             if not plan.seat(i, int(kinds[i]), int(gpus[i])):
                 free = plan.free.freeze()
-                numbers = (free.free[kinds[i]], free.largest_block(int(kinds[i])), int(gpus[i]))
-                nodes = avoided_nodes(snapshot, i, int(gpus[i]))
-                overruled[i] = Refusal(avoids(snapshot, nodes) if nodes else Reason(FRAGMENTED, numbers))
+                kind, want = int(kinds[i]), int(gpus[i])
+                nodes = avoided_nodes(snapshot, i, want)
+                short = no_seats(snapshot, (kind,), free.free[kind], free.largest_block(kind), want)
+                overruled[i] = Refusal(avoids(snapshot, nodes) if nodes else short)
         moved = {i: seats for i, seats in plan.seated.items() if seats != snapshot.placement(i)}
         return Seating(tuple(i for i in holding if i not in plan.seated), moved, overruled)
 

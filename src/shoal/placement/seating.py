@@ -21,6 +21,7 @@ from shoal.core.reasons import (
     FRAGMENTED,
     KEPT_SEATS,
     NO_KIND,
+    NOT_FREE_YET,
     PARTNER_UNSEATED,
     STOPPING,
     Reason,
@@ -315,7 +316,18 @@ class _SeatingDraft:
             return avoids(self.snapshot, nodes)
         free, block = sum(frozen.free[k] for k in kinds), max(frozen.largest_block(k) for k in kinds)
         held, want = int(self.snapshot.columns.held[i]), int(self.verdicts.gpus[i])
-        return Reason(template, (held, want, free, block) if template is KEPT_SEATS else (free, block, want))
+        return (
+            Reason(KEPT_SEATS, (held, want, free, block))
+            if template is KEPT_SEATS
+            else no_seats(self.snapshot, kinds, free, block, want)
+        )
+
+
+def no_seats(snapshot: Snapshot, kinds: Sequence[int], free: int, block: int, want: int) -> Reason:
+    """Return the reason of a grant that finds no seats: runs of cancelled jobs hold them, or they are scattered."""
+    node_kind = snapshot.cluster.node_kind
+    ending = sum(gpus for node, gpus in snapshot.ending.items() if node_kind[node] in kinds)
+    return Reason(NOT_FREE_YET, (want, free, ending)) if ending else Reason(FRAGMENTED, (free, block, want))
 
 
 def avoided_nodes(snapshot: Snapshot, i: int, want: int) -> frozenset[int]:

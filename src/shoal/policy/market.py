@@ -64,27 +64,27 @@ from shoal.policy.tuning import constant
 DUE = ReasonTemplate(
     18,
     "DUE",
-    "runs first: to be fair it is to be done by t = {fair finish in seconds:,.6g} s, and it takes "
-    "{least predicted seconds left:,.6g} s more at best",
+    "runs first: to be fair it is to be done by {fair finish:time}, and it takes "
+    "{least predicted time left:span} more at best",
 )
 PRESSING = ReasonTemplate(
     19,
     "PRESSING",
-    "runs: it takes {predicted seconds left:,.6g} s more, and if it waited not all could be done by t = "
-    "{common horizon in seconds:,.6g} s",
+    "runs: it takes {predicted time left:span} more, and if it waited not all jobs could be done by "
+    "{common horizon:time}",
 )
 SMALLEST = ReasonTemplate(
     15,
     "SMALLEST",
     "runs: the {predicted GPU-seconds left:,.6g} GPU-seconds it still takes are among the least; its fair finish is"
-    " t = {fair finish in seconds:,.6g} s",
+    " {fair finish:time}",
 )
 HAS_TIME = ReasonTemplate(
     38,
     "HAS_TIME",
-    "waits: smaller jobs go first; it takes {predicted seconds left:,.6g} s more and moves up at t = "
-    "{latest time it moves up in seconds:,.6g} s at the latest, its fair finish being t = "
-    "{fair finish in seconds:,.6g} s",
+    "waits: smaller jobs go first; it takes {predicted time left:span} more and moves up at "
+    "{latest time it moves up:time} at the latest, its fair finish being "
+    "{fair finish:time}",
 )
 
 

@@ -45,6 +45,11 @@ POLICIES: dict[str, Entry] = {
     "fifo": Entry(
         "classic.fifo:Fifo", "first in, first out; the head of the line blocks", "classic; Gavel (OSDI '20) §4.2"
     ),
+    "backfill": Entry(
+        "classic.backfill:Backfill",
+        "in order of arrival; later jobs pass only where they delay no reservation",
+        "EASY backfilling (JSSPP '95), as Slurm's backfill scheduler",
+    ),
     "srtf": Entry("classic.shortest:Srtf", "shortest remaining time first, preemptive", "classic; AFS (NSDI '21) §2.3"),
     "srsf": Entry("classic.shortest:Srsf", "shortest remaining service first, preemptive", "Tiresias (NSDI '19) §2.3"),
     "las": Entry(

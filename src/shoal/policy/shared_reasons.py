@@ -10,7 +10,7 @@ FAIR_SHARE = ReasonTemplate(
 MATCHED = ReasonTemplate(
     6,
     "MATCHED",
-    "runs now: matched to {kind}, expected to take {expected seconds to its end:,.6g} s",
+    "runs now: matched to {kind}, expected to take {expected time to its end:span}",
 )
 STRETCHED = ReasonTemplate(
     11,
@@ -21,16 +21,16 @@ STRETCHED = ReasonTemplate(
 LATER_ON_BETTER = ReasonTemplate(
     27,
     "LATER_ON_BETTER",
-    "waits: number {place in the kind's queue:,.0f} in the queue of {kind}, expected there in "
-    "{expected seconds to its start:,.6g} s",
+    "waits: number {place in the kind's queue:,.0f} in the queue of {kind}, expected to start "
+    "there in {expected time to its start:span}",
 )
 ROUND_NEW = ReasonTemplate(
     31,
     "ROUND_NEW",
-    "waits: it is new, and has a share from the next round on, at t = {start of the next round in seconds:,.6g} s",
+    "waits: it is new, and has a share from the next round on, at {start of the next round:time}",
 )
 ALLOTTED_LATER = ReasonTemplate(
     35,
     "ALLOTTED_LATER",
-    "waits: GPUs are allotted anew at t = {time of the next allotment in seconds:,.6g} s; until then nobody moves",
+    "waits: GPUs are allotted anew at {time of the next allotment:time}; until then no job starts or moves",
 )

@@ -308,9 +308,9 @@ class _Fold:
         if incarnation != self.incarnation[job]:
             return
         self.done[self.hold[job]] = done
-        ran, failed_on = later or (None, None)  # journals of older versions lack them
+        ran, failed_on, last = (*later, None, None, None)[:3]  # journals of older versions lack them
         crashes = self.crashes.get(job, NO_CRASHES)
-        self.crashes[job], failed, _ = crashes.after(done, blamed=blamed, ran=ran, began=failed_on is None)
+        self.crashes[job], failed, _ = crashes.fold_fields(done, blamed, ran, failed_on, last)
         if failed:
             self._end(job, at, JobState.FAILED)
         else:

@@ -61,6 +61,7 @@ class Forecaster:
             seen, began = state, time.monotonic()
             try:
                 found = self._ask({"forecast": True})
+                self.control_plane.forecast_at = began
                 self.control_plane.forecasts = msgspec.convert(found, dict[str, StartForecast])
             except (ShoalError, msgspec.ValidationError, OSError) as error:
                 log.warning("no forecast", extra={"error": str(error)})

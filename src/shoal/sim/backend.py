@@ -271,16 +271,17 @@ class SimulatedBackend:
         """End an incarnation and lose the progress since the last checkpoint. The job may be held back a while."""
         now, truth = self.now, self.truth.jobs[job]
         ran = max(0.0, now - run.began)
+        fresh = run.saved <= 0.0 < run.rate  # one that cannot run on these GPUs is tried on others
         lost = ran % self.faults.checkpoint_every
         kept = max(run.saved, run.progress(now) - run.rate * lost)
         self._jobs.leave(job, now)
         run.done = kept
         run.script_at = sum(1 for at, _ in truth.batch_schedule if at <= kept)
         run.batch_size = truth.batch_schedule[run.script_at - 1][1] if run.script_at else truth.batch_size
-        run.crashes, _, retry_in = run.crashes.after(kept, blamed=blamed, ran=ran)
+        run.crashes, failed, retry_in = run.crashes.after(kept, blamed=blamed, ran=ran, fresh=fresh)
         if retry_in:
             self._hold_back(job, now + retry_in)
-        return JobCrashed(now, job, run.incarnation, kept, blamed, cause, retry_in, ran)
+        return JobCrashed(now, job, run.incarnation, kept, blamed, cause, retry_in, ran, failed=failed)
 
     def _hold_back(self, job: int, until: Seconds) -> None:
         self._held_back += 1

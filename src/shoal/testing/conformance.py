@@ -137,7 +137,7 @@ def check_reasons(moment: Snapshot, verdicts: Verdicts) -> None:
 
 def check_seats(moment: Snapshot) -> None:
     """Check that seats taken and free GPUs add up to a node's GPUs, or to 0 if it is down."""
-    taken = [0] * len(moment.cluster.nodes)
+    taken = [moment.ending.get(node, 0) for node in range(len(moment.cluster.nodes))]
     for i in range(len(moment.columns)):
         placement = moment.placement(i)
         partner = moment.position_of(int(moment.columns.partner[i])) if moment.columns.partner[i] >= 0 else -1

@@ -139,6 +139,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
+
+    A batch script's job has ``hosts``, address and GPUs of each of its nodes, and a ``secret`` that its nodes share.
     """
 
     job: int
@@ -166,6 +168,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     tenant: str = ""
     cpus: int | None = None
     memory: int | None = None
+    hosts: list[tuple[str, int]] = field(default_factory=list)
+    secret: str = ""
 
 
 class LogRead(Struct, frozen=True):

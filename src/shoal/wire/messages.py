@@ -48,13 +48,15 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
     ``command`` is executed without a shell, once per GPU (``ranks: gpu``) or once per node (``ranks: node``). ``work``
     is in samples where ``model`` is named, else in seconds on the requested GPUs. ``deadline`` is in seconds from now.
-    ``workdir`` must lie in a folder that the node's agent allows; without one the job runs in a folder of its own.
+    ``workdir`` must lie in a folder that the node's agent allows; without one the job runs in a folder of its own. Of
+    ``env``, the agent turns ``SHOAL_SUBMIT_PATH`` and ``VIRTUAL_ENV`` or ``CONDA_PREFIX`` into the job's ``PATH``.
     Two submissions with the same ``key`` are one job. With ``max_batch_size`` the batch size may be adapted, from
     ``batch_size`` upwards, with ``min_local_batch`` to ``max_local_batch`` samples on a GPU at once; ``adaptation``
     names the rule by which the job's own script changes it. ``ahead`` lists the phases its app will run after it, for
     policies that ask how much work an app has left. ``resizes``: the job is stopped and started again on other GPUs,
     or, where its script trains with ``Elastic``, workers join and leave while the others train on. ``cpus`` of each
-    rank and ``memory`` of each node, in bytes, are limits on nodes that can enforce them.
+    rank and ``memory`` of each node, in bytes, are limits on nodes that can enforce them. ``retries`` is how often it
+    is tried again after crashes in a row; by default 3 times, and not at all if it failed within 30 s.
     """
 
     command: Command
@@ -83,6 +85,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     ahead: Annotated[list[Ahead], Meta(max_length=200)] | None = None
     cpus: Count | None = None
     memory: Memory | None = None
+    retries: Annotated[int, Meta(ge=0, le=1000)] | None = None
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
@@ -163,7 +166,7 @@ class ProblemDetails(Struct, frozen=True):
 
 
 class StartForecast(Struct, frozen=True):
-    """When a waiting job is expected to start: seconds from now, the median and the 10th and 90th percentile."""
+    """When a job is expected to start, or to end: seconds from now, the median and the 10th and 90th percentile."""
 
     median: float
     low: float
@@ -189,6 +192,9 @@ class JobRow(Struct, frozen=True, kw_only=True):
     reason: str
     position: int | None = None
     start: StartForecast | None = None
+    """When a waiting job is expected to start."""
+    end: StartForecast | None = None
+    """When a running job is expected to end if it keeps its GPUs."""
 
 
 class Moment(Struct, frozen=True):

@@ -7,6 +7,7 @@ also name the version of the library that wrote them. A workload that is written
 import gzip
 import io
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,18 @@ def read_workload(
     skip_bad: bool = False,
     window: tuple[float, float] | None = None,
     name: str | None = None,
+    columns: tuple[str, ...] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Workload:
     """Read a workload file.
 
     Without ``format`` the format is detected from the extension and the first lines; it is an error if none or several
     fit. A broken row is an ``InputError`` that names file, line, field and value; with ``skip_bad`` such rows are
     skipped and their messages kept in ``Workload.skipped``. ``window=(A, B)`` keeps the jobs submitted in ``[A, B)``
-    seconds and sets the clock's origin to A. A workload without jobs is an error too.
+    seconds and sets the clock's origin to A. A workload without jobs is an error too. ``columns`` names those of sacct
+    output without a header; ``progress`` receives the number of rows read now and then.
     """
-    source = Source(Path(path), skip_bad)
+    source = Source(Path(path), skip_bad, columns, progress)
     form = _detected_format(source, format)
     parsed = form.read(source)
     workload = Workload(
@@ -154,9 +158,10 @@ def _detected_format(source: Source, name: str | None) -> Format:
         if name not in FORMATS:
             raise InputError("format", name, nearest(name, FORMATS))
         return FORMATS[name]
-    # Try Shoal's own format first: it is detected from bytes, and the others would fail to decode Parquet as text.
-    if FORMATS["shoal"].claims(source):
-        return FORMATS["shoal"]
+    # Two are certain from the first bytes, even if these are not UTF-8: Shoal's own, and a header of sacct.
+    for certain in ("shoal", "sacct"):
+        if FORMATS[certain].claims(source):
+            return FORMATS[certain]
     fitting = [form for form in FORMATS.values() if form.claims(source)]
     if len(fitting) == 1:
         return fitting[0]

@@ -28,13 +28,13 @@ WINDOW_WAITS = ReasonTemplate(
     36,
     "WINDOW_WAITS",
     "waits: planned for {rounds planned for it:,.0f} of the window's {rounds left of the window:,.0f} rounds left, "
-    "from t = {start of the first of them in seconds:,.6g} s on, to end at ρ {predicted ρ:,.4g}",
+    "from {start of the first of them:time} on, to end at ρ {predicted ρ:,.4g}",
 )
 WINDOW_OUT = ReasonTemplate(
     37,
     "WINDOW_OUT",
     "waits: planned for none of the window's {rounds left of the window:,.0f} rounds left, to end at ρ "
-    "{predicted ρ:,.4g} at best; who runs has up to {highest ρ among running jobs:,.4g}",
+    "{predicted ρ:,.4g} at best; running jobs end at ρ up to {highest ρ among running jobs:,.4g}",
 )
 REASONS = (WINDOW_RUNS, WINDOW_FILLS, WINDOW_WAITS, WINDOW_OUT, ROUND_NEW)
 

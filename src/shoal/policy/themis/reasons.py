@@ -17,14 +17,14 @@ AUCTION_WON = ReasonTemplate(
     "AUCTION_WON",
     "runs on {GPUs granted:,.0f} GPUs: its app, at ρ {the app's ρ:,.4g}, won {GPUs the app won:,.0f} at auction, "
     "paid {hidden payment in percent:,.0f}% of them and kept {GPUs the app kept:,.0f}, with "
-    "{leftover GPUs the app got:,.0f} left over by others; leased until t = {end of the lease in seconds:,.6g} s",
+    "{leftover GPUs the app got:,.0f} left over by others; leased until {end of the lease:time}",
 )
 AUCTION_HANDED = ReasonTemplate(
     13,
     "AUCTION_HANDED",
     "runs on {GPUs granted:,.0f} GPUs: its app, at ρ {the app's ρ:,.4g}, was handed "
-    "{leftover GPUs the app got:,.0f} of the {GPUs auctioned:,.0f} auctioned that nobody kept; leased until t = "
-    "{end of the lease in seconds:,.6g} s",
+    "{leftover GPUs the app got:,.0f} of the {GPUs auctioned:,.0f} auctioned that no app kept; leased until "
+    "{end of the lease:time}",
 )
 AUCTION_LOST = ReasonTemplate(
     32,

@@ -24,13 +24,22 @@ from shoal.workload.schema import Job, shifted
 
 Row = TypeVar("Row")
 
+PROGRESS_EVERY = 20_000
+"""Rows between two calls of ``Source.progress``."""
+
 
 @dataclass(frozen=True)
 class Source:
-    """A file to read; with ``skip_bad`` its broken rows are skipped."""
+    """A file to read; with ``skip_bad`` its broken rows are skipped.
+
+    ``columns`` names the columns of ``sacct`` output without a header. ``progress`` receives the number of rows read
+    now and then.
+    """
 
     path: Path
     skip_bad: bool = False
+    columns: tuple[str, ...] | None = None
+    progress: Callable[[int], None] | None = None
 
     @cached_property
     def suffix(self) -> str:
@@ -119,7 +128,9 @@ def collect(source: Source, rows: Iterable[tuple[str, Row]], convert: Convert[Ro
     seen: dict[str, str] = {}
     skipped: list[str] = []
     left_out: Counter[str] = Counter()
-    for place, row in rows:
+    for count, (place, row) in enumerate(rows):
+        if source.progress is not None and not count % PROGRESS_EVERY:
+            source.progress(count)
         try:
             job = convert(row)
             if isinstance(job, LeftOut):

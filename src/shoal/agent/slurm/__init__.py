@@ -1,0 +1,1 @@
+"""Slurm's variables and programs for jobs that are batch scripts."""

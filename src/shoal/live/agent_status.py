@@ -1,0 +1,33 @@
+"""What the control plane knows of a node's agent."""
+
+from dataclasses import dataclass, field
+from math import inf
+
+from shoal.core.units import JobNumber, Seconds
+from shoal.live.gang import Gang
+
+
+@dataclass(slots=True)
+class AgentStatus:
+    """The agent of one node, and the gangs with a part there, by job and incarnation."""
+
+    boot: str | None = None
+    replaced: dict[str, int] = field(default_factory=dict)
+    """By boot, how often another one replaced it, the latest last."""
+    session: str = ""
+    """Given to the agent with the answer to its last hello."""
+    address: str = ""
+    generation: int = 1
+    last_report: Seconds | None = None
+    """The time of its last report; None if the state of its node is not known until it reports."""
+    last_contact: Seconds = 0.0
+    disk_free: int | None = None
+    """Bytes free on its disk at its last report."""
+    up: bool = False
+    quiet_at: Seconds = -inf
+    """When a run without grace was gone from the lost node; others are gone when their own grace has passed too."""
+    settled_at: Seconds = -inf
+    """When the runs on the lost node were last looked at."""
+    gangs: dict[tuple[JobNumber, int], Gang] = field(default_factory=dict)
+    strays: frozenset[JobNumber] = frozenset()
+    """Jobs with processes on the node that no order names; the agent is ending them."""
