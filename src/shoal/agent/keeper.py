@@ -35,7 +35,7 @@ if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path 
 from shoal.agent.cgroup_limits import over_memory, ran_out_of_memory, set_limits
 from shoal.agent.cgroups import end_cgroup
 from shoal.agent.confinement import enter_domain
-from shoal.agent.keeper_sessions import Channel, KeeperSessions
+from shoal.agent.keeper_sessions import KeeperChannel, KeeperSessions
 from shoal.agent.keeper_state import KeeperState
 from shoal.agent.run_process import adopt_orphans, become_process
 
@@ -107,7 +107,7 @@ def send_signal(process: Process, number: int) -> None:
 class Keeper:
     """Starts the ranks of a run and stays until none of their processes is left."""
 
-    def __init__(self, run: Mapping[str, Any], wake: int, channel: Channel | None = None) -> None:
+    def __init__(self, run: Mapping[str, Any], wake: int, channel: KeeperChannel | None = None) -> None:
         self._run = run
         self._channel = channel
         self._sessions = KeeperSessions(run)
@@ -347,7 +347,7 @@ def _signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def _receive(channel: Channel | None) -> bytes:
+def _receive(channel: KeeperChannel | None) -> bytes:
     """Return the next piece of the input; empty if the agent has died."""
     if channel is not None:
         return channel.read()
@@ -377,7 +377,7 @@ def keep() -> int:
     adopt_orphans()
     wake = wake_by_signal()
     received = b""
-    channel = Channel(os.dup(0)) if stat.S_ISSOCK(os.fstat(0).st_mode) else None
+    channel = KeeperChannel(os.dup(0)) if stat.S_ISSOCK(os.fstat(0).st_mode) else None
     while b"\n" not in received:
         piece = _receive(channel)
         if not piece:

@@ -21,7 +21,7 @@ _START_SECONDS = 5.0
 _MOST_FDS = 4
 
 
-class Channel:
+class KeeperChannel:
     """The socket between a keeper and its agent: lines, and with some of them open files, in order."""
 
     def __init__(self, fd: int) -> None:
