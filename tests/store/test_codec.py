@@ -195,7 +195,7 @@ def test_a_field_that_an_older_version_did_not_write_has_its_default() -> None:
     raw[2][0] = raw[2][0][:8]
     assert codec.unpack(msgspec.msgpack.encode(raw)) == EventBatch(1.0, (crashed,))
     raw[2][0] = raw[2][0][:6]
-    with pytest.raises(JournalError, match="JobCrashed has 10 fields, not 5"):
+    with pytest.raises(JournalError, match="JobCrashed has 11 fields, not 5"):
         codec.unpack(msgspec.msgpack.encode(raw))
 
 

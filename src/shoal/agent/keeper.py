@@ -317,11 +317,16 @@ class Keeper:
         except OSError as error:
             return 0, f"cannot write the log {rank['log']!r} in {self._run['logs']!r}: {error.strerror}"
         problems, report_problem = os.pipe()
+        has_terminal = self._run.get("terminal") and rank.get("rank") == 0 and self._channel is not None
+        terminal = self._channel.take(1)[0] if has_terminal and self._channel else None
         keeper = os.getpid()
         pid = os.fork()
         if pid == 0:
             given = self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY)
-            become_process(self._run, rank, (given, log, log), keeper, report_problem)
+            streams = (given, log, log) if terminal is None else (terminal, terminal, terminal)
+            become_process(self._run, rank, streams, keeper, report_problem, terminal=terminal is not None)
+        if terminal is not None:
+            os.close(terminal)
         os.close(log)
         os.close(report_problem)
         try:

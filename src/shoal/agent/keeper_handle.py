@@ -182,10 +182,12 @@ class KeeperHandle:
         """Monotonic time at which the keeper must have ended by itself."""
         return min(self._stop_by, self._lease + self._grace) + _HANGING_SECONDS
 
-    def begin(self, run: dict[str, Any]) -> None:
-        """Send the keeper its input: the ranks to start."""
+    def begin(self, run: dict[str, Any], terminal: int | None = None) -> None:
+        """Send the keeper its input: the ranks to start, and the terminal of the first of them, if it has one."""
         self._socket.settimeout(_OVERDUE_SECONDS)
         with suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
+            if terminal is not None:
+                socket.send_fds(self._socket, [b" "], [terminal])
             self._socket.sendall(msgspec.json.encode(run) + b"\n")
         # From here on a keeper that does not read must not block the agent.
         self._socket.setblocking(False)

@@ -113,6 +113,7 @@ class Launcher:
             "store": _store(start),
             "user": None if user is None else user.keeper_input(),
             "limits": _limits(order),
+            "terminal": order.terminal and order.first_rank == 0,
         }
         if (options := batch_options(order.env)) is not None:
             as_batch(run, start, options, self.workspace, self.workspace.programs())

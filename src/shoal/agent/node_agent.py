@@ -164,6 +164,7 @@ class NodeAgent:
                 keeper.kill()
         if lost := self._lost_keepers():
             self._sweep(lost)
+        self._sessions.hang_up_unattended()
         if self._keepers and now >= self._read_progress_at:
             self._read_progress_at = now + _PROGRESS_SECONDS
             for key in self._keepers:
@@ -297,6 +298,7 @@ class NodeAgent:
             # Without this record a later agent would not look for the run's processes.
             self._workspace.record(key, self._server.record(self._machine, cgroup))
             keeper = KeeperHandle(self._server, self._lease, order.grace, cgroup)
+            terminal = self._sessions.open_terminal(key) if run["terminal"] else None
         except OSError as error:
             return self._state.over(key, f"the agent could not start a keeper: {error}", blameless=True)
         self._keepers[key] = keeper
@@ -306,7 +308,9 @@ class NodeAgent:
             self._set_members(key, order.roster, ())
         ranks = [*run["ranks"], *([run["store"]] if run["store"] else [])]
         self._logs.watch(key, Path(run["logs"]), [rank["log"] for rank in ranks])
-        keeper.begin(run)
+        keeper.begin(run, terminal)
+        if terminal is not None:
+            os.close(terminal)
         return []
 
     def _forget(self, key: Key) -> None:

@@ -47,6 +47,7 @@ _LIVE: Mapping[str, _Entry] = {
     "why": _Entry("shoal.cli.job:why", "Explain a job's state in one sentence, and what would change it."),
     "job": _Entry("shoal.cli.job:job", "Show everything about one job."),
     "logs": _Entry("shoal.cli.logs:logs", "Print a job's output; with -f follow it."),
+    "run": _Entry("shoal.cli.run:run", "Submit a command, wait for it and print its output; --pty: on this terminal."),
     "exec": _Entry("shoal.cli.attach:exec_", "Run a command inside a running job."),
     "attach": _Entry("shoal.cli.attach:attach", "Open a shell inside a running job."),
     "cancel": _Entry("shoal.cli.job:cancel", "Cancel jobs."),

@@ -2,7 +2,6 @@
 
 import os
 import queue
-import shutil
 import signal
 import sys
 import threading
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash || exec sh")
 
-_INTERRUPTED = 130
 _MOST_UNSENT = 16
 """Pieces of input that are read ahead of those sent."""
 
@@ -55,7 +53,7 @@ def exec_(job: str, rank: int, pty: bool, client: "Client", as_json: bool) -> No
         raise InputError("command", None, "nothing stands after `--`; write e.g. `shoal exec JOB -- nvidia-smi`")
     if as_json and pty:
         raise InputError("pty", True, "has no document to print; leave --pty or --json out")
-    wanted = NewSession(command=command, rank=rank, **(_terminal() if pty else {}))
+    wanted = NewSession(command=command, rank=rank, **(terminal_fields() if pty else {}))
     found = find_job(client, job).job.id
     if not as_json:
         raise SystemExit(exit_code(run_session(client, found, wanted)))
@@ -75,7 +73,7 @@ def attach(job: str, rank: int, client: "Client", as_json: bool) -> None:
     """Open a shell inside JOB, on this terminal; it ends with the job at the latest."""
     if as_json:
         raise InputError("json", True, "a shell prints no document; use `shoal exec --json`")
-    wanted = NewSession(command=list(_SHELL), rank=rank, **_terminal())
+    wanted = NewSession(command=list(_SHELL), rank=rank, **terminal_fields())
     raise SystemExit(exit_code(run_session(client, find_job(client, job).job.id, wanted)))
 
 
@@ -84,11 +82,11 @@ def exit_code(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _terminal() -> dict[str, Any]:
+def terminal_fields() -> dict[str, Any]:
     """The fields of a session on this terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("pty", True, "needs a terminal as standard input and output; use `shoal exec` without --pty")
-    size = shutil.get_terminal_size()
+    size = os.get_terminal_size(sys.stdin.fileno())
     return {"terminal": os.environ.get("TERM") or "xterm", "rows": size.lines, "columns": size.columns}
 
 
@@ -167,7 +165,7 @@ def _raw_terminal(unsent: "queue.Queue[SessionPiece]") -> Iterator[None]:
     import tty
 
     def resized(*_: object) -> None:
-        size = shutil.get_terminal_size()
+        size = os.get_terminal_size(sys.stdin.fileno())
         with suppress(queue.Full):
             unsent.put_nowait(SessionPiece("size", rows=size.lines, columns=size.columns))
 

@@ -40,7 +40,7 @@ class Launch:
     processes are workers that may be added and removed while the others keep training; otherwise a resize stops and
     starts the job. ``cpus`` of each rank and ``memory`` of each node, in bytes, are limits that agents enforce where
     they can; None: no limit. ``retries`` is how often it is tried again after crashes in a row; None leaves it to
-    `core.retry`.
+    `core.retry`. With ``terminal`` rank 0 runs on a terminal.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Launch:
     cpus: int | None = None
     memory: int | None = None
     retries: int | None = None
+    terminal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ class Account:
     """Its history: times and sentences."""
     ends_by: Seconds | None = None
     """When the grace of its run has passed, if it was cancelled while it ran."""
+    exit_status: int | None = None
+    """The status of its last run that ended by itself: 0, or that of the rank that failed first."""
 
     @property
     def live(self) -> bool:
@@ -216,7 +218,7 @@ class Accounts:
             self._crashed(account, event)
         elif isinstance(event, events.JobCompleted):
             self.completed += 1
-            account.done, account.done_at, account.cause = event.done, event.at, ""
+            account.done, account.done_at, account.cause, account.exit_status = event.done, event.at, "", 0
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
             account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0
@@ -233,6 +235,7 @@ class Accounts:
             self.lost_gpu_seconds += account.placement.gpus * min(lost, event.at - account.placed_at)
         self.crashes += 1
         account.cause, account.done, account.done_at = event.cause, event.done, event.at
+        account.exit_status = event.status
         account.crashes, failed, _ = account.crashes.fold(event)
         what = f"crashed: {event.cause}" if event.failed_on is None else f"could not start: {event.cause}"
         account.held_after = _counted(account.crashes, event)

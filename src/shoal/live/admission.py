@@ -73,6 +73,7 @@ class Admission:
             cpus=wanted.cpus,
             memory=wanted.memory,
             retries=wanted.retries,
+            terminal=wanted.terminal,
         )
         return spec, launch
 

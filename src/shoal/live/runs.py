@@ -390,7 +390,9 @@ class RunRegistry:
             retries=job.launch.retries,
             first_retry=self.first_retry,
         )
-        crash = JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node, failed)
+        crash = JobCrashed(
+            now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node, failed, outcome.status
+        )  # fmt: skip
         self.events.append(crash)
         if node is not None:
             job.failed_on.add(node)

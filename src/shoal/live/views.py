@@ -169,6 +169,7 @@ class ClusterViews:
             decided=self.epoch + (last.snapshot.now if last is not None else account.submitted),
             change=self._change(account),
             story=[Moment(self.epoch + at, what) for at, what in sorted(story, key=lambda entry: entry[0])],
+            exit_status=account.exit_status,
         )
 
     def _change(self, account: Account) -> str:

@@ -135,7 +135,7 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     ``shared_with`` is a job on this node whose devices this run uses too. ``work``, ``batch`` and ``limits`` are passed
     on to the job: its total work, the batch size granted, and the bounds within which it may adapt it. ``tenant`` is
     the job's owner, as whose system user an agent that runs as root may start the ranks. ``cpus`` of each rank and
-    ``memory``, in bytes, of all ranks here are limits.
+    ``memory``, in bytes, of all ranks here are limits. With ``terminal`` rank 0 runs on a terminal.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
@@ -170,6 +170,7 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     memory: int | None = None
     hosts: list[tuple[str, int]] = field(default_factory=list)
     secret: str = ""
+    terminal: bool = False
 
 
 class LogRead(Struct, frozen=True):

@@ -57,6 +57,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     or, where its script trains with ``Elastic``, workers join and leave while the others train on. ``cpus`` of each
     rank and ``memory`` of each node, in bytes, are limits on nodes that can enforce them. ``retries`` is how often it
     is tried again after crashes in a row; by default 3 times, and not at all if it failed within 30 s.
+    With ``terminal`` rank 0 runs on a terminal, which waits a minute for a session and is hung up with it.
     """
 
     command: Command
@@ -86,6 +87,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     cpus: Count | None = None
     memory: Memory | None = None
     retries: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    terminal: bool = False
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
@@ -205,7 +207,10 @@ class Moment(Struct, frozen=True):
 
 
 class JobDetail(Struct, frozen=True, kw_only=True):
-    """Everything about one job. ``change`` says what would change its state soonest; empty where nothing is known."""
+    """Everything about one job. ``change`` says what would change its state soonest; empty where nothing is known.
+
+    ``exit_status`` is that of its last run: 0, or of the rank that failed first, negative for a signal.
+    """
 
     job: JobRow
     command: list[str]
@@ -221,6 +226,7 @@ class JobDetail(Struct, frozen=True, kw_only=True):
     decided: float
     change: str
     story: list[Moment]
+    exit_status: int | None = None
 
 
 class WorkLeft(Struct, frozen=True):
