@@ -10,10 +10,11 @@ STAMP := $(VENV)/.ready
 
 venv: $(STAMP)
 
-# What `shoal demo` imports: the simulator, the control plane and the report page; no PyTorch, no test tools.
+# What `shoal demo` imports: the control plane and what it decides with; no Parquet, no PyTorch, no test tools. Modules
+# are compiled when they are first imported, not here: most never are.
 $(RUNTIME): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) '.[sim,server,report]'
+	$(PIP) '.[server]' --no-compile
 	touch $(RUNTIME)
 
 $(STAMP): $(RUNTIME)

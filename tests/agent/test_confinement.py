@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shoal.agent import keeper
+from shoal.agent import confinement, keeper
 from shoal.agent.confinement import landlock_version
 
 pytestmark = pytest.mark.skipif(landlock_version() < 6, reason="needs Linux 6.12: Landlock with scopes")
@@ -79,6 +79,14 @@ def test_a_job_can_neither_signal_nor_trace_another_of_the_same_user(tmp_path: P
             assert statuses(process) != [0]
         assert "not permitted" in (tmp_path / "b" / "1.0.log").read_text()
         assert "Permission denied" in (tmp_path / "c" / "1.0.log").read_text()
+
+
+def test_an_agent_finds_out_whether_the_kernel_confines_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert confinement.unconfined() == ""
+    monkeypatch.setattr(confinement, "enter_domain", lambda: False)
+    assert confinement.unconfined() == "the kernel refuses a Landlock domain"
+    monkeypatch.setattr(confinement, "landlock_version", lambda: -1)
+    assert confinement.unconfined() == "the kernel has no Landlock"
 
 
 def test_the_ranks_of_one_run_may_signal_each_other_and_meet_on_abstract_sockets(tmp_path: Path) -> None:

@@ -118,6 +118,23 @@ def test_logs_of_earlier_incarnations_stay_within_one_bound_and_the_oldest_are_a
     assert not (tmp_path / "1.0.log").exists()  # a note at first, then nothing
 
 
+def test_a_log_that_its_job_deletes_is_bounded_too(tmp_path: Path) -> None:
+    limiter, path = LogLimiter(BOUND), tmp_path / "1.0.log"
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, lines(0, 300_000))
+    limiter.watch((1, 1), tmp_path, ["1.0.log"])
+    deadline = time.monotonic() + 30
+    for part in range(1, 3):
+        while os.fstat(file).st_blocks * 512 > 1.1 * BOUND:
+            assert time.monotonic() < deadline, "it was never cut"
+            time.sleep(0.01)
+        path.unlink(missing_ok=True)
+        os.write(file, lines(300_000 * part, 300_000 * (part + 1)))
+    limiter.forget((1, 1))
+    assert os.fstat(file).st_blocks * 512 <= 1.1 * BOUND
+    os.close(file)
+
+
 def test_a_log_is_cut_while_its_rank_writes_and_a_last_time_when_the_run_is_over(tmp_path: Path) -> None:
     limiter, path = LogLimiter(BOUND), tmp_path / "1.0.log"
     limiter.watch((1, 1), tmp_path, ["1.0.log"])

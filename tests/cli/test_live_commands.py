@@ -379,9 +379,10 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
     accept(cluster)
     options = ("--gpus", "4", "--min-gpus", "2", "--max-gpus", "8", "--kinds", "a100,h100", "--work", "60")
     more = ("--env", "A=b=c", "--ranks", "node", "--grace", "5", "--weight", "2", "--deadline", "90", "--tenant", "nlp")
-    again = ("--resizes", "in_place")
+    again = ("--resizes", "in_place", "--preemptible", "no")
     code, out, err = shoal("submit", *options, *more, *again, "--", "python", "train.py", "--gpus", "--", "x y")
-    assert (code, out, err) == (0, "train-0000\n", "")
+    assert (code, out) == (0, "train-0000\n")
+    assert err == "shoal: train-0000: never stopped to make room for other jobs, as declared\n"
     (asked,) = cluster.asked
     assert asked.body["env"].pop("SHOAL_SUBMIT_PATH") == os.environ["PATH"]
     key = asked.body.pop("key")
@@ -398,6 +399,7 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
         "kinds": ["a100", "h100"],
         "work": 60.0,
         "env": {"A": "b=c"},
+        "preemptible": "no",
         "ranks": "node",
         "resizes": "in_place",
         "grace": 5.0,
@@ -416,14 +418,14 @@ def test_limits_are_submitted_and_nodes_that_do_not_enforce_them_are_named(
     cluster.answers["POST /v1/jobs"] = 201, Submitted(["job-aaaa"])
     said = "CPU and memory limits are not enforced on n0, n1, n2, …: no cgroups here"
     code, _, err = shoal("submit", "--cpus", "4", "--memory", "16G", "--", "true")
-    assert (code, err) == (0, f"shoal: {said}\n")
+    assert (code, err.splitlines()[0]) == (0, f"shoal: {said}")
     (tmp_path / "job.yaml").write_text("command: ['true']\ncpus: 4\nmemory: 16G\n")
     shoal("submit", str(tmp_path / "job.yaml"))
     sent = [asked.body for asked in cluster.asked if asked.path == "/v1/jobs"]
     assert [(job["cpus"], job["memory"]) for job in sent] == [(4, 2**34)] * 2
     cluster.answers["GET /v1/cluster"] = 200, CLUSTER
     assert said in shoal("nodes")[1]
-    assert shoal("submit", "--", "true")[2] == "", "nothing is said of limits that nobody asked for"
+    assert "limits" not in shoal("submit", "--", "true")[2], "nothing is said of limits that nobody asked for"
 
 
 def test_copies_go_in_one_batch_with_keys_of_their_own(shoal: Shoal, cluster: Fake) -> None:
@@ -447,9 +449,24 @@ def test_a_key_of_the_owners_is_kept_and_told_apart_in_copies(shoal: Shoal, clus
 def test_an_answer_that_was_lost_is_asked_for_again_with_the_same_key(shoal: Shoal, cluster: Fake) -> None:
     answers = iter([None, (200, Submitted(["true-0000"]))])
     cluster.answers["POST /v1/jobs"] = lambda asked: next(answers)
-    assert shoal("submit", "--", "true") == (0, "true-0000\n", "")
+    assert shoal("submit", "--", "true")[:2] == (0, "true-0000\n")
     assert len({asked.body["key"] for asked in cluster.asked}) == 1
     assert len(cluster.asked) == 2
+
+
+NOT_BEFORE = "not stopped to make room for other jobs before saving work (SHOAL_PROGRESS in docs/jobs.md)"
+
+
+def test_submit_says_once_of_each_kind_of_job_whether_it_is_stopped_to_make_room(
+    shoal: Shoal, cluster: Fake, tmp_path: Path
+) -> None:
+    accept(cluster)
+    (tmp_path / "jobs.yaml").write_text("- {command: [a]}\n- {command: [b], preemptible: yes}\n- {command: [c]}\n")
+    code, out, err = shoal("submit", "-n", "2", "jobs.yaml")
+    assert (code, len(out.splitlines())) == (0, 6)
+    stopped = "stopped at any time to make room for other jobs, as declared"
+    assert err.splitlines() == [f"shoal: jobs-0000 and 3 more: {NOT_BEFORE}", f"shoal: jobs-0001 and 1 more: {stopped}"]
+    assert shoal("submit", "--preemptible", "maybe", "--", "true")[0] == 2
 
 
 def test_a_script_is_submitted_and_what_is_not_applied_is_said_beside(
@@ -460,6 +477,7 @@ def test_a_script_is_submitted_and_what_is_not_applied_is_said_beside(
     code, out, err = shoal("submit", "train.sh")
     assert (code, out) == (0, "train_0-0000\ntrain_1-0001\n")
     assert err.startswith("shoal: train.sh: not applied: -p gpu: there are no partitions")
+    assert err.splitlines()[-1] == f"shoal: train_0-0000 and 1 more: {NOT_BEFORE}"
     sent = cluster.asked[0].body["jobs"]
     assert [job["command"] for job in sent] == [["/bin/bash", str(tmp_path / "train.sh")]] * 2
 

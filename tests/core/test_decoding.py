@@ -228,6 +228,16 @@ def test_text_stands_for_numbers_and_truth_values_only_where_asked_for() -> None
         convert(["1", "2"], list[int])
 
 
+def test_the_error_of_a_part_that_has_a_rule_of_its_own_is_found_at_that_part() -> None:
+    data, rows = {"rows": [{"size": 1}, {"size": -1}]}, dict[str, list[Ruled]]
+    with pytest.raises(InputError) as converted:
+        convert(data, rows)
+    with pytest.raises(InputError) as decoded:
+        decode(msgspec.json.encode(data), rows)
+    for found in (converted.value, decoded.value):
+        assert (found.field, found.value, found.hint) == ("rows[1].size", -1, "must not be negative")
+
+
 class Ruled(Struct, frozen=True):
     """A structure whose own rule names one of its fields."""
 

@@ -57,5 +57,6 @@ def test_which_events_are_urgent() -> None:
     assert fixed == {
         *("JobSubmitted", "BatchChanged", "JobCompleted", "JobCrashed", "JobReleased", "JobReshaped", "JobCancelled"),
         *("NodeLost", "NodeReturned", "NodeDrained", "NodeResumed", "JobSetAside", "QuotaSet", "PolicyOverran"),
+        *("JobHeld", "JobRequeued", "PriorityChanged"),
     }
     assert not JobMeasured.urgent

@@ -59,7 +59,7 @@ class _Sieve:
         pass
 
 
-_CANCELLED = state.State._cancelled
+_CANCELLED = state._FOLD[JobCancelled]
 
 
 def _charge_twice(accounts: Accounts, account: Any, at: float) -> None:

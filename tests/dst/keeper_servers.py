@@ -5,7 +5,7 @@ import os
 import select
 import signal
 import subprocess
-import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.dst.keepers import KeeperProcess, Pipe
 from tests.dst.ranks import Registry
+from tests.dst.turns import Turns
 from tests.dst.world import Blocked, World
 
 from shoal.agent import keeper_server
@@ -81,15 +82,16 @@ class ServerProcess:
     timed_out: bool = False
     agent_gone: bool = False
     children: dict[int, KeeperProcess] = field(default_factory=dict)
-    _wakes: int = 0
-    _due: bool = False
-    _up_at: float = 0.0
+    wake: Callable[[], None] = field(init=False)
+    signal: Callable[[int], None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.pid = next(self.world.pids)
         self.host.servers[self.pid] = self
         slow = self.host.slow_starts
-        self._up_at = self.world.now + self.world.rng.uniform(*(0.5, 6.0) if slow else (0.02, 0.1))
+        seconds = self.world.rng.uniform(*(0.5, 6.0) if slow else (0.02, 0.1))
+        turns = Turns(self, "keeper server", self._main, self.world.now + seconds)
+        self.wake, self.signal = turns.wake, turns.signal
         self.agent.incoming.wake = self.wake
         self.wake()
 
@@ -99,45 +101,27 @@ class ServerProcess:
     def wall(self) -> float:
         return float(self.host.wall())
 
-    def wake(self) -> None:
-        """Run soon."""
-        if not self._due:
-            self._due = True
-            self.world.after(max(0.001, self._up_at - self.world.now), self._enter, -1)
-
     def child_ended(self) -> None:
         """SIGCHLD."""
         self.sigchld = True
         self.wake()
 
-    def _enter(self, wakes: int) -> None:
-        if wakes < 0:
-            self._due = False
-        elif wakes != self._wakes:
-            return
-        if self.status is not None or self.paused:
-            return
-        self._wakes += 1
-        self.timed_out = wakes >= 0
+    def _main(self) -> None:
+        """Serve up to the next call that would block; end when there is nothing left to serve."""
+        if self.server is None:
+            self.server = keeper_server.KeeperServer(self.agent, 77)  # type: ignore[arg-type]
+        if self.server._agent is None:
+            self.agent_gone = True
+            self.server._agent = _Gone()
         try:
-            with self.world.acting(self):
-                if self.server is None:
-                    self.server = keeper_server.KeeperServer(self.agent, 77)  # type: ignore[arg-type]
-                if self.server._agent is None:
-                    self.agent_gone = True
-                    self.server._agent = _Gone()
-                self.server.serve()
-        except Exception:
-            self.world.violate(f"a keeper server died: {traceback.format_exc(limit=-3)}")
-        except Blocked as blocked:
-            if blocked.seconds is not None:
-                self.world.after(max(blocked.seconds, 0.001), self._enter, self._wakes)
+            self.server.serve()
+        except Blocked:
             if self.agent_gone:
                 self.server._agent = None
                 if not self.server._runs and not self.server._dead:
                     self.end(0)
-        else:
-            self.end(0)
+            raise
+        self.end(0)
 
     def fork(self, run: Any, fd: int) -> None:
         """Fork a keeper, as ``KeeperServer._fork`` does."""
@@ -147,18 +131,6 @@ class ServerProcess:
         keeper.stdin.wake = keeper.wake
         self.children[keeper.pid] = keeper
         self.server._runs[keeper.pid] = run
-
-    def signal(self, number: int) -> None:
-        """Receive a signal from outside."""
-        if self.status is not None:
-            return
-        if number == signal.SIGKILL:
-            self.end(-9)
-        elif number == signal.SIGSTOP:
-            self.paused = True
-        elif number == signal.SIGCONT:
-            self.paused = False
-            self.wake()
 
     def end(self, status: int) -> None:
         """End; the kernel kills its keepers with it."""

@@ -5,13 +5,13 @@ import json
 import os
 import select
 import signal
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from tests.dst.ranks import Host, Rank, Registry, Store
+from tests.dst.turns import Turns
 from tests.dst.world import Blocked, World
 
 from shoal.agent import keeper as real
@@ -61,6 +61,8 @@ class KeeperProcess:
     """The keeper server that forked it, if there is one."""
     stdin: Pipe = field(init=False)
     stdout: Pipe = field(init=False)
+    wake: Callable[[], None] = field(init=False)
+    signal: Callable[[int], None] = field(init=False)
     pid: int = field(init=False)
     status: int | None = None
     paused: bool = False
@@ -74,19 +76,17 @@ class KeeperProcess:
     polls: int = 0
     polled_at: float = -1.0
     _first: bytes = b""
-    _up_at: float = 0.0
-    _wakes: int = 0
-    _due: bool = False
 
     def __post_init__(self) -> None:
         self.pid = next(self.world.pids)
-        self.stdin = Pipe(self.wake)
-        self.stdout = Pipe(lambda: None)
         self.host.keepers[self.pid] = self
-        # Until then the interpreter starts: longer on a machine with too much to do.
+        # It starts longer on a machine with too much to do.
         slow = self.host.slow_starts
         seconds = (0.5, 6.0) if slow else (0.001, 0.01) if self.parent is not None else (0.02, 0.1)
-        self._up_at = self.world.now + self.world.rng.uniform(*seconds)
+        turns = Turns(self, "keeper", self._main, self.world.now + self.world.rng.uniform(*seconds))
+        self.wake, self.signal = turns.wake, turns.signal
+        self.stdin = Pipe(self.wake)
+        self.stdout = Pipe(lambda: None)
         self.wake()
 
     def monotonic(self) -> float:
@@ -95,34 +95,10 @@ class KeeperProcess:
     def wall(self) -> float:
         return self.host.wall()
 
-    def wake(self) -> None:
-        """Run soon: input, a child's end or a signal."""
-        if not self._due:
-            self._due = True
-            self.world.after(max(0.001, self._up_at - self.world.now), self._enter, -1)
-
     def child_ended(self) -> None:
         """SIGCHLD."""
         self.sigchld = True
         self.wake()
-
-    def _enter(self, wakes: int) -> None:
-        if wakes < 0:
-            self._due = False
-        elif wakes != self._wakes:
-            return
-        if self.status is not None or self.paused:
-            return
-        self._wakes += 1
-        self.timed_out = wakes >= 0
-        try:
-            with self.world.acting(self):
-                self._main()
-        except Exception:
-            self.world.violate(f"a keeper died: {traceback.format_exc(limit=-3)}")
-        except Blocked as blocked:
-            if blocked.seconds is not None:
-                self.world.after(max(blocked.seconds, 0.001), self._enter, self._wakes)
 
     def _main(self) -> None:
         """Do what ``keeper.main`` does, up to the next call that would block."""
@@ -162,18 +138,6 @@ class KeeperProcess:
         self.children[child.pid] = self.host.ranks[child.pid] = child
         child.begin()
         return child.pid, ""
-
-    def signal(self, number: int) -> None:
-        """Receive a signal from outside."""
-        if self.status is not None:
-            return
-        if number == signal.SIGKILL:
-            self.end(-9)
-        elif number == signal.SIGSTOP:
-            self.paused = True
-        elif number == signal.SIGCONT:
-            self.paused = False
-            self.wake()
 
     def end(self, status: int) -> None:
         """End; the kernel kills its ranks with it."""

@@ -384,10 +384,10 @@ def agent_names(world: World, registry: Registry) -> dict[str, dict[str, Any]]:
             "socket": sockets,
             "orphans": SimOrphans(),
             "devices": SimpleNamespace(find=lambda kind, gpus: SimpleNamespace(kind=kind, count=gpus)),
-            "_client": lambda settings: None,
             "LogLimiter": lambda bound: SimpleNamespace(watch=lambda *_: None, forget=lambda *_: None),
             "free_bytes": lambda folder: 0 if world.machine.disk_fails else 2**40,
         },
+        "shoal.agent.agent_settings:AgentSettings": {"client": lambda settings: None},
         "shoal.agent.launch": {"check": lambda *_: "/sim"},
         "shoal.agent.keeper_handle": {"subprocess": spawner, "os": AgentOS(world)},
     }

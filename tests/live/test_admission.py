@@ -26,7 +26,7 @@ def test_a_grace_beyond_the_operators_is_refused() -> None:
 
 def test_a_submission_that_says_little_gets_the_defaults() -> None:
     assert admit() == (
-        JobSpec("job-1", 50.0, 1, None, 1, 1, tenant="ann"),
+        JobSpec("job-1", 50.0, 1, None, 1, 1, tenant="ann", preemptible="auto"),
         Launch("job", ("python", "t.py"), grace=10.0),
     )
 
@@ -36,11 +36,11 @@ def test_everything_a_submission_says_is_kept() -> None:
         name="n", gpus=4, min_gpus=2, max_gpus=8, app="a", work=9.0, kinds=["v100"], weight=2.0, deadline=100.0,
         batch_size=64, max_batch_size=256, min_local_batch=2, max_local_batch=32, adaptation="gns",
         env={"B": "2", "A": "1"}, workdir="/data/x/../y", grace=3.0, key="k", resizes="in_place",
-        ahead=[Ahead(jobs=2, gpus=1, work=5.0)],
+        ahead=[Ahead(jobs=2, gpus=1, work=5.0)], preemptible="no",
     )  # fmt: skip
     assert spec == JobSpec(
         "job-1", 50.0, 4, 9.0, 2, 8, "ann", "a", None, 64, ("v100",), 2.0, 150.0, ahead=((2, 1, 5.0),),
-        limits=BatchLimits(64, 256, 2, 32), adaptation="gns",
+        limits=BatchLimits(64, 256, 2, 32), adaptation="gns", preemptible="no",
     )  # fmt: skip
     env = (("A", "1"), ("B", "2"))
     assert launch == Launch("n", ("python", "t.py"), env, "/data/y", "gpu", 3.0, "k", in_place=True)

@@ -1,6 +1,7 @@
 """Compaction of a live journal: what people see, and what a restart finds, is the same before and after."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import threading
@@ -18,9 +19,10 @@ from shoal.live.accounts import Account, Accounts
 from shoal.live.compaction import KEEP
 from shoal.live.control_plane import ControlPlane
 from shoal.live.ended_jobs import EndedJobs
-from shoal.live.home import JOURNAL, open_control_plane
+from shoal.live.home import ENDED, JOURNAL, open_control_plane
 from shoal.live.live_image import encode_live, restore_live
 from shoal.scenario.replay import policies_of, read_stories, replay_file
+from shoal.store.journal import JournalFile
 from shoal.store.segments import ARCHIVE, archived
 from shoal.wire.messages import PROTOCOL, AgentReport
 
@@ -235,6 +237,29 @@ def test_the_key_of_a_submission_that_is_not_in_the_journal_yet_is_not_in_a_base
     restored = Accounts([])
     restore_live(restored, encode_live(accounts))
     assert restored.keys == {}
+
+
+def test_a_journal_older_than_the_table_of_ended_jobs_is_refused_before_it_gives_a_number_twice(tmp_path: Path) -> None:
+    old = tmp_path / "old.sqlite"
+    with opened(tmp_path) as plane:
+        (first,) = submit(plane, job("first"))
+        finish(plane, first)
+    shutil.copy(tmp_path / "home" / JOURNAL, old)
+    with opened(tmp_path) as plane:
+        compact(plane)
+        compact(plane)
+    os.replace(old, tmp_path / "home" / JOURNAL)
+    before = old_records(tmp_path)
+    with pytest.raises(InputError, match=r"has job number 2, and the journal beside it has 1 jobs"), opened(tmp_path):
+        pass
+    assert old_records(tmp_path) == before
+    (tmp_path / "home" / ENDED).rename(tmp_path / "away.sqlite")
+    with opened(tmp_path) as plane:
+        assert [row.id for row in plane.jobs(None, ended=True)] == [first]
+
+
+def old_records(folder: Path) -> int:
+    return sum(1 for _ in JournalFile(folder / "home" / JOURNAL).raw())
 
 
 def test_an_agent_forgets_only_jobs_that_are_not_known(tmp_path: Path) -> None:

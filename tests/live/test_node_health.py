@@ -55,6 +55,13 @@ def test_a_drained_node_is_probed_less_often_each_time_a_start_fails_and_resumed
     assert it.next_probe == inf
 
 
+def test_counts_that_a_journal_left_count_on() -> None:
+    it = NodeHealth(NODES)
+    it.resume_counts({0: {1, 2}}, {0: "no such folder"})
+    reason = "3 jobs that could not start here started elsewhere; the last cause: no such folder"
+    assert it.started(3, [1], {0}, 5.0) == [NodeDrained(5.0, 0, reason)]
+
+
 def test_a_node_where_a_run_is_starting_gets_no_second_probe() -> None:
     it = drained()
     assert it.probe(200.0, lambda node: True) == []

@@ -22,11 +22,14 @@ from shoal.core.events import (
     JobStopped,
     JobSubmitted,
     NodeLost,
+    NodeResumed,
     NodeReturned,
 )
 from shoal.core.job import JobSpec, Launch
 from shoal.core.retry import OLD_RETRIES
 from shoal.core.topology import Placement
+from shoal.live.accounts import Accounts
+from shoal.live.live_image import encode_live, restore_live
 from shoal.live.live_job import LiveJob
 from shoal.live.recovery import RecoveredRuns, UnfinishedRun
 
@@ -124,6 +127,19 @@ def test_crashes_are_counted_and_too_many_end_the_job() -> None:
             assert (job.crashes.in_a_row, job.saved) == (n, 5.0)
     assert recovered(*steps).jobs == {}
     assert job_after(*steps[:-1], crash(_OLD_CRASHES, blamed=False)).crashes.in_a_row == _OLD_CRASHES - 1
+
+
+def test_failed_starts_count_against_their_node_until_something_starts_there() -> None:
+    failed = JobCrashed(30.0, 0, 1, 0.0, False, "no such program", 10.0, failed_on=0)
+    elsewhere: list[Event | Command] = [START, failed, AGAIN, JobStarted(50.0, 0, 2, 1.0, 0.0)]
+    assert (recovered(START, failed).failures, recovered(START, failed).causes) == ({}, {0: "no such program"})
+    assert recovered(*elsewhere).failures == {0: {0}}
+    assert recovered(*elsewhere, Resize(0, 3, SEATS), JobStarted(60.0, 0, 3, 1.0, 0.0)).failures == {}
+    assert recovered(*elsewhere, NodeResumed(60.0, 0)).failures == {}
+    accounts = Accounts([], runs=recovered(*elsewhere))
+    restored = Accounts([])
+    restore_live(restored, encode_live(accounts))
+    assert (restored.runs.failures, restored.runs.causes) == ({0: {0}}, {0: "no such program"})
 
 
 def test_the_nodes_that_were_up() -> None:

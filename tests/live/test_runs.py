@@ -21,6 +21,7 @@ from shoal.core.job import BatchSetting, JobSpec, Launch
 from shoal.core.topology import Node, Placement
 from shoal.live.live_job import LiveJob
 from shoal.live.recovery import RecoveredRuns, UnfinishedRun
+from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
 from shoal.wire.messages import RankExit, RunOrder, RunReport
 
@@ -168,19 +169,21 @@ def test_a_stopped_job_that_did_all_its_work_and_left_with_status_0_has_complete
 def test_a_crash_holds_the_job_back_and_a_lost_node_does_not() -> None:
     it = running()
     it.report(0, [run("ended", 0, 3, saved=5.0)], 8.0)
-    assert events(it) == [JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0, 6.0, None, False)]
-    assert it.releases == {0: 18.0}
+    assert events(it) == [
+        JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0, 6.0, None, False, 3)
+    ]
+    assert it.held.releases == {0: 18.0}
     it.release(17.9)
     assert events(it) == []
     it.release(18.0)
-    assert (events(it), it.releases) == ([JobReleased(18.0, 0)], {})
+    assert (events(it), it.held.releases) == ([JobReleased(18.0, 0)], {})
     it = running(BOTH)
     it.lose(1, 9.0)
     assert events(it) == [
         NodeLost(9.0, 1),
         JobCrashed(9.0, 0, 1, 0.0, False, "node n1 was lost", 0.0, 7.0, None, False),
     ]
-    assert (it.releases, it.agents[1].up, phases(it, 0), phases(it, 1)) == ({}, False, {1: "stop"}, {})
+    assert (it.held.releases, it.agents[1].up, phases(it, 0), phases(it, 1)) == ({}, False, {1: "stop"}, {})
 
 
 def test_the_crash_after_the_last_retry_ends_the_job() -> None:
@@ -238,7 +241,7 @@ def test_a_start_clears_the_release_of_the_incarnation_before() -> None:
     it = running()
     it.report(0, [run("ended", 1)], 8.0)
     it.carry_out(Start(0, 2, ONE), 9.0)
-    assert it.releases == {}
+    assert it.held.releases == {}
 
 
 def test_the_next_incarnation_starts_when_nothing_of_the_last_is_left_anywhere() -> None:
@@ -312,7 +315,7 @@ def test_a_job_that_shares_its_gpus_is_over_as_soon_as_it_is_cancelled() -> None
 def test_a_cancelled_job_without_a_run_in_the_journal_is_over_after_a_restart() -> None:
     it, left = registry(), RecoveredRuns()
     left.apply_events([*events(it), CancelRequested(3.0, 0, 4.0)])
-    it.resume(left, frozenset({0, 1}), 9.0)
+    resume(it, left, frozenset({0, 1}), 9.0)
     assert events(it) == [JobCancelled(9.0, 0)]
 
 
@@ -347,7 +350,7 @@ def test_a_job_that_was_cancelled_while_it_was_given_seats_is_not_started() -> N
     ("status", "end"),
     [
         (0, JobCompleted(9.0, 0, 2, 12.0)),
-        (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1", 0.0, 6.0, failed=True)),
+        (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1", 0.0, 6.0, failed=True, status=1)),
     ],
 )
 def test_the_end_of_a_job_is_told_again_of_the_incarnation_that_was_ordered_meanwhile(status: int, end: Event) -> None:
@@ -430,8 +433,8 @@ def test_what_a_journal_left_is_resumed() -> None:
     past.runs[2] = UnfinishedRun(Start(2, 3, Placement(((0, 1),))), started=True)
     past.runs[0] = UnfinishedRun(Start(0, 3, Placement(((0, 1),))), stopping=True)
     it = RunRegistry(NODES, lambda *_: 1.0)
-    it.resume(past, frozenset(), 7.0)
-    assert (it.events, it.releases) == ([NodeLost(7.0, 1)], {1: 50.0})
+    resume(it, past, frozenset(), 7.0)
+    assert (it.events, it.held.releases) == ([NodeLost(7.0, 1)], {1: 50.0})
     assert [agent.last_contact for agent in it.agents] == [7.0, 7.0]
     assert all(agent.generation > 7000 for agent in it.agents)
     assert [(order.id, order.phase) for order in it.orders(0)] == [("a", "stop"), ("c", "prepare")]
@@ -443,6 +446,6 @@ def test_what_a_journal_left_is_resumed() -> None:
 
 def test_a_node_that_the_ring_counts_as_down_is_not_lost_again() -> None:
     it = RunRegistry(NODES, lambda *_: 1.0)
-    it.resume(RecoveredRuns(), frozenset({0}), 0.0)
+    resume(it, RecoveredRuns(), frozenset({0}), 0.0)
     assert it.events == [NodeLost(0.0, 1)]
     assert [agent.up for agent in it.agents] == [False, False]

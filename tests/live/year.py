@@ -1,7 +1,8 @@
 """A simulated year of the real control plane: its journal, accounts and backend, with modelled agents and clock.
 
 ``python -m tests.live.year --days 14`` submits 20,000 jobs a day, so that about 2,000 are live, and prints by day the
-resident memory, the sizes on disk and the CPU seconds; at the end it opens the home again and measures that.
+resident memory, the sizes on disk and the CPU seconds; at the end it opens the home again and measures that. With the
+``--home`` of an earlier run it goes on from there, so that a year can be run in parts.
 """
 
 import argparse
@@ -57,6 +58,20 @@ class Year:
     known: dict[str, int] = field(default_factory=dict)
     """By node: the time of its last report, and the generation of the orders it has."""
 
+    def resume(self) -> None:
+        """Go on with the jobs of an earlier run; those that run get a new random time."""
+        accounts, nodes = self.plane.accounts, self.plane.backend.topology.nodes
+        self.submitted = accounts.submitted
+        for account in accounts.live.values():
+            if account.placement is not None:
+                self.begin(account.number, account.incarnation, nodes[account.placement.nodes[0]].name)
+
+    def begin(self, job: int, incarnation: int, node: str) -> None:
+        """Run a job on a node for a random time."""
+        self.running.setdefault(node, set()).add((job, incarnation))
+        seconds = self.chance.uniform(0.5, 1.5) * DAY * self.live / self.per_day
+        heapq.heappush(self.ends, (self.clock.time + seconds, job, incarnation, node))
+
     def hello(self) -> None:
         """Register every agent."""
         for node in self.plane.backend.topology.nodes:
@@ -83,9 +98,7 @@ class Year:
         here &= orders.keys() - {ended}
         for key, order in orders.items():
             if key not in here and key != ended and order.phase == "go":
-                here.add(key)
-                seconds = self.chance.uniform(0.5, 1.5) * DAY * self.live / self.per_day
-                heapq.heappush(self.ends, (self.clock.time + seconds, *key, node))
+                self.begin(*key, node)
 
     def sync_changed(self) -> None:
         """Let the agents report that have new orders or were silent for long."""
@@ -168,15 +181,16 @@ def main() -> None:
     parser.add_argument("--per-day", type=int, default=20_000)
     parser.add_argument("--live", type=int, default=2_000)
     parser.add_argument("--keep-days", type=float, default=30.0)
-    parser.add_argument("--home", type=Path, help="an empty folder; a temporary one by default")
+    parser.add_argument("--home", type=Path, help="a new folder, or that of an earlier run; a temporary one by default")
     options = parser.parse_args()
     clock, cluster = YearClock(), f"gpu:{-(-options.live // 32) + 1}x32"
     with contextlib.ExitStack() as stack:
         home = options.home or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         with opened(home, clock, options.keep_days * DAY, cluster) as plane:
             year = Year(plane, clock, options.per_day, options.live)
+            year.resume()
             year.hello()
-            for day in range(1, options.days + 1):
+            for day in range(int(clock.time // DAY) + 1, options.days + 1):
                 began = time.process_time()
                 year.advance(day * DAY)
                 show(day, plane, time.process_time() - began, home)

@@ -1,5 +1,8 @@
 """First in, first out, by hand."""
 
+import pytest
+
+from shoal.core.decision import Grant
 from shoal.policy.classic.fifo import Fifo
 from shoal.testing.builders import job, simulate, snapshot
 
@@ -43,12 +46,11 @@ def test_a_job_larger_than_the_cluster_does_not_block_the_line() -> None:
     assert verdicts["small"].reason.sentence() == "runs: it fits, 1 of 4 GPUs are in use"
 
 
-def test_a_running_job_that_no_longer_fits_after_another_was_reshaped_has_a_reason() -> None:
-    # a runs on 2 GPUs and was reshaped to 3; b holds the other 2.
-    moment = snapshot([job("a", 0, 3), job("b", 0, 2)], "gpu:1x4", held={"a": 2, "b": 2})
+@pytest.mark.parametrize("cluster", ["gpu:1x4", "gpu:1x4,cpu:1x1"])
+def test_a_running_job_that_was_resized_keeps_its_gpus_until_others_have_left_enough(cluster: str) -> None:
+    # a runs on 2 GPUs and was resized to 3; b holds the other 2, and c waits.
+    moment = snapshot([job("a", 0, 3), job("b", 0, 2), job("c", 0, 4)], cluster, held={"a": 2, "b": 2})
     verdicts = Fifo().decide(moment).verdicts
-    sentences = {name: verdict.reason.sentence() for name, verdict in verdicts.items()}
-    assert sentences == {
-        "a": "runs: it fits, 3 of 4 GPUs are in use",
-        "b": "waits: needs 2 GPUs; 1 left when its turn comes",
-    }
+    assert {name: verdict.gpus for name, verdict in verdicts.items() if isinstance(verdict, Grant)} == {"a": 2, "b": 2}
+    alone = snapshot([job("a", 0, 3), job("c", 0, 4)], cluster, held={"a": 2})
+    assert getattr(Fifo().decide(alone).verdicts["a"], "gpus", 0) == 3

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from shoal.core.commands import Command, Resize, Start
-from shoal.core.events import BatchChanged, Event, JobCompleted, JobStarted, JobSubmitted
+from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.events import BatchChanged, Event, JobCompleted, JobStarted, JobStopped, JobSubmitted
 from shoal.core.job import JobSpec
 from shoal.core.topology import Placement
 from shoal.report.history import read_history
@@ -32,6 +32,24 @@ def test_waiting_counts_by_kind_of_reason_with_what_was_said_last(three_jobs: Me
         "c: completed after 17.0 s; 2 GPUs 5.0–8.0 s, 2 GPUs 20.0–22.0 s; stopped and resumed once",
         "waited 12.0 s: waits for 2 GPUs, none free",
     ]
+
+
+def test_work_that_was_not_saved_is_told_as_lost_and_not_as_resumed(
+    new_journal: Callable[..., MemoryJournal],
+    new_spec: Callable[..., JobSpec],
+    telling: Callable[[MemoryJournal], Callable[[float, list[Event], list[Command]], None]],
+) -> None:
+    journal = new_journal("v100:1x4")
+    tell = telling(journal)
+    seats, wider = Placement(((0, 1),)), Placement(((0, 2),))
+    tell(0.0, [JobSubmitted(0.0, new_spec("d", 0.0, 1, 30.0))], [Start(0, 1, seats)])
+    tell(10.0, [JobStarted(1.0, 0, 1, 1.0, 0.0)], [Stop(0, 1)])
+    tell(11.0, [JobStopped(11.0, 0, 1, 4.0)], [Start(0, 2, seats)])
+    tell(20.0, [JobStarted(12.0, 0, 2, 1.0, 4.0)], [Resize(0, 3, wider)])
+    tell(60.0, [JobStarted(22.0, 0, 3, 1.0, 10.0), JobCompleted(60.0, 0, 3, 30.0)], [])
+    (story,) = stories(read_history(journal.raw()), [])
+    assert story.lost == 5.0 + 2.0
+    assert story.lines()[0].endswith("; resized once; stopped and started again once; the work of 7.0 s was lost")
 
 
 def test_a_reason_after_the_last_known_one_is_not_made_up(three_jobs: MemoryJournal) -> None:

@@ -21,6 +21,7 @@ from shoal.perf.catalog import Catalog
 from shoal.perf.profile import MeasuredRate, TableProfile
 from shoal.report.history import read_history
 from shoal.report.metrics import job_table, summarize
+from shoal.store.codec import EVENTS
 from shoal.store.journal import MemoryJournal
 
 NewJournal = Callable[..., MemoryJournal]
@@ -224,6 +225,13 @@ def test_an_empty_run_is_said_to_be_one(new_journal: NewJournal) -> None:
     history = read_history(new_journal("v100:1x2").raw())
     summary = summarize(history, job_table(history))
     assert (summary["jobs"], summary["avg_jct"], summary["gpu_seconds"]) == (0, None, 0.0)
+
+
+@pytest.mark.parametrize("event", ["text", [0], [99, 1.0], 7, [1, 0.0, 5, 1, 1.0, 0.0]])
+def test_a_journal_with_something_else_in_place_of_an_event_is_refused(new_journal: NewJournal, event: object) -> None:
+    records = [*new_journal("v100:1x2").raw(), [EVENTS, 1.0, [event]]]
+    with pytest.raises(JournalError, match="record 2 is not one of a journal that this Shoal reads"):
+        read_history(records)
 
 
 def test_a_journal_without_header_or_cluster_is_refused() -> None:

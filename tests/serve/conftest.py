@@ -30,6 +30,7 @@ from shoal.wire.messages import (
     AgentReport,
     AppBidMessage,
     AppOffer,
+    CancelMany,
     ClusterRow,
     Hello,
     JobDetail,
@@ -94,6 +95,7 @@ class FakeControlPlane:
         self.generations = {"n0": 1, "n1": 1}
         self.reads: list[LogRead] = []
         self.asked: list[str] = []
+        self.asked_by: list[str] = []
         names = (f"s{number}" for number in itertools.count())
         self.sessions = SessionRelay(new_name=lambda: next(names))
         self.sessions.open(NewSession(command=["true"]), (0, 1, 0), (0, "n0"), caller="ana", tenant="ana")
@@ -117,7 +119,7 @@ class FakeControlPlane:
             raise UnknownJob(f"{job} of {self.owners.get(job)}")
         return job
 
-    def submit(self, submissions: Sequence[Submission], tenant: str) -> "Future[list[str]]":
+    def submit(self, submissions: Sequence[Submission], tenant: str, sees: str | None = None) -> "Future[list[str]]":
         ids = []
         for submission in submissions:
             if submission.gpus > 8:
@@ -129,6 +131,23 @@ class FakeControlPlane:
     def cancel(self, job: str, tenant: str | None, *, force: bool = False) -> "Future[None]":
         self._seen(job, tenant)
         return self._promise(None)
+
+    @property
+    def verbs(self) -> "FakeControlPlane":
+        return self
+
+    def hold(self, job: str, tenant: str | None, by: str) -> "Future[None]":
+        self.asked_by.append(by)
+        self._seen(job, tenant)
+        return self._promise(None)
+
+    release = requeue = hold
+
+    def prioritise(self, job: str, priority: int, tenant: str | None, by: str) -> "Future[None]":
+        return self.hold(job, tenant, by)
+
+    def cancel_many(self, which: CancelMany, tenant: str | None) -> "tuple[list[str], Future[None]]":
+        return [job for job, owner in self.owners.items() if tenant in (None, owner)], self._promise(None)
 
     def reshape(self, job: str, shape: Reshape, tenant: str | None) -> "Future[None]":
         self._seen(job, tenant)

@@ -53,6 +53,16 @@ def enter_domain() -> bool:
         os.close(ruleset)
 
 
+def unconfined() -> str:
+    """Return why runs cannot be put into a domain of their own, tried in a child process; empty if they can."""
+    if landlock_version() < 1:
+        return "the kernel has no Landlock"
+    child = os.fork()
+    if not child:
+        os._exit(0 if enter_domain() else 1)
+    return "" if os.waitpid(child, 0)[1] == 0 else "the kernel refuses a Landlock domain"
+
+
 def landlock_version() -> int:
     """Return the version of the kernel's Landlock interface; below 1 if it has none."""
     if sys.platform != "linux" or os.uname().machine == "alpha":

@@ -2,7 +2,8 @@
 
 Ranks append to their logs directly, so that no job ever waits for its output to be taken. A thread of the agent frees
 the blocks in the middle of a log that has grown beyond its bound: the file keeps its length, and the hole in it is what
-was cut. Where the file system has no holes, the log is rewritten without its middle.
+was cut. Where the file system has no holes, the log is rewritten without its middle. The agent keeps each log open, so
+that one which its job deletes is bounded too.
 """
 
 import os
@@ -106,11 +107,22 @@ def shrink_earlier(folder: Path, incarnation: int, rank: int | str, bound: int) 
 
 @dataclass(slots=True)
 class _WatchedLog:
-    """A log that may grow: its length at the last look, and the length beyond which it is cut."""
+    """A log that may grow: its length at the last look, and the length beyond which it is cut; ``file`` once open."""
 
     path: Path
     limit: int
     size: int = 0
+    file: int | None = None
+
+    def open(self) -> int:
+        """Return the log's file descriptor; ``OSError`` if there is no such regular file yet."""
+        if self.file is None:
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK)
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                os.close(file)
+                raise OSError("not a regular file")
+            self.file = file
+        return self.file
 
 
 class LogLimiter:
@@ -141,6 +153,8 @@ class LogLimiter:
         with self._lock:
             for log in self._logs.pop(key, ()):
                 self._cut(log)
+                if log.file is not None:
+                    os.close(log.file)
             if not self._logs:
                 self._any.clear()
 
@@ -153,13 +167,10 @@ class LogLimiter:
     def _cut(self, log: _WatchedLog) -> int:
         """Cut a log beyond its limit; return the bytes by which it has grown."""
         try:
-            before, log.size = log.size, log.path.lstat().st_size
+            file = log.open()
+            before, log.size = log.size, os.fstat(file).st_size
             if log.size > log.limit:
-                file = os.open(log.path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK)
-                try:
-                    log.limit = cut_log(file, self._bound)
-                finally:
-                    os.close(file)
+                log.limit = cut_log(file, self._bound)
         except OSError:  # it is not there yet, or the disk is full
             return 0
         return log.size - before

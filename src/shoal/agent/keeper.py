@@ -115,7 +115,10 @@ class Keeper:
         self._cgroup = str(run.get("cgroup") or "")
         self._limits = run.get("limits") or {}
         ranks = [rank["rank"] for rank in run["ranks"]]
-        self._state = KeeperState(float(run["lease"]), float(run["grace"]), ranks, apart=bool(run.get("apart")))
+        signal_after = run["signal"]["after"] if run.get("signal") else None
+        self._state = KeeperState(
+            float(run["lease"]), float(run["grace"]), ranks, apart=bool(run.get("apart")), signal_after=signal_after
+        )
         self._ranks: dict[int, int] = {}  # pid of the main process: rank
         self._ended: dict[int, int] = {}  # the same for ended ranks that may have left processes behind
         self._store: int | None = None
@@ -148,6 +151,7 @@ class Keeper:
             else:
                 self._ranks[pid] = rank["rank"]
                 pids[str(rank["rank"])] = pid
+        self._state.started(time.monotonic())
         self._report(event="started", pids=pids)
         self._flush()
 
@@ -183,6 +187,8 @@ class Keeper:
                     self._warn(state.orphan(time.monotonic()))
             now = time.monotonic()
             self._warn(state.expire(now))
+            if state.signal_due(now):
+                self._send_signal()
             self._kill_late(now)
             if self._done or state.must_kill(now):
                 self._kill_all()
@@ -198,7 +204,7 @@ class Keeper:
             if rank in late:
                 _signal_group(pid, signal.SIGKILL)
         processes = all_processes() if sessions else []
-        for process in [*descendants(sessions, processes), *(p for p in processes if p.pid in sessions)]:
+        for process in [*(p for p in processes if p.pid in sessions), *descendants(sessions, processes)]:
             send_signal(process, signal.SIGKILL)
 
     @property
@@ -249,6 +255,13 @@ class Keeper:
             for process in descendants([os.getpid()], all_processes()):
                 if process.group not in self._ranks and process.group != self._store:
                     send_signal(process, number)
+
+    def _send_signal(self) -> None:
+        """Send the signal that precedes the job's time limit: to the ranks' groups, or to their main processes only."""
+        number, main = self._run["signal"]["number"], self._run["signal"]["main"]
+        for pid in self._ranks:
+            with suppress(PermissionError):
+                os.kill(pid, number) if main else os.killpg(pid, number)
 
     def _kill_all(self) -> None:
         self._retry = min(2 * self._retry, _LAST_RETRY_SECONDS)

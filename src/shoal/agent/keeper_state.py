@@ -5,6 +5,7 @@ every rank ended by itself.
 """
 
 from collections.abc import Iterable
+from math import inf
 
 ORPHAN_GRACE_SECONDS = 1.0
 """Seconds ranks have to save after their agent has died."""
@@ -13,11 +14,22 @@ ORPHAN_GRACE_SECONDS = 1.0
 class KeeperState:
     """The lease, the ranks that have not ended, and when they are killed."""
 
-    def __init__(self, lease: float, grace: float, ranks: Iterable[int], *, apart: bool = False) -> None:
+    def __init__(
+        self,
+        lease: float,
+        grace: float,
+        ranks: Iterable[int],
+        *,
+        apart: bool = False,
+        signal_after: float | None = None,
+    ) -> None:
         self.lease, self.grace, self.apart = lease, grace, apart
         self.ranks = set(ranks)
         self.why = ""
         self.kill_at: float | None = None
+        self._signal_after = signal_after
+        self._signal_at = inf
+        """When the signal before the time limit is due."""
         self.releases: dict[int, float] = {}
         """By rank, when it is killed if it has not left."""
 
@@ -31,6 +43,18 @@ class KeeperState:
         if now >= self.lease:
             self.fail(now, "lease")
         return not self.warned
+
+    def started(self, now: float) -> None:
+        """Note that all ranks are up: the signal before their time limit is due ``signal_after`` seconds from now."""
+        if self._signal_after is not None:
+            self._signal_at = now + self._signal_after
+
+    def signal_due(self, now: float) -> bool:
+        """Return whether the signal must be sent now; true once, and never to ranks that were ordered to leave."""
+        due = now >= self._signal_at and not self.warned
+        if due:
+            self._signal_at = inf
+        return due
 
     def renew(self, lease: float) -> None:
         """Prolong the lease to this time."""
@@ -84,4 +108,4 @@ class KeeperState:
 
     def next_deadline(self) -> float:
         """Return when the keeper must act next if nothing happens before."""
-        return min([self.lease, *self.releases.values()]) if self.kill_at is None else self.kill_at
+        return min([self.lease, self._signal_at, *self.releases.values()]) if self.kill_at is None else self.kill_at

@@ -24,6 +24,9 @@ _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR"
 _PREFIXES = ("LC_", "CUDA_", "NCCL_", "OMP_", "CONDA_")
 """Variables of the agent's environment that a job gets. The others may hold secrets of the node's owner."""
 
+_MOST_PATH = 80
+"""Most characters of a PATH in a sentence."""
+
 
 def check(order: RunOrder, workspace: Workspace, roots: Sequence[Path], environ: Mapping[str, str]) -> str:
     """Return the working directory of the ranks; ``InputError`` names what keeps them from starting."""
@@ -57,7 +60,8 @@ def _check_program(order: RunOrder, workdir: str, environ: Mapping[str, str]) ->
     folders = [""] if "/" in program else search.split(os.pathsep)
     found = [path for entry in folders if os.path.isfile(path := os.path.join(workdir, entry, program))]
     if not found:
-        where = f"in {workdir}" if "/" in program else f"on the job's PATH ({search})"
+        shown = search if len(search) <= _MOST_PATH else f"{search[:_MOST_PATH]}…"
+        where = f"in {workdir}" if "/" in program else f"on the job's PATH ({shown})"
         raise InputError("command", program, f"no such program {where} on this node; name its full path or set PATH")
     if not any(os.access(path, os.X_OK) for path in found):
         raise InputError(
@@ -100,6 +104,7 @@ class Launcher:
             "logs": str(self.workspace.logs(order.id)),
             "lease": lease,
             "grace": order.grace,
+            "signal": _signal(order),
             "ranks": [
                 {
                     "rank": rank,
@@ -170,6 +175,14 @@ def _limits(order: RunOrder) -> dict[str, Any]:
     """Return the limits of all ranks on this node together; ``shown`` is the memory in words."""
     shown = "" if order.memory is None else show_size(order.memory)
     return {"memory": order.memory, "cpus": order.cpus and order.cpus * order.local_ranks, "shown": shown}
+
+
+def _signal(order: RunOrder) -> dict[str, Any] | None:
+    """Return the signal that precedes the time limit, and the seconds after the start at which it is sent."""
+    if order.signal is None or order.time is None:
+        return None
+    after = max(0.0, order.time - order.signal.before)
+    return {"number": order.signal.number, "main": order.signal.main, "after": after}
 
 
 def _store(start: StartRanks) -> dict[str, Any] | None:

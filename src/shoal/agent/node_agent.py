@@ -24,7 +24,7 @@ from shoal.agent import devices, launch, orphans
 from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.cgroup_limits import pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
-from shoal.agent.confinement import hide_memory
+from shoal.agent.confinement import hide_memory, unconfined
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
@@ -55,6 +55,8 @@ def main(settings: AgentSettings) -> int:
     """Serve until SIGTERM or SIGINT; return 0, or 2 with one line on stderr if something is wrong."""
     hide_memory()
     log_json()
+    if why := unconfined():
+        _LOG.warning("jobs can signal and trace other processes of their user", extra={"why": why})
     try:
         NodeAgent(settings).serve()
     except ShoalError as error:

@@ -22,6 +22,7 @@ class _Entry(NamedTuple):
 
 _SIMULATION: Mapping[str, _Entry] = {
     "simulate": _Entry("shoal.cli.simulate:simulate", "Run policies on a workload in the simulator and compare them."),
+    "advise": _Entry("shoal.cli.advise:advise", "Simulate a Slurm cluster's own history under other policies."),
     "solve": _Entry("shoal.research.commands.solve:solve", "Let a policy solve one allocation problem from a file."),
     "workload": _Entry("shoal.cli.workload:workload", "Generate, import or describe workloads."),
     "policies": _Entry("shoal.cli.policies:policies", "List every policy, its options and its paper."),
@@ -50,7 +51,11 @@ _LIVE: Mapping[str, _Entry] = {
     "run": _Entry("shoal.cli.run:run", "Submit a command, wait for it and print its output; --pty: on this terminal."),
     "exec": _Entry("shoal.cli.attach:exec_", "Run a command inside a running job."),
     "attach": _Entry("shoal.cli.attach:attach", "Open a shell inside a running job."),
-    "cancel": _Entry("shoal.cli.job:cancel", "Cancel jobs."),
+    "cancel": _Entry("shoal.cli.verbs:cancel", "Cancel jobs: by name or id, of an array, in a state, or all of yours."),
+    "hold": _Entry("shoal.cli.verbs:hold", "Keep jobs from starting until they are released."),
+    "release": _Entry("shoal.cli.verbs:release", "Release held jobs."),
+    "requeue": _Entry("shoal.cli.verbs:requeue", "Stop running jobs and put them back into the queue."),
+    "priority": _Entry("shoal.cli.verbs:priority", "Set a job's priority among your jobs."),
     "resize": _Entry("shoal.cli.job:resize", "Change the number of GPUs a job asks for."),
     "nodes": _Entry("shoal.cli.nodes:nodes", "List the nodes and the jobs on them."),
     "share": _Entry("shoal.cli.nodes:share", "Show GPUs held and GPU-hours used by tenant."),

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from shoal.cli.output import warn
+from shoal.cli.starting import wait_for_start
 from shoal.core.errors import InputError, ShoalError, nearest
 from shoal.wire.client import Client, Refused, Unreachable
 from shoal.wire.messages import JobDetail, JobRow
@@ -50,6 +51,8 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--token-file", metavar="FILE", help="File with the token; SHOAL_TOKEN by default.")
     @functools.wraps(command)
     def connected(*args: Any, server: str | None, token_file: str | None, **named: Any) -> Any:
+        if not server:
+            wait_for_start(default_home(), lambda: _stored(default_home() / "client.json"))
         with closing(connect(server, token_file)) as client:
             return command(*args, client=client, **named)
 

@@ -37,32 +37,35 @@ _REPORT_SECONDS = 5.0
     type=click.Path(path_type=Path),
     default=Path("demo-out"),
     metavar="DIR",
-    help="Folder for the results of --simulate.",
+    help="Folder for the page and the journals.",
 )
 @click.option("--seed", default=0, help="Seed of --simulate.")
 @json_option
 def demo(simulated: bool, out: Path, seed: int, as_json: bool) -> None:
     """Start a cluster on this machine, train eight small models on it under two policies, and compare.
 
-    Takes about a minute, then stops and leaves nothing behind. With --simulate, compare six policies on a built-in
-    200-job mix on a mixed cluster in the simulator instead, and write a page with charts to --out.
+    Takes about half a minute, stops the cluster and writes a page with charts to --out. With --simulate, compare six
+    policies on a built-in 200-job mix on a mixed cluster in the simulator instead.
     """
     if simulated:
         _simulate(out, seed, as_json)
     else:
-        _train(as_json)
+        _train(out, as_json)
 
 
-def _train(as_json: bool) -> None:
+def _train(out: Path, as_json: bool) -> None:
     from shoal.demo.cluster import CLUSTER, JOBS, run_demo
+    from shoal.report.html import write_page
 
     warn(f"{len(JOBS)} training jobs on virtual nodes {CLUSTER}, under {' and then under '.join(LIVE_POLICIES)}")
     results = []
     for policy in LIVE_POLICIES:
         with _Screen() as screen:
-            results.append(run_demo(policy, screen.show))
+            results.append(run_demo(policy, out, screen.show))
+    page = out / "report.html"
+    write_page([each.run for each in results], page)
     if as_json:
-        print_json([_figures(each) for each in results])
+        print_json({"page": str(page), "runs": [_figures(each) for each in results]})
         return
     rows = [
         (
@@ -80,7 +83,13 @@ def _train(as_json: bool) -> None:
     headers = ("policy", "done", "avg JCT", "simulated", "avg wait", "makespan", "simulated", "restarts")
     notes = ["simulated: the same jobs under the same policy in the simulator, half a second a restart."]
     print_table(f"{len(JOBS)} training jobs on {CLUSTER}, real processes", headers, rows, notes)
+    _name_page(page)
+    warn(f"open it in a browser: {page.resolve().as_uri()}")
     warn("`shoal up` gives you such a cluster; `shoal demo --simulate` compares six policies on 200 jobs")
+
+
+def _name_page(page: Path) -> None:
+    warn(f"the page with the charts is {page}")
 
 
 def _figures(each: "DemoResult") -> dict[str, Any]:
@@ -164,5 +173,5 @@ def _simulate(out: Path, seed: int, as_json: bool) -> None:
         print_json({"page": str(page), "runs": summaries})
     else:
         print_summaries(f"{jobs} jobs on {CLUSTER} (48 GPUs)", summaries)
-    warn(f"the page with the charts is {page}")
+    _name_page(page)
     warn(f"`shoal replay {out}/fifo-seed{seed}/journal.sqlite` derives every decision of a run again")

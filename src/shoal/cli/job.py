@@ -1,4 +1,4 @@
-"""``shoal why``, ``job``, ``cancel`` and ``resize``."""
+"""``shoal why``, ``job`` and ``resize``."""
 
 import shlex
 import time
@@ -9,7 +9,7 @@ import click
 from shoal.cli.client import cluster_options, find_job, job_path
 from shoal.cli.completion import complete_job
 from shoal.cli.live_tables import count, facts, hours, spread, state
-from shoal.cli.output import json_option, listing, print_json, say, terminal, warn
+from shoal.cli.output import json_option, listing, print_json, say, terminal
 from shoal.core.units import span
 from shoal.wire.messages import Reshape
 
@@ -33,6 +33,7 @@ def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
             "state": row.state,
             "decision": found.decision,
             "change": found.change,
+            "stop": found.stop,
         }
         answer |= {"position": row.position, "start": row.start, "end": row.end}
         print_json({**answer, "decided": found.decided, "story": found.story} if detail else answer)
@@ -56,11 +57,15 @@ def sentence(found: "JobDetail") -> str:
         parts.append(f"if it keeps its GPUs it is expected to end {spread(row.end)}")
     if found.change:
         parts.append(found.change.rstrip("."))
+    if found.stop:
+        parts.append(found.stop)
     return "; ".join(parts) + "."
 
 
 def _usage(found: "JobDetail") -> str:
     used = f"{hours(found.gpu_seconds)} GPU-hours"
+    if found.lost_gpu_seconds >= 1:
+        used += f", of them {hours(found.lost_gpu_seconds)} lost"
     return f"{count(found.incarnation, 'start')}, {count(found.crashes, 'crash').replace('crashs', 'crashes')}, {used}"
 
 
@@ -112,27 +117,6 @@ def _facts(found: "JobDetail") -> list[tuple[str, str]]:
         ("so far", _usage(found)),
         ("warned", f"{found.grace:g} s before it is stopped"),
     ]
-
-
-@click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_job)
-@click.option("--force", is_flag=True, help="Kill running ones at once, also those that were cancelled before.")
-@cluster_options
-@json_option
-def cancel(jobs: tuple[str, ...], force: bool, client: "Client", as_json: bool) -> None:
-    """Cancel jobs; running ones are warned (SIGTERM) and killed after their grace."""
-    found = {detail.job.id: detail.job for detail in [find_job(client, name, only=True) for name in jobs]}
-    cancelled = []
-    for row in found.values():
-        if row.ended is not None and not (force and row.state == "cancelled"):
-            warn(f"{row.id} had already ended ({state(row)})")
-            continue
-        client.call("DELETE", job_path(row.id) + "?force=true" * force, None, type(None))
-        cancelled.append(row.id)
-        if not as_json:
-            say(f"cancelled {row.id}")
-    if as_json:
-        print_json({"cancelled": cancelled})
 
 
 @click.command()

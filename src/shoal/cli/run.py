@@ -42,7 +42,7 @@ def run(pty: bool, client: "Client", as_json: bool, **options: Any) -> None:
     terminal = terminal_fields() if pty else {}
     if pty:
         env = {"TERM": terminal["terminal"], **given.get("env", {})}
-        given |= {"terminal": True, "ranks": "node", "env": env}
+        given = {"preemptible": "no", **given, "terminal": True, "ranks": "node", "env": env}
     (job,) = deliver(client, [command_job(command, given)])
     warn(f"submitted {job}")
     try:

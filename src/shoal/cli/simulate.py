@@ -19,6 +19,7 @@ from shoal.cli.output import (
 )
 from shoal.cli.workload import reading_options
 from shoal.core.errors import InputError
+from shoal.core.job import MOST_LOST
 
 if TYPE_CHECKING:
     from shoal.scenario.sweep import Finished
@@ -78,6 +79,12 @@ _SOURCES = "Workload file, or a generator's name (`shoal workload generate` list
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="YAML or JSON file of tenants' quotas: TENANT: {gpus: N, guaranteed: N}.",
+)
+@click.option(
+    "--most-lost",
+    default=MOST_LOST,
+    metavar="SECONDS",
+    help="Stop no job to make room that would lose more of its run than this.",
 )
 @click.option("--cloud", metavar="RULE", help="Rent and return nodes by a rule: goodput, throughput or value.")
 @reading_options

@@ -11,6 +11,7 @@ import click
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import limit_notes
 from shoal.cli.output import json_option, print_json, say, warn
+from shoal.cli.waiting_options import waiting_fields, waiting_options
 from shoal.core.errors import InputError
 from shoal.core.sizes import read_size
 from shoal.wire.messages import NodeRow
@@ -58,6 +59,11 @@ class TakesCommand(click.Command):
     "--resizes", metavar="restart|in_place", help="Resize by a restart, or in place while other workers train."
 )
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
+@click.option(
+    "--preemptible",
+    metavar="auto|yes|no",
+    help="Whether it may be stopped to make room: once it has saved, always or never.  [default: auto]",
+)
 @click.option("--cpus", type=int, metavar="N", help="CPUs of each rank.  [default: no limit]")
 @click.option("--memory", metavar="SIZE", help="Memory on each node, as 16G.  [default: no limit]")
 @click.option(
@@ -66,6 +72,7 @@ class TakesCommand(click.Command):
     metavar="N",
     help="Tries after a crash of its own.  [default: 3, and none if it failed within 30 s]",
 )
+@waiting_options
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option
@@ -73,7 +80,7 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
     """Submit jobs: a YAML file, an unchanged #SBATCH script, or a command after `--`. Print their ids."""
     if not 1 <= count <= _MOST:
         raise InputError("count", count, f"must be from 1 to {_MOST:,}")
-    given = given_fields(options)
+    given = waiting_fields(given_fields(options), client)
     command = words_after_dashes()
     if command is not None and not words:
         jobs = [command_job(command, given)]
@@ -97,12 +104,28 @@ def words_after_dashes() -> list[str] | None:
 
 
 def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> list[str]:
-    """Submit jobs from this shell's environment; return their ids. Warnings name nodes that enforce no limits."""
+    """Submit jobs from this shell's environment; return their ids. Warn of missing limits, say how jobs stop."""
     ids = send(client, keyed([with_environment(job, os.environ) for job in jobs], copies))
     if any(job.cpus or job.memory for job in jobs):
         for note in limit_notes(client.get("/v1/nodes", list[NodeRow])):
             warn(note)
+    for note in _stop_notes(jobs, ids):
+        warn(note)
     return ids
+
+
+def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
+    """A line for each kind of job submitted: whether such jobs are stopped to make room for others."""
+    meaning = {
+        "auto": "not stopped to make room for other jobs before saving work (SHOAL_PROGRESS in docs/jobs.md)",
+        "yes": "stopped at any time to make room for other jobs, as declared",
+        "no": "never stopped to make room for other jobs, as declared",
+    }
+    kinds: dict[str, list[str]] = {}
+    for at, id in enumerate(ids):
+        kinds.setdefault(jobs[at % len(jobs)].preemptible, []).append(id)
+    more = {kind: f" and {len(of) - 1:,} more" if len(of) > 1 else "" for kind, of in kinds.items()}
+    return [f"{of[0]}{more[kind]}: {meaning[kind]}" for kind, of in kinds.items()]
 
 
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -17,11 +18,14 @@ from shoal.cli.client import default_home
 from shoal.cli.completion import complete_policy
 from shoal.cli.output import warn
 from shoal.core.errors import InputError
+from shoal.core.job import MOST_LOST
 from shoal.wire.logs import log_json
 from shoal.wire.token_source import agent_token
 
 if TYPE_CHECKING:
+    from shoal.live.control_plane import ControlPlane
     from shoal.live.home import Settings
+    from shoal.provider.local import LocalNodes
 
 DEFAULT_PORT = 7433
 
@@ -33,6 +37,12 @@ _POLICY = "las"
 
 _MOST_LOCAL_NODES = 64
 """Most nodes of `up`, each of which is an agent process on this machine."""
+
+_CONNECT_SECONDS = 15.0
+"""Seconds in which the agents of `up` should have connected."""
+
+_MOST_LINES = 4
+"""Agents' command lines that `serve` prints."""
 
 _USERS_HELP = (
     "System users of tenants' jobs, if run as root: off (all share one), auto (made where possible), a range of "
@@ -80,6 +90,13 @@ _COMMON = (
         help="Restart a job this many seconds after its first crash; later pauses double.",
     ),
     click.option(
+        "--most-lost",
+        type=float,
+        default=MOST_LOST,
+        metavar="SECONDS",
+        help="Stop no job to make room that would lose more of its run than this.",
+    ),
+    click.option(
         "--keep",
         default="30d",
         metavar="TIME",
@@ -123,7 +140,7 @@ def up(
     nodes: str | None, cluster: str | None, log_mb: int, tenant_users: str, port: int, as_json: bool, **options: Any
 ) -> None:
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
-    from shoal.agent.confinement import hide_memory
+    from shoal.agent.confinement import hide_memory, unconfined
     from shoal.agent.tenant_users import choose_users
     from shoal.live.home import make_home
     from shoal.provider.local import LocalNodes
@@ -137,6 +154,7 @@ def up(
     if users is not None:
         os.umask(0o077)  # tenants' users may pass through the home
     hide_memory()
+    why_unconfined = unconfined()
     with run_service(settings, Address(port=port), embedded=True) as made:
         local = LocalNodes.of(
             made.listening.url,
@@ -147,10 +165,14 @@ def up(
             log_bytes=log_mb * 10**6,
             tenant_users=tenant_users,
         )
-        local.ensure_running()
+        missing = _wait_for_agents(made.control_plane, local, stop)
         _announce(made.listening.url, settings, as_json, local=True)
+        if missing:
+            warn(f"not connected yet: {', '.join(missing)}; see nodes/NODE/agent.log in {settings.home}")
         if users is None:
             warn(f"jobs of all tenants run as user {os.geteuid()} and can read each other's files: {why_shared}")
+        if why_unconfined:
+            warn(f"jobs can signal and trace other processes of their user: {why_unconfined}")
         while not stop.wait(0.5):
             local.ensure_running()
             made.renew_tokens()
@@ -252,6 +274,7 @@ def _settings(
     lease: float,
     max_grace: float,
     retry: float,
+    most_lost: float,
     keep: str,
     roots: tuple[str, ...],
 ) -> "Settings":
@@ -259,7 +282,10 @@ def _settings(
     from shoal.scenario.scenario import Scenario
     from shoal.scenario.specs import read_cluster
 
-    scenario = Scenario(read_cluster(cluster), policy, placement=placement, knowledge=knowledge, round=round_seconds)
+    nodes = read_cluster(cluster)
+    scenario = Scenario(
+        nodes, policy, placement=placement, knowledge=knowledge, round=round_seconds, most_lost=most_lost
+    )
     scenario.make_policy()  # finds a misspelt policy before anything is written
     folder = (home or default_home()).resolve()
     resolved = tuple(os.path.realpath(root) for root in roots)
@@ -307,18 +333,39 @@ def _check_local_size(cluster: str, field: str) -> None:
         raise InputError(field, cluster.removeprefix("gpu:"), hint)
 
 
+def _wait_for_agents(control_plane: "ControlPlane", local: "LocalNodes", stop: "_StopSignal") -> list[str]:
+    """Start the agents and wait until all have connected, for some seconds; return the nodes of the others."""
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        local.ensure_running()
+        missing = [row.name for row in control_plane.nodes(None) if not row.up]
+        if not missing or time.monotonic() > deadline or stop.wait(0.05):
+            return missing
+
+
 def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool) -> None:
     scenario = settings.scenario
     shown = {"server": url, "policy": scenario.policy, "cluster": scenario.cluster.describe()}
     if as_json:
         click.echo(json.dumps({**shown, "home": str(settings.home)}))
         return
-    click.echo(f"Shoal is up at {url}: {shown['cluster']}, policy {shown['policy']}; all is kept in {settings.home}.")
+    ready = "is ready" if local else "listens"
+    click.echo(f"Shoal {ready} at {url}: {shown['cluster']}, policy {shown['policy']}; files in {settings.home}.")
+    prefix = "" if settings.home == Path(default_home()).resolve() else f"SHOAL_HOME={settings.home} "
     if local:
-        click.echo("In another terminal: `shoal submit -- python train.py`, `shoal queue`, `shoal logs JOB -f`.")
-        click.echo("Ctrl-C stops it; running jobs are warned to save, and resume when it is started again.")
-    else:
-        click.echo(f"On each node: `shoal agent --server {url} --token-file {settings.home}/agents/NODE.token`.")
+        click.echo(f"Type in another terminal: {prefix}shoal submit -- python train.py")
+        click.echo(f"Then: {prefix}shoal queue, {prefix}shoal logs -f JOB, {prefix}shoal why JOB")
+        click.echo("Ctrl-C stops it; running jobs are warned to save, and resume from there when it is started again.")
+        return
+    click.echo("Start the agent of each node, with a copy of its token file:")
+    for node in scenario.cluster.nodes[:_MOST_LINES]:
+        token = settings.home / "agents" / f"{node.name}.token"
+        devices = f"--kind {node.kind} --gpus {node.gpus}"
+        click.echo(f"  shoal agent --server {url} --token-file {token} --node {node.name} {devices}")
+    if len(scenario.cluster.nodes) > _MOST_LINES:
+        click.echo(f"  … and so on, for {len(scenario.cluster.nodes):,} nodes")
+    click.echo(f"Type in another terminal: {prefix}shoal submit -- python train.py")
+    click.echo(f"Then: {prefix}shoal queue; {prefix}shoal nodes shows which agents have connected.")
 
 
 def _check(failed: str | None) -> None:

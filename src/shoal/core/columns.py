@@ -30,18 +30,25 @@ class StaticColumns:
     deadline: Floats
     tenant: Int32s
     app: Int32s
+    preemptible: Int32s
 
 
 class FloatRow:
     """Rows of the state's block of changing floats; from ``SPEEDS`` on there is a row for each kind."""
 
-    ATTAINED, RUN, DONE, SINCE, PROGRESS_SINCE, RATE, SPEEDS = range(7)
+    ATTAINED, RUN, DONE, SINCE, PROGRESS_SINCE, RATE, SAFE, SPEEDS = range(8)
 
 
 class IntRow:
     """Rows of the state's block of changing integers; ``COUNT`` is their number."""
 
-    STATE, HELD, KIND, INCARNATION, SEATS, PARTNER, STARTS, CRASHES, BATCH, MEASURED, COUNT = range(11)
+    STATE, HELD, KIND, INCARNATION, SEATS, PARTNER, STARTS, CRASHES, BATCH, MEASURED, SAVES, COUNT = range(12)
+
+
+class Saves:
+    """Values of ``Columns.saves``: what is known of a job's checkpoints."""
+
+    UNKNOWN, ONCE, WHEN_WARNED = range(3)
 
 
 def sealed(array: _A) -> _A:
@@ -167,6 +174,7 @@ class Columns:
     deadline = _Declared[Floats]("Time by which the job should be done; infinity if not declared.")
     tenant = _Declared[Int32s]("Index of the job's tenant.")
     app = _Declared[Int32s]("Index of the job's app; a job outside any app has an index of its own.")
+    preemptible = _Declared[Int32s]("Index into ``core.job.PREEMPTIBLE``: 0 if the job may always be stopped.")
 
     state = _Int(IntRow.STATE, "The job's ``JobState``.")
     held = _Int(IntRow.HELD, "GPUs held now; 0 while waiting.")
@@ -178,6 +186,8 @@ class Columns:
     crashes = _Int(IntRow.CRASHES, "Crashes in a row that the job is to blame for (see ``core.retry``).")
     batch_size = _Int(IntRow.BATCH, "Batch size as last reported, samples; 0 if unknown.")
     measured = _Int(IntRow.MEASURED, "Head of the job's chain of measurements; −1 for none.")
+
+    saves = _Int(IntRow.SAVES, "Whether the job never saved, has saved, or saves when warned (``Saves``).")
 
     @property
     def since(self) -> Floats:
@@ -202,6 +212,16 @@ class Columns:
     def _until_now(self, row: int, per_second: Int32s | Flags) -> Floats:
         column: Floats = self._floats[row] + per_second * (self.now - self.since)
         return sealed(column)
+
+    @cached_property
+    def unsaved(self) -> Floats:
+        """Seconds of run that a stop now would lose: since the last save or the start of the run.
+
+        0 for a waiting job and for one that saves when it is stopped.
+        """
+        safe = (self.preemptible == 0) | (self.saves == Saves.WHEN_WARNED) | (self.held == 0)
+        lost: Floats = np.where(safe, 0.0, np.maximum(self.run_seconds - self._floats[FloatRow.SAFE], 0.0))
+        return sealed(lost)
 
     @cached_property
     def done(self) -> Floats:

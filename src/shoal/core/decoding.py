@@ -36,7 +36,7 @@ def decode(raw: bytes, to: type[_T], *, whole: str = "body") -> _T:
     try:
         try:
             return msgspec.json.decode(raw, type=to)
-        except msgspec.ValidationError as error:
+        except (InputError, msgspec.ValidationError) as error:  # an InputError is raised by a type's own rules
             failure = error
         data = json.loads(raw, parse_float=_finite)
     except RecursionError:
@@ -59,7 +59,7 @@ def convert(data: object, to: Any, *, whole: str = "value", under: str = "", str
     """
     try:
         return msgspec.convert(data, to, strict=strict)
-    except msgspec.ValidationError as error:
+    except (InputError, msgspec.ValidationError) as error:
         found = locate(data, to, whole=whole, under=under, strict=strict)
         raise found or InputError(under or whole, data, str(error)) from None
 
@@ -88,9 +88,7 @@ _Problem = tuple[str, object, str]
 def _first_problem(data: object, to: Any, path: str, strict: bool) -> _Problem | None:
     try:
         msgspec.convert(data, to, strict=strict, str_keys=True)
-    except InputError as error:  # raised by the type's own rules
-        return f"{path}.{error.field}", error.value, error.hint
-    except msgspec.ValidationError as error:
+    except (InputError, msgspec.ValidationError) as error:
         failure = error
     else:
         return None
@@ -99,7 +97,9 @@ def _first_problem(data: object, to: Any, path: str, strict: bool) -> _Problem |
         found = _first_problem(value, of, path + step, strict and step != _KEY)
         if found is not None:
             return found
-    if failure.__cause__ is not None:  # raised by the type's own rules
+    if isinstance(failure, InputError):  # raised by the type's own rules, not by those of a part
+        return f"{path}.{failure.field}", failure.value, failure.hint
+    if failure.__cause__ is not None:
         return path, data, str(failure.__cause__)
     return _field_problem(data, bare, path) or (path, data, _expected(bare, data) or str(failure))
 

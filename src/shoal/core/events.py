@@ -13,7 +13,7 @@ from shoal.core.bids import Rows
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec, Launch
 from shoal.core.quota import Quota
-from shoal.core.reasons import STOPPING
+from shoal.core.reasons import HELD_UNSAVED, STOPPING
 from shoal.core.units import JobNumber, Seconds, TenantId
 
 
@@ -84,8 +84,24 @@ class JobProfiled:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSaved:
+    """The job saved its progress up to ``done``, ``age`` seconds ago; a run that ends now resumes from there.
+
+    With ``when_warned`` it saves whenever it is stopped, so that a stop loses nothing.
+    """
+
+    at: Seconds
+    job: JobNumber
+    incarnation: int
+    done: float
+    age: Seconds = 0.0
+    when_warned: bool = False
+    urgent: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobStopped:
-    """Every rank ended after a ``Stop``; progress up to ``done`` is saved."""
+    """Every rank ended after a ``Stop``; progress up to ``done`` is saved, and any beyond it is lost."""
 
     at: Seconds
     job: JobNumber
@@ -131,7 +147,7 @@ class JobCrashed:
 
 @dataclass(frozen=True, slots=True)
 class JobReleased:
-    """A job that was held back after a crash may start again."""
+    """A job that was held back may start: its conditions hold, and its back-off after a crash and any hold are over."""
 
     at: Seconds
     job: JobNumber
@@ -152,10 +168,15 @@ class JobReshaped:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """The job was cancelled and has no process left: its GPUs are free."""
+    """The job has no process left and its GPUs are free. It was cancelled or, with ``failed``, reached its time limit.
+
+    ``cause`` is set where no person cancelled it: a job that it was to follow did not end as required.
+    """
 
     at: Seconds
     job: JobNumber
+    cause: str = ""
+    failed: bool = False
     urgent: ClassVar[bool] = True
 
 
@@ -259,6 +280,63 @@ class CancelRequested:
     urgent: ClassVar[bool] = False
 
 
+@dataclass(frozen=True, slots=True)
+class JobHeld:
+    """The job was held by a person: a waiting one does not start, a running one is not started again once it stops."""
+
+    at: Seconds
+    job: JobNumber
+    by: str
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class HoldLifted:
+    """A person released a held job; ``JobReleased`` follows as soon as it need not wait for anything else."""
+
+    at: Seconds
+    job: JobNumber
+    by: str
+    urgent: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequeued:
+    """The job's owner had this run stopped; the job waits again once ``JobStopped`` tells that it has ended."""
+
+    at: Seconds
+    job: JobNumber
+    incarnation: int
+    by: str
+    urgent: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimitReached:
+    """A run of the job lasted as long as its time limit, in seconds.
+
+    The job holds its GPUs, and no policy sees it, until ``JobCancelled`` tells that it has failed and its run has
+    ended; ``ends_by`` is when its grace has passed.
+    """
+
+    at: Seconds
+    job: JobNumber
+    limit: Seconds
+    ends_by: Seconds
+    urgent: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityChanged:
+    """The job's owner or an operator changed its priority."""
+
+    at: Seconds
+    job: JobNumber
+    priority: int
+    by: str
+    urgent: ClassVar[bool] = True
+
+
 # The order of the union is that of the journal's tags: add new events at its end.
 Event: TypeAlias = (
     JobSubmitted
@@ -281,9 +359,25 @@ Event: TypeAlias = (
     | QuotaSet
     | PolicyOverran
     | CancelRequested
+    | JobSaved
+    | JobHeld
+    | HoldLifted
+    | JobRequeued
+    | TimeLimitReached
+    | PriorityChanged
 )
 
-RunEvent: TypeAlias = JobStarted | JobMeasured | BatchChanged | JobProfiled | JobStopped | JobCompleted | JobCrashed
+RunEvent: TypeAlias = (
+    JobStarted
+    | JobMeasured
+    | BatchChanged
+    | JobProfiled
+    | JobSaved
+    | JobStopped
+    | JobCompleted
+    | JobCrashed
+    | JobRequeued
+)
 """Events about one incarnation of a job."""
 
 
@@ -303,10 +397,14 @@ class EventBatch:
     def calls_for_decision(self, review_at: Seconds, verdict_codes: UInt8s) -> bool:
         """Return whether a decision is due; if not, the batch is only recorded and folded.
 
-        It is due at ``review_at``, after an urgent event, and after the end of a stopped run for which another job
-        waits, as ``verdict_codes``, the reason codes of the last decision, show.
+        It is due at ``review_at``, after an urgent event, and if another job waits, as ``verdict_codes``, the reason
+        codes of the last decision, show, for the end of a run that was stopped or for a job to save its work.
         """
         if self.now >= review_at or any(event.urgent for event in self.events):
             return True
-        stopped = any(type(event) is JobStopped for event in self.events)
-        return stopped and bool((verdict_codes == STOPPING.code).any())
+        awaited = [_AWAITED[type(event)] for event in self.events if type(event) in _AWAITED]
+        return any(bool((verdict_codes == template.code).any()) for template in awaited)
+
+
+_AWAITED = {JobStopped: STOPPING, JobSaved: HELD_UNSAVED}
+"""By type of event that is not urgent, the reason of the jobs that wait for one."""

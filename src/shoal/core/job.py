@@ -32,6 +32,38 @@ class BatchLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a job waits for before its first start, beside GPUs.
+
+    ``after`` holds (id of an earlier job, when): ``ok`` once that job has completed, ``notok`` once it has failed or
+    was cancelled, ``any`` once it has ended, ``start`` once it has started. ``begin`` is the earliest start. With
+    ``hold`` the job waits until its owner releases it. Of the jobs of an ``array`` at most ``most_at_once`` are
+    scheduled at a time.
+    """
+
+    after: tuple[tuple[JobId, str], ...] = ()
+    begin: Seconds | None = None
+    hold: bool = False
+    array: str | None = None
+    most_at_once: int | None = None
+
+    @property
+    def wait(self) -> bool:
+        """Whether the job must wait; an array without a limit alone does not make it wait."""
+        return bool(self.after or self.begin is not None or self.hold or self.most_at_once)
+
+
+@dataclass(frozen=True, slots=True)
+class WarningSignal:
+    """Signal sent ``before`` seconds ahead of a job's time limit: to every process of its ranks, or with ``main``
+    only to the main process of each rank."""
+
+    number: int
+    before: Seconds
+    main: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """What to execute for a job, once per rank and without a shell; policies do not see it.
 
@@ -54,7 +86,15 @@ class Launch:
     cpus: int | None = None
     memory: int | None = None
     retries: int | None = None
+    signal: WarningSignal | None = None
     terminal: bool = False
+
+
+PREEMPTIBLE = ("yes", "auto", "no")
+"""Whether a job may be stopped to make room: always, once it is known to save its work, or never."""
+
+MOST_LOST: Seconds = 600.0
+"""Seconds of run that a stop may lose at most, unless the operator sets another limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +107,10 @@ class JobSpec:
     declared (progress, batch size) changes; with oracle knowledge both are true. ``ahead`` is what its app will run
     after it, phase by phase: (jobs, GPUs of each, work of each). ``limits`` allow its batch size to be adapted while it
     runs; without them it trains at ``batch_size``. ``adaptation`` is the rule by which the owner's own script changes
-    the batch size, ``accordion`` or ``gns``; None if it does not.
+    the batch size, ``accordion`` or ``gns``; None if it does not. ``preemptible`` is one of ``PREEMPTIBLE``; a job that
+    says ``yes`` saves its work when it is stopped, or does not need it. ``time`` is the longest that one run may last,
+    from the moment all ranks are up. Of a tenant's waiting jobs none starts before one of a higher ``priority``. An
+    ``exclusive`` job holds all GPUs of its nodes.
     """
 
     id: JobId
@@ -88,6 +131,16 @@ class JobSpec:
     ahead: tuple[tuple[int, int, float], ...] = ()
     limits: BatchLimits | None = None
     adaptation: str | None = None
+    preemptible: str = "yes"
+    conditions: Conditions | None = None
+    time: Seconds | None = None
+    priority: int = 0
+    exclusive: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the job must wait for conditions before it may start."""
+        return self.conditions is not None and self.conditions.wait
 
     @property
     def elastic(self) -> bool:

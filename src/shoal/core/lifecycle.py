@@ -21,7 +21,10 @@ class JobState(IntEnum):
 
     @property
     def live(self) -> bool:
-        """Whether the job has not ended. A live job gets a verdict, unless it is ``HELD`` or ``CANCELLING``."""
+        """Whether the job has not ended. A live job gets a verdict, unless it is ``HELD`` or ``CANCELLING``.
+
+        It is held after a crash, by a person, or for a condition such as the end of another job.
+        """
         return self not in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
@@ -37,9 +40,11 @@ class Trigger(StrEnum):
     COMPLETED = "completed"
     CRASHED = "crashed"
     HELD_BACK = "crashed, to be tried again later"
+    WAITS = "held, or waits for a condition"
     RELEASED = "released"
     GAVE_UP = "crashed too often"
     CANCEL_REQUESTED = "cancel requested"
+    TIMED_OUT = "time limit reached"
     CANCELLED = "cancelled"
 
 
@@ -59,9 +64,11 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     **{(s, _T.COMPLETED): _S.COMPLETED for s in _ON_SEATS},
     **{(s, _T.CRASHED): _S.PENDING for s in _ON_SEATS},
     **{(s, _T.HELD_BACK): _S.HELD for s in _ON_SEATS},
+    (_S.PENDING, _T.WAITS): _S.HELD,
     (_S.HELD, _T.RELEASED): _S.PENDING,
     **{(s, _T.GAVE_UP): _S.FAILED for s in _ON_SEATS},
     **{(s, _T.CANCEL_REQUESTED): _S.CANCELLING for s in (_S.PENDING, *_ON_SEATS, _S.HELD)},
+    **{(s, _T.TIMED_OUT): _S.FAILED for s in (*_ON_SEATS, _S.CANCELLING)},
     **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, *_ON_SEATS, _S.HELD, _S.CANCELLING)},
 }
 

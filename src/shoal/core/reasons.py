@@ -192,18 +192,47 @@ SHRUNK_TO_CAP = _T(
     "runs on {GPUs granted:,.0f} GPUs: tenant {its tenant} has at most {most GPUs of its tenant:,.0f}",
 )
 FILLS = _T(45, "FILLS", "runs: it fits in {GPUs left over:,.0f} GPUs left over when lent GPUs were returned")
+KEPT_UNSAVED = _T(
+    56,
+    "KEPT_UNSAVED",
+    "keeps its {GPUs held:,.0f} GPUs: a stop would lose its last {seconds of run not saved:,.0f} s of run",
+)
+HELD_UNSAVED = _T(
+    57,
+    "HELD_UNSAVED",
+    "waits: needs {GPUs it needs:,.0f} GPUs; running jobs ({jobs that may not be stopped:,.0f}) keep"
+    " {GPUs they hold:,.0f} GPUs: stopping them would lose {seconds of run not saved:,.0f} s of run",
+)
+KEPT_FREE = _T(
+    58,
+    "KEPT_FREE",
+    "waits: the free GPUs are kept for {the job they are kept for}; this job has not shown that it saves its work, so"
+    " it could not be stopped for that one",
+)
+KEPT_BY_OWNER = _T(
+    59, "KEPT_BY_OWNER", "keeps its {GPUs held:,.0f} GPUs: its owner declared that it must not be stopped"
+)
 NOT_FREE_YET = _T(
     61,
     "NOT_FREE_YET",
     "waits: needs {GPUs granted:,.0f} GPUs, {free GPUs:,.0f} free; runs of cancelled jobs still hold "
     "{GPUs of cancelled jobs:,.0f}",
 )
+LOWER_PRIORITY = _T(
+    62,
+    "LOWER_PRIORITY",
+    "waits: its priority is {its priority:,.0f}; {job before it} of the same tenant, with {priority of that job:,.0f},"
+    " starts first",
+)
 AVOIDS = _T(60, "AVOIDS", "waits: no GPUs are free except on {the nodes}, which could not start it")
 
 _GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
 _OF_QUOTAS = (TENANT_CAP, RETURNED, GUARANTEED, SHRUNK_TO_CAP, FILLS, WIDER_THAN_CAP)
 _REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED, SET_ASIDE)
-GENERIC = (*_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, AVOIDS, NOT_FREE_YET)
+_OF_UNSAVED_WORK = (KEPT_UNSAVED, HELD_UNSAVED, KEPT_FREE, KEPT_BY_OWNER)
+GENERIC = (
+    *_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, *_OF_UNSAVED_WORK, AVOIDS, NOT_FREE_YET, LOWER_PRIORITY
+)  # fmt: skip
 """The templates of this module, in order of their codes."""
 
 

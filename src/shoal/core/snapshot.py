@@ -13,11 +13,11 @@ import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.bids import StandingBid
-from shoal.core.columns import Columns, sealed
+from shoal.core.columns import Columns, Saves, sealed
 from shoal.core.events import JobSetAside
 from shoal.core.free_gpus import FrozenFreeGpus
 from shoal.core.goodput import GoodputReport
-from shoal.core.job import JobSpec
+from shoal.core.job import MOST_LOST, PREEMPTIBLE, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.quota import Quota
 from shoal.core.topology import Locality, Placement, Topology
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from shoal.core.interfaces import PerfModel
 
 _T = TypeVar("_T", int, float)
+
+_NEVER = PREEMPTIBLE.index("no")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class JobView:
     remaining = _Value[float]("Declared work not yet done; infinity if not declared.")
     remaining_seconds = _Value[float]("Estimated run time left with the requested gang on its best kind.")
     rate = _Value[float]("Measured progress per second; 0 unless running.")
+    unsaved = _Value[float]("Seconds of run that a stop now would lose.")
 
     @property
     def id(self) -> JobId:
@@ -107,6 +110,11 @@ class JobView:
     def state(self) -> JobState:
         """Its state in the life cycle."""
         return JobState(self._snapshot.columns.state.item(self.position))
+
+    @property
+    def unstoppable(self) -> bool:
+        """Whether it keeps its GPUs whatever a policy decides, since a stop would lose work."""
+        return bool(self._snapshot.unstoppable[self.position])
 
     @property
     def kind(self) -> str | None:
@@ -244,6 +252,12 @@ class Snapshot:
     """How the policy overran its time at this decision; it is not asked again, and every job keeps its placement."""
     ending: Mapping[int, int] = field(default_factory=dict)
     """By node, the GPUs that the runs of cancelled jobs still hold: part of the cluster, neither free nor a job's."""
+    guarded: bool = False
+    """Whether any job may not always be stopped; if false, all of ``unstoppable`` is."""
+    most_lost: Seconds = MOST_LOST
+    """Seconds of run that a stop may lose at most."""
+    priorities: Mapping[int, int] = field(default_factory=dict)
+    """By admission number of a live job with a priority other than 0; the ring enforces it on every policy."""
 
     @cached_property
     def ids(self) -> Sequence[JobId]:
@@ -276,6 +290,31 @@ class Snapshot:
     def all_possible(self) -> bool:
         """Whether every job could run on the present cluster if it were alone."""
         return bool(self.possible.all())
+
+    @cached_property
+    def unstoppable(self) -> Flags:
+        """By position: whether the job holds GPUs and keeps them, since a stop now would lose work.
+
+        It does if its owner declared that it must not be stopped, if it has never saved, or if more than ``most_lost``
+        seconds of run are not saved. A job whose owner changed its gang so that it does not fit its GPUs may be moved.
+        """
+        columns = self.columns
+        if not self.guarded:
+            return sealed(np.zeros(len(columns), dtype=np.bool_))
+        held, least, most = columns.held, columns.min_gpus, columns.max_gpus
+        runs = (held > 0) & (held >= least) & (held <= most) & (columns.preemptible > 0)
+        starting = columns.saves == Saves.UNKNOWN
+        kept: Flags = runs & ((columns.preemptible == _NEVER) | starting | (columns.unsaved > self.most_lost))
+        return sealed(kept)
+
+    @cached_property
+    def unstoppable_once_started(self) -> Flags:
+        """By position: whether the job waits and would, once started, be ``unstoppable`` at first."""
+        columns = self.columns
+        if not self.guarded:
+            return self.unstoppable
+        waits: Flags = (columns.held == 0) & (columns.preemptible > 0)
+        return sealed(waits & ((columns.preemptible == _NEVER) | (columns.saves == Saves.UNKNOWN)))
 
     @property
     def kept_from_policy(self) -> Indices:

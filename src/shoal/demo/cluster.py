@@ -1,6 +1,7 @@
 """The demo: the same jobs on virtual nodes of this machine under one policy, and in the simulator for comparison."""
 
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -9,11 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.core.topology import parse_cluster
-from shoal.live.home import Settings
+from shoal.live.home import JOURNAL, Settings
 from shoal.provider.local import LocalNodes
+from shoal.report.files import StoredRun
+from shoal.report.history import read_history
+from shoal.report.metrics import job_table, summarize
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.serve.service import Address, run_service
+from shoal.store.journal import JournalFile
 from shoal.wire.client import Client
 from shoal.wire.messages import AcctRow, JobRow, Submission, SubmissionBatch, Submitted
 from shoal.workload.schema import Job, Workload
@@ -22,14 +27,14 @@ CLUSTER = "gpu:2x2"
 SECONDS_PER_STEP = 0.05
 
 JOBS: Sequence[tuple[str, int, float]] = (
-    ("resnet", 4, 7.0),
-    ("bert", 2, 8.0),
-    ("probe", 1, 1.5),
-    ("probe", 1, 1.5),
-    ("lstm", 2, 3.0),
-    ("sweep", 4, 3.0),
-    ("probe", 1, 1.5),
-    ("vit", 2, 5.0),
+    ("resnet", 4, 5.0),
+    ("bert", 2, 5.0),
+    ("probe", 1, 1.0),
+    ("probe", 1, 1.0),
+    ("lstm", 2, 2.0),
+    ("sweep", 4, 2.0),
+    ("probe", 1, 1.0),
+    ("vit", 2, 3.0),
 )
 """Names, GPUs and seconds of training: wide and long jobs first, so that the policy's order matters."""
 
@@ -38,9 +43,13 @@ _LONGEST_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The ended jobs under a policy, and the simulator's mean completion time and makespan in seconds."""
+    """The ended jobs under a policy, and the simulator's mean completion time and makespan in seconds.
+
+    ``run`` has the journal of the cluster, for a page with charts.
+    """
 
     policy: str
+    run: StoredRun
     rows: Sequence[AcctRow]
     simulated_jct: float
     simulated_makespan: float
@@ -71,8 +80,11 @@ class DemoResult:
         return sum(row.state == "completed" for row in self.rows)
 
 
-def run_demo(policy: str, show: Callable[[str, float, Sequence[JobRow]], None]) -> DemoResult:
-    """Run the jobs under a policy on a new cluster; ``show`` gets the policy, the seconds and the queue."""
+def run_demo(policy: str, out: Path, show: Callable[[str, float, Sequence[JobRow]], None]) -> DemoResult:
+    """Run the jobs under a policy on a new cluster; ``show`` gets the policy, the seconds and the queue.
+
+    The cluster's journal is copied to a folder in ``out``.
+    """
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as folder:
         settings = Settings(Path(folder), Scenario(parse_cluster(CLUSTER), policy), roots=(folder,))
         with run_service(settings, Address(), embedded=True) as made:
@@ -93,8 +105,17 @@ def run_demo(policy: str, show: Callable[[str, float, Sequence[JobRow]], None]) 
             finally:
                 client.close()
                 local.stop(_never_impatient)
+        run = _keep_journal(Path(folder) / JOURNAL, out / policy)
     jct, makespan = _simulated(policy)
-    return DemoResult(policy, rows, jct, makespan)
+    return DemoResult(policy, run, rows, jct, makespan)
+
+
+def _keep_journal(journal: Path, folder: Path) -> StoredRun:
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = Path(shutil.copy(journal, folder))
+    history = read_history(JournalFile(kept).raw())
+    table = job_table(history)
+    return StoredRun(folder, summarize(history, table), table, kept)
 
 
 def _never_impatient() -> bool:

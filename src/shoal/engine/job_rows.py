@@ -12,10 +12,10 @@ from weakref import ref
 import numpy as np
 
 from shoal.core.arrays import Floats, Indices, Int32s
-from shoal.core.columns import Columns, FloatRow, IntRow, StaticColumns
+from shoal.core.columns import Columns, FloatRow, IntRow, Saves, StaticColumns
 from shoal.core.errors import JournalError
-from shoal.core.events import RunEvent
-from shoal.core.job import JobSpec
+from shoal.core.events import JobSaved, RunEvent
+from shoal.core.job import PREEMPTIBLE, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Register
 from shoal.core.topology import Placement
@@ -29,7 +29,7 @@ class JobRows:
     """Jobs: declared values, blocks of changing values (rows: ``FloatRow`` and ``IntRow``), and which are live.
 
     ``tenant_service`` holds, by tenant, the GPU-seconds of ended jobs; ``submitted`` counts all jobs ever submitted,
-    those that were dropped included.
+    those that were dropped included; ``guarded`` is whether any of the others may not always be stopped.
     """
 
     def __init__(self, kinds: int) -> None:
@@ -40,6 +40,7 @@ class JobRows:
         self.tenant_service: Floats = np.zeros(0)
         self.app_index: dict[str, int] = {}
         self.live_count = 0
+        self.guarded = False
         self._live: Indices = np.empty(_FIRST_CAPACITY, dtype=np.intp)
         self._static = _static_columns(_FIRST_CAPACITY)
         self._tenant_index: dict[str, int] = {}
@@ -101,6 +102,8 @@ class JobRows:
         static.deadline[slot] = np.inf if spec.deadline is None else spec.deadline
         static.tenant[slot] = self.tenant_number(spec.tenant)
         static.app[slot] = self.app_index.setdefault(spec.app or f"\0{spec.id}", len(self.app_index))
+        static.preemptible[slot] = PREEMPTIBLE.index(spec.preemptible)
+        self.guarded = self.guarded or spec.preemptible != "yes"
         self.floats[FloatRow.SPEEDS :, slot] = speeds
         ints[IntRow.KIND, slot] = ints[IntRow.SEATS, slot] = ints[IntRow.PARTNER, slot] = -1
         ints[IntRow.MEASURED, slot] = -1
@@ -140,6 +143,15 @@ class JobRows:
     def app(self, slot: int) -> int:
         """Return the number of a job's app."""
         return self._static.app.item(slot)
+
+    def note_saved(self, event: JobSaved) -> None:
+        """Note that a job has saved its progress, and when in its run."""
+        slot, ints, floats = self.slot_on_seats(event), self.ints, self.floats
+        if slot >= 0:
+            ran = floats.item(FloatRow.RUN, slot) + event.at - event.age - floats.item(FloatRow.SINCE, slot)
+            floats[FloatRow.SAFE, slot] = max(ran, floats.item(FloatRow.SAFE, slot))
+            found = Saves.WHEN_WARNED if event.when_warned else Saves.ONCE
+            ints[IntRow.SAVES, slot] = max(found, ints.item(IntRow.SAVES, slot))
 
     def charge(self, slot: int) -> None:
         """Add an ended job's GPU-seconds to those of its tenant."""

@@ -16,9 +16,10 @@ from shoal.core.interfaces import Backend, Journal, MovePlanner, Placer, Policy
 from shoal.core.reasons import in_words
 from shoal.core.snapshot import JobView, Snapshot
 from shoal.core.units import Seconds
-from shoal.engine.policy_answer import ask
+from shoal.engine.priorities import ByPriority
 from shoal.engine.quotas import ask_within_quotas
 from shoal.engine.state import State
+from shoal.engine.unsaved_work import ask
 
 _KEPT_SECONDS: Seconds = 60.0
 """Seconds from a decision in which the policy failed to the next."""
@@ -45,6 +46,8 @@ def judge(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: Move
     """
     if snapshot.overran is not None:
         policy = _KeepPlacements(snapshot.overran)
+    elif snapshot.priorities:
+        policy = ByPriority(policy)
     decision, asked = ask_within_quotas(policy, snapshot) if snapshot.quotas else ask(policy, snapshot)
     seating = placer.place(snapshot, asked)
     verdicts = asked.overruled(seating.overruled)

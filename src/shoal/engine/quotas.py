@@ -26,7 +26,7 @@ from shoal.core.reasons import (
 )
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import TenantId
-from shoal.engine.policy_answer import ask
+from shoal.engine.unsaved_work import ask
 
 _STOPPING = int(JobState.STOPPING)
 _MOST_ROUNDS = 8
@@ -48,12 +48,12 @@ def ask_within_quotas(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Ver
         hidden |= beyond
         decision, verdicts = ask(policy, snapshot, hidden)
     verdicts = _changed(snapshot, verdicts, _capped(snapshot, verdicts))
-    ledger = _Ledger(snapshot, verdicts, set(hidden))
+    grants = _Grants(snapshot, verdicts, set(hidden))
     for tenant in sorted(tenant for tenant, quota in snapshot.quotas.items() if quota.guaranteed):
-        if ledger.below_guarantee(tenant):
-            ledger.restore(tenant, _preferred(policy, snapshot, tenant))
-    ledger.fill()
-    verdicts = _changed(snapshot, verdicts, ledger.changes)
+        if grants.below_guarantee(tenant):
+            grants.restore(tenant, _preferred(policy, snapshot, tenant))
+    grants.fill()
+    verdicts = _changed(snapshot, verdicts, grants.changes)
     return Decision(verdicts, decision.review_at, decision.carry), verdicts
 
 
@@ -155,7 +155,7 @@ def _changed(snapshot: Snapshot, verdicts: Verdicts, changes: Mapping[int, Verdi
 
 
 @dataclass(slots=True)
-class _Ledger:
+class _Grants:
     """The GPUs granted, by job, tenant and kind, while lent GPUs are returned; ``changes`` are the new verdicts."""
 
     snapshot: Snapshot
@@ -168,7 +168,8 @@ class _Ledger:
     granted: dict[TenantId, int] = field(init=False)
     free: list[int] = field(init=False)
     takeable: list[int] = field(init=False)
-    """The jobs with grants, in the order in which they lose them: those that do not run yet and the last ones first."""
+    """The jobs with grants, in the order in which they lose them: those that do not run yet, those that may be stopped,
+    and of equals the last ones first."""
     surplus: dict[int, int] = field(default_factory=dict)
     """By kind, GPUs that were taken back beyond what was needed."""
 
@@ -178,7 +179,8 @@ class _Ledger:
         self.granted = dict.fromkeys([*self.owner, *self.snapshot.quotas], 0)
         self.free = list(self.snapshot.cluster.capacity)
         held, jobs = self.snapshot.columns.held, np.flatnonzero(self.verdicts.gpus).tolist()
-        self.takeable = sorted(jobs, key=lambda i: (bool(held[i]), -i))
+        kept = self.snapshot.unstoppable
+        self.takeable = sorted(jobs, key=lambda i: (bool(held[i]), bool(kept[i]), -i))
         for i, gpus in enumerate(self.gpus):
             self.granted[self.owner[i]] += gpus
             if gpus and not 0 <= _partner(self.verdicts, i) < i:  # of two that share GPUs, one counts

@@ -4,7 +4,6 @@ Nothing here reads a clock: time comes with each event.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,15 +17,12 @@ from shoal.core.errors import JournalError
 from shoal.core.events import (
     AppBid,
     BatchChanged,
-    CancelRequested,
     Event,
-    JobCancelled,
     JobCompleted,
     JobCrashed,
     JobMeasured,
     JobProfiled,
-    JobReleased,
-    JobReshaped,
+    JobSaved,
     JobSetAside,
     JobStarted,
     JobStopped,
@@ -40,7 +36,7 @@ from shoal.core.events import (
 )
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.interfaces import PerfModel
-from shoal.core.job import ADAPTIVE
+from shoal.core.job import ADAPTIVE, MOST_LOST
 from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
 from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import NO_CRASHES, Crashes
@@ -49,6 +45,7 @@ from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.job_rows import JobRows
 from shoal.engine.node_use import NodeUse
+from shoal.engine.request_folds import REQUESTS, hold_back
 from shoal.engine.run_findings import add_measurement, after_misfit, exclude_kind
 from shoal.engine.training_reports import TrainingReports
 
@@ -56,21 +53,23 @@ _UNFIT = 2
 """Crashes in a row after which a job is tried on another kind of GPU, if it can run on one."""
 
 # Looking up a member of an enumeration costs more than folding an event, so the fold uses plain integers.
-_COMPLETED = int(JobState.COMPLETED)
+_HELD, _CANCELLING, _COMPLETED = int(JobState.HELD), int(JobState.CANCELLING), int(JobState.COMPLETED)
 _NEXT = {(int(state), trigger): int(following) for (state, trigger), following in TRANSITIONS.items()}
 
 
 class State:
     """The state of the ring, folded from events and commands.
 
-    ``releases`` holds, by job that is held back after a crash, the time it may start again. Jobs that are
-    ``cancelling`` have runs that have not ended.
+    ``releases`` holds, by job that is held back after a crash or until its earliest start, the time it may start;
+    ``on_hold`` the jobs that a person holds. Jobs that are ``cancelling`` have runs that have not ended. ``most_lost``
+    is the operator's limit on what a stop may lose.
     """
 
-    def __init__(self, topology: Topology, perf: PerfModel, seed: int = 0) -> None:
+    def __init__(self, topology: Topology, perf: PerfModel, seed: int = 0, most_lost: Seconds = MOST_LOST) -> None:
         self.topology = topology
         self.perf = perf
         self.seed = seed
+        self.most_lost = most_lost
         self.now: Seconds = 0.0
         self.cycle = 0
         self.carry: object | None = None
@@ -78,6 +77,7 @@ class State:
         self.nodes = NodeUse()
         self.releases: dict[JobNumber, Seconds] = {}
         self.cancelling: set[JobNumber] = set()
+        self.on_hold: set[JobNumber] = set()
         self._jobs = JobRows(len(topology.kinds))
         self._paired: set[int] = set()
         self._training_reports = TrainingReports()
@@ -87,6 +87,7 @@ class State:
         self._set_aside: dict[int, JobSetAside] = {}
         self._quotas: Mapping[TenantId, Quota] = {}
         self._overran: str | None = None
+        self._priorities: Mapping[JobNumber, int] = {}
         self._decider: object = None
 
     @property
@@ -96,8 +97,14 @@ class State:
 
     @property
     def live(self) -> int:
-        """Number of jobs that need a verdict: neither ended nor cancelled nor held back after a crash."""
+        """Number of jobs that need a verdict: neither ended nor cancelled nor held."""
         return self._jobs.live_count
+
+    @property
+    def held(self) -> list[JobNumber]:
+        """The live jobs that no policy sees: held back after a crash, by a person, or for a condition."""
+        slots = np.flatnonzero(self._jobs.ints[IntRow.STATE, : len(self.register.ids)] == _HELD)
+        return [self._jobs.number_at(slot) for slot in slots.tolist()]
 
     @property
     def register(self) -> Register:
@@ -142,6 +149,9 @@ class State:
             quotas=MappingProxyType(self._quotas),
             overran=self._overran,
             ending=MappingProxyType(ending),
+            guarded=self._jobs.guarded,
+            most_lost=self.most_lost,
+            priorities=MappingProxyType(self._priorities),
         )
 
     def _gpus_of_cancelled_jobs(self) -> dict[int, int]:
@@ -215,6 +225,7 @@ class State:
         elif order.batch is not None and order.batch != ADAPTIVE:
             ints[IntRow.BATCH, slot] = order.batch.size
         floats[FloatRow.SINCE, slot] = floats[FloatRow.PROGRESS_SINCE, slot] = self.now
+        floats[FloatRow.SAFE, slot] = floats.item(FloatRow.RUN, slot)
 
     def _release(self, slot: int, at: Seconds) -> None:
         """Add the service and progress until ``at`` to the job's totals, and free its seats."""
@@ -242,7 +253,16 @@ class State:
     # ── events ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _submitted(self, event: JobSubmitted) -> None:
-        self._jobs.add(event.at, event.spec, self.perf.speeds(event.spec))
+        job, spec = self.submitted, event.spec
+        self._jobs.add(event.at, spec, self.perf.speeds(spec))
+        if spec.priority:
+            self._priorities = {**self._priorities, job: spec.priority}
+        if spec.conditions is not None and spec.waits:
+            if spec.conditions.begin is not None:
+                self.releases[job] = spec.conditions.begin
+            if spec.conditions.hold:
+                self.on_hold.add(job)
+            hold_back(self, self._jobs.slot_of(job))
 
     def _started(self, event: JobStarted) -> None:
         slot = self._jobs.slot_on_seats(event)
@@ -284,6 +304,8 @@ class State:
         if slot >= 0:
             self._move(slot, Trigger.STOPPED)
             self._jobs.floats[FloatRow.DONE, slot] = event.done
+            if event.job in self.on_hold:
+                hold_back(self, slot)
 
     def _completed(self, event: JobCompleted) -> None:
         slot = self._jobs.current_slot(event)
@@ -314,36 +336,9 @@ class State:
         else:
             self._move(slot, Trigger.CRASHED)
             self._release(slot, event.at)
+            if job in self.on_hold:
+                hold_back(self, slot)
         self._jobs.floats[FloatRow.DONE, slot] = event.done
-
-    def _released(self, event: JobReleased) -> None:
-        if self.releases.pop(event.job, None) is not None:  # else it was cancelled meanwhile
-            slot = self._jobs.slot_of(event.job)
-            self._move(slot, Trigger.RELEASED)
-            self._jobs.readmit(slot)
-
-    def _reshaped(self, event: JobReshaped) -> None:
-        job, slot = event.job, self._jobs.live_slot(event.job)
-        if slot < 0:
-            return
-        old = self.register.specs[job]
-        # Work without a model is counted in seconds on the requested gang, which another gang does faster or slower.
-        speed = old.speed if old.model is not None else old.speed * event.gpus / old.gpus
-        spec = replace(old, gpus=event.gpus, min_gpus=event.min_gpus, max_gpus=event.max_gpus, speed=speed)
-        self._jobs.reshape(job, spec)
-        self._set_speeds(job, slot, self._jobs.ints.item(IntRow.BATCH, slot) or None)
-
-    def _cancel_requested(self, event: CancelRequested) -> None:
-        slot = self._jobs.live_slot(event.job)
-        if slot >= 0 and event.job not in self.cancelling:
-            self._move(slot, Trigger.CANCEL_REQUESTED)
-            self._withdraw(event.job, slot)
-            self.cancelling.add(event.job)
-
-    def _cancelled(self, event: JobCancelled) -> None:
-        slot = self._jobs.live_slot(event.job)
-        if slot >= 0:
-            self._end(event.job, slot, Trigger.CANCELLED, event.at)
 
     def _bid(self, event: AppBid) -> None:
         bid = StandingBid(event.at, event.jobs, event.rows)
@@ -390,6 +385,7 @@ class State:
         self._jobs.floats[FloatRow.SPEEDS :, slot] = self.perf.speeds(self.register.specs[job], batch_size)
 
     def _end(self, job: JobNumber, slot: int, trigger: Trigger, at: Seconds) -> None:
+        withdrawn = self._jobs.ints[IntRow.STATE, slot] in (_HELD, _CANCELLING)
         self._move(slot, trigger)
         self._release(slot, at)
         self._training_reports.forget(job)
@@ -401,12 +397,11 @@ class State:
         if app in self._bids:  # the bid was made with this job
             self._bids = {other: bid for other, bid in self._bids.items() if other != app}
         self._jobs.charge(slot)
-        self._withdraw(job, slot)
+        self.on_hold.discard(job)
         self.cancelling.discard(job)
-
-    def _withdraw(self, job: JobNumber, slot: int) -> None:
-        """Remove a job from those that need a verdict, unless it was held back or cancelled before."""
-        if self.releases.pop(job, None) is None and job not in self.cancelling:
+        if job in self._priorities:
+            self._priorities = {other: priority for other, priority in self._priorities.items() if other != job}
+        if not withdrawn:
             self._jobs.withdraw(slot)
 
 
@@ -416,19 +411,17 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobMeasured: State._measured,
     BatchChanged: State._measured,
     JobProfiled: State._profiled,
+    JobSaved: lambda state, event: state._jobs.note_saved(event),
     JobStopped: State._stopped,
     JobCompleted: State._completed,
     JobCrashed: State._crashed,
-    JobCancelled: State._cancelled,
     NodeLost: State._node_lost,
     NodeReturned: State._node_returned,
     NodeDrained: State._node_drained,
     NodeResumed: State._node_resumed,
-    JobReleased: State._released,
-    JobReshaped: State._reshaped,
     AppBid: State._bid,
     JobSetAside: State._put_aside,
     QuotaSet: State._quota_set,
     PolicyOverran: State._policy_overran,
-    CancelRequested: State._cancel_requested,
+    **REQUESTS,
 }

@@ -36,8 +36,8 @@ MOST_RUN_TIMES = 10_000
 class JobImage:
     """A live job: its number, specification and time of submission, its rows of values, and what they refer to.
 
-    ``excluded`` are the kinds it is no longer tried on, ``avoided`` the nodes; ``release`` is when a held job may start
-    again.
+    ``excluded`` are the kinds it is no longer tried on, ``avoided`` the nodes; ``release`` is when a held job may
+    start, if that is known; ``on_hold`` if a person holds it.
     """
 
     number: JobNumber
@@ -53,6 +53,7 @@ class JobImage:
     report: GoodputReport | None = None
     changes: BatchChanges = ()
     avoided: tuple[int, ...] = ()
+    on_hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ def _job_image(state: State, number: JobNumber) -> JobImage:
         reports.reports.get(number),
         changes,
         tuple(sorted(state.nodes.avoided.get(number, ()))),
+        number in state.on_hold,
     )
 
 
@@ -196,6 +198,8 @@ def restore(state: State, image: StateImage) -> None:
     cancelling = int(JobState.CANCELLING)
     state.cancelling = {job.number for job in image.jobs if job.ints[IntRow.STATE] == cancelling}
     state.releases = {job.number: job.release for job in image.jobs if job.release is not None}
+    state.on_hold = {job.number for job in image.jobs if job.on_hold}
+    state._priorities = {job.number: job.spec.priority for job in image.jobs if job.spec.priority}
     state._crashes = {job.number: job.crashes for job in image.jobs if job.crashes is not None}
     state._training_reports = TrainingReports(
         {job.number: job.report for job in image.jobs if job.report is not None},
@@ -224,8 +228,8 @@ def _restore_job(state: State, job: JobImage) -> None:
     rows.submitted = job.number
     rows.add(job.at, job.spec, speeds)
     slot = rows.slot_of(job.number)
-    rows.floats[: FloatRow.SPEEDS, slot] = job.floats
-    rows.ints[:, slot] = job.ints
+    rows.floats[: len(job.floats), slot] = job.floats  # an older version's image has fewer rows
+    rows.ints[: len(job.ints), slot] = job.ints
     rows.ints[IntRow.SEATS, slot] = -1 if job.seats is None else rows.placement_number(job.seats)
     table, link = rows.register.measurements, -1
     for measurement in reversed(job.measured):
@@ -236,7 +240,7 @@ def _restore_job(state: State, job: JobImage) -> None:
     shared = 0 <= partner < job.number and rows.placement(rows.slot_of(partner)) == job.seats
     if job.seats is not None and not shared:
         state.free_gpus.take(job.seats)
-    if job.release is not None or job.number in state.cancelling:
+    if job.ints[IntRow.STATE] in (JobState.HELD, JobState.CANCELLING):
         rows.withdraw(slot)
 
 

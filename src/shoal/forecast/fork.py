@@ -7,6 +7,7 @@ nodes that are down stay down, jobs that are set aside stay so, and the runs of 
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from dataclasses import replace as replace_standing
 from math import inf
 
 import numpy as np
@@ -63,7 +64,7 @@ class Fork:
         aside = state.freeze().set_aside.values()  # what the policy cannot decide on would end every simulation
         present.apply_events(state.now, [JobSetAside(e.at, e.job, e.reason, inf) for e in aside])
         present.apply_events(state.now, [JobCancelled(state.now, job) for job in sorted(state.cancelling)])
-        everyone.apply_events(state.now, [JobReleased(state.now, job) for job in state.releases])
+        everyone.apply_events(state.now, [JobReleased(state.now, job) for job in state.held])
         snapshot = everyone.freeze()
         free = set(present.freeze().columns.rows.tolist())
         specs = (*state.register.specs.values(), *arrivals)
@@ -72,7 +73,8 @@ class Fork:
         live = (*rows, *range(before, len(specs)))
         standings, jobs, speeds = [_ENDED] * before, [_NO_MORE] * len(specs), [1.0] * len(specs)
         for at, number in enumerate(rows):
-            standings[number] = _standing(snapshot, at, None if number in free else state.releases[number])
+            release = None if number in free else state.releases.get(number, inf)
+            standings[number] = replace_standing(_standing(snapshot, at, release), on_hold=number in state.on_hold)
         for number in live:
             jobs[number] = _job(specs[number], catalog)
         truth = Truth(jobs, state.topology, catalog, speeds)
@@ -142,7 +144,15 @@ def _standing(snapshot: Snapshot, at: int, release: Seconds | None) -> JobStart:
 def _job(spec: JobSpec, catalog: Catalog) -> Job:
     """A job from its spec, with work 1 for now, and without a model that the catalogue does not know."""
     model = spec.model if spec.model in catalog.models else None
-    return Job(id=spec.id, submitted=spec.submitted, gpus=spec.gpus, work=1.0, model=model, batch_size=spec.batch_size)
+    return Job(
+        id=spec.id,
+        submitted=spec.submitted,
+        gpus=spec.gpus,
+        work=1.0,
+        model=model,
+        batch_size=spec.batch_size,
+        preemptible=spec.preemptible,
+    )
 
 
 def _speed(snapshot: Snapshot, at: int, truth: Truth) -> float | None:

@@ -15,10 +15,11 @@ from shoal.core.decoding import convert
 from shoal.core.errors import InputError
 from shoal.core.sizes import read_size
 from shoal.jobspec.sbatch import as_name, jobs_of
+from shoal.jobspec.times import read_moment, read_span
 from shoal.jobspec.yaml_file import lines_of, place, read_text, yaml_errors
 from shoal.wire.messages import Submission
 
-_NUMBERS = ("work", "deadline", "weight", "grace")
+_NUMBERS = ("work", "deadline", "weight", "grace", "priority")
 _MOST_SHOWN = 100
 
 
@@ -89,10 +90,19 @@ def submission(fields: Mapping[str, Any], *, where: str = "", lines: Mapping[str
 
 
 def job_fields(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The fields of a YAML job, with 1e6 (text to YAML) as a number, and the working folder below ``folder``."""
+    """The fields of a YAML job, with the working folder below ``folder``.
+
+    To YAML 1e6 is a text, here a number; ``yes`` and ``no`` are true and false, here words.
+    """
     read: dict[str, Any] = {name: _number(value) if name in _NUMBERS else value for name, value in fields.items()}
     if isinstance(read.get("memory"), str):
         read["memory"] = read_size("memory", read["memory"])
+    if isinstance(read.get("preemptible"), bool):
+        read["preemptible"] = "yes" if read["preemptible"] else "no"
+    if isinstance(read.get("time"), str):
+        read["time"] = read_span("time", read["time"])
+    if isinstance(begin := read.get("begin"), str | datetime):
+        read["begin"] = read_moment("begin", str(begin), datetime.now())
     workdir = read.get("workdir", "")
     return {**read, "workdir": str(folder / workdir) if isinstance(workdir, str) else workdir}
 

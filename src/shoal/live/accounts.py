@@ -16,12 +16,20 @@ from shoal.core.lifecycle import JobState
 from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import MOST_FAILED_STARTS, NO_CRASHES, QUICK_FAILURE, Crashes, retries_of
 from shoal.core.topology import Node, Placement
-from shoal.core.units import JobId, JobNumber, Seconds, TenantId
+from shoal.core.units import JobId, JobNumber, Seconds, TenantId, span
 from shoal.live.recovery import NO_LAUNCH, RecoveredRuns
 from shoal.store.codec import Header, Record
 
 _Request: TypeAlias = (
-    events.JobCancelled | events.CancelRequested | events.JobReleased | events.JobReshaped | events.JobSetAside
+    events.JobCancelled
+    | events.CancelRequested
+    | events.TimeLimitReached
+    | events.JobReleased
+    | events.JobReshaped
+    | events.JobSetAside
+    | events.JobHeld
+    | events.HoldLifted
+    | events.PriorityChanged
 )
 
 
@@ -47,6 +55,9 @@ class Account:
     held_after: str = ""
     """What it is held back for, such as "crashed 2 times in a row", or why a failed job is not tried again."""
     held_until: Seconds = inf
+    held_by: str = ""
+    """The person who holds it, since ``held_since``; empty if none does."""
+    held_since: Seconds = 0.0
     rate: float = 0.0
     done: float = 0.0
     done_at: Seconds = 0.0
@@ -56,6 +67,13 @@ class Account:
     """Its history: times and sentences."""
     ends_by: Seconds | None = None
     """When the grace of its run has passed, if it was cancelled while it ran."""
+    lost_gpu_seconds: float = 0.0
+    """GPU-seconds whose work was lost, in crashes and stops."""
+    last_run: tuple[float, int, Seconds] = (0.0, 0, 0.0)
+    """Of the placement it last left: its rate, its GPUs, and the seconds for which it was held."""
+    saved_at: Seconds | None = None
+    """When it last saved; None if it never did."""
+    saves_when_warned: bool = False
     exit_status: int | None = None
     """The status of its last run that ended by itself: 0, or that of the rank that failed first."""
 
@@ -67,6 +85,19 @@ class Account:
     def progress(self, now: Seconds) -> float:
         """Return the work done by ``now``, extrapolated at the last rate."""
         return self.done + self.rate * max(0.0, now - self.done_at)
+
+    def stop_cost(self, now: Seconds) -> str:
+        """Return a sentence part on what a stop of the running job would lose; empty if it does not run."""
+        if self.placement is None or self.state is JobState.STOPPING:
+            return ""
+        if self.spec.preemptible == "no":
+            return "its owner declared that it must not be stopped to make room"
+        if self.spec.preemptible == "yes" or self.saves_when_warned:
+            return ""
+        unsaved = f"{max(0.0, now - max(self.placed_at, self.saved_at or 0.0)):,.0f} s of its run"
+        if self.saved_at is None:
+            return f"it has not saved yet and is not stopped to make room, which would lose {unsaved}"
+        return f"a stop would lose the last {unsaved}"
 
     def used(self, now: Seconds) -> float:
         """Return the GPU-seconds held until ``now``."""
@@ -88,7 +119,7 @@ class Accounts:
     ended_gpu_seconds: dict[TenantId, float] = field(default_factory=dict)
     """GPU-seconds of ended jobs, by tenant."""
     lost_gpu_seconds: float = 0.0
-    """GPU-seconds of work that was lost in crashes."""
+    """GPU-seconds of work that was lost in crashes and stops."""
     restarts: int = 0
     crashes: int = 0
     completed: int = 0
@@ -177,6 +208,11 @@ class Accounts:
     def _submitted(self, event: events.JobSubmitted) -> None:
         number, spec, launch = self.submitted, event.spec, event.launch or NO_LAUNCH
         account = Account(number, spec, launch, event.at, history=[(event.at, f"submitted by {spec.tenant}")])
+        if spec.conditions is not None and spec.waits:
+            account.state = JobState.HELD
+            account.held_until = inf if spec.conditions.begin is None else spec.conditions.begin
+            if spec.conditions.hold:
+                account.held_by, account.held_since = spec.tenant, event.at
         self.submitted += 1
         self.accounts[number] = self.live[number] = account
         self._changed(account)
@@ -197,21 +233,46 @@ class Accounts:
 
     def _requested(self, account: Account, event: _Request) -> None:
         if isinstance(event, events.JobCancelled):
-            account.cause = "cancelled"
-            what = "cancelled" if account.ends_by is None else "ended, after it was cancelled"
-            self._end(account, JobState.CANCELLED, event.at, what)
-        elif isinstance(event, events.CancelRequested):
-            account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
-            account.history.append((event.at, "cancelled; told to save and stop"))
+            self._cancelled(account, event)
+        elif isinstance(event, events.CancelRequested | events.TimeLimitReached):
+            self._to_end(account, event)
         elif isinstance(event, events.JobReleased):
-            account.state, account.held_until = JobState.PENDING, inf
-            account.history.append((event.at, "may be tried again"))
+            if account.state is JobState.HELD:
+                account.state, account.held_until = JobState.PENDING, inf
+                account.history.append((event.at, "may be tried again" if account.starts else "may start"))
+        elif isinstance(event, events.JobHeld):
+            account.held_by, account.held_since = event.by, event.at
+            account.state = JobState.HELD if account.state is JobState.PENDING else account.state
+            account.history.append((event.at, f"held by {event.by}"))
+        elif isinstance(event, events.HoldLifted):
+            account.held_by = ""
+            account.history.append((event.at, f"released by {event.by}"))
+        elif isinstance(event, events.PriorityChanged):
+            account.spec = replace(account.spec, priority=event.priority)
+            account.history.append((event.at, f"priority set to {event.priority:,} by {event.by}"))
         elif isinstance(event, events.JobSetAside):
             account.history.append((event.at, f"set aside: {event.reason}"))
         else:
             gpus, least, most = event.gpus, event.min_gpus, event.max_gpus
             account.spec = replace(account.spec, gpus=gpus, min_gpus=least, max_gpus=most)
             account.history.append((event.at, f"asked to run on {gpus} GPUs (at least {least}, at most {most})"))
+
+    def _cancelled(self, account: Account, event: events.JobCancelled) -> None:
+        if not event.failed:  # else the cause is known since it reached its time limit
+            account.cause = event.cause or "cancelled"
+        what = ": ".join(filter(None, ("cancelled", event.cause)))
+        if account.ends_by is not None:
+            what = "ended, after it reached its time limit" if event.failed else "ended, after it was cancelled"
+        self._end(account, JobState.FAILED if event.failed else JobState.CANCELLED, event.at, what)
+
+    def _to_end(self, account: Account, event: events.CancelRequested | events.TimeLimitReached) -> None:
+        if isinstance(event, events.TimeLimitReached):
+            account.cause, account.held_after = f"time limit of {span(event.limit)} reached", ""
+        elif account.state is not JobState.CANCELLING:
+            account.cause = "cancelled"
+        account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
+        told = "told to save and stop" if event.ends_by > event.at else "killed"
+        account.history.append((event.at, f"{account.cause}; {told}"))
 
     def _ran(self, account: Account, event: events.RunEvent) -> None:
         if isinstance(event, events.JobCrashed):
@@ -221,18 +282,27 @@ class Accounts:
             account.done, account.done_at, account.cause, account.exit_status = event.done, event.at, "", 0
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
-            account.state, account.done, account.done_at, account.rate = JobState.PENDING, event.done, event.at, 0.0
-            account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved"))
+            lost = self._lose(account, event.done)
+            account.state = JobState.HELD if account.held_by else JobState.PENDING
+            account.done, account.done_at, account.rate = event.done, event.at, 0.0
+            account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved{lost}"))
+        elif isinstance(event, events.JobSaved):
+            account.saved_at = event.at - event.age
+            account.saves_when_warned = account.saves_when_warned or event.when_warned
+        elif isinstance(event, events.JobRequeued):
+            self._leave_seats(account, event.at)
+            account.state = JobState.STOPPING
+            account.history.append((event.at, f"put back into the queue by {event.by}: told to save and stop"))
         else:
+            lost = self._lose(account, event.done) if isinstance(event, events.JobStarted) else ""
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
             if isinstance(event, events.JobStarted):
                 account.state = JobState.RUNNING
-                account.history.append((event.at, "all ranks are up"))
+                account.history.append((event.at, f"all ranks are up{lost}"))
 
     def _crashed(self, account: Account, event: events.JobCrashed) -> None:
-        if account.rate > 0 and account.placement is not None:
-            lost = max(0.0, account.progress(event.at) - event.done) / account.rate
-            self.lost_gpu_seconds += account.placement.gpus * min(lost, event.at - account.placed_at)
+        self._leave_seats(account, event.at)
+        lost = self._lose(account, event.done)
         self.crashes += 1
         account.cause, account.done, account.done_at = event.cause, event.done, event.at
         account.exit_status = event.status
@@ -243,12 +313,21 @@ class Accounts:
             account.held_after = _why_last(account, event)
             self._end(account, JobState.FAILED, event.at, f"{what}; {account.held_after}")
             return
-        self._leave_seats(account, event.at)
-        account.state, account.rate = JobState.PENDING, 0.0
+        what += lost
+        account.state, account.rate = JobState.HELD if account.held_by else JobState.PENDING, 0.0
         if event.retry_in > 0:
             account.state, account.held_until = JobState.HELD, event.at + event.retry_in
             what = f"{what}; to be tried again in {event.retry_in:,.3g} s"
         account.history.append((event.at, what))
+
+    def _lose(self, account: Account, done: float) -> str:
+        """Count the work lost by a job that its last run left at ``done``; return a part of a sentence on it."""
+        rate, gpus, held = account.last_run
+        account.last_run = (0.0, 0, 0.0)
+        lost = min(max(0.0, account.done - done) / rate, held) if rate > 0 else 0.0
+        account.lost_gpu_seconds += gpus * lost
+        self.lost_gpu_seconds += gpus * lost
+        return f"; the last {lost:,.0f} s of its run are lost" if lost >= 1 else ""
 
     def _end(self, account: Account, state: JobState, at: Seconds, what: str) -> None:
         self._leave_seats(account, at)
@@ -261,6 +340,7 @@ class Accounts:
     def _leave_seats(self, account: Account, at: Seconds) -> None:
         """Add the GPU-seconds of the present placement and clear it; freeze progress at ``at``."""
         if account.placement is not None:
+            account.last_run = account.rate, account.placement.gpus, at - account.placed_at
             account.gpu_seconds += account.placement.gpus * (at - account.placed_at)
             account.done, account.done_at = account.progress(at), at
             account.rate, account.placement = 0.0, None
@@ -283,7 +363,7 @@ def _why_last(account: Account, event: events.JobCrashed) -> str:
     """Return a sentence part on why a job is not tried again after this crash."""
     retries, ran = account.launch.retries, event.ran
     if event.failed_on is not None and account.crashes.failed_starts < MOST_FAILED_STARTS:
-        return "not tried again, since no other node is left to try it on"
+        return "not tried again, since the cause is in the job itself"
     if event.failed_on is not None:
         return f"not tried again, since it {account.held_after}"
     if retries is None and account.crashes.in_a_row <= retries_of(None):

@@ -8,6 +8,7 @@ from shoal.core.errors import InputError, nearest
 from shoal.core.job import BatchLimits, JobSpec, Launch
 from shoal.core.topology import Topology
 from shoal.core.units import JobId, Seconds, TenantId
+from shoal.live.conditions import warning_signal
 from shoal.perf.catalog import Catalog
 from shoal.wire.messages import Reshape, Submission
 
@@ -56,6 +57,10 @@ class Admission:
             ahead=_ahead(wanted),
             limits=_limits(wanted),
             adaptation=wanted.adaptation,
+            preemptible=wanted.preemptible,
+            time=wanted.time,
+            priority=wanted.priority,
+            exclusive=self._exclusive(wanted),
         )
         env = tuple(sorted(wanted.env.items()))
         for name, texts in (("command", wanted.command), ("env", list(wanted.env.values()))):
@@ -73,9 +78,16 @@ class Admission:
             cpus=wanted.cpus,
             memory=wanted.memory,
             retries=wanted.retries,
+            signal=warning_signal(wanted),
             terminal=wanted.terminal,
         )
         return spec, launch
+
+    def _exclusive(self, wanted: Submission) -> bool:
+        if wanted.exclusive:
+            hint = "is not supported yet; ask for all GPUs of the nodes it needs, on which then no other job runs"
+            raise InputError("exclusive", True, hint)
+        return False
 
     def gang(self, shape: Reshape, kinds: Sequence[str] | None = None) -> tuple[int, int, int]:
         """Return the GPUs asked for, the fewest and the most; refused if no usable kind has this many installed."""

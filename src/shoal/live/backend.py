@@ -33,6 +33,7 @@ from shoal.live.clock import IDLE_RECORD, Clock
 from shoal.live.gang import Gang
 from shoal.live.machines import Machine, machine_of
 from shoal.live.recovery import RecoveredRuns
+from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
 from shoal.live.sessions import SessionRelay
 from shoal.wire.messages import (
@@ -107,7 +108,7 @@ class LiveBackend(Backend):
         """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down."""
         with self._lock:
             self._returned_at = self.clock.now()
-            self._runs.resume(recovered, down, self._returned_at, self.lease + _MARGIN)
+            resume(self._runs, recovered, down, self._returned_at, self.lease + _MARGIN)
 
     def retire(self, nodes: Iterable[int]) -> None:
         """Mark nodes as lost that are no longer in the cluster; one with runs only when its lease has ended."""
@@ -193,7 +194,9 @@ class LiveBackend(Backend):
         runs = self._runs
         deadlines = map(self._deadline, runs.agents)
         lost = (runs.next_settlement(index) for index, agent in enumerate(runs.agents) if not agent.up)
-        return min([*deadlines, *lost, *runs.releases.values(), runs.health.next_probe])
+        return min(
+            [*deadlines, *lost, *runs.held.releases.values(), *runs.held.limits.values(), runs.health.next_probe]
+        )
 
     def _tick(self, now: Seconds) -> None:
         for index, agent in enumerate(self._runs.agents):
@@ -218,6 +221,14 @@ class LiveBackend(Backend):
         """Cancel a job and stop its runs; with ``force`` they are killed without grace."""
         with self._lock:
             self._runs.cancel(job, self.clock.now(), force=force)
+            future = self._acknowledgement(None)
+        self.on_change()
+        return future
+
+    def change(self, change: Callable[[RunRegistry, Seconds], object]) -> "Future[None]":
+        """Change runs as a person asked, at the present time."""
+        with self._lock:
+            change(self._runs, self.clock.now())
             future = self._acknowledgement(None)
         self.on_change()
         return future

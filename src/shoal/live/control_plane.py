@@ -36,9 +36,11 @@ from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
 from shoal.live.compaction import Compaction
+from shoal.live.conditions import Resolver
 from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_ids import JobIds
 from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
+from shoal.live.job_verbs import JobVerbs
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
 from shoal.live.log_parts import find_rank, read_log_part
@@ -180,8 +182,12 @@ class ControlPlane:
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, submissions: Sequence[wire.Submission], tenant: TenantId) -> "Future[list[JobId]]":
+    def submit(
+        self, submissions: Sequence[wire.Submission], tenant: TenantId, sees: TenantId | None = None
+    ) -> "Future[list[JobId]]":
         """Admit jobs, all or none; the future resolves to their identifiers once they are durable.
+
+        They may depend on jobs that ``sees`` owns, or on any if None.
 
         A submission with the same key as an earlier one of its tenant returns that job. ``ShortOfDisk`` if the journal
         has no room for them.
@@ -192,6 +198,7 @@ class ControlPlane:
             ids: list[JobId] = []
             admitted = []
             keys: dict[tuple[TenantId, str], JobId] = {}
+            resolver = Resolver(self.accounts, self.compaction.ended_account, sees, self.about.epoch)
             for number, wanted in enumerate(submissions):
                 owner = wanted.tenant or tenant
                 key = owner, wanted.key
@@ -199,7 +206,7 @@ class ControlPlane:
                 id = known or self._job_ids.new(wanted.name, self._taken)
                 if known is None:
                     try:
-                        admitted.append(self.admission.admit(wanted, id, owner, now))
+                        admitted.append(resolver.admitted(self.admission.admit(wanted, id, owner, now), wanted))
                         check_fits(wanted, self.backend.topology, self.backend.machines, self.about.retired)
                     except InputError as error:
                         place = f"jobs[{number}]." if len(submissions) > 1 else ""
@@ -222,6 +229,11 @@ class ControlPlane:
         """Return every quota, by name of its tenant."""
         with self._lock:
             return quota_rows(self.accounts)
+
+    @property
+    def verbs(self) -> JobVerbs:
+        """What people ask of single jobs."""
+        return JobVerbs(self.backend, self.accounts, self._lock, self.disk, self._account)
 
     def _taken(self, id: JobId) -> bool:
         return id in self.accounts.numbers or self.compaction.ended.known(id)

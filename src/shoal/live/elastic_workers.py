@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from shoal.core.commands import Resize, Start
 from shoal.core.topology import Placement
 from shoal.wire.messages import RankExit, Roster, RunReport
 
@@ -163,3 +164,15 @@ class ElasticWorkers:
 
     def _hold_weights(self, numbers: Iterable[int]) -> bool:
         return any(0 < self.workers[number].joined <= self._trained for number in numbers)
+
+
+def workers_of(command: Start | Resize, after: ElasticWorkers | None) -> tuple[ElasticWorkers, Seats]:
+    """Return the workers of a new incarnation, in place ``after`` others or from a checkpoint, and its own seats."""
+    if after is None:
+        workers = ElasticWorkers(command.incarnation)
+        workers.add(command.incarnation, command.placement.seats)
+        workers.set_members(workers.workers)
+        return workers, command.placement.seats
+    seats = after.free_seats(command.placement, after.members)
+    after.add(command.incarnation, seats)
+    return after, seats

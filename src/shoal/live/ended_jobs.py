@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from shoal.core.errors import InputError
 from shoal.core.units import JobId, Seconds, TenantId
 from shoal.live.accounts import Account
 
@@ -39,6 +40,7 @@ class EndedJobs:
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
+        self._name = str(path)
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
@@ -48,6 +50,15 @@ class EndedJobs:
         """Close the file."""
         with self._lock:
             self._connection.close()
+
+    def check(self, submitted: int) -> None:
+        """Raise ``InputError`` if there is a job here that a journal with this many submissions does not know."""
+        with self._lock:
+            query = "SELECT max(number) FROM (SELECT number FROM ended UNION ALL SELECT number FROM dropped)"
+            (last,) = self._connection.execute(query).fetchone()
+        if last is not None and last >= submitted:
+            hint = f"has job number {last}, and the journal beside it has {submitted} jobs: it is of another journal"
+            raise InputError("ended jobs", self._name, f"{hint}, or a later one; move it away, and those jobs with it")
 
     def add(self, accounts: Iterable[Account]) -> None:
         """Store the accounts of ended jobs durably."""

@@ -114,6 +114,8 @@ class Gang:
     """The batch size it was granted, if the policy grants one."""
     limits: BatchLimits | None = None
     tenant: TenantId = ""
+    time: Seconds | None = None
+    """The job's time limit."""
     stopping: bool = False
     forced: bool = False
     """Whether it is stopped without grace."""
@@ -374,6 +376,8 @@ class Gang:
             tenant=self.tenant,
             cpus=launch.cpus,
             memory=launch.memory,
+            time=self.time,
+            signal=launch.signal,
             terminal=launch.terminal,
         )
 

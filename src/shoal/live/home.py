@@ -140,6 +140,8 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
     if resumed:
         header["away"] = (last, clock.now())
         accounts.leave_out(*header["away"])
+    ended = EndedJobs(settings.home / ENDED)
+    ended.check(accounts.submitted)
     journal = SqliteJournal.resume(path, header) if resumed else SqliteJournal.begin(path, header)
     backend = LiveBackend(cluster, clock, _expected_rate(cluster, speeds), settings.lease, settings.first_retry)
     backend.store_key = _store_key(settings.home / "store.key")
@@ -150,7 +152,7 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
         log.info("journal taken up again", extra={"records": file.records, "live": len(accounts.live)})
     about = About(__version__, scenario.policy, present.describe(), epoch, retired)
     admission = Admission(present, speeds, settings.roots, settings.max_grace)
-    ended, disk = EndedJobs(settings.home / ENDED), JournalDisk(path)
+    disk = JournalDisk(path)
     compaction = Compaction(journal, scheduler.state, accounts, backend, ended, epoch, settings.keep)
     return ControlPlane(scheduler, backend, journal, accounts, admission, about, disk, compaction, resumed=resumed)
 

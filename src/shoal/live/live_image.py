@@ -14,7 +14,7 @@ from shoal.live.live_job import LiveJob
 from shoal.live.recovery import RecoveredRuns, UnfinishedRun
 
 _VERSION = b"\x01"
-_TRANSIENT = {"end", "profile", "profiled_at", "gangs", "places"}
+_TRANSIENT = {"end", "ended", "profile", "profiled_at", "gangs", "places"}
 """Fields of a live job that no journal leaves behind."""
 
 _APART = {"nodes", "accounts", "numbers", "keys", "live", "runs", "changes"}

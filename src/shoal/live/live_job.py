@@ -7,12 +7,14 @@ from math import inf
 from shoal.core import events
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import ADAPTIVE, JobSpec, Launch
+from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import Seconds
 from shoal.live import report_filter
 from shoal.live.gang import End, Gang
 from shoal.live.rate_tracker import MIN_INTERVAL
+from shoal.live.save_tracker import SaveTracker
 
 
 @dataclass(slots=True)
@@ -30,18 +32,34 @@ class LiveJob:
     """The last batch size that the job's script is known to have chosen."""
     measured: tuple[float, Placement] | None = None
     """The last measured rate, and the placement it was measured on."""
+    started: bool = False
+    """Whether its ranks were ever up."""
+    released: bool = False
+    """Whether the conditions it was submitted with held."""
+    on_hold: bool = False
+    """Whether a person holds it."""
     over: bool = False
     cancelling: bool = False
-    """Whether it was cancelled and the end of its runs is not reported yet."""
+    """Whether it was cancelled, or reached its time limit, and the end of its runs is not reported yet."""
+    timed_out: bool = False
+    """Whether it reached its time limit."""
+    ended: JobState | None = None
+    """The state it ended in."""
     end: events.JobCompleted | events.JobCrashed | None = None
     """The event of its end, unless it was cancelled or ended before this control plane started."""
     profile: GoodputReport | None = None
     """The goodput report last passed on to the ring, at ``profiled_at``."""
     profiled_at: Seconds = 0.0
+    saves: SaveTracker = field(default_factory=SaveTracker)
     gangs: list[Gang] = field(default_factory=list)
     """Gangs that may have processes on a node, the latest last."""
     places: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     """By incarnation, if resized in place: for each rank its node, the incarnation that started it, its number."""
+
+    @property
+    def state(self) -> JobState:
+        """Its state as other jobs depend on it: PENDING until it first starts, then RUNNING until it ends."""
+        return self.ended or (JobState.RUNNING if self.started else JobState.PENDING)
 
     def expected_rate(self, placement: Placement, speed: Callable[[JobSpec, Placement], float]) -> float:
         """Return the rate by ``speed``, corrected by the measurement on the job's last placement."""
@@ -59,7 +77,8 @@ class LiveJob:
 
     def start(self, gang: Gang, now: Seconds) -> events.JobStarted:
         """Note that all ranks of a gang are up; return the event."""
-        gang.started, gang.running_since = True, now
+        self.started = gang.started = True
+        gang.running_since = now
         if gang.workers is not None:
             gang.workers.admit(gang.incarnation)
             self.places[gang.incarnation] = gang.workers.places
@@ -70,7 +89,7 @@ class LiveJob:
         """Return the events that the ring needs about a running gang's progress and training."""
         if not gang.started or gang.stopping:
             return []
-        found = (self._measured(gang, now), self._trained(gang, now))
+        found = (self._measured(gang, now), self._trained(gang, now), self._saved(gang, now))
         return [event for event in found if event is not None]
 
     def _measured(self, gang: Gang, now: Seconds) -> events.Event | None:
@@ -79,6 +98,15 @@ class LiveJob:
             return None
         self._report_rate(gang, now, rate)
         return events.JobMeasured(now, gang.job, gang.incarnation, rate, gang.progress)
+
+    def _saved(self, gang: Gang, now: Seconds) -> events.Event | None:
+        if self.spec.preemptible == "yes" or gang.saved is None:  # the ring does not ask what it saves
+            return None
+        age = self.saves.observe(now, gang)
+        if age is None:
+            return None
+        when_warned = gang.session is not None and gang.session.saves
+        return events.JobSaved(now, gang.job, gang.incarnation, gang.saved, age, when_warned)
 
     def _trained(self, gang: Gang, now: Seconds) -> events.Event | None:
         session = gang.session
@@ -111,11 +139,16 @@ class LiveJob:
         self.measured = rate, gang.placement
 
     def progress_after(self, gang: Gang, end: End, now: Seconds) -> float:
-        """Return a gang's progress at its end: as reported, else estimated from time and rate if it ended in order."""
-        reported = gang.done if gang.saved is None else gang.saved
-        if reported is not None:
-            return reported
-        if end not in (End.STOPPED, End.COMPLETED) or gang.killed:
+        """Return the progress that a gang leaves at its end: what it saved, else all of it if it ended in order.
+
+        Progress that was not reported is estimated from time and rate.
+        """
+        if gang.saved is not None:
+            return gang.saved
+        in_order = end in (End.STOPPED, End.COMPLETED) and not gang.killed
+        if gang.done is not None and (in_order or self.spec.preemptible == "yes"):
+            return gang.done
+        if not in_order:
             return gang.base
         ran = gang.tracker.rate * max(0.0, now - gang.running_since) if gang.started else 0.0
         work = self.spec.work

@@ -25,6 +25,17 @@ LONGEST_PROBE: Seconds = 1800.0
 """Seconds from draining a node to its first probe, and at most between two probes."""
 
 
+def note_start(
+    failures: dict[int, set[JobNumber]], job: JobNumber, nodes: Collection[int], failed_on: Collection[int]
+) -> None:
+    """Count a job that started on ``nodes`` against those of ``failed_on`` that could not start it."""
+    for node in nodes:
+        failures.pop(node, None)
+    for node in failed_on:
+        if node not in nodes:
+            failures.setdefault(node, set()).add(job)
+
+
 @dataclass(slots=True)
 class _Drain:
     """A drained node: when it is probed next, and the wait before that."""
@@ -44,6 +55,11 @@ class NodeHealth:
     """By node, the jobs that count against it."""
     _drains: dict[int, _Drain] = field(default_factory=dict)
 
+    def resume_counts(self, failures: Mapping[int, Collection[JobNumber]], causes: Mapping[int, str]) -> None:
+        """Take over what a journal says of failed starts."""
+        self._failures = {node: set(jobs) for node, jobs in failures.items()}
+        self._causes = dict(causes)
+
     def resume_drains(self, drained: Mapping[int, NodeDrained], now: Seconds) -> None:
         """Take over the nodes that a journal left drained; those that are probed wait as if drained now."""
         for node, event in drained.items():
@@ -60,17 +76,16 @@ class NodeHealth:
     def started(self, job: JobNumber, nodes: Collection[int], failed_on: Collection[int], now: Seconds) -> list[Event]:
         """Note that a job's ranks are up on ``nodes``, after it had failed to start on others; return the events."""
         found: list[Event] = []
+        note_start(self._failures, job, nodes, failed_on)
         for node in nodes:
-            self._failures.pop(node, None)
             if node in self._drains and self._drains[node].probe_at < inf:
                 found += self.resume(node, now)
         for node in failed_on:
-            if node not in nodes:
-                self._failures.setdefault(node, set()).add(job)
-                if len(self._failures[node]) >= MOST_FAILED_STARTS and node not in self._drains:
-                    count = f"{len(self._failures[node])} jobs that could not start here started elsewhere"
-                    reason = f"{count}; the last cause: {self._causes.get(node, 'not known')}"
-                    found += self.drain(node, reason, now)
+            count = len(self._failures.get(node, ()))
+            if count >= MOST_FAILED_STARTS and node not in self._drains:
+                cause = self._causes.get(node, "not known")
+                reason = f"{count} jobs that could not start here started elsewhere; the last cause: {cause}"
+                found += self.drain(node, reason, now)
         return found
 
     def drain(self, node: int, reason: str, now: Seconds, by: str = "") -> list[Event]:

@@ -8,6 +8,7 @@ from shoal.core.commands import Command, Decided, Resize, Start, Stop
 from shoal.core.job import Launch
 from shoal.core.units import JobNumber, Seconds
 from shoal.live.live_job import LiveJob
+from shoal.live.node_health import note_start
 from shoal.store.codec import Record
 
 NO_LAUNCH = Launch("job", ())
@@ -31,10 +32,16 @@ class RecoveredRuns:
     jobs: dict[JobNumber, LiveJob] = field(default_factory=dict)
     runs: dict[JobNumber, UnfinishedRun] = field(default_factory=dict)
     releases: dict[JobNumber, Seconds] = field(default_factory=dict)
-    """When held jobs may be tried again."""
+    """When held jobs may be tried again, and the earliest start of jobs that have one."""
+    limits: dict[JobNumber, Seconds] = field(default_factory=dict)
+    """When running jobs reach their time limit."""
     up: dict[int, bool] = field(default_factory=dict)
     drained: dict[int, events.NodeDrained] = field(default_factory=dict)
     """By node, the event that drained it."""
+    failures: dict[int, set[JobNumber]] = field(default_factory=dict)
+    """By node, the jobs that could not start there and started elsewhere, since the last start there."""
+    causes: dict[int, str] = field(default_factory=dict)
+    """By node, why the last start that failed there did."""
 
     def fold(self, record: Record) -> None:
         """Fold one record."""
@@ -55,34 +62,58 @@ class RecoveredRuns:
 
     def _apply_event(self, event: events.Event) -> None:
         match event:
-            case events.JobSubmitted(spec=spec, launch=launch):
-                launched = launch or NO_LAUNCH
-                self.jobs[self.submitted] = LiveJob(spec, launched, batch_size=spec.batch_size)
-                self.submitted += 1
+            case events.JobSubmitted():
+                self._submitted(event)
             case events.NodeLost() | events.NodeReturned():
                 self.up[event.node] = isinstance(event, events.NodeReturned)
             case events.NodeDrained() | events.NodeResumed():
                 self._drained_or_resumed(event)
-            case events.JobReleased():
-                self.releases.pop(event.job, None)
-            case events.CancelRequested():
-                self._cancel_requested(event.job)
+            case events.JobReleased() | events.JobHeld() | events.HoldLifted():
+                self._held_or_released(event)
+            case events.CancelRequested() | events.TimeLimitReached():
+                self._cancel_requested(event)
             case events.JobCancelled():
-                self.releases.pop(event.job, None)
-                self.runs.pop(event.job, None)
-                self.jobs.pop(event.job, None)
+                self._forget(event.job)
             case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
                 pass
-            case events.QuotaSet():
+            case events.QuotaSet() | events.PriorityChanged():
                 pass
             case _:
                 if event.job in self.jobs:
                     self._apply_run_event(self.jobs[event.job], event)
 
-    def _cancel_requested(self, number: JobNumber) -> None:
+    def _submitted(self, event: events.JobSubmitted) -> None:
+        spec = event.spec
+        job = self.jobs[self.submitted] = LiveJob(spec, event.launch or NO_LAUNCH, batch_size=spec.batch_size)
+        if spec.conditions is not None:
+            job.on_hold = spec.conditions.hold
+            if spec.conditions.begin is not None:
+                self.releases[self.submitted] = spec.conditions.begin
+        self.submitted += 1
+
+    def _held_or_released(self, event: events.JobReleased | events.JobHeld | events.HoldLifted) -> None:
+        if isinstance(event, events.JobReleased):
+            self.releases.pop(event.job, None)
+        if (job := self.jobs.get(event.job)) is None:
+            return
+        if isinstance(event, events.JobReleased):
+            job.released = True
+        else:
+            job.on_hold = isinstance(event, events.JobHeld)
+
+    def _forget(self, job: JobNumber) -> None:
+        """Drop a job that has ended."""
+        for table in (self.releases, self.limits, self.runs, self.jobs):
+            table.pop(job, None)
+
+    def _cancel_requested(self, event: events.CancelRequested | events.TimeLimitReached) -> None:
+        number = event.job
         self.releases.pop(number, None)
+        self.limits.pop(number, None)
         if number in self.jobs:
-            self.jobs[number].over = self.jobs[number].cancelling = True
+            job = self.jobs[number]
+            job.over = job.cancelling = True
+            job.timed_out |= isinstance(event, events.TimeLimitReached)
         if number in self.runs:
             self.runs[number].stopping = True
 
@@ -91,6 +122,7 @@ class RecoveredRuns:
             self.drained[event.node] = event
         elif not event.probe:
             self.drained.pop(event.node, None)
+            self.failures.pop(event.node, None)
 
     def _apply_run_event(self, job: LiveJob, event: events.RunEvent) -> None:
         if isinstance(event, events.BatchChanged):
@@ -98,21 +130,33 @@ class RecoveredRuns:
         run = self.runs.get(event.job)
         if run is None or event.incarnation != job.incarnation:
             return
+        if isinstance(event, events.JobSaved):
+            return
         if isinstance(event, events.JobStarted):
-            run.started = True
+            run.started = job.started = True
+            if job.spec.time is not None and (event.job not in self.limits or not job.launch.in_place):
+                self.limits[event.job] = event.at + job.spec.time
+            note_start(self.failures, event.job, run.command.placement.nodes, job.failed_on)
         elif isinstance(event, events.JobMeasured | events.JobProfiled | events.BatchChanged):
             job.measured = event.rate, run.command.placement
+        elif isinstance(event, events.JobRequeued):
+            run.stopping = True
         else:
-            del self.runs[event.job]
-            job.saved, job.over = event.done, isinstance(event, events.JobCompleted)
-            if isinstance(event, events.JobCrashed):
-                if event.failed_on is not None:
-                    job.failed_on.add(event.failed_on)
-                job.crashes, job.over, _ = job.crashes.fold(event)
-                if event.retry_in and not job.over:
-                    self.releases[event.job] = event.at + event.retry_in
-            if job.over:
-                del self.jobs[event.job]
+            self._run_ended(job, event)
+
+    def _run_ended(self, job: LiveJob, event: events.JobStopped | events.JobCompleted | events.JobCrashed) -> None:
+        del self.runs[event.job]
+        self.limits.pop(event.job, None)
+        job.saved, job.over = event.done, isinstance(event, events.JobCompleted)
+        if isinstance(event, events.JobCrashed):
+            if event.failed_on is not None:
+                job.failed_on.add(event.failed_on)
+                self.causes[event.failed_on] = event.cause
+            job.crashes, job.over, _ = job.crashes.fold(event)
+            if event.retry_in and not job.over:
+                self.releases[event.job] = event.at + event.retry_in
+        if job.over:
+            self._forget(event.job)
 
     def _apply_command(self, command: Command) -> None:
         if command.job not in self.jobs:

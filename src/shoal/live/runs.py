@@ -5,7 +5,6 @@ the orders of a node have a ``generation`` that counts up with each change.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -17,21 +16,24 @@ from shoal.core.events import (
     JobCompleted,
     JobCrashed,
     JobReleased,
+    JobRequeued,
     JobStopped,
     JobSubmitted,
     NodeLost,
+    TimeLimitReached,
 )
 from shoal.core.job import JobSpec, Launch
+from shoal.core.lifecycle import JobState
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobNumber, Seconds
 from shoal.live.agent_status import AgentStatus
-from shoal.live.elastic_workers import ElasticWorkers, Seats
+from shoal.live.elastic_workers import workers_of
 from shoal.live.gang import End, Gang, RunEnd
+from shoal.live.held_jobs import HeldJobs
 from shoal.live.live_job import LiveJob
 from shoal.live.node_health import NodeHealth
 from shoal.live.rate_tracker import RateTracker
-from shoal.live.recovery import RecoveredRuns
 from shoal.wire.messages import RunOrder, RunReport
 
 
@@ -47,14 +49,14 @@ class RunRegistry:
     ending: list[Gang] = field(default_factory=list)
     """Gangs whose end is in ``events``; the caller passes them to ``confirm_ends`` when the events are durable."""
     agents: list[AgentStatus] = field(default_factory=list)
-    releases: dict[JobNumber, Seconds] = field(default_factory=dict)
-    """When held jobs may be tried again."""
     submitted: int = 0
     """Number of jobs ever submitted."""
     health: NodeHealth = field(init=False)
+    held: HeldJobs = field(init=False)
     _jobs: dict[JobNumber, LiveJob] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.held = HeldJobs(self._jobs)
         self.health = NodeHealth(self.nodes)
         self.agents = [AgentStatus() for _ in self.nodes]
 
@@ -62,9 +64,37 @@ class RunRegistry:
 
     def submit(self, spec: JobSpec, launch: Launch, now: Seconds) -> None:
         """Add a job; its number is the count of those before it."""
-        self._jobs[self.submitted] = LiveJob(spec, launch, batch_size=spec.batch_size)
-        self.submitted += 1
+        job = self._jobs[self.submitted] = LiveJob(spec, launch, batch_size=spec.batch_size)
         self.events.append(JobSubmitted(now, spec, launch))
+        self.held.submit(self.submitted, job)
+        self.submitted += 1
+        self.release_waiting(now)
+
+    def release_waiting(self, now: Seconds) -> None:
+        """Release the jobs whose conditions hold now, and cancel those whose conditions never can."""
+        for number, cause in self.held.waiting.due():
+            if cause:
+                self._cancel(number, now, cause=cause)
+            else:
+                self._jobs[number].released = True
+                self.events.append(JobReleased(now, number))
+
+    def requeue(self, number: JobNumber, now: Seconds, by: str) -> bool:
+        """Stop a job's run for its owner; return false if it has none. The job waits again when the run has ended."""
+        job = self._jobs.get(number)
+        gang = job.gangs[-1] if job is not None and job.gangs and not job.over else None
+        if gang is None or gang.stopping or gang.end_reported:
+            return False
+        self.events.append(JobRequeued(now, number, gang.incarnation, by))
+        self._stop_run(number, gang.incarnation)
+        self._advance(number, now)
+        return True
+
+    def _stop_run(self, number: JobNumber, incarnation: int) -> None:
+        for gang in self._jobs[number].gangs:
+            if gang.latest.incarnation == incarnation and not gang.stopping:
+                gang.stopping = True
+                self._orders_changed(gang)
 
     def cancel(self, number: JobNumber, now: Seconds, *, force: bool = False) -> None:
         """Cancel a job and stop its runs, with ``force`` without grace; a job that is over stays as it ended.
@@ -72,23 +102,35 @@ class RunRegistry:
         It holds its GPUs until its last process is gone. A job that shares them with another is reported as gone at
         once, since they stay the other's.
         """
+        self._cancel(number, now, force=force)
+        self.release_waiting(now)
+
+    def _cancel(self, number: JobNumber, now: Seconds, *, cause: str = "", force: bool = False) -> None:
+        """Do as ``cancel``; a job that has timed out fails. The caller calls ``release_waiting``."""
         job = self._jobs.get(number)
         if job is None or (job.over and not force):
             return
         first, job.over = not job.over, True
         if first:
-            self.releases.pop(number, None)
+            self.held.end_timers(number)
             job.cancelling = any(not gang.end_reported for gang in job.gangs) and not self._shares_gpus(number)
             if not job.cancelling:
-                self.events.append(JobCancelled(now, number))
-                self.ending += job.gangs
-        if job.cancelling:
+                self._gone(number, now, cause)
+        if job.cancelling and not (first and job.timed_out):
             self.events.append(CancelRequested(now, number, now + (0.0 if force else job.launch.grace)))
         for gang in job.gangs:
             gang.forced |= force
             if first:
                 gang.stopping = gang.end_reported = True
             self._orders_changed(gang)
+
+    def _gone(self, number: JobNumber, now: Seconds, cause: str = "") -> None:
+        """Report that a cancelled job holds no GPUs any more."""
+        job = self._jobs[number]
+        job.cancelling = False
+        self.events.append(JobCancelled(now, number, cause, job.timed_out))
+        self.ending += job.gangs
+        self.held.over(number, JobState.FAILED if job.timed_out else JobState.CANCELLED)
 
     def _shares_gpus(self, number: JobNumber) -> bool:
         gangs = self._jobs[number].gangs
@@ -101,17 +143,12 @@ class RunRegistry:
 
     def forget(self, ended: Iterable[JobNumber]) -> None:
         """Drop these jobs, whose end is durable, unless a process of theirs may be left."""
-        for number in ended:
-            if number in self._jobs and not self._jobs[number].gangs:
-                del self._jobs[number]
+        self.held.forget(ended)
 
     def carry_out(self, command: Command, now: Seconds) -> None:
         """Turn a command into orders for agents, as far as possible yet."""
         if isinstance(command, Stop):
-            for gang in self._jobs[command.job].gangs:
-                if gang.latest.incarnation == command.incarnation and not gang.stopping:
-                    gang.stopping = True
-                    self._orders_changed(gang)
+            self._stop_run(command.job, command.incarnation)
         elif not (isinstance(command, Resize) and self._resized_in_place(command, now)):
             self._start(command, now)
         self._advance(command.job, now)
@@ -125,7 +162,7 @@ class RunRegistry:
         if job.incarnation >= command.incarnation:
             return
         # An incarnation that crashed after its successor was ordered must not hold the successor back.
-        self.releases.pop(command.job, None)
+        self.held.releases.pop(command.job, None)
         if job.over:
             self._repeat_end(command, now)
         else:
@@ -154,7 +191,7 @@ class RunRegistry:
         last.end_reported = last.end_durable = last.progress_counted = True
         # Its own ranks, if not all are up, have not joined the others and are stopped.
         last.stopping = not last.started
-        self.releases.pop(command.job, None)
+        self.held.releases.pop(command.job, None)
         last.workers.set_members(kept)
         self._add_gang(command, now, after=last)
         return True
@@ -162,8 +199,8 @@ class RunRegistry:
     def _add_gang(self, command: Start | Resize, now: Seconds, *, after: Gang | None = None) -> Gang:
         """Add the gang of a new incarnation: ``after`` another in place, or from the job's checkpoint."""
         job = self._jobs[command.job]
-        job.incarnation = command.incarnation
-        workers, seats = _workers(command, after) if job.launch.in_place else (None, command.placement.seats)
+        job.incarnation, earlier = command.incarnation, None if after is None else after.workers
+        workers, seats = workers_of(command, earlier) if job.launch.in_place else (None, command.placement.seats)
         gang = Gang(
             command.job,
             command.incarnation,
@@ -177,6 +214,7 @@ class RunRegistry:
             batch=command.batch,
             limits=job.spec.limits,
             tenant=job.spec.tenant,
+            time=job.spec.time,
             running_since=now,
             workers=workers,
             chain=[] if after is None else after.chain,
@@ -250,10 +288,14 @@ class RunRegistry:
             self._advance(gang.job, now)
 
     def release(self, now: Seconds) -> None:
-        """Release the held jobs that may be tried again by ``now``."""
-        for job in [job for job, at in self.releases.items() if now >= at]:
-            del self.releases[job]
-            self.events.append(JobReleased(now, job))
+        """Release the held jobs that may be started by ``now``, and end the runs that have reached their time limit."""
+        self.events += [JobReleased(now, number) for number in self.held.timers(now)]
+        for number, limit in self.held.overdue(now):
+            job = self._jobs[number]
+            job.timed_out = True
+            self.events.append(TimeLimitReached(now, number, limit, now + job.launch.grace))
+            self._cancel(number, now)
+        self.release_waiting(now)
 
     def probe(self, now: Seconds) -> None:
         """Let the drained nodes that are due be tried with one start each."""
@@ -313,17 +355,17 @@ class RunRegistry:
                 self._report_end(job, gang, end, now)
             elif gang.up and not gang.started and not gang.stopping:
                 self.events.append(job.start(gang, now))
+                self.held.started(number, now, first=gang.chain[0] is gang)
                 self.events += self.health.started(number, gang.parts, job.failed_on, now)
                 if gang.workers is not None:
                     self._orders_changed(gang)
             if gang.over and gang.end_reported:
                 self._clear(job, gang, now)
         if job.cancelling and all(gang.over for gang in job.gangs):
-            job.cancelling = False
-            self.events.append(JobCancelled(now, number))
-            self.ending += job.gangs
+            self._gone(number, now)
         if job.gangs:
             self._go(job, job.gangs[-1], now)
+        self.release_waiting(now)
 
     def _clear(self, job: LiveJob, gang: Gang, now: Seconds) -> None:
         """Add the progress of a gang without processes to its job, and drop the gang if its end is durable."""
@@ -370,15 +412,17 @@ class RunRegistry:
         done = work is not None and gang.done is not None and saved >= work
         finished = outcome.end is End.STOPPED and done and gang.all_left
         if finished or outcome.end is End.COMPLETED:
-            job.over, job.end = True, JobCompleted(now, gang.job, gang.incarnation, saved)
+            job.end = JobCompleted(now, gang.job, gang.incarnation, saved)
             self.events.append(job.end)
+            self.held.over(gang.job, JobState.COMPLETED)
         elif outcome.end is End.STOPPED:
             self.events.append(JobStopped(now, gang.job, gang.incarnation, saved))
         else:
             self._crashed(job, gang, outcome, now)
 
     def _crashed(self, job: LiveJob, gang: Gang, outcome: RunEnd, now: Seconds) -> None:
-        saved, blamed, node = job.saved, outcome.end is End.CRASHED, outcome.failed_on
+        saved, blamed, cause = job.saved, outcome.end is End.CRASHED, outcome.cause
+        node, status, run = outcome.failed_on, outcome.status, (now, gang.job, gang.incarnation)
         ran = max(0.0, now - gang.chain[0].running_since) if gang.started else 0.0
         job.crashes, failed, retry = job.crashes.after(
             saved,
@@ -390,61 +434,17 @@ class RunRegistry:
             retries=job.launch.retries,
             first_retry=self.first_retry,
         )
-        crash = JobCrashed(
-            now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node, failed, outcome.status
-        )  # fmt: skip
-        self.events.append(crash)
+        self.events.append(crash := JobCrashed(*run, saved, blamed, cause, retry, ran, node, failed, status))
         if node is not None:
             job.failed_on.add(node)
-            self.health.failed(node, outcome.cause, now)
+            self.health.failed(node, cause, now)
         if failed:
-            job.over, job.end = True, crash
+            job.end = crash
+            self.held.over(gang.job, JobState.FAILED)
         if retry:
-            self.releases[gang.job] = now + retry
+            self.held.back_off(gang.job, now + retry)
 
     def _unrunnable(self, job: LiveJob, node: int) -> bool:
         """Return whether a job that a node could not start has failed: others run there, or no other node is left."""
-        others_run = any(gang.started and not gang.over for gang in self.agents[node].gangs.values())
         up = {index: self.nodes[index] for index, agent in enumerate(self.agents) if agent.up and index != node}
-        return others_run or not job.can_start_on(up)
-
-    # ── recovery ──────────────────────────────────────────────────────────────────────────────────────────────
-
-    def resume(self, recovered: RecoveredRuns, down: frozenset[int], now: Seconds, lease: Seconds = 0.0) -> None:
-        """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down.
-
-        ``lease`` is the time in which a run without grace ends by itself, with the margin for killing it.
-        Nodes that were up at the journal's end have a lease's time to answer. A node that the ring counts as up
-        although it never answered is reported lost.
-        """
-        for index, agent in enumerate(self.agents):
-            agent.up, agent.last_contact = recovered.up.get(index, False), now
-            # Above every generation of an earlier control plane, so that its late answers are recognised as old.
-            agent.generation = round(1000 * now) + 1
-            if not agent.up and index not in down:
-                self.events.append(NodeLost(now, index))
-        self.releases = dict(recovered.releases)
-        self.health.resume_drains(recovered.drained, now)
-        self.submitted = recovered.submitted
-        self._jobs = {number: copy(job) for number, job in recovered.jobs.items()}
-        for _, run in sorted(recovered.runs.items()):
-            gang = self._add_gang(run.command, now)
-            gang.resumed, gang.started, gang.stopping = True, run.started, run.stopping
-            gang.end_reported = self._jobs[gang.job].cancelling
-        for number in [number for number, job in self._jobs.items() if job.cancelling]:
-            self._advance(number, now)
-        for agent in self.agents:
-            if agent.gangs and not agent.up:  # a run on a lost node that may still have been within its grace
-                agent.quiet_at = now + lease
-
-
-def _workers(command: Start | Resize, after: Gang | None) -> tuple[ElasticWorkers, Seats]:
-    """Return the workers of a new incarnation, in place ``after`` a gang or from a checkpoint, and its own seats."""
-    if after is None or after.workers is None:
-        workers = ElasticWorkers(command.incarnation)
-        workers.add(command.incarnation, command.placement.seats)
-        workers.set_members(workers.workers)
-        return workers, command.placement.seats
-    seats = after.workers.free_seats(command.placement, after.workers.members)
-    after.workers.add(command.incarnation, seats)
-    return after.workers, seats
+        return any(g.started and not g.over for g in self.agents[node].gangs.values()) or not job.can_start_on(up)

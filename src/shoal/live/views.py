@@ -20,6 +20,7 @@ from shoal.core.topology import Topology
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId, span
 from shoal.live.accounts import Account, Accounts
 from shoal.live.expected_end import expected_end
+from shoal.live.held_words import remedy_of, why_held
 from shoal.live.job_lists import WAITING, Listed
 from shoal.live.time_words import ClockWords
 from shoal.wire.messages import AcctRow, JobDetail, JobRow, Moment, NodeRow, StartForecast, TenantRow
@@ -79,7 +80,7 @@ class LastDecision:
     def remedy(self, account: Account, placed: Sequence[Account], now: Seconds) -> str:
         """Return a sentence on what would let a waiting job run; empty if it runs. ``placed`` are jobs with GPUs."""
         if account.state is JobState.HELD:
-            return "`shoal logs` shows what it wrote before it died; `shoal cancel` ends the tries"
+            return remedy_of(account)
         at = self.snapshot.position_of(account.number)
         if at < 0 or self.verdicts.gpus[at] or not account.live:
             return ""
@@ -169,6 +170,8 @@ class ClusterViews:
             decided=self.epoch + (last.snapshot.now if last is not None else account.submitted),
             change=self._change(account),
             story=[Moment(self.epoch + at, what) for at, what in sorted(story, key=lambda entry: entry[0])],
+            stop=account.stop_cost(self.now),
+            lost_gpu_seconds=account.lost_gpu_seconds,
             exit_status=account.exit_status,
         )
 
@@ -296,6 +299,9 @@ class ClusterViews:
             position=position,
             start=self._start(account),
             end=expected_end(account, self.now),
+            array=spec.conditions.array if spec.conditions is not None else None,
+            priority=spec.priority,
+            time=spec.time,
         )
 
     def _start(self, account: Account) -> StartForecast | None:
@@ -308,15 +314,14 @@ class ClusterViews:
     def _reason(self, account: Account) -> str:
         words = ClockWords(self.epoch, self.now)
         if account.state is JobState.FAILED:
-            return f"{account.cause}; {account.held_after}"
+            return "; ".join(filter(None, (account.cause, account.held_after)))
         if not account.live:
             return account.cause or account.state.name.lower()
         if account.state is JobState.CANCELLING:
-            return f"cancelled, ends by {strftime('%H:%M:%S', localtime(self._unix(account.ends_by)))}"
+            until = strftime("%H:%M:%S", localtime(self._unix(account.ends_by)))
+            return f"{account.cause}, ends by {until}"
         if account.state is JobState.HELD:
-            return (
-                f"waits: it {account.held_after} ({account.cause}); it is tried again at {words.at(account.held_until)}"
-            )
+            return self._without_foreign_names(why_held(account, self.accounts, words))
         sentence = self.last.sentence(account.number, words) if self.last is not None else None
         return "waits: it has just been submitted" if sentence is None else self._without_foreign_names(sentence)
 

@@ -45,7 +45,7 @@ class NetworkPlacer:
         overruled: dict[int, Verdict] = {
             i: Refusal(Reason(STOPPING)) for i in np.flatnonzero((gpus > 0) & stopping).tolist()
         }
-        fixed = _on_closed_nodes(snapshot) & ~changed
+        fixed = (_on_closed_nodes(snapshot) | snapshot.unstoppable) & ~changed
         wanting = np.flatnonzero((gpus > 0) & ~stopping & ~fixed).tolist()
         holding = np.flatnonzero((columns.held > 0) & ~stopping & ~fixed).tolist()
         plan = _NetworkDraft(snapshot, snapshot.free_gpus.thaw())

@@ -62,17 +62,25 @@ def all_fit(snapshot: Snapshot) -> Verdicts | None:
     return Verdicts(snapshot, gpus=columns.gpus, codes=codes, numbers={FITS: (used, capacity[0])})
 
 
-def serve(snapshot: Snapshot, order: Indices, *, strict: bool = False, preferences: Floats | None = None) -> Served:
+def serve(
+    snapshot: Snapshot,
+    order: Indices,
+    *,
+    strict: bool = False,
+    preferences: Floats | None = None,
+    demand: Int32s | None = None,
+) -> Served:
     """Give each job in order its whole gang or nothing; with ``strict`` stop at the first that does not fit.
 
+    ``demand`` are the gangs by job, by default those asked for.
     On a cluster of several kinds each job takes, of the kinds with enough free GPUs, the one it prefers most
     (``preferences``, jobs × kinds). By default a running job stays on its kind and any other takes its fastest.
     """
     if len(snapshot.cluster.kinds) == 1:
-        return _serve_one_kind(snapshot, order, strict)
+        return _serve_one_kind(snapshot, order, strict, snapshot.columns.gpus if demand is None else demand)
     if preferences is None:
         preferences = prefer_kind(snapshot, snapshot.columns.kind)
-    return _serve_kinds(snapshot, order, strict, preferences)
+    return _serve_kinds(snapshot, order, strict, snapshot.columns.gpus if demand is None else demand, preferences)
 
 
 def prefer_kind(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats:
@@ -128,8 +136,7 @@ def _line(first: Indices, rest: Indices | None, order: Indices) -> Indices:
     return order if rest is None else np.concatenate([first, rest[order]])
 
 
-def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool) -> Served:
-    demand = snapshot.columns.gpus
+def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool, demand: Int32s) -> Served:
     granted = np.zeros(len(demand), dtype=np.int32)
     free = snapshot.cluster.capacity[0]
     last = -1
@@ -152,21 +159,24 @@ def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool) -> Served:
     return Served(granted, None, last, free, free)
 
 
-def _serve_kinds(snapshot: Snapshot, order: Indices, strict: bool, preferences: Floats) -> Served:
+def _serve_kinds(snapshot: Snapshot, order: Indices, strict: bool, gangs: Int32s, preferences: Floats) -> Served:
     columns = snapshot.columns
     granted = np.zeros(len(columns), dtype=np.int32)
     kinds = np.full(len(columns), -1, dtype=np.int8)
     free = list(snapshot.cluster.capacity)
-    demand, speeds = columns.gpus.tolist(), columns.speeds
+    demand, speeds = gangs.tolist(), columns.speeds
     preference = np.argsort(-preferences, axis=1, kind="stable").tolist()
-    last = -1
+    last, most = -1, max(free, default=0)
     for i in order.tolist():
         want = demand[i]
+        if want > most and not strict:
+            continue  # most waiting jobs of a long queue
         choice = next((k for k in preference[i] if free[k] >= want and speeds[i, k] > 0), -1)
         if choice >= 0:
             free[choice] -= want
             granted[i], kinds[i], last = want, choice, i
-            if not any(free):
+            most = max(free)
+            if not most:
                 break
         elif strict:
             break

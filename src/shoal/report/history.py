@@ -21,7 +21,7 @@ from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
-from shoal.core.units import JobId, Seconds, TenantId
+from shoal.core.units import JobId, Seconds, TenantId, span
 from shoal.store.codec import BASE, COMMAND_TAGS, DECISION, EVENT_TAGS, EVENTS, HEADER
 
 _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
@@ -29,6 +29,8 @@ _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work
 _MODEL, _BATCH, _KINDS, _DEADLINE = (_SPEC[name] for name in ("model", "batch_size", "kinds", "deadline"))
 _REPORT_BATCH = [f.name for f in fields(GoodputReport)].index("batch")
 _START, _STOP = COMMAND_TAGS[Start], COMMAND_TAGS[Stop]
+_HELD, _LIFTED = EVENT_TAGS[events.JobHeld], EVENT_TAGS[events.HoldLifted]
+_PRIORITY = EVENT_TAGS[events.PriorityChanged]
 _ENDED = -1
 """The incarnation of a job that has ended: it matches no event, so later ones are ignored."""
 
@@ -67,13 +69,14 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Measured rates (work per second): the hold, the interval, and the batch size (0 if none)."""
+    """Measured rates (work per second): the hold, the interval, the batch size (0 if none), and the work done then."""
 
     hold: Int64s
     since: Floats
     until: Floats
     rate: Floats
     batch_size: Int64s
+    done: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class History:
     ``begin`` is the first submission, ``end`` the last event. ``ended`` is when a job completed, failed or was
     cancelled, infinite if it is live; ``work`` its total work if it completed, else the declared one, NaN if none was;
     ``deadline`` is infinite if it has none. ``trajectories`` holds, for jobs whose batch size changed, (work done, new
-    batch size) in ascending order of work.
+    batch size) in ascending order of work; ``notes`` what people and limits did to jobs: times and texts.
     """
 
     settings: dict[str, Any]
@@ -113,6 +116,7 @@ class History:
     outcome: Int64s
     work: Floats
     trajectories: dict[int, list[tuple[float, int]]]
+    notes: dict[int, list[tuple[Seconds, str]]]
     holds: Holds
     rates: Rates
     overlaps: Overlaps
@@ -141,11 +145,12 @@ def read_history(records: Iterable[list[Any]]) -> History:
         raise JournalError("a journal must begin with its header")
     topology = _topology(header[2])
     fold = _Fold(topology.node_kind)
-    for record in source:
-        if record[0] == EVENTS:
-            fold.apply_events(record[1], record[2])
-        elif record[0] == DECISION:
-            fold.apply_commands(record[3])
+    for number, record in enumerate(source, start=2):
+        if record[0] in (EVENTS, DECISION):
+            try:
+                fold.apply_record(record)
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
+                raise JournalError(f"record {number} is not one of a journal that this Shoal reads: {error}") from error
         elif record[0] == BASE:
             if not fold.ids:
                 raise JournalError(
@@ -186,10 +191,11 @@ class _Fold:
         self.hold: list[int] = []  # the number of the job's latest hold, −1 before its first
         self.crashes: dict[int, Crashes] = {}
         self.trajectories: dict[int, list[tuple[float, int]]] = {}
+        self.notes: dict[int, list[tuple[Seconds, str]]] = {}
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
         self.since, self.until, self.done = array("d"), array("d"), array("d")
         self.rate_hold, self.rate_batch = array("q"), array("q")
-        self.rate_at, self.rate = array("d"), array("d")
+        self.rate_at, self.rate, self.rate_done = array("d"), array("d"), array("d")
         self.paired: dict[int, tuple[int, Seconds]] = {}
         self.overlaps: list[tuple[Seconds, Seconds, int, int]] = []
         handlers: dict[type, Callable[[list[Any]], None]] = {
@@ -203,8 +209,19 @@ class _Fold:
             events.JobCrashed: self._crashed,
             events.JobCancelled: self._cancelled,
             events.JobReshaped: self._reshaped,
+            events.JobHeld: self._noted,
+            events.HoldLifted: self._noted,
+            events.PriorityChanged: self._noted,
+            events.JobRequeued: self._requeued,
+            events.TimeLimitReached: self._timed_out,
         }
         self.handlers = [handlers.get(cls, self._ignored) for cls in EVENT_TAGS]
+
+    def apply_record(self, record: list[Any]) -> None:
+        if record[0] == EVENTS:
+            self.apply_events(record[1], record[2])
+        else:
+            self.apply_commands(record[3])
 
     def apply_events(self, now: Seconds, batch: list[list[Any]]) -> None:
         handlers = self.handlers
@@ -277,6 +294,7 @@ class _Fold:
             self.rate_hold.append(self.hold[job])
             self.rate_at.append(event[1])
             self.rate.append(event[4])
+            self.rate_done.append(event[5])
             self.rate_batch.append(self.batch[job])
 
     def _batch_changed(self, event: list[Any]) -> None:
@@ -318,10 +336,26 @@ class _Fold:
 
     def _cancelled(self, event: list[Any]) -> None:
         if self.incarnation[event[2]] != _ENDED:
-            self._end(event[2], event[1], JobState.CANCELLED)
+            cause, failed = event[3:] or ("", False)  # journals of older versions lack them
+            if cause:
+                self._noted(event, f"cancelled: {cause}")
+            self._end(event[2], event[1], JobState.FAILED if failed else JobState.CANCELLED)
 
     def _reshaped(self, event: list[Any]) -> None:
         self.gpus[event[2]] = event[3]
+
+    def _noted(self, event: list[Any], text: str = "") -> None:
+        words = {_HELD: "held by {0}", _LIFTED: "released by {0}", _PRIORITY: "priority set to {0} by {1}"}
+        self.notes.setdefault(event[2], []).append((event[1], text or words[event[0]].format(*event[3:])))
+
+    def _requeued(self, event: list[Any]) -> None:
+        _, at, job, incarnation, by = event
+        if incarnation == self.incarnation[job]:
+            self._noted(event, f"put back into the queue by {by}")
+            self._close(job, at)
+
+    def _timed_out(self, event: list[Any]) -> None:
+        self._noted(event, f"time limit of {span(event[3])} reached")
 
     def _ignored(self, event: list[Any]) -> None:
         """Do nothing: the event changes no column. Each job on a lost node has events of its own."""
@@ -358,6 +392,7 @@ class _Fold:
             outcome=_ints(self.outcome),
             work=_floats(self.work),
             trajectories=self.trajectories,
+            notes=self.notes,
             holds=holds,
             rates=self._rates(until),
             overlaps=Overlaps(overlaps[0], overlaps[1], overlaps[2].astype(np.int64), overlaps[3].astype(np.int64)),
@@ -371,7 +406,8 @@ class _Fold:
         ends = until[hold]
         same = hold[1:] == hold[:-1]
         ends[:-1][same] = at[1:][same]
-        return Rates(hold, at, np.maximum(ends, at), _floats(self.rate)[order], _ints(self.rate_batch)[order])
+        rate, batch, done = _floats(self.rate)[order], _ints(self.rate_batch)[order], _floats(self.rate_done)[order]
+        return Rates(hold, at, np.maximum(ends, at), rate, batch, done)
 
 
 def _floats(values: "array[float]") -> Floats:

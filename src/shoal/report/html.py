@@ -37,14 +37,19 @@ def page(runs: Sequence[StoredRun], baseline: str | None = None) -> str:
         data.append(charts(by_policy))
         headline = f"<h2>{escape(_where(comparison))}</h2>" if len(comparisons) > 1 else ""
         parts.append(_part(number, comparison, chosen, data[-1], headline))
+    return fill_frame(_title(comparisons), "\n".join(parts), data, "charts.js")
+
+
+def fill_frame(title: str, parts: str, data: object, script: str) -> str:
+    """A self-contained page: the frame with its style, these parts, and the data that a script of ``page/`` draws."""
     pieces = {
-        "title": escape(_title(comparisons)),
+        "title": escape(title),
         "style": _resource("style.css"),
-        "parts": "\n".join(parts),
+        "parts": parts,
         # A "</script>" in a job's name must not end the element early.
         "data": printable_json(json.dumps(data, separators=(",", ":"), ensure_ascii=False)).replace("<", "\\u003c"),
         "plot": _resource("plot.js"),
-        "charts": _resource("charts.js"),
+        "charts": _resource(script),
     }
     frame = _resource("frame.html")
     head, *rest = frame.split("{{")

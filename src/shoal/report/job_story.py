@@ -49,7 +49,11 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happened to one job; ``batches`` are its batch sizes in order, ``waits`` sorted longest first."""
+    """What happened to one job; ``batches`` are its batch sizes in order, ``waits`` sorted longest first.
+
+    ``lost`` is the seconds of its runs whose work was lost, since it was stopped or crashed before it saved.
+    ``notes`` are what people and limits did to it, such as "held by ana", with their times.
+    """
 
     id: JobId
     submitted: Seconds
@@ -58,6 +62,8 @@ class Story:
     runs: tuple[Run, ...]
     batches: tuple[int, ...]
     waits: tuple[Wait, ...]
+    lost: Seconds = 0.0
+    notes: tuple[tuple[Seconds, str], ...] = ()
 
     @property
     def resizes(self) -> int:
@@ -84,20 +90,25 @@ class Story:
             "runs": [{"since": s.since, "until": s.until, "gpus": s.gpus} for s in self.runs],
             "resizes": self.resizes,
             "stops": self.stops,
+            "lost": self.lost,
             "batch_sizes": list(self.batches),
             "waited": self.waited,
             "waits": [{"seconds": w.seconds, "reason": w.sentence} for w in self.waits],
+            "notes": [{"at": at, "what": what} for at, what in self.notes],
         }
 
     def lines(self) -> list[str]:
         """The story as text: what happened in the first line, then a line for each reason it waited."""
         end = "still live" if self.ended is None else f"{self.outcome} after {self.ended - self.submitted:,.1f} s"
         runs = ", ".join(f"{_gpus(s.gpus)} {s.since:,.1f}–{s.until:,.1f} s" for s in self.runs) or "it never ran"
-        counts = [(self.resizes, "resized"), (self.stops, "stopped and resumed")]
+        stopped = "stopped and started again" if self.lost >= 1 else "stopped and resumed"
+        counts = [(self.resizes, "resized"), (self.stops, stopped)]
         moved = "".join(f"; {what} {_times(count)}" for count, what in counts if count)
+        moved += f"; the work of {self.lost:,.1f} s was lost" if self.lost >= 1 else ""
         sizes = f"; batch {' → '.join(map(str, self.batches))}" if len(self.batches) > 1 else ""
         waits = [f"waited {wait.seconds:,.1f} s: {wait.sentence}" for wait in self.waits]
-        return [f"{self.id}: {end}; {runs}{moved}{sizes}", *waits]
+        notes = [f"{what} at {at:,.1f} s" for at, what in self.notes]
+        return [f"{self.id}: {end}; {runs}{moved}{sizes}", *notes, *waits]
 
 
 def _gpus(count: int) -> str:
@@ -129,7 +140,27 @@ def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until
         runs=runs,
         batches=_batches(history, job),
         waits=_waits(history, job, runs, reasons, until),
+        lost=_lost(history, holds.tolist()),
+        notes=tuple(history.notes.get(job, ())),
     )
+
+
+def _lost(history: History, holds: list[int]) -> Seconds:
+    """Seconds of run after which a job's work was not found saved, when it was stopped, crashed or resized."""
+    held, rates, lost = history.holds, history.rates, 0.0
+    for hold, following in zip(holds, [*holds[1:], None], strict=True):
+        begin, end = np.searchsorted(rates.hold, [hold, hold + 1]).tolist()
+        if begin == end or rates.rate[end - 1] <= 0:
+            continue
+        rate, until = float(rates.rate[end - 1]), float(held.until[hold])
+        reached = float(rates.done[end - 1]) + rate * (until - float(rates.since[end - 1]))
+        kept = float(held.done[hold])
+        if np.isnan(kept) and following is not None:  # a resize: where its next run began
+            later = int(np.searchsorted(rates.hold, following))
+            kept = float(rates.done[later]) if rates.hold[later : later + 1] == [following] else reached
+        if kept < reached:
+            lost += min((reached - kept) / rate, until - float(held.since[hold]))
+    return lost
 
 
 def _batches(history: History, job: JobNumber) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from shoal import __version__
 from shoal.core.errors import InputError, JournalError, nearest
 from shoal.core.events import QuotaSet
 from shoal.core.interfaces import PerfModel, Placer, Policy
-from shoal.core.job import JobSpec
+from shoal.core.job import MOST_LOST, JobSpec
 from shoal.core.quota import parse_quota
 from shoal.core.topology import Node, Topology, topology_of
 from shoal.engine.loop import judge, judge_or_keep
@@ -76,6 +76,8 @@ class Scenario:
     """The rule by which nodes are rented, e.g. ``goodput``; None for a cluster of fixed size."""
     quotas: tuple[str, ...] = ()
     """Quotas of tenants, each ``TENANT:gpus=N,guaranteed=N``; see ``core.quota``."""
+    most_lost: float = MOST_LOST
+    """Seconds of run that a stop may lose at most: jobs that would lose more keep their GPUs until they save."""
     tolerate_policy_errors: bool = field(default=False, metadata={"key": "steadfast"})
     """Whether jobs keep their GPUs if the policy raises, as on a live cluster, instead of ending the run."""
 
@@ -83,9 +85,11 @@ class Scenario:
         for name, value, known in (("placement", self.placement, PLACERS), ("knowledge", self.knowledge, KNOWLEDGE)):
             if value is not None and value not in known:
                 raise InputError(name, value, nearest(value, known))
-        for name in ("noise", "measurement_noise"):
-            if not 0.0 <= getattr(self, name) < 10.0:
-                raise InputError(name.replace("_", "-"), getattr(self, name), "must be a spread from 0 to below 10")
+        spread, seconds = "must be a spread from 0 to below 10", "must be a finite number of seconds, at least 0"
+        bounds = (("noise", 10.0, spread), ("measurement_noise", 10.0, spread), ("most_lost", float("inf"), seconds))
+        for name, most, hint in bounds:
+            if not 0.0 <= getattr(self, name) < most:
+                raise InputError(name.replace("_", "-"), getattr(self, name), hint)
         if self.round is not None and not 0 < self.round < float("inf"):
             raise InputError("round", self.round, "must be a finite number of seconds above 0")
         if self.seed < 0:
@@ -168,7 +172,7 @@ class Scenario:
             perf = OnlineModel(self.cluster)
         elif self.effective_knowledge == "estimated":
             perf = EstimatedModel(self.cluster, known, seed=self.seed)
-        state = State(self.cluster, perf, self.seed)
+        state = State(self.cluster, perf, self.seed, self.most_lost)
         state.apply_events(0.0, [QuotaSet(0.0, *parse_quota(text)) for text in self.quotas])
         return state
 

@@ -14,6 +14,25 @@ from shoal.live.sessions import SessionRelay
 from shoal.wire import messages as wire
 
 
+class JobVerbsAPI(Protocol):
+    """What people ask of jobs that were submitted; ``by`` is who asks, as histories name it."""
+
+    def hold(self, job: str, tenant: str | None, by: str) -> "Future[None]":
+        """Hold a job."""
+
+    def release(self, job: str, tenant: str | None, by: str) -> "Future[None]":
+        """Release a held job."""
+
+    def requeue(self, job: str, tenant: str | None, by: str) -> "Future[None]":
+        """Stop a running job and put it back into the queue."""
+
+    def prioritise(self, job: str, priority: int, tenant: str | None, by: str) -> "Future[None]":
+        """Change a job's priority."""
+
+    def cancel_many(self, which: wire.CancelMany, tenant: str | None) -> "tuple[list[str], Future[None]]":
+        """Cancel the live jobs that fit; return their ids."""
+
+
 class ControlPlaneAPI(Protocol):
     """The control plane as the HTTP server sees it.
 
@@ -29,11 +48,20 @@ class ControlPlaneAPI(Protocol):
     def short_of_disk(self) -> str:
         """Why new work is refused for lack of disk space; empty if it is not."""
 
-    def submit(self, submissions: Sequence[wire.Submission], tenant: str) -> "Future[list[str]]":
-        """Accept jobs, all or none; ``tenant`` owns those that name no tenant. Resolves to their ids."""
+    def submit(
+        self, submissions: Sequence[wire.Submission], tenant: str, sees: str | None = None
+    ) -> "Future[list[str]]":
+        """Accept jobs, all or none; ``tenant`` owns those that name no tenant. Resolves to their ids.
+
+        They may depend on jobs that ``sees`` owns, or on any if None.
+        """
 
     def cancel(self, job: str, tenant: str | None, *, force: bool = False) -> "Future[None]":
         """End a job; with ``force`` without grace."""
+
+    @property
+    def verbs(self) -> JobVerbsAPI:
+        """What people ask of single jobs."""
 
     def reshape(self, job: str, shape: wire.Reshape, tenant: str | None) -> "Future[None]":
         """Change the bounds of a job's gang."""

@@ -86,8 +86,8 @@ async def submit_batch(context: AppContext, call: Call) -> wire.Submitted:
 async def _submit(context: AppContext, holder: Holder, jobs: list[wire.Submission], field: str) -> wire.Submitted:
     for index, job in enumerate(jobs):
         _check_tenant(holder, job, field.format(index))
-    future = await asyncio.to_thread(context.control_plane.submit, jobs, holder.tenant or _DEFAULT_TENANT)
-    return wire.Submitted(await _durable(context, future))
+    future = await asyncio.to_thread(context.control_plane.submit, jobs, holder.tenant or _DEFAULT_TENANT, holder.sees)
+    return wire.Submitted(await durable(context, future))
 
 
 async def cancel(context: AppContext, call: Call) -> None:
@@ -95,16 +95,16 @@ async def cancel(context: AppContext, call: Call) -> None:
     job = call.path["job"]
     query: CancelQuery = call.query
     cancel = context.control_plane.cancel
-    with _not_found_as_404(job):
-        await _durable(context, await asyncio.to_thread(cancel, job, call.holder.sees, force=query.force))
+    with not_found_as_404(job):
+        await durable(context, await asyncio.to_thread(cancel, job, call.holder.sees, force=query.force))
 
 
 async def reshape(context: AppContext, call: Call) -> None:
     """Change the bounds of a job's gang."""
     job = call.path["job"]
     body: wire.Reshape = call.body
-    with _not_found_as_404(job):
-        await _durable(context, await asyncio.to_thread(context.control_plane.reshape, job, body, call.holder.sees))
+    with not_found_as_404(job):
+        await durable(context, await asyncio.to_thread(context.control_plane.reshape, job, body, call.holder.sees))
 
 
 async def jobs(context: AppContext, call: Call) -> list[wire.JobRow]:
@@ -117,7 +117,7 @@ async def jobs(context: AppContext, call: Call) -> list[wire.JobRow]:
 async def job(context: AppContext, call: Call) -> wire.JobDetail:
     """Everything about one job."""
     name = call.path["job"]
-    with _not_found_as_404(name):
+    with not_found_as_404(name):
         return await asyncio.to_thread(context.control_plane.job, name, call.holder.sees)
 
 
@@ -125,7 +125,7 @@ async def log(context: AppContext, call: Call) -> wire.LogPart:
     """Part of a rank's log."""
     name = call.path["job"]
     query: LogQuery = call.query
-    with _not_found_as_404(name):
+    with not_found_as_404(name):
         future = context.control_plane.read_log(name, call.holder.sees, **structs.asdict(query))
         if await _resolved(context, future, context.limits.log_seconds):
             return future.result()
@@ -140,7 +140,7 @@ async def log(context: AppContext, call: Call) -> wire.LogPart:
 async def offer(context: AppContext, call: Call) -> wire.AppOffer:
     """How an app stands before the next auction, and what will be on offer."""
     app = call.path["app"]
-    with _not_found_as_404(app, unknown_app):
+    with not_found_as_404(app, unknown_app):
         return await asyncio.to_thread(context.control_plane.offer, app, call.holder.sees)
 
 
@@ -148,8 +148,8 @@ async def bid(context: AppContext, call: Call) -> None:
     """Record an app's valuation of GPUs, for the jobs it has now; answered when it is durable."""
     app = call.path["app"]
     body: wire.AppBidMessage = call.body
-    with _not_found_as_404(app, unknown_app):
-        await _durable(context, await asyncio.to_thread(context.control_plane.bid, app, body, call.holder.sees))
+    with not_found_as_404(app, unknown_app):
+        await durable(context, await asyncio.to_thread(context.control_plane.bid, app, body, call.holder.sees))
 
 
 # ── the cluster ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,12 +164,12 @@ async def drain(context: AppContext, call: Call) -> None:
     """Give a node no new runs until it is resumed; what runs there goes on."""
     body: wire.DrainNode = call.body
     change = context.control_plane.drain
-    await _durable(context, await asyncio.to_thread(change, call.path["node"], body.reason, call.holder.name))
+    await durable(context, await asyncio.to_thread(change, call.path["node"], body.reason, call.holder.name))
 
 
 async def resume_node(context: AppContext, call: Call) -> None:
     """Give a drained node runs again."""
-    await _durable(context, await asyncio.to_thread(context.control_plane.resume_node, call.path["node"]))
+    await durable(context, await asyncio.to_thread(context.control_plane.resume_node, call.path["node"]))
 
 
 async def share(context: AppContext, call: Call) -> list[wire.TenantRow]:
@@ -180,7 +180,7 @@ async def share(context: AppContext, call: Call) -> list[wire.TenantRow]:
 async def set_quota(context: AppContext, call: Call) -> None:
     """Set a tenant's quota, in place of the one before; answered when it is durable."""
     body: wire.QuotaMessage = call.body
-    await _durable(context, await asyncio.to_thread(context.control_plane.set_quota, body))
+    await durable(context, await asyncio.to_thread(context.control_plane.set_quota, body))
 
 
 async def quotas(context: AppContext, call: Call) -> list[wire.QuotaMessage]:
@@ -331,7 +331,7 @@ def _check_node(holder: Holder, node: str) -> None:
 
 
 @contextmanager
-def _not_found_as_404(name: str, unknown: Callable[[str], RequestError] = unknown_job) -> Iterator[None]:
+def not_found_as_404(name: str, unknown: Callable[[str], RequestError] = unknown_job) -> Iterator[None]:
     """Answer 404 to a ``LookupError`` of the control plane, and to a name that no job or app can have."""
     if not _ID.match(name):
         raise unknown(name)
@@ -349,7 +349,8 @@ async def _resolved(context: AppContext, future: "Future[_T]", seconds: float) -
     return await context.notifier.until(future.done, seconds)
 
 
-async def _durable(context: AppContext, future: "Future[_T]") -> _T:
+async def durable(context: AppContext, future: "Future[_T]") -> _T:
+    """Return the result of a future that resolves when a change is durable; a ``RequestError`` if that takes long."""
     try:
         async with asyncio.timeout(context.limits.durable_seconds):
             # Shielded: the future must not be cancelled when the caller disconnects.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shoal.serve import handlers, metrics, sessions
+from shoal.serve import handlers, job_verbs, metrics, sessions
 from shoal.serve.route import Route
 from shoal.wire import messages as wire
 from shoal.wire.fields import Role
@@ -15,6 +15,8 @@ _NO_TOKEN: frozenset[Role] = frozenset()
 
 _WRITES = (409, 507)
 """Refusals of routes that write: a conflict, or no space on the control plane's disk."""
+
+_CHANGES = (404, 422, *_WRITES)
 
 _JOBS = (
     Route("POST", "/v1/jobs", handlers.submit, _PEOPLE, body=wire.Submission, status=201, alive=True, refusals=_WRITES),
@@ -52,6 +54,23 @@ _JOBS = (
         alive=True,
     ),
     Route("GET", "/v1/jobs/{job}/log", handlers.log, _PEOPLE, query=handlers.LogQuery, refusals=(404, 409), at_once=16),
+)
+_VERBS = (
+    *(
+        Route("POST", f"/v1/jobs/{{job}}/{verb.__name__}", verb, _PEOPLE, status=204, refusals=_CHANGES, alive=True)
+        for verb in (job_verbs.hold, job_verbs.release, job_verbs.requeue)
+    ),
+    Route(
+        "POST",
+        "/v1/jobs/{job}/priority",
+        job_verbs.prioritise,
+        _PEOPLE,
+        body=wire.PriorityMessage,
+        status=204,
+        refusals=_CHANGES,
+        alive=True,
+    ),
+    Route("POST", "/v1/cancel", job_verbs.cancel_many, _PEOPLE, body=wire.CancelMany, refusals=_WRITES, alive=True),
 )
 _SESSIONS = (
     Route(
@@ -139,7 +158,7 @@ _SERVER = (
     Route("GET", "/v1/openapi.json", handlers.openapi, _ANY_TOKEN),
 )
 
-ROUTES: tuple[Route, ...] = (*_JOBS, *_SESSIONS, *_APPS, *_CLUSTER, *_AGENTS, *_SERVER)
+ROUTES: tuple[Route, ...] = (*_JOBS, *_VERBS, *_SESSIONS, *_APPS, *_CLUSTER, *_AGENTS, *_SERVER)
 
 
 def by_path(routes: Iterable[Route]) -> dict[str, dict[str, Route]]:

@@ -21,22 +21,25 @@ from shoal.core.events import (
     JobMeasured,
     JobProfiled,
     JobReleased,
+    JobSaved,
     JobStarted,
     JobStopped,
     JobSubmitted,
-    NodeLost,
-    NodeReturned,
+    TimeLimitReached,
 )
 from shoal.core.job import ADAPTIVE, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.units import JobId, Seconds
 from shoal.perf.batch_tuner import TICK
 from shoal.sim.adaptive_jobs import AdaptiveJobs, TickResult, TunerOptions
+from shoal.sim.checkpoints import kept_at_crash, kept_at_stop, next_save, set_back
 from shoal.sim.event_queue import EventQueue, Happening
-from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
+from shoal.sim.faults import NO_FAULTS, Faults, JobFault
 from shoal.sim.job_run import JobRun, JobStart
+from shoal.sim.node_faults import NodeFaults
 from shoal.sim.running_jobs import RunningJobs
 from shoal.sim.truth import RestartCost, Truth
+from shoal.sim.waits import SimulatedWaits
 from shoal.workload.schema import Job
 
 _IDLE_REVIEWS = 1000
@@ -45,7 +48,7 @@ _IDLE_REVIEWS = 1000
 Handler = Callable[[int, int, list[Event]], bool]
 """Takes a happening's two arguments and the batch to append to; returns whether it calls for a decision.
 
-The handler of a happening is the method of its name, such as ``_node_lost`` for ``NODE_LOST``.
+The handler of a happening is the method of its name: ``_started`` for ``STARTED``, and of `NodeFaults` ``node_lost``.
 """
 
 
@@ -77,13 +80,13 @@ class SimulatedBackend:
     _handlers: Mapping[int, Handler] = field(init=False)
     _arrived: int = 0
     _unfinished: int = 0
-    _lost: set[int] = field(default_factory=set)
+    _nodes: NodeFaults = field(init=False)
     _held_back: int = 0
-    _slowdowns: dict[int, dict[int, float]] = field(default_factory=dict)
-    _stragglers: int = 0
     _idle: int = 0
     _woken: bool = False
     _rng: np.random.Generator = field(init=False)
+    _waits: SimulatedWaits | None = None
+    """None if no job has conditions."""
 
     def __post_init__(self) -> None:
         self._unfinished = len(self.specs)
@@ -92,16 +95,21 @@ class SimulatedBackend:
         self._adaptive = AdaptiveJobs(self.truth, self.measurement_noise, measuring, self.tuning)
         interference = self.faults.interference_speed
         self._jobs = RunningJobs(self.truth, self._adaptive, self._queue, self._outbox, self.marks, interference)
-        self._handlers = {what: getattr(self, f"_{what.name.lower()}") for what in Happening}
-        for i, fault in enumerate(self.faults.script):
-            self._queue.push(fault.at, _SCRIPTED[type(fault)], i)
-        for node in range(len(self.truth.topology.nodes)):
-            self._schedule_fault(self.faults.node_mtbf, 0.0, Happening.NODE_LOST, node)
-            self._schedule_fault(self.faults.straggler_mtbf, 0.0, Happening.STRAGGLED, node)
+        self._nodes = NodeFaults(
+            self.faults, self.truth, self._queue, self._jobs, self._rng, self.down, lambda: self.now, self._interrupt
+        )
+        self._nodes.begin()
+        names = {what: what.name.lower() for what in Happening}
+        self._handlers = {what: getattr(self._nodes, n, None) or getattr(self, f"_{n}") for what, n in names.items()}
         self._arrived = len(self.standings)
         self._jobs.runs += [JobRun.of(standing, self.now) for standing in self.standings]
         for job, standing in enumerate(self.standings):
             self._resume(job, self._jobs.runs[job], standing)
+        if any(spec.conditions is not None for spec in self.specs) or any(s.on_hold for s in self.standings):
+            self._waits = SimulatedWaits(self.specs, self._jobs.runs)
+            for job, standing in enumerate(self.standings):
+                if standing.state.live:
+                    self._waits.resume(job, standing)
 
     def _resume(self, job: int, run: JobRun, standing: JobStart) -> None:
         """Continue a job from the state it is in when the simulation begins."""
@@ -114,7 +122,8 @@ class SimulatedBackend:
             if run.adapts:
                 self._adaptive.allocate(run)
         if standing.state is JobState.HELD:
-            self._hold_back(job, max(standing.since, self.now))
+            if standing.since < inf:
+                self._hold_back(job, max(standing.since, self.now))
         elif standing.state is JobState.STOPPING:
             self._outbox.append(JobStopped(self.now, job, run.incarnation, run.done))
         elif standing.state is JobState.STARTING:
@@ -123,6 +132,8 @@ class SimulatedBackend:
             self._jobs.seated.add(job)
             self._jobs.rerate(job, self.now)
             self._await_tick(job, run)
+            self._await_save(job, run)
+            self._await_limit(job, run, standing.since)
 
     @property
     def completed(self) -> int:
@@ -137,7 +148,7 @@ class SimulatedBackend:
         if self._is_over():
             return EventBatch(self.now, tuple(events), over=True)
         heap, specs = self._queue.heap, self.specs
-        decision_due = any(event.urgent for event in events)
+        decision_due = self._release_waiting() or any(event.urgent for event in events)
         while not decision_due:
             arrival = specs[self._arrived].submitted if self._arrived < len(specs) else inf
             at = min(heap[0][0], arrival) if heap else arrival
@@ -151,12 +162,27 @@ class SimulatedBackend:
             while self._arrived < len(specs) and specs[self._arrived].submitted == at:
                 events.append(JobSubmitted(at, specs[self._arrived]))
                 self._jobs.runs.append(JobRun(batch_size=specs[self._arrived].batch_size))
+                if self._waits is not None and (begin := self._waits.arrive(self._arrived)) < inf:
+                    self._hold_back(self._arrived, max(begin, at))
                 self._arrived += 1
                 decision_due = True
+            decision_due = self._release_waiting() or decision_due
         self._woken = decision_due
         batch = EventBatch(self.now, tuple(events), over=until == inf and not events and not decision_due)
         events.clear()
         return batch
+
+    def _release_waiting(self) -> bool:
+        """Release jobs whose conditions hold now, cancel those that can never start; return whether there are any."""
+        due = [] if self._waits is None else self._waits.due(self.now)
+        self._unfinished -= sum(isinstance(event, JobCancelled) for event in due)
+        self._outbox += due
+        return bool(due)
+
+    def _ended(self, job: int, state: JobState) -> None:
+        """Note for the jobs that wait for it that a job has ended."""
+        if self._waits is not None:
+            self._waits.ended(job, state)
 
     def _is_over(self) -> bool:
         """Whether every job has ended, or nothing ran or arrived during more than `_IDLE_REVIEWS` reviews in a row.
@@ -167,7 +193,7 @@ class SimulatedBackend:
             return True
         if self._jobs.seated or self._held_back or self._arrived < len(self.specs):
             self._idle = 0
-        elif self._woken or not self._lost:
+        elif self._woken or not self._nodes.lost:
             self._idle += 1
         return self._idle > _IDLE_REVIEWS
 
@@ -177,7 +203,7 @@ class SimulatedBackend:
             run = self._jobs.runs[command.job]
             if type(command) is Stop:
                 if run.placement is not None and run.incarnation == command.incarnation:
-                    self._jobs.leave(command.job, self.now)
+                    self._jobs.stop(command.job, self.now)
                     self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done))
             elif isinstance(command, Start | Resize) and command.incarnation > run.incarnation and not run.finished:
                 self._begin(command, run)
@@ -201,16 +227,20 @@ class SimulatedBackend:
             self._jobs.leave(job, self.now)
         run.finished = True
         self._unfinished -= 1
+        self._ended(job, JobState.CANCELLED)
         return JobCancelled(self.now, job)
 
     def vacate(self, node: int, cause: str) -> list[Event]:
-        """Interrupt the jobs on a node after they have saved all their progress."""
+        """Interrupt the jobs on a node, after those that save when they are stopped have saved all their progress."""
         left: list[Event] = []
         for job in self._jobs.on(node):
             run = self._jobs.runs[job]
-            run.saved = run.progress(self.now)
-            left.append(self._crash(job, run, blamed=False, cause=cause))
+            run.saved = kept_at_stop(self.truth.jobs[job], run, self.now)
+            left.append(self._interrupt(job, cause))
         return left
+
+    def _interrupt(self, job: int, cause: str) -> JobCrashed:
+        return self._crash(job, self._jobs.runs[job], blamed=False, cause=cause)
 
     def busy(self) -> dict[int, int]:
         """GPUs in use, by node; those that two jobs share count twice."""
@@ -220,7 +250,7 @@ class SimulatedBackend:
 
     def _begin(self, order: Start | Resize, run: JobRun) -> None:
         if run.placement is not None:
-            self._jobs.leave(order.job, self.now)
+            self._jobs.stop(order.job, self.now)
         cost = self._start_cost(order.job, run.incarnation)
         run.incarnation = order.incarnation
         run.placement = order.placement
@@ -260,8 +290,24 @@ class SimulatedBackend:
         if run.since > self.now:
             self._queue.push(run.since, Happening.STARTED, job, run.incarnation)
         else:
-            self._outbox.append(JobStarted(self.now, job, run.incarnation, run.rate, run.done))
+            self._report_start(job, run, self._outbox)
         self._await_tick(job, run)
+        self._await_save(job, run)
+
+    def _await_save(self, job: int, run: JobRun) -> None:
+        at = next_save(self.truth.jobs[job], run, self.now)
+        if at is not None:
+            self._queue.push(at, Happening.SAVED, job, run.incarnation)
+        self._await_limit(job, run, run.since)
+
+    def _report_start(self, job: int, run: JobRun, events: list[Event]) -> None:
+        events.append(JobStarted(self.now, job, run.incarnation, run.rate, run.done))
+        if self._waits is not None:
+            self._waits.started(job)
+
+    def _await_limit(self, job: int, run: JobRun, since: Seconds) -> None:
+        if (limit := self.specs[job].time) is not None:
+            self._queue.push(max(since + limit, self.now), Happening.TIME_LIMIT, job, run.incarnation)
 
     def _await_tick(self, job: int, run: JobRun) -> None:
         if run.adapts:
@@ -269,16 +315,14 @@ class SimulatedBackend:
 
     def _crash(self, job: int, run: JobRun, *, blamed: bool, cause: str) -> JobCrashed:
         """End an incarnation and lose the progress since the last checkpoint. The job may be held back a while."""
-        now, truth = self.now, self.truth.jobs[job]
-        ran = max(0.0, now - run.began)
+        now, truth, ran = self.now, self.truth.jobs[job], max(0.0, self.now - run.began)
         fresh = run.saved <= 0.0 < run.rate  # one that cannot run on these GPUs is tried on others
-        lost = ran % self.faults.checkpoint_every
-        kept = max(run.saved, run.progress(now) - run.rate * lost)
+        kept = kept_at_crash(truth, run, now, self.faults.checkpoint_every)
         self._jobs.leave(job, now)
-        run.done = kept
-        run.script_at = sum(1 for at, _ in truth.batch_schedule if at <= kept)
-        run.batch_size = truth.batch_schedule[run.script_at - 1][1] if run.script_at else truth.batch_size
+        set_back(truth, run, kept)
         run.crashes, failed, retry_in = run.crashes.after(kept, blamed=blamed, ran=ran, fresh=fresh)
+        if failed:
+            self._ended(job, JobState.FAILED)
         if retry_in:
             self._hold_back(job, now + retry_in)
         return JobCrashed(now, job, run.incarnation, kept, blamed, cause, retry_in, ran, failed=failed)
@@ -292,8 +336,19 @@ class SimulatedBackend:
     def _started(self, job: int, incarnation: int, events: list[Event]) -> bool:
         run = self._jobs.runs[job]
         if run.placement is not None and run.incarnation == incarnation:
-            events.append(JobStarted(self.now, job, incarnation, run.rate, run.done))
+            self._report_start(job, run, events)
         return False
+
+    def _time_limit(self, job: int, incarnation: int, events: list[Event]) -> bool:
+        run, limit = self._jobs.runs[job], self.specs[job].time
+        if run.placement is None or run.incarnation != incarnation or limit is None:
+            return False
+        self._jobs.leave(job, self.now)
+        run.finished = True
+        self._unfinished -= 1
+        self._ended(job, JobState.FAILED)
+        events += [TimeLimitReached(self.now, job, limit, self.now), JobCancelled(self.now, job, failed=True)]
+        return True
 
     def _completed(self, job: int, stamp: int, events: list[Event]) -> bool:
         run = self._jobs.runs[job]
@@ -303,6 +358,7 @@ class SimulatedBackend:
         run.done = self.truth.jobs[job].work
         run.finished = True
         self._unfinished -= 1
+        self._ended(job, JobState.COMPLETED)
         events.append(JobCompleted(self.now, job, run.incarnation, run.done))
         return True
 
@@ -340,6 +396,16 @@ class SimulatedBackend:
         events.append(JobProfiled(self.now, job, incarnation, run.rate, run.done, run.tuner.report(), decision_due))
         return decision_due
 
+    def _saved(self, job: int, incarnation: int, events: list[Event]) -> bool:
+        run = self._jobs.runs[job]
+        if run.placement is None or run.incarnation != incarnation:
+            return False
+        self._continue_from(job, run.progress(self.now))
+        run.saved = run.done
+        events.append(JobSaved(self.now, job, incarnation, run.done))
+        self._await_save(job, run)
+        return True  # calls for a decision only if another job waits for it
+
     def _continue_from(self, job: int, done: float) -> None:
         """Set a job's progress to ``done`` now, and its rate to the present one."""
         run = self._jobs.runs[job]
@@ -361,70 +427,6 @@ class SimulatedBackend:
 
     def _released(self, job: int, _: int, events: list[Event]) -> bool:
         self._held_back -= 1
-        events.append(JobReleased(self.now, job))
+        if self._waits is None or not self._waits.timer_ended(job):
+            events.append(JobReleased(self.now, job))
         return True
-
-    # ── handlers of nodes' happenings ─────────────────────────────────────────────────────────────────────────
-
-    def _lose(self, node: int, down_for: Seconds, events: list[Event]) -> bool:
-        if node in self._lost or node in self.down:
-            return False
-        self._lost.add(node)
-        events.append(NodeLost(self.now, node))
-        cause = f"node {self.truth.topology.nodes[node].name} was lost"
-        runs = self._jobs.runs
-        events += [self._crash(job, runs[job], blamed=False, cause=cause) for job in self._jobs.on(node)]
-        self._queue.push(self.now + down_for, Happening.NODE_RETURNED, node)
-        return True
-
-    def _node_lost(self, node: int, _: int, events: list[Event]) -> bool:
-        repair = self.faults.node_repair
-        self._schedule_fault(self.faults.node_mtbf, repair, Happening.NODE_LOST, node)
-        return self._lose(node, repair, events)
-
-    def _node_loss_scripted(self, index: int, _: int, events: list[Event]) -> bool:
-        fault = self.faults.script[index]
-        return isinstance(fault, NodeFault) and self._lose(fault.node, fault.down_for, events)
-
-    def _node_returned(self, node: int, _: int, events: list[Event]) -> bool:
-        self._lost.discard(node)
-        events.append(NodeReturned(self.now, node))
-        return True
-
-    def _straggled(self, node: int, *_: object) -> bool:
-        lasts = self.faults.straggler_lasts
-        self._schedule_fault(self.faults.straggler_mtbf, lasts, Happening.STRAGGLED, node)
-        return self._slow(node, self.faults.straggler_speed, lasts)
-
-    def _straggler_scripted(self, index: int, *_: object) -> bool:
-        fault = self.faults.script[index]
-        return isinstance(fault, Straggler) and self._slow(fault.node, fault.speed, fault.lasts)
-
-    def _slow(self, node: int, speed: float, lasts: Seconds) -> bool:
-        self._stragglers += 1
-        self._slowdowns.setdefault(node, {})[self._stragglers] = speed
-        self._queue.push(self.now + lasts, Happening.STRAGGLER_ENDED, node, self._stragglers)
-        return self._set_node_speed(node)
-
-    def _straggler_ended(self, node: int, straggler: int, _: list[Event]) -> bool:
-        del self._slowdowns[node][straggler]
-        return self._set_node_speed(node)
-
-    def _set_node_speed(self, node: int) -> bool:
-        """Set a node's speed to the least of its slowdown factors."""
-        self.truth.node_speed[node] = min(self._slowdowns[node].values(), default=1.0)
-        for job in self._jobs.on(node):
-            self._jobs.rerate(job, self.now)
-        return False
-
-    def _schedule_fault(self, mean: Seconds | None, after: Seconds, what: Happening, node: int) -> None:
-        """Schedule a node's next random fault, on average ``mean`` seconds after the present one has ended."""
-        if mean is not None:
-            self._queue.push(self.now + after + self._rng.exponential(mean), what, node)
-
-
-_SCRIPTED = {
-    NodeFault: Happening.NODE_LOSS_SCRIPTED,
-    JobFault: Happening.CRASH_SCRIPTED,
-    Straggler: Happening.STRAGGLER_SCRIPTED,
-}

@@ -24,6 +24,8 @@ class Happening(IntEnum):
     NODE_LOSS_SCRIPTED = 11
     RELEASED = 12
     TICKED = 13
+    SAVED = 14
+    TIME_LIMIT = 15
 
 
 @dataclass(slots=True)

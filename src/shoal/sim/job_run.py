@@ -14,9 +14,9 @@ from shoal.perf.batch_tuner import BatchTuner
 class JobStart:
     """State of a job at the moment a simulation begins, with its progress ``done`` settled to that moment.
 
-    ``since`` is when it got the seats it holds or, for a job that is held back, when it will be released; ``rate`` is
-    its speed as last measured. A job that is stopping holds no seats any more. With a ``report`` the job chooses its
-    batch size, starting from the fits of that report.
+    ``since`` is when it got the seats it holds or, for a job that is held back, when it will be released, infinity if
+    that is not known; ``on_hold`` if a person holds it; ``rate`` is its speed as last measured. A job that is stopping
+    holds no seats any more. With a ``report`` the job chooses its batch size, starting from the fits of that report.
     """
 
     state: JobState
@@ -28,6 +28,7 @@ class JobStart:
     since: Seconds = 0.0
     rate: float = 0.0
     report: GoodputReport | None = None
+    on_hold: bool = False
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from shoal.core.events import Event, JobMeasured
 from shoal.core.topology import Placement
 from shoal.core.units import JobId, Seconds
 from shoal.sim.adaptive_jobs import AdaptiveJobs
+from shoal.sim.checkpoints import kept_at_stop, set_back
 from shoal.sim.event_queue import EventQueue, Happening
 from shoal.sim.job_run import JobRun
 from shoal.sim.truth import Truth
@@ -60,6 +61,14 @@ class RunningJobs:
         if partner is not None and self.runs[partner].partner == job:
             self.runs[partner].partner = None
             self.rerate(partner, now)
+
+    def stop(self, job: int, now: Seconds) -> None:
+        """Take a job's seats; it keeps what it has saved."""
+        run, truth = self.runs[job], self.truth.jobs[job]
+        kept = kept_at_stop(truth, run, now)
+        self.leave(job, now)
+        if kept != run.done:
+            set_back(truth, run, kept)
 
     def pair(self, job: int, partner: int, now: Seconds) -> None:
         """Let two jobs share their GPUs."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from shoal.core.commands import Command, Decided, Start, Stop
 from shoal.core.events import Event, EventBatch, JobCompleted, JobStarted, JobStopped, JobSubmitted, NodeLost, QuotaSet
 from shoal.core.interfaces import PerfModel, Placer, Policy
-from shoal.core.job import JobSpec
+from shoal.core.job import MOST_LOST, JobSpec
 from shoal.core.quota import Quota
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology, parse_cluster
@@ -157,6 +157,7 @@ def simulate(
     measurement_noise: float = 0.0,
     until: Seconds = inf,
     quotas: Mapping[TenantId, Quota] | None = None,
+    most_lost: Seconds = MOST_LOST,
     watch: Callable[[Cycle], None] | None = None,
 ) -> SimulationLog:
     """Run a policy on a workload until nothing more can happen, or past the time ``until``.
@@ -169,7 +170,7 @@ def simulate(
     backend = SimulatedBackend(
         truth, specs, RestartCost(restart_cost), faults, seed, measurement_noise=measurement_noise
     )
-    state = State(world, _perf(world, knowledge), seed)
+    state = State(world, _perf(world, knowledge), seed, most_lost)
     state.apply_events(0.0, [QuotaSet(0.0, tenant, quota) for tenant, quota in (quotas or {}).items()])
     journal = MemoryJournal.begin({})
     cycles: list[Cycle] = []

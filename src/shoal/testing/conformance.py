@@ -351,6 +351,30 @@ def check_quotas(make_policy: PolicyMaker) -> None:
         _all_complete(run, rows)
 
 
+def check_unsaved_work(make_policy: PolicyMaker) -> None:
+    """No job is stopped or moved whose stop would lose work, wide jobs are not passed for ever, and every job ends."""
+    rows = [job(f"script-{i}", 10.0 * i, 1 + i % 2, 150 + 40 * i, preemptible="auto") for i in range(5)]
+    rows += [job("wide", 30, 4, 200, preemptible="auto"), job("kept", 0, 1, 400, preemptible="no")]
+    rows += [job(f"saves-{i}", 20.0 * i, 1, 300, preemptible="auto", save_every=60.0) for i in range(3)]
+    rows += [job(f"warned-{i}", 15.0 * i, 2, 250, min_gpus=1, max_gpus=4) for i in range(3)]
+
+    def watch(cycle: Cycle) -> None:
+        moment, verdicts = cycle.snapshot, cycle.judgement.verdicts
+        _require(moment.cycle < MOST_CYCLES, f"{MOST_CYCLES} decisions and still not done, t = {moment.now:g}")
+        check_seats(moment)
+        check_gangs(moment, verdicts)
+        check_kinds(moment, verdicts)
+        check_reasons(moment, verdicts)
+        moved = {command.job for command in cycle.judgement.commands}
+        for i in np.flatnonzero(moment.unstoppable).tolist():
+            lost = f"{moment.ids[i]} lost its GPUs and {moment.columns.unsaved[i]:g} s of run"
+            _require(int(moment.columns.rows[i]) not in moved and verdicts.gpus[i] > 0, lost, moment)
+
+    for cluster in ("gpu:2x2", "v100:1x4,k80:2x2"):
+        run = simulate(make_policy(), rows, cluster, watch=watch, most_lost=90.0, until=50_000.0)
+        _all_complete(run, rows)
+
+
 CHECKS: dict[str, Callable[[PolicyMaker], None]] = {
     "decides on an empty queue": check_empty_queue,
     "refuses everyone on an empty cluster and resumes": check_empty_cluster,
@@ -361,6 +385,7 @@ CHECKS: dict[str, Callable[[PolicyMaker], None]] = {
     "writes the same journal twice": check_replay,
     "decides on another policy's snapshot": check_long_wait,
     "keeps to quotas of tenants": check_quotas,
+    "loses no work that is not saved": check_unsaved_work,
     "keeps every promise in any small world": check_any_world,
 }
 """Every check by the promise it tests, the cheap ones first."""

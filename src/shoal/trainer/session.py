@@ -45,7 +45,7 @@ class Progress:
 
     ``done``, ``saved`` and ``total`` (all work of the job) are in the script's own unit. ``batch_size`` is in samples
     over all ranks, ``profile`` a ``GoodputReport`` as plain values, ``generation`` the worker order of the last step of
-    an elastic job.
+    an elastic job. A loop that reports ``saved`` saves its state when it is warned.
     """
 
     done: float
@@ -192,6 +192,7 @@ def _report(progress: Progress, rate: float | None) -> dict[str, Any]:
         "loss": loss if math.isfinite(loss) else None,
         "profile": progress.profile,
         "generation": progress.generation,
+        "saves": True if progress.saved is not None else None,
     }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from shoal.core.goodput import GoodputReport
-from shoal.core.job import BatchLimits, BatchSetting
+from shoal.core.job import BatchLimits, BatchSetting, WarningSignal
 from shoal.wire.fields import Boot, Count, Host, JobName, Name, Natural, Ranks
 from shoal.wire.session_messages import SessionOrder
 
@@ -43,7 +43,7 @@ class SessionReport(Struct, frozen=True, kw_only=True):
 
     ``rate`` is progress per second, in the unit of the job's work, at ``batch_size`` samples a step. ``profile`` is the
     job's goodput model, where it adapts its batch size itself. ``generation`` is the latest worker roster in whose
-    group a step was trained, where the job is resized in place.
+    group a step was trained, where the job is resized in place. ``saves``: the job saves its state when it is warned.
     """
 
     rate: Annotated[float, Meta(ge=0, le=1e12)] | None = None
@@ -51,6 +51,7 @@ class SessionReport(Struct, frozen=True, kw_only=True):
     loss: float | None = None
     profile: GoodputReport | None = None
     generation: Natural | None = None
+    saves: bool = False
 
 
 class Roster(Struct, frozen=True, kw_only=True):
@@ -135,7 +136,9 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     ``shared_with`` is a job on this node whose devices this run uses too. ``work``, ``batch`` and ``limits`` are passed
     on to the job: its total work, the batch size granted, and the bounds within which it may adapt it. ``tenant`` is
     the job's owner, as whose system user an agent that runs as root may start the ranks. ``cpus`` of each rank and
-    ``memory``, in bytes, of all ranks here are limits. With ``terminal`` rank 0 runs on a terminal.
+    ``memory``, in bytes, of all ranks here are limits. The keeper sends ``signal`` its seconds before the run has
+    lasted ``time`` seconds; at the limit the control plane stops the run. With ``terminal`` rank 0 runs on a
+    terminal.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
@@ -170,6 +173,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     memory: int | None = None
     hosts: list[tuple[str, int]] = field(default_factory=list)
     secret: str = ""
+    time: float | None = None
+    signal: WarningSignal | None = None
     terminal: bool = False
 
 

@@ -18,6 +18,9 @@ Span: TypeAlias = Annotated[
     float, Meta(gt=0, le=1e10, extra=hint("must be seconds from now above 0, at most 1e10 (300 years)"))
 ]
 Weight: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e6, extra=hint("must be a number from 1e-6 to 1e6"))]
+Priority: TypeAlias = Annotated[
+    int, Meta(ge=-1_000_000, le=1_000_000, extra=hint("must be a whole number from -1,000,000 to 1,000,000"))
+]
 Text: TypeAlias = Annotated[
     str, Meta(pattern=r"^[^\x00]*\Z", max_length=4096, extra=hint("must be at most 4,096 characters, none of them NUL"))
 ]

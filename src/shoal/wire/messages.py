@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from shoal.core.decoding import hint
 from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
 from shoal.wire.fields import (
     Command,
@@ -15,6 +16,7 @@ from shoal.wire.fields import (
     JobName,
     Memory,
     Name,
+    Priority,
     Quantity,
     Ranks,
     Resizes,
@@ -43,6 +45,23 @@ class Ahead(Struct, forbid_unknown_fields=True, frozen=True):
     work: Work
 
 
+class Dependency(Struct, forbid_unknown_fields=True, frozen=True):
+    """An earlier job that a job waits for: until it completed (``ok``), failed or was cancelled (``notok``), ended
+    (``any``) or started (``start``). ``job`` is its id, or the name of an earlier job of the same batch."""
+
+    job: JobName
+    when: Literal["ok", "any", "notok", "start"] = "ok"
+
+
+class SignalRequest(Struct, forbid_unknown_fields=True, frozen=True):
+    """A signal by name or number, sent this many seconds ``before`` the time limit to all processes of the job, or
+    with ``main`` only to the main process of each rank."""
+
+    signal: str | int
+    before: Annotated[float, Meta(gt=0, le=1e7)] = 60.0
+    main: bool = False
+
+
 class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A job as its owner declares it.
 
@@ -57,6 +76,13 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     or, where its script trains with ``Elastic``, workers join and leave while the others train on. ``cpus`` of each
     rank and ``memory`` of each node, in bytes, are limits on nodes that can enforce them. ``retries`` is how often it
     is tried again after crashes in a row; by default 3 times, and not at all if it failed within 30 s.
+    ``preemptible``: it may be stopped to make room for others always (``yes``), never (``no``) or once it has saved.
+
+    A job waits for the jobs in ``after``, with ``singleton`` for all earlier jobs of its name and tenant, until
+    ``begin`` (Unix seconds), and with ``hold`` until it is released. At most ``most_at_once`` jobs of one ``array`` are
+    scheduled at a time. A run that lasts ``time`` seconds is stopped and the job fails; ``signal`` warns it before.
+    Of a tenant's waiting jobs none starts before one of a higher ``priority``. An ``exclusive`` job has its nodes for
+    itself.
     With ``terminal`` rank 0 runs on a terminal, which waits a minute for a session and is hung up with it.
     """
 
@@ -87,6 +113,17 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     cpus: Count | None = None
     memory: Memory | None = None
     retries: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    preemptible: Literal["auto", "yes", "no"] = "auto"
+    after: Annotated[list[Dependency], Meta(max_length=1000)] | None = None
+    singleton: bool = False
+    begin: Annotated[float, Meta(ge=0, le=1e11)] | None = None
+    hold: bool = False
+    array: Name | None = None
+    most_at_once: Count | None = None
+    time: Annotated[float, Meta(gt=0, le=1e9, extra=hint("must be seconds above 0, at most 1e9"))] | None = None
+    signal: SignalRequest | None = None
+    priority: Priority = 0
+    exclusive: bool = False
     terminal: bool = False
 
 
@@ -94,6 +131,25 @@ class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
     """Many submissions, made durable together."""
 
     jobs: Annotated[list[Submission], Meta(min_length=1, max_length=10_000)]
+
+
+class PriorityMessage(Struct, forbid_unknown_fields=True, frozen=True):
+    """A job's new priority among the jobs of its tenant."""
+
+    priority: Priority
+
+
+class CancelMany(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Which live jobs to cancel: those of the caller that have this name, array and state; null stands for any.
+
+    Only an admin may name a ``tenant``; without one an admin's request is about every tenant's jobs.
+    """
+
+    name: Name | None = None
+    array: Name | None = None
+    state: Literal["pending", "running"] | None = None
+    tenant: Name | None = None
+    force: bool = False
 
 
 class Submitted(Struct, frozen=True):
@@ -197,6 +253,10 @@ class JobRow(Struct, frozen=True, kw_only=True):
     """When a waiting job is expected to start."""
     end: StartForecast | None = None
     """When a running job is expected to end if it keeps its GPUs."""
+    array: str | None = None
+    priority: int = 0
+    time: float | None = None
+    """Seconds that one run may last."""
 
 
 class Moment(Struct, frozen=True):
@@ -209,6 +269,7 @@ class Moment(Struct, frozen=True):
 class JobDetail(Struct, frozen=True, kw_only=True):
     """Everything about one job. ``change`` says what would change its state soonest; empty where nothing is known.
 
+    ``stop`` says what a stop of a running job would lose; ``lost_gpu_seconds`` is what stops and crashes have lost.
     ``exit_status`` is that of its last run: 0, or of the rank that failed first, negative for a signal.
     """
 
@@ -226,6 +287,8 @@ class JobDetail(Struct, frozen=True, kw_only=True):
     decided: float
     change: str
     story: list[Moment]
+    stop: str = ""
+    lost_gpu_seconds: float = 0.0
     exit_status: int | None = None
 
 

@@ -116,7 +116,20 @@ def _written_fields(job: Job) -> dict[str, object]:
     return row
 
 
-_FLOATS = frozenset(("declared_work", "weight", "deadline", "restart_seconds", "checkpoint_gb", "loss", "pace"))
+_FLOATS = frozenset(
+    (
+        "declared_work",
+        "weight",
+        "deadline",
+        "restart_seconds",
+        "checkpoint_gb",
+        "loss",
+        "pace",
+        "save_every",
+        "begin",
+        "time",
+    )
+)
 
 
 def _gzipped(data: bytes) -> bytes:
@@ -137,10 +150,11 @@ def to_parquet(workload: Workload) -> bytes:
         "batch_schedule": pa.list_(change),
         "kinds": pa.list_(pa.string()),
         "declares_work": pa.bool_(),
+        "after": pa.list_(pa.string()),
     }
     special["limits"] = pa.list_(pa.int64())
-    texts = {"id", "tenant", "app", "model", "search", "adaptation"}
-    counts = {"gpus", "min_gpus", "max_gpus", "batch_size"}
+    texts = {"id", "tenant", "app", "model", "search", "adaptation", "preemptible", "array"}
+    counts = {"gpus", "min_gpus", "max_gpus", "batch_size", "most_at_once", "priority"}
     columns = {}
     for field in Job.__struct_fields__:
         values = [getattr(job, field) for job in workload.jobs]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from shoal.core.errors import InputError, nearest
-from shoal.core.job import BatchLimits, JobSpec
+from shoal.core.job import PREEMPTIBLE, BatchLimits, Conditions, JobSpec
 from shoal.hpo.registry import parse_search
 from shoal.hpo.search import Trial
 
@@ -24,6 +24,7 @@ ADAPTATIONS = ("accordion", "gns")
 """Rules by which an owner's script may change its batch size: Accordion (MLSys '21), or the gradient noise scale."""
 
 _INF = math.inf
+_WHEN = ("ok", "any", "notok", "start")
 _COUNT = f"must be a whole number from 1 to {MOST}"
 _POSITIVE = "must be a finite number above 0"
 _NOT_NEGATIVE = "must be a finite number, at least 0"
@@ -42,12 +43,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
       size. Progress ascends strictly and lies within the work.
     - ``deadline`` is absolute, on the clock of ``submitted``.
     - ``restart_seconds`` and ``checkpoint_gb`` are the cost of moving the job, where known.
+    - ``preemptible`` is whether it may be stopped to make room: one of ``core.job.PREEMPTIBLE``. A job with ``yes``
+      saves its work when it is stopped; any other loses what it has done since it last saved, which it does after
+      every ``save_every`` seconds of a run, or never.
     - ``search`` makes the row a trial of its ``app``, e.g. ``halving:eta=2``: ``work`` is then a whole training, and
       ``max_gpus`` the largest gang after promotions. With a fraction x of the work done its loss is
       ``loss + (1 - loss) / (1 + pace * x)``, which only the app sees. Trials of an app are submitted together.
     - ``limits`` is ``(initial, most, least per GPU, most per GPU)`` in samples, within which a policy may have
       the batch size adapted: ``core.job.BatchLimits``. ``adaptation`` names the rule, ``accordion`` or ``gns``, by
       which the owner's script changes it; the changes are in ``batch_schedule``, which is never declared.
+    - ``after`` names earlier jobs it waits for: an id, to complete, or an id with ``:any``, ``:notok`` or ``:start``.
+      ``begin`` is its earliest start, on the clock of ``submitted``. Of the jobs of an ``array`` at most
+      ``most_at_once`` are scheduled at a time. See ``core.job.Conditions``. A run that lasts ``time`` seconds is
+      stopped and the job fails. ``priority`` orders the waiting jobs of a tenant.
 
     Every number is finite and in its range.
     """
@@ -75,6 +83,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     pace: float | None = None
     limits: tuple[int, int, int, int] | None = None
     adaptation: str | None = None
+    preemptible: str = "yes"
+    save_every: float | None = None
+    after: tuple[str, ...] = ()
+    begin: float | None = None
+    array: str | None = None
+    most_at_once: int | None = None
+    time: float | None = None
+    priority: int = 0
 
     def __post_init__(self) -> None:
         for field, valid, hint in _RULES:
@@ -94,6 +110,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             _check_trial(self)
         if not (self.limits is None and self.adaptation is None):
             _check_adaptive(self)
+        if self.save_every is not None and self.preemptible == "yes":
+            raise InputError("save_every", self.save_every, "says nothing of a job that saves when it is stopped")
+
+    @property
+    def dependencies(self) -> tuple[tuple[str, str], ...]:
+        """The jobs it waits for, and when."""
+        parts = ((text, text.rpartition(":")) for text in self.after)
+        return tuple((p[0], p[2]) if p[2] in _WHEN else (text, "ok") for text, p in parts)
+
+    def _conditions(self) -> Conditions | None:
+        if not (self.after or self.begin is not None or self.array):
+            return None
+        return Conditions(self.dependencies, self.begin, False, self.array, self.most_at_once)
 
     def spec(self) -> JobSpec:
         """Return what the owner declares, with the bounds of the gang filled in."""
@@ -114,6 +143,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             deadline=self.deadline,
             limits=None if self.limits is None else BatchLimits(*self.limits),
             adaptation=self.adaptation,
+            preemptible=self.preemptible,
+            conditions=self._conditions(),
+            time=self.time,
+            priority=self.priority,
         )
 
 
@@ -150,8 +183,15 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("checkpoint_gb", _not_negative, _NOT_NEGATIVE),
     ("limits", lambda sizes: 1 <= sizes[0] <= sizes[1] <= MOST, "the initial batch size must be from 1 to the largest"),
     ("limits", lambda sizes: 1 <= sizes[2] <= sizes[3] <= MOST, "the least per GPU must be from 1 to the most per GPU"),
+    ("begin", _not_negative, _NOT_NEGATIVE),
+    ("time", _positive, _POSITIVE),
+    ("most_at_once", _count, _COUNT),
+    ("array", bool, "must not be empty; leave the field out for none"),
+    ("priority", lambda priority: abs(priority) <= MOST, f"must be a whole number from -{MOST} to {MOST}"),
     ("loss", lambda loss: 0.0 <= loss < 1.0, _LOSS),
     ("pace", _positive, _PACE),
+    ("preemptible", PREEMPTIBLE.__contains__, f"must be one of {', '.join(PREEMPTIBLE)}"),
+    ("save_every", _positive, _POSITIVE),
 )
 """Rules for one field each: a predicate that NaN fails, and the error's hint. None always passes."""
 
@@ -227,6 +267,7 @@ class Workload:
                 if job.id in seen:
                     raise InputError("id", job.id, "names two jobs; ids must differ", where=self.source)
                 seen.add(job.id)
+        _check_dependencies(self.jobs, self.source)
         apps = trials_by_app(self.jobs)
         for app, trials in apps.items():
             _check_app(app, trials, self.source)
@@ -240,7 +281,11 @@ class Workload:
         """Return the jobs submitted in ``[start, end)`` seconds, with times relative to ``start``."""
         if not (0.0 <= start < end):
             raise InputError("window", f"{start:g}:{end:g}", "must be A:B in seconds with 0 <= A < B")
-        jobs = shifted((job for job in self.jobs if start <= job.submitted < end), start)
+        kept = [job for job in self.jobs if start <= job.submitted < end]
+        if any(job.after for job in kept):  # what was submitted before the window has ended by then
+            ids = {job.id for job in kept}
+            kept = [_waiting_only_for(job, ids) for job in kept]
+        jobs = shifted(kept, start)
         return Workload(self.name, tuple(jobs), self.format, self.source, self.skipped, self.left_out)
 
     def first(self, count: int) -> "Workload":
@@ -248,6 +293,26 @@ class Workload:
         if count < 1:
             raise InputError("jobs", count, "must be at least 1")
         return Workload(self.name, self.jobs[:count], self.format, self.source, self.skipped, self.left_out)
+
+
+def _check_dependencies(jobs: tuple[Job, ...], where: str) -> None:
+    for job in jobs:
+        if job.most_at_once is not None and job.array is None:
+            hint = "needs array, the name that the jobs share"
+            raise InputError("most_at_once", job.most_at_once, hint, where=where)
+    if not any(job.after for job in jobs):
+        return
+    seen: set[str] = set()
+    for job in jobs:
+        for id, _ in job.dependencies:
+            if id not in seen:
+                raise InputError("after", id, f"{job.id} can only wait for jobs submitted before it", where=where)
+        seen.add(job.id)
+
+
+def _waiting_only_for(job: Job, ids: set[str]) -> Job:
+    kept = tuple(text for text, (id, _) in zip(job.after, job.dependencies, strict=True) if id in ids)
+    return msgspec.structs.replace(job, after=kept)
 
 
 def _submitted(job: Job) -> float:
@@ -281,9 +346,18 @@ def shifted(jobs: Iterable[Job], origin: float) -> list[Job]:
     if origin == 0.0:
         return list(jobs)
     replace = msgspec.structs.replace
+
+    def moved(at: float | None) -> float | None:
+        return None if at is None else at - origin
+
     return [
         replace(job, submitted=job.submitted - origin)
-        if job.deadline is None
-        else replace(job, submitted=job.submitted - origin, deadline=job.deadline - origin)
+        if job.deadline is None and job.begin is None
+        else replace(
+            job,
+            submitted=job.submitted - origin,
+            deadline=moved(job.deadline),
+            begin=None if job.begin is None else max(0.0, job.begin - origin),
+        )
         for job in jobs
     ]

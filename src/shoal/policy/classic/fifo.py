@@ -1,12 +1,14 @@
 """First in, first out: strict order of arrival; the head of the line blocks the rest until it fits.
 
-With ``backfill`` later jobs may pass a head that does not fit. No job is ever preempted.
+With ``backfill`` later jobs may pass a head that does not fit. No job is ever preempted: one that was resized to more
+GPUs keeps those it has until the others are free.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.core.arrays import Int32s
 from shoal.core.decision import Decision, NumberColumn
 from shoal.core.reasons import FITS, NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
@@ -40,9 +42,9 @@ class Fifo:
         waiting = columns.held == 0
         # A job that the cluster cannot hold must not block those behind it.
         order = np.concatenate([(~waiting).nonzero()[0], (waiting & snapshot.possible).nonzero()[0]])
-        served = serve(snapshot, order, strict=not self.backfill)
+        served = serve(snapshot, order, strict=not self.backfill, demand=_demand(snapshot))
         granted = served.gpus > 0
-        refused = order[~granted[order]]  # a running job among them asks for more GPUs than before
+        refused = order[~granted[order]]
         codes = np.where(granted, FITS.code, BEHIND_HEAD.code)
         numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {FITS: (total - served.free, total)}
         if len(refused):
@@ -55,3 +57,21 @@ class Fifo:
             numbers[NO_ROOM] = (columns.gpus, served.free)
             numbers[BEHIND_HEAD] = (name, float(columns.gpus[head]), float(served.free))
         return Decision(explained(snapshot, served.gpus, codes, numbers, served.kinds))
+
+
+def _demand(snapshot: Snapshot) -> Int32s:
+    """Return the GPUs that each job is to get: what a running one holds while it cannot grow to what it asks for."""
+    columns = snapshot.columns
+    grown = np.flatnonzero((columns.held > 0) & (columns.gpus > columns.held))
+    if not len(grown):
+        return columns.gpus
+    demand, runs = columns.gpus.copy(), columns.held > 0
+    used = np.bincount(columns.kind[runs], columns.held[runs], len(snapshot.cluster.kinds))
+    free = np.asarray(snapshot.cluster.capacity) - used
+    for i in grown.tolist():
+        more, kind = columns.gpus[i] - columns.held[i], columns.kind[i]
+        if more <= free[kind]:
+            free[kind] -= more
+        else:
+            demand[i] = columns.held[i]
+    return demand

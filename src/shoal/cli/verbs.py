@@ -1,0 +1,127 @@
+"""``shoal hold``, ``release``, ``requeue``, ``priority`` and ``cancel``."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from shoal.cli.client import cluster_options, find_job, job_path
+from shoal.cli.completion import complete_job
+from shoal.cli.live_tables import count, state
+from shoal.cli.output import json_option, print_json, say, warn
+from shoal.core.errors import InputError
+from shoal.wire.messages import CancelMany, PriorityMessage, Submitted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shoal.wire.client import Client
+    from shoal.wire.messages import JobRow
+
+
+def _each(client: "Client", jobs: tuple[str, ...], verb: str, as_json: bool, text: "Callable[[JobRow], str]") -> None:
+    """Ask for a verb on each job; all names are found before the first is changed."""
+    rows = {detail.job.id: detail.job for detail in [find_job(client, name, only=True) for name in jobs]}
+    for row in rows.values():
+        client.call("POST", f"{job_path(row.id)}/{verb}", None, type(None))
+        if not as_json:
+            say(text(row))
+    if as_json:
+        print_json({"jobs": list(rows)})
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_job)
+@cluster_options
+@json_option
+def hold(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
+    """Keep jobs from starting until `shoal release`; one that runs goes on, and is not started again once it stops."""
+
+    def text(row: "JobRow") -> str:
+        runs = row.state in ("running", "starting")
+        return f"held {row.id}" + "; it runs on, and is not started again once it stops" * runs
+
+    _each(client, jobs, "hold", as_json, text)
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_job)
+@cluster_options
+@json_option
+def release(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
+    """Release held jobs."""
+    _each(client, jobs, "release", as_json, lambda row: f"released {row.id}")
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_job)
+@cluster_options
+@json_option
+def requeue(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
+    """Stop running jobs and put them back into the queue; what they have not saved is lost."""
+    _each(client, jobs, "requeue", as_json, lambda row: f"put {row.id} back into the queue; unsaved work is lost")
+
+
+@click.command()
+@click.argument("job", shell_complete=complete_job)
+@click.argument("priority", type=int)
+@cluster_options
+@json_option
+def priority(job: str, priority: int, client: "Client", as_json: bool) -> None:
+    """Set JOB's priority: of a tenant's waiting jobs, those with a higher one start first. Write `-- -5` for -5."""
+    row = find_job(client, job, only=True).job
+    client.call("POST", f"{job_path(row.id)}/priority", PriorityMessage(priority), type(None))
+    if as_json:
+        print_json({"job": row.id, "priority": priority})
+    else:
+        say(f"{row.id} has priority {priority:,}, where it had {row.priority:,}")
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, metavar="[JOB…]", shell_complete=complete_job)
+@click.option("--force", is_flag=True, help="Kill running ones at once, also those that were cancelled before.")
+@click.option("--all", "every", is_flag=True, help="Cancel all your live jobs.")
+@click.option("--name", metavar="NAME", help="Cancel your live jobs of this name.")
+@click.option("--array", metavar="ID", help="Cancel the live jobs of this array.")
+@click.option("--state", "only", type=click.Choice(["pending", "running"]), help="Cancel only jobs in this state.")
+@click.option("--tenant", "--user", metavar="T", help="Cancel this tenant's live jobs (for administrators).")
+@cluster_options
+@json_option
+def cancel(
+    jobs: tuple[str, ...],
+    force: bool,
+    every: bool,
+    name: str | None,
+    array: str | None,
+    only: str | None,
+    tenant: str | None,
+    client: "Client",
+    as_json: bool,
+) -> None:
+    """Cancel jobs; running ones are warned (SIGTERM) and killed after their grace."""
+    which = CancelMany(name=name, array=array, state=only, tenant=tenant, force=force)  # type: ignore[arg-type]
+    filtered = every or which != CancelMany(force=force)
+    if filtered == bool(jobs):
+        raise InputError(
+            "job", " ".join(jobs) or None, "name jobs, or give --all, --name, --array, --state or --tenant"
+        )
+    cancelled = client.post("/v1/cancel", which, Submitted).jobs if filtered else _cancel(client, jobs, force)
+    if as_json:
+        print_json({"cancelled": cancelled})
+        return
+    for id in cancelled:
+        say(f"cancelled {id}")
+    if filtered:
+        warn(f"cancelled {count(len(cancelled), 'job')}")
+
+
+def _cancel(client: "Client", jobs: tuple[str, ...], force: bool) -> list[str]:
+    """Cancel the named jobs; return their ids."""
+    found = {detail.job.id: detail.job for detail in [find_job(client, name, only=True) for name in jobs]}
+    cancelled = []
+    for row in found.values():
+        if row.ended is not None and not (force and row.state == "cancelled"):
+            warn(f"{row.id} had already ended ({state(row)})")
+            continue
+        client.call("DELETE", job_path(row.id) + "?force=true" * force, None, type(None))
+        cancelled.append(row.id)
+    return cancelled
