@@ -1,4 +1,4 @@
-"""Write three invented days of a small Slurm cluster as ``sacct -P`` prints them, and ask for advice."""
+"""Write two invented days of a small Slurm cluster as ``sacct -P`` prints them, and ask for advice."""
 
 import random
 from datetime import datetime, timedelta
@@ -10,8 +10,8 @@ draw = random.Random(7)
 free = {"a100": [0.0] * 8, "v100": [0.0] * 8}  # when each GPU is free next: first come, first served on each kind
 lines = ["JobID|JobName|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|ReqTRES|AllocTRES"]
 now = 0.0
-for job in range(60):
-    now += draw.expovariate(1 / 4000)
+for job in range(90):
+    now += draw.expovariate(1 / 1800)
     kind, gpus = draw.choice(["a100", "a100", "v100"]), draw.choice([1, 1, 2, 4, 8])
     seconds, hours = min(int(draw.lognormvariate(8.0, 1.3)), 40000), draw.choice([12, 24])
     seats = sorted(range(8), key=lambda gpu: free[kind][gpu])[:gpus]

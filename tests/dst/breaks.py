@@ -5,6 +5,7 @@ from typing import Any
 
 from shoal.core.events import JobCancelled
 from shoal.engine import state
+from shoal.engine.loop import keep
 from shoal.live.accounts import Accounts
 from shoal.live.backend import LiveBackend
 from shoal.live.gang import Gang, NodePhase
@@ -95,6 +96,14 @@ BREAKS: dict[str, Callable[[], Names]] = {
     },
     "lose a cancelled job's GPUs": lambda: {
         "shoal.engine.state": {"_FOLD": {**state._FOLD, JobCancelled: _cancelled_keeps_seats}},
+    },
+    "keep every placement because of one job": lambda: {
+        "shoal.engine.guard:Guard": {
+            "_after": lambda guard, error, snapshot, *parts: keep(snapshot, error, *parts[1:])
+        },
+    },
+    "let an agent elsewhere have a node's name at once": lambda: {
+        "shoal.live.backend:LiveBackend": {"_move": lambda *_: None},
     },
     "charge twice": lambda: {"shoal.live.accounts:Accounts": {"_leave_seats": _charge_twice}},
     "forget a submission's key": lambda: {"shoal.live.accounts:Accounts": {"_submitted": _forget_key}},

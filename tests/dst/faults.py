@@ -1,9 +1,12 @@
 """How each kind of fault of a plan strikes, and how it ends."""
 
 import signal
+from functools import partial
 from typing import Any
 
 from tests.dst.plan import Fault
+
+from shoal.engine.guard import TooSlow
 
 STEPS = ("ended jobs stored", "written", "closed", "linked", "replaced")
 """Steps of the switch to the next segment of a journal."""
@@ -39,6 +42,17 @@ def _plane(trial: Any, fault: Fault, what: str) -> bool:
     return True
 
 
+def _policy(trial: Any, fault: Fault, what: str) -> bool:
+    """Make one live job poisonous for the policy."""
+    plane = trial.plane
+    if plane.poison is not None or plane.control_plane is None or not plane.control_plane.accounts.live:
+        return False
+    live = [account.spec.id for account in plane.control_plane.accounts.live.values()]
+    plane.poison = live[fault.which % len(live)], TooSlow if what == "slow" else ZeroDivisionError
+    trial.world.after(fault.lasts, setattr, plane, "poison", None)
+    return True
+
+
 def _disk(trial: Any, fault: Fault, what: str) -> bool:
     disk = trial.disk
     if what == "sync":
@@ -54,6 +68,11 @@ def _disk(trial: Any, fault: Fault, what: str) -> bool:
 
 def _agent(trial: Any, fault: Fault, what: str) -> bool:
     node = _node(trial, fault)
+    if what == "twin":
+        twin = trial.twin_of(node)
+        twin.start()
+        trial.world.after(fault.lasts, partial(twin.kill, everything=True))
+        return True
     if not node.alive or (what == "pause" and node.paused):
         return False
     if what == "kill":
@@ -132,6 +151,6 @@ def _node(trial: Any, fault: Fault) -> Any:
 
 
 _STRIKES = {
-    "plane": _plane, "disk": _disk, "agent": _agent, "machine": _machine, "keeper": _process, "rank": _process,
-    "node": _node_fault, "net": _net, "door": _net,
+    "plane": _plane, "policy": _policy, "disk": _disk, "agent": _agent, "machine": _machine, "keeper": _process,
+    "rank": _process, "node": _node_fault, "net": _net, "door": _net,
 }  # fmt: skip

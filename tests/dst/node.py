@@ -26,6 +26,9 @@ from shoal.wire.messages import LogAnswer, SessionReport
 KEEPERS_OWN_SECONDS = 2.0
 """Seconds that a starting agent gives an earlier agent's keepers to end their ranks, as ``orphans`` does."""
 
+SUPERVISOR_SECONDS = 1.0
+"""Seconds after which an agent that was refused is started again."""
+
 
 @dataclass(eq=False)
 class SimNode:
@@ -37,6 +40,9 @@ class SimNode:
     gpus: int
     clocks: Clocks
     cable: Cable
+    address: str
+    supervised: bool = True
+    """Whether an agent that ends because it is refused is started again."""
     ranks: dict[int, Any] = field(default_factory=dict)
     keepers: dict[int, KeeperProcess] = field(default_factory=dict)
     spawn_fails: int = 0
@@ -94,7 +100,7 @@ class SimNode:
             self.world.after(0.05, self._clear, boot, began)
         else:
             settings = AgentSettings(
-                "http://plane", lambda: "token", self.name, self.name, Path("/sim"), kind="gpu", gpus=self.gpus
+                "http://plane", lambda: "token", self.name, self.address, Path("/sim"), kind="gpu", gpus=self.gpus
             )
             with self.world.acting(self):
                 self.agent = node_agent.NodeAgent(settings)
@@ -169,8 +175,11 @@ class SimNode:
             if blocked.seconds is not None:
                 self.world.after(max(blocked.seconds, 0.001), self._enter, self._wakes)
         else:
-            self.world.note("agent ends", self.name)
+            refused = self.agent._rejected is not None
+            self.world.note("agent ends", self.name, refused)
             self._gone()
+            if refused and self.supervised:
+                self.world.after(SUPERVISOR_SECONDS, self.revive)
 
     def when_running(self, action: Callable[[], None]) -> None:
         """Do something that the agent's process does: later, if it is suspended."""
@@ -357,6 +366,12 @@ class AgentOS:
 class SimOrphans:
     """``orphans`` as the agent's module sees it: ranks die with their keeper, so none is left."""
 
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def place_of(self, home: Path) -> str:
+        return str(self._world.machine.address)
+
     def machine_boot(self) -> str:
         return "boot"
 
@@ -382,7 +397,7 @@ def agent_names(world: World, registry: Registry) -> dict[str, dict[str, Any]]:
             "Workspace": lambda home, node: SimWorkspace(home, node, world),
             "selectors": SimpleNamespace(DefaultSelector=lambda: SimSelector(world), EVENT_READ=1),
             "socket": sockets,
-            "orphans": SimOrphans(),
+            "orphans": SimOrphans(world),
             "devices": SimpleNamespace(find=lambda kind, gpus: SimpleNamespace(kind=kind, count=gpus)),
             "LogLimiter": lambda bound: SimpleNamespace(watch=lambda *_: None, forget=lambda *_: None),
             "free_bytes": lambda folder: 0 if world.machine.disk_fails else 2**40,

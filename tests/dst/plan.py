@@ -21,13 +21,15 @@ FAULTS = {
     "plane.kill": 10, "plane.commit": 12, "plane.switch": 8, "plane.term": 3, "plane.pause": 6, "plane.clock": 2,
     # Its disk: full, failing, or failing only when a folder is flushed.
     "disk.full": 4, "disk.io": 3, "disk.sync": 4,
-    # A node: its agent, its keepers, its ranks, or all of them.
-    "agent.kill": 8, "agent.pause": 6, "agent.term": 3, "keeper.kill": 6, "keeper.pause": 4, "rank.kill": 5,
-    "rank.pause": 3, "machine.kill": 6, "node.disk": 4, "node.spawn": 3,
+    # A node: its agent, its keepers, its ranks, or all of them; or an agent of its name on another machine.
+    "agent.kill": 8, "agent.pause": 6, "agent.term": 3, "agent.twin": 3, "keeper.kill": 6, "keeper.pause": 4,
+    "rank.kill": 5, "rank.pause": 3, "machine.kill": 6, "node.disk": 4, "node.spawn": 3,
     "node.slow": 5, "node.freeze": 3,
     # A node's connection: cut with a reset or into silence, both ways or one way; slow, lossy or repeating.
     "net.cut": 6, "net.silent": 6, "net.up": 4, "net.down": 4, "net.slow": 6, "net.hold": 5,
     "net.drop": 5, "net.repeat": 5,
+    # The policy: it raises, or takes too long, because of one job.
+    "policy.raise": 4, "policy.slow": 3,
     # The clients' connection.
     "door.cut": 4, "door.down": 3,
 }  # fmt: skip

@@ -11,10 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.dst.network import Answer, NoAnswer, Rejection
+from tests.dst.poison import PoisonedPolicy
 from tests.dst.shims import Disk, let_others_act
 from tests.dst.world import Blocked, Clocks, Killed, World
 
 from shoal.core.errors import InputError, ShoalError
+from shoal.core.units import JobId
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL, Settings, open_control_plane
 from shoal.serve import handlers
@@ -144,6 +146,8 @@ class SimPlane:
     """Seconds that restarts have added to the journal's time, in all, because the wall clock was ahead."""
     crash_at: str | None = None
     """The step of the next switch of segments at which it is killed."""
+    poison: tuple[JobId, type[BaseException]] | None = None
+    """A job with which the policy cannot decide, and what it raises then."""
     wanted: bool = True
     """Whether it is to run: False between a kill and its repair."""
     _opened: Any = None
@@ -200,6 +204,7 @@ class SimPlane:
             return found
 
         plane._loop.judge = slowly
+        plane._loop.policy = PoisonedPolicy(plane._loop.policy, self)
         self._notifier = SimNotifier(self.world)
         limits = SimpleNamespace(longest_wait=60.0)
         self._context = SimpleNamespace(control_plane=plane, reports={}, notifier=self._notifier, limits=limits)

@@ -12,7 +12,7 @@ from tests.dst.world import World
 class Host(Protocol):
     """The machine that processes run on."""
 
-    name: str
+    address: str
     ranks: dict[int, Any]
     keepers: dict[int, Any]
     spawn_fails: int
@@ -73,7 +73,7 @@ class Registry:
 
     def began(self, rank: "Rank") -> None:
         """Check a rank that begins: no other incarnation of its job lives, no other job has its GPU."""
-        truth, host = rank.truth, rank.host.name
+        truth, host = rank.truth, rank.host.address
         others = {origin for origin in truth.live.values() if origin != rank.origin}
         truth.live[host, rank.pid] = rank.origin
         truth.worlds[rank.incarnation] = rank.world_size
@@ -87,7 +87,7 @@ class Registry:
 
     def ended(self, rank: "Rank", status: int, seconds: float) -> None:
         """Record the end of a rank."""
-        truth, host = rank.truth, rank.host.name
+        truth, host = rank.truth, rank.host.address
         del truth.live[host, rank.pid]
         truth.runs.setdefault(rank.incarnation, {})[rank.number] = status
         truth.held += seconds

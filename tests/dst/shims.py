@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.dst.poison import set_aside_briefly
 from tests.dst.world import Killed, World
 
 from shoal.live.home import ENDED
@@ -115,6 +116,7 @@ def plane_names(disk: Disk) -> dict[str, dict[str, Any]]:
             "reserve": lambda path, size: None,
         },
         "shoal.live.compaction": {"_PAUSE": SWITCH_PAUSE},
+        "shoal.engine.guard": {"_set_aside": set_aside_briefly},
         "shoal.store.segments": {"os": SegmentOS(disk)},
     }
 

@@ -64,6 +64,8 @@ class Trial:
     plane: SimPlane = field(init=False)
     registry: Registry = field(init=False)
     nodes: list[SimNode] = field(default_factory=list)
+    twins: list[SimNode] = field(default_factory=list)
+    """Machines whose agents have the name of a node, each for the time of a fault."""
     door: Cable = field(init=False)
     acknowledged: dict[str, str] = field(default_factory=dict)
     """By key: the identifier that was acknowledged."""
@@ -91,11 +93,19 @@ class Trial:
         )
         self.disk.die = self.plane.die
         self.door = Cable(world, self.plane, "door")
-        for node in scenario.cluster.nodes:
-            clock = clocks(rate=1 + world.rng.uniform(-DRIFT, DRIFT), origin=world.rng.uniform(10, 1e6))
-            self.nodes.append(
-                SimNode(world, self.registry, node.name, node.gpus, clock, Cable(world, self.plane, node.name))
-            )
+        self.nodes = [self._machine(node.name, node.gpus, node.name) for node in scenario.cluster.nodes]
+
+    def _machine(self, name: str, gpus: int, address: str) -> SimNode:
+        rng, cable = self.world.rng, Cable(self.world, self.plane, address)
+        clock = Clocks(self.world, rate=1 + rng.uniform(-DRIFT, DRIFT), origin=rng.uniform(10, 1e6))
+        return SimNode(self.world, self.registry, name, gpus, clock, cable, address)
+
+    def twin_of(self, node: SimNode) -> SimNode:
+        """Return another machine that is configured with a node's name."""
+        twin = self._machine(node.name, node.gpus, f"{node.name}-twin-{len(self.twins)}")
+        twin.supervised = False
+        self.twins.append(twin)
+        return twin
 
     def run(self) -> None:
         """Carry out the plan, repair everything, and check what is left."""
@@ -186,13 +196,15 @@ class Trial:
         self.world.note("repaired")
         self.disk.problem = self.disk.crash = self.plane.crash_at = None
         self.disk.sync_fails = 0
-        self.plane.clocks.jump = 0.0
+        self.plane.clocks.jump, self.plane.poison = 0.0, None
         for cable in (self.door, *(node.cable for node in self.nodes)):
             cable.faults.clear()
         self.plane.resume()
         self.plane.revive()
         if self.plan.requests:
             operators.release(self)
+        for twin in self.twins:
+            twin.kill(everything=True)
         for node in self.nodes:
             node.spawn_fails = node.disk_fails = node.slow_starts = 0
             node.resume()

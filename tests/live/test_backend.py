@@ -553,6 +553,26 @@ def test_a_strange_node_another_size_and_another_protocol_are_refused() -> None:
         assert refused.value.field == field_
 
 
+def test_an_agent_elsewhere_has_a_nodes_name_only_when_the_runs_of_the_other_are_gone() -> None:
+    it = world("gpu:1x2")
+    there, here = (Hello(PROTOCOL, "gpu-0", boot, "gpu", 2, boot, place=boot) for boot in ("there", "here"))
+    it.backend.hello(there)
+    job = it.submit(gpus=2)
+    for _ in range(2):
+        it.turn()
+    for again in range(2):
+        with pytest.raises(InputError, match="name another node, or stop that one and wait") as refused:
+            it.backend.hello(here)
+        assert refused.value.field == "node"
+        if not again:
+            it.open()  # the next control plane knows where the node's agent was
+    it.pass_time(LEASE + 2.0 + GRACE)
+    it.backend.hello(here)
+    it.turn()
+    assert it.state_of(job) is JobState.STARTING
+    it.backend.hello(Hello(PROTOCOL, "gpu-0", "restarted", "gpu", 2, "here", place="here"))
+
+
 def test_a_worker_stopped_by_a_control_plane_that_has_died_since_ends_the_run_although_others_finished() -> None:
     it = world("gpu:2x2")
     job = it.submit(gpus=4, least=1, most=4, in_place=True)

@@ -134,7 +134,7 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
     TimeLimitReached: st.builds(TimeLimitReached, times, numbers, times, times),
     PriorityChanged: st.builds(PriorityChanged, times, numbers, small, texts),
     NodeLost: st.builds(NodeLost, times, numbers),
-    NodeReturned: st.builds(NodeReturned, times, numbers),
+    NodeReturned: st.builds(NodeReturned, times, numbers, texts),
     NodeDrained: st.builds(NodeDrained, times, numbers, texts, texts),
     NodeResumed: st.builds(NodeResumed, times, numbers, st.booleans()),
     JobReleased: st.builds(JobReleased, times, numbers),

@@ -71,8 +71,9 @@ class NodeAgent:
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         found = devices.find(settings.kind, settings.gpus)
+        boot, place = secrets.token_hex(16), orphans.place_of(settings.home.resolve())
         self._hello = checked(
-            Hello(PROTOCOL, settings.node, secrets.token_hex(16), found.kind, found.count, settings.address)
+            Hello(PROTOCOL, settings.node, boot, found.kind, found.count, settings.address, place=place)
         )
         self._workspace = Workspace(settings.home.resolve(), settings.node)
         self._old = OldFolders(self._workspace)

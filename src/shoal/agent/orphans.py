@@ -4,12 +4,15 @@ A process is identified by its number and its start time, or by the boot in its 
 happens to have an old number is never touched. Where runs have cgroups, everything in an earlier run's is killed.
 """
 
+import hashlib
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from shoal.agent.cgroups import earlier_runs, end_cgroup, remove_empty
 from shoal.agent.keeper import Process, all_processes, descendants, environment, send_signal
@@ -22,6 +25,14 @@ _KEEPERS_OWN_SECONDS = 2.0
 
 _PAUSE_SECONDS = 0.05
 _COMPLAIN_SECONDS = 10.0
+
+
+def place_of(home: Path) -> str:
+    """Return what tells this machine and home folder from every other one: two agents of a name cannot share both."""
+    machine = ""
+    with suppress(OSError):
+        machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    return hashlib.sha256(f"{machine}\0{socket.gethostname()}\0{home}".encode()).hexdigest()[:32]
 
 
 def machine_boot() -> str:

@@ -22,7 +22,7 @@ from shoal.cli.output import (
 from shoal.cli.workload import columns_option, split_columns
 
 if TYPE_CHECKING:
-    from shoal.report.advice import Row
+    from shoal.report.advice import Interval, Row
     from shoal.scenario.advise import AdviceReport
 
 
@@ -104,7 +104,7 @@ _HEADERS = (
 
 def _print(report: "AdviceReport") -> None:
     advice = report.advice
-    rows = [_cells(row, advice.best) for row in (advice.record, *advice.policies)]
+    rows = [_cells(row, advice.best, advice.baseline) for row in (advice.record, *advice.policies)]
     notes = [
         f"The baseline is {advice.baseline}, simulated, in place of Slurm. {advice.intervals}",
         "JCT: from eligible to completed. Stretch: JCT over run time, the latter at least 10 min; worst tenant: the "
@@ -117,10 +117,13 @@ def _print(report: "AdviceReport") -> None:
     say("\n".join(fill(note, 118, initial_indent="- ", subsequent_indent="  ") for note in notes))
 
 
-def _cells(row: "Row", best: Mapping[str, str]) -> Sequence[str]:
+def _cells(row: "Row", best: Mapping[str, str], baseline: str) -> Sequence[str]:
     from shoal.report.advice_words import change_text
 
     figures = row.figures
+
+    def change(changes: "Mapping[str, Interval]") -> str:
+        return change_text(changes["mean_jct"]) if changes else ""
 
     def time(name: str) -> str:
         return duration(figures[name].value) + ("*" if best.get(name) == row.name else "")
@@ -128,7 +131,8 @@ def _cells(row: "Row", best: Mapping[str, str]) -> Sequence[str]:
     return (
         row.name,
         time("mean_jct"),
-        *(change_text(changes["mean_jct"]) if changes else "" for changes in (row.versus_baseline, row.versus_record)),
+        change(row.versus_baseline) if row.name != baseline else "",
+        change(row.versus_record),
         time("tail_jct"),
         time("mean_wait"),
         f"{figures['mean_stretch'].value:.2f}",

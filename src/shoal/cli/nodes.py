@@ -7,7 +7,7 @@ import click
 
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count, hours, limit_notes, state
-from shoal.cli.output import json_option, print_json, print_listing
+from shoal.cli.output import json_option, print_json, print_listing, say
 from shoal.core.units import span
 from shoal.wire.messages import AcctRow, ClusterRow, DrainNode, NodeRow, TenantRow
 
@@ -29,22 +29,32 @@ def nodes(ctx: click.Context, client: "Client", as_json: bool) -> None:
 
 
 @nodes.command()
-@click.argument("node")
+@click.argument("names", nargs=-1, required=True, metavar="NODE…")
 @click.option("--reason", required=True, help="Why: shown by `shoal nodes` and `shoal why`.")
 @cluster_options
-def drain(node: str, reason: str, client: "Client") -> None:
-    """Start nothing more on NODE until it is resumed; what runs there goes on (for administrators)."""
-    client.call("POST", f"/v1/nodes/{quote(node, safe='')}/drain", DrainNode(reason), type(None))
-    click.echo(f"drained {node}")
+@json_option
+def drain(names: tuple[str, ...], reason: str, client: "Client", as_json: bool) -> None:
+    """Start nothing more on nodes until they are resumed; what runs there goes on (for administrators)."""
+    for node in names:
+        client.call("POST", f"/v1/nodes/{quote(node, safe='')}/drain", DrainNode(reason), type(None))
+        if not as_json:
+            say(f"drained {node}")
+    if as_json:
+        print_json({"drained": list(names), "reason": reason})
 
 
 @nodes.command()
-@click.argument("node")
+@click.argument("names", nargs=-1, required=True, metavar="NODE…")
 @cluster_options
-def resume(node: str, client: "Client") -> None:
-    """Use NODE again, whether it was drained by hand or since it failed to start jobs (for administrators)."""
-    client.call("POST", f"/v1/nodes/{quote(node, safe='')}/resume", None, type(None))
-    click.echo(f"resumed {node}")
+@json_option
+def resume(names: tuple[str, ...], client: "Client", as_json: bool) -> None:
+    """Use nodes again, whether they were drained by hand or since they failed to start jobs (for administrators)."""
+    for node in names:
+        client.call("POST", f"/v1/nodes/{quote(node, safe='')}/resume", None, type(None))
+        if not as_json:
+            say(f"resumed {node}")
+    if as_json:
+        print_json({"resumed": list(names)})
 
 
 def _list(client: "Client", as_json: bool) -> None:

@@ -206,6 +206,8 @@ class NodeReturned:
 
     at: Seconds
     node: int
+    place: str = ""
+    """Where its agent runs; an agent elsewhere may have its name only after the lease of this one."""
     urgent: ClassVar[bool] = True
 
 

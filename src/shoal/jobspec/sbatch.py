@@ -22,7 +22,6 @@ from shoal.wire.batch_script import (
     options_text,
     pack_script,
 )
-from shoal.wire.messages import Submission
 
 _KILL_WAIT_SECONDS = 30.0
 """Slurm's usual time between the stop signal and the kill."""
@@ -86,24 +85,12 @@ def jobs_of(
     interpreter = _interpreter(text)
     body = {"command": [*interpreter, str(folder / path), *arguments], "ranks": "node", **job.fields, **given}
     _script(job, text, len(interpreter))
-    body = {key: value for key, value in body.items() if _possible(job, key)}
     jobs = [
         {**body, "name": name + suffix, "env": {**job.env, **env, **given.get("env", {})}}
         for suffix, env in values.array_variables(indices, number)
     ]
     note_missing(text, jobs[0]["env"], notes)
     return jobs, notes
-
-
-def _possible(job: _Job, name: str) -> bool:
-    """Whether a submission has this field; one without which the job would run otherwise is refused."""
-    if name in Submission.__struct_fields__:
-        return True
-    if name in ("after", "singleton", "begin", "hold", "exclusive", "most_at_once"):
-        raise InputError(name, job.fields[name], "this version of Shoal cannot do it yet; leave it out")
-    if name not in ("retries", "preemptible", "array"):
-        job.notes.append(f"not applied: {name}: this version of Shoal cannot do it yet")
-    return False
 
 
 def _interpreter(text: str) -> list[str]:

@@ -13,6 +13,8 @@ _TIME_HINT = "write minutes, minutes:seconds, hours:minutes:seconds or days-hour
 _BEGIN_HINT = "write now+1hour, 16:00, 2027-01-31, 2027-01-31T16:00 or tomorrow"
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _WHEN = {"afterok": "ok", "afterany": "any", "afternotok": "notok", "after": "start"}
+_SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "XCPU": 24}
+"""Signals that the process which runs a batch script passes on."""
 _OF_DAY = {"midnight": 0, "noon": 12, "elevenses": 11, "fika": 15, "teatime": 16}
 
 
@@ -75,9 +77,10 @@ def dependencies(directive: Directive) -> tuple[list[dict[str, str]], bool]:
 def signal_request(directive: Directive) -> tuple[str, float, bool]:
     """The signal, the seconds before the time limit, and whether it goes to the batch script alone."""
     found = re.fullmatch(r"(?:([RB]+):)?(\w+)(?:@(\d{1,5}))?", directive.value)
-    if found is None:
-        raise directive.error("write [B:]SIGNAL[@SECONDS]")
-    return found[2], float(found[3] or 60), "B" in (found[1] or "")
+    name = found[2].upper().removeprefix("SIG") if found else ""
+    if found is None or (name not in _SIGNALS and not (name.isdigit() and int(name) in _SIGNALS.values())):
+        raise directive.error(f"write [B:]SIGNAL[@SECONDS] with one of {', '.join(_SIGNALS)} or its number")
+    return name, float(found[3] or 60), "B" in (found[1] or "")
 
 
 def begin(directive: Directive, now: datetime) -> float:

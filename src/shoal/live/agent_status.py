@@ -17,6 +17,8 @@ class AgentStatus:
     session: str = ""
     """Given to the agent with the answer to its last hello."""
     address: str = ""
+    place: str = ""
+    """Where it runs, as its hello says; the agent of this name that the node had last, also before a restart."""
     generation: int = 1
     last_report: Seconds | None = None
     """The time of its last report; None if the state of its node is not known until it reports."""

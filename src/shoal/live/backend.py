@@ -284,19 +284,33 @@ class LiveBackend(Backend):
             raise InputError(f"node {node.name}", given, f"this cluster has it with {node.gpus} x {node.kind}")
         with self._lock:
             agent, now = self._runs.agents[index], self.clock.now()
+            if agent.place not in ("", hello.place):
+                self._move(index, agent, hello, now)
             if agent.boot is not None and agent.boot != hello.boot:
                 _replace_boot(agent, agent.boot, hello)
                 self._runs.reboot(index, now)
             agent.boot, agent.address, agent.last_contact = hello.boot, hello.address, now
+            moved, agent.place = agent.place != hello.place, hello.place
             agent.session = secrets.token_hex(8)
             self.machines[index] = machine_of(hello)
-            if not agent.up:
+            if moved or not agent.up:
                 agent.up = True
-                self._runs.events.append(NodeReturned(now, index))
+                self._runs.events.append(NodeReturned(now, index, hello.place))
             orders = self._orders(index)
             self._lock.notify_all()
         self.on_change()
         return orders
+
+    def _move(self, index: int, agent: AgentStatus, hello: Hello, now: Seconds) -> None:
+        """Lose the node of an agent that another one replaces elsewhere; ``InputError`` while its runs may be alive."""
+        graces = [gang.launch.grace for gang in agent.gangs.values() if not gang.parts[index].phase.over]
+        left = self._quiet_at(agent) + max(graces, default=0.0) - now
+        if left > 0 and (agent.up or agent.gangs):
+            log.warning("two agents have the name of one node", extra={"node": hello.node, "address": hello.address})
+            hint = f"an agent of this name runs elsewhere{f' ({agent.address})' * bool(agent.address)}"
+            raise InputError("node", hello.node, f"{hint}: name another node, or stop that one and wait {left:,.0f} s")
+        if agent.up:
+            self._runs.lose(index, now, self._quiet_at(agent))
 
     def sync(self, report: AgentReport) -> AgentOrders:
         """Process an agent's report and return the orders that hold now."""

@@ -86,8 +86,10 @@ class JobVerbs:
     def _live(self, job: JobId, tenant: TenantId | None) -> Account:
         account = self.find(job, tenant)
         self.disk.check()
-        if not account.live or account.state is JobState.CANCELLING:
-            raise InputError("job", job, f"has ended ({account.state.name.lower()}); this is for live jobs")
+        if account.state is JobState.CANCELLING:
+            raise InputError("job", job, "is being cancelled")
+        if not account.live:
+            raise InputError("job", job, f"has ended ({account.state.name.lower()}); only live jobs can be changed")
         return account
 
 

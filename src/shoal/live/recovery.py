@@ -36,6 +36,8 @@ class RecoveredRuns:
     limits: dict[JobNumber, Seconds] = field(default_factory=dict)
     """When running jobs reach their time limit."""
     up: dict[int, bool] = field(default_factory=dict)
+    places: dict[int, str] = field(default_factory=dict)
+    """By node, where its last agent ran."""
     drained: dict[int, events.NodeDrained] = field(default_factory=dict)
     """By node, the event that drained it."""
     failures: dict[int, set[JobNumber]] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class RecoveredRuns:
             case events.JobSubmitted():
                 self._submitted(event)
             case events.NodeLost() | events.NodeReturned():
-                self.up[event.node] = isinstance(event, events.NodeReturned)
+                self._lost_or_returned(event)
             case events.NodeDrained() | events.NodeResumed():
                 self._drained_or_resumed(event)
             case events.JobReleased() | events.JobHeld() | events.HoldLifted():
@@ -116,6 +118,11 @@ class RecoveredRuns:
             job.timed_out |= isinstance(event, events.TimeLimitReached)
         if number in self.runs:
             self.runs[number].stopping = True
+
+    def _lost_or_returned(self, event: events.NodeLost | events.NodeReturned) -> None:
+        self.up[event.node] = isinstance(event, events.NodeReturned)
+        if isinstance(event, events.NodeReturned):
+            self.places[event.node] = event.place
 
     def _drained_or_resumed(self, event: events.NodeDrained | events.NodeResumed) -> None:
         if isinstance(event, events.NodeDrained):

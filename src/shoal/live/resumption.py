@@ -19,6 +19,7 @@ def resume(
     """
     for index, agent in enumerate(runs.agents):
         agent.up, agent.last_contact = recovered.up.get(index, False), now
+        agent.place = recovered.places.get(index, "")
         # Above every generation of an earlier control plane, so that its late answers are recognised as old.
         agent.generation = round(1000 * now) + 1
         if not agent.up and index not in down:

@@ -51,14 +51,15 @@ def _changes(advice: Advice) -> str:
     worse = [r for r in advice.policies if (c := r.versus_baseline[measure]).excludes_zero and c.value > 0.0]
     parts = []
     if better:
-        best = min(better, key=lambda row: row.versus_baseline[measure].value)
-        names = ", ".join(row.name for row in sorted(better, key=lambda row: row.versus_baseline[measure].value))
-        parts.append(
-            f"Simulated mean completion times are lower than under {base} with {names}: by the most with {best.name}, "
-            f"{change_text(best.versus_baseline[measure])}"
-        )
-        if measure not in advice.best and len(better) > 1:
-            parts[-1] += "; their intervals overlap, so none is marked as best"
+        ranked = sorted(better, key=lambda row: row.versus_baseline[measure].value)
+        most = change_text(ranked[0].versus_baseline[measure])
+        text = f"Simulated mean completion times are lower than under {base} with {', '.join(r.name for r in ranked)}"
+        if len(ranked) == 1:
+            text += f": {most}"
+        else:
+            text += f", by the most with {ranked[0].name}: {most}"
+            text += "" if measure in advice.best else "; intervals overlap, so none is marked as best"
+        parts.append(text)
     else:
         parts.append(f"No policy has a significantly lower simulated mean completion time than {base}")
     if worse:

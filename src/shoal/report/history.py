@@ -17,7 +17,7 @@ from shoal.core.arrays import Flags, Floats, Int64s
 from shoal.core.commands import Start, Stop
 from shoal.core.errors import JournalError
 from shoal.core.goodput import GoodputReport
-from shoal.core.job import JobSpec
+from shoal.core.job import Conditions, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Topology, parse_cluster, topology_of
@@ -27,6 +27,7 @@ from shoal.store.codec import BASE, COMMAND_TAGS, DECISION, EVENT_TAGS, EVENTS, 
 _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
 _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work", "tenant", "app"))
 _MODEL, _BATCH, _KINDS, _DEADLINE = (_SPEC[name] for name in ("model", "batch_size", "kinds", "deadline"))
+_CONDITIONS, _HOLD = _SPEC["conditions"], [field.name for field in fields(Conditions)].index("hold")
 _REPORT_BATCH = [f.name for f in fields(GoodputReport)].index("batch")
 _START, _STOP = COMMAND_TAGS[Start], COMMAND_TAGS[Stop]
 _HELD, _LIFTED = EVENT_TAGS[events.JobHeld], EVENT_TAGS[events.HoldLifted]
@@ -287,6 +288,9 @@ class _Fold:
         self.incarnation.append(0)
         self.batch.append(spec[_BATCH] or 0)
         self.hold.append(-1)
+        conditions = spec[_CONDITIONS] if len(spec) > _CONDITIONS else None
+        if conditions is not None and conditions[_HOLD]:
+            self.notes[len(self.ids) - 1] = [(at, f"held by {spec[_TENANT]}")]
 
     def _measured(self, event: list[Any]) -> None:
         job = event[2]

@@ -6,7 +6,7 @@ passes the reasons for waiting.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from math import inf
 from typing import Any
 
@@ -107,7 +107,7 @@ class Story:
         moved += f"; the work of {self.lost:,.1f} s was lost" if self.lost >= 1 else ""
         sizes = f"; batch {' → '.join(map(str, self.batches))}" if len(self.batches) > 1 else ""
         waits = [f"waited {wait.seconds:,.1f} s: {wait.sentence}" for wait in self.waits]
-        notes = [f"{what} at {at:,.1f} s" for at, what in self.notes]
+        notes = [f"at {at:,.1f} s: {what}" for at, what in self.notes]
         return [f"{self.id}: {end}; {runs}{moved}{sizes}", *notes, *waits]
 
 
@@ -148,7 +148,7 @@ def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until
 def _lost(history: History, holds: list[int]) -> Seconds:
     """Seconds of run after which a job's work was not found saved, when it was stopped, crashed or resized."""
     held, rates, lost = history.holds, history.rates, 0.0
-    for hold, following in zip(holds, [*holds[1:], None], strict=True):
+    for hold, following in zip_longest(holds, holds[1:]):
         begin, end = np.searchsorted(rates.hold, [hold, hold + 1]).tolist()
         if begin == end or rates.rate[end - 1] <= 0:
             continue

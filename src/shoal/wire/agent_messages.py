@@ -16,6 +16,7 @@ MOST_OLD = 256
 class Hello(Struct, frozen=True):
     """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive.
 
+    ``place`` is the same for all starts on one machine in one folder, where only one agent of a name can run.
     ``cpus`` and ``memory``, in bytes, are the machine's; ``no_limits`` says why the agent cannot limit those of runs.
     """
 
@@ -28,6 +29,7 @@ class Hello(Struct, frozen=True):
     cpus: Natural | None = None
     memory: Natural | None = None
     no_limits: Annotated[str, Meta(max_length=1000)] = ""
+    place: Annotated[str, Meta(max_length=64)] = ""
 
 
 class RankExit(Struct, frozen=True):

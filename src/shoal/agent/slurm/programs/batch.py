@@ -21,7 +21,7 @@ from typing import Any
 
 from shoal.agent.slurm.programs.channel import Channel, call, listen, welcome
 from shoal.agent.slurm.programs.srun import devices, input_file, task_streams
-from shoal.agent.slurm.programs.tasks import Relay, become, expand, file_values, open_output, wake_by_signal
+from shoal.agent.slurm.programs.tasks import Relay, become, expand, file_values, open_output, stopping, wake_by_signal
 
 _GATHER_SECONDS = 120.0
 """Seconds that the first node waits for the others, and they for it."""
@@ -178,12 +178,14 @@ class BatchScript:
         return bool(data)
 
     def _signalled(self, numbers: set[int]) -> None:
-        """Pass on the warning signal; stop the script if it asked to be requeued. Its keeper sends SIGTERM itself."""
+        """Pass on the signal before the time limit; stop the script if it asked to be requeued."""
         if signal.SIGTERM in numbers and os.path.exists(os.path.join(self.job["own"], "requeue")):
             self._requeued = time.monotonic() + _REQUEUE_GRACE_SECONDS
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGTERM)
-        for number in numbers - {signal.SIGTERM, signal.SIGCONT, signal.SIGCHLD}:
+        elif stopping():
+            return
+        for number in numbers - {signal.SIGCONT, signal.SIGCHLD} - ({signal.SIGTERM} if self._requeued else set()):
             targets = [self.pid] if self.job["options"].get("signal_batch") else self._steps()
             for pid in targets:
                 with suppress(ProcessLookupError):

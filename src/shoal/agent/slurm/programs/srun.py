@@ -17,7 +17,7 @@ from typing import Any
 
 from shoal.agent.slurm.programs.srun_options import StepOptions, fail, parse
 from shoal.agent.slurm.programs.step_layout import Slot, plan, tasks_per_node
-from shoal.agent.slurm.programs.tasks import CONTROL, STDERR, Relay, expand, file_values, open_output
+from shoal.agent.slurm.programs.tasks import CONTROL, STDERR, Relay, expand, file_values, open_output, stopping
 
 _MOST_INPUT_BYTES = 16 << 20
 _MOST_TASKS = 4096
@@ -228,8 +228,7 @@ class Step:
             self._send(signal.SIGKILL)
 
     def _signalled(self, number: int) -> None:
-        # The keepers have already sent the signal of a stop to every process of the job.
-        if number != signal.SIGTERM or not _stopping():
+        if number != signal.SIGTERM or not stopping():
             self._send(number)
 
     def _send(self, number: int) -> None:
@@ -278,15 +277,6 @@ def _has_input() -> bool:
     except OSError:
         return False
     return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
-
-
-def _stopping() -> bool:
-    """Whether the job's agent is stopping the run."""
-    try:
-        with open(os.environ.get("SHOAL_LEASE", ""), "rb") as file:
-            return bool(json.load(file)["stopping"])
-    except (OSError, ValueError, KeyError):
-        return False
 
 
 def main(words: list[str]) -> int:

@@ -1,6 +1,7 @@
 """Start the tasks of a step on this node, and follow them: output, exits and signals."""
 
 import errno
+import json
 import os
 import select
 import signal
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 CONTROL, STDOUT, STDERR = 0, 1, 2
 """Kinds of frames between nodes: JSON, and output of a task."""
 
-FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+FORWARDED = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGXCPU, signal.SIGCONT,
+)  # fmt: skip
 """Signals that ``srun`` passes on to the tasks of its step."""
 
 OnFrame: TypeAlias = Callable[[int, tuple[int, int, bytes] | None], None]
@@ -89,6 +93,15 @@ def wake_by_signal() -> int:
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
     return wake
+
+
+def stopping() -> bool:
+    """Whether the job's agent is stopping the run: its keepers have sent SIGTERM to every process of it."""
+    try:
+        with open(os.environ.get("SHOAL_LEASE", ""), "rb") as file:
+            return bool(json.load(file)["stopping"])
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 class Relay:
