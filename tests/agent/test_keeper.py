@@ -62,6 +62,15 @@ def test_ranks_start_end_and_are_told_of(what: dict[str, Any]) -> None:
     assert said[-1] == {"event": "over", "why": "order"}
 
 
+@pytest.mark.parametrize("main", [False, True])
+def test_the_signal_before_the_time_limit_reaches_the_ranks(what: dict[str, Any], tmp_path: Path, main: bool) -> None:
+    script = "trap 'echo warned; exit 3' USR1; sleep 0.5 & wait $!; wait $!; echo child $?"
+    signal = {"number": 10, "main": main, "after": 0.1}
+    said = told({**what, "argv": ["sh", "-c", script], "ranks": what["ranks"][:1], "signal": signal})
+    assert [line.get("status") for line in said] == [None, 3, None]
+    assert (tmp_path / "1.0.log").read_text() == "warned\n"
+
+
 def test_a_folder_that_was_replaced_by_a_link_is_not_entered(what: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/")
     (cause,) = causes(told({**what, "cwd": str(tmp_path / "link")}))

@@ -66,3 +66,16 @@ def test_a_rank_that_should_leave_is_overdue_once_and_not_before_its_time() -> N
 def test_workers_apart_end_alone() -> None:
     assert keeper(apart=True).ended(0, 1, 1.0) is False
     assert keeper().ended(0, 1, 1.0) is True
+
+
+def test_the_signal_before_the_time_limit_is_due_once_unless_the_ranks_must_leave_before() -> None:
+    state = KeeperState(10.0, 4.0, [0, 1], signal_after=3.0)
+    assert state.signal_due(5.0) is False, "its ranks are not up yet"
+    state.started(1.0)
+    assert state.next_deadline() == 4.0
+    assert [state.signal_due(now) for now in (3.9, 4.0, 4.1)] == [False, True, False]
+    assert state.next_deadline() == 10.0
+    stopped = KeeperState(10.0, 4.0, [0, 1], signal_after=3.0)
+    stopped.started(1.0)
+    stopped.stop(2.0, 4.0, "order")
+    assert stopped.signal_due(4.0) is False

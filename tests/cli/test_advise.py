@@ -118,6 +118,15 @@ def test_policies_know_limits_and_with_oracle_true_run_times(advise: Advise, his
     assert better < limits["policies"][1]["figures"]["mean_jct"]["value"]
 
 
+def test_jobs_that_may_not_be_stopped_are_never_restarted(advise: Advise, history: Path) -> None:
+    stopped = document(advise, history, "--policy", "las:quantum=60")["policies"][1]
+    left = document(advise, history, "--policy", "las:quantum=60", "--preemptible", "no")
+    assert stopped["restarts"] > 0
+    assert left["policies"][1]["restarts"] == 0
+    assert left["policies"][1]["unfinished"] == 0
+    assert "No job is stopped" in left["assumptions"][-1]
+
+
 def test_speeds_say_how_much_faster_a_kind_is(advise: Advise, tmp_path: Path) -> None:
     # One job at a time, each alone: recorded for an hour on the slow kind, it takes half an hour on the fast one.
     rows = [Job(id=str(i), submitted=36000.0 * i, gpus=1, work=3600.0, declared_work=86400.0) for i in range(8)]

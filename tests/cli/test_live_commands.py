@@ -400,6 +400,11 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
         "work": 60.0,
         "env": {"A": "b=c"},
         "preemptible": "no",
+        "exclusive": False,
+        "hold": False,
+        "priority": 0,
+        "singleton": False,
+        "terminal": False,
         "ranks": "node",
         "resizes": "in_place",
         "grace": 5.0,
@@ -491,6 +496,13 @@ def test_sbatch_takes_its_options_before_the_script_and_the_arguments_behind_it(
     assert (code, out) == (0, "line_0-0000:line_1-0001\n")
     sent = cluster.asked[0].body["jobs"]
     assert [(job["gpus"], job["command"][2:]) for job in sent] == [(4, ["--lr", "0.1"])] * 2
+
+
+def test_a_command_is_submitted_as_a_batch_script_if_wanted(shoal: Shoal, cluster: Fake) -> None:
+    accept(cluster)
+    assert shoal("submit", "--slurm", "--env", "A=b", "--", "true")[0] == 0
+    body = cluster.asked[0].body
+    assert (body["ranks"], body["env"]["SHOAL_SBATCH"], body["env"]["A"]) == ("node", "{}", "b")
 
 
 def test_sbatch_makes_a_script_of_a_wrapped_command(shoal: Shoal, cluster: Fake) -> None:
@@ -793,6 +805,81 @@ def test_cancel_ends_jobs_and_passes_over_those_that_have_ended(shoal: Shoal, cl
 def test_cancel_ends_nothing_where_one_job_is_unknown(shoal: Shoal, cluster: Fake) -> None:
     assert shoal("cancel", "bert", "nobody")[0] == 2
     assert not [path for path in cluster.paths() if path.startswith("DELETE")]
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("hold", "held bert-k3fa; it runs on, and is not started again once it stops\nheld wide-x2f3\n"),
+        ("release", "released bert-k3fa\nreleased wide-x2f3\n"),
+        (
+            "requeue",
+            "put bert-k3fa back into the queue; unsaved work is lost\n"
+            "put wide-x2f3 back into the queue; unsaved work is lost\n",
+        ),
+    ],
+)
+def test_a_verb_is_asked_for_each_job_once(shoal: Shoal, cluster: Fake, verb: str, said: str) -> None:
+    for id in ("bert-k3fa", "wide-x2f3"):
+        cluster.answers[f"POST /v1/jobs/{id}/{verb}"] = 204, {}
+    assert shoal(verb, "bert", "wide", "bert-k3fa")[:2] == (0, said)
+    assert json.loads(shoal(verb, "wide", "--json")[1]) == {"jobs": ["wide-x2f3"]}
+    assert shoal(verb, "bert", "nothing")[0] == 2, "none is changed where one is unknown"
+    asked = [each.path for each in cluster.asked if each.method == "POST"]
+    assert asked == [f"/v1/jobs/{id}/{verb}" for id in ("bert-k3fa", "wide-x2f3", "wide-x2f3")]
+
+
+def test_priority_says_what_it_was(shoal: Shoal, cluster: Fake) -> None:
+    cluster.answers["POST /v1/jobs/wide-x2f3/priority"] = 204, {}
+    assert shoal("priority", "wide", "3")[:2] == (0, "wide-x2f3 has priority 3, where it had 0\n")
+    assert shoal("priority", "wide", "--", "-3")[0] == 0
+    assert [each.body for each in cluster.asked if each.method == "POST"] == [{"priority": 3}, {"priority": -3}]
+
+
+def test_cancel_takes_names_or_filters_but_not_both_nor_none(shoal: Shoal, cluster: Fake) -> None:
+    cluster.answers["POST /v1/cancel"] = 200, Submitted(["a-aaaa", "b-bbbb"])
+    assert shoal("cancel", "--name", "a", "--state", "pending")[:2] == (0, "cancelled a-aaaa\ncancelled b-bbbb\n")
+    assert json.loads(shoal("cancel", "--all", "--json")[1]) == {"cancelled": ["a-aaaa", "b-bbbb"]}
+    bodies = [each.body for each in cluster.asked if each.method == "POST"]
+    assert [{k: v for k, v in body.items() if v} for body in bodies] == [{"name": "a", "state": "pending"}, {}]
+    for wrong in ((), ("bert", "--all")):
+        code, _, err = shoal("cancel", *wrong)
+        assert code == 2
+        assert "name jobs, or give --all" in err
+
+
+def test_what_a_submitted_job_waits_for_is_found_by_name_and_sent_as_fields(shoal: Shoal, cluster: Fake) -> None:
+    cluster.answers["POST /v1/jobs"] = 201, Submitted(["job-aaaa"])
+    words = (
+        "--after",
+        "bert:any",
+        "--after",
+        "wide",
+        "--time",
+        "2h",
+        "--signal",
+        "USR1@5min",
+        "--hold",
+        "--priority",
+        "4",
+    )
+    assert shoal("submit", *words, "--begin", "2026-11-17T08:00", "--", "true")[0] == 0
+    sent = next(each.body for each in cluster.asked if each.method == "POST")
+    assert sent["after"] == [{"job": "bert-k3fa", "when": "any"}, {"job": "wide-x2f3", "when": "ok"}]
+    assert (sent["time"], sent["hold"], sent["priority"]) == (7200.0, True, 4)
+    assert sent["signal"] == {"signal": "USR1", "before": 300.0, "main": False}
+    assert sent["begin"] > 1.7e9
+    for option, value in (("--time", "soon"), ("--begin", "25:00"), ("--after", "nothing")):
+        assert shoal("submit", option, value, "--", "true")[0] == 2
+
+
+def test_nodes_are_drained_and_resumed_by_name_with_the_reason(shoal: Shoal, cluster: Fake) -> None:
+    for node in ("n0", "n1"):
+        for verb in ("drain", "resume"):
+            cluster.answers[f"POST /v1/nodes/{node}/{verb}"] = 204, {}
+    assert shoal("nodes", "drain", "n0", "n1", "--reason", "a fan")[:2] == (0, "drained n0\ndrained n1\n")
+    assert json.loads(shoal("nodes", "resume", "n0", "--json")[1]) == {"resumed": ["n0"]}
+    assert shoal("nodes", "drain", "n0")[0] == 2
 
 
 def test_resize_asks_for_another_gang(shoal: Shoal, cluster: Fake) -> None:

@@ -45,7 +45,7 @@ def test_an_ended_job_stays_ended() -> None:
 
 def test_only_the_ring_starts_a_job() -> None:
     into_starting = {trigger for (_, trigger), b in TRANSITIONS.items() if b is JobState.STARTING}
-    assert into_starting == {Trigger.START, Trigger.RESIZE}
+    assert into_starting == {Trigger.START, Trigger.RESIZE, Trigger.RESUME}
 
 
 def test_the_diagram_has_one_arrow_for_each_transition() -> None:

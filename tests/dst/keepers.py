@@ -67,6 +67,7 @@ class KeeperProcess:
     status: int | None = None
     paused: bool = False
     keeper: Any = None
+    suspender: Any = None
     wake_fd: int = 77
     sigchld: bool = False
     timed_out: bool = False
@@ -246,6 +247,8 @@ class KeeperPoll:
             found.append((own.wake_fd, select.POLLIN))
         if own.stdin.ready and not own.input_ended:
             found.append((0, select.POLLIN))
+        if own.suspender is not None and own.suspender.answers:
+            found.append((own.suspender.fileno(), select.POLLIN))
         if not found and not own.timed_out and milliseconds > 0:
             raise Blocked(milliseconds / 1000)
         own.timed_out = False

@@ -19,6 +19,7 @@ class Host(Protocol):
     slow_starts: int
     rosters: dict[str, Any]
     origins: dict[str, int]
+    agent: Any
 
     def monotonic(self) -> float: ...
     def wall(self) -> float: ...
@@ -79,6 +80,11 @@ class Registry:
         truth.worlds[rank.incarnation] = rank.world_size
         self.world.note("rank begins", truth.id, rank.incarnation, rank.number, host)
         self.world.check(not others, f"{truth.id}: incarnations {sorted(others)} live while {rank.origin} begins")
+        self.take(rank)
+
+    def take(self, rank: "Rank") -> None:
+        """Check that no other job has the GPUs of a rank that begins or is resumed."""
+        truth, host = rank.truth, rank.host.address
         for device in rank.devices:
             holders = self.devices.setdefault((host, device), [])
             foreign = sorted({other.truth.id for other in holders if other.truth is not truth})
@@ -91,7 +97,7 @@ class Registry:
         del truth.live[host, rank.pid]
         truth.runs.setdefault(rank.incarnation, {})[rank.number] = status
         truth.held += seconds
-        for device in rank.devices:
+        for device in rank.devices if rank.suspended_at is None else ():
             self.devices[host, device].remove(rank)
         self.world.note("rank ends", truth.id, rank.incarnation, rank.number, status)
 
@@ -118,6 +124,9 @@ class Rank:
     base: float = 0.0
     status: int | None = None
     paused: bool = False
+    suspended_at: float | None = None
+    due_at: float = 0.0
+    """When its share of the work is done."""
     saving: bool = False
     _deferred: list[Callable[[], None]] = field(default_factory=list)
 
@@ -138,7 +147,8 @@ class Rank:
             self._later(0.1, self.read_orders)
             return
         # Ranks of a gang end one after another.
-        self._later(left * (1 + 0.02 * self.number) + 0.01, self._finish)
+        self.due_at = self.world.now + left * (1 + 0.02 * self.number) + 0.01
+        self._later(self.due_at - self.world.now, self._finish)
 
     def read_orders(self) -> None:
         """Leave if the orders leave this worker out; exit if the work is done and it trained."""
@@ -158,6 +168,26 @@ class Rank:
     def progress(self) -> float:
         """Work done so far by all ranks, in GPU-seconds."""
         return min(self.truth.work, self.base + (self.world.now - self.began_at) * self.world_size)
+
+    def suspend(self) -> None:
+        """Stop computing and leave the GPUs."""
+        if self.status is None:
+            self.paused, self.suspended_at = True, self.world.now
+            for device in self.devices:
+                self.registry.devices[self.host.address, device].remove(self)
+
+    def resume(self) -> None:
+        """Compute on, on the GPUs that the agent has reserved."""
+        if self.status is not None or self.suspended_at is None:
+            return
+        runs = self.host.agent._state.runs.values() if self.host.agent is not None else ()
+        for run in runs:
+            if (run.order.id, run.order.incarnation) == (self.truth.id, self.incarnation):
+                self.devices = (run.devices[self.number - run.order.first_rank],)
+        away = self.world.now - self.suspended_at
+        self.began_at, self.due_at, self.suspended_at = self.began_at + away, self.due_at + away, None
+        self.registry.take(self)
+        self.signal(signal.SIGCONT)
 
     def signal(self, number: int) -> None:
         """Receive a signal."""
@@ -193,7 +223,9 @@ class Rank:
         self.exit(3)
 
     def _finish(self) -> None:
-        if not self.saving:
+        if self.world.now < self.due_at - 1e-6:  # it was suspended meanwhile
+            self._later(self.due_at - self.world.now, self._finish)
+        elif not self.saving:
             self.truth.finished.setdefault(self.origin, set()).add(self.number)
             self.exit(0)
 
@@ -212,7 +244,8 @@ class Rank:
         """End with this status."""
         if self.status is None:
             self.status = status
-            self.registry.ended(self, status, self.world.now - self.began_at)
+            until = self.world.now if self.suspended_at is None else self.suspended_at
+            self.registry.ended(self, status, until - self.began_at)
             self.parent.child_ended()
 
 
@@ -227,6 +260,11 @@ class Store:
     status: int | None = None
     number: int = -1
     orders: None = None
+
+    def suspend(self) -> None:
+        """Do nothing: a job that is resized in place is not suspended."""
+
+    resume = suspend
 
     def __post_init__(self) -> None:
         self.pid = next(self.world.pids)

@@ -20,6 +20,7 @@ from tests.dst.plan import LEASE, LENGTH, MOST_BLAMED, Fault, Job, Plan
 from tests.dst.plane import SimPlane
 from tests.dst.ranks import Registry, Truth
 from tests.dst.shims import Disk, plane_names, replaced
+from tests.dst.suspenders import suspender_names
 from tests.dst.world import Clocks, Violated, World
 
 from shoal.core.topology import parse_cluster
@@ -241,7 +242,7 @@ def run_plan(plan: Plan, extra: Mapping[str, Mapping[str, Any]] | None = None) -
     trial.registry.jobs = _Jobs(plan)
     names: dict[str, dict[str, Any]] = {}
     agents, servers = agent_names(world, trial.registry), server_names(world, trial.registry)
-    parts = (plane_names(trial.disk), agents, keeper_names(world), servers)
+    parts = (plane_names(trial.disk), agents, keeper_names(world), servers, suspender_names(world))
     for path, found in [item for part in parts for item in part.items()]:
         names[path] = {**names.get(path, {}), **found}
     for path, more in (extra or {}).items():

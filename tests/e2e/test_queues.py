@@ -26,6 +26,7 @@ def _submission(name: str, policy: str) -> Submission:
         name=name,
         max_gpus=2 if policy == ELASTIC else None,
         work=_STEPS * _STEP_SECONDS,
+        preemptible="yes",
         env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
     )
 

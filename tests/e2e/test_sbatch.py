@@ -16,7 +16,8 @@ if [ -z "${SLURM_RESTART_COUNT:-}" ]; then
   sleep 600
 fi
 srun -l bash -c 'echo node $SLURM_NODEID of $SLURM_NNODES, GPUs $CUDA_VISIBLE_DEVICES'
-next=$(sbatch --parsable --gpus=1 --job-name=next --wrap 'echo after the first' 2>/dev/null)
+export SBATCH_JOB_NAME=next SBATCH_GPUS=1
+next=$(sbatch --parsable --dependency=afterok:$SLURM_JOB_ID --wrap 'echo after the first' 2>/dev/null)
 echo "submitted $next"
 """
 

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.site import Site, until
 from tests.e2e.trial import ready
 
-from shoal.core.commands import Decided, Stop
+from shoal.core.commands import Decided, Stop, Suspend
 from shoal.core.events import EventBatch, JobCompleted, JobStopped, JobSubmitted
 from shoal.core.topology import parse_cluster
 from shoal.scenario.replay import replay_file
@@ -81,7 +81,7 @@ class Told:
                         told.happened("stopped", names[event.job])
             elif isinstance(record, Decided):
                 for command in record.commands:
-                    gpus = 0 if isinstance(command, Stop) else command.placement.gpus
+                    gpus = 0 if isinstance(command, Stop | Suspend) else command.placement.gpus
                     told.decided[-1].append((type(command).__name__, names[command.job], gpus))
         return told
 
@@ -114,7 +114,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         origin = time.monotonic()
         for number, (at, gpus, seconds) in enumerate(TABLE):
             command = [sys.executable, "-I", "-S", "-c", SLEEPER, str(seconds)]
-            job = Submission(command=command, name=f"j{number}", gpus=gpus, work=seconds)
+            job = Submission(command=command, name=f"j{number}", gpus=gpus, work=seconds, preemptible="yes")
             time.sleep(max(0.0, origin + at - time.monotonic()))
             for site in sites.values():
                 site.client.post("/v1/jobs", job, Submitted)

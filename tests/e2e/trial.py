@@ -80,6 +80,7 @@ class Wish:
             grace=GRACE_SECONDS,
             key=self.name,
             retries=4,
+            preemptible="yes",
         )
 
 

@@ -148,6 +148,11 @@ def test_an_array_gives_a_job_for_each_index(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
+def test_a_long_name_leaves_room_for_the_index_of_an_array(tmp_path: Path) -> None:
+    found = read(tmp_path, f"#!/bin/bash\n#SBATCH -G1 -J {'x' * 64} --array=9-10\necho\n")
+    assert [job.name for job in found.jobs] == ["x" * 62 + "_9", "x" * 61 + "_10"]
+
+
 def test_directives_after_the_first_command_do_not_count_and_are_named(tmp_path: Path) -> None:
     found = read(tmp_path, "#!/bin/bash\n##SBATCH -G 9\n\n#SBATCH -G 2\necho\n#SBATCH -G 4\n")
     assert found.jobs[0].gpus == 2

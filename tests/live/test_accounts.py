@@ -1,6 +1,7 @@
 """The accounts of jobs: what each used, lost and went through, from events and commands alone."""
 
 from collections.abc import Iterable
+from copy import copy
 from math import inf
 
 import pytest
@@ -25,6 +26,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import OLD_RETRIES
 from shoal.core.topology import Node, Placement
 from shoal.live.accounts import Account, Accounts
+from shoal.live.live_image import encode_live, restore_live
 from shoal.store.codec import Header
 
 _OLD_CRASHES = OLD_RETRIES + 1
@@ -213,6 +215,20 @@ def test_an_event_of_an_earlier_incarnation_or_of_a_job_that_is_over_changes_not
     found.apply_events([JobCancelled(20.0, 0), JobCompleted(21.0, 0, 2, 100.0), JobReleased(22.0, 0)])
     assert (account.state, account.cause, found.completed) == (JobState.CANCELLED, "cancelled", 0)
     assert account.history[-1] == (20.0, "cancelled")
+
+
+def test_the_placed_jobs_are_the_live_ones_that_hold_gpus_also_after_a_restart() -> None:
+    found = running()
+    for number in range(1, 5):
+        found.apply_events([submitted(id=f"j{number}")])
+        found.apply_commands(20.0, [start(job=number)])
+    found.apply_commands(21.0, [Stop(1, 1)])
+    found.apply_events([JobCompleted(22.0, 2, 1, 100.0), JobCancelled(23.0, 3)])
+    assert list(found.placed) == [n for n, account in found.live.items() if account.placement is not None] == [0, 4]
+    restored = Accounts(found.nodes)
+    restore_live(restored, encode_live(found))
+    assert list(restored.placed) == [0, 4]
+    assert copy(found.live[4]) == found.live[4]
 
 
 def test_a_reshape_changes_what_is_asked_for() -> None:

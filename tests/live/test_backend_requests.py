@@ -232,6 +232,21 @@ def test_the_workers_of_a_job_and_its_store_share_a_secret_that_no_other_job_has
     assert len(found["gpu-0", 0]) == 64
 
 
+def test_the_nodes_of_a_batch_script_know_each_other_and_share_a_secret_of_the_run() -> None:
+    it, _ = backend("gpu:2x2")
+    for number, env in enumerate(((("SHOAL_SBATCH", "{}"),), ())):
+        spec = JobSpec(f"job-{number}", 0.0, 2, 100.0, 2, 2)
+        it.submit([(spec, Launch("job", ("bash",), env, ranks="node"))], "answer")
+        it.wait(0.0)
+        it.send([Start(number, 1, Placement(((0, 1), (1, 1))))])
+    runs = {(node, run.job): run for node in ("gpu-0", "gpu-1") for run in sync(it, node).runs}
+    assert runs["gpu-0", 0].hosts == runs["gpu-1", 0].hosts
+    assert [gpus for _, gpus in runs["gpu-0", 0].hosts] == [1, 1]
+    assert runs["gpu-0", 0].secret == runs["gpu-1", 0].secret
+    assert len(runs["gpu-0", 0].secret) == 64
+    assert (runs["gpu-0", 1].hosts, runs["gpu-0", 1].secret) == ([], "")
+
+
 def test_of_two_agents_with_one_name_one_is_refused_and_restarts_are_not() -> None:
     it, _ = backend("gpu:1x2")
 

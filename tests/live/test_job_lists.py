@@ -127,7 +127,7 @@ class Watching(Mapping[str, StartForecast]):
         return iter(())
 
     def __len__(self) -> int:
-        return 0
+        return 1
 
 
 def test_jobs_are_sorted_and_described_while_the_accounts_are_free_to_change(accounts: Accounts) -> None:

@@ -29,14 +29,16 @@ NODES = (Node("n0", "gpu", 2), Node("n1", "gpu", 2))
 ONE, BOTH = Placement(((0, 2),)), Placement(((0, 2), (1, 1)))
 
 
-def registry(*, work: float | None = 100.0, in_place: bool = False, retries: int | None = 3) -> RunRegistry:
+def registry(
+    *, work: float | None = 100.0, in_place: bool = False, retries: int | None = 3, preemptible: str = "yes"
+) -> RunRegistry:
     """Two nodes that have answered, and one job at a rate of a GPU-second per second."""
     it = RunRegistry(NODES, lambda spec, placement: float(placement.gpus), first_retry=10.0)
     for index, agent in enumerate(it.agents):
         agent.up, agent.address = True, f"10.0.0.{index}"
         it.report(index, [], 0.0)
     launch = Launch("job", ("python",), grace=1.0, in_place=in_place, retries=retries)
-    it.submit(JobSpec("job", 0.0, 2, work, 1, 4), launch, 0.0)
+    it.submit(JobSpec("job", 0.0, 2, work, 1, 4, preemptible=preemptible), launch, 0.0)
     return it
 
 
@@ -114,25 +116,28 @@ def test_a_run_is_stopped_and_forgotten_once_its_end_is_durable() -> None:
     it = running()
     it.carry_out(Stop(0, 1), 5.0)
     it.report(0, [run("ended", -15, done=7.0, saved=6.0)], 8.0)
-    assert (events(it), phases(it)) == ([JobStopped(8.0, 0, 1, 6.0)], {1: "stop"})
+    assert (events(it), phases(it)) == ([JobStopped(8.0, 0, 1, 6.0, lost=1.0)], {1: "stop"})
     settle(it, 9.0)
     assert (phases(it), it.agents[0].gangs) == ({}, {})
 
 
 PROGRESS = {
-    "what is saved counts": ({"done": 50.0, "saved": 40.0}, (0, 0), 40.0),
-    "else what is done": ({"done": 50.0}, (0, 0), 50.0),
-    "else what it has had time for since it started": ({}, (0, 0), 2.0 * 8.0),
-    "but not where a rank was killed": ({}, (0, -15), 0.0),
+    "what is saved counts": ({"done": 50.0, "saved": 40.0}, (0, 0), 40.0, 10.0),
+    "else what is done": ({"done": 50.0}, (0, 0), 50.0, 0.0),
+    "but not where a rank was killed that saves nothing": ({"done": 50.0}, (0, -15), 0.0, 50.0),
+    "else what it has had time for since it started": ({}, (0, 0), 2.0 * 8.0, 0.0),
+    "but not where a rank was killed": ({}, (0, -15), 0.0, 2.0 * 8.0),
 }
 
 
-@pytest.mark.parametrize(("reported", "statuses", "saved"), PROGRESS.values(), ids=PROGRESS.keys())
-def test_the_progress_of_a_run_that_stopped(reported: dict[str, Any], statuses: tuple[int, int], saved: float) -> None:
-    it = running()
+@pytest.mark.parametrize(("reported", "statuses", "saved", "lost"), PROGRESS.values(), ids=PROGRESS.keys())
+def test_the_progress_of_a_run_that_stopped_and_what_is_lost(
+    reported: dict[str, Any], statuses: tuple[int, int], saved: float, lost: float
+) -> None:
+    it = running(preemptible="auto")
     it.carry_out(Stop(0, 1), 5.0)
     it.report(0, [run("ended", *statuses, warned=True, **reported)], 10.0)
-    assert events(it) == [JobStopped(10.0, 0, 1, saved)]
+    assert events(it) == [JobStopped(10.0, 0, 1, saved, lost)]
 
 
 def test_progress_by_time_is_never_more_than_the_work_unless_it_completed() -> None:

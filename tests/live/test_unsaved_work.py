@@ -180,5 +180,5 @@ def test_work_that_was_lost_is_told_as_lost_and_counted() -> None:
         if not isinstance(record, Base):
             accounts.fold(record)
     (what,) = (what for _, what in accounts.accounts[0].history if what.startswith("stopped"))
-    assert what == "stopped; 0 done and saved; the last 10 s of its run are lost"
-    assert accounts.lost_gpu_seconds == accounts.accounts[0].lost_gpu_seconds == 10.0
+    assert what == "stopped; 0 done and saved; the last 11 s of its run are lost"
+    assert accounts.lost_gpu_seconds == accounts.accounts[0].lost_gpu_seconds == 11.0

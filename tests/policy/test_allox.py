@@ -38,7 +38,7 @@ def test_a_job_waits_for_the_fast_kind_when_that_ends_sooner() -> None:
     assert run.started["b"] == pytest.approx(101, rel=1e-3)
     assert run.completed["c"] == pytest.approx(1 + 10 * V100 / K80, rel=1e-3)
     told = run.cycles[1].sentence("b")
-    assert told.startswith("waits: number 1 in the queue of v100, expected there in 100")
+    assert told.startswith("waits: number 1 in the queue of v100, expected to start there in 100")
 
 
 def test_with_the_filter_those_who_waited_longest_come_first() -> None:

@@ -36,7 +36,7 @@ def test_the_shortest_goes_first_while_nobody_is_late_and_the_horizon_is_far() -
 
 def test_a_job_that_would_keep_all_from_being_done_is_pressing() -> None:
     said = told([job("long", 0, 1, 1000), job("a", 0, 1, 400), job("b", 0, 1, 400)], "gpu:1x2", Market())
-    assert said["long"] == "runs: it takes 1,000 s more, and if it waited not all could be done by t = 1,000 s"
+    assert said["long"] == "runs: it takes 1,000 s more, and if it waited not all jobs could be done by t = 1,000 s"
 
 
 def test_a_job_that_would_miss_its_fair_finish_is_due_before_all() -> None:

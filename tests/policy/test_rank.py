@@ -45,7 +45,7 @@ def test_only_as_many_of_the_shortest_as_there_are_gpus_are_candidates() -> None
     assert not found["j5"]
     assert not found["j6"]
     told = Rank().decide(snapshot(rows, "gtx1080:1x4")).verdicts["j6"].reason.sentence()
-    assert told.startswith("waits: its remaining work in one-GPU seconds is 600; jobs up to ")
+    assert told.startswith("waits: its remaining work in one-GPU seconds is 600; jobs with up to ")
 
 
 def test_a_candidate_that_got_nothing_is_told_that_nothing_is_left() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
-from shoal.report.advice import DAY, Interval, Outcome, advice_of, draw_days, recorded_outcome
+from shoal.report.advice import DAY, FigureInterval, Outcome, advice_of, draw_days, recorded_outcome
 from shoal.report.advice_words import finding_sentences, time_text, waste_sentences
 from shoal.report.recorded_use import cluster_spec, columns_of, use_over_time, waste
 from shoal.workload.importers.sacct import RecordedJob
@@ -145,7 +145,7 @@ def outcome(name: str, base: Outcome, change: np.ndarray) -> Outcome:
     return Outcome(name, base.jct + change, base.wait + change, base.started + change, 0.5)
 
 
-def width(interval: Interval) -> float:
+def width(interval: FigureInterval) -> float:
     assert interval.low is not None
     assert interval.high is not None
     return interval.high - interval.low

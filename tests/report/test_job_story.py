@@ -41,15 +41,14 @@ def test_work_that_was_not_saved_is_told_as_lost_and_not_as_resumed(
 ) -> None:
     journal = new_journal("v100:1x4")
     tell = telling(journal)
-    seats, wider = Placement(((0, 1),)), Placement(((0, 2),))
+    seats = Placement(((0, 1),))
     tell(0.0, [JobSubmitted(0.0, new_spec("d", 0.0, 1, 30.0))], [Start(0, 1, seats)])
     tell(10.0, [JobStarted(1.0, 0, 1, 1.0, 0.0)], [Stop(0, 1)])
-    tell(11.0, [JobStopped(11.0, 0, 1, 4.0)], [Start(0, 2, seats)])
-    tell(20.0, [JobStarted(12.0, 0, 2, 1.0, 4.0)], [Resize(0, 3, wider)])
-    tell(60.0, [JobStarted(22.0, 0, 3, 1.0, 10.0), JobCompleted(60.0, 0, 3, 30.0)], [])
+    tell(11.0, [JobStopped(11.0, 0, 1, 2.0, 7.0)], [Start(0, 2, seats)])
+    tell(60.0, [JobStarted(22.0, 0, 2, 1.0, 2.0), JobCompleted(60.0, 0, 2, 30.0)], [])
     (story,) = stories(read_history(journal.raw()), [])
-    assert story.lost == 5.0 + 2.0
-    assert story.lines()[0].endswith("; resized once; stopped and started again once; the work of 7.0 s was lost")
+    assert story.lost == 7.0
+    assert story.lines()[0].endswith("; stopped and started again once; the work of 7.0 s was lost")
 
 
 def test_a_reason_after_the_last_known_one_is_not_made_up(three_jobs: MemoryJournal) -> None:

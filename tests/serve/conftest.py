@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from starlette.applications import Starlette
 
 from shoal.core.errors import InputError
+from shoal.live.code_store import CodeStore
 from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_lists import ANY_JOB, JobFilter
 from shoal.live.sessions import SessionRelay
@@ -48,6 +50,14 @@ from shoal.wire.messages import (
     TenantRow,
     WhatIf,
 )
+
+ARCHIVE = b"an archive"
+CODE = sha256(ARCHIVE).hexdigest()
+
+
+def owner_of(node: str, job: int, digest: str) -> str | None:
+    """The node n0 has a run of ana's job 1 with this code."""
+    return "ana" if (node, job, digest) == ("n0", 1, CODE) else None
 
 
 class UnknownJob(LookupError):
@@ -320,7 +330,8 @@ def harnesses(keys: Keys, folder: Path) -> Iterator[NewHarness]:
             copy = shutil.copy(keys.path, tempfile.mkdtemp(dir=folder))
             tokens = opened.enter_context(closing(Tokens.open(Path(copy))))
             control_plane = FakeControlPlane()
-            app = make_app(control_plane, tokens, what_if=what_if, version="1.2", limits=limits, hosts=hosts)
+            code = CodeStore(Path(copy).parent / "code", frozenset, owner_of)
+            app = make_app(control_plane, tokens, what_if=what_if, version="1.2", limits=limits, hosts=hosts, code=code)
             return Harness(control_plane, tokens, app, dict(keys.secrets))
 
         yield build

@@ -2,6 +2,8 @@
 
 import json
 import re
+from base64 import b64encode
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 HELLO = {"protocol": 1, "node": "n0", "boot": "b", "kind": "v100", "gpus": 4, "address": "127.0.0.1"}
 REPORT = {"protocol": 1, "node": "n0", "boot": "b", "known": 0, "runs": []}
 JOB = {"command": ["true"]}
+ARCHIVE = b"an archive"
+CODE = sha256(ARCHIVE).hexdigest()
+PART = {"offset": 0, "size": len(ARCHIVE), "data": b64encode(ARCHIVE).decode()}
 
 CALLERS = (None, "admin", "ana", "bo", "agent-n1", "agent-n0")
 #                                                             none admin  ana   bo  n1's n0's
@@ -32,6 +37,10 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("POST", "/v1/jobs/hers-aaaa/requeue", None, (401, 204, 204, 404, 403, 403)),
     ("POST", "/v1/jobs/hers-aaaa/priority", {"priority": 3}, (401, 204, 204, 404, 403, 403)),
     ("POST", "/v1/cancel", {"name": "job"}, (401, 200, 200, 200, 403, 403)),
+    ("GET", f"/v1/code/{CODE}", None, (401, 200, 200, 200, 403, 403)),
+    ("GET", f"/v1/code/{CODE}?tenant=bo", None, (401, 200, 422, 200, 403, 403)),
+    ("POST", f"/v1/code/{CODE}", PART, (401, 200, 200, 200, 403, 403)),
+    ("GET", f"/v1/agent/code/{CODE}?job=1", None, (401, 403, 403, 403, 404, 422)),
     ("POST", "/v1/jobs/hers-aaaa/sessions", {"command": ["true"]}, (401, 201, 201, 404, 403, 403)),
     ("POST", "/v1/sessions/s0/input", {"first": 0, "pieces": []}, (401, 200, 200, 404, 403, 403)),
     ("GET", "/v1/sessions/s0/output", None, (401, 200, 200, 404, 403, 403)),
@@ -82,6 +91,8 @@ def test_the_table_leaves_no_route_out() -> None:
             .replace("sweep", "{app}")
             .replace("n0", "{node}")
             .replace("s0", "{session}")
+            .replace(CODE, "{digest}")
+            .partition("?")[0]
         )
 
     tried = {(method, template(path)) for method, path, _, _ in TABLE}
@@ -223,3 +234,14 @@ def test_the_answer_to_a_log_read_of_another_node_is_refused(harness: "Harness")
     harness.control_plane.sync = refuse  # type: ignore[method-assign]
     response = harness.call("POST", "/v1/agent/sync", "agent-n0", json=REPORT)
     assert (response.status_code, response.json()["field"]) == (403, "logs")
+
+
+def test_code_is_its_tenants_own_and_an_agent_gets_only_that_of_its_nodes_runs(harness: "Harness") -> None:
+    path = f"/v1/code/{CODE}"
+    assert harness.call("POST", path, "ana", json=PART).json() == {"have": len(ARCHIVE), "whole": True}
+    assert harness.call("GET", path, "bo").json() == {"have": 0, "whole": False}, "though ana has sent it"
+    assert harness.call("POST", "/v1/jobs", "ana", json={**JOB, "code": CODE}).status_code == 201
+    assert harness.call("POST", "/v1/jobs", "bo", json={**JOB, "code": CODE}).json()["field"] == "code"
+    assert harness.call("GET", f"/v1/agent/code/{CODE}?job=1", "agent-n0").json() == PART
+    assert harness.call("GET", f"/v1/agent/code/{CODE}?job=2", "agent-n0").status_code == 404
+    assert harness.call("GET", f"/v1/agent/code/{CODE}?job=1", "agent-n1").status_code == 404

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.commands import Command, Decided, Resize, Start, Stop
+from shoal.core.commands import Command, Decided, Resize, Resume, Start, Stop, Suspend
 from shoal.core.errors import JournalError
 from shoal.core.events import (
     AppBid,
@@ -28,11 +28,13 @@ from shoal.core.events import (
     JobReleased,
     JobRequeued,
     JobReshaped,
+    JobResumed,
     JobSaved,
     JobSetAside,
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobSuspended,
     NodeDrained,
     NodeLost,
     NodeResumed,
@@ -40,6 +42,7 @@ from shoal.core.events import (
     PolicyOverran,
     PriorityChanged,
     QuotaSet,
+    SuspensionReported,
     TimeLimitReached,
 )
 from shoal.core.goodput import GoodputReport, StepFit
@@ -122,7 +125,7 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
     JobStarted: st.builds(JobStarted, times, numbers, numbers, rates, rates),
     JobMeasured: st.builds(JobMeasured, times, numbers, numbers, rates, rates),
     BatchChanged: st.builds(BatchChanged, times, numbers, numbers, rates, rates, numbers),
-    JobStopped: st.builds(JobStopped, times, numbers, numbers, rates),
+    JobStopped: st.builds(JobStopped, times, numbers, numbers, rates, rates),
     JobCompleted: st.builds(JobCompleted, times, numbers, numbers, rates),
     JobCrashed: st.builds(
         JobCrashed, times, numbers, numbers, rates, st.booleans(), texts, times, st.none() | times, st.none() | numbers
@@ -150,12 +153,17 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
     PolicyOverran: st.builds(PolicyOverran, times, texts),
     CancelRequested: st.builds(CancelRequested, times, numbers, times),
     JobSaved: st.builds(JobSaved, times, numbers, numbers, rates, times, st.booleans()),
+    JobSuspended: st.builds(JobSuspended, times, numbers, numbers, rates, numbers, times, texts),
+    JobResumed: st.builds(JobResumed, times, numbers, numbers, rates, rates, times, texts),
+    SuspensionReported: st.builds(SuspensionReported, times, numbers, texts, numbers, st.none() | small, texts),
     JobProfiled: st.builds(JobProfiled, times, numbers, numbers, rates, rates, reports, st.booleans()),
 }
 COMMANDS: dict[type, st.SearchStrategy[Any]] = {
     Start: st.builds(Start, numbers, numbers, placements, batches, st.none() | numbers),
     Stop: st.builds(Stop, numbers, numbers),
     Resize: st.builds(Resize, numbers, numbers, placements, batches, st.none() | numbers),
+    Suspend: st.builds(Suspend, numbers, numbers),
+    Resume: st.builds(Resume, numbers, numbers, placements),
 }
 
 
@@ -211,8 +219,9 @@ def test_tags_never_change_so_that_old_journals_can_be_read() -> None:
     order += " NodeReturned JobReleased JobReshaped JobProfiled AppBid NodeDrained NodeResumed"
     order += " JobSetAside QuotaSet PolicyOverran CancelRequested JobSaved"
     order += " JobHeld HoldLifted JobRequeued TimeLimitReached PriorityChanged"
+    order += " JobSuspended JobResumed SuspensionReported"
     assert {kind.__name__: tag for kind, tag in codec.EVENT_TAGS.items()} == {n: i for i, n in enumerate(order.split())}
-    assert {Start: 0, Stop: 1, Resize: 2} == codec.COMMAND_TAGS
+    assert {Start: 0, Stop: 1, Resize: 2, Suspend: 3, Resume: 4} == codec.COMMAND_TAGS
     assert (codec.VERSION, codec.HEADER, codec.EVENTS, codec.DECISION) == (4, 0, 1, 2)
 
 
@@ -244,7 +253,7 @@ def test_values_within_values_are_arrays_of_their_fields() -> None:
     )
     raw_spec = ["a", 1.0, 2, 9.0, 1, 4, "default", None, None, None, ["v100"], 1.0, None, 1.0, [[3.0, 64]], []]
     raw_launch: list[Any] = ["name", ["python", "x.py"], [["A", "b"]], None, "gpu", 10.0, "", True, None, None, None]
-    raw_launch += [[10, 60.0, False], False]
+    raw_launch += [[10, 60.0, False], None, False]
     raw_conditions = [[["b", "ok"]], 5.0, False, "sweep", 2]
     raw_fit = [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8], 1.5, 64, 2, 1, 0.01]
     assert codec.unpack_raw(codec.pack_events(batch))[2] == [

@@ -135,6 +135,13 @@ def test_a_place_is_read_from_the_environment() -> None:
             read_rank_environment({**said, name: value})
 
 
+def test_a_task_of_srun_has_the_rank_that_slurm_gives_it() -> None:
+    task = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
+    found = read_rank_environment(task)
+    assert (found.rank, found.world, found.local_rank) == (3, 4, 1)
+    assert read_rank_environment({**task, "RANK": "5", "WORLD_SIZE": "8"}).rank == 5
+
+
 def test_importing_the_library_brings_in_no_framework() -> None:
     script = "import sys, json, shoal.trainer; shoal.trainer.Session; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.job_logs import DEFAULT_LOG_BYTES
-from shoal.agent.node_agent import main
+from shoal.agent.run_agent import main
 from shoal.core.errors import InputError
 from shoal.wire.token_source import agent_token
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from shoal.core.decoding import convert
 from shoal.core.errors import ShoalError
 from shoal.wire.client import Client, Refused, Unreachable, Untrusted
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello
@@ -174,3 +175,8 @@ class _Backoff:
 
     def reset(self) -> None:
         self._next = _FIRST_PAUSE_SECONDS
+
+
+def checked(hello: Hello) -> Hello:
+    """Return the message if its fields are valid for the control plane; ``InputError`` names one that is not."""
+    return convert(msgspec.structs.asdict(hello), Hello)

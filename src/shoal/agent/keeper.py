@@ -7,6 +7,8 @@ and then commands::
     lease T      the lease now ends at T, on this machine's monotonic clock
     stop G       send SIGTERM, and kill whatever is left after G seconds
     release R G  rank R should leave by itself; kill it if it is still there after G seconds
+    suspend      suspend all processes; answered by ``suspended``, or ``refused`` with a cause, and they go on
+    resume       resume them; answered by ``resumed``, or ``waiting`` with a cause, and they stay suspended
     exec N       start a command inside the run, on the next N files that came over the socket (``keeper_sessions``)
     hangup S     end the command of session S
 
@@ -14,8 +16,9 @@ The end of the input means that the agent is dead. The output is JSON lines: ``s
 exec'ed; ``failed`` with a cause if one could not be (then none is left running); ``ended`` for each rank; ``over`` when
 no process is left. A rank that fails takes the others with it, unless the job is resized in place (``apart``): then
 ``cleared`` says that no process of a rank is left while others go on. The ``store`` of such a job, if it is on this
-node, starts first and stays until the run is stopped. ``left`` says that the command of a session ended. The keeper
-enforces the lease itself, so an agent that hangs cannot prolong it.
+node, starts first and stays until the run is stopped. ``left`` says that the command of a session ended. ``lost`` has
+the cause for which suspended processes cannot be resumed; they are killed. A suspended run that is stopped is killed at
+once. The keeper enforces the lease itself, so an agent that hangs cannot prolong it.
 """
 
 import json
@@ -38,6 +41,7 @@ from shoal.agent.confinement import enter_domain
 from shoal.agent.keeper_sessions import KeeperChannel, KeeperSessions
 from shoal.agent.keeper_state import KeeperState
 from shoal.agent.run_process import adopt_orphans, become_process
+from shoal.agent.suspension import RunSuspension
 
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.02, 1.0
 """Seconds between attempts to kill: a process may have forked meanwhile, or hang in the kernel."""
@@ -123,6 +127,8 @@ class Keeper:
         self._ended: dict[int, int] = {}  # the same for ended ranks that may have left processes behind
         self._store: int | None = None
         self._store_input = os.pipe() if run.get("store") else (0, 0)  # the store ends when its standard input does
+        self._poll, below = select.poll(), lambda pid: descendants([pid], all_processes())
+        self._suspension = RunSuspension(run, self._state, self._poll, below, send_signal)
         self._retry = _FIRST_RETRY_SECONDS
         self._unread = b""
         self._unsent: list[bytes] = []
@@ -171,31 +177,35 @@ class Keeper:
 
     def watch(self) -> None:
         """Follow commands and report exits until no process is left."""
-        poll = select.poll()
+        poll, state = self._poll, self._state
         poll.register(0, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
-        state = self._state
         while self._reap():
             self._flush()
             for fd, _ in poll.poll(1000 * self._timeout()):
                 if fd == self._wake:
                     os.read(self._wake, 4096)
+                elif fd:
+                    self._unsent += self._suspension.answers(done=self._done)
                 elif piece := _receive(self._channel):
                     self.follow(piece)
                 else:
                     poll.unregister(0)
                     self._warn(state.orphan(time.monotonic()))
-            now = time.monotonic()
-            self._warn(state.expire(now))
-            if state.signal_due(now):
-                self._send_signal()
-            self._kill_late(now)
-            if self._done or state.must_kill(now):
-                self._kill_all()
+            self._act_on_time(time.monotonic())
         while not end_cgroup(self._cgroup):
             time.sleep(_FIRST_RETRY_SECONDS)
         self._report(event="over", why=state.why)
         self._flush()
+
+    def _act_on_time(self, now: float) -> None:
+        """Do what is due: end the lease, signal the time limit, kill ranks that should have left."""
+        self._warn(self._state.expire(now))
+        if self._state.signal_due(now):
+            self._send_signal()
+        self._kill_late(now)
+        if self._done or self._state.must_kill(now):
+            self._kill_all()
 
     def _kill_late(self, now: float) -> None:
         """Kill the ranks and the sessions that should have ended by now."""
@@ -231,6 +241,8 @@ class Keeper:
                 self._warn(self._state.stop(time.monotonic(), float(values[0]), "order"))
             elif command == b"release":
                 self._state.release(int(values[0]), time.monotonic(), float(values[1]))
+            elif command in (b"suspend", b"resume"):
+                self._suspension.order(command)
             elif command == b"exec" and self._channel is not None:
                 self._start_session(self._channel.take(int(values[0])))
             elif command == b"hangup":
@@ -246,8 +258,11 @@ class Keeper:
             self._report(event="left", session=session, cause=problem, status=127)
 
     def _warn(self, due: bool) -> None:
-        """Send SIGTERM, and SIGCONT to wake suspended processes, to all but the store: ranks may need it to leave."""
-        if not due:
+        """Send SIGTERM, and SIGCONT to wake stopped processes, to all but the store: ranks may need it to leave.
+
+        A suspended run is not warned: it is killed at once.
+        """
+        if not due or self._state.suspended:
             return
         for number in (signal.SIGTERM, signal.SIGCONT):
             for pid in self._ranks:

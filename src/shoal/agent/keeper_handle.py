@@ -33,7 +33,9 @@ Fewer than the margin that the control plane waits after lease and grace before 
 class KeeperMessage(msgspec.Struct, frozen=True):
     """A line of a keeper's output."""
 
-    event: Literal["started", "failed", "ended", "cleared", "over", "left"]
+    event: Literal[
+        "started", "failed", "ended", "cleared", "over", "suspended", "refused", "resumed", "waiting", "lost", "left"
+    ]
     pids: dict[str, int] = {}
     rank: int = 0
     status: int = 0
@@ -41,6 +43,13 @@ class KeeperMessage(msgspec.Struct, frozen=True):
     cause: str = ""
     why: str = ""
     session: str = ""
+    bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def outcome(self) -> tuple[bool, int, float, str]:
+        """Of an order to suspend or to resume: whether the ranks are suspended, their bytes, the seconds, the cause."""
+        return self.event in ("suspended", "waiting"), self.bytes, self.seconds, self.cause
 
 
 class KeeperServerHandle:
@@ -220,6 +229,29 @@ class KeeperHandle:
         """Order the keeper to end the command of a session."""
         with suppress(OSError):  # also from other threads, after it was closed
             self._socket.send(f"hangup {session}\n".encode())
+
+    def suspend(self) -> None:
+        """Order the keeper to suspend the ranks."""
+        self._send("suspend\n")
+
+    def resume(self) -> None:
+        """Order the keeper to resume the suspended ranks."""
+        self._send("resume\n")
+
+    def cause_of_end(self, closing: bool, requeued: bool) -> tuple[str, bool]:
+        """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
+        why = "" if self.last is None else self.last.why
+        if self.cause:
+            return self.cause, self.blameless
+        if why in ("", "rank") and requeued:
+            return "its batch script asked to be requeued", True
+        if why == "lease":
+            return "its lease ended: the node had not heard from the control plane for too long", True
+        if why == "order" and closing:
+            return "its node's agent was told to end", True
+        if why not in ("", "rank", "order"):
+            return f"its keeper ended it without an order ({why})", True
+        return "", False
 
     def kill(self) -> None:
         """Kill the keeper: its ranks die with it. If it is still there at the next deadline, kill its server too."""

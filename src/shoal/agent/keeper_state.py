@@ -30,6 +30,9 @@ class KeeperState:
         self._signal_after = signal_after
         self._signal_at = inf
         """When the signal before the time limit is due."""
+        self.suspended = False
+        """Whether its processes are suspended, or about to be or no longer to be."""
+        self._suspended_at = 0.0
         self.releases: dict[int, float] = {}
         """By rank, when it is killed if it has not left."""
 
@@ -51,7 +54,7 @@ class KeeperState:
 
     def signal_due(self, now: float) -> bool:
         """Return whether the signal must be sent now; true once, and never to ranks that were ordered to leave."""
-        due = now >= self._signal_at and not self.warned
+        due = now >= self._signal_at and not self.warned and not self.suspended
         if due:
             self._signal_at = inf
         return due
@@ -65,8 +68,18 @@ class KeeperState:
         self.why = self.why or why
         self.kill_at = now if self.kill_at is None else min(self.kill_at, now)
 
+    def suspend(self, now: float) -> None:
+        """Note that the ranks are to be suspended; from now on they do not use up their time limit."""
+        self.suspended, self._suspended_at = True, now
+
+    def go_on(self, now: float) -> None:
+        """Note that the ranks run again, or still."""
+        self.suspended = False
+        self._signal_at += now - self._suspended_at
+
     def stop(self, now: float, grace: float, why: str) -> bool:
-        """Plan to kill the ranks after ``grace`` seconds; return whether they must be warned now."""
+        """Plan to kill the ranks after ``grace`` seconds, suspended ones at once; return whether to warn them now."""
+        grace = 0.0 if self.suspended else grace
         if self.kill_at is not None:
             self.kill_at = min(self.kill_at, now + grace)
             return False
@@ -108,4 +121,6 @@ class KeeperState:
 
     def next_deadline(self) -> float:
         """Return when the keeper must act next if nothing happens before."""
-        return min([self.lease, self._signal_at, *self.releases.values()]) if self.kill_at is None else self.kill_at
+        if self.kill_at is not None:
+            return self.kill_at
+        return min([self.lease, inf if self.suspended else self._signal_at, *self.releases.values()])

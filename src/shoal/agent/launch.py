@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.agent.node_state import StartRanks
 from shoal.agent.owner_environment import owner_environment
+from shoal.agent.shipped_code import CODE
 from shoal.agent.slurm.variables import as_batch
 from shoal.agent.tenant_users import TenantUsers
 from shoal.agent.workspace import Workspace, log_name
@@ -39,7 +40,7 @@ def check(order: RunOrder, workspace: Workspace, roots: Sequence[Path], environ:
 def _workdir(order: RunOrder, workspace: Workspace, roots: Sequence[Path]) -> str:
     """Return the working folder, resolved. Without ``roots`` it may be any: the job could change to it anyway."""
     job = workspace.job(order.id)
-    resolved = os.path.realpath(job / (order.workdir or ""))
+    resolved = os.path.realpath(job / (CODE if order.code is not None else order.workdir or ""))
     own = os.path.join(os.path.realpath(job.parent), job.name)
     allowed = [own, *(os.path.realpath(root) for root in roots)]
     if roots and not any(os.path.commonpath([root, resolved]) == root for root in allowed):
@@ -79,6 +80,13 @@ class Launcher:
     boot: str
     users: TenantUsers | None = None
     """Users as which the jobs of tenants run; None: as the agent's."""
+    cuda: bool = False
+    """Whether the node has GPUs, off which runs are taken when they are suspended."""
+
+    def owner(self, order: RunOrder) -> tuple[int, int] | None:
+        """Return the user and group of the run's tenant; None if jobs run as the agent's user."""
+        user = None if self.users is None else self.users.user(order.tenant)
+        return None if user is None else (user.uid, user.gid)
 
     def check_user(self, order: RunOrder) -> None:
         """Raise ``InputError`` if the run's tenant has no system user here but must have one."""
@@ -118,6 +126,7 @@ class Launcher:
             "store": _store(start),
             "user": None if user is None else user.keeper_input(),
             "limits": _limits(order),
+            "cuda": {"devices": list(start.devices)} if self.cuda else None,
             "terminal": order.terminal and order.first_rank == 0,
         }
         if (options := batch_options(order.env)) is not None:

@@ -3,7 +3,6 @@
 import msgspec
 
 from shoal.agent.cgroup_limits import enable_limits, machine_size
-from shoal.core.decoding import convert
 from shoal.wire.messages import Hello
 
 
@@ -12,8 +11,3 @@ def with_machine(hello: Hello, own_cgroup: str, no_cgroups: str) -> Hello:
     reason = no_cgroups or enable_limits(own_cgroup, f"shoal-agent-{hello.boot}")
     cpus, memory = machine_size()
     return msgspec.structs.replace(hello, cpus=cpus, memory=memory, no_limits=reason[:1000])
-
-
-def checked(hello: Hello) -> Hello:
-    """Return the message if its fields are valid for the control plane; ``InputError`` names one that is not."""
-    return convert(msgspec.structs.asdict(hello), Hello)

@@ -11,7 +11,6 @@ import secrets
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -20,26 +19,39 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+import msgspec
+
 from shoal.agent import devices, launch, orphans
 from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.cgroup_limits import pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
-from shoal.agent.confinement import hide_memory, unconfined
-from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected
+from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
 from shoal.agent.log_answers import LogAnswers
-from shoal.agent.machine import checked, with_machine
-from shoal.agent.node_state import Actions, Forget, Key, NodeState, Prepare, SetMembers, StartRanks, StopRanks
+from shoal.agent.machine import with_machine
+from shoal.agent.node_state import (
+    Actions,
+    Forget,
+    Key,
+    NodeState,
+    Prepare,
+    ResumeRanks,
+    SetMembers,
+    StartRanks,
+    StopRanks,
+    SuspendRanks,
+)
 from shoal.agent.old_folders import OldFolders
 from shoal.agent.run_process import adopt_orphans, die_with_parent
 from shoal.agent.sessions import AgentSessions
+from shoal.agent.shipped_code import CodeFetched, CodeFetcher
+from shoal.agent.suspension_ability import CUDA_CHECKPOINT, suspension_ability
 from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.disk import free_bytes
-from shoal.wire.logs import log_json
-from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, Roster, RunOrder, RunReport
+from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, Roster, RunOrder
 
 _LOG = logging.getLogger("shoal.agent")
 
@@ -51,40 +63,27 @@ _LINGER_SECONDS = 15.0
 """Seconds beyond its grace that a worker which is no longer a member has to leave, while the others regroup."""
 
 
-def main(settings: AgentSettings) -> int:
-    """Serve until SIGTERM or SIGINT; return 0, or 2 with one line on stderr if something is wrong."""
-    hide_memory()
-    log_json()
-    if why := unconfined():
-        _LOG.warning("jobs can signal and trace other processes of their user", extra={"why": why})
-    try:
-        NodeAgent(settings).serve()
-    except ShoalError as error:
-        print(f"shoal agent: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
-
-
 class NodeAgent:
     """One boot of a node's agent."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         found = devices.find(settings.kind, settings.gpus)
-        boot, place = secrets.token_hex(16), orphans.place_of(settings.home.resolve())
-        self._hello = checked(
-            Hello(PROTOCOL, settings.node, boot, found.kind, found.count, settings.address, place=place)
-        )
+        boot, place, ability = secrets.token_hex(16), orphans.place_of(settings.home.resolve()), suspension_ability()
+        hello = Hello(PROTOCOL, settings.node, boot, found.kind, found.count, settings.address)
+        self._hello = checked(msgspec.structs.replace(hello, place=place, suspension=ability))
         self._workspace = Workspace(settings.home.resolve(), settings.node)
         self._old = OldFolders(self._workspace)
         self._users, self._why_shared = choose_users(settings.tenant_users, self._workspace.home)
-        self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, self._hello.boot, self._users)
+        cuda = ability.how == CUDA_CHECKPOINT
+        self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, boot, self._users, cuda)
         self._logs = LogLimiter(settings.log_bytes)
-        self._state = NodeState(found.count)
+        self._state = NodeState(found.count, real=cuda)
         client = settings.client()
         self._link = ControlLink(client, self._hello, self._deliver)
         self._sessions = AgentSessions(client)
-        self._inbox: queue.SimpleQueue[LinkMessage] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[LinkMessage | CodeFetched] = queue.SimpleQueue()
+        self._code = CodeFetcher(settings.client, self._workspace, self._launcher.owner, self._deliver)
         self._server = KeeperServerHandle(self._hello.boot)
         self._keepers: dict[Key, KeeperHandle] = {}
         self._dead_keepers: dict[Key, str] = {}  # run: why its keeper died
@@ -174,7 +173,7 @@ class NodeAgent:
                 self._read_progress(key)
             self._changed = True
 
-    def _deliver(self, message: LinkMessage) -> None:
+    def _deliver(self, message: LinkMessage | CodeFetched) -> None:
         """Pass a message to the loop; called from other threads."""
         self._inbox.put(message)
         with suppress(BlockingIOError):
@@ -199,7 +198,10 @@ class NodeAgent:
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _receive(self, message: LinkMessage) -> None:
+    def _receive(self, message: LinkMessage | CodeFetched) -> None:
+        if isinstance(message, CodeFetched):
+            self._act(self._prepared(message.order, message.cause, message.blameless))
+            return
         if isinstance(message, Rejected):
             self._rejected = message.error
             self._signals = max(self._signals, 1)
@@ -246,8 +248,10 @@ class NodeAgent:
         while pending:
             action = pending.popleft()
             match action:
+                case Prepare(order) if order.code is not None:
+                    self._code.start(order)
                 case Prepare(order):
-                    pending += self._state.prepared((order.job, order.incarnation), *self._prepare(order))
+                    pending += self._prepared(order)
                 case StartRanks():
                     pending += self._start(action)
                 case SetMembers(key, roster, leavers):
@@ -256,6 +260,10 @@ class NodeAgent:
                     _LOG.info("run stopping", extra={"run": key, "grace": grace})
                     self._write_lease(key, stopping=True)
                     self._keepers[key].stop(grace)
+                case SuspendRanks(key):
+                    self._keepers[key].suspend()
+                case ResumeRanks(key):
+                    self._keepers[key].resume()
                 case Forget(key):
                     self._forget(key)
         self._changed = True
@@ -266,6 +274,10 @@ class NodeAgent:
         if impatient:
             for keeper in self._keepers.values():
                 keeper.stop(0.0)
+
+    def _prepared(self, order: RunOrder, cause: str = "", blameless: bool = False) -> Actions:
+        found = (0, cause, blameless) if cause else self._prepare(order)
+        return self._state.prepared((order.job, order.incarnation), *found)
 
     def _prepare(self, order: RunOrder) -> tuple[int, str, bool]:
         """Return a port for the run, why it cannot start here, if it cannot, and whether that is the node's fault."""
@@ -339,7 +351,8 @@ class NodeAgent:
                 self._dead_keepers[key] = keeper.cause or "its keeper died"
                 self._bury(key)
             else:
-                self._over(key, *self._cause(key, keeper, keeper.last), unwarned=not keeper.last.why)
+                requeued, closing = self._workspace.asked_to_requeue(key), self._closing > 0
+                self._over(key, *keeper.cause_of_end(closing, requeued), unwarned=not keeper.last.why)
         self._changed = True
 
     def _read_server(self) -> None:
@@ -377,22 +390,13 @@ class NodeAgent:
                 self._sessions.left(message.session, message.status, message.cause)
             case "cleared":
                 self._act(self._state.cleared(key, message.rank))
+            case "lost":
+                keeper.cause, keeper.blameless = f"it could not be resumed: {message.cause}", True
+            case "suspended" | "refused" | "resumed" | "waiting" as event:
+                _LOG.info(f"run {event}", extra={"run": key, "seconds": message.seconds, "cause": message.cause})
+                self._act(self._state.turned(key, *message.outcome))
             case "over":
                 keeper.last = message
-
-    def _cause(self, key: Key, keeper: KeeperHandle, last: KeeperMessage) -> tuple[str, bool]:
-        """Return why a run ended, if neither by itself nor by order, and whether the job is blameless."""
-        if keeper.cause:
-            return keeper.cause, keeper.blameless
-        if last.why in ("", "rank") and self._workspace.asked_to_requeue(key):
-            return "its batch script asked to be requeued", True
-        if last.why == "lease":
-            return "its lease ended: the node had not heard from the control plane for too long", True
-        if last.why == "order" and self._closing:
-            return "its node's agent was told to end", True
-        if last.why not in ("", "rank", "order"):
-            return f"its keeper ended it without an order ({last.why})", True
-        return "", False
 
     def _over(self, key: Key, cause: str, blameless: bool, *, unwarned: bool = False) -> None:
         self._read_progress(key)
@@ -423,8 +427,8 @@ class NodeAgent:
     def _publish(self) -> None:
         """Hand the report to the connection, once for everything that one turn of the loop changed."""
         report = self._report(self._log_answers.pieces)
-        # Progress alone can wait for the next request; a change of phase, exits, batch size or workers is urgent.
-        state = tuple((run.job, run.incarnation, run.phase, len(run.exits), _session(run)) for run in report.runs)
+        # Progress alone can wait for the next request; any other change is urgent.
+        state = self._state.urgent_parts()
         self._link.publish(report, urgent=self._urgent or state != self._published)
         self._published, self._changed, self._urgent = state, False, False
 
@@ -438,7 +442,3 @@ class NodeAgent:
             protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=known, runs=runs, logs=logs, disk_free=free,
             old=self._old.names,
         )  # fmt: skip
-
-
-def _session(run: RunReport) -> tuple[int | None, int | None] | None:
-    return None if run.session is None else (run.session.batch_size, run.session.generation)

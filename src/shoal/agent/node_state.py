@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from shoal.wire.messages import AgentOrders, RankExit, Roster, RunOrder, RunReport, SessionReport
+from shoal.wire.messages import AgentOrders, RankExit, Roster, RunOrder, RunReport, SessionReport, SuspensionReport
 
 Key: TypeAlias = tuple[int, int]
 """A job's number and its incarnation."""
 
 _MOST_CAUSE = 2000
+_IN_PLACE = "a job that is resized in place is not suspended"
 
 
 class RunPhase(StrEnum):
@@ -73,13 +74,27 @@ class StopRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspendRanks:
+    """Suspend the ranks; then call ``NodeState.turned``."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRanks:
+    """Resume the suspended ranks; then call ``NodeState.turned``."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """Delete all files kept for a run."""
 
     key: Key
 
 
-Action: TypeAlias = Prepare | StartRanks | SetMembers | StopRanks | Forget
+Action: TypeAlias = Prepare | StartRanks | SetMembers | StopRanks | SuspendRanks | ResumeRanks | Forget
 Actions: TypeAlias = list[Action]
 
 
@@ -107,6 +122,14 @@ class NodeRun:
     done: float | None = None
     saved: float | None = None
     session: SessionReport | None = None
+    suspended: bool = False
+    """Whether its processes are suspended and its devices free."""
+    turn: int = 0
+    """The last order to suspend or resume it that was begun."""
+    turning: bool = False
+    """Whether that order is being carried out."""
+    suspension: SuspensionReport | None = None
+    """The result of the last such order that was carried out."""
 
     @property
     def key(self) -> Key:
@@ -116,10 +139,17 @@ class NodeRun:
     @property
     def held(self) -> tuple[int, ...]:
         """The devices that are in use or reserved."""
+        if self.suspended:
+            return ()
         if self.roster is None:
             return self.devices
         pairs = zip(self.workers, self.devices, strict=True) if self.devices else ()
         return tuple(device for rank, device in pairs if rank not in self.cleared_ranks)
+
+    @property
+    def stays(self) -> bool:
+        """Whether it keeps its devices by its orders: it is neither to be stopped nor to be suspended."""
+        return not self.unwanted and self.order.phase != "stop" and self.order.turn % 2 == 0
 
     @property
     def silent_ranks(self) -> list[int]:
@@ -162,14 +192,16 @@ class NodeRun:
             saved=self.saved,
             session=self.session,
             roster=self.roster,
+            suspension=self.suspension,
         )
 
 
 class NodeState:
-    """The runs of a node with this many devices."""
+    """The runs of a node with this many devices; on ``real`` ones a run is resumed only where it was suspended."""
 
-    def __init__(self, devices: int) -> None:
+    def __init__(self, devices: int, *, real: bool = False) -> None:
         self._devices = devices
+        self._real = real
         self._closing = False
         self.generation = -1
         self.runs: dict[Key, NodeRun] = {}
@@ -177,6 +209,10 @@ class NodeState:
     def reports(self) -> list[RunReport]:
         """Return the reports of all runs."""
         return [report for run in self.runs.values() if (report := run.report())]
+
+    def urgent_parts(self) -> tuple[tuple[object, ...], ...]:
+        """Return what of the reports is sent at once when it changes: everything but progress."""
+        return tuple(map(_urgent_parts, self.reports()))
 
     def follow(self, orders: AgentOrders, *, first: bool = False) -> Actions:
         """Apply the orders, which name all runs the node should have; return the actions.
@@ -233,6 +269,15 @@ class NodeState:
         run = self.runs[key]
         run.done, run.saved, run.session = done, saved, session
 
+    def turned(self, key: Key, suspended: bool, host_bytes: int = 0, seconds: float = 0.0, cause: str = "") -> Actions:
+        """Record how an order to suspend or to resume a run has ended; with a cause it could not be carried out."""
+        run = self.runs[key]
+        run.suspended, run.turning = suspended, False
+        run.suspension = SuspensionReport(
+            turn=run.turn, suspended=suspended, bytes=host_bytes, seconds=seconds, cause=cause[:_MOST_CAUSE]
+        )
+        return [*self._turn(run), *self._seat()]
+
     def over(self, key: Key, cause: str = "", *, blameless: bool = False, unwarned: bool = False) -> Actions:
         """Record that no process of a run is left; ``unwarned`` if it ended without being stopped."""
         run = self.runs[key]
@@ -255,7 +300,38 @@ class NodeState:
         run.order, run.unwanted = order, False
         if sooner:
             return [StopRanks(key, order.grace)]
-        return self._stop(run, "") if order.phase == "stop" else [*self._go(run), *self._set_members(run)]
+        return (
+            self._stop(run, "")
+            if order.phase == "stop"
+            else [*self._go(run), *self._set_members(run), *self._turn(run)]
+        )
+
+    def _turn(self, run: NodeRun) -> Actions:
+        """Begin to suspend or to resume a run as ordered; it is resumed when its devices are free."""
+        turn, suspend = run.order.turn, run.order.turn % 2 == 1
+        if run.phase is not RunPhase.RUNNING or run.turning or turn <= run.turn:
+            return []
+        if suspend == run.suspended:
+            run.turn, run.suspension = turn, SuspensionReport(turn=turn, suspended=suspend)
+            return []
+        if suspend and run.roster is not None:
+            run.turn, run.suspension = turn, SuspensionReport(turn=turn, cause=_IN_PLACE)
+            return []
+        if suspend:
+            run.turn, run.turning = turn, True
+            return [SuspendRanks(run.key)]
+        held = {device for other in self.runs.values() for device in other.held}
+        devices = tuple(device for device in range(self._devices) if device not in held)[: len(run.devices)]
+        if self._real:
+            devices = () if held.intersection(run.devices) else run.devices
+            if users := [other for other in self.runs.values() if {*other.held} & {*run.devices} and other.stays]:
+                cause = f"its GPUs are in use by job {users[0].order.id}, and it can be resumed only on the same ones"
+                run.turn = turn
+                run.suspension = SuspensionReport(turn=turn, suspended=True, cause=cause)
+        if len(devices) < len(run.devices) or run.turn == turn:
+            return []
+        run.devices, run.suspended, run.turn, run.turning = devices, False, turn, True
+        return [ResumeRanks(run.key)]
 
     def _set_members(self, run: NodeRun) -> Actions:
         """Pass a newer roster of the same start on to running workers."""
@@ -294,7 +370,7 @@ class NodeState:
 
     def _seat(self) -> Actions:
         """Assign devices to waiting runs in order of arrival; a run that shares comes after its partner."""
-        actions: Actions = []
+        actions = [action for run in self.runs.values() for action in self._turn(run)]
         waiting = [run for run in self.runs.values() if run.phase is RunPhase.WAITING]
         for run in sorted(waiting, key=lambda run: run.order.shared_with is not None):
             if run.order.gpus > self._devices:
@@ -324,9 +400,16 @@ class NodeState:
                 shared = run.devices
         held = {device for run in self.runs.values() for device in run.held}
         free = [device for device in range(self._devices) if device not in held]
+        # A suspended run can be resumed only on its own devices, so those of others come first.
+        free.sort(key=lambda device: any(device in run.devices for run in self.runs.values() if run.suspended))
         return (*shared, *free)[: order.gpus]
 
 
 def _origin(order: RunOrder) -> int:
     """Return the incarnation in which the job last started from its checkpoint."""
     return order.incarnation if order.roster is None else order.roster.origin
+
+
+def _urgent_parts(run: RunReport) -> tuple[object, ...]:
+    session = None if run.session is None else (run.session.batch_size, run.session.generation)
+    return run.job, run.incarnation, run.phase, len(run.exits), session, run.suspension

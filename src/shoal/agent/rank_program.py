@@ -31,7 +31,7 @@ def execute(argv: list[str], environ: dict[str, str]) -> str:
         elif error.errno == errno.ENOENT:
             why = "no such file on this node"
         elif error.errno == errno.EACCES:
-            why = "it is not executable; set its x permission, or name the interpreter first"
+            why = "it is not executable for its user; set its x permission, or name the interpreter first"
         elif error.errno == errno.ENOEXEC:
             why = "it is not a program; begin it with a #! line, or name the interpreter first"
         else:

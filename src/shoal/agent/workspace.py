@@ -115,6 +115,12 @@ class Workspace:
         self._make(path)
         return path
 
+    def staging(self) -> Path:
+        """Return a folder of the agent's own for files on their way to a job; create it if it does not exist."""
+        path = self._own / "staging"
+        self._make(path)
+        return path
+
     @property
     def parents_of_job_folders(self) -> tuple[Path, Path]:
         """The folders that hold a folder for each job: of its logs, and its own."""

@@ -22,7 +22,7 @@ from shoal.cli.output import (
 from shoal.cli.workload import columns_option, split_columns
 
 if TYPE_CHECKING:
-    from shoal.report.advice import Interval, Row
+    from shoal.report.advice import AdviceRow, FigureInterval
     from shoal.scenario.advise import AdviceReport
 
 
@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 )
 @click.option("--speeds", metavar="KIND=SPEED,…", help="Relative speeds of the kinds.  [default: all equal]")
 @click.option("--days", type=click.FloatRange(0.0, min_open=True), default=31.0, help="Use only the last days.")
+@click.option(
+    "--preemptible",
+    type=click.Choice(["yes", "no"]),
+    default="yes",
+    help="Whether jobs may be stopped to make room: yes assumes that all save and resume.",
+)
 @click.option("--oracle", is_flag=True, help="Let policies know true run times instead of time limits.")
 @columns_option
 @click.option(
@@ -56,6 +62,7 @@ def advise(
     policies: tuple[str, ...],
     speeds: str | None,
     days: float,
+    preemptible: str,
     oracle: bool,
     columns: str | None,
     html_path: Path | None,
@@ -81,6 +88,7 @@ def advise(
             cluster=cluster,
             speeds=speeds,
             days=days,
+            preemptible=preemptible,
             oracle=oracle,
             parallel=parallel or os.cpu_count() or 1,
             progress=update,
@@ -117,12 +125,12 @@ def _print(report: "AdviceReport") -> None:
     say("\n".join(fill(note, 118, initial_indent="- ", subsequent_indent="  ") for note in notes))
 
 
-def _cells(row: "Row", best: Mapping[str, str], baseline: str) -> Sequence[str]:
+def _cells(row: "AdviceRow", best: Mapping[str, str], baseline: str) -> Sequence[str]:
     from shoal.report.advice_words import change_text
 
     figures = row.figures
 
-    def change(changes: "Mapping[str, Interval]") -> str:
+    def change(changes: "Mapping[str, FigureInterval]") -> str:
         return change_text(changes["mean_jct"]) if changes else ""
 
     def time(name: str) -> str:

@@ -82,7 +82,25 @@ def _list(client: "Client", as_json: bool) -> None:
     )
     headers = ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs")
     drained = [f"{node.name} is drained: {node.drained}." for node in found if node.drained]
-    print_listing(title, headers, rows, [*drained, *_disk_notes(cluster, found), *limit_notes(found)])
+    print_listing(
+        title, headers, rows, [*drained, *_disk_notes(cluster, found), *limit_notes(found), *_suspension_notes(found)]
+    )
+
+
+def _suspension_notes(nodes: list[NodeRow]) -> list[str]:
+    """Sentences on how the nodes suspend jobs, one for each way, and on what is suspended."""
+    ways: dict[str, list[str]] = {}
+    for node in nodes:
+        found = node.suspension
+        if found is not None and node.up:
+            able = f"yes ({found.how}), {found.memory / 1e9:,.0f} GB of host memory"
+            ways.setdefault(f"no, {found.why_not}" if found.why_not else able, []).append(node.name)
+    notes = [f"{_some(names)}: suspends jobs: {way}" for way, names in ways.items()]
+    return [*notes, *(f"{node.name}: suspended there: {', '.join(node.suspended)}" for node in nodes if node.suspended)]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _disk_notes(cluster: ClusterRow, nodes: list[NodeRow]) -> list[str]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _MOST = 10_000
 """Most jobs in one batch."""
 
+_MOST_PATH = 4096
+"""Most characters of a search path that is sent."""
+
 _BATCH_TIMEOUT_SECONDS = 120.0
 _AFTER_DASHES = "shoal.submit.command"
 
@@ -58,6 +61,7 @@ class TakesCommand(click.Command):
 @click.option(
     "--resizes", metavar="restart|in_place", help="Resize by a restart, or in place while other workers train."
 )
+@click.option("--slurm", is_flag=True, help="Run the command once, as a batch script: with SLURM_* variables and srun.")
 @click.option("--grace", type=float, metavar="SECONDS", help="Seconds between the warning (SIGTERM) and the kill.")
 @click.option(
     "--preemptible",
@@ -73,10 +77,11 @@ class TakesCommand(click.Command):
     help="Tries after a crash of its own.  [default: 3, and none if it failed within 30 s]",
 )
 @waiting_options
+@click.option("--ship", "shipped", is_flag=True, help="Send the working folder's files, and run the job in a copy.")
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
 @json_option
-def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, **options: Any) -> None:
+def submit(words: tuple[str, ...], count: int, shipped: bool, client: "Client", as_json: bool, **options: Any) -> None:
     """Submit jobs: a YAML file, an unchanged #SBATCH script, or a command after `--`. Print their ids."""
     if not 1 <= count <= _MOST:
         raise InputError("count", count, f"must be from 1 to {_MOST:,}")
@@ -90,6 +95,8 @@ def submit(words: tuple[str, ...], count: int, client: "Client", as_json: bool, 
         raise InputError("file", " ".join(words) or None, "give one FILE, or `--` and a command")
     if len(jobs) * count > _MOST:
         raise InputError("count", count, f"makes {len(jobs) * count:,} jobs; at most {_MOST:,} go in one submission")
+    if shipped:
+        jobs = _ship(client, jobs)
     ids = deliver(client, jobs, count)
     if as_json:
         print_json({"jobs": ids})
@@ -117,7 +124,7 @@ def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> 
 def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
     """A line for each kind of job submitted: whether such jobs are stopped to make room for others."""
     meaning = {
-        "auto": "not stopped to make room for other jobs before saving work (SHOAL_PROGRESS in docs/jobs.md)",
+        "auto": "not stopped to make room before saving work, only suspended (SHOAL_PROGRESS in docs/jobs.md)",
         "yes": "stopped at any time to make room for other jobs, as declared",
         "no": "never stopped to make room for other jobs, as declared",
     }
@@ -128,9 +135,24 @@ def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
     return [f"{of[0]}{more[kind]}: {meaning[kind]}" for kind, of in kinds.items()]
 
 
+def _ship(client: "Client", jobs: Sequence["Submission"]) -> list["Submission"]:
+    """Send the working folder of each job, and let the job run in a copy of it."""
+    from msgspec.structs import replace
+
+    from shoal.cli.ship import ship
+
+    sent: dict[tuple[str, str | None], str] = {}
+    for job in jobs:
+        key = job.workdir or os.getcwd(), job.tenant
+        if key not in sent:
+            sent[key] = ship(client, Path(key[0]), job.tenant)
+    return [replace(job, workdir=None, code=sent[job.workdir or os.getcwd(), job.tenant]) for job in jobs]
+
+
 def given_fields(options: dict[str, Any]) -> dict[str, Any]:
     """The fields of a submission given as options."""
     given = {name: value for name, value in options.items() if value is not None and value != ()}
+    slurm = given.pop("slurm", False)
     if "kinds" in given:
         given["kinds"] = [kind.strip() for kind in given["kinds"].split(",")]
     if "workdir" in given:
@@ -142,6 +164,8 @@ def given_fields(options: dict[str, Any]) -> dict[str, Any]:
             if "=" not in pair:
                 raise InputError("env", pair, "write K=V")
         given["env"] = dict(pair.split("=", 1) for pair in given["env"])
+    if slurm:
+        given |= {"ranks": "node", "env": {"SHOAL_SBATCH": "{}", **given.get("env", {})}}
     return given
 
 
@@ -161,7 +185,10 @@ def with_environment(job: "Submission", environ: Mapping[str, str]) -> "Submissi
     from msgspec.structs import replace
 
     sent = {name: environ[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV") if environ.get(name)}
-    return replace(job, env={"SHOAL_SUBMIT_PATH": environ.get("PATH", ""), **sent, **job.env})
+    path = environ.get("PATH", "")
+    if len(path) > _MOST_PATH:
+        path = path[:_MOST_PATH].rpartition(os.pathsep)[0]
+    return replace(job, env={"SHOAL_SUBMIT_PATH": path, **sent, **job.env})
 
 
 def read(file: str, given: dict[str, Any]) -> "JobFile":

@@ -254,7 +254,7 @@ def agent(
 ) -> None:
     """Run the agent of one node until SIGINT or SIGTERM; it then warns its jobs and waits for their grace."""
     from shoal.agent.agent_settings import AgentSettings
-    from shoal.agent.node_agent import main
+    from shoal.agent.run_agent import main
 
     token = agent_token(token_file, token_fd)
     settings = AgentSettings(

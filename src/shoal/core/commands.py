@@ -38,7 +38,24 @@ class Resize:
     partner: JobNumber | None = None
 
 
-Command: TypeAlias = Start | Stop | Resize
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Freeze the processes of this incarnation in place and take them off their GPUs; they lose nothing."""
+
+    job: JobNumber
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Continue a suspended incarnation, on the seats from which it was suspended."""
+
+    job: JobNumber
+    incarnation: int
+    placement: Placement
+
+
+Command: TypeAlias = Start | Stop | Resize | Suspend | Resume
 
 
 @dataclass(frozen=True, slots=True)

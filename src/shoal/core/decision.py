@@ -211,6 +211,29 @@ class Verdicts(Mapping[JobId, Verdict]):
             changed.codes[i] = verdict.reason.template.code
         return changed
 
+    def pinned(self, placements: Mapping[int, Placement]) -> "Verdicts":
+        """The same verdicts, except that the jobs at these positions get these seats and share none of them."""
+        if not placements:
+            return self
+        changed = copy(self)
+        changed.gpus, changed._own = self.gpus.copy(), dict(self._own)
+        changed.placements = {**self.placements, **placements}
+        changed.kinds = None if self.kinds is None else self.kinds.copy()
+        changed.partners = None if self.partners is None else self.partners.copy()
+        changed.consolidated = None if self.consolidated is None else self.consolidated.copy()
+        for i, placement in placements.items():
+            changed.gpus[i] = placement.gpus
+            if changed.kinds is not None:
+                changed.kinds[i] = -1
+            if changed.partners is not None:
+                changed.partners[(changed.partners == i) | (np.arange(len(self.gpus)) == i)] = -1
+            if changed.consolidated is not None:
+                changed.consolidated[i] = False
+            own = self._own.get(i)
+            if isinstance(own, Grant):
+                changed._own[i] = own._replace(gpus=placement.gpus, kind=None, shared_with=None, placement=placement)
+        return changed
+
     def widened(self, snapshot: "Snapshot", keep: Indices, others: Mapping[int, Verdict]) -> "Verdicts":
         """Verdicts for a larger snapshot: these at its positions ``keep``, and ``others`` at all other positions."""
         count = len(snapshot.columns)

@@ -14,6 +14,9 @@ from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec, Launch
 from shoal.core.quota import Quota
 from shoal.core.reasons import HELD_UNSAVED, STOPPING
+from shoal.core.suspension_events import JobResumed as JobResumed  # noqa: PLC0414
+from shoal.core.suspension_events import JobSuspended as JobSuspended  # noqa: PLC0414
+from shoal.core.suspension_events import SuspensionReported as SuspensionReported  # noqa: PLC0414
 from shoal.core.units import JobNumber, Seconds, TenantId
 
 
@@ -101,12 +104,13 @@ class JobSaved:
 
 @dataclass(frozen=True, slots=True)
 class JobStopped:
-    """Every rank ended after a ``Stop``; progress up to ``done`` is saved, and any beyond it is lost."""
+    """Every rank ended after a ``Stop``; progress up to ``done`` is saved, and ``lost`` beyond it was not."""
 
     at: Seconds
     job: JobNumber
     incarnation: int
     done: float
+    lost: float = 0.0
     urgent: ClassVar[bool] = False
 
 
@@ -367,6 +371,9 @@ Event: TypeAlias = (
     | JobRequeued
     | TimeLimitReached
     | PriorityChanged
+    | JobSuspended
+    | JobResumed
+    | SuspensionReported
 )
 
 RunEvent: TypeAlias = (
@@ -379,6 +386,8 @@ RunEvent: TypeAlias = (
     | JobCompleted
     | JobCrashed
     | JobRequeued
+    | JobSuspended
+    | JobResumed
 )
 """Events about one incarnation of a job."""
 

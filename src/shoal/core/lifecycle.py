@@ -18,6 +18,7 @@ class JobState(IntEnum):
     FAILED = 6
     CANCELLED = 7
     CANCELLING = 8
+    SUSPENDED = 9
 
     @property
     def live(self) -> bool:
@@ -46,11 +47,15 @@ class Trigger(StrEnum):
     CANCEL_REQUESTED = "cancel requested"
     TIMED_OUT = "time limit reached"
     CANCELLED = "cancelled"
+    SUSPEND = "suspend"
+    SUSPENDED = "suspended"
+    RESUME = "resume"
+    RESUMED = "resumed"
 
 
 _S = JobState
 _T = Trigger
-_ON_SEATS = (_S.STARTING, _S.RUNNING, _S.STOPPING)
+_WITH_RUN = (_S.STARTING, _S.RUNNING, _S.STOPPING, _S.SUSPENDED)
 
 TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.PENDING, _T.START): _S.STARTING,
@@ -61,15 +66,22 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.STARTING, _T.STOP): _S.STOPPING,
     (_S.RUNNING, _T.STOP): _S.STOPPING,
     (_S.STOPPING, _T.STOPPED): _S.PENDING,
-    **{(s, _T.COMPLETED): _S.COMPLETED for s in _ON_SEATS},
-    **{(s, _T.CRASHED): _S.PENDING for s in _ON_SEATS},
-    **{(s, _T.HELD_BACK): _S.HELD for s in _ON_SEATS},
+    (_S.RUNNING, _T.SUSPEND): _S.SUSPENDED,
+    (_S.SUSPENDED, _T.SUSPENDED): _S.SUSPENDED,
+    (_S.SUSPENDED, _T.RESUME): _S.STARTING,
+    (_S.STARTING, _T.RESUMED): _S.RUNNING,
+    (_S.SUSPENDED, _T.RESUMED): _S.RUNNING,
+    (_S.STARTING, _T.SUSPENDED): _S.SUSPENDED,
+    **{(s, _T.COMPLETED): _S.COMPLETED for s in _WITH_RUN},
+    **{(s, _T.CRASHED): _S.PENDING for s in _WITH_RUN},
+    **{(s, _T.HELD_BACK): _S.HELD for s in _WITH_RUN},
+    (_S.SUSPENDED, _T.STOP): _S.STOPPING,
     (_S.PENDING, _T.WAITS): _S.HELD,
     (_S.HELD, _T.RELEASED): _S.PENDING,
-    **{(s, _T.GAVE_UP): _S.FAILED for s in _ON_SEATS},
-    **{(s, _T.CANCEL_REQUESTED): _S.CANCELLING for s in (_S.PENDING, *_ON_SEATS, _S.HELD)},
-    **{(s, _T.TIMED_OUT): _S.FAILED for s in (*_ON_SEATS, _S.CANCELLING)},
-    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, *_ON_SEATS, _S.HELD, _S.CANCELLING)},
+    **{(s, _T.GAVE_UP): _S.FAILED for s in _WITH_RUN},
+    **{(s, _T.CANCEL_REQUESTED): _S.CANCELLING for s in (_S.PENDING, *_WITH_RUN, _S.HELD)},
+    **{(s, _T.TIMED_OUT): _S.FAILED for s in (*_WITH_RUN, _S.CANCELLING)},
+    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, *_WITH_RUN, _S.HELD, _S.CANCELLING)},
 }
 
 

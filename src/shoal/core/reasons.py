@@ -210,7 +210,7 @@ KEPT_FREE = _T(
     " it could not be stopped for that one",
 )
 KEPT_BY_OWNER = _T(
-    59, "KEPT_BY_OWNER", "keeps its {GPUs held:,.0f} GPUs: its owner declared that it must not be stopped"
+    55, "KEPT_BY_OWNER", "keeps its {GPUs held:,.0f} GPUs: its owner declared that it must not be stopped"
 )
 NOT_FREE_YET = _T(
     61,
@@ -224,6 +224,12 @@ LOWER_PRIORITY = _T(
     "waits: its priority is {its priority:,.0f}; {job before it} of the same tenant, with {priority of that job:,.0f},"
     " starts first",
 )
+SUSPENDED_THERE = _T(
+    63,
+    "SUSPENDED_THERE",
+    "waits: it is suspended on {its node} and can be resumed only there; it needs {GPUs it needs:,.0f} GPUs there and"
+    " {free GPUs there:,.0f} are free",
+)
 AVOIDS = _T(60, "AVOIDS", "waits: no GPUs are free except on {the nodes}, which could not start it")
 
 _GRANTS = (IN_TURN, FITS, LEASED, KEPT_SEATS)
@@ -231,7 +237,8 @@ _OF_QUOTAS = (TENANT_CAP, RETURNED, GUARANTEED, SHRUNK_TO_CAP, FILLS, WIDER_THAN
 _REFUSALS = (OUTRANKED, NO_ROOM, TOO_LARGE, NO_KIND, FRAGMENTED, STOPPING, PARTNER_UNSEATED, SET_ASIDE)
 _OF_UNSAVED_WORK = (KEPT_UNSAVED, HELD_UNSAVED, KEPT_FREE, KEPT_BY_OWNER)
 GENERIC = (
-    *_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, *_OF_UNSAVED_WORK, AVOIDS, NOT_FREE_YET, LOWER_PRIORITY
+    *_GRANTS, *_REFUSALS, IN_WORDS, *_OF_QUOTAS, *_OF_UNSAVED_WORK, AVOIDS, NOT_FREE_YET, LOWER_PRIORITY,
+    SUSPENDED_THERE
 )  # fmt: skip
 """The templates of this module, in order of their codes."""
 

@@ -20,6 +20,7 @@ from shoal.core.goodput import GoodputReport
 from shoal.core.job import MOST_LOST, PREEMPTIBLE, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.quota import Quota
+from shoal.core.suspension import NO_SUSPENSIONS, Suspensions
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.core.units import JobId, Seconds, TenantId
 
@@ -126,6 +127,12 @@ class JobView:
     def placement(self) -> Placement | None:
         """The seats it holds."""
         return self._snapshot.placement(self.position)
+
+    @property
+    def bound_to(self) -> Placement | None:
+        """The seats on which it can be resumed, if it is suspended."""
+        run = self._snapshot.suspensions.runs.get(int(self._snapshot.columns.rows[self.position]))
+        return None if run is None else run.placement
 
     @property
     def batch_size(self) -> int | None:
@@ -248,6 +255,8 @@ class Snapshot:
     """By admission number of a live job that a policy failed on: when and why. The policy is asked without it."""
     quotas: Mapping[TenantId, Quota] = field(default_factory=dict)
     """By tenant, its quota; the ring enforces it on the verdicts of every policy."""
+    suspensions: Suspensions = NO_SUSPENSIONS
+    """The suspended runs, each bound to its node, and what nodes can suspend."""
     overran: str | None = None
     """How the policy overran its time at this decision; it is not asked again, and every job keeps its placement."""
     ending: Mapping[int, int] = field(default_factory=dict)

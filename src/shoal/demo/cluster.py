@@ -128,7 +128,7 @@ def _submission(name: str, gpus: int, seconds: float) -> Submission:
     command = [sys.executable, "-m", "shoal.demo.train", str(steps), str(SECONDS_PER_STEP)]
     # One thread per rank: on a laptop the ranks of all jobs share a few processors.
     env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    return Submission(command=command, name=name, gpus=gpus, work=seconds, env=env, grace=5.0)
+    return Submission(command=command, name=name, gpus=gpus, work=seconds, env=env, grace=5.0, preemptible="yes")
 
 
 def _watch(

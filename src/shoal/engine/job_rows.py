@@ -5,6 +5,7 @@ state is restored without its ended jobs; until then a job's slot is its admissi
 appended. Values that change are written in place, by slot; a snapshot gathers those of the live jobs.
 """
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 from weakref import ref
@@ -22,7 +23,7 @@ from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds
 
 _FIRST_CAPACITY = 64
-_ON_SEATS = range(JobState.STARTING, JobState.STOPPING + 1)
+_WITH_RUN = frozenset(map(int, (JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.SUSPENDED)))
 
 
 class JobRows:
@@ -162,6 +163,15 @@ class JobRows:
         number = self.ints.item(IntRow.SEATS, slot)
         return self.register.placements[number] if number >= 0 else None
 
+    def gpus_by_node(self, numbers: Iterable[JobNumber]) -> dict[int, int]:
+        """Return the GPUs that these jobs hold, by node."""
+        held: dict[int, int] = {}
+        for number in numbers:
+            placement = self.placement(self.slot_of(number))
+            for node, gpus in () if placement is None else placement.seats:
+                held[node] = held.get(node, 0) + gpus
+        return held
+
     def placement_number(self, placement: Placement) -> int:
         """Return the index of a placement in the register, where it is added if new."""
         number = self._placement_index.setdefault(placement.seats, len(self.register.placements))
@@ -186,7 +196,7 @@ class JobRows:
         """Return the slot of the job whose present run an event is about; −1 if it is about another run."""
         ints, slot = self.ints, self.slot_of(event.job)
         current = slot >= 0 and ints.item(IntRow.INCARNATION, slot) == event.incarnation
-        return slot if current and ints.item(IntRow.STATE, slot) in _ON_SEATS else -1
+        return slot if current and ints.item(IntRow.STATE, slot) in _WITH_RUN else -1
 
     def slot_on_seats(self, event: RunEvent) -> int:
         """Return the slot of the job if an event is about its present run and it still holds seats, else −1.

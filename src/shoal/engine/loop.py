@@ -19,6 +19,7 @@ from shoal.core.units import Seconds
 from shoal.engine.priorities import ByPriority
 from shoal.engine.quotas import ask_within_quotas
 from shoal.engine.state import State
+from shoal.engine.suspension import bound_to_nodes, checked_seating
 from shoal.engine.unsaved_work import ask
 
 _KEPT_SECONDS: Seconds = 60.0
@@ -49,7 +50,11 @@ def judge(snapshot: Snapshot, policy: Policy, placer: Placer, move_planner: Move
     elif snapshot.priorities:
         policy = ByPriority(policy)
     decision, asked = ask_within_quotas(policy, snapshot) if snapshot.quotas else ask(policy, snapshot)
+    if snapshot.suspensions.runs:
+        asked = bound_to_nodes(snapshot, asked)
     seating = placer.place(snapshot, asked)
+    if snapshot.suspensions.runs:
+        seating = checked_seating(snapshot, seating)
     verdicts = asked.overruled(seating.overruled)
     return Judgement(decision, verdicts, move_planner.plan(snapshot, verdicts, seating))
 

@@ -1,15 +1,16 @@
-"""Commands for a new seating, for jobs that checkpoint and resume."""
+"""Commands for a new seating: jobs are stopped and start again from their checkpoint, or are suspended in place."""
 
 from dataclasses import dataclass
 
-from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.commands import Command, Resize, Resume, Start, Stop, Suspend
 from shoal.core.decision import Seating, Verdicts
 from shoal.core.snapshot import Snapshot
+from shoal.engine.suspension import to_suspend
 
 
 @dataclass(frozen=True, slots=True)
 class StopStartPlanner:
-    """Plans stops first, then resizes, then starts, each in order of admission."""
+    """Plans stops and suspensions first, then resizes, then starts and resumptions, each in order of admission."""
 
     def plan(self, snapshot: Snapshot, verdicts: Verdicts, seating: Seating) -> tuple[Command, ...]:
         """Return the commands; none for jobs that stay as they are."""
@@ -17,9 +18,14 @@ class StopStartPlanner:
             return ()
         columns = snapshot.columns
         rows, incarnation, held = columns.rows, columns.incarnation, columns.held
-        plan: list[Command] = [Stop(int(rows[i]), int(incarnation[i])) for i in sorted(seating.leaving)]
+        leaving, suspended = sorted(seating.leaving), snapshot.suspensions.runs
+        away = to_suspend(snapshot, leaving)
+        plan: list[Command] = [(Suspend if i in away else Stop)(int(rows[i]), int(incarnation[i])) for i in leaving]
         starts: list[Command] = []
         for i in sorted(seating.seated):
+            if int(rows[i]) in suspended:
+                starts.append(Resume(int(rows[i]), int(incarnation[i]), seating.seated[i]))
+                continue
             order = Resize if held[i] else Start
             partner = int(verdicts.partners[i]) if verdicts.partners is not None else -1
             if partner >= 0 and not verdicts.gpus[partner]:

@@ -55,6 +55,7 @@ def _requeued(state: "State", event: JobRequeued) -> None:
     if slot >= 0 and state._jobs.ints[IntRow.STATE, slot] != _STOPPING:
         state._move(slot, Trigger.STOP)
         state._release(slot, event.at)
+        state.suspensions = state.suspensions.resumed(event.job)
 
 
 def _cancel_requested(state: "State", event: CancelRequested | TimeLimitReached) -> None:

@@ -11,6 +11,9 @@ from shoal.core.topology import Topology
 from shoal.core.units import JobNumber
 from shoal.engine.job_rows import JobRows
 
+UNFIT = 2
+"""Crashes in a row after which a job is tried on another kind of GPU, if it can run on one."""
+
 
 def add_measurement(jobs: JobRows, topology: Topology, slot: int, rate: float) -> None:
     """Add a measurement to the job's chain unless it is there already."""
@@ -32,7 +35,7 @@ def exclude_kind(jobs: JobRows, topology: Topology, job: JobNumber, slot: int) -
     kind, speeds = jobs.ints.item(IntRow.KIND, slot), jobs.floats[FloatRow.SPEEDS :, slot]
     fits = np.asarray(topology.installed) >= jobs.register.specs[job].gpus
     fits[kind] = False
-    if (speeds[fits] > 0.0).any():
+    if kind >= 0 and (speeds[fits] > 0.0).any():
         speeds[kind] = 0.0
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from shoal.core.arrays import Floats
 from shoal.core.bids import StandingBid
 from shoal.core.columns import FloatRow, IntRow, sealed
-from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.commands import Command, Resize, Resume, Start, Stop, Suspend
 from shoal.core.errors import JournalError
 from shoal.core.events import (
     AppBid,
@@ -22,17 +22,20 @@ from shoal.core.events import (
     JobCrashed,
     JobMeasured,
     JobProfiled,
+    JobResumed,
     JobSaved,
     JobSetAside,
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobSuspended,
     NodeDrained,
     NodeLost,
     NodeResumed,
     NodeReturned,
     PolicyOverran,
     QuotaSet,
+    SuspensionReported,
 )
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.interfaces import PerfModel
@@ -41,16 +44,15 @@ from shoal.core.lifecycle import TRANSITIONS, JobState, Trigger
 from shoal.core.quota import NO_QUOTA, Quota
 from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.snapshot import Register, Snapshot
+from shoal.core.suspension import NO_SUSPENSIONS
 from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
+from shoal.engine import suspension
 from shoal.engine.job_rows import JobRows
 from shoal.engine.node_use import NodeUse
 from shoal.engine.request_folds import REQUESTS, hold_back
-from shoal.engine.run_findings import add_measurement, after_misfit, exclude_kind
+from shoal.engine.run_findings import UNFIT, add_measurement, after_misfit, exclude_kind
 from shoal.engine.training_reports import TrainingReports
-
-_UNFIT = 2
-"""Crashes in a row after which a job is tried on another kind of GPU, if it can run on one."""
 
 # Looking up a member of an enumeration costs more than folding an event, so the fold uses plain integers.
 _HELD, _CANCELLING, _COMPLETED = int(JobState.HELD), int(JobState.CANCELLING), int(JobState.COMPLETED)
@@ -75,6 +77,7 @@ class State:
         self.carry: object | None = None
         self.free_gpus = FreeGpus.of(topology)
         self.nodes = NodeUse()
+        self.suspensions = NO_SUSPENSIONS
         self.releases: dict[JobNumber, Seconds] = {}
         self.cancelling: set[JobNumber] = set()
         self.on_hold: set[JobNumber] = set()
@@ -126,7 +129,7 @@ class State:
     def freeze(self) -> Snapshot:
         """Return a snapshot of this moment; later changes of the state do not show in it."""
         reports, model_reports, batch_changes = self._training_reports.freeze()
-        ending = self._gpus_of_cancelled_jobs()
+        ending = self._jobs.gpus_by_node(self.cancelling)
         return Snapshot(
             cycle=self.cycle,
             now=self.now,
@@ -149,18 +152,11 @@ class State:
             quotas=MappingProxyType(self._quotas),
             overran=self._overran,
             ending=MappingProxyType(ending),
+            suspensions=self.suspensions,
             guarded=self._jobs.guarded,
             most_lost=self.most_lost,
             priorities=MappingProxyType(self._priorities),
         )
-
-    def _gpus_of_cancelled_jobs(self) -> dict[int, int]:
-        ending: dict[int, int] = {}
-        for job in self.cancelling:
-            placement = self._jobs.placement(self._jobs.slot_of(job))
-            for node, gpus in () if placement is None else placement.seats:
-                ending[node] = ending.get(node, 0) + gpus
-        return ending
 
     def apply_events(self, now: Seconds, events: Iterable[Event]) -> None:
         """Fold the events up to ``now``."""
@@ -175,7 +171,9 @@ class State:
             return
         self._jobs.secure()
         for command in commands:  # all seats are given back before any is taken: jobs may swap
-            if type(command) is Start:
+            if type(command) is Suspend:
+                suspension.suspend(self, command)
+            if type(command) in (Start, Suspend, Resume):
                 continue
             slot = self._jobs.slot_of(command.job)
             if type(command) is Stop:
@@ -186,6 +184,8 @@ class State:
                 self._begin(command, Trigger.START)
             elif type(command) is Resize:
                 self._begin(command, Trigger.RESIZE)
+            elif type(command) is Resume:
+                suspension.resume(self, command)
 
     def decide_by(self, settings: Mapping[str, Any]) -> None:
         """Note the settings of a journal's header; with another policy no job stays set aside."""
@@ -293,7 +293,7 @@ class State:
         self._progress(slot, event)
         self._training_reports.report(event.job, self.register.specs[event.job].model, event.report)
 
-    def _progress(self, slot: int, event: JobStarted | JobMeasured | BatchChanged | JobProfiled) -> None:
+    def _progress(self, slot: int, event: JobStarted | JobMeasured | BatchChanged | JobProfiled | JobResumed) -> None:
         floats = self._jobs.floats
         floats[FloatRow.DONE, slot] = event.done
         floats[FloatRow.PROGRESS_SINCE, slot] = event.at
@@ -324,7 +324,7 @@ class State:
         ints[IntRow.CRASHES, slot] = crashes.in_a_row
         if event.failed_on is not None:
             self.nodes.avoid(job, event.failed_on)
-        elif event.blamed and crashes.in_a_row >= _UNFIT:
+        elif event.blamed and crashes.in_a_row >= UNFIT:
             exclude_kind(self._jobs, self.topology, job, slot)
         if failed:
             self._end(job, slot, Trigger.GAVE_UP, event.at)
@@ -338,6 +338,7 @@ class State:
             self._release(slot, event.at)
             if job in self.on_hold:
                 hold_back(self, slot)
+        self.suspensions = self.suspensions.resumed(job)
         self._jobs.floats[FloatRow.DONE, slot] = event.done
 
     def _bid(self, event: AppBid) -> None:
@@ -357,6 +358,7 @@ class State:
 
     def _node_lost(self, event: NodeLost) -> None:
         self.topology = self.topology.without(event.node)
+        self.suspensions = self.suspensions.able(event.node, None)
         self.nodes.lost(event.node, self.free_gpus)
 
     def _node_returned(self, event: NodeReturned) -> None:
@@ -391,6 +393,7 @@ class State:
         self._training_reports.forget(job)
         self._crashes.pop(job, None)
         self.nodes.forget(job)
+        self.suspensions = self.suspensions.forget(job)
         if job in self._set_aside:
             self._set_aside = {other: event for other, event in self._set_aside.items() if other != job}
         app = self._jobs.app(slot)
@@ -424,4 +427,7 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     QuotaSet: State._quota_set,
     PolicyOverran: State._policy_overran,
     **REQUESTS,
+    JobSuspended: suspension.suspended,
+    JobResumed: suspension.resumed,
+    SuspensionReported: suspension.ability_reported,
 }

@@ -21,6 +21,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.quota import Quota
 from shoal.core.retry import Crashes
 from shoal.core.snapshot import Measurement
+from shoal.core.suspension import NodeSuspension, SuspendedRun, Suspensions
 from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.job_rows import JobRows
@@ -54,6 +55,9 @@ class JobImage:
     changes: BatchChanges = ()
     avoided: tuple[int, ...] = ()
     on_hold: bool = False
+    suspended: SuspendedRun | None = None
+    suspended_bytes: int = 0
+    unsuspendable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class StateImage:
     overran: str | None = None
     drained: tuple[tuple[int, str], ...] = ()
     probed: tuple[int, ...] = ()
+    suspending: tuple[tuple[int, NodeSuspension], ...] = ()
 
 
 _VERSION = b"\x01"
@@ -123,6 +128,7 @@ def image_of(state: State) -> StateImage:
         overran=state._overran,
         drained=tuple(sorted(state.nodes.drained.items())),
         probed=tuple(sorted(state.nodes.probed)),
+        suspending=tuple(sorted(state.suspensions.nodes.items())),
     )
 
 
@@ -151,6 +157,9 @@ def _job_image(state: State, number: JobNumber) -> JobImage:
         changes,
         tuple(sorted(state.nodes.avoided.get(number, ()))),
         number in state.on_hold,
+        state.suspensions.runs.get(number),
+        state.suspensions.sizes.get(number, 0),
+        state.suspensions.refused.get(number, ""),
     )
 
 
@@ -193,6 +202,12 @@ def restore(state: State, image: StateImage) -> None:
     state.free_gpus = type(state.free_gpus).of(state.topology)
     avoided = {job.number: frozenset(job.avoided) for job in image.jobs if job.avoided}
     state.nodes = NodeUse(dict(image.drained), frozenset(image.probed), avoided)
+    state.suspensions = Suspensions(
+        dict(image.suspending),
+        {job.number: job.suspended for job in image.jobs if job.suspended is not None},
+        {job.number: job.suspended_bytes for job in image.jobs if job.suspended_bytes},
+        {job.number: job.unsuspendable for job in image.jobs if job.unsuspendable},
+    )
     for node in sorted(set(state.nodes.drained) - state.nodes.probed):
         state.free_gpus.close(node)
     cancelling = int(JobState.CANCELLING)

@@ -22,6 +22,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import Seconds
 from shoal.engine import policy_answer
+from shoal.engine.suspension import to_suspend
 
 _NEVER = PREEMPTIBLE.index("no")
 
@@ -31,7 +32,7 @@ def ask(
 ) -> tuple[Decision, Verdicts]:
     """Return the policy's decision and verdicts, as ``policy_answer.ask`` does, with unsaved work protected."""
     decision, wished = policy_answer.ask(policy, snapshot, hidden)
-    kept = _Kept.of(snapshot, hidden) if snapshot.guarded else None
+    kept = _Kept.of(snapshot, hidden, wished) if snapshot.guarded else None
     if kept is None or not kept.jobs:
         return decision, wished
     disturbed = [i for i in kept.jobs if not kept.stays(i, wished)]
@@ -62,10 +63,16 @@ class _Kept:
     """By job that shares its GPUs, the position of the other."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot, hidden: Mapping[int, Verdict]) -> "_Kept":
-        """Return the jobs of a snapshot that keep their GPUs; not ``hidden`` ones, which quotas decide on."""
+    def of(cls, snapshot: Snapshot, hidden: Mapping[int, Verdict], wished: Verdicts) -> "_Kept":
+        """Return the jobs of a snapshot that keep their GPUs; not ``hidden`` ones, which quotas decide on.
+
+        Nor those that the policy gives no GPUs and that can be suspended, which loses nothing; unless their owner
+        declared that they keep their GPUs.
+        """
         flags, columns = snapshot.unstoppable.copy(), snapshot.columns
         flags[list(hidden)] = False
+        leaving = np.flatnonzero(flags & (wished.gpus == 0) & (columns.preemptible != _NEVER)).tolist()
+        flags[list(to_suspend(snapshot, leaving))] = False
         partner: dict[int, int] = {}
         for i in np.flatnonzero(flags & (columns.partner >= 0)).tolist() if snapshot.sharing else ():
             other = snapshot.position_of(int(columns.partner[i]))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import thread_time
 
-from shoal.core.commands import Decided, Stop
+from shoal.core.commands import Decided, Stop, Suspend
 from shoal.core.events import EventBatch, JobCompleted, JobCrashed
 from shoal.core.interfaces import Journal
 from shoal.core.units import Seconds
@@ -66,7 +66,7 @@ class BranchOutcome:
     def record_decision(self, decided: Decided) -> None:
         """Note starts and stops."""
         for command in decided.commands:
-            if isinstance(command, Stop):
+            if isinstance(command, Stop | Suspend):
                 self._idle_since[command.job] = self._now
             elif (since := self._idle_since.pop(command.job, None)) is not None:
                 self.waited[command.job] += self._now - since

@@ -138,6 +138,7 @@ def _standing(snapshot: Snapshot, at: int, release: Seconds | None) -> JobStart:
         since=float(columns.since[at]) if release is None else release,
         rate=float(columns.rate[at]),
         report=snapshot.report(at),
+        bound=snapshot.jobs.at(at).bound_to,
     )
 
 

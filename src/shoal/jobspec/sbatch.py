@@ -86,7 +86,7 @@ def jobs_of(
     body = {"command": [*interpreter, str(folder / path), *arguments], "ranks": "node", **job.fields, **given}
     _script(job, text, len(interpreter))
     jobs = [
-        {**body, "name": name + suffix, "env": {**job.env, **env, **given.get("env", {})}}
+        {**body, "name": name[: 64 - len(suffix)] + suffix, "env": {**job.env, **env, **given.get("env", {})}}
         for suffix, env in values.array_variables(indices, number)
     ]
     note_missing(text, jobs[0]["env"], notes)

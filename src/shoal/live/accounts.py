@@ -5,12 +5,13 @@ No decision depends on them.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import ceil, inf
+from operator import attrgetter
 from typing import TypeAlias
 
 from shoal.core import events
-from shoal.core.commands import Command, Decided, Resize, Stop
+from shoal.core.commands import Command, Decided, Resize, Resume, Stop, Suspend
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.quota import NO_QUOTA, Quota
@@ -74,8 +75,16 @@ class Account:
     saved_at: Seconds | None = None
     """When it last saved; None if it never did."""
     saves_when_warned: bool = False
+    bound: Placement | None = None
+    """The seats on which it can be resumed, if it is suspended."""
+    suspended_at: Seconds = 0.0
+    """When it was last suspended."""
     exit_status: int | None = None
     """The status of its last run that ended by itself: 0, or that of the rank that failed first."""
+
+    def __copy__(self) -> "Account":
+        """Return a copy that shares the histories; lists copy a hundred accounts under the control plane's lock."""
+        return Account(*_values(self))
 
     @property
     def live(self) -> bool:
@@ -104,6 +113,9 @@ class Account:
         return self.gpu_seconds + (self.placement.gpus * (now - self.placed_at) if self.placement else 0.0)
 
 
+_values = attrgetter(*(f.name for f in fields(Account)))
+
+
 @dataclass(slots=True)
 class Accounts:
     """The live jobs and those that ended lately, by admission number, and totals over all jobs ever submitted.
@@ -116,6 +128,8 @@ class Accounts:
     numbers: dict[JobId, JobNumber] = field(default_factory=dict)
     keys: dict[tuple[TenantId, str], JobId] = field(default_factory=dict)
     live: dict[JobNumber, Account] = field(default_factory=dict)
+    placed: dict[JobNumber, Account] = field(default_factory=dict)
+    """The live jobs that hold GPUs."""
     ended_gpu_seconds: dict[TenantId, float] = field(default_factory=dict)
     """GPU-seconds of ended jobs, by tenant."""
     lost_gpu_seconds: float = 0.0
@@ -182,6 +196,9 @@ class Accounts:
         for command in commands:
             account = self.accounts[command.job]
             self._changed(account)
+            if isinstance(command, Suspend | Resume):
+                self._turn(account, now, command)
+                continue
             self._leave_seats(account, now)
             if isinstance(command, Stop):
                 account.state = JobState.STOPPING
@@ -189,6 +206,7 @@ class Accounts:
                 continue
             account.state = JobState.STARTING
             account.incarnation, account.placement, account.placed_at = command.incarnation, command.placement, now
+            self.placed[account.number] = account
             account.placements[command.incarnation] = command.placement
             account.started = now if account.started is None else account.started
             where = f"on {self._seats(command.placement)} as run {command.incarnation}"
@@ -198,6 +216,31 @@ class Accounts:
             self.restarts += account.starts > 0
             account.starts += 1
             account.history.append((now, f"seated {where}"))
+
+    def _turn(self, account: Account, now: Seconds, command: Suspend | Resume) -> None:
+        if isinstance(command, Suspend):
+            account.bound, account.suspended_at = account.placement, now
+            self._leave_seats(account, now)
+            account.state = JobState.SUSPENDED
+            account.history.append((now, "to be suspended in place, losing nothing"))
+        else:
+            account.state, account.placement, account.placed_at = JobState.STARTING, command.placement, now
+            account.history.append((now, f"to be resumed on {self._seats(command.placement)}"))
+
+    def _turned(self, account: Account, event: events.JobSuspended | events.JobResumed) -> None:
+        took = f" in {event.seconds:,.1f} s" if event.seconds else ""
+        if isinstance(event, events.JobResumed):
+            if event.cause and account.placement is None:  # it never left its seats
+                account.placement, account.placed_at = account.bound, account.suspended_at
+            what = f"could not be suspended: {event.cause}" if event.cause else f"resumed{took}"
+            account.state, account.bound, account.rate = JobState.RUNNING, None, event.rate
+        else:
+            self._leave_seats(account, event.at)
+            account.state = JobState.SUSPENDED
+            size = f"; holds {event.bytes / 1e9:,.1f} GB of host memory" if event.bytes else ""
+            what = f"not resumed yet: {event.cause}" if event.cause else f"suspended{took}{size}"
+        account.done, account.done_at = event.done, event.at
+        account.history.append((event.at, what))
 
     def _changed(self, account: Account) -> None:
         self.changes.update((None, account.spec.tenant))
@@ -219,6 +262,11 @@ class Accounts:
         self.numbers[spec.id] = number
         if launch.key:
             self.keys[spec.tenant, launch.key] = spec.id
+
+    def code_in_use(self) -> set[tuple[TenantId, str]]:
+        """Return the tenants and digests of the code of live jobs; may be called from any thread."""
+        live = [*self.live.values()]
+        return {(account.spec.tenant, account.launch.code) for account in live if account.launch.code is not None}
 
     def ended(self) -> list[Account]:
         """Return the jobs that have ended, in order of admission."""
@@ -275,14 +323,16 @@ class Accounts:
         account.history.append((event.at, f"{account.cause}; {told}"))
 
     def _ran(self, account: Account, event: events.RunEvent) -> None:
-        if isinstance(event, events.JobCrashed):
+        if isinstance(event, events.JobSuspended | events.JobResumed):
+            self._turned(account, event)
+        elif isinstance(event, events.JobCrashed):
             self._crashed(account, event)
         elif isinstance(event, events.JobCompleted):
             self.completed += 1
             account.done, account.done_at, account.cause, account.exit_status = event.done, event.at, "", 0
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
-            lost = self._lose(account, event.done)
+            lost = self._lose(account, event.lost)
             account.state = JobState.HELD if account.held_by else JobState.PENDING
             account.done, account.done_at, account.rate = event.done, event.at, 0.0
             account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved{lost}"))
@@ -294,15 +344,14 @@ class Accounts:
             account.state = JobState.STOPPING
             account.history.append((event.at, f"put back into the queue by {event.by}: told to save and stop"))
         else:
-            lost = self._lose(account, event.done) if isinstance(event, events.JobStarted) else ""
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
             if isinstance(event, events.JobStarted):
                 account.state = JobState.RUNNING
-                account.history.append((event.at, f"all ranks are up{lost}"))
+                account.history.append((event.at, "all ranks are up"))
 
     def _crashed(self, account: Account, event: events.JobCrashed) -> None:
         self._leave_seats(account, event.at)
-        lost = self._lose(account, event.done)
+        lost = self._lose(account, account.done - event.done)
         self.crashes += 1
         account.cause, account.done, account.done_at = event.cause, event.done, event.at
         account.exit_status = event.status
@@ -315,16 +364,16 @@ class Accounts:
             return
         what += lost
         account.state, account.rate = JobState.HELD if account.held_by else JobState.PENDING, 0.0
+        account.bound = None
         if event.retry_in > 0:
             account.state, account.held_until = JobState.HELD, event.at + event.retry_in
             what = f"{what}; to be tried again in {event.retry_in:,.3g} s"
         account.history.append((event.at, what))
 
-    def _lose(self, account: Account, done: float) -> str:
-        """Count the work lost by a job that its last run left at ``done``; return a part of a sentence on it."""
+    def _lose(self, account: Account, progress: float) -> str:
+        """Count progress that a job's last run has lost; return a part of a sentence on it."""
         rate, gpus, held = account.last_run
-        account.last_run = (0.0, 0, 0.0)
-        lost = min(max(0.0, account.done - done) / rate, held) if rate > 0 else 0.0
+        lost = min(max(0.0, progress) / rate, held) if rate > 0 else 0.0
         account.lost_gpu_seconds += gpus * lost
         self.lost_gpu_seconds += gpus * lost
         return f"; the last {lost:,.0f} s of its run are lost" if lost >= 1 else ""
@@ -332,6 +381,7 @@ class Accounts:
     def _end(self, account: Account, state: JobState, at: Seconds, what: str) -> None:
         self._leave_seats(account, at)
         account.state, account.ended, account.rate, account.held_until = state, at, 0.0, inf
+        account.bound = None
         account.history.append((at, what))
         self.live.pop(account.number, None)
         tenant = account.spec.tenant
@@ -344,6 +394,7 @@ class Accounts:
             account.gpu_seconds += account.placement.gpus * (at - account.placed_at)
             account.done, account.done_at = account.progress(at), at
             account.rate, account.placement = 0.0, None
+            self.placed.pop(account.number, None)
 
 
 def _counted(crashes: Crashes, event: events.JobCrashed) -> str:
@@ -361,14 +412,13 @@ def _times(count: int) -> str:
 
 def _why_last(account: Account, event: events.JobCrashed) -> str:
     """Return a sentence part on why a job is not tried again after this crash."""
-    retries, ran = account.launch.retries, event.ran
+    retries = account.launch.retries
     if event.failed_on is not None and account.crashes.failed_starts < MOST_FAILED_STARTS:
         return "not tried again, since the cause is in the job itself"
     if event.failed_on is not None:
         return f"not tried again, since it {account.held_after}"
     if retries is None and account.crashes.in_a_row <= retries_of(None):
-        after = "" if ran is None else f"after {ran:,.0f} s: "
-        return f"not tried again {after}a job that fails within {QUICK_FAILURE:g} s is not, unless it has --retries"
+        return f"not tried again, since it failed within {QUICK_FAILURE:g} s of its start (--retries N has it tried)"
     tries = retries_of(retries)
     has = {0: "has no retries", 1: "has 1 retry"}.get(tries, f"has {tries} retries")
     return f"not tried again, since it {account.held_after} and {has}"

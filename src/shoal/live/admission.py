@@ -62,14 +62,13 @@ class Admission:
             priority=wanted.priority,
             exclusive=self._exclusive(wanted),
         )
-        env = tuple(sorted(wanted.env.items()))
         for name, texts in (("command", wanted.command), ("env", list(wanted.env.values()))):
             if any("\0" in text for text in texts):
                 raise InputError(name, "\\0", "no argument of a program can hold a zero byte")
         launch = Launch(
             wanted.name,
             tuple(wanted.command),
-            env,
+            tuple(sorted(wanted.env.items())),
             self._workdir(wanted.workdir),
             wanted.ranks,
             wanted.grace,
@@ -79,6 +78,7 @@ class Admission:
             memory=wanted.memory,
             retries=wanted.retries,
             signal=warning_signal(wanted),
+            code=wanted.code,
             terminal=wanted.terminal,
         )
         return spec, launch

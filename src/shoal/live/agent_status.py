@@ -1,10 +1,13 @@
 """What the control plane knows of a node's agent."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
 from shoal.core.units import JobNumber, Seconds
 from shoal.live.gang import Gang
+from shoal.live.live_job import LiveJob
+from shoal.wire.messages import SuspensionAbility
 
 
 @dataclass(slots=True)
@@ -25,6 +28,8 @@ class AgentStatus:
     last_contact: Seconds = 0.0
     disk_free: int | None = None
     """Bytes free on its disk at its last report."""
+    suspension: SuspensionAbility | None = None
+    """How it suspends runs, as reported to the ring."""
     up: bool = False
     quiet_at: Seconds = -inf
     """When a run without grace was gone from the lost node; others are gone when their own grace has passed too."""
@@ -33,3 +38,20 @@ class AgentStatus:
     gangs: dict[tuple[JobNumber, int], Gang] = field(default_factory=dict)
     strays: frozenset[JobNumber] = frozenset()
     """Jobs with processes on the node that no order names; the agent is ending them."""
+
+
+def alone(agents: Iterable[AgentStatus], job: LiveJob, gang: Gang, now: Seconds) -> bool:
+    """Return whether no process of an earlier incarnation is left on any node, so that no job runs twice at once.
+
+    After a restart of the control plane that is certain of a node only once it has reported, or was lost for long
+    enough.
+    """
+    if gang.incarnation == 1:
+        return True
+
+    def clear(agent: AgentStatus) -> bool:
+        if not agent.up and now >= agent.quiet_at + job.launch.grace:
+            return True
+        return agent.last_report is not None and gang.job not in agent.strays
+
+    return all(map(clear, agents)) and all(other.over for other in job.gangs if other is not gang)

@@ -36,18 +36,8 @@ from shoal.live.recovery import RecoveredRuns
 from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
 from shoal.live.sessions import SessionRelay
-from shoal.wire.messages import (
-    PROTOCOL,
-    AgentOrders,
-    AgentReport,
-    Hello,
-    LogAnswer,
-    LogRead,
-    NewSession,
-    NodeRow,
-    RunOrder,
-    SessionOpened,
-)
+from shoal.live.suspension import ability_event
+from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, RunOrder
 
 log = logging.getLogger(__name__)
 
@@ -296,6 +286,9 @@ class LiveBackend(Backend):
             if moved or not agent.up:
                 agent.up = True
                 self._runs.events.append(NodeReturned(now, index, hello.place))
+            if hello.suspension is not None and hello.suspension != agent.suspension:
+                agent.suspension = hello.suspension
+                self._runs.events.append(ability_event(index, hello.suspension, now))
             orders = self._orders(index)
             self._lock.notify_all()
         self.on_change()
@@ -339,6 +332,12 @@ class LiveBackend(Backend):
         """Return the generation of a node's orders, which counts up with each change."""
         return self._runs.agents[self._node(node, PROTOCOL)].generation
 
+    def owner_of_code(self, node: str, job: JobNumber, digest: str) -> TenantId | None:
+        """Return the tenant of a job that a node has a run of, if it was shipped with this code; else None."""
+        with self._lock:
+            orders = self._runs.orders(self._node(node, PROTOCOL))
+        return next((order.tenant for order in orders if (order.job, order.code) == (job, digest)), None)
+
     def last_report(self, node: int) -> Seconds | None:
         """Return the time of a node's last report; None if there was none since the control plane started."""
         return self._runs.agents[node].last_report
@@ -346,7 +345,8 @@ class LiveBackend(Backend):
     def with_machine(self, row: NodeRow) -> NodeRow:
         """Return a node's row with its machine's CPUs and memory, and the free bytes of its disk at its last report."""
         index = self.topology.node_index[row.name]
-        row = msgspec.structs.replace(row, disk_free=self._runs.agents[index].disk_free)
+        agent = self._runs.agents[index]
+        row = msgspec.structs.replace(row, disk_free=agent.disk_free, suspension=agent.suspension)
         machine = self.machines.get(index)
         return row if machine is None else msgspec.structs.replace(row, **asdict(machine))
 
@@ -387,16 +387,11 @@ class LiveBackend(Backend):
         with self._lock:
             self._runs.forget(ended)
 
-    def open_session(
-        self, wanted: NewSession, key: tuple[int, int, int], node: int, *, caller: str, tenant: str | None
-    ) -> SessionOpened:
-        """Order a node's agent to start a session at a job's incarnation and rank."""
-        name = self.topology.nodes[node].name
-        session = self.sessions.open(wanted, key, (node, name), caller=caller, tenant=tenant)
+    def orders_changed(self, node: int) -> None:
+        """Let a node's agent know of a change of its orders other than of its runs, such as a new session."""
         with self._lock:
             self._runs.agents[node].generation += 1
         self.on_change()
-        return SessionOpened(session, name)
 
     # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────
 

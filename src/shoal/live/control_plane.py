@@ -300,7 +300,9 @@ class ControlPlane:
     def waiting(self) -> bool:
         """Whether any job waits for GPUs."""
         with self._lock:
-            return any(account.state is JobState.PENDING for account in self.accounts.live.values())
+            return any(
+                account.state in (JobState.PENDING, JobState.SUSPENDED) for account in self.accounts.live.values()
+            )
 
     def job(self, job: JobId, tenant: TenantId | None) -> wire.JobDetail:
         """Return everything about one job."""
@@ -335,10 +337,10 @@ class ControlPlane:
         """Return the cluster's totals."""
         state, about = self.scheduler.state, self.about
         with self._lock:
-            states = [account.state for account in self.accounts.live.values()]
-            ended = self.accounts.submitted - len(states)
+            live, placed = len(self.accounts.live), self.accounts.placed.values()
+            ended = self.accounts.submitted - live
             used = sum(self._views(None).used_gpus().values())
-        running = sum(s in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for s in states)
+            running = sum(a.state in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for a in placed)
         return wire.ClusterRow(
             version=about.version,
             protocol=wire.PROTOCOL,
@@ -348,7 +350,7 @@ class ControlPlane:
             up_gpus=state.topology.total_gpus,
             used_gpus=used,
             running=running,
-            waiting=len(states) - running,
+            waiting=live - running,
             ended=ended,
             decisions=state.cycle,
             short_of_disk=self.short_of_disk,
@@ -425,9 +427,10 @@ class ControlPlane:
         if account.state is not JobState.RUNNING:
             raise InputError("job", job, f"is not running ({account.state.name.lower()}); see `shoal why {job}`")
         (node, began, number), _ = find_rank(self.backend, account, account.incarnation, wanted.rank)
-        owner = account.spec.tenant
-        key = account.number, began, number
-        return self.backend.open_session(wanted, key, node, caller=caller, tenant=owner)
+        name, key = self.backend.topology.nodes[node].name, (account.number, began, number)
+        session = self.sessions.open(wanted, key, (node, name), caller=caller, tenant=account.spec.tenant)
+        self.backend.orders_changed(node)
+        return wire.SessionOpened(session, name)
 
 
 def _drain(timings: deque[float]) -> list[float]:

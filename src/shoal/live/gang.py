@@ -142,6 +142,14 @@ class Gang:
     """All gangs of its chain in order, itself included; all of them share this list."""
     joins_unknown: bool = False
     """Whether a node runs it as part of a chain that this control plane does not know."""
+    turn: int = 0
+    """Number of the last order to suspend it (odd) or to resume it (even)."""
+    turned: int = 0
+    """The last of these orders whose result was reported to the ring."""
+    suspended_at: Seconds | None = None
+    """Since when it is suspended."""
+    limit_left: Seconds | None = None
+    """Of a suspended gang with a time limit: the seconds of it that are left."""
     own_seats: Seats = ()
     """The seats on which it starts ranks: all except those of ranks it takes over."""
 
@@ -186,6 +194,21 @@ class Gang:
     def killed(self) -> bool:
         """Whether a signal ended a rank, which then had no time to save or does not handle the warning."""
         return any(rank.status < 0 for part in self.parts.values() for rank in part.exits)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it is suspended, or about to be or no longer to be."""
+        return self.turn % 2 == 1 or self.turned < self.turn
+
+    def ran(self, now: Seconds) -> Seconds:
+        """Return for how many seconds it has run: not the time in which it was suspended."""
+        return max(0.0, (now if self.suspended_at is None else self.suspended_at) - self.running_since)
+
+    def go_on(self, now: Seconds) -> None:
+        """Note that it runs again after it was suspended, if it was."""
+        if self.suspended_at is not None:
+            self.running_since += now - self.suspended_at
+            self.suspended_at = None
 
     def workers_to_keep(self, placement: Placement) -> tuple[int, ...]:
         """Return the workers that can go on in place on other seats; none if the job has to be restarted."""
@@ -378,6 +401,8 @@ class Gang:
             memory=launch.memory,
             time=self.time,
             signal=launch.signal,
+            turn=self.turn,
+            code=launch.code,
             terminal=launch.terminal,
         )
 

@@ -4,11 +4,12 @@ The sort takes milliseconds with ten thousand jobs, so it is done without the co
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import inf
+from operator import attrgetter
 from typing import TypeAlias
 
 from shoal.core.lifecycle import JobState
@@ -16,12 +17,15 @@ from shoal.core.units import JobId, TenantId
 from shoal.live.accounts import Account, Accounts
 from shoal.wire.messages import StartForecast
 
-WAITING = (JobState.PENDING, JobState.HELD)
+WAITING = (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
 
 Listed: TypeAlias = tuple[Account, int | None]
 """A job and its position from 1 among the waiting jobs of its list; None for a job that does not wait."""
 
-_Made: TypeAlias = tuple[int, Mapping[JobId, StartForecast], list[Listed]]
+_Parts: TypeAlias = tuple[list[Account], list[Account], list[Account]]
+"""Running jobs, waiting ones and ended ones, each in order."""
+
+_Made: TypeAlias = tuple[int, Mapping[JobId, StartForecast], _Parts]
 """A list with the version of the accounts and the forecasts that it was made from."""
 
 MOST_OLDER = 10_000
@@ -84,13 +88,14 @@ class JobLists:
 
         ``older`` are ended jobs that are no longer in memory, the latest first.
         """
-        listed = self._listed(tenant, ended, forecasts)
-        known = {account.number for account, _ in listed} if ended else set()
-        page = only.select(chain(listed, ((account, None) for account in older if account.number not in known)))
+        parts = self._listed(tenant, ended, forecasts)
+        known = {account.number for part in parts for account in part} if ended else set()
+        unknown = ((account, None) for account in older if account.number not in known)
+        page = only.select(chain(_numbered(parts), unknown))
         with self.accounts_lock:
             return [(copy(account), position) for account, position in page]
 
-    def _listed(self, tenant: TenantId | None, ended: bool, forecasts: Mapping[JobId, StartForecast]) -> list[Listed]:
+    def _listed(self, tenant: TenantId | None, ended: bool, forecasts: Mapping[JobId, StartForecast]) -> _Parts:
         with self._lock:
             version = self.accounts.changes[tenant]
             made = self._lists.pop((tenant, ended), None)
@@ -105,23 +110,35 @@ class JobLists:
             return made[2]
 
 
-def _in_order(accounts: Iterable[Account], forecasts: Mapping[JobId, StartForecast]) -> list[Listed]:
-    """Return running jobs by start, then waiting ones by expected start, then ended ones, the last to end first."""
-    running: list[tuple[float, int, Account]] = []
-    waiting: list[tuple[float, int, Account]] = []
-    ended: list[tuple[float, int, Account]] = []
+def _in_order(accounts: Iterable[Account], forecasts: Mapping[JobId, StartForecast]) -> _Parts:
+    """Return running jobs by start, waiting ones by expected start, and ended ones, the last to end first."""
+    running: list[Account] = []
+    waiting: list[Account] = []
+    ended: list[Account] = []
     for account in accounts:
         if account.state in WAITING:
-            start = forecasts.get(account.spec.id)
-            waiting.append((inf if start is None else start.median, account.number, account))
+            waiting.append(account)
         elif account.ended is not None:
-            ended.append((-account.ended, account.number, account))
+            ended.append(account)
         else:
-            running.append((account.submitted if account.started is None else account.started, account.number, account))
+            running.append(account)
     for part in (running, waiting, ended):
-        part.sort()
-    return [
-        *((account, None) for _, _, account in running),
-        *((account, position) for position, (_, _, account) in enumerate(waiting, start=1)),
-        *((account, None) for _, _, account in ended),
-    ]
+        part.sort(key=attrgetter("number"))
+    running.sort(key=lambda account: account.submitted if account.started is None else account.started)
+    ended.sort(key=lambda account: -inf if account.ended is None else -account.ended)
+    if forecasts:  # of the first jobs in the line only
+        soon = [account for account in waiting if account.spec.id in forecasts]
+        soon.sort(key=lambda account: forecasts[account.spec.id].median)
+        waiting = [*soon, *(account for account in waiting if account.spec.id not in forecasts)]
+    return running, waiting, ended
+
+
+def _numbered(parts: _Parts) -> Iterator[Listed]:
+    """Yield the jobs of a list with their positions, as far as they are read."""
+    running, waiting, ended = parts
+    for account in running:
+        yield account, None
+    for position, account in enumerate(waiting, start=1):
+        yield account, position
+    for account in ended:
+        yield account, None

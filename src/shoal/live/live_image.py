@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from shoal.core.commands import Resize, Start
-from shoal.core.units import JobNumber, TenantId
+from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.state_image import UnreadableBase
 from shoal.live.accounts import Account, Accounts
 from shoal.live.live_job import LiveJob
@@ -17,7 +17,7 @@ _VERSION = b"\x01"
 _TRANSIENT = {"end", "ended", "profile", "profiled_at", "gangs", "places"}
 """Fields of a live job that no journal leaves behind."""
 
-_APART = {"nodes", "accounts", "numbers", "keys", "live", "runs", "changes"}
+_APART = {"nodes", "accounts", "numbers", "keys", "live", "placed", "runs", "changes"}
 """Fields of the accounts that are not totals."""
 
 _SEPARATE = {"jobs", "runs"}
@@ -34,6 +34,7 @@ class LiveImage:
     starts: list[tuple[Start, bool, bool]] = field(default_factory=list)
     resizes: list[tuple[Resize, bool, bool]] = field(default_factory=list)
     recovery: dict[str, Any] = field(default_factory=dict)
+    turns: list[tuple[JobNumber, int, int, Seconds | None]] = field(default_factory=list)
 
 
 def encode_live(accounts: Accounts) -> bytes:
@@ -48,6 +49,7 @@ def encode_live(accounts: Accounts) -> bytes:
         jobs=[(n, {f.name: getattr(job, f.name) for f in _KEPT}) for n, job in runs.jobs.items()],
         starts=[run for run in unfinished if isinstance(run[0], Start)],  # type: ignore[misc]
         resizes=[run for run in unfinished if isinstance(run[0], Resize)],  # type: ignore[misc]
+        turns=[(number, run.turn, run.turned, run.limit_left) for number, run in runs.runs.items() if run.turn],
         recovery={f.name: getattr(runs, f.name) for f in fields(RecoveredRuns) if f.name not in _SEPARATE},
     )
     return _VERSION + zlib.compress(msgspec.msgpack.encode(image), 1)
@@ -65,6 +67,8 @@ def restore_live(accounts: Accounts, data: bytes) -> None:
         for account in image.accounts:
             accounts.accounts[account.number] = accounts.live[account.number] = account
             accounts.numbers[account.spec.id] = account.number
+            if account.placement is not None:
+                accounts.placed[account.number] = account
         accounts.keys = {(tenant, key): job for tenant, key, job in image.keys}
         accounts.runs = _recovered(image)
     except (zlib.error, msgspec.MsgspecError, TypeError) as error:
@@ -80,6 +84,9 @@ def _recovered(image: LiveImage) -> RecoveredRuns:
     unfinished: list[tuple[Start | Resize, bool, bool]] = [*image.starts, *image.resizes]
     for command, started, stopping in unfinished:
         runs.runs[command.job] = UnfinishedRun(command, started, stopping)
+    for number, turn, turned, left in image.turns:
+        run = runs.runs[number]
+        run.turn, run.turned, run.limit_left = turn, turned, left
     return runs
 
 

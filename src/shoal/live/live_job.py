@@ -87,7 +87,7 @@ class LiveJob:
 
     def training_events(self, gang: Gang, now: Seconds) -> list[events.Event]:
         """Return the events that the ring needs about a running gang's progress and training."""
-        if not gang.started or gang.stopping:
+        if not gang.started or gang.stopping or gang.suspended:
             return []
         found = (self._measured(gang, now), self._trained(gang, now), self._saved(gang, now))
         return [event for event in found if event is not None]
@@ -138,6 +138,14 @@ class LiveJob:
         gang.tracker.reported(now, rate, gang.progress)
         self.measured = rate, gang.placement
 
+    def progress_now(self, gang: Gang, now: Seconds) -> float:
+        """Return a gang's progress: as reported, else estimated from the time it ran and its rate."""
+        return self._estimate(gang, End.STOPPED, now) if gang.done is None else gang.done
+
+    def lost_after(self, gang: Gang, now: Seconds) -> float:
+        """Return the progress that a stopped gang had made and has not saved."""
+        return max(0.0, self.progress_now(gang, now) - self.progress_after(gang, End.STOPPED, now))
+
     def progress_after(self, gang: Gang, end: End, now: Seconds) -> float:
         """Return the progress that a gang leaves at its end: what it saved, else all of it if it ended in order.
 
@@ -148,8 +156,15 @@ class LiveJob:
         in_order = end in (End.STOPPED, End.COMPLETED) and not gang.killed
         if gang.done is not None and (in_order or self.spec.preemptible == "yes"):
             return gang.done
-        if not in_order:
-            return gang.base
-        ran = gang.tracker.rate * max(0.0, now - gang.running_since) if gang.started else 0.0
+        return self._estimate(gang, end, now) if in_order else gang.base
+
+    def _estimate(self, gang: Gang, end: End, now: Seconds) -> float:
+        """Return the progress of a gang that reports none, from time and rate."""
+        ran = gang.tracker.rate * gang.ran(now) if gang.started else 0.0
         work = self.spec.work
         return min(gang.base + ran, inf if work is None or end is End.COMPLETED else work)
+
+
+def next_turn(turn: int, *, suspend: bool) -> int:
+    """Return the number of the next order to suspend or to resume a gang: odd to suspend it, even to resume it."""
+    return turn + 1 if (turn + 1) % 2 == suspend else turn + 2

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from shoal.core import events
-from shoal.core.commands import Command, Decided, Resize, Start, Stop
+from shoal.core.commands import Command, Decided, Resize, Resume, Start, Stop, Suspend
 from shoal.core.job import Launch
 from shoal.core.units import JobNumber, Seconds
-from shoal.live.live_job import LiveJob
+from shoal.live.live_job import LiveJob, next_turn
 from shoal.live.node_health import note_start
 from shoal.store.codec import Record
 
@@ -22,6 +22,12 @@ class UnfinishedRun:
     command: Start | Resize
     started: bool = False
     stopping: bool = False
+    turn: int = 0
+    """Number of its last order to suspend it (odd) or to resume it (even)."""
+    turned: int = 0
+    """The last of them whose result is in the journal."""
+    limit_left: Seconds | None = None
+    """Of a suspended run with a time limit: the seconds of it that are left."""
 
 
 @dataclass(slots=True)
@@ -78,7 +84,7 @@ class RecoveredRuns:
                 self._forget(event.job)
             case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
                 pass
-            case events.QuotaSet() | events.PriorityChanged():
+            case events.QuotaSet() | events.PriorityChanged() | events.SuspensionReported():
                 pass
             case _:
                 if event.job in self.jobs:
@@ -135,21 +141,30 @@ class RecoveredRuns:
         if isinstance(event, events.BatchChanged):
             job.batch_size = event.batch_size
         run = self.runs.get(event.job)
-        if run is None or event.incarnation != job.incarnation:
-            return
-        if isinstance(event, events.JobSaved):
+        if run is None or event.incarnation != job.incarnation or isinstance(event, events.JobSaved):
             return
         if isinstance(event, events.JobStarted):
             run.started = job.started = True
             if job.spec.time is not None and (event.job not in self.limits or not job.launch.in_place):
                 self.limits[event.job] = event.at + job.spec.time
             note_start(self.failures, event.job, run.command.placement.nodes, job.failed_on)
+        elif isinstance(event, events.JobSuspended | events.JobResumed):
+            self._turned(run, event)
         elif isinstance(event, events.JobMeasured | events.JobProfiled | events.BatchChanged):
             job.measured = event.rate, run.command.placement
         elif isinstance(event, events.JobRequeued):
             run.stopping = True
         else:
             self._run_ended(job, event)
+
+    def _turned(self, run: UnfinishedRun, event: events.JobSuspended | events.JobResumed) -> None:
+        """Note that a run was suspended or goes on; suspended, it does not use up its time limit."""
+        run.turn += bool(event.cause)
+        run.turned = run.turn
+        if isinstance(event, events.JobSuspended) and event.job in self.limits:
+            run.limit_left = self.limits.pop(event.job) - event.at
+        elif isinstance(event, events.JobResumed) and run.limit_left is not None:
+            self.limits[event.job], run.limit_left = event.at + run.limit_left, None
 
     def _run_ended(self, job: LiveJob, event: events.JobStopped | events.JobCompleted | events.JobCrashed) -> None:
         del self.runs[event.job]
@@ -168,7 +183,10 @@ class RecoveredRuns:
     def _apply_command(self, command: Command) -> None:
         if command.job not in self.jobs:
             return
-        if not isinstance(command, Stop):
+        if isinstance(command, Suspend | Resume):
+            if (run := self.runs.get(command.job)) is not None:
+                run.turn = next_turn(run.turn, suspend=isinstance(command, Suspend))
+        elif not isinstance(command, Stop):
             self.jobs[command.job].incarnation = command.incarnation
             self.runs[command.job] = UnfinishedRun(command)
         elif command.job in self.runs:

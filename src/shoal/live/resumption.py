@@ -32,6 +32,8 @@ def resume(
         gang = runs._add_gang(run.command, now)
         gang.resumed, gang.started, gang.stopping = True, run.started, run.stopping
         gang.end_reported = runs._jobs[gang.job].cancelling
+        gang.turn, gang.turned, gang.limit_left = run.turn, run.turned, run.limit_left
+        gang.suspended_at = now if run.turned % 2 else None
     runs.held.resume(recovered.releases, recovered.limits)
     for number in [number for number, job in runs._jobs.items() if job.cancelling]:
         runs._advance(number, now)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.commands import Command, Resize, Resume, Start, Stop, Suspend
 from shoal.core.events import (
     CancelRequested,
     Event,
@@ -27,13 +27,14 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobNumber, Seconds
-from shoal.live.agent_status import AgentStatus
+from shoal.live.agent_status import AgentStatus, alone
 from shoal.live.elastic_workers import workers_of
 from shoal.live.gang import End, Gang, RunEnd
 from shoal.live.held_jobs import HeldJobs
 from shoal.live.live_job import LiveJob
 from shoal.live.node_health import NodeHealth
 from shoal.live.rate_tracker import RateTracker
+from shoal.live.suspension import order_turn, turned
 from shoal.wire.messages import RunOrder, RunReport
 
 
@@ -149,6 +150,8 @@ class RunRegistry:
         """Turn a command into orders for agents, as far as possible yet."""
         if isinstance(command, Stop):
             self._stop_run(command.job, command.incarnation)
+        elif isinstance(command, Suspend | Resume):
+            order_turn(self, self._jobs[command.job], command)
         elif not (isinstance(command, Resize) and self._resized_in_place(command, now)):
             self._start(command, now)
         self._advance(command.job, now)
@@ -241,6 +244,7 @@ class RunRegistry:
             if gang is not None and not gang.lost(index):
                 gang.update(index, run)
                 self.events += self._jobs[run.job].training_events(gang.latest, now)
+                turned(self, self._jobs[run.job], gang, run.suspension, now)
             elif run.phase != "ended" and run.job < self.submitted:
                 strays.add(run.job)
         cleared, agent.strays = agent.strays - strays, frozenset(strays)
@@ -255,7 +259,7 @@ class RunRegistry:
     def lose(self, index: int, now: Seconds, quiet_at: Seconds = -inf) -> None:
         """Mark a node as lost: its agent was silent for too long. A run there is gone ``quiet_at`` plus its grace."""
         agent = self.agents[index]
-        agent.up, agent.quiet_at = False, quiet_at
+        agent.up, agent.quiet_at, agent.suspension = False, quiet_at, None
         agent.generation += 1
         self.events.append(NodeLost(now, index))
         self.settle(index, now)
@@ -380,25 +384,9 @@ class RunRegistry:
     def _go(self, job: LiveJob, gang: Gang, now: Seconds) -> None:
         """Order the ranks of the latest gang to start, if they may."""
         joins = gang.chain[0] is not gang
-        if not gang.going and gang.may_go(alone=joins or self._alone(job, gang, now)):
+        if not gang.going and gang.may_go(alone=joins or alone(self.agents, job, gang, now)):
             gang.base, gang.going = gang.base if joins else job.saved, True
             self._orders_changed(gang)
-
-    def _alone(self, job: LiveJob, gang: Gang, now: Seconds) -> bool:
-        """Return whether no process of an earlier incarnation is left on any node, so that no job runs twice at once.
-
-        After a restart of the control plane that is certain of a node only once it has reported, or was lost for long
-        enough.
-        """
-        if gang.incarnation == 1:
-            return True
-
-        def clear(agent: AgentStatus) -> bool:
-            if not agent.up and now >= agent.quiet_at + job.launch.grace:
-                return True
-            return agent.last_report is not None and gang.job not in agent.strays
-
-        return all(map(clear, self.agents)) and all(other.over for other in job.gangs if other is not gang)
 
     def _report_end(self, job: LiveJob, gang: Gang, outcome: RunEnd, now: Seconds) -> None:
         """Report the end of an incarnation to the ring, and order the rest of it to stop."""
@@ -416,14 +404,14 @@ class RunRegistry:
             self.events.append(job.end)
             self.held.over(gang.job, JobState.COMPLETED)
         elif outcome.end is End.STOPPED:
-            self.events.append(JobStopped(now, gang.job, gang.incarnation, saved))
+            self.events.append(JobStopped(now, gang.job, gang.incarnation, saved, job.lost_after(gang, now)))
         else:
             self._crashed(job, gang, outcome, now)
 
     def _crashed(self, job: LiveJob, gang: Gang, outcome: RunEnd, now: Seconds) -> None:
         saved, blamed, cause = job.saved, outcome.end is End.CRASHED, outcome.cause
         node, status, run = outcome.failed_on, outcome.status, (now, gang.job, gang.incarnation)
-        ran = max(0.0, now - gang.chain[0].running_since) if gang.started else 0.0
+        ran = gang.chain[0].ran(now) if gang.started else 0.0
         job.crashes, failed, retry = job.crashes.after(
             saved,
             blamed=blamed,

@@ -146,6 +146,7 @@ class ClusterViews:
     """By drained node, the reason."""
     forecast_age: Seconds = 0.0
     """Seconds since ``forecasts`` were made."""
+    _censored: dict[str, str] = field(default_factory=dict)
 
     def jobs(self, listed: Sequence[Listed]) -> list[JobRow]:
         """Return the rows of these jobs; waiting jobs have a position."""
@@ -205,6 +206,7 @@ class ClusterViews:
                     jobs=[account.spec.id for account in here if self._shown(account)],
                     heard=self._unix(at),
                     drained=self._without_foreign_names(self.drained.get(index, "")),
+                    suspended=[account.spec.id for account in self._bound_to(index) if self._shown(account)],
                 )
             )
         return rows
@@ -281,6 +283,7 @@ class ClusterViews:
 
     def _row(self, account: Account, position: int | None = None) -> JobRow:
         spec, seats, nodes = account.spec, account.placement, self.topology.nodes
+        bound = seats or account.bound
         return JobRow(
             id=spec.id,
             name=account.launch.name,
@@ -293,8 +296,8 @@ class ClusterViews:
             ended=self._unix(account.ended),
             done=account.progress(self.now),
             work=spec.work,
-            kind=nodes[seats.nodes[0]].kind if seats else None,
-            nodes=[nodes[node].name for node in seats.nodes] if seats else [],
+            kind=nodes[bound.nodes[0]].kind if bound else None,
+            nodes=[nodes[node].name for node in bound.nodes] if bound else [],
             reason=self._reason(account),
             position=position,
             start=self._start(account),
@@ -323,11 +326,24 @@ class ClusterViews:
         if account.state is JobState.HELD:
             return self._without_foreign_names(why_held(account, self.accounts, words))
         sentence = self.last.sentence(account.number, words) if self.last is not None else None
+        if account.state is JobState.SUSPENDED and account.bound is not None:
+            where = ", ".join(self.topology.nodes[node].name for node in account.bound.nodes)
+            since = words.at(account.suspended_at)
+            waits = "" if sentence is None or not sentence.startswith("waits") else f": {sentence}"
+            return self._without_foreign_names(
+                f"suspended on {where} since {since}, to be resumed there; nothing of it is lost{waits}"
+            )
         return "waits: it has just been submitted" if sentence is None else self._without_foreign_names(sentence)
 
     def _without_foreign_names(self, sentence: str) -> str:
         """Return the sentence without the names of other tenants' jobs."""
+        if self.tenant is None:
+            return sentence
+        if sentence not in self._censored:  # many jobs wait for the same reason
+            self._censored[sentence] = self._censor(sentence)
+        return self._censored[sentence]
 
+    def _censor(self, sentence: str) -> str:
         def shown(word: str) -> str:
             number = self.accounts.numbers.get(word)
             account = None if number is None else self.accounts.accounts.get(number)  # it may have been dropped since
@@ -336,7 +352,10 @@ class ClusterViews:
         return _WORD.sub(lambda word: shown(word[0]), sentence)
 
     def _placed(self) -> list[Account]:
-        return [account for account in self.accounts.live.values() if account.placement is not None]
+        return list(self.accounts.placed.values())
+
+    def _bound_to(self, index: int) -> list[Account]:
+        return [a for a in self.accounts.live.values() if a.bound is not None and index in a.bound.nodes]
 
     def _placed_by_node(self) -> dict[int, list[Account]]:
         by_node: dict[int, list[Account]] = {}

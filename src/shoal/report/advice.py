@@ -48,7 +48,7 @@ MEASURES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class FigureInterval:
     """A figure, or a difference of two, with its 95 % interval (None with too few days)."""
 
     value: float
@@ -62,16 +62,16 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AdviceRow:
     """A policy, or the record: its figures and their changes; ``by_tenant`` has mean waits in seconds."""
 
     name: str
-    figures: Mapping[str, Interval]
+    figures: Mapping[str, FigureInterval]
     utilization: float
     restarts: int = 0
     unfinished: int = 0
-    versus_baseline: Mapping[str, Interval] = field(default_factory=dict)
-    versus_record: Mapping[str, Interval] = field(default_factory=dict)
+    versus_baseline: Mapping[str, FigureInterval] = field(default_factory=dict)
+    versus_record: Mapping[str, FigureInterval] = field(default_factory=dict)
     by_tenant: Mapping[str, float] = field(default_factory=dict)
     waits: Floats = field(default_factory=lambda: np.zeros(0))
     cpu_seconds: float = 0.0
@@ -202,19 +202,19 @@ def _worst_tenant(stretch: Floats, unit: Int64s, tenant: Int64s, counts: Floats)
     return worst
 
 
-def _interval(values: Floats) -> Interval:
+def _interval(values: Floats) -> FigureInterval:
     if len(values) < 2:
-        return Interval(float(values[0]))
+        return FigureInterval(float(values[0]))
     low, high = np.quantile(values[1:], (0.025, 0.975)).tolist()
-    return Interval(float(values[0]), low, high)
+    return FigureInterval(float(values[0]), low, high)
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """The record and every policy, over the jobs that finished under all of them (``compared``)."""
 
-    record: Row
-    policies: tuple[Row, ...]
+    record: AdviceRow
+    policies: tuple[AdviceRow, ...]
     baseline: str
     best: Mapping[str, str]
     calibration: Mapping[str, Any]
@@ -233,9 +233,9 @@ def advice_of(columns: RecordedColumns, record: Outcome, outcomes: Sequence[Outc
     hours = np.bincount(columns.tenant, columns.gpus * columns.run)
     tenants = [t for t in np.argsort(-hours, kind="stable").tolist() if np.any(columns.tenant[kept] == t)][:12]
 
-    def row(outcome: Outcome) -> Row:
+    def row(outcome: Outcome) -> AdviceRow:
         mine, waits = figures[outcome.name], outcome.wait
-        return Row(
+        return AdviceRow(
             outcome.name,
             {name: _interval(values) for name, values in mine.items()},
             outcome.utilization,
@@ -262,7 +262,7 @@ def advice_of(columns: RecordedColumns, record: Outcome, outcomes: Sequence[Outc
     )
 
 
-def _best(rows: Sequence[Row]) -> dict[str, str]:
+def _best(rows: Sequence[AdviceRow]) -> dict[str, str]:
     """By measure, the policy whose interval lies below those of all others; a measure without one is absent.
 
     The intervals are those of the difference from the baseline, in which common variation cancels.

@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
-from shoal.report.advice import MEASURES, Advice, AdviceMeasure, Interval, Row
+from shoal.report.advice import MEASURES, Advice, AdviceMeasure, AdviceRow, FigureInterval
 from shoal.report.advice_words import (
     UNIT_SECONDS,
     change_text,
@@ -160,11 +160,11 @@ def _table(advice: Advice) -> str:
     return _grid([*heads, "utilization", "restarts"], cells, classes)
 
 
-def _cell(row: Row, measure: AdviceMeasure, unit: str) -> str:
+def _cell(row: AdviceRow, measure: AdviceMeasure, unit: str) -> str:
     figure = row.figures[measure.name]
     text = in_unit(figure.value, unit) if unit != "×" else f"{figure.value:.2f}"
     change = row.versus_baseline.get(measure.name)
-    if change is None or change == Interval(0.0, 0.0, 0.0):
+    if change is None or change == FigureInterval(0.0, 0.0, 0.0):
         return text
     tone = ("better" if change.value < 0.0 else "worse") if change.excludes_zero else ""
     return f'{text}<div><small class="{tone}">{escape(change_text(change, unit))}</small></div>'

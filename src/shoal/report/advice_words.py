@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.report.advice import Advice, Interval
+from shoal.report.advice import Advice, FigureInterval
 
 _UNITS = (("d", 2 * 86400.0), ("h", 7200.0), ("min", 120.0), ("s", 0.0))
 UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
@@ -28,7 +28,7 @@ def time_text(seconds: float) -> str:
     return f"{in_unit(seconds, unit)} {unit}"
 
 
-def change_text(change: Interval, unit: str | None = None) -> str:
+def change_text(change: FigureInterval, unit: str | None = None) -> str:
     """A difference of times with its interval, e.g. ``−1.2 h (−1.9 to −0.5)``; a ratio where the unit is ``×``."""
     if unit == "×":
         values = [f"{v:+.2f}".replace("-", "−") for v in (change.value, change.low, change.high) if v is not None]

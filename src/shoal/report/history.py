@@ -6,7 +6,7 @@ them, and events of an earlier incarnation are ignored. Seats held at the journa
 
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.core import events
 from shoal.core.arrays import Flags, Floats, Int64s
-from shoal.core.commands import Start, Stop
+from shoal.core.commands import Resume, Start, Stop, Suspend
 from shoal.core.errors import JournalError
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import Conditions, JobSpec
@@ -29,7 +29,8 @@ _ID, _GPUS, _WORK, _TENANT, _APP = (_SPEC[name] for name in ("id", "gpus", "work
 _MODEL, _BATCH, _KINDS, _DEADLINE = (_SPEC[name] for name in ("model", "batch_size", "kinds", "deadline"))
 _CONDITIONS, _HOLD = _SPEC["conditions"], [field.name for field in fields(Conditions)].index("hold")
 _REPORT_BATCH = [f.name for f in fields(GoodputReport)].index("batch")
-_START, _STOP = COMMAND_TAGS[Start], COMMAND_TAGS[Stop]
+_START, _LEAVES = COMMAND_TAGS[Start], (COMMAND_TAGS[Stop], COMMAND_TAGS[Suspend])
+_RESUME = COMMAND_TAGS[Resume]
 _HELD, _LIFTED = EVENT_TAGS[events.JobHeld], EVENT_TAGS[events.HoldLifted]
 _PRIORITY = EVENT_TAGS[events.PriorityChanged]
 _ENDED = -1
@@ -52,7 +53,10 @@ class JobType(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """Intervals in which a job held GPUs, in order of begin; ``done`` is its work at the end, NaN if unknown."""
+    """Intervals in which a job held GPUs, in order of begin; ``done`` is its work at the end, NaN if unknown.
+
+    ``lost`` is the work beyond ``done`` that a stop lost.
+    """
 
     job: Int64s
     since: Floats
@@ -60,6 +64,7 @@ class Holds:
     gpus: Int64s
     kind: Int64s
     done: Floats
+    lost: Floats
 
     @property
     def gpu_seconds(self) -> Floats:
@@ -70,14 +75,13 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Measured rates (work per second): the hold, the interval, the batch size (0 if none), and the work done then."""
+    """Measured rates (work per second): the hold, the interval, and the batch size (0 if none)."""
 
     hold: Int64s
     since: Floats
     until: Floats
     rate: Floats
     batch_size: Int64s
-    done: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,8 @@ class History:
     holds: Holds
     rates: Rates
     overlaps: Overlaps
+    resumed: dict[int, int] = field(default_factory=dict)
+    """By job that was ever suspended: how often it was resumed."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -191,12 +197,13 @@ class _Fold:
         self.batch: list[int] = []
         self.hold: list[int] = []  # the number of the job's latest hold, −1 before its first
         self.crashes: dict[int, Crashes] = {}
+        self.resumed: dict[int, int] = {}
         self.trajectories: dict[int, list[tuple[float, int]]] = {}
         self.notes: dict[int, list[tuple[Seconds, str]]] = {}
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
-        self.since, self.until, self.done = array("d"), array("d"), array("d")
+        self.since, self.until, self.done, self.lost = array("d"), array("d"), array("d"), array("d")
         self.rate_hold, self.rate_batch = array("q"), array("q")
-        self.rate_at, self.rate, self.rate_done = array("d"), array("d"), array("d")
+        self.rate_at, self.rate = array("d"), array("d")
         self.paired: dict[int, tuple[int, Seconds]] = {}
         self.overlaps: list[tuple[Seconds, Seconds, int, int]] = []
         handlers: dict[type, Callable[[list[Any]], None]] = {
@@ -236,11 +243,14 @@ class _Fold:
             if command[0] != _START:
                 self._close(command[1], self.now)
         for command in commands:
-            if command[0] != _STOP:
+            if command[0] not in _LEAVES:
                 self._open(command)
 
     def _open(self, command: list[Any]) -> None:
-        _, job, incarnation, seats, batch, partner = command
+        tag, job, incarnation, seats, *more = command
+        if tag == _RESUME:
+            self.resumed[job] = self.resumed.get(job, 0) + 1
+        batch, partner = more or (None, None)  # a run that is resumed has neither
         number = len(self.job)
         self.job.append(job)
         self.since.append(self.now)
@@ -248,6 +258,7 @@ class _Fold:
         self.held.append(seats[0][1] if len(seats) == 1 else sum(count for _, count in seats))
         self.kind.append(self.node_kind[seats[0][0]])
         self.done.append(np.nan)
+        self.lost.append(0.0)
         self.hold[job] = number
         self.incarnation[job] = incarnation
         if batch is not None and batch[0]:  # 0: the job's agent chooses and reports it
@@ -298,7 +309,6 @@ class _Fold:
             self.rate_hold.append(self.hold[job])
             self.rate_at.append(event[1])
             self.rate.append(event[4])
-            self.rate_done.append(event[5])
             self.rate_batch.append(self.batch[job])
 
     def _batch_changed(self, event: list[Any]) -> None:
@@ -318,6 +328,7 @@ class _Fold:
     def _stopped(self, event: list[Any]) -> None:
         if event[3] == self.incarnation[event[2]]:
             self.done[self.hold[event[2]]] = event[4]
+            self.lost[self.hold[event[2]]] = event[5] if len(event) > 5 else 0.0  # older versions did not record it
 
     def _completed(self, event: list[Any]) -> None:
         _, at, job, incarnation, done = event
@@ -375,7 +386,13 @@ class _Fold:
             self._close(job, self.now)
         until = np.minimum(_floats(self.until), self.now)
         holds = Holds(
-            _ints(self.job), _floats(self.since), until, _ints(self.held), _ints(self.kind), _floats(self.done)
+            _ints(self.job),
+            _floats(self.since),
+            until,
+            _ints(self.held),
+            _ints(self.kind),
+            _floats(self.done),
+            _floats(self.lost),
         )
         overlaps = np.array(self.overlaps, dtype=np.float64).reshape(-1, 4).T
         return History(
@@ -397,6 +414,7 @@ class _Fold:
             work=_floats(self.work),
             trajectories=self.trajectories,
             notes=self.notes,
+            resumed=self.resumed,
             holds=holds,
             rates=self._rates(until),
             overlaps=Overlaps(overlaps[0], overlaps[1], overlaps[2].astype(np.int64), overlaps[3].astype(np.int64)),
@@ -410,8 +428,7 @@ class _Fold:
         ends = until[hold]
         same = hold[1:] == hold[:-1]
         ends[:-1][same] = at[1:][same]
-        rate, batch, done = _floats(self.rate)[order], _ints(self.rate_batch)[order], _floats(self.rate_done)[order]
-        return Rates(hold, at, np.maximum(ends, at), rate, batch, done)
+        return Rates(hold, at, np.maximum(ends, at), _floats(self.rate)[order], _ints(self.rate_batch)[order])
 
 
 def _floats(values: "array[float]") -> Floats:

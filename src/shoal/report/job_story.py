@@ -6,7 +6,7 @@ passes the reasons for waiting.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -51,7 +51,7 @@ class Wait:
 class Story:
     """What happened to one job; ``batches`` are its batch sizes in order, ``waits`` sorted longest first.
 
-    ``lost`` is the seconds of its runs whose work was lost, since it was stopped or crashed before it saved.
+    ``lost`` is the seconds of its runs whose work was lost, since it was stopped before it had saved.
     ``notes`` are what people and limits did to it, such as "held by ana", with their times.
     """
 
@@ -64,6 +64,8 @@ class Story:
     waits: tuple[Wait, ...]
     lost: Seconds = 0.0
     notes: tuple[tuple[Seconds, str], ...] = ()
+    suspensions: int = 0
+    """How often it was suspended in place and resumed there, losing nothing."""
 
     @property
     def resizes(self) -> int:
@@ -73,7 +75,7 @@ class Story:
     @property
     def stops(self) -> int:
         """How often it was stopped and started again later."""
-        return max(len(self.runs) - 1, 0) - self.resizes
+        return max(len(self.runs) - 1, 0) - self.resizes - self.suspensions
 
     @property
     def waited(self) -> Seconds:
@@ -91,6 +93,7 @@ class Story:
             "resizes": self.resizes,
             "stops": self.stops,
             "lost": self.lost,
+            "suspensions": self.suspensions,
             "batch_sizes": list(self.batches),
             "waited": self.waited,
             "waits": [{"seconds": w.seconds, "reason": w.sentence} for w in self.waits],
@@ -102,7 +105,7 @@ class Story:
         end = "still live" if self.ended is None else f"{self.outcome} after {self.ended - self.submitted:,.1f} s"
         runs = ", ".join(f"{_gpus(s.gpus)} {s.since:,.1f}–{s.until:,.1f} s" for s in self.runs) or "it never ran"
         stopped = "stopped and started again" if self.lost >= 1 else "stopped and resumed"
-        counts = [(self.resizes, "resized"), (self.stops, stopped)]
+        counts = [(self.resizes, "resized"), (self.suspensions, "suspended and resumed"), (self.stops, stopped)]
         moved = "".join(f"; {what} {_times(count)}" for count, what in counts if count)
         moved += f"; the work of {self.lost:,.1f} s was lost" if self.lost >= 1 else ""
         sizes = f"; batch {' → '.join(map(str, self.batches))}" if len(self.batches) > 1 else ""
@@ -142,24 +145,17 @@ def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until
         waits=_waits(history, job, runs, reasons, until),
         lost=_lost(history, holds.tolist()),
         notes=tuple(history.notes.get(job, ())),
+        suspensions=history.resumed.get(job, 0),
     )
 
 
 def _lost(history: History, holds: list[int]) -> Seconds:
-    """Seconds of run after which a job's work was not found saved, when it was stopped, crashed or resized."""
-    held, rates, lost = history.holds, history.rates, 0.0
-    for hold, following in zip_longest(holds, holds[1:]):
-        begin, end = np.searchsorted(rates.hold, [hold, hold + 1]).tolist()
-        if begin == end or rates.rate[end - 1] <= 0:
-            continue
-        rate, until = float(rates.rate[end - 1]), float(held.until[hold])
-        reached = float(rates.done[end - 1]) + rate * (until - float(rates.since[end - 1]))
-        kept = float(held.done[hold])
-        if np.isnan(kept) and following is not None:  # a resize: where its next run began
-            later = int(np.searchsorted(rates.hold, following))
-            kept = float(rates.done[later]) if rates.hold[later : later + 1] == [following] else reached
-        if kept < reached:
-            lost += min((reached - kept) / rate, until - float(held.since[hold]))
+    """Seconds of run whose work was lost when the job was stopped, at the rate last measured in each interval."""
+    lost, rates = 0.0, history.rates
+    for hold in holds:
+        last = int(np.searchsorted(rates.hold, hold, side="right")) - 1
+        if history.holds.lost[hold] > 0 and last >= 0 and rates.hold[last] == hold and rates.rate[last] > 0:
+            lost += float(history.holds.lost[hold] / rates.rate[last])
     return lost
 
 

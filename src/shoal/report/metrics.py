@@ -94,6 +94,8 @@ def job_table(history: History, known: Catalog | None = None) -> JobResults:
     """Return the figures of each job; ``known`` is the catalogue of its speeds, the built-in one unless given."""
     holds, count = history.holds, len(history)
     starts = np.bincount(holds.job, minlength=count)
+    for job, times in history.resumed.items():  # a suspended run is not started again
+        starts[job] -= times
     started = np.full(count, np.nan)
     started[holds.job[::-1]] = holds.since[::-1]
     run_seconds = _sums(holds.job, holds.until - holds.since, count)

@@ -184,7 +184,7 @@ def _node_groups(columns: RecordedColumns) -> Counter[tuple[str, int]] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Levels:
+class _LevelsOverTime:
     """Change points and the levels of several step functions between them."""
 
     times: Floats
@@ -195,7 +195,7 @@ class _Levels:
         return float((values * np.diff(self.times)).sum())
 
 
-def _levels(spans: Sequence[tuple[Floats, Floats, Floats]], begin: float, end: float) -> _Levels:
+def _levels(spans: Sequence[tuple[Floats, Floats, Floats]], begin: float, end: float) -> _LevelsOverTime:
     """Sums of weights over time, one row for each group of intervals, from ``begin`` to ``end``."""
     edges = [np.clip(times, begin, end) for since, until, _ in spans for times in (since, until)]
     times = np.unique(np.concatenate([*edges, [begin, end]]))
@@ -203,15 +203,15 @@ def _levels(spans: Sequence[tuple[Floats, Floats, Floats]], begin: float, end: f
     for row, (since, until, weight) in enumerate(spans):
         np.add.at(levels[row], np.searchsorted(times, np.clip(since, begin, end)), weight)
         np.add.at(levels[row], np.searchsorted(times, np.clip(until, begin, end)), -weight)
-    return _Levels(times, np.cumsum(levels, axis=1)[:, :-1])
+    return _LevelsOverTime(times, np.cumsum(levels, axis=1)[:, :-1])
 
 
 def waste(columns: RecordedColumns, cluster: Topology) -> dict[str, Any]:
     """GPU-hours idle, over-asked and of the wrong kind, from the first to the last time a job became eligible.
 
     - ``idle``: not allocated; ``idle_while_waiting`` of it, while jobs that could have used that kind waited.
-    - ``wrong_kind``: idle GPUs of a kind while jobs waited that had asked for other kinds: at most so many hours would
-      have been used had these jobs accepted any kind (gangs may not have fitted).
+    - ``wrong_kind``: idle GPUs of a kind while jobs waited that had asked for other kinds. This is an upper bound of
+      what would have been used had these jobs accepted any kind, since gangs may not have fitted.
     - ``over_asked_time``: GPUs × (time limit − run time); ``unused_gpu``: GPUs × run time × (1 − utilization).
     """
     end = float(columns.eligible.max())

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,7 +11,15 @@ import msgspec
 
 from shoal.core.errors import InputError
 from shoal.core.topology import Topology
-from shoal.report.advice import Advice, Interval, Row, advice_of, recorded_outcome, simulated_outcome
+from shoal.report.advice import (
+    Advice,
+    AdviceRow,
+    FigureInterval,
+    Outcome,
+    advice_of,
+    recorded_outcome,
+    simulated_outcome,
+)
 from shoal.report.advice_words import finding_sentences, waste_sentences
 from shoal.report.recorded_use import RecordedColumns, clean_kind, cluster_spec, columns_of, waste
 from shoal.scenario.scenario import Scenario
@@ -95,8 +103,8 @@ class AdviceReport:
         }
 
 
-def _row_document(row: Row) -> dict[str, Any]:
-    def plain(figures: Mapping[str, Interval]) -> dict[str, Any]:
+def _row_document(row: AdviceRow) -> dict[str, Any]:
+    def plain(figures: Mapping[str, FigureInterval]) -> dict[str, Any]:
         return {name: asdict(interval) for name, interval in figures.items()}
 
     return {
@@ -137,6 +145,7 @@ def advise(
     cluster: str | None = None,
     speeds: str | None = None,
     days: float | None = None,
+    preemptible: str = "yes",
     oracle: bool = False,
     parallel: int = 1,
     progress: Callable[[Mapping[int, int]], None] | None = None,
@@ -144,7 +153,7 @@ def advise(
     """Simulate the last ``days`` days of a history under each policy, and compare with what was recorded.
 
     Policies know the time limit of a job as its declared run time, or with ``oracle`` its true one. The cluster is
-    derived from the history unless given.
+    derived from the history unless given. With ``preemptible="no"`` no policy may stop a job.
     """
     chosen = list(dict.fromkeys((BASELINE, *policies)))
     recorded = _last_days(history, days)
@@ -152,37 +161,45 @@ def advise(
     topology = read_cluster(spec)
     columns = columns_of(recorded, topology)
     factors = parse_speeds(speeds, topology.kinds) if speeds is not None else None
-    workload = Workload(Path(source).name, tuple(_jobs(columns, factors)), source=source)
-    with TemporaryDirectory(prefix="shoal-advise-") as folder:
-        path = Path(folder, "history.jsonl")
-        write_workload(workload, path)
-        scenario = Scenario(
-            topology,
-            chosen[0],
-            knowledge="oracle" if oracle else "profiled",
-            throughputs=None if factors is None else _throughputs(columns, factors, Path(folder)),
-        )
-        # The policies that take longest are last in the list; they begin first.
-        todo = tasks(scenario, chosen[::-1], [0], WorkloadSource(str(path), "shoal"), None)
-        for task in todo:
-            task.scenario.make_policy()  # finds a misspelt policy before the first run
-        count = len(todo)
-        shown = None if progress is None else _reversed_progress(progress, count)
-        finished = sweep(todo, parallel=parallel, progress=shown)[::-1]
-    outcomes = [simulated_outcome(columns, done.outcome.jobs, done.outcome.summary) for done in finished]
+    workload = Workload(Path(source).name, tuple(_jobs(columns, factors, preemptible)), source=source)
+    base = Scenario(topology, BASELINE, knowledge="oracle" if oracle else "profiled")
+    outcomes = _simulate(base, chosen, columns, workload, factors, parallel, progress)
     record = recorded_outcome(columns, topology.total_gpus)
     return AdviceReport(
         source,
         len(columns.jobs),
         topology.describe(),
         basis,
-        _assumptions(columns, topology, factors, oracle),
+        _assumptions(columns, topology, factors, preemptible, oracle),
         advice_of(columns, record, outcomes, BASELINE),
         waste(columns, topology),
         columns,
         len(history.skipped),
         history.left_out,
     )
+
+
+def _simulate(
+    base: Scenario,
+    policies: Sequence[str],
+    columns: RecordedColumns,
+    workload: Workload,
+    factors: Mapping[str, float] | None,
+    parallel: int,
+    progress: Callable[[Mapping[int, int]], None] | None,
+) -> list[Outcome]:
+    with TemporaryDirectory(prefix="shoal-advise-") as folder:
+        path = Path(folder, "history.jsonl")
+        write_workload(workload, path)
+        speeds = None if factors is None else _throughputs(columns, factors, Path(folder))
+        # The policies that take longest are last in the list; they begin first.
+        source = WorkloadSource(str(path), "shoal")
+        todo = tasks(replace(base, throughputs=speeds), policies[::-1], [0], source, None)
+        for task in todo:
+            task.scenario.make_policy()  # finds a misspelt policy before the first run
+        shown = None if progress is None else _reversed_progress(progress, len(todo))
+        finished = sweep(todo, parallel=parallel, progress=shown)[::-1]
+    return [simulated_outcome(columns, done.outcome.jobs, done.outcome.summary) for done in finished]
 
 
 def _reversed_progress(
@@ -201,7 +218,7 @@ def _last_days(history: RecordedHistory, days: float | None) -> list[RecordedJob
     return [recorded for recorded in history.jobs if recorded.eligible >= end - days * DAY]
 
 
-def _jobs(columns: RecordedColumns, factors: Mapping[str, float] | None) -> list[Job]:
+def _jobs(columns: RecordedColumns, factors: Mapping[str, float] | None, preemptible: str) -> list[Job]:
     """The jobs as they are simulated: submitted when they became eligible, limited to the kinds they could use."""
     jobs = []
     everywhere = len(columns.kinds)
@@ -212,6 +229,7 @@ def _jobs(columns: RecordedColumns, factors: Mapping[str, float] | None) -> list
             submitted=float(columns.eligible[i]),
             kinds=None if len(usable) == everywhere else tuple(usable),
             app=None,
+            preemptible=preemptible,
         )
         if factors is not None:
             ran_on = columns.kinds[columns.kind[i]] if columns.kind[i] >= 0 else usable[0]
@@ -240,7 +258,11 @@ def _throughputs(columns: RecordedColumns, factors: Mapping[str, float], folder:
 
 
 def _assumptions(
-    columns: RecordedColumns, topology: Topology, factors: Mapping[str, float] | None, oracle: bool
+    columns: RecordedColumns,
+    topology: Topology,
+    factors: Mapping[str, float] | None,
+    preemptible: str,
+    oracle: bool,
 ) -> tuple[str, ...]:
     limits = int((columns.limit == columns.limit).sum())
     known = (
@@ -265,5 +287,7 @@ def _assumptions(
         "A job is submitted when it became eligible, runs as long as recorded and never fails; limits per user, "
         "reservations, drained nodes and jobs that ran before the first or had not ended are not modelled.",
         f"A job that a policy stops goes on later from where it was, {DEFAULT_RESTART_SECONDS:g} s after each restart. "
-        "That holds for jobs that save checkpoints; backfill and fifo stop no job.",
+        "That holds for jobs that save checkpoints (--preemptible no: no job is stopped); backfill and fifo stop none."
+        if preemptible == "yes"
+        else "No job is stopped once it runs (--preemptible no).",
     )

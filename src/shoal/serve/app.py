@@ -4,6 +4,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 from starlette.routing import Route as Path
 
+from shoal.live.code_store import CodeStore
 from shoal.serve.cluster_feed import ClusterFeed
 from shoal.serve.control_plane_api import ControlPlaneAPI
 from shoal.serve.limits import ServerLimits
@@ -26,10 +27,12 @@ def make_app(
     version: str,
     limits: ServerLimits | None = None,
     hosts: frozenset[str] | None = None,
+    code: CodeStore | None = None,
 ) -> Starlette:
     """Return the application for everything under ``/v1``; ``app.state.close()`` ends long polls and event streams.
 
-    ``hosts`` are the names that callers may address the server by, beside IP addresses; None allows any.
+    ``hosts`` are the names that callers may address the server by, beside IP addresses; None allows any. ``code`` keeps
+    the code that users ship.
     """
     notifier = Notifier()
     control_plane.listen(notifier.notify)
@@ -47,6 +50,7 @@ def make_app(
         session_notifier=session_notifier,
         feed=ClusterFeed(control_plane, notifier),
         hosts=hosts,
+        code=code,
     )
     pipeline = RequestPipeline(context)
     paths: list[BaseRoute] = [

@@ -16,17 +16,16 @@ from starlette.types import Receive, Scope, Send
 from shoal.core.errors import InputError
 from shoal.live.backend import ForeignRead
 from shoal.live.job_lists import JobFilter
+from shoal.serve.code_handlers import check_code
 from shoal.serve.errors import RequestError, bad_input, unknown_app, unknown_job
 from shoal.serve.metrics import MEDIA
 from shoal.serve.route import AppContext, Call
 from shoal.serve.tokens import Holder, LastAdmin, NameTaken
 from shoal.wire import messages as wire
 from shoal.wire.fields import Name, Natural, Text
+from shoal.wire.messages import DEFAULT_TENANT
 
 _T = TypeVar("_T")
-
-_DEFAULT_TENANT = "default"
-"""Owner of an admin's jobs that name no tenant."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z")
 
@@ -86,7 +85,9 @@ async def submit_batch(context: AppContext, call: Call) -> wire.Submitted:
 async def _submit(context: AppContext, holder: Holder, jobs: list[wire.Submission], field: str) -> wire.Submitted:
     for index, job in enumerate(jobs):
         _check_tenant(holder, job, field.format(index))
-    future = await asyncio.to_thread(context.control_plane.submit, jobs, holder.tenant or _DEFAULT_TENANT, holder.sees)
+    owner = holder.tenant or DEFAULT_TENANT
+    await check_code(context, jobs, owner)
+    future = await asyncio.to_thread(context.control_plane.submit, jobs, owner, holder.sees)
     return wire.Submitted(await durable(context, future))
 
 

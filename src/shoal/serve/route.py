@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, Literal, TypeAlias, get_type_hints
 
+from shoal.live.code_store import CodeStore
 from shoal.serve.cluster_feed import ClusterFeed
 from shoal.serve.control_plane_api import ControlPlaneAPI
 from shoal.serve.limits import Places, ServerLimits
@@ -37,6 +38,7 @@ class AppContext:
     feed: ClusterFeed
     session_notifier: Notifier
     hosts: frozenset[str] | None = None
+    code: CodeStore | None = None
     reports: dict[str, AgentReport] = field(default_factory=dict)
     listeners: Places = field(init=False)
     questions: Places = field(init=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shoal.serve import handlers, job_verbs, metrics, sessions
+from shoal.serve import code_handlers, handlers, job_verbs, metrics, sessions
 from shoal.serve.route import Route
 from shoal.wire import messages as wire
 from shoal.wire.fields import Role
@@ -54,6 +54,27 @@ _JOBS = (
         alive=True,
     ),
     Route("GET", "/v1/jobs/{job}/log", handlers.log, _PEOPLE, query=handlers.LogQuery, refusals=(404, 409), at_once=16),
+)
+_CODE = (
+    Route("GET", "/v1/code/{digest}", code_handlers.code_status, _PEOPLE, query=code_handlers.CodeQuery, at_once=2),
+    Route(
+        "POST",
+        "/v1/code/{digest}",
+        code_handlers.send_code,
+        _PEOPLE,
+        body=wire.CodePart,
+        query=code_handlers.CodeQuery,
+        large=True,
+        refusals=(507,),
+    ),
+    Route(
+        "GET",
+        "/v1/agent/code/{digest}",
+        code_handlers.fetch_code,
+        _AGENT,
+        query=code_handlers.FetchQuery,
+        refusals=(404,),
+    ),
 )
 _VERBS = (
     *(
@@ -158,7 +179,7 @@ _SERVER = (
     Route("GET", "/v1/openapi.json", handlers.openapi, _ANY_TOKEN),
 )
 
-ROUTES: tuple[Route, ...] = (*_JOBS, *_VERBS, *_SESSIONS, *_APPS, *_CLUSTER, *_AGENTS, *_SERVER)
+ROUTES: tuple[Route, ...] = (*_JOBS, *_CODE, *_VERBS, *_SESSIONS, *_APPS, *_CLUSTER, *_AGENTS, *_SERVER)
 
 
 def by_path(routes: Iterable[Route]) -> dict[str, dict[str, Route]]:

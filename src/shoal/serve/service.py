@@ -15,6 +15,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from shoal import __version__
+from shoal.live.code_store import CodeStore
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL, Settings, open_control_plane
 from shoal.serve.app import make_app
@@ -75,8 +76,9 @@ def run_service(settings: Settings, address: Address, *, embedded: bool = False)
         control_plane = opened.enter_context(open_control_plane(settings))
         tokens = opened.enter_context(closing(_tokens(home)))
         forecaster = Forecaster(control_plane, home / JOURNAL)
+        code = CodeStore(home / "code", control_plane.accounts.code_in_use, control_plane.backend.owner_of_code)
         hosts = own_hosts(address.host, address.names)
-        app = make_app(control_plane, tokens, what_if=forecaster.answer, version=__version__, hosts=hosts)
+        app = make_app(control_plane, tokens, what_if=forecaster.answer, version=__version__, hosts=hosts, code=code)
         listening = opened.enter_context(_served(app, address))
         if embedded:
             _remove_token_files(home, tokens)

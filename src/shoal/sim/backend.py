@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from shoal.core.commands import Command, Resize, Start, Stop
+from shoal.core.commands import Command, Resize, Resume, Start, Stop, Suspend
 from shoal.core.events import (
     BatchChanged,
     Event,
@@ -21,6 +21,7 @@ from shoal.core.events import (
     JobMeasured,
     JobProfiled,
     JobReleased,
+    JobResumed,
     JobSaved,
     JobStarted,
     JobStopped,
@@ -38,6 +39,7 @@ from shoal.sim.faults import NO_FAULTS, Faults, JobFault
 from shoal.sim.job_run import JobRun, JobStart
 from shoal.sim.node_faults import NodeFaults
 from shoal.sim.running_jobs import RunningJobs
+from shoal.sim.suspension import SuspendedRuns, SuspensionCost
 from shoal.sim.truth import RestartCost, Truth
 from shoal.sim.waits import SimulatedWaits
 from shoal.workload.schema import Job
@@ -59,7 +61,8 @@ class SimulatedBackend:
     With ``standings`` the simulation begins at ``now`` with the first of the specs admitted already, in these states.
     Nodes in ``down`` are lost from the start and never return. A job with ``marks``, by id, is measured whenever its
     progress reaches the next one. ``measurement_noise`` is the σ of the log error of what adaptive jobs measure;
-    ``tuning`` is how they choose batch sizes. `live.backend.LiveBackend` is the other implementation.
+    ``tuning`` is how they choose batch sizes. With a ``suspension`` every node suspends runs, at its price.
+    `live.backend.LiveBackend` is the other implementation.
     """
 
     truth: Truth
@@ -73,6 +76,7 @@ class SimulatedBackend:
     marks: Mapping[JobId, Sequence[float]] = field(default_factory=dict)
     measurement_noise: float = 0.0
     tuning: TunerOptions = field(default_factory=TunerOptions)
+    suspension: SuspensionCost | None = None
     _queue: EventQueue = field(default_factory=EventQueue)
     _outbox: list[Event] = field(default_factory=list)
     _jobs: RunningJobs = field(init=False)
@@ -84,6 +88,7 @@ class SimulatedBackend:
     _held_back: int = 0
     _idle: int = 0
     _woken: bool = False
+    _suspended: SuspendedRuns = field(init=False)
     _rng: np.random.Generator = field(init=False)
     _waits: SimulatedWaits | None = None
     """None if no job has conditions."""
@@ -101,6 +106,8 @@ class SimulatedBackend:
         self._nodes.begin()
         names = {what: what.name.lower() for what in Happening}
         self._handlers = {what: getattr(self._nodes, n, None) or getattr(self, f"_{n}") for what, n in names.items()}
+        self._suspended = SuspendedRuns(self._jobs, self.suspension)
+        self._outbox += self._suspended.abilities(self.now)
         self._arrived = len(self.standings)
         self._jobs.runs += [JobRun.of(standing, self.now) for standing in self.standings]
         for job, standing in enumerate(self.standings):
@@ -203,8 +210,13 @@ class SimulatedBackend:
             run = self._jobs.runs[command.job]
             if type(command) is Stop:
                 if run.placement is not None and run.incarnation == command.incarnation:
-                    self._jobs.stop(command.job, self.now)
-                    self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done))
+                    lost = self._jobs.stop(command.job, self.now)
+                    self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done, lost))
+            elif type(command) is Suspend:
+                self._outbox += self._suspended.leave(command, run, self.now)
+            elif type(command) is Resume:
+                if run.bound is not None and run.incarnation == command.incarnation and not run.finished:
+                    self._begin_training(command.job, run, self._suspended.resume(command, run, self.now))
             elif isinstance(command, Start | Resize) and command.incarnation > run.incarnation and not run.finished:
                 self._begin(command, run)
 
@@ -278,7 +290,7 @@ class SimulatedBackend:
 
     def _begin_training(self, job: int, run: JobRun, at: Seconds) -> None:
         """Begin to train, at ``at``, on the seats just taken."""
-        run.began = run.since = max(at, self.now)
+        run.began = run.since = max(self._suspended.ready(run.placement, at), self.now)
         self._jobs.seated.add(job)
         self._jobs.set_rate(job)
         if run.rate <= 0.0:
@@ -301,7 +313,8 @@ class SimulatedBackend:
         self._await_limit(job, run, run.since)
 
     def _report_start(self, job: int, run: JobRun, events: list[Event]) -> None:
-        events.append(JobStarted(self.now, job, run.incarnation, run.rate, run.done))
+        kind, run.bound = JobStarted if run.bound is None else JobResumed, None
+        events.append(kind(self.now, job, run.incarnation, run.rate, run.done))
         if self._waits is not None:
             self._waits.started(job)
 
@@ -317,7 +330,8 @@ class SimulatedBackend:
         """End an incarnation and lose the progress since the last checkpoint. The job may be held back a while."""
         now, truth, ran = self.now, self.truth.jobs[job], max(0.0, self.now - run.began)
         fresh = run.saved <= 0.0 < run.rate  # one that cannot run on these GPUs is tried on others
-        kept = kept_at_crash(truth, run, now, self.faults.checkpoint_every)
+        kept = run.saved if run.bound else kept_at_crash(truth, run, now, self.faults.checkpoint_every)
+        run.bound = None
         self._jobs.leave(job, now)
         set_back(truth, run, kept)
         run.crashes, failed, retry_in = run.crashes.after(kept, blamed=blamed, ran=ran, fresh=fresh)

@@ -29,6 +29,8 @@ class JobStart:
     rate: float = 0.0
     report: GoodputReport | None = None
     on_hold: bool = False
+    bound: Placement | None = None
+    """The seats from which it was suspended, if it is suspended."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ class JobRun:
     adapts: bool = False
     noise: float = 0.0
     report: GoodputReport | None = None
+    bound: Placement | None = None
+    """The seats from which it was suspended, if it is suspended or being resumed."""
 
     @classmethod
     def of(cls, standing: JobStart, now: Seconds) -> "JobRun":
@@ -77,6 +81,7 @@ class JobRun:
             partner=standing.partner,
             finished=not standing.state.live,
             report=standing.report,
+            bound=standing.bound,
         )
 
     def progress(self, now: Seconds) -> float:

@@ -53,7 +53,7 @@ class NodeFaults:
         self.lost.add(node)
         events.append(NodeLost(self.clock(), node))
         cause = f"node {self.truth.topology.nodes[node].name} was lost"
-        events += [self.crash(job, cause) for job in self.jobs.on(node)]
+        events += [self.crash(job, cause) for job in self.jobs.on(node, bound=True)]
         self.queue.push(self.clock() + down_for, Happening.NODE_RETURNED, node)
         return True
 

@@ -34,8 +34,11 @@ class RunningJobs:
     runs: list[JobRun] = field(default_factory=list)
     seated: set[int] = field(default_factory=set)
 
-    def on(self, node: int) -> list[int]:
-        """The jobs with a seat on a node, in order of admission."""
+    def on(self, node: int, *, bound: bool = False) -> list[int]:
+        """The jobs with a seat on a node, in order of admission; with ``bound`` also those suspended there."""
+        if bound:
+            there = (run.placement or run.bound for run in self.runs)
+            return [job for job, seats in enumerate(there) if seats is not None and node in seats.nodes]
         return [j for j in sorted(self.seated) if (p := self.runs[j].placement) is not None and node in p.nodes]
 
     def busy(self) -> dict[int, int]:
@@ -62,13 +65,15 @@ class RunningJobs:
             self.runs[partner].partner = None
             self.rerate(partner, now)
 
-    def stop(self, job: int, now: Seconds) -> None:
-        """Take a job's seats; it keeps what it has saved."""
+    def stop(self, job: int, now: Seconds) -> float:
+        """Take a job's seats; it keeps what it has saved. Return the progress that is lost."""
         run, truth = self.runs[job], self.truth.jobs[job]
         kept = kept_at_stop(truth, run, now)
         self.leave(job, now)
-        if kept != run.done:
+        lost = run.done - kept
+        if lost:
             set_back(truth, run, kept)
+        return lost
 
     def pair(self, job: int, partner: int, now: Seconds) -> None:
         """Let two jobs share their GPUs."""

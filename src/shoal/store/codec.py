@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from shoal.core.commands import Decided, Resize, Start, Stop
+from shoal.core.commands import Decided, Resize, Resume, Start, Stop, Suspend
 from shoal.core.errors import JournalError
 from shoal.core.events import Event, EventBatch
 from shoal.core.topology import Placement
@@ -30,7 +30,7 @@ HEADER, EVENTS, DECISION, BASE = 0, 1, 2, 3
 EVENT_TAGS: Mapping[type, int] = {cls: tag for tag, cls in enumerate(get_args(Event))}
 """By type of event, the tag that leads it in a record; its fields follow."""
 
-COMMAND_TAGS: Mapping[type, int] = {Start: 0, Stop: 1, Resize: 2}
+COMMAND_TAGS: Mapping[type, int] = {Start: 0, Stop: 1, Resize: 2, Suspend: 3, Resume: 4}
 """By type of command, the tag that leads it in a record; its fields follow."""
 
 

@@ -31,6 +31,7 @@ from shoal.placement.packed import PackedPlacer
 from shoal.placement.rack import RackPlacer
 from shoal.sim.backend import SimulatedBackend
 from shoal.sim.faults import NO_FAULTS, Faults
+from shoal.sim.suspension import SuspensionCost
 from shoal.sim.truth import RestartCost, Truth
 from shoal.store.journal import MemoryJournal
 from shoal.workload.schema import Job
@@ -159,6 +160,7 @@ def simulate(
     quotas: Mapping[TenantId, Quota] | None = None,
     most_lost: Seconds = MOST_LOST,
     watch: Callable[[Cycle], None] | None = None,
+    suspension: SuspensionCost | None = None,
 ) -> SimulationLog:
     """Run a policy on a workload until nothing more can happen, or past the time ``until``.
 
@@ -167,9 +169,8 @@ def simulate(
     rows, world = tuple(sorted(jobs, key=lambda j: j.submitted)), topology(cluster)
     truth = Truth.of(rows, world, catalog(), noise=noise, seed=seed)
     specs = [_declared(row, knowledge, speed) for row, speed in zip(rows, truth.factors, strict=True)]
-    backend = SimulatedBackend(
-        truth, specs, RestartCost(restart_cost), faults, seed, measurement_noise=measurement_noise
-    )
+    cost, spread = RestartCost(restart_cost), measurement_noise
+    backend = SimulatedBackend(truth, specs, cost, faults, seed, measurement_noise=spread, suspension=suspension)
     state = State(world, _perf(world, knowledge), seed, most_lost)
     state.apply_events(0.0, [QuotaSet(0.0, tenant, quota) for tenant, quota in (quotas or {}).items()])
     journal = MemoryJournal.begin({})

@@ -39,12 +39,15 @@ class RankEnvironment:
 
 
 def read_rank_environment(environ: Mapping[str, str] | None = None) -> RankEnvironment:
-    """The rank that these variables describe; raises ``InputError`` naming a variable that cannot be read."""
+    """The rank that these variables describe; raises ``InputError`` naming a variable that cannot be read.
+
+    A task that ``srun`` started has Slurm's variables instead of ``RANK`` and its like.
+    """
     given = os.environ if environ is None else environ
+    in_step = "RANK" not in given and "SLURM_STEP_ID" in given
+    names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID") if in_step else ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     rank = RankEnvironment(
-        rank=_integer(given, "RANK", 0),
-        world=_integer(given, "WORLD_SIZE", 1),
-        local_rank=_integer(given, "LOCAL_RANK", 0),
+        rank=_integer(given, names[0], 0), world=_integer(given, names[1], 1), local_rank=_integer(given, names[2], 0)
     )
     job = given.get("SHOAL_JOB")
     if not job:

@@ -13,6 +13,19 @@ MOST_OLD = 256
 """Jobs with old folders that a report may name."""
 
 
+class SuspensionAbility(Struct, frozen=True, kw_only=True):
+    """Whether and how a node suspends runs: ``signals`` where it has no GPU devices, else ``cuda checkpoint``.
+
+    ``why_not`` is the reason why it does not; empty if it does. Suspended runs get at most ``memory`` bytes of host
+    memory. A run on more than ``most_gpus`` GPUs is not suspended.
+    """
+
+    how: Annotated[str, Meta(max_length=64)] = "signals"
+    why_not: Annotated[str, Meta(max_length=500)] = ""
+    memory: Natural = 0
+    most_gpus: Natural | None = None
+
+
 class Hello(Struct, frozen=True):
     """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive.
 
@@ -30,6 +43,7 @@ class Hello(Struct, frozen=True):
     memory: Natural | None = None
     no_limits: Annotated[str, Meta(max_length=1000)] = ""
     place: Annotated[str, Meta(max_length=64)] = ""
+    suspension: SuspensionAbility | None = None
 
 
 class RankExit(Struct, frozen=True):
@@ -71,6 +85,20 @@ class Roster(Struct, frozen=True, kw_only=True):
     secret: str = ""
 
 
+class SuspensionReport(Struct, frozen=True, kw_only=True):
+    """The result of an order to suspend a run or to resume it, which ``RunOrder.turn`` numbers.
+
+    ``suspended`` is the run's state since then; ``cause`` says why it is not the state that was ordered. Suspended, its
+    processes hold ``bytes`` of host memory. The change took ``seconds``.
+    """
+
+    turn: Natural
+    suspended: bool = False
+    bytes: Natural = 0
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
+    cause: Annotated[str, Meta(max_length=2000)] = ""
+
+
 class RunReport(Struct, frozen=True, kw_only=True):
     """State of one incarnation of a job on the agent's node: ranks not started yet, running, or all ended.
 
@@ -94,6 +122,7 @@ class RunReport(Struct, frozen=True, kw_only=True):
     saved: float | None = None
     session: SessionReport | None = None
     roster: Roster | None = None
+    suspension: SuspensionReport | None = None
 
 
 class LogAnswer(Struct, frozen=True):
@@ -107,6 +136,24 @@ class LogAnswer(Struct, frozen=True):
     data: bytes
     begin: Natural | None = None
     next: Natural | None = None
+
+
+class LogPart(Struct, frozen=True):
+    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
+
+    ``ranks`` is the number of ranks of this start. Where the middle of a log was cut out, ``text`` is a note and
+    ``offset`` to ``next`` are the bytes cut.
+    """
+
+    job: str
+    incarnation: int
+    rank: int
+    offset: int
+    size: int
+    text: str
+    live: bool
+    next: int
+    ranks: int = 1
 
 
 class AgentReport(Struct, frozen=True, kw_only=True):
@@ -139,8 +186,9 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     on to the job: its total work, the batch size granted, and the bounds within which it may adapt it. ``tenant`` is
     the job's owner, as whose system user an agent that runs as root may start the ranks. ``cpus`` of each rank and
     ``memory``, in bytes, of all ranks here are limits. The keeper sends ``signal`` its seconds before the run has
-    lasted ``time`` seconds; at the limit the control plane stops the run. With ``terminal`` rank 0 runs on a
-    terminal.
+    lasted ``time`` seconds; at the limit the control plane stops the run. ``code`` is
+    the digest of the archive that is its working folder, if it was shipped with one. With ``terminal`` rank 0
+    runs on a terminal.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
@@ -177,6 +225,9 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     secret: str = ""
     time: float | None = None
     signal: WarningSignal | None = None
+    turn: int = 0
+    """Number of the last order to suspend the run (odd) or to resume it (even)."""
+    code: str | None = None
     terminal: bool = False
 
 

@@ -35,6 +35,9 @@ JobName: TypeAlias = Annotated[
 Memory: TypeAlias = Annotated[
     int, Meta(ge=2**20, le=2**50, extra=hint("must be bytes, from 1 MB to 1,024 TB, or a number with M, G or T: 16G"))
 ]
+Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+"""The SHA-256 of an archive."""
+
 Variable: TypeAlias = Annotated[
     str,
     Meta(

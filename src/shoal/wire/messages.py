@@ -10,9 +10,12 @@ from msgspec import Meta, Struct, field
 
 from shoal.core.decoding import hint
 from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
+from shoal.wire.agent_messages import SuspensionAbility
+from shoal.wire.code_messages import *  # noqa: F403
 from shoal.wire.fields import (
     Command,
     Count,
+    Digest,
     JobName,
     Memory,
     Name,
@@ -33,6 +36,9 @@ PROTOCOL = 1
 
 TOKEN_DAYS = 400.0
 """Days after which a token expires by default: a cluster that is left alone for a year keeps its tokens."""
+
+DEFAULT_TENANT = "default"
+"""Owner of an admin's jobs that name no tenant."""
 
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -83,6 +89,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     scheduled at a time. A run that lasts ``time`` seconds is stopped and the job fails; ``signal`` warns it before.
     Of a tenant's waiting jobs none starts before one of a higher ``priority``. An ``exclusive`` job has its nodes for
     itself.
+    ``code`` is the digest of an archive sent before, which is unpacked as the working folder in place of ``workdir``.
     With ``terminal`` rank 0 runs on a terminal, which waits a minute for a session and is hung up with it.
     """
 
@@ -124,6 +131,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     signal: SignalRequest | None = None
     priority: Priority = 0
     exclusive: bool = False
+    code: Digest | None = None
     terminal: bool = False
 
 
@@ -354,6 +362,10 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     cpus: int | None = None
     memory: int | None = None
     no_limits: str | None = None
+    suspension: SuspensionAbility | None = None
+    """How it suspends runs; None if its agent has not said so."""
+    suspended: list[str] = field(default_factory=list)
+    """The jobs that are suspended there."""
 
 
 class DrainNode(Struct, forbid_unknown_fields=True, frozen=True):
@@ -422,21 +434,3 @@ class TokenRow(Struct, frozen=True):
     node: str | None = None
     created: float | None = None
     expires: float | None = None
-
-
-class LogPart(Struct, frozen=True):
-    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
-
-    ``ranks`` is the number of ranks of this start. Where the middle of a log was cut out, ``text`` is a note and
-    ``offset`` to ``next`` are the bytes cut.
-    """
-
-    job: str
-    incarnation: int
-    rank: int
-    offset: int
-    size: int
-    text: str
-    live: bool
-    next: int
-    ranks: int = 1

@@ -57,13 +57,17 @@ class Backfill:
         plan = _Plan.of(snapshot)
         waiting = ((columns.held == 0) & snapshot.possible).nonzero()[0][: self.tuning.depth]
         codes = np.where(plan.granted > 0, FITS.code, NO_ROOM.code)
-        fastest_first = np.argsort(-columns.speeds[waiting], axis=1, kind="stable")
+        speeds = columns.speeds[waiting]
+        fastest_first = np.argsort(-speeds, axis=1, kind="stable").tolist()
+        rows = zip(waiting.tolist(), columns.gpus[waiting].tolist(), fastest_first, speeds.tolist(), strict=True)
         blocked = False
-        for i, order in zip(waiting.tolist(), fastest_first.tolist(), strict=True):
-            if not any(plan.free):
+        for i, want, order, speed in rows:
+            most = max(plan.free)
+            if not most:
                 break
-            want = int(columns.gpus[i])
-            usable = [kind for kind in order if columns.speeds[i, kind] > 0.0]
+            if want > most and len(plan.reserved) == len(plan.free):
+                continue  # every kind is reserved, so nothing changes for this job
+            usable = [kind for kind in order if speed[kind] > 0.0]
             if plan.place(i, want, usable):
                 codes[i] = PASSED_AHEAD.code if blocked else FITS.code
                 continue

@@ -92,6 +92,7 @@ class FidelityCase:
             max_local_batch=limits[3] if limits else None,
             env=env,
             grace=30.0,
+            preemptible="yes",  # as in the simulation, from its first second on
             **self._declared(task),
         )
 

@@ -22,8 +22,20 @@ def main(words: list[str]) -> int:
     if program == "scancel":
         rest = [env.get("SHOAL_JOB", "") if word == env.get("SLURM_JOB_ID") else word for word in rest]
         rest = [job for word in rest for job in word.split(":")]
+    if program == "sbatch":
+        rest = _named(rest, env.get("SLURM_JOB_ID", ""), env.get("SHOAL_JOB", ""))
     try:
         os.execv(python, [python, "-I", "-m", "shoal", _COMMANDS[program], *rest])
     except OSError as error:
         sys.stderr.write(f"{program}: error: cannot start {python}: {error.strerror}\n")
         return 1
+
+
+def _named(words: list[str], number: str, job: str) -> list[str]:
+    """Return options of sbatch in which a dependency on this job names it by its id in Shoal."""
+    found = []
+    for i, word in enumerate(words):
+        of_dependency = word.startswith(("--dependency=", "-d")) or words[i - 1 : i] in (["-d"], ["--dependency"])
+        parts = [job if part == number else part for part in word.split(":")] if of_dependency else [word]
+        found.append(":".join(parts))
+    return found

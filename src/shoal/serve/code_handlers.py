@@ -1,0 +1,70 @@
+"""What the routes for shipped code do: users send archives, agents fetch those of the runs on their node."""
+
+import asyncio
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from shoal.core.errors import InputError
+from shoal.live.code_store import CodeStore
+from shoal.serve.errors import bad_input
+from shoal.serve.route import AppContext, Call
+from shoal.wire import messages as wire
+from shoal.wire.fields import Name, Natural
+
+
+class CodeQuery(Struct, forbid_unknown_fields=True, frozen=True):
+    """For which tenant an admin sends code; a user's is always its own."""
+
+    tenant: Name | None = None
+
+
+class FetchQuery(Struct, forbid_unknown_fields=True, frozen=True):
+    """From which byte to send, and for which job's run on the node."""
+
+    job: Natural = 0
+    offset: Annotated[int, Meta(ge=0, le=wire.MOST_CODE_BYTES)] = 0
+
+
+async def code_status(context: AppContext, call: Call) -> wire.CodeStatus:
+    """How much of an archive of shipped code is there."""
+    return await asyncio.to_thread(_store(context).status, _tenant(call), call.path["digest"])
+
+
+async def send_code(context: AppContext, call: Call) -> wire.CodeStatus:
+    """Take a part of an archive of shipped code."""
+    body: wire.CodePart = call.body
+    return await asyncio.to_thread(_store(context).receive, _tenant(call), call.path["digest"], body)
+
+
+async def fetch_code(context: AppContext, call: Call) -> wire.CodePart:
+    """A part of the archive of a run on the agent's node."""
+    query: FetchQuery = call.query
+    node, digest = call.holder.node, call.path["digest"]
+    tenant = None if node is None else _store(context).owner_of(node, query.job, digest)
+    if tenant is None:
+        raise bad_input(InputError("job", query.job, "has no run with this code on the token's node"), 404)
+    return await asyncio.to_thread(_store(context).read, tenant, digest, query.offset)
+
+
+async def check_code(context: AppContext, jobs: list[wire.Submission], default: str) -> None:
+    """Raise ``InputError`` unless the code of each submission is there, sent by the job's tenant."""
+    for job in jobs:
+        if job.code is not None:
+            await asyncio.to_thread(_store(context).check, job.tenant or default, job.code)
+
+
+def _store(context: AppContext) -> CodeStore:
+    if context.code is None:
+        raise InputError("code", None, "this server keeps no code")
+    return context.code
+
+
+def _tenant(call: Call) -> str:
+    query: CodeQuery = call.query
+    if call.holder.role == "admin":
+        return query.tenant or call.holder.tenant or wire.DEFAULT_TENANT
+    if query.tenant not in (None, call.holder.tenant):
+        raise InputError("tenant", query.tenant, f"this token acts for {call.holder.tenant}; leave tenant out")
+    assert call.holder.tenant is not None
+    return call.holder.tenant

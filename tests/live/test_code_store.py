@@ -1,0 +1,70 @@
+"""Archives of shipped code: parts, digests, room, and whose they are."""
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from shoal.core.errors import InputError
+from shoal.live.code_store import CodeStore
+from shoal.wire.messages import MOST_CODE_BYTES, CodePart, CodeStatus
+
+
+def nobodys(node: str, job: int, digest: str) -> None:
+    """No node has a run with code."""
+
+
+def digest(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+def send(store: CodeStore, tenant: str, data: bytes) -> str:
+    assert store.receive(tenant, digest(data), CodePart(0, len(data), data)).whole
+    return digest(data)
+
+
+def test_an_archive_arrives_in_parts_and_is_read_in_parts(tmp_path: Path) -> None:
+    store, data = CodeStore(tmp_path, frozenset, nobodys), b"abcdef"
+    name = digest(data)
+    assert store.status("ana", name) == CodeStatus(0, False)
+    assert store.receive("ana", name, CodePart(0, 6, b"abc")) == CodeStatus(3, False)
+    assert store.receive("ana", name, CodePart(0, 6, b"abc")) == CodeStatus(3, False), "a part sent twice counts once"
+    with pytest.raises(InputError, match="is not on the control plane"):
+        store.check("ana", name)
+    assert store.receive("ana", name, CodePart(3, 6, b"def")) == CodeStatus(6, True)
+    store.check("ana", name)
+    assert store.read("ana", name, 2) == CodePart(2, 6, b"cdef")
+    with pytest.raises(InputError, match="is not on the control plane"):
+        store.check("bo", name)
+
+
+def test_an_archive_with_another_digest_is_thrown_away(tmp_path: Path) -> None:
+    store, name = CodeStore(tmp_path, frozenset, nobodys), digest(b"other")
+    with pytest.raises(InputError, match="what was sent has the digest"):
+        store.receive("ana", name, CodePart(0, 4, b"data"))
+    assert store.status("ana", name) == CodeStatus(0, False)
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "", "g" * 64, "a" * 63])
+def test_only_a_digest_names_an_archive(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="SHA-256"):
+        CodeStore(tmp_path, frozenset, nobodys).status("ana", name)
+
+
+def test_the_archive_used_least_lately_makes_room_unless_a_live_job_uses_it(tmp_path: Path) -> None:
+    used: set[tuple[str, str]] = set()
+    store = CodeStore(tmp_path, lambda: used, nobodys, most_bytes=10)
+    first, second = send(store, "ana", b"1111"), send(store, "bo", b"2222")
+    used.add(("ana", first))
+    third = send(store, "ana", b"3333")
+    assert [store.status("ana", first).whole, store.status("bo", second).whole] == [True, False]
+    used.add(("ana", third))
+    with pytest.raises(InputError, match="no room"):
+        store.receive("bo", digest(b"4444"), CodePart(0, 4, b"4444"))
+
+
+def test_an_archive_that_is_larger_than_it_says_or_than_may_be_is_refused(tmp_path: Path) -> None:
+    store = CodeStore(tmp_path, frozenset, nobodys)
+    for piece in (CodePart(0, 3, b"1234"), CodePart(MOST_CODE_BYTES, MOST_CODE_BYTES, b"1")):
+        with pytest.raises(InputError, match="at most 100 MB"):
+            store.receive("ana", digest(b"1234"), piece)

@@ -1,0 +1,146 @@
+"""Suspension in the registry of runs: commands become numbered orders, results become events, once each."""
+
+import pytest
+from tests.live.test_runs import events, registry, run, running
+
+from shoal.core.commands import Decided, Resume, Start, Suspend
+from shoal.core.events import EventBatch, JobCrashed, JobResumed, JobStarted, JobSubmitted, JobSuspended
+from shoal.core.job import JobSpec, Launch
+from shoal.core.topology import Placement
+from shoal.live.accounts import Accounts
+from shoal.live.live_image import encode_live, restore_live
+from shoal.live.recovery import RecoveredRuns
+from shoal.live.resumption import resume
+from shoal.live.runs import RunRegistry
+from shoal.wire.messages import RunReport, SuspensionReport
+
+HALF = Placement(((0, 2),))
+
+
+def turn(it: RunRegistry, job: int = 0) -> int:
+    return next(order.turn for order in it.orders(0) if order.job == job)
+
+
+def result(turn: int, suspended: bool, cause: str = "", **more: object) -> RunReport:
+    report = SuspensionReport(turn=turn, suspended=suspended, cause=cause, **more)  # type: ignore[arg-type]
+    return run("running", suspension=report)
+
+
+def test_a_suspension_and_its_end_are_reported_once_each_and_no_time_passes_for_the_job() -> None:
+    it = running()
+    it.carry_out(Suspend(0, 1), 12.0)
+    assert turn(it) == 1
+    for _ in range(2):
+        it.report(0, [result(1, True, bytes=500, seconds=2.0)], 14.0)
+    # It ran for 10 s on two GPUs, from 2 to 12.
+    assert events(it) == [JobSuspended(14.0, 0, 1, 20.0, 500, 2.0)]
+    it.carry_out(Resume(0, 1, HALF), 40.0)
+    assert turn(it) == 2
+    it.report(0, [result(1, True)], 40.5)  # a late report of the turn before
+    for _ in range(2):
+        it.report(0, [result(2, False, seconds=0.5)], 41.0)
+    assert events(it) == [JobResumed(41.0, 0, 1, 2.0, 20.0, 0.5)]
+    it.report(0, [run("ended", 0, 0)], 46.0)
+    assert [event.done for event in events(it)] == [30.0]  # type: ignore[union-attr]
+
+
+def test_a_suspended_run_does_not_use_up_its_time_limit() -> None:
+    it = running()
+    it.held.limits[0] = 62.0  # 60 s from its start
+    it.carry_out(Suspend(0, 1), 12.0)
+    it.report(0, [result(1, True)], 12.0)
+    assert it.held.limits == {}
+    it.carry_out(Resume(0, 1, HALF), 1000.0)
+    it.report(0, [result(2, False)], 1000.0)
+    assert it.held.limits == {0: 1050.0}
+
+
+def test_nothing_is_measured_of_a_run_that_is_suspended_or_being_resumed() -> None:
+    it = running()
+    for turn, command in ((1, Suspend(0, 1)), (2, Resume(0, 1, HALF))):
+        it.carry_out(command, 10.0 * turn)
+        it.report(0, [run("running", done=50.0 * turn)], 10.0 * turn + 5)
+        assert events(it) == []
+        it.report(0, [result(turn, turn == 1)], 10.0 * turn + 6)
+        events(it)
+
+
+def test_a_refused_suspension_takes_the_seats_back_from_the_run_that_waits_for_them() -> None:
+    it = running()
+    it.submit(JobSpec("other", 0.0, 2, 100.0, 2, 2), Launch("other", ("python",)), 3.0)
+    events(it)
+    it.carry_out(Suspend(0, 1), 12.0)
+    it.carry_out(Start(1, 1, HALF), 12.0)
+    it.report(0, [result(1, False, "the driver refuses")], 13.0)
+    crashed, resumed = events(it)
+    assert isinstance(crashed, JobCrashed)
+    assert (crashed.job, crashed.blamed) == (1, False)
+    assert "job job could not be suspended (the driver refuses)" in crashed.cause
+    assert resumed == JobResumed(13.0, 0, 1, 2.0, 22.0, 0.0, "the driver refuses")
+    assert turn(it) == 2  # the order says what is: it runs
+    it.carry_out(Suspend(0, 1), 20.0)
+    assert turn(it) == 3
+
+
+def test_a_run_that_cannot_be_resumed_yet_stays_suspended() -> None:
+    it = running()
+    it.carry_out(Suspend(0, 1), 12.0)
+    it.report(0, [result(1, True)], 12.0)
+    it.carry_out(Resume(0, 1, HALF), 20.0)
+    events(it)
+    it.report(0, [result(2, True, "its GPU is in use")], 21.0)
+    assert events(it) == [JobSuspended(21.0, 0, 1, 20.0, cause="its GPU is in use")]
+    assert turn(it) == 3
+
+
+def test_a_suspended_run_whose_agent_is_replaced_is_lost_without_blame() -> None:
+    it = running()
+    it.carry_out(Suspend(0, 1), 12.0)
+    it.report(0, [result(1, True)], 12.0)
+    events(it)
+    it.reboot(0, 30.0)
+    (crash,) = events(it)
+    assert isinstance(crash, JobCrashed)
+    assert (crash.blamed, crash.done, crash.ran) == (False, 0.0, 10.0)
+
+
+@pytest.mark.parametrize("through_image", [False, True])
+def test_a_restarted_control_plane_knows_the_turn_of_a_suspended_run(through_image: bool) -> None:
+    it = registry()
+    accounts = Accounts(it.nodes)
+    launch = Launch("job", ("python",))
+    for record in (
+        EventBatch(0.0, (JobSubmitted(0.0, JobSpec("job", 0.0, 2, 100.0, 1, 4), launch),)),
+        Decided(0, 1.0, (Start(0, 1, HALF),)),
+        EventBatch(2.0, (JobStarted(2.0, 0, 1, 2.0, 0.0),)),
+        Decided(0, 12.0, (Suspend(0, 1),)),
+        EventBatch(13.0, (JobSuspended(13.0, 0, 1, 20.0),)),
+        Decided(0, 20.0, (Resume(0, 1, HALF),)),
+        EventBatch(21.0, (JobSuspended(21.0, 0, 1, 20.0, cause="in use"),)),
+    ):
+        accounts.fold(record)
+    recovered: RecoveredRuns = accounts.runs
+    if through_image:
+        again = Accounts(it.nodes)
+        restore_live(again, encode_live(accounts))
+        recovered = again.runs
+    new = RunRegistry(it.nodes, it.speed)
+    resume(new, recovered, frozenset(), 100.0)
+    assert turn(new) == 3
+    new.carry_out(Resume(0, 1, HALF), 101.0)
+    assert turn(new) == 4
+
+
+def test_accounts_charge_no_suspended_time() -> None:
+    accounts = Accounts(registry().nodes)
+    accounts.fold(EventBatch(0.0, (JobSubmitted(0.0, JobSpec("job", 0.0, 2, 100.0, 1, 4)),)))
+    accounts.fold(Decided(0, 1.0, (Start(0, 1, HALF),)))
+    accounts.fold(EventBatch(10.0, (JobStarted(2.0, 0, 1, 2.0, 0.0),)))
+    accounts.fold(Decided(0, 12.0, (Suspend(0, 1),)))
+    accounts.fold(EventBatch(50.0, (JobSuspended(11.0, 0, 1, 16.0, 10**9, 1.0),)))
+    account = accounts.accounts[0]
+    assert (account.state.name, account.used(50.0), account.progress(50.0)) == ("SUSPENDED", 20.0, 16.0)
+    assert account.history[-1][1] == "suspended in 1.0 s; holds 1.0 GB of host memory"
+    accounts.fold(Decided(0, 60.0, (Resume(0, 1, HALF),)))
+    accounts.fold(EventBatch(55.0, (JobResumed(55.0, 0, 1, 2.0, 16.0, 0.5),)))
+    assert (account.state.name, account.used(60.0), account.bound) == ("RUNNING", 40.0, None)
