@@ -1,7 +1,7 @@
 """Work that a stop would lose: which jobs keep their GPUs whatever a policy decides, and which jobs wait for them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from msgspec.structs import replace as replaced
@@ -24,6 +24,7 @@ from shoal.core.topology import Placement
 from shoal.engine.loop import Judgement, judge
 from shoal.engine.moves import StopStartPlanner
 from shoal.engine.state import State
+from shoal.engine.state_image import decode_image, encode_image, image_of, restore
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.placement.network import NetworkPlacer
@@ -242,3 +243,16 @@ def test_a_job_that_the_policy_failed_on_keeps_its_gpus_if_it_cannot_be_stopped(
     judgement, granted = judged(state.freeze())
     assert granted == {"a": 1}
     assert not judgement.commands
+
+
+def test_an_image_of_the_state_keeps_what_jobs_saved_and_older_images_can_be_read() -> None:
+    state = running(script("a"))
+    state.apply_events(300.0, [JobSaved(200.0, 0, 1, 200.0)])
+    whole = image_of(state)
+    restored = running(script("a"))
+    restore(restored, decode_image(encode_image(whole)))
+    view = restored.freeze().jobs["a"]
+    assert (view.unsaved, view.unstoppable) == (100.0, False)
+    older = replace(whole, jobs=tuple(replace(job, floats=job.floats[:-1], ints=job.ints[:-1]) for job in whole.jobs))
+    restore(restored, older)
+    assert restored.freeze().jobs["a"].run_seconds == 300.0

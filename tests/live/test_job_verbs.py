@@ -187,7 +187,8 @@ def test_what_cannot_be_is_refused_with_the_field(tmp_path: Path) -> None:
             (job(signal=SignalRequest("USR1")), "signal"),
             (job(time=60.0, signal=SignalRequest("NOPE")), "signal"),
             (job(most_at_once=2), "most_at_once"),
-            (job(exclusive=True), "exclusive"),
+            (job(exclusive=True), "gpus"),
+            (job(gpus=2, min_gpus=2, max_gpus=4, exclusive=True), "exclusive"),
         ):
             with pytest.raises(InputError) as refused:
                 plane.submit([wanted], "ann")

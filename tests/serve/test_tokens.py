@@ -78,6 +78,23 @@ def test_a_token_expires(tmp_path: Path) -> None:
         assert lasting.expires == lasting.created + 2 * 86400
 
 
+def test_no_token_expires_because_a_start_finds_the_clock_ten_years_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, year, wall = tmp_path / "tokens", 365 * 86400.0, time.time()
+    with closing(Tokens.begin(path)) as tokens:
+        secret = tokens.create(NewToken("admin", "admin")).secret or ""
+    for ahead, seen in ((10 * year, 30.0), (0.0, 30.0), (-10 * year, 30.0), (10 * year, 60.0), (40 * 86400.0, 60.0)):
+        monkeypatch.setattr("shoal.serve.tokens.time.time", lambda ahead=ahead: wall + ahead)
+        with closing(Tokens.open(path)) as tokens:
+            holder = tokens.holder(secret)
+            assert holder is not None
+            assert not holder.expired
+            assert tokens.now() - wall == pytest.approx(seen * 86400, abs=600)
+    monkeypatch.setattr("shoal.serve.tokens.time.monotonic", lambda: time.perf_counter() + 2 * year)
+    assert tokens.holder(secret).expired, "time that passes while a control plane runs counts"  # type: ignore[union-attr]
+
+
 def test_lent_tokens_are_in_no_file_replace_each_other_and_can_be_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,10 +105,10 @@ def test_lent_tokens_are_in_no_file_replace_each_other_and_can_be_renewed(
         holder = tokens.holder(second)
         assert holder is not None
         assert (holder.name, holder.node, holder.expired) == ("up.n0", "n0", False)
-        later = holder.expires
-        monkeypatch.setattr(time, "time", lambda: later - 10)
+        later = time.monotonic() + holder.expires - tokens.now()
+        monkeypatch.setattr(time, "monotonic", lambda: later - 10)
         tokens.renew_lent()
-        monkeypatch.setattr(time, "time", lambda: later + 10)
+        monkeypatch.setattr(time, "monotonic", lambda: later + 10)
         renewed = tokens.holder(second)
         assert renewed is not None
         assert not renewed.expired

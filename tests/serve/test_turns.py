@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from shoal.live.job_lists import ANY_JOB, JobFilter
-from shoal.serve import ServerLimits
+from shoal.serve import ServerLimits, limits
 from shoal.serve.errors import RequestError
 from shoal.serve.hosts import is_own_host, own_hosts
 from shoal.serve.limits import Places, Rate, Turns
@@ -34,6 +35,28 @@ def test_requests_that_wait_for_a_turn_share_the_answer_begun_meanwhile() -> Non
         return [*first, later, *other]
 
     assert asyncio.run(ask()) == [b"0", *[b"1"] * 23, b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(("clients", "spaced"), [(24, True), (5, False)])
+def test_answers_to_a_caller_with_many_requests_are_spaced(
+    monkeypatch: pytest.MonkeyPatch, clients: int, spaced: bool
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def find() -> bytes:
+        await asyncio.sleep(0)
+        return b""
+
+    async def ask() -> None:
+        turns = Turns(most_waiting=64)
+        await asyncio.gather(*(turns.answer("ana", 1, "jobs", find) for _ in range(clients)))
+
+    monkeypatch.setattr(limits, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    asyncio.run(ask())
+    assert [0.0 < seconds <= 0.1 for seconds in pauses if seconds > 0] == ([True] if spaced else [])
 
 
 def test_the_answers_kept_for_a_caller_are_no_more_than_its_open_requests() -> None:

@@ -59,7 +59,7 @@ def test_what_a_session_tells_reaches_the_agent_in_the_unit_of_the_jobs_work(
     done, saved, said = folder.read_progress(KEY) or (0.0, None, None)
     assert (done, saved) == (30.0, 6.0)
     assert said is not None
-    assert (said.batch_size, said.loss) == (32, None)
+    assert (said.batch_size, said.loss, said.saves) == (32, None, True)
     assert said.rate is None or said.rate > 0
 
 

@@ -35,7 +35,7 @@ def ask(
     kept = _Kept.of(snapshot, hidden, wished) if snapshot.guarded else None
     if kept is None or not kept.jobs:
         return decision, wished
-    disturbed = [i for i in kept.jobs if not kept.stays(i, wished)]
+    disturbed = kept.disturbed(wished)
     if not disturbed:
         return decision, kept.seated(wished, ())
     wishes = _Wishes(snapshot, wished, kept, disturbed)
@@ -102,6 +102,17 @@ class _Kept:
     def _holders(self) -> Iterator[int]:
         return (i for i in self.jobs if not 0 <= self.partner.get(i, -1) < i)
 
+    def disturbed(self, wished: Verdicts) -> list[int]:
+        """Return the jobs that the policy does not leave on their seats."""
+        columns, jobs = self.snapshot.columns, np.array(self.jobs)
+        if self.partner or wished.placements or wished.consolidated is not None or wished.partners is not None:
+            return [i for i in self.jobs if not self.stays(i, wished)]
+        moved = wished.gpus[jobs] != columns.held[jobs]
+        if wished.kinds is not None:
+            moved |= (wished.kinds[jobs] >= 0) & (wished.kinds[jobs] != columns.kind[jobs])
+        disturbed: list[int] = jobs[moved].tolist()
+        return disturbed
+
     def stays(self, i: int, wished: Verdicts) -> bool:
         """Return whether the policy leaves a job on its seats; another may join it there."""
         columns, seats = self.snapshot.columns, self.snapshot.placement(i)
@@ -125,7 +136,8 @@ class _Kept:
         partners, jobs = verdicts.partners, list(jobs)
         apart = [] if partners is None else np.flatnonzero(np.isin(partners, jobs)).tolist()
         apart = [i for i in apart if i not in self.partner and i not in jobs]
-        changes |= {i: Refusal(self.held_reason(int(columns.min_gpus[i]), self.jobs)) for i in apart}
+        if apart:
+            changes |= {i: Refusal(self.held_reason(int(columns.min_gpus[i]), self.loss(self.jobs))) for i in apart}
         changed = verdicts.overruled(changes)
         if jobs:
             kinds = verdicts.kinds
@@ -151,11 +163,14 @@ class _Kept:
         kind = snapshot.cluster.kinds[int(columns.kind[i])]
         return Grant(held, kind=kind, shared_with=shared, placement=snapshot.placement(i), reason=reason)
 
-    def held_reason(self, gpus: int, jobs: Collection[int]) -> Reason:
-        """Return the reason of a job that waits for ``gpus`` GPUs which these jobs keep."""
+    def loss(self, jobs: Collection[int]) -> tuple[int, int, Seconds]:
+        """Return the number of these jobs, the GPUs they hold, and the seconds of run that stopping them would lose."""
         columns, at = self.snapshot.columns, list(jobs)
-        lost = float(columns.unsaved[at].sum())
-        return Reason(HELD_UNSAVED, (gpus, len(at), int(columns.held[at].sum()), lost))
+        return len(at), int(columns.held[at].sum()), float(columns.unsaved[at].sum())
+
+    def held_reason(self, gpus: int, loss: tuple[int, int, Seconds]) -> Reason:
+        """Return the reason of a job that waits for ``gpus`` GPUs of jobs with this ``loss``."""
+        return Reason(HELD_UNSAVED, (gpus, *loss))
 
 
 class _Wishes:
@@ -199,8 +214,9 @@ class _Wishes:
         These are jobs that could not be stopped for them, unless they would have ended before.
         """
         columns, snapshot = self._snapshot.columns, self._snapshot
+        loss = self._kept.loss(self._disturbed)
         refused: dict[int, Verdict] = {
-            i: Refusal(self._kept.held_reason(int(columns.min_gpus[i]), self._disturbed)) for i in self._blocked
+            i: Refusal(self._kept.held_reason(int(columns.min_gpus[i]), loss)) for i in self._blocked
         }
         if not self._blocked:
             return refused

@@ -34,7 +34,8 @@ class Admission:
 
     def admit(self, wanted: Submission, id: JobId, tenant: TenantId, now: Seconds) -> tuple[JobSpec, Launch]:
         """Return the job's specification and launch; ``InputError`` names the field at fault."""
-        gpus, least, most = self.gang(Reshape(wanted.gpus, wanted.min_gpus, wanted.max_gpus), wanted.kinds)
+        shape = Reshape(wanted.gpus, wanted.min_gpus, wanted.max_gpus)
+        gpus, least, most = self.gang(shape, wanted.kinds, exclusive=wanted.exclusive)
         if wanted.model is not None and wanted.model not in self.catalog.models:
             raise InputError("model", wanted.model, nearest(wanted.model, self.catalog.models))
         if wanted.grace > self.max_grace:
@@ -60,7 +61,7 @@ class Admission:
             preemptible=wanted.preemptible,
             time=wanted.time,
             priority=wanted.priority,
-            exclusive=self._exclusive(wanted),
+            exclusive=wanted.exclusive,
         )
         for name, texts in (("command", wanted.command), ("env", list(wanted.env.values()))):
             if any("\0" in text for text in texts):
@@ -83,13 +84,9 @@ class Admission:
         )
         return spec, launch
 
-    def _exclusive(self, wanted: Submission) -> bool:
-        if wanted.exclusive:
-            hint = "is not supported yet; ask for all GPUs of the nodes it needs, on which then no other job runs"
-            raise InputError("exclusive", True, hint)
-        return False
-
-    def gang(self, shape: Reshape, kinds: Sequence[str] | None = None) -> tuple[int, int, int]:
+    def gang(
+        self, shape: Reshape, kinds: Sequence[str] | None = None, *, exclusive: bool = False
+    ) -> tuple[int, int, int]:
         """Return the GPUs asked for, the fewest and the most; refused if no usable kind has this many installed."""
         topology = self.topology
         for kind in kinds or ():
@@ -103,7 +100,23 @@ class Admission:
         if shape.gpus > max(usable):
             of = f" of {' or '.join(kinds)}" if kinds else " of one kind"
             raise InputError("gpus", shape.gpus, f"the most this cluster has{of} is {max(usable)}")
+        if exclusive:
+            self._check_whole_nodes(shape.gpus, elastic=least < most, kinds=kinds)
         return shape.gpus, least, min(most, max(usable))
+
+    def _check_whole_nodes(self, gpus: int, *, elastic: bool, kinds: Sequence[str] | None) -> None:
+        """Refuse an exclusive job that does not use all GPUs of its nodes, whichever of its kinds they are."""
+        if elastic:
+            raise InputError("exclusive", True, "needs a fixed number of GPUs: leave min_gpus and max_gpus out")
+        sizes: dict[str, set[int]] = {}
+        for node in self.topology.nodes:
+            if kinds is None or node.kind in kinds:
+                sizes.setdefault(node.kind, set()).add(node.gpus)
+        for kind, counts in sizes.items():
+            if len(counts) > 1 or gpus % min(counts):
+                each = " or ".join(map(str, sorted(counts)))
+                hint = f"must be all GPUs of its nodes where it is exclusive, and nodes of {kind} have {each}"
+                raise InputError("gpus", gpus, hint)
 
     def _workdir(self, given: str | None) -> str | None:
         """Return the folder in normal form; the agent resolves links and checks it again."""

@@ -251,7 +251,9 @@ class ControlPlane:
         if not account.live or account.state is JobState.CANCELLING:
             state = account.state.name.lower()
             raise InputError("job", job, f"is {state}: a job that has ended or was cancelled cannot be resized")
-        return self.backend.reshape(account.number, *self.admission.gang(shape, account.spec.kinds))
+        return self.backend.reshape(
+            account.number, *self.admission.gang(shape, account.spec.kinds, exclusive=account.spec.exclusive)
+        )
 
     def drain(self, node: str, reason: str, by: str) -> "Future[None]":
         """Drain a node for the operator ``by``: it gets no new runs until it is resumed."""

@@ -127,7 +127,8 @@ class _NetworkDraft:
             found = self._part_of_machine(i, kind, want)
         else:
             found = None
-        return found or few_nodes(self.free, kind, want)
+        exclusive = self.snapshot.register.specs[int(self.snapshot.columns.rows[i])].exclusive
+        return found if exclusive else found or few_nodes(self.free, kind, want)
 
     def _whole_machines(self, i: int, kind: int, machine: int, count: int) -> Placement | None:
         """Return ``count`` free machines: first those the job held alone, then those held by the fewest other jobs."""

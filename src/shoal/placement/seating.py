@@ -52,7 +52,7 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
     for i, placement in verdicts.placements.items():
         changed[i] = gpus[i] > 0 and placement != snapshot.placement(i)
     named = verdicts.partners is not None and bool(((verdicts.partners >= 0) & (gpus > 0)).any())
-    partners = _partners(verdicts)
+    partners = _partners(snapshot, verdicts)
     shared = named or snapshot.sharing
     if verdicts.consolidated is not None:
         for i in np.flatnonzero(verdicts.consolidated & (gpus > 0) & (held > 0) & ~changed).tolist():
@@ -75,14 +75,15 @@ def _scattered(placement: Placement | None) -> bool:
     return placement is not None and len(placement.seats) > 1
 
 
-def _partners(verdicts: Verdicts) -> dict[int, int]:
+def _partners(snapshot: Snapshot, verdicts: Verdicts) -> dict[int, int]:
     """Return each job's partner, both ways; of two that name the same third job, the first in order of admission."""
     partners: dict[int, int] = {}
     if verdicts.partners is None:
         return partners
     for i in np.flatnonzero((verdicts.partners >= 0) & (verdicts.gpus > 0)).tolist():
         j = int(verdicts.partners[i])
-        if i not in partners and j not in partners and verdicts.gpus[i] == verdicts.gpus[j]:
+        exclusive = any(snapshot.specs[k].exclusive for k in (i, j))
+        if i not in partners and j not in partners and verdicts.gpus[i] == verdicts.gpus[j] and not exclusive:
             partners[i], partners[j] = j, i
     return partners
 
@@ -183,6 +184,8 @@ class _SeatingDraft:
             partner = partners.get(i, -1)
             if columns.state[i] == _STOPPING:
                 self.overruled[i] = Refusal(Reason(STOPPING))
+            elif self._exclusive(i):
+                units.append((i,))
             elif partner < 0 and self.verdicts.partners is not None and self.verdicts.partners[i] >= 0:
                 # The policy meant GPUs that the job would share; alone it might take another job's.
                 self._refuse(i, Reason(PARTNER_UNSEATED, (self.snapshot.ids[self.verdicts.partners[i]],)))
@@ -232,7 +235,8 @@ class _SeatingDraft:
     def _found(self, i: int, before: Placement | None) -> Placement | None:
         with avoiding(self.snapshot, self.free, i, int(self.verdicts.gpus[i])) as avoided:
             pinned = self.verdicts.placements.get(i)
-            if pinned is None or not avoided.isdisjoint(pinned.nodes):
+            unfit = pinned is not None and self._exclusive(i) and not on_whole_nodes(self.snapshot.cluster, pinned)
+            if pinned is None or unfit or not avoided.isdisjoint(pinned.nodes):
                 return self._search(i, before)
             closed = pinned != before and not self.free.closed.keys().isdisjoint(pinned.nodes)
             return pinned if self._open(pinned) and not closed else None
@@ -249,8 +253,13 @@ class _SeatingDraft:
         return next((placement for placement in found if placement is not None), None)
 
     def _on_kind(self, i: int, kind: int, before: Placement | None) -> Placement | None:
+        if self._exclusive(i):
+            return whole_nodes(self.free, kind, int(self.verdicts.gpus[i]))
         found = self._on_one_node(i, kind, before) if self._one_node(i) else None
         return found or self.find(self.snapshot.cluster, self.free, kind, int(self.verdicts.gpus[i]), before)
+
+    def _exclusive(self, i: int) -> bool:
+        return self.snapshot.register.specs[int(self.snapshot.columns.rows[i])].exclusive
 
     def _kind(self, i: int) -> int:
         return int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
@@ -384,6 +393,17 @@ def tightest(sets: Sequence[int], want: int, among: int = -1) -> int | None:
         if nodes:
             return (nodes & -nodes).bit_length() - 1
     return None
+
+
+def whole_nodes(free: FreeGpus, kind: int, want: int) -> Placement | None:
+    """Return seats on nodes that are entirely free and become entirely used; kinds have nodes of one size."""
+    size = len(free.sets[kind]) - 1
+    return few_nodes(free, kind, want, free.sets[kind][size]) if want % size == 0 else None
+
+
+def on_whole_nodes(cluster: Topology, placement: Placement) -> bool:
+    """Return whether the seats are all GPUs of their nodes."""
+    return all(cluster.nodes[node].gpus == count for node, count in placement.seats)
 
 
 def few_nodes(free: FreeGpus, kind: int, want: int, among: int = -1) -> Placement | None:

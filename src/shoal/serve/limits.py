@@ -19,6 +19,10 @@ _ROUNDING = 1e-9
 """Tolerance, in requests: waiting for exactly ``Retry-After`` must not be refused for a rounding error."""
 
 
+_CROWD, _CROWD_SECONDS = 4, 0.1
+"""Open requests of one caller for one route beyond which its answers are spaced, and seconds between two of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """Sustained requests per second, and how many may come at once after a pause."""
@@ -108,12 +112,14 @@ class Places:
 class _Turn:
     """The open requests of one caller for one route, counted by question, and the answers to these questions.
 
-    An answer has the time at which it was begun. It is dropped with the last request for it.
+    An answer has the time at which it was begun. It is dropped with the last request for it. ``begun`` is the time at
+    which the latest was.
     """
 
     free: asyncio.Semaphore
     asking: Counter[Hashable] = field(default_factory=Counter)
     answers: dict[Hashable, tuple[float, bytes]] = field(default_factory=dict)
+    begun: float = -math.inf
 
 
 class Turns:
@@ -128,7 +134,9 @@ class Turns:
     ) -> bytes:
         """Return the answer that ``find`` gives when it is the caller's turn.
 
-        A request that waited takes the answer to the same question that was begun while it waited.
+        A request that waited takes the answer to the same question that was begun while it waited. For a caller with
+        more than ``_CROWD`` requests an answer begins ``_CROWD_SECONDS`` after the last, so that more of them share it:
+        the server has time for others.
         """
         loop = asyncio.get_running_loop()
         asked = loop.time()
@@ -140,7 +148,10 @@ class Turns:
             async with turn.free:
                 begun, answer = turn.answers.get(question, (-math.inf, b""))
                 if begun < asked:
-                    begun, answer = loop.time(), await find()
+                    if turn.asking.total() > _CROWD:
+                        await asyncio.sleep(turn.begun + _CROWD_SECONDS - loop.time())
+                    turn.begun = begun = loop.time()
+                    answer = await find()
                     turn.answers[question] = begun, answer
                 return answer
         finally:

@@ -5,7 +5,6 @@ import os
 import sqlite3
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -150,7 +149,7 @@ def _secret(path: Path, tokens: Tokens, new: NewToken) -> str:
     if path.exists():
         secret = path.read_text().strip()
         holder = tokens.holder(secret)
-        if holder is not None and time.time() < holder.expires - _RENEW_SECONDS:
+        if holder is not None and tokens.now() < holder.expires - _RENEW_SECONDS:
             return secret
     if any(row.name == new.name for row in tokens.rows()):
         # Its secret is lost, or it expires soon: create another. Write access to this folder is access to the cluster.

@@ -3,6 +3,10 @@
 A token is 256 random bits, so its plain SHA-256 cannot be inverted and needs no salt; a lookup by that hash takes the
 same time for a wrong token as for a right one. Every token expires. Tokens that ``shoal up`` lends to its own processes
 are in no file: they end with the process that issued them.
+
+While a control plane runs, time follows the monotonic clock. At a start it goes on from the time in the file: at most
+``_MOST_STEP`` seconds are added, and none if the machine's clock was set back. So no token expires because a clock is
+years ahead.
 """
 
 import hashlib
@@ -11,7 +15,9 @@ import secrets
 import sqlite3
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.core.errors import InputError
@@ -20,6 +26,8 @@ from shoal.wire.messages import TOKEN_DAYS, NewToken, TokenRow
 
 _VERSION = 2
 _DAY_SECONDS = 86400.0
+_MOST_STEP = 30 * _DAY_SECONDS
+"""Seconds that a start adds at most to the time by which tokens expire."""
 _LENT_SECONDS = _DAY_SECONDS
 """Seconds after which a lent token expires unless it is renewed."""
 LENT_PREFIX = "up."
@@ -38,11 +46,12 @@ class Holder:
     node: str | None = None
     created: float = 0.0
     expires: float = float("inf")
+    clock: Callable[[], float] = field(default=time.time, compare=False, repr=False)
 
     @property
     def expired(self) -> bool:
         """Whether the token is no longer valid."""
-        return time.time() >= self.expires
+        return self.clock() >= self.expires
 
     @property
     def sees(self) -> str | None:
@@ -66,8 +75,24 @@ class Tokens:
         self._lock = threading.Lock()
         connection.execute("PRAGMA synchronous=FULL")
         rows = connection.execute("SELECT hash, name, role, tenant, node, created, expires FROM token").fetchall()
-        self._held: dict[bytes, Holder] = {row[0]: Holder(*row[1:]) for row in rows}
+        self._held: dict[bytes, Holder] = {row[0]: replace(Holder(*row[1:]), clock=self.now) for row in rows}
         self._lent: set[bytes] = set()
+        connection.execute("CREATE TABLE IF NOT EXISTS clock (seen REAL NOT NULL)")
+        (seen,) = connection.execute("SELECT max(seen) FROM clock").fetchone()
+        wall = time.time()
+        start = wall if seen is None else seen + min(max(wall - seen, 0.0), _MOST_STEP)
+        self._origin = start - time.monotonic()
+        self._store_time()
+
+    def now(self) -> float:
+        """Return the time by which tokens expire: the Unix time, unless the machine's clock was far off."""
+        return self._origin + time.monotonic()
+
+    def _store_time(self) -> None:
+        self._connection.execute("BEGIN")
+        self._connection.execute("DELETE FROM clock")
+        self._connection.execute("INSERT INTO clock VALUES (?)", (self.now(),))
+        self._connection.execute("COMMIT")
 
     @classmethod
     def begin(cls, path: Path) -> "Tokens":
@@ -108,9 +133,9 @@ class Tokens:
     def create(self, new: NewToken) -> TokenRow:
         """Create a token; its secret is in the returned row and stored nowhere."""
         _check(new)
-        secret, now = _PREFIX + secrets.token_urlsafe(32), time.time()
+        secret, now = _PREFIX + secrets.token_urlsafe(32), self.now()
         hashed = _hash(secret)
-        holder = Holder(new.name, new.role, new.tenant, new.node, now, now + _DAY_SECONDS * new.days)
+        holder = Holder(new.name, new.role, new.tenant, new.node, now, now + _DAY_SECONDS * new.days, self.now)
         with self._lock:
             try:
                 self._connection.execute(
@@ -124,19 +149,19 @@ class Tokens:
 
     def lend(self, name: str, role: Role, node: str | None = None) -> str:
         """Return the secret of a new token that no file has; it replaces a lent one of the same name."""
-        secret, now = _PREFIX + secrets.token_urlsafe(32), time.time()
+        secret, now = _PREFIX + secrets.token_urlsafe(32), self.now()
         hashed = _hash(secret)
         with self._lock:
             for old in [old for old in self._lent if self._held[old].name == LENT_PREFIX + name]:
                 self._lent.remove(old)
                 del self._held[old]
-            self._held[hashed] = Holder(LENT_PREFIX + name, role, None, node, now, now + _LENT_SECONDS)
+            self._held[hashed] = Holder(LENT_PREFIX + name, role, None, node, now, now + _LENT_SECONDS, self.now)
             self._lent.add(hashed)
         return secret
 
     def renew_lent(self) -> None:
         """Prolong the lent tokens of which less than half the time is left; call it from time to time."""
-        now = time.time()
+        now = self.now()
         with self._lock:
             for hashed in self._lent:
                 if self._held[hashed].expires < now + _LENT_SECONDS / 2:
@@ -171,6 +196,8 @@ class Tokens:
 
     def close(self) -> None:
         """Close the file."""
+        with suppress(sqlite3.Error):  # on a full disk the next start goes on from an earlier time
+            self._store_time()
         self._connection.close()
 
 

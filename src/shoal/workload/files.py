@@ -150,6 +150,7 @@ def to_parquet(workload: Workload) -> bytes:
         "batch_schedule": pa.list_(change),
         "kinds": pa.list_(pa.string()),
         "declares_work": pa.bool_(),
+        "exclusive": pa.bool_(),
         "after": pa.list_(pa.string()),
     }
     special["limits"] = pa.list_(pa.int64())

@@ -55,7 +55,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     - ``after`` names earlier jobs it waits for: an id, to complete, or an id with ``:any``, ``:notok`` or ``:start``.
       ``begin`` is its earliest start, on the clock of ``submitted``. Of the jobs of an ``array`` at most
       ``most_at_once`` are scheduled at a time. See ``core.job.Conditions``. A run that lasts ``time`` seconds is
-      stopped and the job fails. ``priority`` orders the waiting jobs of a tenant.
+      stopped and the job fails. ``priority`` orders the waiting jobs of a tenant. An ``exclusive``
+      job asks for all GPUs of its nodes and shares them with no other.
 
     Every number is finite and in its range.
     """
@@ -91,6 +92,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     most_at_once: int | None = None
     time: float | None = None
     priority: int = 0
+    exclusive: bool = False
 
     def __post_init__(self) -> None:
         for field, valid, hint in _RULES:
@@ -147,6 +149,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             conditions=self._conditions(),
             time=self.time,
             priority=self.priority,
+            exclusive=self.exclusive,
         )
 
 
