@@ -404,6 +404,7 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
         "hold": False,
         "priority": 0,
         "singleton": False,
+        "terminal": False,
         "ranks": "node",
         "resizes": "in_place",
         "grace": 5.0,

@@ -464,6 +464,16 @@ def test_the_figures_and_totals_count_jobs_gpus_nodes_and_tenants(tmp_path: Path
         assert row.now > plane.about.epoch
 
 
+def test_a_job_keeps_the_status_of_the_rank_that_failed_first(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        (id,) = submit(plane, job("a", 2, retries=0))
+        obey(plane, "gpu-0", (0, 3))
+        soon(lambda: state(plane, id) == "failed")
+        assert plane.job(id, "ann").exit_status == 3
+    with opened(tmp_path) as plane:
+        assert plane.job(id, "ann").exit_status == 3, "also after a restart"
+
+
 @pytest.mark.parametrize(
     ("data", "begin", "after", "text", "first", "following"),
     [

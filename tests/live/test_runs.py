@@ -174,7 +174,9 @@ def test_a_stopped_job_that_did_all_its_work_and_left_with_status_0_has_complete
 def test_a_crash_holds_the_job_back_and_a_lost_node_does_not() -> None:
     it = running()
     it.report(0, [run("ended", 0, 3, saved=5.0)], 8.0)
-    assert events(it) == [JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0, 6.0, None, False)]
+    assert events(it) == [
+        JobCrashed(8.0, 0, 1, 5.0, True, "rank 1 on n0 exited with status 3", 10.0, 6.0, None, False, 3)
+    ]
     assert it.held.releases == {0: 18.0}
     it.release(17.9)
     assert events(it) == []
@@ -353,7 +355,7 @@ def test_a_job_that_was_cancelled_while_it_was_given_seats_is_not_started() -> N
     ("status", "end"),
     [
         (0, JobCompleted(9.0, 0, 2, 12.0)),
-        (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1", 0.0, 6.0, failed=True)),
+        (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1", 0.0, 6.0, failed=True, status=1)),
     ],
 )
 def test_the_end_of_a_job_is_told_again_of_the_incarnation_that_was_ordered_meanwhile(status: int, end: Event) -> None:

@@ -1,6 +1,7 @@
 """A fake control plane and the application in front of it, called without a socket or with one."""
 
 import asyncio
+import itertools
 import shutil
 import tempfile
 import threading
@@ -20,6 +21,7 @@ from shoal.core.errors import InputError
 from shoal.live.code_store import CodeStore
 from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_lists import ANY_JOB, JobFilter
+from shoal.live.sessions import SessionRelay
 from shoal.serve import Listening, ServerLimits, Tokens, make_app, serve
 from shoal.serve.limits import Rate
 from shoal.serve.route import AnswerWhatIf
@@ -38,10 +40,12 @@ from shoal.wire.messages import (
     LogPart,
     LogRead,
     Moment,
+    NewSession,
     NewToken,
     NodeRow,
     QuotaMessage,
     Reshape,
+    SessionOpened,
     Submission,
     TenantRow,
     WhatIf,
@@ -102,6 +106,9 @@ class FakeControlPlane:
         self.reads: list[LogRead] = []
         self.asked: list[str] = []
         self.asked_by: list[str] = []
+        names = (f"s{number}" for number in itertools.count())
+        self.sessions = SessionRelay(new_name=lambda: next(names))
+        self.sessions.open(NewSession(command=["true"]), (0, 1, 0), (0, "n0"), caller="ana", tenant="ana")
         self._listeners: list[Callable[[], None]] = []
 
     def change(self, node: str | None = None) -> None:
@@ -240,6 +247,11 @@ class FakeControlPlane:
         return self._promise(
             LogPart(self._seen(job, tenant), incarnation or 1, rank, offset, 14, text, True, offset + len(text))
         )
+
+    def open_session(self, job: str, tenant: str | None, wanted: NewSession, caller: str) -> SessionOpened:
+        owner = self.owners[self._seen(job, tenant)]
+        name = self.sessions.open(wanted, (0, 1, wanted.rank), (0, "n0"), caller=caller, tenant=owner)
+        return SessionOpened(name, "n0")
 
     def figures(self) -> ControlPlaneFigures:
         return FIGURES

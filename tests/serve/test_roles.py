@@ -41,6 +41,12 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("GET", f"/v1/code/{CODE}?tenant=bo", None, (401, 200, 422, 200, 403, 403)),
     ("POST", f"/v1/code/{CODE}", PART, (401, 200, 200, 200, 403, 403)),
     ("GET", f"/v1/agent/code/{CODE}?job=1", None, (401, 403, 403, 403, 404, 422)),
+    ("POST", "/v1/jobs/hers-aaaa/sessions", {"command": ["true"]}, (401, 201, 201, 404, 403, 403)),
+    ("POST", "/v1/sessions/s0/input", {"first": 0, "pieces": []}, (401, 200, 200, 404, 403, 403)),
+    ("GET", "/v1/sessions/s0/output", None, (401, 200, 200, 404, 403, 403)),
+    ("DELETE", "/v1/sessions/s0", None, (401, 204, 204, 404, 403, 403)),
+    ("POST", "/v1/agent/sessions/s0/input", {"after": 0}, (401, 403, 403, 403, 404, 200)),
+    ("POST", "/v1/agent/sessions/s0/output", {"first": 0}, (401, 403, 403, 403, 404, 200)),
     ("GET", "/v1/apps/sweep/offer", None, (401, 200, 200, 404, 403, 403)),
     ("POST", "/v1/apps/sweep/bid", {"jobs": ["hers-aaaa"], "rows": [[1, 60.0]]}, (401, 204, 204, 404, 403, 403)),
     ("GET", "/v1/nodes", None, (401, 200, 200, 200, 403, 403)),
@@ -84,6 +90,7 @@ def test_the_table_leaves_no_route_out() -> None:
             .replace("/bo", "/{token}")
             .replace("sweep", "{app}")
             .replace("n0", "{node}")
+            .replace("s0", "{session}")
             .replace(CODE, "{digest}")
             .partition("?")[0]
         )

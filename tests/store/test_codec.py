@@ -231,7 +231,7 @@ def test_a_field_that_an_older_version_did_not_write_has_its_default() -> None:
     raw[2][0] = raw[2][0][:8]
     assert codec.unpack(msgspec.msgpack.encode(raw)) == EventBatch(1.0, (crashed,))
     raw[2][0] = raw[2][0][:6]
-    with pytest.raises(JournalError, match="JobCrashed has 10 fields, not 5"):
+    with pytest.raises(JournalError, match="JobCrashed has 11 fields, not 5"):
         codec.unpack(msgspec.msgpack.encode(raw))
 
 
@@ -253,7 +253,7 @@ def test_values_within_values_are_arrays_of_their_fields() -> None:
     )
     raw_spec = ["a", 1.0, 2, 9.0, 1, 4, "default", None, None, None, ["v100"], 1.0, None, 1.0, [[3.0, 64]], []]
     raw_launch: list[Any] = ["name", ["python", "x.py"], [["A", "b"]], None, "gpu", 10.0, "", True, None, None, None]
-    raw_launch += [[10, 60.0, False], None]
+    raw_launch += [[10, 60.0, False], None, False]
     raw_conditions = [[["b", "ok"]], 5.0, False, "sweep", 2]
     raw_fit = [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8], 1.5, 64, 2, 1, 0.01]
     assert codec.unpack_raw(codec.pack_events(batch))[2] == [

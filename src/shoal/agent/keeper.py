@@ -9,39 +9,39 @@ and then commands::
     release R G  rank R should leave by itself; kill it if it is still there after G seconds
     suspend      suspend all processes; answered by ``suspended``, or ``refused`` with a cause, and they go on
     resume       resume them; answered by ``resumed``, or ``waiting`` with a cause, and they stay suspended
+    exec N       start a command inside the run, on the next N files that came over the socket (``keeper_sessions``)
+    hangup S     end the command of session S
 
 The end of the input means that the agent is dead. The output is JSON lines: ``started`` once every rank has been
 exec'ed; ``failed`` with a cause if one could not be (then none is left running); ``ended`` for each rank; ``over`` when
 no process is left. A rank that fails takes the others with it, unless the job is resized in place (``apart``): then
 ``cleared`` says that no process of a rank is left while others go on. The ``store`` of such a job, if it is on this
-node, starts first and stays until the run is stopped. ``lost`` has the cause for which suspended processes cannot be
-resumed; they are killed. A suspended run that is stopped is killed at once. The keeper enforces the lease itself, so an
-agent that hangs cannot prolong it.
+node, starts first and stays until the run is stopped. ``left`` says that the command of a session ended. ``lost`` has
+the cause for which suspended processes cannot be resumed; they are killed. A suspended run that is stopped is killed at
+once. The keeper enforces the lease itself, so an agent that hangs cannot prolong it.
 """
 
-import ctypes
 import json
 import os
 import select
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path holds the standard library only
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
 
 from shoal.agent.cgroup_limits import over_memory, ran_out_of_memory, set_limits
 from shoal.agent.cgroups import end_cgroup
-from shoal.agent.confinement import become, enter_domain
+from shoal.agent.confinement import enter_domain
+from shoal.agent.keeper_sessions import KeeperChannel, KeeperSessions
 from shoal.agent.keeper_state import KeeperState
-from shoal.agent.rank_program import enter_folder, execute
+from shoal.agent.run_process import adopt_orphans, become_process
 from shoal.agent.suspension import RunSuspension
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.02, 1.0
 """Seconds between attempts to kill: a process may have forked meanwhile, or hang in the kernel."""
@@ -108,30 +108,13 @@ def send_signal(process: Process, number: int) -> None:
             os.kill(process.pid, number)
 
 
-def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose own parents die."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def die_with_parent(number: int) -> None:
-    """Have the kernel send this signal when the parent dies; the caller must check whether it is dead already."""
-    _prctl(_PR_SET_PDEATHSIG, number)
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
-
-
 class Keeper:
     """Starts the ranks of a run and stays until none of their processes is left."""
 
-    def __init__(self, run: Mapping[str, Any], wake: int) -> None:
+    def __init__(self, run: Mapping[str, Any], wake: int, channel: KeeperChannel | None = None) -> None:
         self._run = run
+        self._channel = channel
+        self._sessions = KeeperSessions(run)
         self._wake = wake
         self._cgroup = str(run.get("cgroup") or "")
         self._limits = run.get("limits") or {}
@@ -204,7 +187,7 @@ class Keeper:
                     os.read(self._wake, 4096)
                 elif fd:
                     self._unsent += self._suspension.answers(done=self._done)
-                elif piece := _receive():
+                elif piece := _receive(self._channel):
                     self.follow(piece)
                 else:
                     poll.unregister(0)
@@ -220,12 +203,19 @@ class Keeper:
         self._warn(self._state.expire(now))
         if self._state.signal_due(now):
             self._send_signal()
-        late = self._state.overdue(now)
+        self._kill_late(now)
+        if self._done or self._state.must_kill(now):
+            self._kill_all()
+
+    def _kill_late(self, now: float) -> None:
+        """Kill the ranks and the sessions that should have ended by now."""
+        late, sessions = self._state.overdue(now), self._sessions.due(now)
         for pid, rank in self._ranks.items():
             if rank in late:
                 _signal_group(pid, signal.SIGKILL)
-        if self._done or self._state.must_kill(now):
-            self._kill_all()
+        processes = all_processes() if sessions else []
+        for process in [*(p for p in processes if p.pid in sessions), *descendants(sessions, processes)]:
+            send_signal(process, signal.SIGKILL)
 
     @property
     def _done(self) -> bool:
@@ -235,7 +225,7 @@ class Keeper:
     def _timeout(self) -> float:
         if self._ended or self._done:
             return self._retry
-        left = self._state.next_deadline() - time.monotonic()
+        left = min(self._state.next_deadline(), self._sessions.next_kill) - time.monotonic()
         if self._state.warned:
             return left if left > 0 else self._retry
         return min(max(left, 0.0), _LONGEST_SLEEP_SECONDS)
@@ -253,6 +243,19 @@ class Keeper:
                 self._state.release(int(values[0]), time.monotonic(), float(values[1]))
             elif command in (b"suspend", b"resume"):
                 self._suspension.order(command)
+            elif command == b"exec" and self._channel is not None:
+                self._start_session(self._channel.take(int(values[0])))
+            elif command == b"hangup":
+                self._sessions.hang_up(values[0].decode(), time.monotonic())
+
+    def _start_session(self, files: list[int]) -> None:
+        if self._state.warned or not self._ranks:
+            for file in files:
+                os.close(file)
+            return  # the agent closes the session with the run, which is ending
+        session, problem = self._sessions.start(files)
+        if problem:
+            self._report(event="left", session=session, cause=problem, status=127)
 
     def _warn(self, due: bool) -> None:
         """Send SIGTERM, and SIGCONT to wake stopped processes, to all but the store: ranks may need it to leave.
@@ -288,6 +291,9 @@ class Keeper:
                 pid = ended.si_pid
                 if pid in self._ranks:
                     self._rank_ended(pid, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+                elif session := self._sessions.ended(pid):
+                    status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                    self._report(event="left", session=session, status=status)
                 elif pid == self._store:
                     self._store = None
                     if not self._state.warned:
@@ -339,10 +345,16 @@ class Keeper:
         except OSError as error:
             return 0, f"cannot write the log {rank['log']!r} in {self._run['logs']!r}: {error.strerror}"
         problems, report_problem = os.pipe()
+        has_terminal = self._run.get("terminal") and rank.get("rank") == 0 and self._channel is not None
+        terminal = self._channel.take(1)[0] if has_terminal and self._channel else None
         keeper = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become(rank, keeper, log, report_problem)
+            given = self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY)
+            streams = (given, log, log) if terminal is None else (terminal, terminal, terminal)
+            become_process(self._run, rank, streams, keeper, report_problem, terminal=terminal is not None)
+        if terminal is not None:
+            os.close(terminal)
         os.close(log)
         os.close(report_problem)
         try:
@@ -362,45 +374,16 @@ class Keeper:
         finally:
             os.close(folder)
 
-    def _become(self, rank: Mapping[str, Any], keeper: int, log: int, report_problem: int) -> NoReturn:
-        """In the child: execute the rank, or write the problem to a pipe, which closes by itself at exec."""
-        try:
-            os.setpgid(0, 0)
-            if self._cgroup:
-                os.write(os.open(f"{self._cgroup}/cgroup.procs", os.O_WRONLY), b"0")
-            user = self._run.get("user")
-            if user:
-                become(user, log)  # before the next call, which a change of the user undoes
-            die_with_parent(signal.SIGKILL)
-            if os.getppid() != keeper:
-                os._exit(127)
-            for number in _IGNORED:
-                signal.signal(number, signal.SIG_DFL)
-            os.dup2(self._store_input[0] if "argv" in rank else os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            os.write(2, rank.get("note", "").encode(errors="replace"))
-            argv = rank.get("argv", self._run["argv"])
-            problem = enter_folder(self._run["cwd"]) or execute(argv, {**self._run["env"], **rank["env"]})
-            note = f"; it runs as {user['shown']}" if user else ""
-            os.write(report_problem, f"{problem}{note}".encode(errors="replace"))
-        except OSError as error:
-            os.write(report_problem, str(error).encode(errors="replace"))
-        finally:
-            os._exit(127)
-
-
-_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores; ranks must start with their defaults. Those handled get them back by exec itself."""
-
 
 def _signal_group(group: int, number: int) -> None:
     with suppress(PermissionError):
         os.killpg(group, number)
 
 
-def _receive() -> bytes:
+def _receive(channel: KeeperChannel | None) -> bytes:
     """Return the next piece of the input; empty if the agent has died."""
+    if channel is not None:
+        return channel.read()
     try:
         return os.read(0, 65536)
     except ConnectionResetError:
@@ -427,13 +410,14 @@ def keep() -> int:
     adopt_orphans()
     wake = wake_by_signal()
     received = b""
+    channel = KeeperChannel(os.dup(0)) if stat.S_ISSOCK(os.fstat(0).st_mode) else None
     while b"\n" not in received:
-        piece = _receive()
+        piece = _receive(channel)
         if not piece:
             return 0
         received += piece
     run, _, commands = received.partition(b"\n")
-    keeper = Keeper(json.loads(run), wake)
+    keeper = Keeper(json.loads(run), wake, channel)
     keeper.start()
     keeper.follow(commands)
     keeper.watch()

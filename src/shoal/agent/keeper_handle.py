@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -33,7 +34,7 @@ class KeeperMessage(msgspec.Struct, frozen=True):
     """A line of a keeper's output."""
 
     event: Literal[
-        "started", "failed", "ended", "cleared", "over", "suspended", "refused", "resumed", "waiting", "lost"
+        "started", "failed", "ended", "cleared", "over", "suspended", "refused", "resumed", "waiting", "lost", "left"
     ]
     pids: dict[str, int] = {}
     rank: int = 0
@@ -41,6 +42,7 @@ class KeeperMessage(msgspec.Struct, frozen=True):
     warned: bool = False
     cause: str = ""
     why: str = ""
+    session: str = ""
     bytes: int = 0
     seconds: float = 0.0
 
@@ -189,10 +191,12 @@ class KeeperHandle:
         """Monotonic time at which the keeper must have ended by itself."""
         return min(self._stop_by, self._lease + self._grace) + _HANGING_SECONDS
 
-    def begin(self, run: dict[str, Any]) -> None:
-        """Send the keeper its input: the ranks to start."""
+    def begin(self, run: dict[str, Any], terminal: int | None = None) -> None:
+        """Send the keeper its input: the ranks to start, and the terminal of the first of them, if it has one."""
         self._socket.settimeout(_OVERDUE_SECONDS)
         with suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
+            if terminal is not None:
+                socket.send_fds(self._socket, [b" "], [terminal])
             self._socket.sendall(msgspec.json.encode(run) + b"\n")
         # From here on a keeper that does not read must not block the agent.
         self._socket.setblocking(False)
@@ -211,6 +215,20 @@ class KeeperHandle:
     def release(self, rank: int, grace: float) -> None:
         """Order the keeper to kill a rank that should leave by itself, after ``grace`` seconds."""
         self._send(f"release {rank} {grace!r}\n")
+
+    def start_session(self, process: dict[str, Any], files: Sequence[int]) -> None:
+        """Order the keeper to start a command on a terminal or on three streams; ``OSError`` if it does not read."""
+        told = os.memfd_create("session")
+        try:
+            os.write(told, msgspec.json.encode(process))
+            socket.send_fds(self._socket, [f"exec {1 + len(files)}\n".encode()], [told, *files])
+        finally:
+            os.close(told)
+
+    def hang_up(self, session: str) -> None:
+        """Order the keeper to end the command of a session."""
+        with suppress(OSError):  # also from other threads, after it was closed
+            self._socket.send(f"hangup {session}\n".encode())
 
     def suspend(self) -> None:
         """Order the keeper to suspend the ranks."""

@@ -30,14 +30,13 @@ from typing import NamedTuple, NoReturn
 from shoal.agent import keeper
 from shoal.agent.cgroups import end_cgroup, remove_empty
 from shoal.agent.keeper import (
-    adopt_orphans,
     all_processes,
     descendants,
-    die_with_parent,
     handle_signals,
     send_signal,
     wake_by_signal,
 )
+from shoal.agent.run_process import adopt_orphans, die_with_parent
 
 LATE_SECONDS = 1.0
 """Seconds after its lease and grace at which a keeper that has not ended is killed, with all that it started."""

@@ -127,6 +127,7 @@ class Launcher:
             "user": None if user is None else user.keeper_input(),
             "limits": _limits(order),
             "cuda": {"devices": list(start.devices)} if self.cuda else None,
+            "terminal": order.terminal and order.first_rank == 0,
         }
         if (options := batch_options(order.env)) is not None:
             as_batch(run, start, options, self.workspace, self.workspace.programs())

@@ -23,13 +23,13 @@ import msgspec
 
 from shoal.agent import devices, launch, orphans
 from shoal.agent.agent_settings import AgentSettings
-from shoal.agent.cgroup_limits import enable_limits, machine_size, pass_on
+from shoal.agent.cgroup_limits import pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked
 from shoal.agent.job_logs import LogLimiter
-from shoal.agent.keeper import adopt_orphans, die_with_parent
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
 from shoal.agent.log_answers import LogAnswers
+from shoal.agent.machine import with_machine
 from shoal.agent.node_state import (
     Actions,
     Forget,
@@ -43,6 +43,8 @@ from shoal.agent.node_state import (
     SuspendRanks,
 )
 from shoal.agent.old_folders import OldFolders
+from shoal.agent.run_process import adopt_orphans, die_with_parent
+from shoal.agent.sessions import AgentSessions
 from shoal.agent.shipped_code import CodeFetched, CodeFetcher
 from shoal.agent.suspension_ability import CUDA_CHECKPOINT, suspension_ability
 from shoal.agent.tenant_users import choose_users
@@ -77,7 +79,9 @@ class NodeAgent:
         self._launcher = launch.Launcher(self._workspace, settings.address, found.kind, boot, self._users, cuda)
         self._logs = LogLimiter(settings.log_bytes)
         self._state = NodeState(found.count, real=cuda)
-        self._link = ControlLink(settings.client(), self._hello, self._deliver)
+        client = settings.client()
+        self._link = ControlLink(client, self._hello, self._deliver)
+        self._sessions = AgentSessions(client)
         self._inbox: queue.SimpleQueue[LinkMessage | CodeFetched] = queue.SimpleQueue()
         self._code = CodeFetcher(settings.client, self._workspace, self._launcher.owner, self._deliver)
         self._server = KeeperServerHandle(self._hello.boot)
@@ -114,7 +118,7 @@ class NodeAgent:
             self._own_cgroup, reason = own_folder()
             if orphans.clear_earlier(self._workspace, lambda: self._signals > 0, self._own_cgroup):
                 kept = f"by cgroups below {self._own_cgroup}" if self._own_cgroup else f"without cgroups: {reason}"
-                self._find_limits(reason)
+                self._link.hello = self._hello = with_machine(self._hello, self._own_cgroup, reason)
                 _LOG.info("agent up", extra={"node": self._hello.node, "boot": self._hello.boot, "runs_kept": kept})
                 self._link.open()
                 self._loop()
@@ -123,14 +127,6 @@ class NodeAgent:
             os.close(lock)
         if self._rejected is not None:
             raise self._rejected
-
-    def _find_limits(self, no_cgroups: str) -> None:
-        """Find out whether this agent can limit the CPUs and memory of runs, and report it with those it has."""
-        leaf = f"shoal-agent-{self._hello.boot}"
-        reason = no_cgroups or enable_limits(self._own_cgroup, leaf)
-        cpus, memory = machine_size()
-        self._hello = msgspec.structs.replace(self._hello, cpus=cpus, memory=memory, no_limits=reason[:1000])
-        self._link.hello = self._hello
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -170,6 +166,7 @@ class NodeAgent:
                 keeper.kill()
         if lost := self._lost_keepers():
             self._sweep(lost)
+        self._sessions.hang_up_unattended()
         if self._keepers and now >= self._read_progress_at:
             self._read_progress_at = now + _PROGRESS_SECONDS
             for key in self._keepers:
@@ -212,6 +209,7 @@ class NodeAgent:
         self._renew(message)
         self._act(self._state.follow(message.orders, first=message.first))
         self._old.follow(message.orders, {run.order.id for run in self._state.runs.values()})
+        self._sessions.follow(message.orders.sessions, self._keepers)
         self._urgent |= self._log_answers.follow(message.orders.reads, message.answered)
 
     def _renew(self, received: ReceivedOrders) -> None:
@@ -315,6 +313,7 @@ class NodeAgent:
             # Without this record a later agent would not look for the run's processes.
             self._workspace.record(key, self._server.record(self._machine, cgroup))
             keeper = KeeperHandle(self._server, self._lease, order.grace, cgroup)
+            terminal = self._sessions.open_terminal(key) if run["terminal"] else None
         except OSError as error:
             return self._state.over(key, f"the agent could not start a keeper: {error}", blameless=True)
         self._keepers[key] = keeper
@@ -324,7 +323,9 @@ class NodeAgent:
             self._set_members(key, order.roster, ())
         ranks = [*run["ranks"], *([run["store"]] if run["store"] else [])]
         self._logs.watch(key, Path(run["logs"]), [rank["log"] for rank in ranks])
-        keeper.begin(run)
+        keeper.begin(run, terminal)
+        if terminal is not None:
+            os.close(terminal)
         return []
 
     def _forget(self, key: Key) -> None:
@@ -384,6 +385,9 @@ class NodeAgent:
             case "ended":
                 _LOG.info("rank ended", extra={"run": key, "rank": message.rank, "status": message.status})
                 self._state.exited(key, message.rank, message.status, warned=message.warned)
+                self._sessions.rank_ended(key, message.rank, message.status)
+            case "left":
+                self._sessions.left(message.session, message.status, message.cause)
             case "cleared":
                 self._act(self._state.cleared(key, message.rank))
             case "lost":
@@ -397,6 +401,7 @@ class NodeAgent:
     def _over(self, key: Key, cause: str, blameless: bool, *, unwarned: bool = False) -> None:
         self._read_progress(key)
         self._logs.forget(key)
+        self._sessions.run_over(key)
         del self._keepers[key]
         _LOG.info("run over", extra={"run": key, "cause": cause})
         self._act(self._state.over(key, cause, blameless=blameless, unwarned=unwarned))

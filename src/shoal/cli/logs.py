@@ -78,6 +78,12 @@ def logs(
     print_json({"job": found.job.id, "incarnations": [*starts], "rank": shown, "text": "".join(texts)})
 
 
+def follow_job(client: "Client", found: JobDetail) -> None:
+    """Print the output of all ranks of a job as it arrives, until the job ends."""
+    with log_output(raw=False) as write:
+        _follow(_Reader(client, found.job.id, 0), found, None, None, write, all_ranks=True, say_end=False)
+
+
 def _all_ranks(first: "_Reader", starts: dict[int, int], tail: int | None) -> Iterator[str]:
     """The output of all ranks, rank after rank; labelled if there are several."""
     if max(starts.values()) == 1:
@@ -236,6 +242,7 @@ def _follow(
     write: Callable[[str], None],
     *,
     all_ranks: bool,
+    say_end: bool = True,
 ) -> None:
     """Print output as it arrives, start after start in order, so that none is missed."""
     current = incarnation or max(1, found.incarnation)
@@ -261,6 +268,8 @@ def _follow(
                 continue
             if there and (incarnation or found.job.ended is not None):
                 followed.finish(write)
+                if not say_end:
+                    return
                 over = f"incarnation {current}" if found.job.ended is None else f"the job, {state(found.job)}"
                 warn(f"end of the log and of {over}")
                 return

@@ -31,7 +31,7 @@ _BATCH_TIMEOUT_SECONDS = 120.0
 _AFTER_DASHES = "shoal.submit.command"
 
 
-class _TakesCommand(click.Command):
+class TakesCommand(click.Command):
     """A click command that separates the words after ``--`` from its own arguments, which click alone does not."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -43,7 +43,7 @@ class _TakesCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-@click.command(cls=_TakesCommand, options_metavar="[OPTIONS]")
+@click.command(cls=TakesCommand, options_metavar="[OPTIONS]")
 @click.argument("words", nargs=-1, metavar="FILE | -- CMD…")
 @click.option("--name", metavar="NAME", help="Name of the job; its id begins with it.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs to ask for.")
@@ -86,7 +86,7 @@ def submit(words: tuple[str, ...], count: int, shipped: bool, client: "Client", 
     if not 1 <= count <= _MOST:
         raise InputError("count", count, f"must be from 1 to {_MOST:,}")
     given = waiting_fields(given_fields(options), client)
-    command = click.get_current_context().meta.get(_AFTER_DASHES)
+    command = words_after_dashes()
     if command is not None and not words:
         jobs = [command_job(command, given)]
     elif len(words) == 1 and command is None:
@@ -102,6 +102,12 @@ def submit(words: tuple[str, ...], count: int, shipped: bool, client: "Client", 
         print_json({"jobs": ids})
     else:
         say("\n".join(ids))
+
+
+def words_after_dashes() -> list[str] | None:
+    """The words after ``--`` on the command line of a ``TakesCommand``; None without ``--``."""
+    found: list[str] | None = click.get_current_context().meta.get(_AFTER_DASHES)
+    return found
 
 
 def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> list[str]:

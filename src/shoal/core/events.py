@@ -132,7 +132,7 @@ class JobCrashed:
     With ``retry_in`` above 0 the job is held back, and no policy sees it, until ``JobReleased``. ``ran``: seconds for
     which its ranks were up; None in journals of older versions. ``failed_on``: index of a node that could not start
     its ranks, which the job's next placements avoid. ``failed``: whether this was its last try (see `core.retry`); None
-    in journals of older versions.
+    in journals of older versions. ``status``: exit status of the rank that failed first, negative for a signal, if one.
     """
 
     at: Seconds
@@ -145,6 +145,7 @@ class JobCrashed:
     ran: Seconds | None = None
     failed_on: int | None = None
     failed: bool | None = None
+    status: int | None = None
     urgent: ClassVar[bool] = True
 
 

@@ -72,7 +72,8 @@ class Launch:
     processes are workers that may be added and removed while the others keep training; otherwise a resize stops and
     starts the job. ``cpus`` of each rank and ``memory`` of each node, in bytes, are limits that agents enforce where
     they can; None: no limit. ``retries`` is how often it is tried again after crashes in a row; None leaves it to
-    `core.retry`. ``code`` is the digest of the archive that is its working folder, if it was shipped with one.
+    `core.retry`. ``code`` is the digest of the archive that is its working folder, if it was shipped with one. With
+    ``terminal`` rank 0 runs on a terminal.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Launch:
     retries: int | None = None
     signal: WarningSignal | None = None
     code: str | None = None
+    terminal: bool = False
 
 
 PREEMPTIBLE = ("yes", "auto", "no")

@@ -79,6 +79,8 @@ class Account:
     """The seats on which it can be resumed, if it is suspended."""
     suspended_at: Seconds = 0.0
     """When it was last suspended."""
+    exit_status: int | None = None
+    """The status of its last run that ended by itself: 0, or that of the rank that failed first."""
 
     def __copy__(self) -> "Account":
         """Return a copy that shares the histories; lists copy a hundred accounts under the control plane's lock."""
@@ -327,7 +329,7 @@ class Accounts:
             self._crashed(account, event)
         elif isinstance(event, events.JobCompleted):
             self.completed += 1
-            account.done, account.done_at, account.cause = event.done, event.at, ""
+            account.done, account.done_at, account.cause, account.exit_status = event.done, event.at, "", 0
             self._end(account, JobState.COMPLETED, event.at, "completed")
         elif isinstance(event, events.JobStopped):
             lost = self._lose(account, event.lost)
@@ -352,6 +354,7 @@ class Accounts:
         lost = self._lose(account, account.done - event.done)
         self.crashes += 1
         account.cause, account.done, account.done_at = event.cause, event.done, event.at
+        account.exit_status = event.status
         account.crashes, failed, _ = account.crashes.fold(event)
         what = f"crashed: {event.cause}" if event.failed_on is None else f"could not start: {event.cause}"
         account.held_after = _counted(account.crashes, event)

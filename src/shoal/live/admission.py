@@ -63,14 +63,13 @@ class Admission:
             priority=wanted.priority,
             exclusive=wanted.exclusive,
         )
-        env = tuple(sorted(wanted.env.items()))
         for name, texts in (("command", wanted.command), ("env", list(wanted.env.values()))):
             if any("\0" in text for text in texts):
                 raise InputError(name, "\\0", "no argument of a program can hold a zero byte")
         launch = Launch(
             wanted.name,
             tuple(wanted.command),
-            env,
+            tuple(sorted(wanted.env.items())),
             self._workdir(wanted.workdir),
             wanted.ranks,
             wanted.grace,
@@ -81,6 +80,7 @@ class Admission:
             retries=wanted.retries,
             signal=warning_signal(wanted),
             code=wanted.code,
+            terminal=wanted.terminal,
         )
         return spec, launch
 

@@ -35,6 +35,7 @@ from shoal.live.machines import Machine, machine_of
 from shoal.live.recovery import RecoveredRuns
 from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
+from shoal.live.sessions import SessionRelay
 from shoal.live.suspension import ability_event
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, RunOrder
 
@@ -73,6 +74,7 @@ class LiveBackend(Backend):
     on_change: Callable[[], None] = lambda: None
     store_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     """Key from which the secrets of jobs' stores are made."""
+    sessions: SessionRelay = field(default_factory=SessionRelay)
     machines: dict[int, Machine] = field(default_factory=dict)
     """By index of a node, what its agent said about its CPUs and memory when it connected."""
     _runs: RunRegistry = field(init=False)
@@ -365,8 +367,9 @@ class LiveBackend(Backend):
         reads = [order for node, order, _ in self._log_reads.values() if node == index]
         session = self._runs.agents[index].session
         return AgentOrders(
-            protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session
-        )
+            protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session,
+            sessions=self.sessions.orders(index),
+        )  # fmt: skip
 
     def _with_secret(self, run: RunOrder) -> RunOrder:
         """Return an order with the secret that the job's nodes share since its last start, if they need one."""
@@ -383,6 +386,12 @@ class LiveBackend(Backend):
         """Drop these jobs, whose end is durable, unless a process of theirs may be left."""
         with self._lock:
             self._runs.forget(ended)
+
+    def orders_changed(self, node: int) -> None:
+        """Let a node's agent know of a change of its orders other than of its runs, such as a new session."""
+        with self._lock:
+            self._runs.agents[node].generation += 1
+        self.on_change()
 
     # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -43,8 +43,10 @@ from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
 from shoal.live.job_verbs import JobVerbs
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
+from shoal.live.log_parts import find_rank, read_log_part
 from shoal.live.machines import check_fits
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
+from shoal.live.sessions import SessionRelay
 from shoal.live.time_limit import CpuLimit
 from shoal.live.time_words import ClockWords
 from shoal.live.views import ClusterViews, LastDecision
@@ -408,45 +410,30 @@ class ControlPlane:
         self, job: JobId, tenant: TenantId | None, *, incarnation: int | None, rank: int, offset: int, most: int
     ) -> "Future[wire.LogPart]":
         """Request at most ``most`` bytes of a rank's log, from byte ``offset`` on, from its node."""
-        account, part = self._account(job, tenant), Future[wire.LogPart]()
+        account = self._account(job, tenant)
         run = account.incarnation if incarnation is None else incarnation
-        placement = account.placements.get(run)
-        if placement is None:
-            hint = f"has runs 1 to {account.incarnation}" if account.incarnation else "has not run yet: see `shoal why`"
-            raise InputError("incarnation", run, hint)
-        node_of = [node for node, gpus in placement.seats for _ in range(1 if account.launch.ranks == "node" else gpus)]
-        if rank >= len(node_of):
-            raise InputError("rank", rank, f"run {run} has ranks 0 to {len(node_of) - 1}")
-        # After a resize in place, an earlier incarnation may have started the rank, under another number.
-        node, began, number = self.backend.place(account.number, run, rank) or (node_of[rank], run, rank)
-        asked = self.backend.read_log(node, wire.LogRead(0, job, began, number, offset, most))
+        return read_log_part(self.backend, account, run, rank, offset=offset, most=most)
 
-        def answer(given: "Future[wire.LogAnswer]") -> None:
-            if given.cancelled() or part.cancelled():
-                self.backend.forget_read(asked)
-                return
-            found = given.result()
-            text, length = _decode(found.data)
-            live = account.live and run == account.incarnation
-            begin = offset if found.begin is None else found.begin
-            end = offset + length if found.next is None or length < len(found.data) else found.next
-            size, ranks = max(found.size, 0), len(node_of)
-            part.set_result(wire.LogPart(job, run, rank, begin, size, text, live, end, ranks))
+    # ── sessions ──────────────────────────────────────────────────────────────────────────────────────────────
 
-        asked.add_done_callback(answer)
-        part.add_done_callback(lambda _: self.backend.forget_read(asked))
-        return part
+    @property
+    def sessions(self) -> SessionRelay:
+        """The sessions inside running jobs."""
+        return self.backend.sessions
+
+    def open_session(
+        self, job: JobId, tenant: TenantId | None, wanted: wire.NewSession, caller: str
+    ) -> wire.SessionOpened:
+        """Start a command inside a running job, at one of its ranks."""
+        account = self._account(job, tenant)
+        if account.state is not JobState.RUNNING:
+            raise InputError("job", job, f"is not running ({account.state.name.lower()}); see `shoal why {job}`")
+        (node, began, number), _ = find_rank(self.backend, account, account.incarnation, wanted.rank)
+        name, key = self.backend.topology.nodes[node].name, (account.number, began, number)
+        session = self.sessions.open(wanted, key, (node, name), caller=caller, tenant=account.spec.tenant)
+        self.backend.orders_changed(node)
+        return wire.SessionOpened(session, name)
 
 
 def _drain(timings: deque[float]) -> list[float]:
     return [timings.popleft() for _ in range(len(timings))]
-
-
-def _decode(data: bytes) -> tuple[str, int]:
-    """Return the text in these bytes and the number of bytes used; a character cut in two is left for the next read."""
-    for cut in range(min(4, len(data) + 1)):
-        try:
-            return data[: len(data) - cut].decode(), len(data) - cut
-        except UnicodeDecodeError:
-            continue
-    return data.decode(errors="replace"), len(data)

@@ -87,12 +87,13 @@ class End(StrEnum):
 class RunEnd:
     """The end of an incarnation and its cause. From then on its remaining processes only have to be stopped.
 
-    ``failed_on`` is the index of a node that could not start its ranks.
+    ``failed_on`` is the index of a node that could not start its ranks; ``status`` that of the rank that failed first.
     """
 
     end: End
     cause: str = ""
     failed_on: int | None = None
+    status: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -287,7 +288,8 @@ class Gang:
         for node, part in self.parts.items():
             if part.crashed:
                 end, failed_on = End.LOST if part.blameless else End.CRASHED, node if part.unstarted else None
-                return RunEnd(end, part.cause or _describe_exit(part.exits, nodes[node].name), failed_on)
+                cause = part.cause or _describe_exit(part.exits, nodes[node].name)
+                return RunEnd(end, cause, failed_on, _failed_status(part.exits))
             if part.phase is NodePhase.ENDED and not self._succeeded(node, part, warned=False):
                 return RunEnd(End.LOST, _ENDED_EARLY.format(nodes[node].name) if part.exits else _CALLED_OFF)
         return None
@@ -315,7 +317,8 @@ class Gang:
             failed = [workers.workers[number] for number in workers.members if workers.workers[number].failed]
         if failed:
             exits = [worker.exit for worker in failed if worker.exit is not None]
-            return RunEnd(End.CRASHED, _describe_exit(exits, nodes[failed[0].node].name))
+            cause = _describe_exit(exits, nodes[failed[0].node].name)
+            return RunEnd(End.CRASHED, cause, status=_failed_status(exits))
         return self._inconsistent(_CHAIN_LOST)
 
     def _active_parts(self) -> Iterator[tuple["Gang", int, Part]]:
@@ -400,6 +403,7 @@ class Gang:
             signal=launch.signal,
             turn=self.turn,
             code=launch.code,
+            terminal=launch.terminal,
         )
 
     def with_hosts(self, order: RunOrder, address: Callable[[int], str]) -> RunOrder:
@@ -407,6 +411,11 @@ class Gang:
         if OPTIONS_VARIABLE not in order.env:
             return order
         return msgspec.structs.replace(order, hosts=[(address(node), gpus) for node, gpus in self.placement.seats])
+
+
+def _failed_status(exits: Sequence[RankExit]) -> int | None:
+    """Return the status of the first rank that failed; None if none did."""
+    return next((rank.status for rank in exits if rank.status and not rank.warned), None)
 
 
 def _describe_exit(exits: Sequence[RankExit], node: str) -> str:

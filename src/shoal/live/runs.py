@@ -409,7 +409,8 @@ class RunRegistry:
             self._crashed(job, gang, outcome, now)
 
     def _crashed(self, job: LiveJob, gang: Gang, outcome: RunEnd, now: Seconds) -> None:
-        saved, blamed, node = job.saved, outcome.end is End.CRASHED, outcome.failed_on
+        saved, blamed, cause = job.saved, outcome.end is End.CRASHED, outcome.cause
+        node, status, run = outcome.failed_on, outcome.status, (now, gang.job, gang.incarnation)
         ran = gang.chain[0].ran(now) if gang.started else 0.0
         job.crashes, failed, retry = job.crashes.after(
             saved,
@@ -421,11 +422,10 @@ class RunRegistry:
             retries=job.launch.retries,
             first_retry=self.first_retry,
         )
-        crash = JobCrashed(now, gang.job, gang.incarnation, saved, blamed, outcome.cause, retry, ran, node, failed)
-        self.events.append(crash)
+        self.events.append(crash := JobCrashed(*run, saved, blamed, cause, retry, ran, node, failed, status))
         if node is not None:
             job.failed_on.add(node)
-            self.health.failed(node, outcome.cause, now)
+            self.health.failed(node, cause, now)
         if failed:
             job.end = crash
             self.held.over(gang.job, JobState.FAILED)

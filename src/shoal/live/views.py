@@ -173,6 +173,7 @@ class ClusterViews:
             story=[Moment(self.epoch + at, what) for at, what in sorted(story, key=lambda entry: entry[0])],
             stop=account.stop_cost(self.now),
             lost_gpu_seconds=account.lost_gpu_seconds,
+            exit_status=account.exit_status,
         )
 
     def _change(self, account: Account) -> str:

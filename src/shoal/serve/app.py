@@ -36,6 +36,8 @@ def make_app(
     """
     notifier = Notifier()
     control_plane.listen(notifier.notify)
+    session_notifier = Notifier()
+    control_plane.sessions.on_change = session_notifier.notify
     context = AppContext(
         control_plane=control_plane,
         tokens=tokens,
@@ -45,6 +47,7 @@ def make_app(
         limits=limits or ServerLimits(),
         metrics=Metrics(control_plane),
         notifier=notifier,
+        session_notifier=session_notifier,
         feed=ClusterFeed(control_plane, notifier),
         hosts=hosts,
         code=code,
@@ -54,6 +57,11 @@ def make_app(
         Path(path, Endpoint(pipeline, path, methods)) for path, methods in by_path(ROUTES).items()
     ]
     app = Starlette(routes=[*paths, Path(_UNKNOWN_PATH, Endpoint(pipeline, "elsewhere", {}))])
-    app.state.close = notifier.close
+
+    def close() -> None:
+        notifier.close()
+        session_notifier.close()
+
+    app.state.close = close
     app.state.limits = context.limits
     return app

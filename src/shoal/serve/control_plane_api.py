@@ -10,6 +10,7 @@ from typing import Protocol
 
 from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_lists import ANY_JOB, JobFilter
+from shoal.live.sessions import SessionRelay
 from shoal.wire import messages as wire
 
 
@@ -117,6 +118,13 @@ class ControlPlaneAPI(Protocol):
         self, job: str, tenant: str | None, *, incarnation: int | None, rank: int, offset: int, most: int
     ) -> "Future[wire.LogPart]":
         """Part of a rank's log; resolves when its node has sent it."""
+
+    @property
+    def sessions(self) -> SessionRelay:
+        """The sessions inside running jobs."""
+
+    def open_session(self, job: str, tenant: str | None, wanted: wire.NewSession, caller: str) -> wire.SessionOpened:
+        """Start a command inside a running job; ``caller`` is whose limits apply."""
 
     def figures(self) -> ControlPlaneFigures:
         """Figures for ``/v1/metrics``; empties the lists of decision and commit times."""

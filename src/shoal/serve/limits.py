@@ -47,7 +47,7 @@ class ServerLimits:
     body_seconds: float = 30.0
     strangers: int = 64
     callers: int = 256
-    agent_connections: int = 16
+    agent_connections: int = 48
     waiting: int = 64
     known: Rate = Rate(1000.0, 2000.0)
     unknown: Rate = Rate(20.0, 50.0)

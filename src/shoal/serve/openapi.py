@@ -13,8 +13,9 @@ from shoal.wire.messages import ProblemDetails
 
 _REFS = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
-_PATH_TYPES: dict[str, Any] = {"job": JobName, "token": Name, "app": Name, "node": Name, "digest": Digest}
-_TAGS = {"jobs": "jobs", "apps": "apps", "code": "jobs", "agent": "agents", "tokens": "tokens"}
+_PATH_TYPES: dict[str, Any] = {"job": JobName, "digest": Digest}
+_PATH_TYPES |= dict.fromkeys(("token", "session", "app", "node"), Name)
+_TAGS = {"jobs": "jobs", "apps": "apps", "code": "jobs", "agent": "agents", "tokens": "tokens", "sessions": "sessions"}
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:

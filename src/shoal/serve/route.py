@@ -36,6 +36,7 @@ class AppContext:
     metrics: Metrics
     notifier: Notifier
     feed: ClusterFeed
+    session_notifier: Notifier
     hosts: frozenset[str] | None = None
     code: CodeStore | None = None
     reports: dict[str, AgentReport] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shoal.serve import code_handlers, handlers, job_verbs, metrics
+from shoal.serve import code_handlers, handlers, job_verbs, metrics, sessions
 from shoal.serve.route import Route
 from shoal.wire import messages as wire
 from shoal.wire.fields import Role
@@ -93,6 +93,44 @@ _VERBS = (
     ),
     Route("POST", "/v1/cancel", job_verbs.cancel_many, _PEOPLE, body=wire.CancelMany, refusals=_WRITES, alive=True),
 )
+_SESSIONS = (
+    Route(
+        "POST",
+        "/v1/jobs/{job}/sessions",
+        sessions.open_session,
+        _PEOPLE,
+        body=wire.NewSession,
+        status=201,
+        refusals=(404,),
+        alive=True,
+    ),
+    Route("POST", "/v1/sessions/{session}/input", sessions.put_input, _PEOPLE, body=wire.SessionInput, refusals=(404,)),
+    Route(
+        "GET",
+        "/v1/sessions/{session}/output",
+        sessions.get_output,
+        _PEOPLE,
+        query=sessions.OutputQuery,
+        refusals=(404,),
+    ),
+    Route("DELETE", "/v1/sessions/{session}", sessions.close, _PEOPLE, status=204, refusals=(404,)),
+    Route(
+        "POST",
+        "/v1/agent/sessions/{session}/input",
+        sessions.get_input,
+        _AGENT,
+        body=wire.SessionInputPoll,
+        refusals=(404,),
+    ),
+    Route(
+        "POST",
+        "/v1/agent/sessions/{session}/output",
+        sessions.put_output,
+        _AGENT,
+        body=wire.SessionOutput,
+        refusals=(404,),
+    ),
+)
 _APPS = (
     Route("GET", "/v1/apps/{app}/offer", handlers.offer, _PEOPLE, refusals=(404,), at_once=2),
     Route(
@@ -141,7 +179,7 @@ _SERVER = (
     Route("GET", "/v1/openapi.json", handlers.openapi, _ANY_TOKEN),
 )
 
-ROUTES: tuple[Route, ...] = (*_JOBS, *_CODE, *_VERBS, *_APPS, *_CLUSTER, *_AGENTS, *_SERVER)
+ROUTES: tuple[Route, ...] = (*_JOBS, *_CODE, *_VERBS, *_SESSIONS, *_APPS, *_CLUSTER, *_AGENTS, *_SERVER)
 
 
 def by_path(routes: Iterable[Route]) -> dict[str, dict[str, Route]]:

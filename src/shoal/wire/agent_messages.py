@@ -7,6 +7,7 @@ from msgspec import Meta, Struct, field
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchLimits, BatchSetting, WarningSignal
 from shoal.wire.fields import Boot, Count, Host, JobName, Name, Natural, Ranks
+from shoal.wire.session_messages import SessionOrder
 
 MOST_OLD = 256
 """Jobs with old folders that a report may name."""
@@ -137,6 +138,24 @@ class LogAnswer(Struct, frozen=True):
     next: Natural | None = None
 
 
+class LogPart(Struct, frozen=True):
+    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
+
+    ``ranks`` is the number of ranks of this start. Where the middle of a log was cut out, ``text`` is a note and
+    ``offset`` to ``next`` are the bytes cut.
+    """
+
+    job: str
+    incarnation: int
+    rank: int
+    offset: int
+    size: int
+    text: str
+    live: bool
+    next: int
+    ranks: int = 1
+
+
 class AgentReport(Struct, frozen=True, kw_only=True):
     """All runs of an agent and the log parts it was asked for.
 
@@ -168,7 +187,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     the job's owner, as whose system user an agent that runs as root may start the ranks. ``cpus`` of each rank and
     ``memory``, in bytes, of all ranks here are limits. The keeper sends ``signal`` its seconds before the run has
     lasted ``time`` seconds; at the limit the control plane stops the run. ``code`` is
-    the digest of the archive that is its working folder, if it was shipped with one.
+    the digest of the archive that is its working folder, if it was shipped with one. With ``terminal`` rank 0
+    runs on a terminal.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
@@ -208,6 +228,7 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     turn: int = 0
     """Number of the last order to suspend the run (odd) or to resume it (even)."""
     code: str | None = None
+    terminal: bool = False
 
 
 class LogRead(Struct, frozen=True):
@@ -236,3 +257,4 @@ class AgentOrders(Struct, frozen=True, kw_only=True):
     session: str = ""
     keep: float | None = None
     forget: list[str] = field(default_factory=list)
+    sessions: list[SessionOrder] = field(default_factory=list)

@@ -30,6 +30,7 @@ from shoal.wire.fields import (
     Weight,
     Work,
 )
+from shoal.wire.session_messages import *  # noqa: F403
 
 PROTOCOL = 1
 
@@ -89,6 +90,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     Of a tenant's waiting jobs none starts before one of a higher ``priority``. An ``exclusive`` job has its nodes for
     itself.
     ``code`` is the digest of an archive sent before, which is unpacked as the working folder in place of ``workdir``.
+    With ``terminal`` rank 0 runs on a terminal, which waits a minute for a session and is hung up with it.
     """
 
     command: Command
@@ -130,6 +132,7 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     priority: Priority = 0
     exclusive: bool = False
     code: Digest | None = None
+    terminal: bool = False
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
@@ -275,6 +278,7 @@ class JobDetail(Struct, frozen=True, kw_only=True):
     """Everything about one job. ``change`` says what would change its state soonest; empty where nothing is known.
 
     ``stop`` says what a stop of a running job would lose; ``lost_gpu_seconds`` is what stops and crashes have lost.
+    ``exit_status`` is that of its last run: 0, or of the rank that failed first, negative for a signal.
     """
 
     job: JobRow
@@ -293,6 +297,7 @@ class JobDetail(Struct, frozen=True, kw_only=True):
     story: list[Moment]
     stop: str = ""
     lost_gpu_seconds: float = 0.0
+    exit_status: int | None = None
 
 
 class WorkLeft(Struct, frozen=True):
@@ -429,21 +434,3 @@ class TokenRow(Struct, frozen=True):
     node: str | None = None
     created: float | None = None
     expires: float | None = None
-
-
-class LogPart(Struct, frozen=True):
-    """Part of a rank's log, bytes ``offset`` to ``next`` of ``size``; ``live``: the log may still grow.
-
-    ``ranks`` is the number of ranks of this start. Where the middle of a log was cut out, ``text`` is a note and
-    ``offset`` to ``next`` are the bytes cut.
-    """
-
-    job: str
-    incarnation: int
-    rank: int
-    offset: int
-    size: int
-    text: str
-    live: bool
-    next: int
-    ranks: int = 1

@@ -1,0 +1,87 @@
+"""Processes of a run: what a child of a keeper does before it executes its program, and why it cannot.
+
+Keepers import this module, so it imports the standard library only.
+"""
+
+import ctypes
+import fcntl
+import os
+import signal
+import termios
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from shoal.agent.confinement import become
+from shoal.agent.rank_program import enter_folder, execute
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores; a program must start with their defaults. Those handled get them back by exec itself."""
+
+Streams = tuple[int, int, int]
+"""Descriptors that become standard input, output and error."""
+
+
+def become_process(
+    run: Mapping[str, Any],
+    process: Mapping[str, Any],
+    streams: Streams,
+    keeper: int,
+    report_problem: int,
+    *,
+    terminal: bool = False,
+) -> NoReturn:
+    """In a child of a keeper: execute a program of the run, or write the problem to a pipe, which closes at exec.
+
+    ``process`` has the program's ``env``, beside the run's, and its ``argv`` if it is not the run's. The kernel kills
+    it with the keeper. With ``terminal`` its standard input is a terminal, which it controls.
+    """
+    try:
+        if terminal:
+            os.setsid()
+            fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
+        else:
+            os.setpgid(0, 0)
+        if run.get("cgroup"):
+            os.write(os.open(f"{run['cgroup']}/cgroup.procs", os.O_WRONLY), b"0")
+        user = run.get("user")
+        if user:
+            os.fchown(streams[2], user["uid"], user["gid"])
+            become(user, streams[1])  # before the next call, which a change of the user undoes
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() != keeper:
+            os._exit(127)
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_DFL)
+        for target, source in enumerate(streams):
+            os.dup2(source, target)
+        os.write(2, process.get("note", "").encode(errors="replace"))
+        argv = process.get("argv", run["argv"])
+        problem = enter_folder(run["cwd"]) or execute(argv, {**run["env"], **process["env"]})
+        note = f"; it runs as {user['shown']}" if user else ""
+        os.write(report_problem, f"{problem}{note}".encode(errors="replace"))
+    except OSError as error:
+        os.write(report_problem, str(error).encode(errors="replace"))
+    finally:
+        os._exit(127)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parents die."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(number: int) -> None:
+    """Have the kernel send this signal when the parent dies; the caller must check whether it is dead already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
