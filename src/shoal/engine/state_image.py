@@ -202,12 +202,7 @@ def restore(state: State, image: StateImage) -> None:
     state.free_gpus = type(state.free_gpus).of(state.topology)
     avoided = {job.number: frozenset(job.avoided) for job in image.jobs if job.avoided}
     state.nodes = NodeUse(dict(image.drained), frozenset(image.probed), avoided)
-    state.suspensions = Suspensions(
-        dict(image.suspending),
-        {job.number: job.suspended for job in image.jobs if job.suspended is not None},
-        {job.number: job.suspended_bytes for job in image.jobs if job.suspended_bytes},
-        {job.number: job.unsuspendable for job in image.jobs if job.unsuspendable},
-    )
+    state.suspensions = _suspensions(image)
     for node in sorted(set(state.nodes.drained) - state.nodes.probed):
         state.free_gpus.close(node)
     cancelling = int(JobState.CANCELLING)
@@ -234,6 +229,15 @@ def restore(state: State, image: StateImage) -> None:
     rows.submitted = image.submitted
     state._paired = {job.number for job in image.jobs if job.ints[IntRow.PARTNER] >= 0}
     state._bids = {rows.app_index[app]: bid for app, bid in image.bids}
+
+
+def _suspensions(image: StateImage) -> Suspensions:
+    return Suspensions(
+        dict(image.suspending),
+        {job.number: job.suspended for job in image.jobs if job.suspended is not None},
+        {job.number: job.suspended_bytes for job in image.jobs if job.suspended_bytes},
+        {job.number: job.unsuspendable for job in image.jobs if job.unsuspendable},
+    )
 
 
 def _restore_job(state: State, job: JobImage) -> None:

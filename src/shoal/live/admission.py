@@ -63,10 +63,14 @@ class Admission:
             priority=wanted.priority,
             exclusive=wanted.exclusive,
         )
+        return spec, self._launch(wanted)
+
+    def _launch(self, wanted: Submission) -> Launch:
+        """Return what to execute for a job."""
         for name, texts in (("command", wanted.command), ("env", list(wanted.env.values()))):
             if any("\0" in text for text in texts):
                 raise InputError(name, "\\0", "no argument of a program can hold a zero byte")
-        launch = Launch(
+        return Launch(
             wanted.name,
             tuple(wanted.command),
             tuple(sorted(wanted.env.items())),
@@ -82,7 +86,6 @@ class Admission:
             code=wanted.code,
             terminal=wanted.terminal,
         )
-        return spec, launch
 
     def gang(
         self, shape: Reshape, kinds: Sequence[str] | None = None, *, exclusive: bool = False
