@@ -329,12 +329,11 @@ class SimulatedBackend:
     def _crash(self, job: int, run: JobRun, *, blamed: bool, cause: str) -> JobCrashed:
         """End an incarnation and lose the progress since the last checkpoint. The job may be held back a while."""
         now, truth, ran = self.now, self.truth.jobs[job], max(0.0, self.now - run.began)
-        fresh = run.saved <= 0.0 < run.rate  # one that cannot run on these GPUs is tried on others
         kept = run.saved if run.bound else kept_at_crash(truth, run, now, self.faults.checkpoint_every)
         run.bound = None
         self._jobs.leave(job, now)
         set_back(truth, run, kept)
-        run.crashes, failed, retry_in = run.crashes.after(kept, blamed=blamed, ran=ran, fresh=fresh)
+        run.crashes, failed, retry_in = run.crashes.after(kept, blamed=blamed, ran=ran)
         if failed:
             self._ended(job, JobState.FAILED)
         if retry_in:
