@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from shoal.core.commands import Command, Decided, Resize, Start, Stop
+from shoal.core.commands import Command, Decided, Resize, Resume, Start, Stop, Suspend
 from shoal.core.events import (
     BatchChanged,
     Event,
@@ -17,9 +17,11 @@ from shoal.core.events import (
     JobMeasured,
     JobReleased,
     JobReshaped,
+    JobResumed,
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobSuspended,
 )
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
@@ -244,3 +246,21 @@ def test_jobs_are_found_by_identifier_and_by_their_tenants_key() -> None:
     assert found.keys == {("ann", "k"): "job", ("bob", "k"): "c"}
     assert [account.number for account in found.live.values()] == [0, 1, 2]
     assert only(accounts((0.0, [JobSubmitted(0.0, found.accounts[0].spec)], []))).launch.command == ()
+
+
+def test_a_suspended_job_is_not_among_those_with_gpus_and_a_resumed_one_is() -> None:
+    found = running()
+    found.fold(Decided(0, inf, (Suspend(0, 1),)))
+    assert not found.placed
+    found.fold(EventBatch(20.0, (JobSuspended(20.0, 0, 1, 10.0),)))
+    assert not found.placed
+    found.fold(Decided(0, inf, (Resume(0, 1, THREE_GPUS),)))
+    found.fold(EventBatch(30.0, (JobResumed(30.0, 0, 1, 2.0, 10.0),)))
+    assert [account.placement for account in found.placed.values()] == [THREE_GPUS]
+
+
+def test_a_job_that_could_not_be_suspended_is_among_those_with_gpus() -> None:
+    found = running()
+    found.fold(Decided(0, inf, (Suspend(0, 1),)))
+    found.fold(EventBatch(20.0, (JobResumed(20.0, 0, 1, 2.0, 10.0, cause="the driver refuses"),)))
+    assert [account.placement for account in found.placed.values()] == [THREE_GPUS]

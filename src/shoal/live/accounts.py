@@ -205,8 +205,8 @@ class Accounts:
                 account.history.append((now, "warned to save and stop"))
                 continue
             account.state = JobState.STARTING
-            account.incarnation, account.placement, account.placed_at = command.incarnation, command.placement, now
-            self.placed[account.number] = account
+            account.incarnation = command.incarnation
+            self._take_seats(account, command.placement, now)
             account.placements[command.incarnation] = command.placement
             account.started = now if account.started is None else account.started
             where = f"on {self._seats(command.placement)} as run {command.incarnation}"
@@ -224,14 +224,15 @@ class Accounts:
             account.state = JobState.SUSPENDED
             account.history.append((now, "to be suspended in place, losing nothing"))
         else:
-            account.state, account.placement, account.placed_at = JobState.STARTING, command.placement, now
+            account.state = JobState.STARTING
+            self._take_seats(account, command.placement, now)
             account.history.append((now, f"to be resumed on {self._seats(command.placement)}"))
 
     def _turned(self, account: Account, event: events.JobSuspended | events.JobResumed) -> None:
         took = f" in {event.seconds:,.1f} s" if event.seconds else ""
         if isinstance(event, events.JobResumed):
-            if event.cause and account.placement is None:  # it never left its seats
-                account.placement, account.placed_at = account.bound, account.suspended_at
+            if event.cause and account.placement is None and account.bound is not None:  # it never left its seats
+                self._take_seats(account, account.bound, account.suspended_at)
             what = f"could not be suspended: {event.cause}" if event.cause else f"resumed{took}"
             account.state, account.bound, account.rate = JobState.RUNNING, None, event.rate
         else:
@@ -386,6 +387,10 @@ class Accounts:
         self.live.pop(account.number, None)
         tenant = account.spec.tenant
         self.ended_gpu_seconds[tenant] = self.ended_gpu_seconds.get(tenant, 0.0) + account.gpu_seconds
+
+    def _take_seats(self, account: Account, placement: Placement, at: Seconds) -> None:
+        account.placement, account.placed_at = placement, at
+        self.placed[account.number] = account
 
     def _leave_seats(self, account: Account, at: Seconds) -> None:
         """Add the GPU-seconds of the present placement and clear it; freeze progress at ``at``."""
