@@ -382,7 +382,7 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
     again = ("--resizes", "in_place", "--preemptible", "no")
     code, out, err = shoal("submit", *options, *more, *again, "--", "python", "train.py", "--gpus", "--", "x y")
     assert (code, out) == (0, "train-0000\n")
-    assert err == "shoal: train-0000: never stopped to make room for other jobs, as declared\n"
+    assert err == "shoal: train-0000: is never stopped to make room for others, as --preemptible says\n"
     (asked,) = cluster.asked
     assert asked.body["env"].pop("SHOAL_SUBMIT_PATH") == os.environ["PATH"]
     key = asked.body.pop("key")
@@ -459,7 +459,7 @@ def test_an_answer_that_was_lost_is_asked_for_again_with_the_same_key(shoal: Sho
     assert len(cluster.asked) == 2
 
 
-NOT_BEFORE = "not stopped to make room for other jobs before saving work (SHOAL_PROGRESS in docs/jobs.md)"
+NOT_BEFORE = "until it saves its work it is not stopped to make room for others; it may be suspended in place"
 
 
 def test_submit_says_once_of_each_kind_of_job_whether_it_is_stopped_to_make_room(
@@ -469,7 +469,7 @@ def test_submit_says_once_of_each_kind_of_job_whether_it_is_stopped_to_make_room
     (tmp_path / "jobs.yaml").write_text("- {command: [a]}\n- {command: [b], preemptible: yes}\n- {command: [c]}\n")
     code, out, err = shoal("submit", "-n", "2", "jobs.yaml")
     assert (code, len(out.splitlines())) == (0, 6)
-    stopped = "stopped at any time to make room for other jobs, as declared"
+    stopped = "may be stopped at any time to make room for others, as --preemptible says"
     assert err.splitlines() == [f"shoal: jobs-0000 and 3 more: {NOT_BEFORE}", f"shoal: jobs-0001 and 1 more: {stopped}"]
     assert shoal("submit", "--preemptible", "maybe", "--", "true")[0] == 2
 

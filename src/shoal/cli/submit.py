@@ -124,9 +124,9 @@ def deliver(client: "Client", jobs: Sequence["Submission"], copies: int = 1) -> 
 def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
     """A line for each kind of job submitted: whether such jobs are stopped to make room for others."""
     meaning = {
-        "auto": "not stopped to make room before saving work, only suspended (SHOAL_PROGRESS in docs/jobs.md)",
-        "yes": "stopped at any time to make room for other jobs, as declared",
-        "no": "never stopped to make room for other jobs, as declared",
+        "auto": "until it saves its work it is not stopped to make room for others; it may be suspended in place",
+        "yes": "may be stopped at any time to make room for others, as --preemptible says",
+        "no": "is never stopped to make room for others, as --preemptible says",
     }
     kinds: dict[str, list[str]] = {}
     for at, id in enumerate(ids):
