@@ -183,7 +183,7 @@ def test_a_completion_script_is_printed_for_each_shell(shoal: Shoal, shell: str)
 
 def test_commands_options_and_policies_are_completed() -> None:
     assert completed([], "sim") == ["simulate"]
-    assert completed([], "re") == ["report", "replay", "repro", "resize"]
+    assert completed([], "re") == ["report", "replay", "repro", "release", "requeue", "resize"]
     assert completed(["simulate"], "--restart") == ["--restart-cost"]
     for command in ("simulate", "up", "serve", "whatif"):
         assert completed([command, "--policy"], "gavel.c") == ["gavel.cost", "gavel.cost-slo"]

@@ -207,6 +207,7 @@ def serving() -> Iterator[Fake]:
                 return
             status, message = said
             data = message if isinstance(message, bytes) else msgspec.json.encode(message)
+            data = b"" if status == 204 else data
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -821,7 +822,7 @@ def test_cancel_ends_nothing_where_one_job_is_unknown(shoal: Shoal, cluster: Fak
 )
 def test_a_verb_is_asked_for_each_job_once(shoal: Shoal, cluster: Fake, verb: str, said: str) -> None:
     for id in ("bert-k3fa", "wide-x2f3"):
-        cluster.answers[f"POST /v1/jobs/{id}/{verb}"] = 204, {}
+        cluster.answers[f"POST /v1/jobs/{id}/{verb}"] = 204, None
     assert shoal(verb, "bert", "wide", "bert-k3fa")[:2] == (0, said)
     assert json.loads(shoal(verb, "wide", "--json")[1]) == {"jobs": ["wide-x2f3"]}
     assert shoal(verb, "bert", "nothing")[0] == 2, "none is changed where one is unknown"
@@ -830,7 +831,7 @@ def test_a_verb_is_asked_for_each_job_once(shoal: Shoal, cluster: Fake, verb: st
 
 
 def test_priority_says_what_it_was(shoal: Shoal, cluster: Fake) -> None:
-    cluster.answers["POST /v1/jobs/wide-x2f3/priority"] = 204, {}
+    cluster.answers["POST /v1/jobs/wide-x2f3/priority"] = 204, None
     assert shoal("priority", "wide", "3")[:2] == (0, "wide-x2f3 has priority 3, where it had 0\n")
     assert shoal("priority", "wide", "--", "-3")[0] == 0
     assert [each.body for each in cluster.asked if each.method == "POST"] == [{"priority": 3}, {"priority": -3}]
@@ -876,7 +877,7 @@ def test_what_a_submitted_job_waits_for_is_found_by_name_and_sent_as_fields(shoa
 def test_nodes_are_drained_and_resumed_by_name_with_the_reason(shoal: Shoal, cluster: Fake) -> None:
     for node in ("n0", "n1"):
         for verb in ("drain", "resume"):
-            cluster.answers[f"POST /v1/nodes/{node}/{verb}"] = 204, {}
+            cluster.answers[f"POST /v1/nodes/{node}/{verb}"] = 204, None
     assert shoal("nodes", "drain", "n0", "n1", "--reason", "a fan")[:2] == (0, "drained n0\ndrained n1\n")
     assert json.loads(shoal("nodes", "resume", "n0", "--json")[1]) == {"resumed": ["n0"]}
     assert shoal("nodes", "drain", "n0")[0] == 2

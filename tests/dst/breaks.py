@@ -85,7 +85,7 @@ BREAKS: dict[str, Callable[[], Names]] = {
         "shoal.live.journal_writer:JournalWriter": {"_make_durable": _acknowledge_first},
     },
     "start the next incarnation before the last one ended": lambda: {
-        "shoal.live.runs:RunRegistry": {"_alone": lambda *_: True},
+        "shoal.live.runs": {"alone": lambda *_: True},
         "shoal.agent.node_state:NodeState": {"_has_predecessor": lambda *_: False},
     },
     "count a node as lost before its lease ended": lambda: {

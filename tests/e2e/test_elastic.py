@@ -20,7 +20,7 @@ STAYS = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.
 
 def elastic(name: str) -> Submission:
     command = [sys.executable, "-I", "-S", "-c", STAYS]
-    return Submission(command=command, name=name, gpus=1, min_gpus=1, max_gpus=4, grace=5.0)
+    return Submission(command=command, name=name, gpus=1, min_gpus=1, max_gpus=4, grace=5.0, preemptible="yes")
 
 
 def soon(happens: Callable[[], bool]) -> None:
