@@ -264,3 +264,12 @@ def test_a_job_that_could_not_be_suspended_is_among_those_with_gpus() -> None:
     found.fold(Decided(0, inf, (Suspend(0, 1),)))
     found.fold(EventBatch(20.0, (JobResumed(20.0, 0, 1, 2.0, 10.0, cause="the driver refuses"),)))
     assert [account.placement for account in found.placed.values()] == [THREE_GPUS]
+
+
+def test_a_job_that_could_not_be_suspended_counts_as_suspended_while_others_have_its_seats() -> None:
+    found = running()
+    found.fold(EventBatch(12.0, (submitted(12.0, "next"),)))
+    found.fold(Decided(0, inf, (Suspend(0, 1), start(placement=TWO_GPUS, job=1))))
+    found.fold(EventBatch(20.0, (JobResumed(20.0, 0, 1, 2.0, 10.0, cause="the driver refuses"),)))
+    assert found.live[0].state is JobState.SUSPENDED
+    assert list(found.placed) == [1]

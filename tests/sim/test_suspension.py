@@ -18,10 +18,14 @@ from shoal.core.events import (
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, parse_cluster
+from shoal.engine.loop import judge
+from shoal.engine.moves import StopStartPlanner
 from shoal.engine.state import State
 from shoal.engine.state_image import decode_image, encode_image, image_of, restore
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
+from shoal.placement.packed import PackedPlacer
+from shoal.policy.classic.fifo import Fifo
 from shoal.policy.classic.las import Las
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.report.history import read_history
@@ -214,3 +218,17 @@ def test_a_suspended_job_that_is_requeued_is_no_longer_bound_to_its_node() -> No
     state = suspended_state()
     state.apply_events(12.0, [JobRequeued(12.0, 0, 1, "ann")])
     assert (state.freeze().jobs["a"].state, state.suspensions.runs) == (JobState.STOPPING, {})
+
+
+def test_a_suspended_job_is_resumed_on_its_node_even_if_that_once_failed_to_start_it() -> None:
+    cluster = parse_cluster("gpu:2x1")
+    state = State(cluster, ProfiledModel(cluster, catalog()))
+    state.apply_events(0.0, [SuspensionReported(0.0, 0, "signals", 100), JobSubmitted(0.0, job("a", 0, 1, 9).spec())])
+    state.apply_commands([Start(0, 1, ONE)])
+    state.apply_events(1.0, [JobCrashed(1.0, 0, 1, 0.0, False, "no disk", failed_on=0)])
+    state.apply_commands([Start(0, 2, ONE)])
+    state.apply_events(2.0, [JobStarted(2.0, 0, 2, 1.0, 0.0)])
+    state.apply_commands([Suspend(0, 2)])
+    state.apply_events(3.0, [JobSuspended(3.0, 0, 2, 1.0)])
+    judged = judge(state.freeze(), Fifo(), PackedPlacer(), StopStartPlanner())
+    assert judged.commands == (Resume(0, 2, ONE),)

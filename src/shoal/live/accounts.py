@@ -66,6 +66,8 @@ class Account:
     """The placement of each incarnation, for finding its logs."""
     history: list[tuple[Seconds, str]] = field(default_factory=list)
     """Its history: times and sentences."""
+    partner: JobNumber | None = None
+    """The job that it shares its GPUs with, as of its last start or resize."""
     ends_by: Seconds | None = None
     """When the grace of its run has passed, if it was cancelled while it ran."""
     lost_gpu_seconds: float = 0.0
@@ -205,7 +207,7 @@ class Accounts:
                 account.history.append((now, "warned to save and stop"))
                 continue
             account.state = JobState.STARTING
-            account.incarnation = command.incarnation
+            account.incarnation, account.partner = command.incarnation, command.partner
             self._take_seats(account, command.placement, now)
             account.placements[command.incarnation] = command.placement
             account.started = now if account.started is None else account.started
@@ -232,6 +234,8 @@ class Accounts:
         took = f" in {event.seconds:,.1f} s" if event.seconds else ""
         if isinstance(event, events.JobResumed):
             if event.cause and account.placement is None and account.bound is not None:  # it never left its seats
+                if not self._free(account.bound):  # the ring has given them away: it counts as suspended until resumed
+                    return
                 self._take_seats(account, account.bound, account.suspended_at)
             what = f"could not be suspended: {event.cause}" if event.cause else f"resumed{took}"
             account.state, account.bound, account.rate = JobState.RUNNING, None, event.rate
@@ -387,6 +391,14 @@ class Accounts:
         self.live.pop(account.number, None)
         tenant = account.spec.tenant
         self.ended_gpu_seconds[tenant] = self.ended_gpu_seconds.get(tenant, 0.0) + account.gpu_seconds
+
+    def _free(self, placement: Placement) -> bool:
+        """Return whether no job holds these seats; those that two jobs share count once."""
+        used: Counter[int] = Counter()
+        for other in self.placed.values():
+            if other.placement is not None and not (other.partner in self.placed and other.partner < other.number):
+                used.update(dict(other.placement.seats))
+        return all(used[node] + count <= self.nodes[node].gpus for node, count in placement.seats)
 
     def _take_seats(self, account: Account, placement: Placement, at: Seconds) -> None:
         account.placement, account.placed_at = placement, at

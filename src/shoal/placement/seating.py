@@ -341,8 +341,9 @@ def no_seats(snapshot: Snapshot, kinds: Sequence[int], free: int, block: int, wa
 
 def avoided_nodes(snapshot: Snapshot, i: int, want: int) -> frozenset[int]:
     """Return the nodes that a job must not be seated on; none if the others of every kind it can use are too few."""
-    avoided = snapshot.avoided.get(int(snapshot.columns.rows[i]))
-    if not avoided:
+    job = int(snapshot.columns.rows[i])
+    avoided = snapshot.avoided.get(job)
+    if not avoided or job in snapshot.suspensions.runs:  # a suspended run can be resumed on its own node only
         return frozenset()
     cluster, speeds = snapshot.cluster, snapshot.columns.speeds[i]
     left = list(cluster.capacity)
