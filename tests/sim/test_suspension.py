@@ -191,6 +191,8 @@ def test_a_job_that_cannot_be_resumed_yet_leaves_its_seats_again() -> None:
     state.apply_events(25.0, [JobSuspended(25.0, 0, 1, 10.0, cause="its GPU is in use")])
     assert state.free_gpus.free == [1]
     assert state.suspensions.runs[0].bytes == 50
+    assert JobSuspended(25.0, 0, 1, 10.0, cause="its GPU is in use").urgent, "else no decision may resume it"
+    assert not JobSuspended(11.0, 0, 1, 10.0).urgent
     assert state.freeze().jobs["a"].attained == 15.0  # 10 s before, 5 s while it was to be resumed
 
 

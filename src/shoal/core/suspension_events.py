@@ -10,7 +10,7 @@ from shoal.core.units import JobNumber, Seconds
 class JobSuspended:
     """Every rank is suspended on its node, in ``seconds``, and holds ``bytes`` of host memory; nothing is lost.
 
-    With a ``cause`` it was to be resumed, and that was not possible yet.
+    With a ``cause`` it was to be resumed, and that was not possible yet: a decision at once tries it again, or not.
     """
 
     at: Seconds
@@ -20,7 +20,11 @@ class JobSuspended:
     bytes: int = 0
     seconds: Seconds = 0.0
     cause: str = ""
-    urgent: ClassVar[bool] = False
+
+    @property
+    def urgent(self) -> bool:
+        """Whether it calls for a decision at once."""
+        return bool(self.cause)
 
 
 @dataclass(frozen=True, slots=True)
