@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shoal.core.errors import InputError
-from shoal.live.code_store import CodeStore
+from shoal.live.code_store import LEFT_FREE_BYTES, CodeStore
 from shoal.wire.messages import MOST_CODE_BYTES, CodePart, CodeStatus
 
 
@@ -68,3 +68,12 @@ def test_an_archive_that_is_larger_than_it_says_or_than_may_be_is_refused(tmp_pa
     for piece in (CodePart(0, 3, b"1234"), CodePart(MOST_CODE_BYTES, MOST_CODE_BYTES, b"1")):
         with pytest.raises(InputError, match="at most 100 MB"):
             store.receive("ana", digest(b"1234"), piece)
+
+
+def test_archives_leave_a_gigabyte_of_the_journals_disk_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.live.code_store.free_bytes", lambda folder: LEFT_FREE_BYTES + 3)
+    store = CodeStore(tmp_path / "code", frozenset, nobodys)
+    send(store, "ana", b"abc")
+    with pytest.raises(InputError, match="disk has less than 1 GB free"):
+        store.receive("ana", digest(b"abcd"), CodePart(0, 4, b"abcd"))
+    assert store.status("ana", digest(b"abcd")) == CodeStatus(0, False)

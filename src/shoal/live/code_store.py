@@ -16,10 +16,14 @@ from typing import TypeAlias
 
 from shoal.core.errors import InputError
 from shoal.core.units import JobNumber, TenantId
+from shoal.wire.disk import free_bytes
 from shoal.wire.messages import MOST_CODE_BYTES, MOST_PART_BYTES, CodePart, CodeStatus
 
 MOST_STORED_BYTES = 10 * 2**30
 """Bytes of all archives together."""
+
+LEFT_FREE_BYTES = 2**30
+"""Bytes of the disk that archives leave free: the journal is on the same disk."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DONE, _PART = ".tar.gz", ".part"
@@ -62,6 +66,11 @@ class CodeStore:
             if piece.offset != have:
                 return CodeStatus(have, False)
             self._make_room(len(piece.data), part)
+            if free_bytes(self.folder.parent) < LEFT_FREE_BYTES + len(piece.data):
+                hint = (
+                    f"the control plane's disk has less than {LEFT_FREE_BYTES / 2**30:,.0f} GB free; share the folder"
+                )
+                raise InputError("code", digest, f"{hint} with the nodes, or submit later")
             part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as out:
                 out.write(piece.data)
