@@ -24,8 +24,9 @@ $(STAMP): $(RUNTIME)
 demo: $(RUNTIME)
 	$(BIN)/shoal demo
 
+# Three workers for two cores: tests of real processes mostly wait.
 test: check
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 # The tests that need no processes, no PyTorch and no long searches: under a minute of CPU time.
 fast: $(STAMP)
