@@ -14,6 +14,7 @@ from shoal.core.events import (
     JobStarted,
     JobStopped,
     JobSubmitted,
+    JobSuspended,
 )
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting
@@ -53,7 +54,7 @@ def test_a_goodput_report_calls_for_a_decision_only_if_it_is_urgent() -> None:
 
 
 def test_which_events_are_urgent() -> None:
-    fixed = {kind.__name__ for kind in get_args(Event) if kind is not JobProfiled and kind.urgent}
+    fixed = {kind.__name__ for kind in get_args(Event) if kind not in (JobProfiled, JobSuspended) and kind.urgent}
     assert fixed == {
         *("JobSubmitted", "BatchChanged", "JobCompleted", "JobCrashed", "JobReleased", "JobReshaped", "JobCancelled"),
         *("NodeLost", "NodeReturned", "NodeDrained", "NodeResumed", "JobSetAside", "QuotaSet", "PolicyOverran"),
