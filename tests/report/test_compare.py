@@ -8,7 +8,7 @@ from rich.console import Console
 
 from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
-from shoal.report.compare import MEASURES, bootstrap_interval, compare, t_interval
+from shoal.report.compare import MEASURES, bootstrap_interval, compare, settings_of_run, t_interval
 from shoal.report.files import StoredRun
 from shoal.report.metrics import DEFINITIONS, JobResults
 from shoal.report.tables import change, table
@@ -197,3 +197,9 @@ def test_the_comparison_as_plain_values_holds_the_same() -> None:
     assert plain["baseline"] == "a"
     assert plain["standings"][1]["means"]["avg_jct"] == pytest.approx(drawn(1).mean())
     assert len(plain["differences"]) == len(MEASURES)
+
+
+def test_how_a_live_journal_was_recorded_is_no_setting_of_a_comparison() -> None:
+    recorded = {"epoch": 1.79e9, "opened": 1.79e9, "lease": 20.0, "steadfast": True, "constants": {"a": 1}}
+    found = settings_of_run({"knowledge": "profiled", "settings": {**recorded, "restart_cost": "job"}})
+    assert found == {"knowledge": "profiled", "restart-cost": "job"}

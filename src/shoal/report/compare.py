@@ -23,6 +23,8 @@ CONFIDENCE = 0.95
 NO_DIFFERENCE, NOT_SIGNIFICANT, ONE_RUN = "no difference", "not significant", "one run"
 """Verdicts beside ``better`` and ``worse``: equal in every pair; the interval covers 0; there is no interval."""
 
+_APART = ("constants", "epoch", "opened", "lease", "away", "steadfast")
+"""Values of a journal's header that are no settings of a comparison."""
 _RESAMPLES = 2000
 _MOST_DRAWS = 20_000_000
 _FEWEST_RESAMPLES = 200
@@ -196,11 +198,12 @@ def differing_settings(runs: Sequence[StoredRun]) -> list[str]:
 def settings_of_run(summary: Summary) -> dict[str, str]:
     """Every setting of a run beside policy, seed, workload and cluster, as text; those that are off are left out.
 
-    A policy's constants are left out too: they differ between policies, and within one only between versions.
+    A policy's constants are left out too: they differ between policies, and within one only between versions. So are
+    the values of a live journal's header that say how it was recorded.
     """
     given = {"knowledge": summary.get("knowledge"), **(summary.get("settings") or {})}
     return {
-        name.replace("_", "-"): _setting_text(value) for name, value in given.items() if value and name != "constants"
+        name.replace("_", "-"): _setting_text(value) for name, value in given.items() if value and name not in _APART
     }
 
 
