@@ -273,3 +273,11 @@ def test_a_job_that_could_not_be_suspended_counts_as_suspended_while_others_have
     found.fold(EventBatch(20.0, (JobResumed(20.0, 0, 1, 2.0, 10.0, cause="the driver refuses"),)))
     assert found.live[0].state is JobState.SUSPENDED
     assert list(found.placed) == [1]
+
+
+def test_a_job_that_could_not_be_suspended_is_not_charged_for_the_time_away() -> None:
+    found = running()
+    found.fold(Decided(0, inf, (Suspend(0, 1),)))
+    found.leave_out(10.0, 3610.0)
+    found.fold(EventBatch(3620.0, (JobResumed(3620.0, 0, 1, 2.0, 10.0, cause="the driver refuses"),)))
+    assert found.live[0].used(3620.0) == 3 * (5.0 + 10.0)

@@ -168,6 +168,8 @@ class Accounts:
         for account in self.live.values():
             if account.placement is not None:
                 account.placed_at += end - begin
+            elif account.bound is not None:  # it may turn out not to have left its GPUs
+                account.suspended_at += end - begin
         self.now = end
 
     def apply_events(self, new: Iterable[events.Event]) -> None:
