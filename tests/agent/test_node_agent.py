@@ -346,7 +346,7 @@ def test_an_agent_told_to_end_lets_jobs_save_tells_and_leaves(site: Site, ask: A
     assert file(site, "saved").exists()
     # Not the last that was heard: an earlier report, sent by another thread, may come after it.
     ends = [run for report in site.plane.reports for run in report.runs if (run.job, run.phase) == (1, "ended")]
-    assert {(run.blameless, run.cause) for run in ends} == {(True, "its node's agent was told to end")}
+    assert {(run.blameless, run.cause) for run in ends} == {(True, "its node's agent was stopped")}
 
 
 def test_told_twice_an_agent_ends_at_once(site: Site, ask: Any) -> None:

@@ -811,7 +811,7 @@ def test_cancel_ends_nothing_where_one_job_is_unknown(shoal: Shoal, cluster: Fak
 @pytest.mark.parametrize(
     ("verb", "said"),
     [
-        ("hold", "held bert-k3fa; it runs on, and is not started again once it stops\nheld wide-x2f3\n"),
+        ("hold", "held bert-k3fa; it continues to run, and is not restarted\nheld wide-x2f3\n"),
         ("release", "released bert-k3fa\nreleased wide-x2f3\n"),
         (
             "requeue",

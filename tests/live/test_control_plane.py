@@ -264,7 +264,7 @@ def test_the_gpus_of_a_cancelled_run_are_its_owners_until_it_has_ended(tmp_path:
         assert state(plane, first) == "cancelled"
         assert plane.job(first, None).gpu_seconds >= charged > 0
         assert [moment.what for moment in plane.job(first, None).story if "cancelled" in moment.what] == [
-            "cancelled; told to save and stop",
+            "cancelled; warned to save and stop",
             "ended, after it was cancelled",
         ]
         assert state(plane, third) == "pending"

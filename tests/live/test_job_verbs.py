@@ -70,7 +70,7 @@ def test_a_job_that_is_put_back_into_the_queue_starts_again(tmp_path: Path) -> N
         soon(lambda: state(plane, id) == "stopping")
         stopped(plane, "gpu-0")
         soon(lambda: [run.incarnation for run in sync(plane, "gpu-0", []).runs] == [2])
-        assert "put back into the queue by ann: told to save and stop" in [m.what for m in plane.job(id, None).story]
+        assert "put back into the queue by ann: warned to save and stop" in [m.what for m in plane.job(id, None).story]
 
 
 def test_a_job_waits_for_another_and_starts_or_is_cancelled_with_the_cause(tmp_path: Path) -> None:

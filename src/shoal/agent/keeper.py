@@ -7,7 +7,7 @@ and then commands::
     lease T      the lease now ends at T, on this machine's monotonic clock
     stop G       send SIGTERM, and kill whatever is left after G seconds
     release R G  rank R should leave by itself; kill it if it is still there after G seconds
-    suspend      suspend all processes; answered by ``suspended``, or ``refused`` with a cause, and they go on
+    suspend      suspend all processes; answered by ``suspended``, or ``refused`` with a cause, and they continue
     resume       resume them; answered by ``resumed``, or ``waiting`` with a cause, and they stay suspended
     exec N       start a command inside the run, on the next N files that came over the socket (``keeper_sessions``)
     hangup S     end the command of session S

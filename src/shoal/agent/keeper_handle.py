@@ -218,12 +218,12 @@ class KeeperHandle:
 
     def start_session(self, process: dict[str, Any], files: Sequence[int]) -> None:
         """Order the keeper to start a command on a terminal or on three streams; ``OSError`` if it does not read."""
-        told = os.memfd_create("session")
+        order = os.memfd_create("session")
         try:
-            os.write(told, msgspec.json.encode(process))
-            socket.send_fds(self._socket, [f"exec {1 + len(files)}\n".encode()], [told, *files])
+            os.write(order, msgspec.json.encode(process))
+            socket.send_fds(self._socket, [f"exec {1 + len(files)}\n".encode()], [order, *files])
         finally:
-            os.close(told)
+            os.close(order)
 
     def hang_up(self, session: str) -> None:
         """Order the keeper to end the command of a session."""
@@ -248,7 +248,7 @@ class KeeperHandle:
         if why == "lease":
             return "its lease ended: the node had not heard from the control plane for too long", True
         if why == "order" and closing:
-            return "its node's agent was told to end", True
+            return "its node's agent was stopped", True
         if why not in ("", "rank", "order"):
             return f"its keeper ended it without an order ({why})", True
         return "", False

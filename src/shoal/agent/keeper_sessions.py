@@ -59,9 +59,9 @@ class KeeperSessions:
         command's terminal, three are its standard streams. All are closed here.
         """
         try:
-            with os.fdopen(os.dup(files[0]), "rb") as told:
-                told.seek(0)
-                process = json.load(told)
+            with os.fdopen(os.dup(files[0]), "rb") as order:
+                order.seek(0)
+                process = json.load(order)
             own = next(rank["env"] for rank in self._run["ranks"] if rank["rank"] == process["rank"])
             pid, problem = self._spawn({**process, "env": {**own, **process["env"]}}, files[1:])
             if not problem:

@@ -233,7 +233,7 @@ class NodeState:
     def close(self) -> Actions:
         """Stop every run and accept no new one: the agent is ending."""
         self._closing = True
-        return [action for run in self.runs.values() for action in self._stop(run, "the agent was told to end")]
+        return [action for run in self.runs.values() for action in self._stop(run, "the agent was stopped")]
 
     def prepared(self, key: Key, port: int, cause: str = "", blameless: bool = False) -> Actions:
         """Record that a run can start here, or the cause for which it cannot; ``blameless`` if that is the node's."""

@@ -34,7 +34,7 @@ def nodes(ctx: click.Context, client: "Client", as_json: bool) -> None:
 @cluster_options
 @json_option
 def drain(names: tuple[str, ...], reason: str, client: "Client", as_json: bool) -> None:
-    """Start nothing more on nodes until they are resumed; what runs there goes on (for administrators)."""
+    """Start nothing more on nodes until they are resumed; their running jobs continue (for administrators)."""
     for node in names:
         client.call("POST", f"/v1/nodes/{quote(node, safe='')}/drain", DrainNode(reason), type(None))
         if not as_json:

@@ -69,11 +69,11 @@ def _detail(client: "Client", job: str) -> JobDetail:
 def _wait(client: "Client", job: str) -> JobDetail:
     """Wait until the job runs or has ended; say once why it waits."""
     found = _detail(client, job)
-    told = False
+    announced = False
     while found.job.ended is None and found.job.state.lower() != "running":
-        if found.decision and not told and found.job.state.lower() == "pending":
+        if found.decision and not announced and found.job.state.lower() == "pending":
             warn(f"{job} {found.decision}")
-            told = True
+            announced = True
         time.sleep(_POLL_SECONDS)
         found = _detail(client, job)
     return found

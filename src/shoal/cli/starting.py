@@ -23,11 +23,11 @@ def wait_for_start(home: Path, stored: Callable[[], Mapping[str, str | None]]) -
 
     ``stored`` reads the client file in ``home``, which a starting `shoal up` writes anew.
     """
-    deadline, told = time.monotonic() + _PATIENCE_SECONDS, False
+    deadline, announced = time.monotonic() + _PATIENCE_SECONDS, False
     while not answers(stored()) and up_is_starting(home) and time.monotonic() < deadline:
-        if not told:
+        if not announced:
             warn(f"waiting for the cluster that is starting on this machine, at most {_PATIENCE_SECONDS:.0f} s")
-        told = True
+        announced = True
         time.sleep(_PAUSE_SECONDS)
 
 

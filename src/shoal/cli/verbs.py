@@ -34,11 +34,11 @@ def _each(client: "Client", jobs: tuple[str, ...], verb: str, as_json: bool, tex
 @cluster_options
 @json_option
 def hold(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
-    """Keep jobs from starting until `shoal release`; one that runs goes on, and is not started again once it stops."""
+    """Keep jobs from starting until `shoal release`; a running job continues, and is not restarted."""
 
     def text(row: "JobRow") -> str:
         runs = row.state in ("running", "starting")
-        return f"held {row.id}" + "; it runs on, and is not started again once it stops" * runs
+        return f"held {row.id}" + "; it continues to run, and is not restarted" * runs
 
     _each(client, jobs, "hold", as_json, text)
 

@@ -326,8 +326,8 @@ class Accounts:
         elif account.state is not JobState.CANCELLING:
             account.cause = "cancelled"
         account.state, account.ends_by, account.held_until = JobState.CANCELLING, event.ends_by, inf
-        told = "told to save and stop" if event.ends_by > event.at else "killed"
-        account.history.append((event.at, f"{account.cause}; {told}"))
+        how = "warned to save and stop" if event.ends_by > event.at else "killed"
+        account.history.append((event.at, f"{account.cause}; {how}"))
 
     def _ran(self, account: Account, event: events.RunEvent) -> None:
         if isinstance(event, events.JobSuspended | events.JobResumed):
@@ -349,7 +349,7 @@ class Accounts:
         elif isinstance(event, events.JobRequeued):
             self._leave_seats(account, event.at)
             account.state = JobState.STOPPING
-            account.history.append((event.at, f"put back into the queue by {event.by}: told to save and stop"))
+            account.history.append((event.at, f"put back into the queue by {event.by}: warned to save and stop"))
         else:
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
             if isinstance(event, events.JobStarted):

@@ -46,7 +46,7 @@ class HeldJobs:
                 self.waiting.hold(number, job.spec, seated=bool(job.gangs), timer=timer)
 
     def hold(self, number: JobNumber, now: Seconds, by: str) -> list[Event]:
-        """Keep a job from being started until ``lift``; a run that goes on is not stopped."""
+        """Keep a job from being started until ``lift``; a running job is not stopped."""
         job = self.jobs.get(number)
         if job is None or job.over or job.on_hold:
             return []

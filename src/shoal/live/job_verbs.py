@@ -32,7 +32,7 @@ class JobVerbs:
     find: Callable[[JobId, TenantId | None], Account]
 
     def hold(self, job: JobId, tenant: TenantId | None, by: str) -> "Future[None]":
-        """Hold a job: it is not started until it is released; a run that goes on is not stopped."""
+        """Hold a job: it is not started until it is released; a running job is not stopped."""
         number = self._live(job, tenant).number
 
         def change(runs: RunRegistry, now: Seconds) -> None:

@@ -207,7 +207,7 @@ class SessionRelay:
         return wanted
 
     def waits(self, session: RelayedSession, buffer: _Buffer, after: int) -> bool:
-        """Return whether there is nothing to say yet to one who has the pieces of a buffer up to ``after``."""
+        """Return whether a session has not ended and its buffer holds no piece after number ``after``."""
         return not session.ended and buffer.next <= after
 
     def room(self, session: RelayedSession, buffer: _Buffer) -> bool:

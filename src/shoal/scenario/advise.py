@@ -286,7 +286,7 @@ def _assumptions(
         kinds,
         "A job is submitted when it became eligible, runs as long as recorded and never fails; limits per user, "
         "reservations, drained nodes and jobs that ran before the first or had not ended are not modelled.",
-        f"A job that a policy stops goes on later from where it was, {DEFAULT_RESTART_SECONDS:g} s after each restart. "
+        f"A job that a policy stops resumes later where it was, {DEFAULT_RESTART_SECONDS:g} s after each restart. "
         "That holds for jobs that save checkpoints (--preemptible no: no job is stopped); backfill and fifo stop none."
         if preemptible == "yes"
         else "No job is stopped once it runs (--preemptible no).",

@@ -162,7 +162,7 @@ async def nodes(context: AppContext, call: Call) -> list[wire.NodeRow]:
 
 
 async def drain(context: AppContext, call: Call) -> None:
-    """Give a node no new runs until it is resumed; what runs there goes on."""
+    """Give a node no new runs until it is resumed; its running jobs continue."""
     body: wire.DrainNode = call.body
     change = context.control_plane.drain
     await durable(context, await asyncio.to_thread(change, call.path["node"], body.reason, call.holder.name))

@@ -9,7 +9,7 @@ from shoal.wire import messages as wire
 
 
 async def hold(context: AppContext, call: Call) -> None:
-    """Hold a job: it is not started until it is released; a run that goes on is not stopped."""
+    """Hold a job: it is not started until it is released; a running job is not stopped."""
     job, verb = call.path["job"], context.control_plane.verbs.hold
     with not_found_as_404(job):
         await durable(context, await asyncio.to_thread(verb, job, call.holder.sees, _who(call.holder)))
