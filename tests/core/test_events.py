@@ -58,6 +58,6 @@ def test_which_events_are_urgent() -> None:
     assert fixed == {
         *("JobSubmitted", "BatchChanged", "JobCompleted", "JobCrashed", "JobReleased", "JobReshaped", "JobCancelled"),
         *("NodeLost", "NodeReturned", "NodeDrained", "NodeResumed", "JobSetAside", "QuotaSet", "PolicyOverran"),
-        *("JobHeld", "JobRequeued", "PriorityChanged"),
+        *("JobHeld", "JobRequeued", "PriorityChanged", "NodeJoined", "NodeRemoved"),
     }
     assert not JobMeasured.urgent

@@ -136,3 +136,11 @@ def test_a_plan_made_while_a_lost_node_still_seats_a_job_never_offers_those_seat
     assert list(plan.node_free) == [0, 4]
     plan.take(held)
     assert list(plan.node_free) == [0, 3]
+
+
+def test_nodes_that_join_show_in_the_next_frozen_copy_and_not_in_the_one_before() -> None:
+    room = FreeGpus.of(parse_cluster("gpu:1x4"))
+    before = room.freeze()
+    room.add_nodes(parse_cluster("gpu:2x4"))
+    assert (len(before.node_free), before.closed) == (1, frozenset())
+    assert (len(room.freeze().node_free), room.freeze().closed) == (2, frozenset({1}))

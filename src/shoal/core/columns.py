@@ -5,13 +5,13 @@ Every array is read-only. A column is gathered or computed when it is first read
 
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
+from shoal.core.cached import cached
 from shoal.core.units import Seconds
 
 _A = TypeVar("_A", bound=NDArray[Any])
@@ -31,6 +31,8 @@ class StaticColumns:
     tenant: Int32s
     app: Int32s
     preemptible: Int32s
+    length_class: Int32s
+    length_scale: Floats
 
 
 class FloatRow:
@@ -53,7 +55,7 @@ class Saves:
 
 def sealed(array: _A) -> _A:
     """Make an array read-only and return it."""
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 
@@ -76,6 +78,20 @@ class _LiveRows(Generic[_A]):
 
     def __len__(self) -> int:
         return len(self._columns)
+
+    def at(self, row: int, position: int) -> Any:
+        """Return one entry of a row as a plain number, without gathering the row."""
+        column = self._columns[row]
+        if column is not None:
+            return column.item(position)
+        assert self._block is not None
+        return self._block.item(row, self._live.item(position))
+
+    def from_row(self, row: int) -> _A:
+        """Return the rows from this one on as one array, jobs × rows."""
+        if self._block is not None:
+            return cast(_A, self._block[row:].take(self._live, axis=1).T.copy())
+        return cast(_A, np.array([self[k] for k in range(row, len(self))]).T.copy())
 
     def take(self, keep: Indices) -> "_LiveRows[_A]":
         """Return the rows of some of the jobs, by position."""
@@ -105,7 +121,7 @@ class _Declared(Generic[_A]):
         self._name = name
 
     def __get__(self, columns: "Columns", owner: type | None = None) -> _A:
-        column: _A = sealed(getattr(columns._static, self._name)[columns._slots])
+        column: _A = sealed(getattr(columns._static, self._name).take(columns._slots))
         columns.__dict__[self._name] = column  # from now on found there
         return column
 
@@ -117,8 +133,12 @@ class _Int:
         self._row = row
         self.__doc__ = doc
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
     def __get__(self, columns: "Columns", owner: type | None = None) -> Int32s:
-        return columns._ints[self._row]
+        column = columns.__dict__[self._name] = columns._ints[self._row]  # from now on found there
+        return column
 
 
 class Columns:
@@ -146,6 +166,15 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def int_at(self, row: int, position: int) -> int:
+        """Return one entry of a row of `IntRow`, which costs less than the whole row if few entries are read."""
+        found: int = self._ints.at(row, position)
+        return found
+
+    def keep_totals(self, demand: int, widest: int, all_able: bool) -> None:
+        """Set the totals, which the state keeps, so that they need not be computed."""
+        self.__dict__.update(demand=demand, widest=widest, all_able=all_able)
 
     def subset(self, keep: Indices) -> "Columns":
         """Return the columns of the jobs at these positions, ascending; a job whose partner is left out has none."""
@@ -175,6 +204,8 @@ class Columns:
     tenant = _Declared[Int32s]("Index of the job's tenant.")
     app = _Declared[Int32s]("Index of the job's app; a job outside any app has an index of its own.")
     preemptible = _Declared[Int32s]("Index into ``core.job.PREEMPTIBLE``: 0 if the job may always be stopped.")
+    length_class = _Declared[Int32s]("Class of the job in the history of lengths; −1 if it declares its work.")
+    length_scale = _Declared[Floats]("Work of a second in which the history counts the job's length.")
 
     state = _Int(IntRow.STATE, "The job's ``JobState``.")
     held = _Int(IntRow.HELD, "GPUs held now; 0 while waiting.")
@@ -189,22 +220,22 @@ class Columns:
 
     saves = _Int(IntRow.SAVES, "Whether the job never saved, has saved, or saves when warned (``Saves``).")
 
-    @property
+    @cached
     def since(self) -> Floats:
         """Time at which the job got the GPUs it holds; meaningless for a waiting job."""
         return self._floats[FloatRow.SINCE]
 
-    @property
+    @cached
     def rate(self) -> Floats:
         """Measured progress per second; 0 unless running."""
         return self._floats[FloatRow.RATE]
 
-    @cached_property
+    @cached
     def attained(self) -> Floats:
         """GPU-seconds held until now."""
         return self._until_now(FloatRow.ATTAINED, self.held)
 
-    @cached_property
+    @cached
     def run_seconds(self) -> Floats:
         """Seconds with GPUs until now."""
         return self._until_now(FloatRow.RUN, self.held > 0)
@@ -213,7 +244,7 @@ class Columns:
         column: Floats = self._floats[row] + per_second * (self.now - self.since)
         return sealed(column)
 
-    @cached_property
+    @cached
     def unsaved(self) -> Floats:
         """Seconds of run that a stop now would lose: since the last save or the start of the run.
 
@@ -223,37 +254,53 @@ class Columns:
         lost: Floats = np.where(safe, 0.0, np.maximum(self.run_seconds - self._floats[FloatRow.SAFE], 0.0))
         return sealed(lost)
 
-    @cached_property
+    @cached
     def done(self) -> Floats:
         """Progress until now, in the job's own unit, extrapolated at the last measured rate."""
         done: Floats = self._floats[FloatRow.DONE] + self.rate * (self.now - self._floats[FloatRow.PROGRESS_SINCE])
         return sealed(done)
 
-    @cached_property
+    @cached
     def speeds(self) -> Floats:
         """Jobs × kinds: estimated rate of the requested gang; 0 where the job cannot run."""
-        kinds = range(FloatRow.SPEEDS, len(self._floats))
-        return sealed(np.stack([self._floats[k] for k in kinds], axis=1) if kinds else np.zeros((len(self), 0)))
+        return sealed(self._floats.from_row(FloatRow.SPEEDS))
 
-    @cached_property
+    @cached
     def best_speed(self) -> Floats:
         """Estimated rate of the requested gang on the job's best kind; 0 if it can run on none."""
         if len(self._floats) == FloatRow.SPEEDS + 1:
             return self._floats[FloatRow.SPEEDS]
-        best: Floats = self.speeds.max(axis=1, initial=0.0)
+        best = np.zeros(len(self))
+        for k in range(FloatRow.SPEEDS, len(self._floats)):  # faster than a maximum over a short axis
+            np.maximum(best, self._floats[k], out=best)
         return sealed(best)
 
-    @cached_property
+    @cached
+    def demand(self) -> int:
+        """GPUs that all jobs together ask for."""
+        return int(np.add.reduce(self.gpus))
+
+    @cached
+    def widest(self) -> int:
+        """GPUs of the widest gang that a job asks for; 0 without jobs."""
+        return int(self.gpus.max(initial=0))
+
+    @cached
+    def all_able(self) -> bool:
+        """Whether every job can run on some kind."""
+        return bool(self.best_speed.all())
+
+    @cached
     def remaining(self) -> Floats:
         """Declared work not yet done, never negative; infinity if not declared."""
         left: Floats = np.maximum(self.work - self.done, 0.0)
         return sealed(left)
 
-    @cached_property
+    @cached
     def remaining_seconds(self) -> Floats:
         """Estimated run time left with the requested gang on the best kind; infinity if unknown or impossible."""
         speed = self.best_speed
-        if speed.all():  # several times as fast as a division with a mask
+        if self.all_able:  # several times as fast as a division with a mask
             return sealed(self.remaining / speed)
         left = np.full(len(self), np.inf)
         np.divide(self.remaining, speed, out=left, where=speed > 0)

@@ -8,8 +8,8 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from shoal.core.job import BatchSetting
 from shoal.core.reasons import Reason, ReasonTemplate, in_words
 from shoal.core.topology import Placement
 from shoal.core.units import JobId, Seconds
+from shoal.core.value import Value
 
 if TYPE_CHECKING:
     from shoal.core.snapshot import Snapshot
@@ -36,12 +37,11 @@ _GRANTED = in_words("runs: the policy granted it these GPUs")
 _REFUSED = in_words("waits: the policy gave it no GPUs")
 
 
-class Grant(NamedTuple):
+class Grant(Value, frozen=True):
     """GPUs for a job. If kind and seats are None the placer chooses them; if the batch size is None it stays as it is.
 
     ``consolidated`` asks for one node; if none has enough free GPUs the job is spread rather than kept waiting.
-    Sharing is mutual and between equal gangs; it is enough that one of the two grants names the other. Grants and
-    refusals are tuples because simple policies make millions of them and a frozen dataclass costs three times as much.
+    Sharing is mutual and between equal gangs; it is enough that one of the two grants names the other.
     """
 
     gpus: int
@@ -59,7 +59,7 @@ class Grant(NamedTuple):
         return special or not (self.kind is self.shared_with is None)
 
 
-class Refusal(NamedTuple):
+class Refusal(Value, frozen=True):
     """No GPUs at this decision."""
 
     reason: Reason = _REFUSED
@@ -91,10 +91,16 @@ class Verdicts(Mapping[JobId, Verdict]):
         placements: Mapping[int, Placement] | None = None,
         own: Mapping[int, Verdict] | None = None,
     ) -> None:
-        count = len(snapshot.columns)
-        columns = (gpus, codes, kinds, partners, consolidated)
-        if any(column is not None and len(column) != count for column in columns):
-            raise PolicyError(f"a policy must answer for each of the {count} live jobs; a column has another length")
+        count = len(snapshot.columns.rows)
+        if (
+            len(gpus) != count
+            or len(codes) != count
+            or (kinds is not None and len(kinds) != count)
+            or (partners is not None and len(partners) != count)
+            or (consolidated is not None and len(consolidated) != count)
+        ):
+            wrong = "a column has another length"
+            raise PolicyError(f"a policy must answer for each of the {count} live jobs; {wrong}")
         self._snapshot = snapshot
         self.gpus = gpus
         self.codes = codes
@@ -113,16 +119,18 @@ class Verdicts(Mapping[JobId, Verdict]):
             return verdicts
         ids = snapshot.ids
         try:
-            ordered = [verdicts[i] for i in ids]
+            ordered = list(map(verdicts.__getitem__, ids))
         except KeyError as missing:
             raise PolicyError(f"the policy gave no verdict for live job {missing.args[0]!r}") from None
         if len(verdicts) > len(ids):
             unknown = next(iter(verdicts.keys() - set(ids)))
             raise PolicyError(f"the policy gave a verdict for {unknown!r}, which is not a live job")
         gpus = np.array([v.gpus if type(v) is Grant else 0 for v in ordered], dtype=np.int32)
-        codes = np.array([v.reason.template.code for v in ordered], dtype=np.uint8)
+        reasons = [id(v.reason) for v in ordered]  # a simple policy's verdicts share a few
+        code_of = {at: int(ordered[i].reason.template.code) for at, i in zip(reasons, range(len(reasons)), strict=True)}
+        codes = np.frombuffer(bytes(map(code_of.__getitem__, reasons)), dtype=np.uint8)
         own = dict(enumerate(ordered))
-        special = [(i, v) for i, v in enumerate(ordered) if type(v) is Grant and v.detailed]
+        special = [(i, v) for i, v in own.items() if type(v) is Grant and v.detailed]
         if not special:
             return cls(snapshot, gpus=gpus, codes=codes, own=own)
         return cls._with_details(snapshot, gpus, codes, own, special)
@@ -168,6 +176,12 @@ class Verdicts(Mapping[JobId, Verdict]):
             placements=placements,
             own=own,
         )
+
+    @property
+    def plain(self) -> bool:
+        """Whether the grants are numbers of GPUs only: no kinds, partners, seats, nor whole gangs on one node."""
+        alone = self.kinds is None and self.partners is None and self.consolidated is None
+        return alone and not self.placements
 
     def reason(self, i: int) -> Reason:
         """The reason of the verdict at position i."""
@@ -231,7 +245,7 @@ class Verdicts(Mapping[JobId, Verdict]):
                 changed.consolidated[i] = False
             own = self._own.get(i)
             if isinstance(own, Grant):
-                changed._own[i] = own._replace(gpus=placement.gpus, kind=None, shared_with=None, placement=placement)
+                changed._own[i] = replace(own, gpus=placement.gpus, kind=None, shared_with=None, placement=placement)
         return changed
 
     def widened(self, snapshot: "Snapshot", keep: Indices, others: Mapping[int, Verdict]) -> "Verdicts":
@@ -263,14 +277,13 @@ class Verdicts(Mapping[JobId, Verdict]):
 
     def digest(self) -> int:
         """A checksum of GPUs, reason codes, kinds, partners, seats and batches; the same on every machine."""
-        columns = (self.gpus.astype(_LITTLE, copy=False), self.codes, self.kinds, self.partners, self.consolidated)
-        crc = 0
-        for column in columns:
+        crc = _crc(self.codes, _crc(self.gpus.astype(_LITTLE, copy=False), 0))
+        for column in (self.kinds, self.partners, self.consolidated):
             if column is not None:
-                crc = zlib.crc32(np.ascontiguousarray(column).data, crc)
-        for i in sorted(self.placements):
+                crc = _crc(column, crc)
+        for i in sorted(self.placements) if self.placements else ():
             crc = zlib.crc32(repr((i, self.placements[i].seats)).encode(), crc)
-        for i in sorted(self.batches):
+        for i in sorted(self.batches) if self.batches else ():
             crc = zlib.crc32(struct.pack("<iii", i, self.batches[i].size, self.batches[i].accumulation), crc)
         return crc
 
@@ -282,6 +295,10 @@ class Verdicts(Mapping[JobId, Verdict]):
 
     def __len__(self) -> int:
         return len(self.gpus)
+
+
+def _crc(column: NDArray[Any], crc: int) -> int:
+    return zlib.crc32(column.data if column.flags.c_contiguous else np.ascontiguousarray(column).data, crc)
 
 
 def _spread_numbers(numbers: NumberColumn, count: int, keep: Indices) -> NumberColumn:
@@ -299,8 +316,7 @@ def _partner(snapshot: "Snapshot", job: JobId) -> int:
         raise PolicyError(f"the policy granted GPUs shared with {job!r}, which is not a live job") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Value, frozen=True):
     """A policy's answer, valid until ``review_at`` (seconds) or an urgent event; ``carry`` is for the next snapshot."""
 
     verdicts: Mapping[JobId, Verdict]
@@ -308,8 +324,7 @@ class Decision:
     carry: object | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Seating:
+class Seating(Value, frozen=True):
     """The placements that change, by position in the snapshot.
 
     Jobs in ``leaving`` lose their seats, those in ``seated`` get new ones, and those in ``overruled`` had a grant for
@@ -317,5 +332,5 @@ class Seating:
     """
 
     leaving: tuple[int, ...] = ()
-    seated: Mapping[int, Placement] = field(default_factory=dict)
-    overruled: Mapping[int, Verdict] = field(default_factory=dict)
+    seated: Mapping[int, Placement] = {}
+    overruled: Mapping[int, Verdict] = {}

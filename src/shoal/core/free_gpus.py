@@ -4,13 +4,13 @@ Nodes of a kind are grouped by their number of free GPUs, as bit sets held in Py
 node that fits, or entirely free nodes, takes a few integer operations on a cluster of any size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.core.topology import Placement, Topology
+from shoal.core.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenFreeGpus:
+class FrozenFreeGpus(Value, frozen=True):
     """The free GPUs at one moment: ``free`` by kind, ``node_free`` by node.
 
     ``sets[kind][f]`` is the bit set of nodes of that kind with exactly f free GPUs. ``closed`` nodes are in no set.
@@ -45,32 +45,38 @@ class FreeGpus:
     sets: list[list[int]]
     node_kind: tuple[int, ...]
     closed: dict[int, int]
+    _frozen: FrozenFreeGpus | None = field(default=None, compare=False, repr=False)
+    """The last frozen copy, until the next change."""
 
     @classmethod
     def of(cls, topology: Topology) -> "FreeGpus":
         """Return all GPUs of a cluster as free; nodes that are down are closed."""
-        sets = [[0] * (size + 1) for size in topology.node_size]
-        for i, node in enumerate(topology.nodes):
-            sets[topology.node_kind[i]][node.gpus] |= 1 << i
-        free = cls(list(topology.installed), bytearray(n.gpus for n in topology.nodes), sets, topology.node_kind, {})
-        for node_index in topology.down:
-            free.close(node_index)
+        free = cls([0] * len(topology.types), bytearray(), [[0] for _ in topology.types], (), {})
+        free.add_nodes(topology)
+        for node in range(len(topology.nodes)):
+            if node not in topology.down:
+                free.open(node)
         return free
+
+    def add_nodes(self, topology: Topology) -> None:
+        """Take over the nodes of a cluster that has grown; the new ones are closed, and entirely free once open."""
+        self._frozen = None
+        for _ in range(len(topology.types) - len(self.free)):
+            self.free.append(0)
+            self.sets.append([0])
+        for node in range(len(self.node_kind), len(topology.nodes)):
+            sets, gpus = self.sets[topology.node_kind[node]], topology.nodes[node].gpus
+            sets += [0] * (gpus + 1 - len(sets))
+            self.node_free.append(0)
+            self.closed[node] = gpus
+        self.node_kind = topology.node_kind
 
     def freeze(self) -> FrozenFreeGpus:
         """Return an immutable copy."""
-        sets, closed = tuple(map(tuple, self.sets)), frozenset(self.closed)
-        return FrozenFreeGpus(tuple(self.free), bytes(self.node_free), sets, self.node_kind, closed)
-
-    def _shift(self, node: int, by: int) -> None:
-        kind = self.node_kind[node]
-        sets = self.sets[kind]
-        bit = 1 << node
-        before = self.node_free[node]
-        sets[before] ^= bit
-        sets[before + by] ^= bit
-        self.node_free[node] = before + by
-        self.free[kind] += by
+        if self._frozen is None:
+            sets, closed = tuple(map(tuple, self.sets)), frozenset(self.closed)
+            self._frozen = FrozenFreeGpus(tuple(self.free), bytes(self.node_free), sets, self.node_kind, closed)
+        return self._frozen
 
     def take(self, placement: Placement) -> None:
         """Occupy these seats; on a closed node, only seats that the same placer freed before."""
@@ -81,16 +87,24 @@ class FreeGpus:
         self._move(placement, 1)
 
     def _move(self, placement: Placement, sign: int) -> None:
+        self._frozen = None
         for node, count in placement.seats:
             if node in self.closed:
                 self.closed[node] += sign * count
-            else:
-                self._shift(node, sign * count)
+                continue
+            by, before = sign * count, self.node_free[node]
+            kind, bit = self.node_kind[node], 1 << node
+            sets = self.sets[kind]
+            sets[before] ^= bit
+            sets[before + by] ^= bit
+            self.node_free[node] = before + by
+            self.free[kind] += by
 
     def close(self, node: int) -> None:
         """Take a node out of use: no job can be seated there."""
         if node in self.closed:
             return
+        self._frozen = None
         kind, free = self.node_kind[node], self.node_free[node]
         self.closed[node] = free
         self.sets[kind][free] ^= 1 << node
@@ -102,6 +116,7 @@ class FreeGpus:
         free = self.closed.pop(node, None)
         if free is None:
             return
+        self._frozen = None
         kind = self.node_kind[node]
         self.node_free[node] = free
         self.sets[kind][free] |= 1 << node

@@ -1,17 +1,18 @@
 """The cluster: nodes in racks, kinds of accelerator with prices, and seats on the nodes.
 
-A ``Topology`` is a value. A node that is lost is marked down in a new ``Topology``; node indices, and with them
-placements, stay valid.
+A ``Topology`` is a value. A node that is lost is marked down in a new ``Topology``, one that left for good as removed;
+node indices, and with them placements, stay valid.
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from functools import cached_property
 
+from shoal.core.cached import cached
 from shoal.core.errors import InputError
+from shoal.core.value import Value
 
 MOST_GPUS_PER_NODE = 255
 """Most GPUs of one node: free GPUs are counted in one byte per node."""
@@ -46,8 +47,7 @@ class Node:
     rack: str = "r0"
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Value, frozen=True):
     """The seats of one job: (node index, GPUs) by ascending index, all of one kind."""
 
     seats: tuple[tuple[int, int], ...]
@@ -55,7 +55,7 @@ class Placement:
     @property
     def gpus(self) -> int:
         """The total number of GPUs."""
-        return sum(count for _, count in self.seats)
+        return self.seats[0][1] if len(self.seats) == 1 else sum(count for _, count in self.seats)
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -72,6 +72,8 @@ class Topology:
     down: frozenset[int] = field(default_factory=frozenset)
     withheld: tuple[tuple[int, int], ...] = ()
     """(node, GPUs) that are free but may not be used, since the node is drained."""
+    removed: frozenset[int] = field(default_factory=frozenset)
+    """Nodes that have left the cluster for good."""
 
     def __post_init__(self) -> None:
         known = {t.name for t in self.types}
@@ -79,33 +81,33 @@ class Topology:
         if missing:
             object.__setattr__(self, "types", self.types + missing)
 
-    @cached_property
+    @cached
     def kinds(self) -> tuple[str, ...]:
         """The names of the accelerator kinds, in the order the operator listed them."""
         return tuple(t.name for t in self.types)
 
-    @cached_property
+    @cached
     def kind_index(self) -> Mapping[str, int]:
         """By name of a kind, its index in ``kinds``."""
         return {name: k for k, name in enumerate(self.kinds)}
 
-    @cached_property
+    @cached
     def node_index(self) -> Mapping[str, int]:
         """By name of a node, its index."""
         return {node.name: i for i, node in enumerate(self.nodes)}
 
-    @cached_property
+    @cached
     def node_kind(self) -> tuple[int, ...]:
         """By node, the index of its kind."""
         return tuple(self.kind_index[node.kind] for node in self.nodes)
 
-    @cached_property
+    @cached
     def usable(self) -> tuple[int, ...]:
-        """GPUs that jobs may hold, by node: none on nodes that are down, and no withheld ones."""
-        withheld = dict(self.withheld)
-        return tuple(0 if i in self.down else node.gpus - withheld.get(i, 0) for i, node in enumerate(self.nodes))
+        """GPUs that jobs may hold, by node: none on nodes that are down or removed, and no withheld ones."""
+        withheld, away = dict(self.withheld), self.down | self.removed
+        return tuple(0 if i in away else node.gpus - withheld.get(i, 0) for i, node in enumerate(self.nodes))
 
-    @cached_property
+    @cached
     def capacity(self) -> tuple[int, ...]:
         """GPUs that jobs may hold, by kind."""
         totals = [0] * len(self.types)
@@ -113,23 +115,33 @@ class Topology:
             totals[kind] += gpus
         return tuple(totals)
 
-    @cached_property
+    @cached
     def total_gpus(self) -> int:
         """GPUs that jobs may hold, of every kind."""
         return sum(self.capacity)
 
-    @cached_property
+    @cached
     def installed(self) -> tuple[int, ...]:
         """GPUs by kind, including withheld ones and those of nodes that are down."""
         return replace(self, down=frozenset(), withheld=()).capacity if self.down or self.withheld else self.capacity
 
-    @cached_property
+    @cached
     def node_size(self) -> tuple[int, ...]:
         """The most GPUs of one node, by kind."""
         sizes = [0] * len(self.types)
-        for k, node in zip(self.node_kind, self.nodes, strict=True):
-            sizes[k] = max(sizes[k], node.gpus)
+        for i, (k, node) in enumerate(zip(self.node_kind, self.nodes, strict=True)):
+            if i not in self.removed:
+                sizes[k] = max(sizes[k], node.gpus)
         return tuple(sizes)
+
+    def joined(self, index: int, node: Node) -> "Topology":
+        """Return the cluster with this node, down: as its last one, or in place of the one with this index."""
+        nodes = (*self.nodes[:index], node, *self.nodes[index + 1 :])
+        return replace(self, nodes=nodes, down=self.down | {index}, removed=self.removed - {index})
+
+    def without_for_good(self, nodes: Iterable[int]) -> "Topology":
+        """Return the cluster with these nodes, which are down, removed."""
+        return replace(self, down=self.down.union(nodes), removed=self.removed.union(nodes))
 
     def without(self, node: int) -> "Topology":
         """Return the cluster with this node down."""
@@ -158,7 +170,9 @@ class Topology:
     def describe(self) -> str:
         """Return the compact specification, for example ``v100:9x4,p100:9x4``: a group for each run of equal nodes."""
         groups: list[tuple[str, int, int]] = []
-        for node in self.nodes:
+        for i, node in enumerate(self.nodes):
+            if i in self.removed:
+                continue
             if groups and (groups[-1][0], groups[-1][2]) == (node.kind, node.gpus):
                 groups[-1] = (node.kind, groups[-1][1] + 1, node.gpus)
             else:
