@@ -1,15 +1,14 @@
 """Commands from the ring to the backend. Each names a job by admission number and the incarnation it is meant for."""
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from shoal.core.job import BatchSetting
 from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds
+from shoal.core.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Value, frozen=True):
     """Start the gang on these seats as this incarnation; ``partner`` is a job that shares the seats."""
 
     job: JobNumber
@@ -19,16 +18,14 @@ class Start:
     partner: JobNumber | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Value, frozen=True):
     """Save progress and end this incarnation."""
 
     job: JobNumber
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(Value, frozen=True):
     """Continue on other seats (more, fewer or elsewhere) as this next incarnation."""
 
     job: JobNumber
@@ -38,16 +35,14 @@ class Resize:
     partner: JobNumber | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Suspend:
+class Suspend(Value, frozen=True):
     """Freeze the processes of this incarnation in place and take them off their GPUs; they lose nothing."""
 
     job: JobNumber
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Value, frozen=True):
     """Continue a suspended incarnation, on the seats from which it was suspended."""
 
     job: JobNumber
@@ -58,8 +53,7 @@ class Resume:
 Command: TypeAlias = Start | Stop | Resize | Suspend | Resume
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Value, frozen=True):
     """The record that ends a cycle: a digest of the verdicts, the time of the next review, and the commands given."""
 
     digest: int

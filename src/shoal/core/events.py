@@ -12,16 +12,18 @@ from shoal.core.arrays import UInt8s
 from shoal.core.bids import Rows
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import JobSpec, Launch
+from shoal.core.node_events import NodeJoined as NodeJoined  # noqa: PLC0414
+from shoal.core.node_events import NodeRemoved as NodeRemoved  # noqa: PLC0414
 from shoal.core.quota import Quota
 from shoal.core.reasons import HELD_UNSAVED, STOPPING
 from shoal.core.suspension_events import JobResumed as JobResumed  # noqa: PLC0414
 from shoal.core.suspension_events import JobSuspended as JobSuspended  # noqa: PLC0414
 from shoal.core.suspension_events import SuspensionReported as SuspensionReported  # noqa: PLC0414
 from shoal.core.units import JobNumber, Seconds, TenantId
+from shoal.core.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class JobSubmitted:
+class JobSubmitted(Value, frozen=True):
     """A job was submitted; its admission number is the number of jobs submitted before it.
 
     ``launch`` says what to execute; None for a simulated job.
@@ -33,8 +35,7 @@ class JobSubmitted:
     urgent: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
-class JobStarted:
+class JobStarted(Value, frozen=True):
     """Every rank is up, and the job trains from ``done`` on at the measured ``rate``."""
 
     at: Seconds
@@ -45,8 +46,7 @@ class JobStarted:
     urgent: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class JobMeasured:
+class JobMeasured(Value, frozen=True):
     """The job's speed was measured again and differs from the last measurement."""
 
     at: Seconds
@@ -102,8 +102,7 @@ class JobSaved:
     urgent: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class JobStopped:
+class JobStopped(Value, frozen=True):
     """Every rank ended after a ``Stop``; progress up to ``done`` is saved, and ``lost`` beyond it was not."""
 
     at: Seconds
@@ -114,8 +113,7 @@ class JobStopped:
     urgent: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class JobCompleted:
+class JobCompleted(Value, frozen=True):
     """The job has done all its work."""
 
     at: Seconds
@@ -343,6 +341,19 @@ class PriorityChanged:
     urgent: ClassVar[bool] = True
 
 
+@dataclass(frozen=True, slots=True)
+class RunsImported:
+    """Runs of an earlier history were read from a file: they count as older than those that ended here.
+
+    ``keys`` are as in ``perf.length_history.LengthImage``; a ``source`` that was imported before is ignored.
+    """
+
+    at: Seconds
+    source: str
+    keys: tuple[tuple[tuple[str, ...], int, bytes], ...]
+    urgent: ClassVar[bool] = False
+
+
 # The order of the union is that of the journal's tags: add new events at its end.
 Event: TypeAlias = (
     JobSubmitted
@@ -374,6 +385,9 @@ Event: TypeAlias = (
     | JobSuspended
     | JobResumed
     | SuspensionReported
+    | NodeJoined
+    | NodeRemoved
+    | RunsImported
 )
 
 RunEvent: TypeAlias = (
@@ -392,8 +406,7 @@ RunEvent: TypeAlias = (
 """Events about one incarnation of a job."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventBatch:
+class EventBatch(Value, frozen=True):
     """The events of one ``Backend.wait``, in order, up to ``now``; ``over`` if nothing more can happen."""
 
     now: Seconds
@@ -411,8 +424,11 @@ class EventBatch:
         It is due at ``review_at``, after an urgent event, and if another job waits, as ``verdict_codes``, the reason
         codes of the last decision, show, for the end of a run that was stopped or for a job to save its work.
         """
-        if self.now >= review_at or any(event.urgent for event in self.events):
+        if self.now >= review_at:
             return True
+        for event in self.events:
+            if event.urgent:
+                return True
         awaited = [_AWAITED[type(event)] for event in self.events if type(event) in _AWAITED]
         return any(bool((verdict_codes == template.code).any()) for template in awaited)
 

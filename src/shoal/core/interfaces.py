@@ -16,7 +16,7 @@ from shoal.core.events import EventBatch
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.snapshot import Estimate, JobView, Snapshot
-from shoal.core.topology import Placement
+from shoal.core.topology import Placement, Topology
 from shoal.core.units import Seconds
 
 
@@ -88,6 +88,10 @@ class PerfModel(Protocol):
 
     def goodput(self, job: JobView) -> GoodputReport | None:
         """Return how the job's goodput depends on GPUs and batch size, or None if that is unknown."""
+        ...
+
+    def on(self, cluster: Topology) -> "PerfModel":
+        """Return the model for a cluster that nodes have joined or left."""
         ...
 
 

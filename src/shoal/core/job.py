@@ -1,12 +1,11 @@
 """A job's specification, as its owner declared it. Only a simulated backend knows a job's true work and speed."""
 
-from dataclasses import dataclass
-
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.units import JobId, Seconds, TenantId
+from shoal.core.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSetting:
+class BatchSetting(Value, frozen=True):
     """A batch size in samples over all GPUs, and the number of gradient accumulation steps."""
 
     size: int
@@ -17,22 +16,7 @@ ADAPTIVE = BatchSetting(0)
 """Granted instead of a batch size: the job's agent chooses the size, within the job's limits, and may change it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """The limits within which a job's batch size may be adapted, in samples.
-
-    ``initial`` is the total batch the job's learning rate was tuned for, at which a sample counts as one effective
-    sample; ``most`` is the largest total batch; a GPU takes from ``least_local`` to ``most_local`` samples in one pass.
-    """
-
-    initial: int
-    most: int
-    least_local: int
-    most_local: int
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(Value, frozen=True):
     """What a job waits for before its first start, beside GPUs.
 
     ``after`` holds (id of an earlier job, when): ``ok`` once that job has completed, ``notok`` once it has failed or
@@ -53,8 +37,7 @@ class Conditions:
         return bool(self.after or self.begin is not None or self.hold or self.most_at_once)
 
 
-@dataclass(frozen=True, slots=True)
-class WarningSignal:
+class WarningSignal(Value, frozen=True):
     """Signal sent ``before`` seconds ahead of a job's time limit: to every process of its ranks, or with ``main``
     only to the main process of each rank."""
 
@@ -63,8 +46,7 @@ class WarningSignal:
     main: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Value, frozen=True):
     """What to execute for a job, once per rank and without a shell; policies do not see it.
 
     ``ranks`` is ``gpu`` for a process on each GPU or ``node`` for one on each node. After a warning a process has
@@ -73,7 +55,8 @@ class Launch:
     starts the job. ``cpus`` of each rank and ``memory`` of each node, in bytes, are limits that agents enforce where
     they can; None: no limit. ``retries`` is how often it is tried again after crashes in a row; None leaves it to
     `core.retry`. ``code`` is the digest of the archive that is its working folder, if it was shipped with one. With
-    ``terminal`` rank 0 runs on a terminal.
+    ``terminal`` rank 0 runs on a terminal. ``image`` is the container image and ``account`` the account of an engine,
+    such as Slurm, in whose own allocations the job runs. ``notify`` are addresses to send a notice of its end to.
     """
 
     name: str
@@ -90,6 +73,9 @@ class Launch:
     signal: WarningSignal | None = None
     code: str | None = None
     terminal: bool = False
+    image: str | None = None
+    account: str | None = None
+    notify: tuple[str, ...] = ()
 
 
 PREEMPTIBLE = ("yes", "auto", "no")
@@ -99,8 +85,7 @@ MOST_LOST: Seconds = 600.0
 """Seconds of run that a stop may lose at most, unless the operator sets another limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(Value, frozen=True):
     """A submitted job, as its owner declared it.
 
     ``work`` is the declared total in effective samples if ``model`` is named, and otherwise in seconds of run time on
@@ -112,7 +97,8 @@ class JobSpec:
     the batch size, ``accordion`` or ``gns``; None if it does not. ``preemptible`` is one of ``PREEMPTIBLE``; a job that
     says ``yes`` saves its work when it is stopped, or does not need it. ``time`` is the longest that one run may last,
     from the moment all ranks are up. Of a tenant's waiting jobs none starts before one of a higher ``priority``. An
-    ``exclusive`` job holds all GPUs of its nodes.
+    ``exclusive`` job holds all GPUs of its nodes. ``user`` (by default the tenant), ``name`` and ``script`` say which
+    earlier runs its length may be predicted from.
     """
 
     id: JobId
@@ -138,6 +124,9 @@ class JobSpec:
     time: Seconds | None = None
     priority: int = 0
     exclusive: bool = False
+    user: str = ""
+    name: str = ""
+    script: str = ""
 
     @property
     def waits(self) -> bool:

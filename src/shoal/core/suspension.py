@@ -3,7 +3,7 @@
 A suspended run keeps its processes, frozen, on its node; it holds no GPUs and can be resumed only on that node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -41,6 +41,15 @@ class Suspensions:
     """By live job that was suspended before: its bytes of host memory."""
     refused: Mapping[JobNumber, str] = field(default_factory=dict)
     """By live job whose node could not suspend it: why. It is not tried again."""
+    held: frozenset[JobNumber] = frozenset()
+    """The suspended jobs that a person holds, in a snapshot: they are not resumed."""
+
+    def holding(self, jobs: Collection[JobNumber]) -> "Suspensions":
+        """Return this with those of its suspended jobs that are among these, which a person holds."""
+        if not (jobs or self.held):
+            return self
+        held = frozenset(job for job in jobs if job in self.runs)
+        return self if held == self.held else replace(self, held=held)
 
     def able(self, node: int, ability: NodeSuspension | None) -> "Suspensions":
         """Return this with what a node can suspend; None if it suspends no run."""
