@@ -30,6 +30,8 @@ from shoal.perf.model import ProfiledModel
 from shoal.placement.network import NetworkPlacer
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.registry import parse_policy
+from shoal.sim.checkpoints import next_save
+from shoal.sim.job_run import JobRun
 from shoal.testing.builders import job, simulate, snapshot, topology
 from shoal.workload.schema import Job
 
@@ -150,6 +152,16 @@ def test_without_a_job_that_waits_for_it_a_save_calls_for_no_decision() -> None:
     saver = job("saver", 0.0, 1, 1000, preemptible="auto", save_every=100.0)
     run = simulate(Newest(), [saver], "gpu:1x1")
     assert len(run.cycles) == 2
+
+
+def test_a_job_never_saves_twice_at_one_time() -> None:
+    saver, run = job("saver", 0.0, 1, 1e5, preemptible="auto", save_every=1800.0), JobRun(began=55010.92064451485)
+    now = run.began
+    for saves in range(1, 11):
+        at = next_save(saver, run, now)
+        assert at is not None
+        assert at == pytest.approx(run.began + 1800.0 * saves)
+        now = at
 
 
 def test_stoppable_jobs_fill_gpus_that_a_waiting_job_cannot_have_yet_and_others_do_not() -> None:

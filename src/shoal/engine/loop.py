@@ -16,6 +16,7 @@ from shoal.core.interfaces import Backend, Journal, MovePlanner, Placer, Policy
 from shoal.core.reasons import in_words
 from shoal.core.snapshot import JobView, Snapshot
 from shoal.core.units import Seconds
+from shoal.core.value import Value
 from shoal.engine.priorities import ByPriority
 from shoal.engine.quotas import ask_within_quotas
 from shoal.engine.state import State
@@ -26,8 +27,7 @@ _KEPT_SECONDS: Seconds = 60.0
 """Seconds from a decision in which the policy failed to the next."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Value, frozen=True):
     """The result of steps 4 to 6: the policy's decision, the verdicts after placement, and the commands."""
 
     decision: Decision

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shoal.core.columns import IntRow
 from shoal.core.commands import Command, Resize, Resume, Start, Stop, Suspend
 from shoal.core.decision import Seating, Verdicts
 from shoal.core.snapshot import Snapshot
@@ -17,25 +18,23 @@ class StopStartPlanner:
         if not seating.leaving and not seating.seated:
             return ()
         columns = snapshot.columns
-        rows, incarnation, held = columns.rows, columns.incarnation, columns.held
+        rows, held = columns.rows, columns.held
         leaving, suspended = sorted(seating.leaving), snapshot.suspensions.runs
         away = to_suspend(snapshot, leaving)
-        plan: list[Command] = [(Suspend if i in away else Stop)(int(rows[i]), int(incarnation[i])) for i in leaving]
+        plan: list[Command] = [
+            (Suspend if i in away else Stop)(rows.item(i), columns.int_at(IntRow.INCARNATION, i)) for i in leaving
+        ]
         starts: list[Command] = []
         for i in sorted(seating.seated):
-            if int(rows[i]) in suspended:
-                starts.append(Resume(int(rows[i]), int(incarnation[i]), seating.seated[i]))
+            job, incarnation = rows.item(i), columns.int_at(IntRow.INCARNATION, i)
+            if job in suspended:
+                starts.append(Resume(job, incarnation, seating.seated[i]))
                 continue
             order = Resize if held[i] else Start
             partner = int(verdicts.partners[i]) if verdicts.partners is not None else -1
             if partner >= 0 and not verdicts.gpus[partner]:
                 partner = -1  # placement refused the partner
-            command = order(
-                int(rows[i]),
-                int(incarnation[i]) + 1,
-                seating.seated[i],
-                verdicts.batches.get(i),
-                int(rows[partner]) if partner >= 0 else None,
-            )
+            shared = rows.item(partner) if partner >= 0 else None
+            command = order(job, incarnation + 1, seating.seated[i], verdicts.batches.get(i), shared)
             (plan if held[i] else starts).append(command)
         return (*plan, *starts)

@@ -41,6 +41,12 @@ class NodeUse:
         """Close a node that is down."""
         self._close(node, free)
 
+    def removed(self, node: int, free: FreeGpus) -> None:
+        """Close a node that has left for good; it is not drained if it joins again."""
+        self.drained = {other: reason for other, reason in self.drained.items() if other != node}
+        self._avoid_no_more(node)
+        self._close(node, free)
+
     def returned(self, node: int, free: FreeGpus) -> None:
         """Open a node that is up again, unless it is drained; jobs that avoided it may use it."""
         self._avoid_no_more(node)

@@ -11,7 +11,7 @@ import numpy as np
 from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.errors import PolicyError, ShoalError
 from shoal.core.interfaces import Policy
-from shoal.core.reasons import SET_ASIDE, Reason
+from shoal.core.reasons import SET_ASIDE, Reason, in_words
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.core.units import JobId
@@ -22,14 +22,21 @@ def ask(
 ) -> tuple[Decision, Verdicts]:
     """Return the policy's decision and its verdicts as columns, or raise ``PolicyError``.
 
-    The policy does not see jobs that are set aside, which are refused, nor those ``hidden`` at these positions, which
-    get these verdicts.
+    The policy does not see jobs that are set aside, or suspended and held by a person, which are refused, nor those
+    ``hidden`` at these positions, which get these verdicts.
     """
+    if not (hidden or snapshot.set_aside or snapshot.suspensions.held):
+        return _ask(policy, snapshot)
     given, review_at = dict(hidden), inf
     for i in snapshot.kept_from_policy.tolist() if snapshot.set_aside else ():
         event = snapshot.set_aside[int(snapshot.columns.rows[i])]
         given[i] = Refusal(Reason(SET_ASIDE, (event.reason, event.retry_at)))
         review_at = min(review_at, event.retry_at)
+    for job in snapshot.suspensions.held:
+        if (i := snapshot.position_of(job)) >= 0:
+            node = snapshot.cluster.nodes[snapshot.suspensions.runs[job].placement.nodes[0]].name
+            why = f"waits: it is suspended on {node} and held; `shoal release` lets it be resumed"
+            given[i] = Refusal(in_words(why))
     if not given:
         return _ask(policy, snapshot)
     positions = np.array(sorted(given), dtype=np.intp)
@@ -39,18 +46,17 @@ def ask(
 
 
 def _ask(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
-    own = _unwrapped(policy)
-    name = f"policy {own.__name__}"
     try:
         decision = policy.decide(snapshot)
         return decision, _checked(decision, snapshot)
     except PolicyError as error:
-        raise PolicyError(f"{name}: {error}") from error
+        raise PolicyError(f"policy {_unwrapped(policy).__name__}: {error}") from error
     except ShoalError:
         raise
     except Exception as error:
-        fault = f"{type(error).__name__}: {error}"
-        raise PolicyError(f"{name} failed at t = {snapshot.now:,.6g} s: {fault}{_line(own, error)}") from error
+        own, fault = _unwrapped(policy), f"{type(error).__name__}: {error}"
+        when = f"t = {snapshot.now:,.6g} s"
+        raise PolicyError(f"policy {own.__name__} failed at {when}: {fault}{_line(own, error)}") from error
 
 
 def _unwrapped(policy: Policy) -> type[Policy]:
@@ -79,16 +85,25 @@ def _checked(decision: Any, snapshot: Snapshot) -> Verdicts:
         raise PolicyError(f"review_at is {_shown(at)}; it must be a plain number of seconds, such as float(…)")
     if not at > snapshot.now:
         raise PolicyError(f"a review at t = {at} is not after t = {snapshot.now}, when it was decided")
-    if not isinstance(decision.verdicts, Mapping):
-        raise PolicyError(f"the verdicts are {_shown(decision.verdicts)}; they must be a mapping by job")
     if not isinstance(decision.verdicts, Verdicts):
-        for job, verdict in decision.verdicts.items():
-            _check_verdict(job, verdict, snapshot)
+        if not isinstance(decision.verdicts, Mapping):
+            raise PolicyError(f"the verdicts are {_shown(decision.verdicts)}; they must be a mapping by job")
+        if not all(map(_is_plain, decision.verdicts.values())):
+            for job, verdict in decision.verdicts.items():
+                _check_verdict(job, verdict, snapshot)
     verdicts = Verdicts.of(snapshot, decision.verdicts)
-    if verdicts.gpus.min(initial=0) < 0:
+    if verdicts.gpus is not snapshot.columns.gpus and verdicts.gpus.min(initial=0) < 0:
         worst = int(verdicts.gpus.argmin())
         raise PolicyError(f"job {snapshot.ids[worst]!r} is granted {verdicts.gpus[worst]} GPUs")
     return verdicts
+
+
+def _is_plain(verdict: Any) -> bool:
+    """Whether a verdict is of the simplest kind, in which nothing can be wrong."""
+    if type(verdict) is Refusal:
+        return type(verdict.reason) is Reason
+    plain = type(verdict) is Grant and type(verdict.gpus) is int and type(verdict.reason) is Reason
+    return plain and not verdict.detailed
 
 
 def _check_verdict(job: JobId, verdict: Any, snapshot: Snapshot) -> None:

@@ -5,7 +5,7 @@ takes GPUs back from tenants that were granted more than theirs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -259,7 +259,7 @@ class _Grants:
         self.free[kind] -= gpus
         grant = _grant(self.snapshot, self.verdicts, i, gpus, reason)
         several = len(self.snapshot.cluster.kinds) > 1
-        self.changes[i] = grant._replace(kind=self.snapshot.cluster.kinds[kind]) if several else grant
+        self.changes[i] = replace(grant, kind=self.snapshot.cluster.kinds[kind]) if several else grant
 
     def _may_start(self, i: int) -> bool:
         """Return whether a job has no grant and could have one: not stopping, not set aside, not beyond a cap."""

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.columns import IntRow
 from shoal.core.events import (
     CancelRequested,
     HoldLifted,
@@ -33,7 +32,7 @@ def hold_back(state: "State", slot: int) -> None:
 def _released(state: "State", event: JobReleased) -> None:
     slot = state._jobs.live_slot(event.job)
     state.releases.pop(event.job, None)
-    if slot >= 0 and state._jobs.ints[IntRow.STATE, slot] == _HELD:  # else it was cancelled, or held while it ran
+    if slot >= 0 and state._jobs.state[slot] == _HELD:  # else it was cancelled, or held while it ran
         state._move(slot, Trigger.RELEASED)
         state._jobs.readmit(slot)
 
@@ -42,7 +41,7 @@ def _held(state: "State", event: JobHeld) -> None:
     slot = state._jobs.live_slot(event.job)
     if slot >= 0:
         state.on_hold.add(event.job)
-        if state._jobs.ints[IntRow.STATE, slot] == _PENDING:
+        if state._jobs.state[slot] == _PENDING:
             hold_back(state, slot)
 
 
@@ -52,7 +51,7 @@ def _hold_lifted(state: "State", event: HoldLifted) -> None:
 
 def _requeued(state: "State", event: JobRequeued) -> None:
     slot = state._jobs.current_slot(event)
-    if slot >= 0 and state._jobs.ints[IntRow.STATE, slot] != _STOPPING:
+    if slot >= 0 and state._jobs.state[slot] != _STOPPING:
         state._move(slot, Trigger.STOP)
         state._release(slot, event.at)
         state.suspensions = state.suspensions.resumed(event.job)
@@ -62,7 +61,7 @@ def _cancel_requested(state: "State", event: CancelRequested | TimeLimitReached)
     slot = state._jobs.live_slot(event.job)
     if slot < 0 or event.job in state.cancelling:
         return
-    withdrawn = state._jobs.ints[IntRow.STATE, slot] == _HELD
+    withdrawn = state._jobs.state[slot] == _HELD
     state._move(slot, Trigger.CANCEL_REQUESTED)
     state.releases.pop(event.job, None)
     state.cancelling.add(event.job)
@@ -93,7 +92,7 @@ def _reshaped(state: "State", event: JobReshaped) -> None:
     speed = old.speed if old.model is not None else old.speed * event.gpus / old.gpus
     spec = replace(old, gpus=event.gpus, min_gpus=event.min_gpus, max_gpus=event.max_gpus, speed=speed)
     state._jobs.reshape(job, spec)
-    state._set_speeds(job, slot, state._jobs.ints.item(IntRow.BATCH, slot) or None)
+    state._set_speeds(job, slot, state._jobs.batch[slot] or None)
 
 
 REQUESTS: dict[type, Callable[["State", Any], None]] = {

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from shoal.core.columns import FloatRow, IntRow
 from shoal.core.events import JobCrashed
 from shoal.core.interfaces import LearnsOfPairs, PerfModel
 from shoal.core.lifecycle import JobState
@@ -17,22 +16,21 @@ UNFIT = 2
 
 def add_measurement(jobs: JobRows, topology: Topology, slot: int, rate: float) -> None:
     """Add a measurement to the job's chain unless it is there already."""
-    ints, table, placement = jobs.ints, jobs.register.measurements, jobs.placement(slot)
+    table, placement = jobs.register.measurements, jobs.placement(slot)
     assert placement is not None
-    kind, gpus, batch_size = (ints.item(row, slot) for row in (IntRow.KIND, IntRow.HELD, IntRow.BATCH))
-    seen = Measurement(kind, gpus, topology.locality(placement), batch_size, rate)
-    head = link = ints.item(IntRow.MEASURED, slot)
+    seen = Measurement(jobs.kind[slot], jobs.held[slot], topology.locality(placement), jobs.batch[slot], rate)
+    head = link = jobs.measured[slot]
     while link >= 0:
         link, known = table[link]
         if known == seen:
             return
-    ints[IntRow.MEASURED, slot] = len(table)
+    jobs.measured[slot] = len(table)
     table.append((head, seen))
 
 
 def exclude_kind(jobs: JobRows, topology: Topology, job: JobNumber, slot: int) -> None:
     """Set the job's speed on its present kind to 0, so that it is tried on another, if it can run on any other."""
-    kind, speeds = jobs.ints.item(IntRow.KIND, slot), jobs.floats[FloatRow.SPEEDS :, slot]
+    kind, speeds = jobs.kind[slot], jobs.speeds_to_change(slot)
     fits = np.asarray(topology.installed) >= jobs.register.specs[job].gpus
     fits[kind] = False
     if kind >= 0 and (speeds[fits] > 0.0).any():
@@ -44,12 +42,12 @@ def after_misfit(perf: PerfModel, jobs: JobRows, topology: Topology, event: JobC
 
     It does if a job ends while it starts beside another, without blame and with all its nodes up.
     """
-    ints, placement = jobs.ints, jobs.placement(slot)
-    partner, starting = ints.item(IntRow.PARTNER, slot), ints.item(IntRow.STATE, slot) == JobState.STARTING
+    placement = jobs.placement(slot)
+    partner, starting = jobs.partner[slot], jobs.state[slot] == JobState.STARTING
     if event.blamed or partner < 0 or not starting or not isinstance(perf, LearnsOfPairs):
         return perf
     if placement is None or not topology.down.isdisjoint(placement.nodes):
         return perf
     specs = jobs.register.specs
-    batch, other = (ints.item(IntRow.BATCH, s) or None for s in (slot, jobs.slot_of(partner)))
+    batch, other = (jobs.batch[s] or None for s in (slot, jobs.slot_of(partner)))
     return perf.parted(specs[event.job], batch, specs[partner], other)

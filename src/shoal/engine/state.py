@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.arrays import Floats
 from shoal.core.bids import StandingBid
-from shoal.core.columns import FloatRow, IntRow, sealed
+from shoal.core.columns import IntRow, sealed
 from shoal.core.commands import Command, Resize, Resume, Start, Stop, Suspend
 from shoal.core.errors import JournalError
 from shoal.core.events import (
@@ -29,12 +28,9 @@ from shoal.core.events import (
     JobStopped,
     JobSubmitted,
     JobSuspended,
-    NodeDrained,
-    NodeLost,
-    NodeResumed,
-    NodeReturned,
     PolicyOverran,
     QuotaSet,
+    RunsImported,
     SuspensionReported,
 )
 from shoal.core.free_gpus import FreeGpus
@@ -49,13 +45,16 @@ from shoal.core.topology import Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine import suspension
 from shoal.engine.job_rows import JobRows
+from shoal.engine.node_folds import NODES
 from shoal.engine.node_use import NodeUse
 from shoal.engine.request_folds import REQUESTS, hold_back
 from shoal.engine.run_findings import UNFIT, add_measurement, after_misfit, exclude_kind
 from shoal.engine.training_reports import TrainingReports
+from shoal.perf.length_history import LengthHistory
+from shoal.perf.model import OnlineModel
 
 # Looking up a member of an enumeration costs more than folding an event, so the fold uses plain integers.
-_HELD, _CANCELLING, _COMPLETED = int(JobState.HELD), int(JobState.CANCELLING), int(JobState.COMPLETED)
+_HELD, _CANCELLING = int(JobState.HELD), int(JobState.CANCELLING)
 _NEXT = {(int(state), trigger): int(following) for (state, trigger), following in TRANSITIONS.items()}
 
 
@@ -64,11 +63,12 @@ class State:
 
     ``releases`` holds, by job that is held back after a crash or until its earliest start, the time it may start;
     ``on_hold`` the jobs that a person holds. Jobs that are ``cancelling`` have runs that have not ended. ``most_lost``
-    is the operator's limit on what a stop may lose.
+    is the operator's limit on what a stop may lose. The first ``declared_nodes`` nodes did not join by an event.
     """
 
     def __init__(self, topology: Topology, perf: PerfModel, seed: int = 0, most_lost: Seconds = MOST_LOST) -> None:
         self.topology = topology
+        self.declared_nodes = len(topology.nodes)
         self.perf = perf
         self.seed = seed
         self.most_lost = most_lost
@@ -81,12 +81,12 @@ class State:
         self.releases: dict[JobNumber, Seconds] = {}
         self.cancelling: set[JobNumber] = set()
         self.on_hold: set[JobNumber] = set()
+        self.lengths = LengthHistory(speeds_known=not isinstance(perf, OnlineModel))
         self._jobs = JobRows(len(topology.kinds))
         self._paired: set[int] = set()
         self._training_reports = TrainingReports()
         self._crashes: dict[int, Crashes] = {}
         self._bids: Mapping[int, StandingBid] = {}
-        self._past_run_times: tuple[Seconds, ...] = ()
         self._set_aside: dict[int, JobSetAside] = {}
         self._quotas: Mapping[TenantId, Quota] = {}
         self._overran: str | None = None
@@ -114,29 +114,18 @@ class State:
         """The tables of names, specifications and placements, shared with all snapshots."""
         return self._jobs.register
 
-    @property
-    def run_times(self) -> Floats:
-        """Seconds for which each completed job held GPUs, ascending; of dropped jobs, those of the latest ones."""
-        return np.sort(self.run_times_by_admission)
-
-    @property
-    def run_times_by_admission(self) -> Floats:
-        """The same in order of admission, dropped jobs first."""
-        count = len(self.register.ids)
-        completed = self._jobs.ints[IntRow.STATE, :count] == _COMPLETED
-        return np.concatenate([self._past_run_times, self._jobs.floats[FloatRow.RUN, :count][completed]])
-
     def freeze(self) -> Snapshot:
         """Return a snapshot of this moment; later changes of the state do not show in it."""
         reports, model_reports, batch_changes = self._training_reports.freeze()
-        ending = self._jobs.gpus_by_node(self.cancelling)
-        return Snapshot(
+        ending = self._jobs.gpus_by_node(self.cancelling) if self.cancelling else {}
+        columns = self._jobs.freeze(self.now)
+        return Snapshot.of(
             cycle=self.cycle,
             now=self.now,
             seed=self.seed,
             cluster=self.nodes.available(self.topology, self.free_gpus, ending),
             perf=self.perf,
-            columns=self._jobs.freeze(self.now),
+            columns=columns,
             free_gpus=self.free_gpus.freeze(),
             register=self.register,
             tenant_service=sealed(self._jobs.tenant_service.copy()),
@@ -152,10 +141,11 @@ class State:
             quotas=MappingProxyType(self._quotas),
             overran=self._overran,
             ending=MappingProxyType(ending),
-            suspensions=self.suspensions,
+            suspensions=self.suspensions.holding(self.on_hold),
             guarded=self._jobs.guarded,
             most_lost=self.most_lost,
             priorities=MappingProxyType(self._priorities),
+            lengths=self.lengths.view(columns),
         )
 
     def apply_events(self, now: Seconds, events: Iterable[Event]) -> None:
@@ -203,58 +193,59 @@ class State:
     # ── commands ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, order: Start | Resize, trigger: Trigger) -> None:
-        job, slot, ints, floats = order.job, self._jobs.slot_of(order.job), self._jobs.ints, self._jobs.floats
+        jobs, job, placement = self._jobs, order.job, order.placement
+        slot = jobs.slot_of(job)
         self._move(slot, trigger)
-        partner = -1 if order.partner is None else self._jobs.slot_of(order.partner)
-        if partner < 0 or self._jobs.placement(partner) != order.placement:  # a partner's seats are taken already
-            self.free_gpus.take(order.placement)
-        self.nodes.placed(order.placement, self.free_gpus)
-        ints[IntRow.HELD, slot] = order.placement.gpus
-        ints[IntRow.KIND, slot] = self.topology.kind_of(order.placement)
-        ints[IntRow.SEATS, slot] = self._jobs.placement_number(order.placement)
-        ints[IntRow.INCARNATION, slot] = order.incarnation
-        ints[IntRow.PARTNER, slot] = -1
+        partner = -1 if order.partner is None else jobs.slot_of(order.partner)
+        if partner < 0 or jobs.placement(partner) != placement:  # a partner's seats are taken already
+            self.free_gpus.take(placement)
+        if self.nodes.probed:
+            self.nodes.placed(placement, self.free_gpus)
+        jobs.held[slot] = placement.gpus
+        jobs.kind[slot] = self.topology.kind_of(placement)
+        jobs.seats[slot] = jobs.placement_number(placement)
+        jobs.incarnation[slot] = order.incarnation
+        jobs.partner[slot] = -1
         if order.partner is not None:
-            ints[IntRow.PARTNER, slot] = order.partner
-            ints[IntRow.PARTNER, partner] = job
+            jobs.partner[slot] = order.partner
+            jobs.partner[partner] = job
             self._paired |= {job, order.partner}
         if trigger is Trigger.START:
-            ints[IntRow.STARTS, slot] += 1
+            jobs.starts[slot] += 1
         if order.batch is None and job in self._training_reports.reports:  # its batch size is no longer adapted
-            ints[IntRow.BATCH, slot] = self.register.specs[job].batch_size or 0
+            jobs.batch[slot] = self.register.specs[job].batch_size or 0
         elif order.batch is not None and order.batch != ADAPTIVE:
-            ints[IntRow.BATCH, slot] = order.batch.size
-        floats[FloatRow.SINCE, slot] = floats[FloatRow.PROGRESS_SINCE, slot] = self.now
-        floats[FloatRow.SAFE, slot] = floats.item(FloatRow.RUN, slot)
+            jobs.batch[slot] = order.batch.size
+        jobs.since[slot] = jobs.progress_since[slot] = self.now
+        jobs.safe[slot] = jobs.run[slot]
 
     def _release(self, slot: int, at: Seconds) -> None:
         """Add the service and progress until ``at`` to the job's totals, and free its seats."""
-        ints, floats = self._jobs.ints, self._jobs.floats
-        held, placement = ints.item(IntRow.HELD, slot), self._jobs.placement(slot)
+        jobs = self._jobs
+        placement = jobs.placement(slot)
         if placement is None:
             return
-        elapsed = at - floats.item(FloatRow.SINCE, slot)
-        floats[FloatRow.ATTAINED, slot] += held * elapsed
-        floats[FloatRow.RUN, slot] += elapsed
-        floats[FloatRow.DONE, slot] += floats.item(FloatRow.RATE, slot) * (
-            at - floats.item(FloatRow.PROGRESS_SINCE, slot)
-        )
-        floats[FloatRow.RATE, slot] = 0.0
-        number = ints.item(IntRow.PARTNER, slot)
-        partner = -1 if number < 0 else self._jobs.slot_of(number)
-        ints[IntRow.HELD, slot] = 0
-        ints[IntRow.SEATS, slot] = ints[IntRow.KIND, slot] = ints[IntRow.PARTNER, slot] = -1
+        elapsed = at - jobs.since[slot]
+        jobs.attained[slot] += jobs.held[slot] * elapsed
+        jobs.run[slot] += elapsed
+        jobs.done[slot] += jobs.rate[slot] * (at - jobs.progress_since[slot])
+        jobs.rate[slot] = 0.0
+        number = jobs.partner[slot]
+        partner = -1 if number < 0 else jobs.slot_of(number)
+        jobs.held[slot] = 0
+        jobs.seats[slot] = jobs.kind[slot] = jobs.partner[slot] = -1
         if partner >= 0:
-            self._paired -= {number, ints.item(IntRow.PARTNER, partner)}
-            ints[IntRow.PARTNER, partner] = -1
-        if partner < 0 or self._jobs.placement(partner) != placement:
+            self._paired -= {number, jobs.partner[partner]}
+            jobs.partner[partner] = -1
+        if partner < 0 or jobs.placement(partner) != placement:
             self.free_gpus.give(placement)
 
     # ── events ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _submitted(self, event: JobSubmitted) -> None:
         job, spec = self.submitted, event.spec
-        self._jobs.add(event.at, spec, self.perf.speeds(spec))
+        speeds = self.perf.speeds(spec)
+        self._jobs.add(event.at, spec, speeds, self.lengths.submitted(job, spec, speeds))
         if spec.priority:
             self._priorities = {**self._priorities, job: spec.priority}
         if spec.conditions is not None and spec.waits:
@@ -277,7 +268,7 @@ class State:
             return
         self._move(slot, Trigger.MEASURED)
         if type(event) is BatchChanged:
-            self._jobs.ints[IntRow.BATCH, slot] = event.batch_size
+            self._jobs.batch[slot] = event.batch_size
             self._set_speeds(event.job, slot, event.batch_size)
             self._training_reports.change(event.job, event.done, event.batch_size)
         self._progress(slot, event)
@@ -288,40 +279,38 @@ class State:
         if slot < 0:
             return
         self._move(slot, Trigger.MEASURED)
-        self._jobs.ints[IntRow.BATCH, slot] = event.report.batch.size
+        self._jobs.batch[slot] = event.report.batch.size
         # The rate drifts with the noise scale, so it is not kept as a measurement; the report's fits say more.
         self._progress(slot, event)
         self._training_reports.report(event.job, self.register.specs[event.job].model, event.report)
 
     def _progress(self, slot: int, event: JobStarted | JobMeasured | BatchChanged | JobProfiled | JobResumed) -> None:
-        floats = self._jobs.floats
-        floats[FloatRow.DONE, slot] = event.done
-        floats[FloatRow.PROGRESS_SINCE, slot] = event.at
-        floats[FloatRow.RATE, slot] = event.rate
+        jobs = self._jobs
+        jobs.done[slot], jobs.progress_since[slot], jobs.rate[slot] = event.done, event.at, event.rate
 
     def _stopped(self, event: JobStopped) -> None:
         slot = self._jobs.current_slot(event)
         if slot >= 0:
             self._move(slot, Trigger.STOPPED)
-            self._jobs.floats[FloatRow.DONE, slot] = event.done
+            self._jobs.done[slot] = event.done
             if event.job in self.on_hold:
                 hold_back(self, slot)
 
     def _completed(self, event: JobCompleted) -> None:
         slot = self._jobs.current_slot(event)
         if slot >= 0:
-            self._end(event.job, slot, Trigger.COMPLETED, event.at)
-            self._jobs.floats[FloatRow.DONE, slot] = event.done
+            self._end(event.job, slot, Trigger.COMPLETED, event.at, event.done)
+            self._jobs.done[slot] = event.done
 
     def _crashed(self, event: JobCrashed) -> None:
         slot = self._jobs.current_slot(event)
         if slot < 0:
             return
-        job, ints = event.job, self._jobs.ints
+        job = event.job
         self.perf = after_misfit(self.perf, self._jobs, self.topology, event, slot)
         crashes, failed, _ = self._crashes.get(job, NO_CRASHES).fold(event)
         self._crashes[job] = crashes
-        ints[IntRow.CRASHES, slot] = crashes.in_a_row
+        self._jobs.crashes[slot] = crashes.in_a_row
         if event.failed_on is not None:
             self.nodes.avoid(job, event.failed_on)
         elif event.blamed and crashes.in_a_row >= UNFIT:
@@ -339,7 +328,7 @@ class State:
             if job in self.on_hold:
                 hold_back(self, slot)
         self.suspensions = self.suspensions.resumed(job)
-        self._jobs.floats[FloatRow.DONE, slot] = event.done
+        self._jobs.done[slot] = event.done
 
     def _bid(self, event: AppBid) -> None:
         bid = StandingBid(event.at, event.jobs, event.rows)
@@ -353,43 +342,35 @@ class State:
         others = {tenant: quota for tenant, quota in self._quotas.items() if tenant != event.tenant}
         self._quotas = others if event.quota == NO_QUOTA else {**others, event.tenant: event.quota}
 
+    def _runs_imported(self, event: RunsImported) -> None:
+        if event.source not in self.lengths.sources:
+            self.lengths.merge(event.keys)
+            self.lengths.sources += (event.source,)
+
     def _policy_overran(self, event: PolicyOverran) -> None:
         self._overran = event.reason
-
-    def _node_lost(self, event: NodeLost) -> None:
-        self.topology = self.topology.without(event.node)
-        self.suspensions = self.suspensions.able(event.node, None)
-        self.nodes.lost(event.node, self.free_gpus)
-
-    def _node_returned(self, event: NodeReturned) -> None:
-        self.topology = self.topology.with_back(event.node)
-        self.nodes.returned(event.node, self.free_gpus)
-
-    def _node_drained(self, event: NodeDrained) -> None:
-        self.nodes.drain(event, self.free_gpus)
-
-    def _node_resumed(self, event: NodeResumed) -> None:
-        self.nodes.resume(event, self.free_gpus, self.topology.down)
 
     # ── shared pieces ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _move(self, slot: int, trigger: Trigger) -> None:
         if slot < 0:
             raise JournalError(f"a job that has ended cannot be {trigger.value}")
-        state = self._jobs.ints.item(IntRow.STATE, slot)
+        state = self._jobs.state[slot]
         following = _NEXT.get((state, trigger))
         if following is None:
             name = self.register.ids[self._jobs.number_at(slot)]
             raise JournalError(f"job {name!r} cannot be {trigger.value} while {JobState(state).name.lower()}")
-        self._jobs.ints[IntRow.STATE, slot] = following
+        self._jobs.state[slot] = following
 
     def _set_speeds(self, job: JobNumber, slot: int, batch_size: int | None) -> None:
-        self._jobs.floats[FloatRow.SPEEDS :, slot] = self.perf.speeds(self.register.specs[job], batch_size)
+        self._jobs.speeds_to_change(slot)[:] = self.perf.speeds(self.register.specs[job], batch_size)
 
-    def _end(self, job: JobNumber, slot: int, trigger: Trigger, at: Seconds) -> None:
-        withdrawn = self._jobs.ints[IntRow.STATE, slot] in (_HELD, _CANCELLING)
+    def _end(self, job: JobNumber, slot: int, trigger: Trigger, at: Seconds, done: float = 0.0) -> None:
+        withdrawn = self._jobs.state[slot] in (_HELD, _CANCELLING)
         self._move(slot, trigger)
         self._release(slot, at)
+        work = done or self._jobs.done[slot]
+        self.lengths.ended(job, self.register.specs[job], work, self._jobs.length_scale(slot))
         self._training_reports.forget(job)
         self._crashes.pop(job, None)
         self.nodes.forget(job)
@@ -418,10 +399,6 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobStopped: State._stopped,
     JobCompleted: State._completed,
     JobCrashed: State._crashed,
-    NodeLost: State._node_lost,
-    NodeReturned: State._node_returned,
-    NodeDrained: State._node_drained,
-    NodeResumed: State._node_resumed,
     AppBid: State._bid,
     JobSetAside: State._put_aside,
     QuotaSet: State._quota_set,
@@ -430,4 +407,6 @@ _FOLD: dict[type, Callable[[State, Any], None]] = {
     JobSuspended: suspension.suspended,
     JobResumed: suspension.resumed,
     SuspensionReported: suspension.ability_reported,
+    **NODES,
+    RunsImported: State._runs_imported,
 }

@@ -22,15 +22,14 @@ from shoal.core.quota import Quota
 from shoal.core.retry import Crashes
 from shoal.core.snapshot import Measurement
 from shoal.core.suspension import NodeSuspension, SuspendedRun, Suspensions
-from shoal.core.topology import Placement
+from shoal.core.topology import Node, Placement
 from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.engine.job_rows import JobRows
+from shoal.engine.node_folds import declared_speeds, set_topology
 from shoal.engine.node_use import NodeUse
 from shoal.engine.state import State
 from shoal.engine.training_reports import BatchChanges, TrainingReports
-
-MOST_RUN_TIMES = 10_000
-"""Run times of completed jobs that an image keeps, for forecasts: those of the latest."""
+from shoal.perf.length_history import LengthImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,7 @@ class JobImage:
     suspended: SuspendedRun | None = None
     suspended_bytes: int = 0
     unsuspendable: str = ""
+    length_scale: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,6 @@ class StateImage:
     tenants: tuple[tuple[TenantId, float], ...]
     models: tuple[tuple[str, GoodputReport], ...] = ()
     bids: tuple[tuple[str, StandingBid], ...] = ()
-    run_times: tuple[Seconds, ...] = ()
     unfit: tuple[tuple[tuple[str, int], tuple[str, int]], ...] = ()
     set_aside: tuple[JobSetAside, ...] = ()
     quotas: tuple[tuple[TenantId, Quota], ...] = ()
@@ -81,6 +80,10 @@ class StateImage:
     drained: tuple[tuple[int, str], ...] = ()
     probed: tuple[int, ...] = ()
     suspending: tuple[tuple[int, NodeSuspension], ...] = ()
+    lengths: LengthImage | None = None
+    joined: tuple[Node, ...] = ()
+    """Nodes beyond those that the header declares, in order."""
+    removed: tuple[int, ...] = ()
 
 
 _VERSION = b"\x01"
@@ -105,6 +108,11 @@ def decode_image(data: bytes) -> StateImage:
         raise UnreadableBase(f"the base of this segment cannot be read: {error}") from error
 
 
+def same_image(one: bytes, other: bytes) -> bool:
+    """Return whether two encoded images are equal; one of an older version may lack later fields."""
+    return one == other or encode_image(decode_image(one)) == encode_image(decode_image(other))
+
+
 def image_of(state: State) -> StateImage:
     """Return the image of a state as it is now."""
     rows, register = state._jobs, state.register
@@ -121,7 +129,6 @@ def image_of(state: State) -> StateImage:
         tenants=tuple(zip(register.tenants, rows.tenant_service.tolist(), strict=True)),
         models=tuple(state._training_reports.by_model.items()),
         bids=tuple((apps[app], bid) for app, bid in state._bids.items()),
-        run_times=tuple(state.run_times_by_admission[-MOST_RUN_TIMES:].tolist()),
         unfit=tuple(unfit),
         set_aside=tuple(state._set_aside.values()),
         quotas=tuple(state._quotas.items()),
@@ -129,13 +136,16 @@ def image_of(state: State) -> StateImage:
         drained=tuple(sorted(state.nodes.drained.items())),
         probed=tuple(sorted(state.nodes.probed)),
         suspending=tuple(sorted(state.suspensions.nodes.items())),
+        lengths=state.lengths.image(),
+        joined=state.topology.nodes[state.declared_nodes :],
+        removed=tuple(sorted(state.topology.removed)),
     )
 
 
 def _job_image(state: State, number: JobNumber) -> JobImage:
     rows, reports, spec = state._jobs, state._training_reports, state.register.specs[number]
     slot, changes = rows.slot_of(number), reports.changes.get(number, ())
-    speeds, usual = rows.floats[FloatRow.SPEEDS :, slot], _speeds(state.perf, spec, changes)
+    speeds, usual = rows.floats[FloatRow.SPEEDS :, slot], declared_speeds(state.perf, spec, changes)
     ints = rows.ints[:, slot].tolist()
     measured, link = [], ints[IntRow.MEASURED]
     ints[IntRow.SEATS] = ints[IntRow.MEASURED] = -1  # places in tables, which are made anew
@@ -160,11 +170,8 @@ def _job_image(state: State, number: JobNumber) -> JobImage:
         state.suspensions.runs.get(number),
         state.suspensions.sizes.get(number, 0),
         state.suspensions.refused.get(number, ""),
+        rows.length_scale(slot),
     )
-
-
-def _speeds(perf: PerfModel, spec: JobSpec, changes: BatchChanges) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return perf.speeds(spec, changes[-1][1]) if changes else perf.speeds(spec)
 
 
 def renumbered(image: StateImage) -> StateImage:
@@ -188,13 +195,7 @@ def restore(state: State, image: StateImage) -> None:
 
     The performance model stays the state's own, with what the image knows of pairs of jobs.
     """
-    if tuple(state.topology.kinds[: len(image.kinds)]) != image.kinds:
-        kinds = ", ".join(state.topology.kinds)
-        raise JournalError(f"a base of a cluster of {', '.join(image.kinds)} cannot begin a segment on {kinds}")
-    for node in sorted(state.topology.down - set(image.down)):
-        state.topology = state.topology.with_back(node)
-    for node in sorted(set(image.down) - state.topology.down):
-        state.topology = state.topology.without(node)
+    _restore_nodes(state, image)
     if isinstance(state.perf, LearnsOfPairs):
         for one, other in image.unfit:
             state.perf = _parted(state.perf, one, other)
@@ -216,7 +217,7 @@ def restore(state: State, image: StateImage) -> None:
         dict(image.models),
         {job.number: job.changes for job in image.jobs if job.changes},
     )
-    state._past_run_times = image.run_times
+    state.lengths = state.lengths.restored(image.lengths or LengthImage())
     state._set_aside = {event.job: event for event in image.set_aside}
     state._quotas, state._overran = dict(image.quotas), image.overran
     state._jobs.secure()
@@ -231,6 +232,23 @@ def restore(state: State, image: StateImage) -> None:
     state._bids = {rows.app_index[app]: bid for app, bid in image.bids}
 
 
+def _restore_nodes(state: State, image: StateImage) -> None:
+    """Give a state the nodes that joined by events, and mark those that are down or removed."""
+    topology = state.topology
+    for joined in image.joined:
+        if joined.name not in topology.node_index:  # else a later header declares it
+            topology = topology.joined(len(topology.nodes), joined)
+    if topology is not state.topology or topology.removed != set(image.removed):
+        set_topology(state, topology.without_for_good(image.removed))
+    if tuple(state.topology.kinds[: len(image.kinds)]) != image.kinds:
+        kinds = ", ".join(state.topology.kinds)
+        raise JournalError(f"a base of a cluster of {', '.join(image.kinds)} cannot begin a segment on {kinds}")
+    for node in sorted(state.topology.down - set(image.down)):
+        state.topology = state.topology.with_back(node)
+    for node in sorted(set(image.down) - state.topology.down):
+        state.topology = state.topology.without(node)
+
+
 def _suspensions(image: StateImage) -> Suspensions:
     return Suspensions(
         dict(image.suspending),
@@ -242,10 +260,10 @@ def _suspensions(image: StateImage) -> Suspensions:
 
 def _restore_job(state: State, job: JobImage) -> None:
     rows = state._jobs
-    speeds = _speeds(state.perf, job.spec, job.changes).copy()
+    speeds = declared_speeds(state.perf, job.spec, job.changes).copy()
     speeds[list(job.excluded)] = 0.0
     rows.submitted = job.number
-    rows.add(job.at, job.spec, speeds)
+    rows.add(job.at, job.spec, speeds, state.lengths.place(job.spec, speeds, job.length_scale))
     slot = rows.slot_of(job.number)
     rows.floats[: len(job.floats), slot] = job.floats  # an older version's image has fewer rows
     rows.ints[: len(job.ints), slot] = job.ints

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shoal.core.columns import FloatRow, IntRow
 from shoal.core.commands import Resume, Suspend
 from shoal.core.decision import Grant, Refusal, Seating, Verdict, Verdicts
 from shoal.core.events import JobResumed, JobSuspended, SuspensionReported
@@ -92,16 +91,16 @@ def resume(state: "State", command: Resume) -> None:
 def _seat(state: "State", job: int, run: SuspendedRun, at: float) -> None:
     jobs, slot = state._jobs, state._jobs.slot_of(job)
     state.free_gpus.take(run.placement)
-    jobs.ints[IntRow.HELD, slot] = run.placement.gpus
-    jobs.ints[IntRow.KIND, slot] = state.topology.kind_of(run.placement)
-    jobs.ints[IntRow.SEATS, slot] = jobs.placement_number(run.placement)
-    jobs.floats[FloatRow.SINCE, slot] = jobs.floats[FloatRow.PROGRESS_SINCE, slot] = at
+    jobs.held[slot] = run.placement.gpus
+    jobs.kind[slot] = state.topology.kind_of(run.placement)
+    jobs.seats[slot] = jobs.placement_number(run.placement)
+    jobs.since[slot] = jobs.progress_since[slot] = at
 
 
 def suspended(state: "State", event: JobSuspended) -> None:
     """Fold the end of a suspension; or that a run which was to be resumed is still suspended."""
     slot = state._jobs.current_slot(event)
-    now = state._jobs.ints.item(IntRow.STATE, slot) if slot >= 0 else -1
+    now = state._jobs.state[slot] if slot >= 0 else -1
     if now == _STARTING and event.cause:
         placement = state._jobs.placement(slot)
         assert placement is not None
@@ -113,7 +112,7 @@ def suspended(state: "State", event: JobSuspended) -> None:
     else:
         return
     state._move(slot, Trigger.SUSPENDED)
-    state._jobs.floats[FloatRow.DONE, slot] = event.done
+    state._jobs.done[slot] = event.done
     state.suspensions = state.suspensions.suspended(event.job, run)
 
 
@@ -124,7 +123,7 @@ def resumed(state: "State", event: JobResumed) -> None:
     resumed, which then takes no time.
     """
     slot = state._jobs.current_slot(event)
-    now = state._jobs.ints.item(IntRow.STATE, slot) if slot >= 0 else -1
+    now = state._jobs.state[slot] if slot >= 0 else -1
     if now == _SUSPENDED:
         run = state.suspensions.runs[event.job]
         free, closed = state.free_gpus.node_free, state.free_gpus.closed
