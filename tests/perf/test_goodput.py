@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError
 from shoal.core.goodput import StepFit
-from shoal.core.job import BatchLimits
 from shoal.core.topology import Locality
 from shoal.perf.goodput import best, best_of_many, efficiency, fixed, iteration_seconds, sync_seconds
 
@@ -207,3 +207,26 @@ def test_a_noise_scale_that_is_no_number_of_samples_is_refused(noise: float) -> 
     with pytest.raises(InputError) as refused:
         best(CIFAR, CIFAR_LIMITS, noise, np.array([1]), np.array([SAME]))
     assert refused.value.field == "noise"
+
+
+@given(fits(), small_limits(), noises(), st.integers(1, 64), st.sampled_from(list(Locality)))
+def test_one_allocation_has_the_same_batch_as_several_like_it(
+    fit: StepFit, limits: BatchLimits, noise: float, gpus: int, apart: Locality
+) -> None:
+    alone = best(fit, limits, noise, np.array([gpus]), np.array([int(apart)]))
+    several = best(fit, limits, noise, np.array([gpus] * 3), np.array([int(apart)] * 3))
+    assert alone.goodput[0] == pytest.approx(several.goodput[0], rel=1e-9)
+    assert (alone.goodput[0] == 0) == (several.goodput[0] == 0)
+
+
+@given(fits(), fits(), small_limits(), noises())
+def test_a_kept_goodput_is_that_of_the_same_fit_limits_and_allocations(
+    fit: StepFit, other: StepFit, limits: BatchLimits, noise: float
+) -> None:
+    gpus, apart = np.array([1, 2, 4]), np.array([0, 0, 0])
+    first = best_of_many([fit], [limits], np.array([noise]), gpus, apart)
+    both = best_of_many([other, fit], [limits, limits], np.array([noise, noise]), gpus, apart)
+    assert both[1].tolist() == first[0].tolist()
+    fewer = best_of_many([fit], [limits], np.array([noise]), gpus[:2], apart[:2])
+    assert fewer[0] == pytest.approx(first[0, :2], rel=1e-5)
+    assert best_of_many([fit], [limits], np.array([noise + 1.0]), gpus, apart).shape == (1, 3)

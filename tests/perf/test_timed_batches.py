@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.goodput import StepFit
-from shoal.core.job import BatchLimits
 from shoal.core.topology import Locality
 from shoal.perf.goodput import best, iteration_seconds
 from shoal.perf.timed_batches import Timed, best_timed, neighbour, range_of

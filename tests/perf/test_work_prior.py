@@ -5,15 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.perf.work_prior import DECLARED_SPREAD, FEWEST_RUN_TIMES, PRIOR_SECONDS, Basis, Known
+from shoal.perf.length_table import DRAWN
+from shoal.perf.work_prior import DECLARED_SPREAD, PRIOR_SECONDS, Basis, Known
 
 AMOUNTS = st.floats(min_value=1e-3, max_value=1e9)
 
 
 def known(*jobs: tuple[float, float, float, float], past: tuple[float, ...] = ()) -> Known:
-    """Jobs as (declared work, done, seconds run, speed)."""
+    """Jobs as (declared work, done, seconds run, speed); ``past`` are totals that earlier runs predict for all."""
     columns = np.array(jobs, dtype=np.float64).reshape(-1, 4).T
-    return Known(columns[0], columns[1], columns[2], columns[3], np.sort(np.array(past)))
+    row = np.quantile(past, DRAWN, method="inverted_cdf") if past else np.full(len(DRAWN), np.nan)
+    return Known(columns[0], columns[1], columns[2], columns[3], np.tile(row, (len(jobs), 1)))
 
 
 @given(
@@ -56,18 +58,16 @@ def test_a_job_past_its_declared_work_is_drawn_from_the_tail_however_far_out() -
         assert np.median(work) < 2 * done
 
 
-def test_undeclared_work_is_drawn_from_completed_jobs_that_ran_longer() -> None:
-    past = tuple(float(seconds) for seconds in range(10, 110, 10))
-    facts = known(*[(np.inf, 100.0, 55.0, 2.0)] * 500, past=past)
-    totals = 55.0 + (facts.draw(0) - 100.0) / 2.0
-    assert set(np.round(totals, 6)) == {60.0, 70.0, 80.0, 90.0, 100.0}
+def test_undeclared_work_is_drawn_from_what_earlier_runs_predict() -> None:
+    facts = known(*[(np.inf, 100.0, 55.0, 2.0)] * 20_000, past=tuple(float(work) for work in range(110, 210)))
+    drawn = facts.draw(0)
+    assert np.quantile(drawn, (0.1, 0.5, 0.9)) == pytest.approx([120.0, 160.0, 200.0], abs=2.0)
     assert set(facts.bases()) == {Basis.HISTORY}
 
 
 @pytest.mark.parametrize(("ran", "mean"), [(50_000.0, 50_000.0), (0.0, PRIOR_SECONDS)])
-def test_with_too_little_of_a_past_a_job_runs_as_long_again(ran: float, mean: float) -> None:
-    past = tuple(ran + seconds for seconds in range(1, FEWEST_RUN_TIMES))
-    facts = known(*[(np.inf, 0.0, ran, 1.0)] * 20_000, past=past)
+def test_without_a_prediction_a_job_runs_as_long_again(ran: float, mean: float) -> None:
+    facts = known(*[(np.inf, 0.0, ran, 1.0)] * 20_000)
     assert facts.draw(0).mean() == pytest.approx(mean, rel=0.03)
     assert set(facts.bases()) == {Basis.AS_LONG_AGAIN}
 

@@ -15,8 +15,9 @@ from enum import Enum, auto
 
 import numpy as np
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.goodput import GoodputReport, StepFit
-from shoal.core.job import BatchLimits, BatchSetting
+from shoal.core.job import BatchSetting
 from shoal.core.topology import Locality
 from shoal.core.units import Seconds
 from shoal.perf.fit import Observation, carried_over, completed, fitted
@@ -50,7 +51,7 @@ class KindProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
+class JobGpus:
     """The GPUs of a job as its tuner sees them."""
 
     kind: str
@@ -116,9 +117,9 @@ class BatchTuner:
     noise_batch: int = 0
     local: int = 0
     accumulation: int = 0
-    means: dict[tuple[Allocation, int], StepMean] = field(default_factory=dict)
+    means: dict[tuple[JobGpus, int], StepMean] = field(default_factory=dict)
     """By allocation and samples of a pass."""
-    _at: Allocation | None = None
+    _at: JobGpus | None = None
     _chosen_noise: float = math.nan
     _reported_noise: float = math.nan
 
@@ -128,7 +129,7 @@ class BatchTuner:
         self.seen_gpus, self.noise, self.noise_batch = report.seen_gpus, report.noise, report.noise_batch
         self._reported_noise = report.noise
 
-    def restore(self, means: Mapping[tuple[Allocation, int], StepMean], noise: float, noise_batch: int) -> None:
+    def restore(self, means: Mapping[tuple[JobGpus, int], StepMean], noise: float, noise_batch: int) -> None:
         """Start from the measurements of earlier incarnations, and choose a batch for the present allocation."""
         self.means, self.noise, self.noise_batch = dict(means), noise, noise_batch
         self.seen_gpus = max((at.gpus for at, _ in means), default=0)
@@ -148,7 +149,7 @@ class BatchTuner:
         """Whether the present configuration was timed before."""
         return self._at is not None and (self._at, self.local) in self.means
 
-    def allocate(self, at: Allocation) -> None:
+    def allocate(self, at: JobGpus) -> None:
         """Choose a batch setting for the GPUs that the job gets."""
         self._at = at
         self._choose(at)
@@ -183,7 +184,7 @@ class BatchTuner:
         noise = 0.0 if math.isnan(self.noise) else self.noise
         return GoodputReport(tuple(self.fits.items()), noise, self.noise_batch, self.seen_gpus, batch or self.batch)
 
-    def _choose(self, at: Allocation) -> None:
+    def _choose(self, at: JobGpus) -> None:
         fit = self.fits.get(at.kind)
         self._chosen_noise = self.noise
         if fit is None or math.isnan(self.noise):
@@ -198,7 +199,7 @@ class BatchTuner:
             here = at.gpus, at.locality, self.accumulation
             self.local = best_timed(fit, self.limits, self.noise, *here, times) or self.local
 
-    def _begin(self, at: Allocation) -> None:
+    def _begin(self, at: JobGpus) -> None:
         """Choose the initial batch, rounded up to whole samples on each GPU, or the least that the GPUs can take."""
         limits, most_local = self.limits, self._most_local(at.kind)
         batch = min(max(limits.initial, limits.least_local * at.gpus), limits.most)
@@ -206,7 +207,7 @@ class BatchTuner:
         self.accumulation = math.ceil(share / most_local) - 1
         self.local = math.ceil(share / (self.accumulation + 1))
 
-    def _times(self, at: Allocation) -> Timed:
+    def _times(self, at: JobGpus) -> Timed:
         means = {local: mean for (where, local), mean in self.means.items() if where == at}
         return {local: (math.exp(mean.passing), math.exp(mean.step)) for local, mean in means.items()}
 
@@ -214,7 +215,7 @@ class BatchTuner:
         probed = self.probes.get(kind)
         return self.limits.most_local if probed is None else min(probed.most_local, self.limits.most_local)
 
-    def _time(self, at: Allocation, local: int, times: StepSeconds) -> bool:
+    def _time(self, at: JobGpus, local: int, times: StepSeconds) -> bool:
         """Include step times in their mean; True if the fits changed.
 
         A configuration timed before causes a new fit each time its count of readings doubles.
@@ -233,7 +234,7 @@ class BatchTuner:
         self._refit(at.kind, local)
         return True
 
-    def _surprised(self, at: Allocation, local: int, times: StepSeconds) -> bool:
+    def _surprised(self, at: JobGpus, local: int, times: StepSeconds) -> bool:
         """Whether the fit covers fewer GPUs or nodes than these, or predicts other times."""
         fit = self.fits.get(at.kind)
         if fit is None or fit.gpus < at.gpus or fit.nodes < at.nodes:

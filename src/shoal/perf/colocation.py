@@ -201,6 +201,12 @@ class EstimatedModel:
             model._estimator = self._estimator.knowing(known)
         return model
 
+    def on(self, cluster: Topology) -> "EstimatedModel":
+        """Return the model for another cluster, with the same knowledge of pairs."""
+        model = copy(self)
+        model._alone = self._alone.on(cluster)
+        return model
+
     def _pair(self, a: TypeKey, b: TypeKey) -> tuple[float, float]:
         if a in self._types and b in self._types:
             return self._estimator.pair(self._types[a], self._types[b])

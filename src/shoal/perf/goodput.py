@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.core.arrays import AnyInts, Floats, Indices, Int64s
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError
 from shoal.core.goodput import StepFit
-from shoal.core.job import BatchLimits
+from shoal.perf.one_batch import BatchSearch, OneCell, best_of_one
 
 _NOISIEST = 1e15
 """Upper limit on noise scales, at which every batch is as efficient as the initial one; keeps sums exact."""
@@ -100,15 +101,54 @@ def best(fit: StepFit, limits: BatchLimits, noise: float, gpus: AnyInts, localit
     no fixed cost; then at most a few percent below it. A job whose limits allow one batch size keeps it, split as
     evenly as possible; the GPU with the most samples determines the step time.
     """
+    if np.size(gpus) == 1 and limits.initial < limits.most and noise >= 0:
+        one = _alone(fit, limits, noise, int(np.asarray(gpus).item()), int(np.asarray(locality).item()))
+        if one is not None:
+            return one
     found = _tuned((fit,), (limits,), np.array([noise]), gpus, locality)
     return Tuned(found.goodput[0], found.local[0], found.accumulation[0])
+
+
+def _alone(fit: StepFit, limits: BatchLimits, noise: float, gpus: int, locality: int) -> Tuned | None:
+    """The best batch for one allocation, by the search in plain floats; None where its numbers are beyond floats."""
+    if gpus < 1:
+        return None
+    pair = (fit.node, fit.network, fit.rack)[locality]
+    sync = pair[0] + pair[1] * (gpus - 2) if gpus > 1 else 0.0
+    most_local = min(fit.most_local, limits.most_local)
+    bounds = (limits.initial, limits.most, limits.least_local, most_local)
+    cell = OneCell(*fit.compute, sync, fit.gamma, min(noise, _NOISIEST), gpus, *bounds)
+    try:
+        found = best_of_one(cell, BatchSearch(_TINY, _SETTLED, _ROUNDING, _MOST_STEPS, _MOST_TRIED))
+    except (ArithmeticError, ValueError):
+        return None
+    return Tuned(np.array([found[0]]), np.array([int(found[1])]), np.array([int(found[2])]))
 
 
 def best_of_many(
     fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: AnyInts, locality: AnyInts
 ) -> Floats:
-    """The goodput of ``best`` (jobs × allocations) for many jobs over the same allocations."""
-    return _tuned(fits, limits, noises, gpus, locality).goodput
+    """The goodput of ``best`` (jobs × allocations) for many jobs over the same allocations.
+
+    Answers are kept: from one decision to the next only the jobs that report have other figures.
+    """
+    count, apart = np.broadcast_arrays(np.asarray(gpus, np.int64), np.asarray(locality, np.int64))
+    where = (count.tobytes(), apart.tobytes())
+    keys = [(fit, limit, noise, *where) for fit, limit, noise in zip(fits, limits, noises.tolist(), strict=True)]
+    found = [_kept.get(key) for key in keys]
+    new = [i for i, row in enumerate(found) if row is None]
+    if new:
+        rows = _tuned([fits[i] for i in new], [limits[i] for i in new], noises[new], count, apart).goodput
+        if len(_kept) > _MOST_KEPT:
+            _kept.clear()
+        for i, row in zip(new, rows, strict=True):
+            found[i] = _kept[keys[i]] = row.copy()
+    return np.array(found).reshape(len(keys), len(count))
+
+
+_kept: dict[tuple[StepFit, BatchLimits, float, bytes, bytes], Floats] = {}
+_MOST_KEPT = 20_000
+"""Rows of goodputs that are kept, a few hundred bytes each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
 from shoal.core.arrays import Floats
 from shoal.core.goodput import StepFit
 from shoal.core.topology import Locality
 from shoal.perf.fit import Observation, fitted
 from shoal.perf.profile import Seats, StepSeconds
+
+if TYPE_CHECKING:
+    from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator  # imported where used: it takes 0.3 s
 
 QUIETEST = 1e15
 """Noise scale in samples where the gradient itself was measured as 0: every batch size is then as efficient."""
@@ -112,11 +114,15 @@ class StepTable:
         return distinct, sums / counts[:, None]
 
     @cached_property
-    def _inside(self) -> LinearNDInterpolator:
+    def _inside(self) -> "LinearNDInterpolator":
+        from scipy.interpolate import LinearNDInterpolator
+
         return LinearNDInterpolator(*self._means)
 
     @cached_property
-    def _outside(self) -> NearestNDInterpolator:
+    def _outside(self) -> "NearestNDInterpolator":
+        from scipy.interpolate import NearestNDInterpolator
+
         return NearestNDInterpolator(*self._means)
 
     @cached_property

@@ -118,6 +118,10 @@ class ProfiledModel:
             batch=BatchSetting(size),
         )
 
+    def on(self, cluster: Topology) -> "ProfiledModel":
+        """Return the model for another cluster."""
+        return ProfiledModel(cluster, self.catalog)
+
     def _packed_rate(self, profile: Profile, kind: int, gpus: int, batch_size: int | None) -> float:
         if gpus > self.topology.installed[kind]:
             return 0.0
@@ -177,6 +181,10 @@ class OnlineModel:
     def goodput(self, job: JobView) -> GoodputReport | None:
         """The job's own last report."""
         return job.report
+
+    def on(self, cluster: Topology) -> "OnlineModel":
+        """Return the model for another cluster."""
+        return OnlineModel(cluster)
 
 
 def _from_measured(spec: JobSpec, measured: Sequence[Measurement], seats: Measurement) -> Estimate:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.goodput import StepFit
-from shoal.core.job import BatchLimits
 from shoal.core.topology import Locality
 from shoal.perf.goodput import efficiency, iteration_seconds
 

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy.special import log_ndtr, ndtri_exp
 
-from shoal.core.arrays import Floats, Indices
+from shoal.core.arrays import Floats
 from shoal.core.units import Seconds
+from shoal.perf.length_table import DRAWN
 
 DECLARED_SPREAD = 0.3
 """Error of declared work, as the σ of its logarithm: two jobs of three lie within a third of it."""
-
-FEWEST_RUN_TIMES = 5
-"""Completed jobs that ran longer than a job has so far, needed to draw its run time from theirs."""
 
 PRIOR_SECONDS: Seconds = 3600.0
 """Expected run time of a job that declares no work, until it has run longer than this."""
@@ -43,7 +40,7 @@ class Basis(StrEnum):
     """What a job's total work is drawn from."""
 
     DECLARED = "declared work"
-    HISTORY = "run times of completed jobs"
+    HISTORY = "lengths of earlier runs"
     AS_LONG_AGAIN = "as long again as it has run"
 
 
@@ -51,46 +48,45 @@ class Basis(StrEnum):
 class Known:
     """Known facts of jobs, in columns: declared work (infinity for none), progress, seconds run, work per second.
 
-    ``run_times`` are the seconds that completed jobs ran, ascending.
+    ``predicted`` has, for each job, its total work at the probabilities ``length_table.DRAWN``, as earlier runs predict
+    it given its progress; NaN where they do not.
     """
 
     declared: Floats
     done: Floats
     run_seconds: Floats
     rate: Floats
-    run_times: Floats
-
-    @property
-    def longer(self) -> Indices:
-        """By job: the number of completed jobs that ran longer than it has so far."""
-        longer: Indices = len(self.run_times) - np.searchsorted(self.run_times, self.run_seconds, side="right")
-        return longer
+    predicted: Floats
 
     def bases(self) -> list[Basis]:
         """By job: the basis of its drawn work."""
-        enough = self.longer >= FEWEST_RUN_TIMES
-        undeclared = np.where(enough, Basis.HISTORY, Basis.AS_LONG_AGAIN)
+        undeclared = np.where(np.isnan(self.predicted[:, 0]), Basis.AS_LONG_AGAIN, Basis.HISTORY)
         return [Basis(name) for name in np.where(np.isfinite(self.declared), Basis.DECLARED, undeclared).tolist()]
 
     def draw(self, seed: int, spread: float = DECLARED_SPREAD) -> Floats:
         """Total work by job, never less than its progress; with a spread of 0 declared work is taken as exact."""
         draws = np.random.default_rng([seed, 3]).random(len(self.done))
         left = np.clip(1.0 - draws, 1e-12, 1.0 - 1e-12)  # probability of taking longer, given the seconds run so far
-        longer = self.longer
-        again = -np.log(left) * np.maximum(self.run_seconds, PRIOR_SECONDS)
-        if len(self.run_times):
-            at = len(self.run_times) - 1 - (left * longer).astype(np.intp)
-            past = self.run_times[np.minimum(at, len(self.run_times) - 1)] - self.run_seconds
-            again = np.where(longer >= FEWEST_RUN_TIMES, past, again)
+        again = self.done - np.log(left) * np.maximum(self.run_seconds, PRIOR_SECONDS) * self.rate
         known = np.isfinite(self.declared)
-        total = np.where(known, self.declared, self.done + again * self.rate)
+        total = np.where(known, self.declared, np.where(np.isnan(self.predicted[:, 0]), again, self._of_history(left)))
         if spread:
             total[known] = _longer_than(self.done[known], self.declared[known], spread, left[known])
         return np.maximum(total, self.done)
 
+    def _of_history(self, left: Floats) -> Floats:
+        """Return the predicted total that is exceeded with these probabilities."""
+        place = np.clip((1.0 - left) * len(DRAWN) - 0.5, 0.0, len(DRAWN) - 1.0)
+        low = np.minimum(place.astype(np.intp), len(DRAWN) - 2)
+        rows, part = np.arange(len(left)), place - low
+        total: Floats = self.predicted[rows, low] * (1.0 - part) + self.predicted[rows, low + 1] * part
+        return total
+
 
 def _longer_than(done: Floats, median: Floats, spread: float, left: Floats) -> Floats:
     """Draws from a lognormal around the median, conditional on exceeding ``done``; exact however large ``done`` is."""
+    from scipy.special import log_ndtr, ndtri_exp  # here, since importing it takes 0.2 s
+
     ratio = np.full(len(done), -np.inf)
     np.log(done / median, out=ratio, where=done > 0)
     deviation = -ndtri_exp(np.log(left) + log_ndtr(-ratio / spread))
