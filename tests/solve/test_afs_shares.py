@@ -135,3 +135,19 @@ def test_gains_are_both_sides_of_inequality_3() -> None:
     assert gains.later[1] == pytest.approx(1 / 3)
     assert gains.sooner[1] == pytest.approx(1 / 2)
     assert gains.useful(1) == 2
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.one_of(CURVES, UNEVEN), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1.0, 2.0, 3.0, 5.0, 50.0])), min_size=1, max_size=9),
+    st.integers(0, 40),
+)
+def test_jobs_that_share_a_curve_get_what_they_would_get_with_equal_ones(
+    curves: list[list[float]], jobs: list[tuple[int, float]], free: int
+) -> None:
+    of, work, ones = [c % len(curves) for c, _ in jobs], [w for _, w in jobs], [1] * len(jobs)
+    shared = [Gains.of(curve) for curve in curves]
+    known, apart = [shared[c] for c in of], [Gains.of(curves[c]) for c in of]
+    assert with_lengths(known, work, ones, free) == with_lengths(apart, work, ones, free)
+    assert without_lengths(known, ones, free) == without_lengths(apart, ones, free)

@@ -16,6 +16,8 @@ from shoal.solve.auction import (
     auction_machines,
     rounded,
 )
+from shoal.solve.auction.bid_table import BidTable
+from shoal.solve.auction.prices import by_price
 
 NOTHING = 1e-6
 
@@ -54,6 +56,26 @@ def test_winners_and_payments_are_those_of_brute_force_on_500_random_instances()
             without = best_product(bids[:i] + bids[i + 1 :], units)
             assert found.kept[i] == pytest.approx(exp(others - without), rel=1e-9)
             assert 0.0 < found.kept[i] <= 1.0
+
+
+def test_prices_bound_the_best_winners_and_ask_no_less_than_the_payments() -> None:
+    chance = np.random.default_rng(6)
+    for _ in range(300):
+        units = int(chance.integers(0, 12))
+        bids = [random_bid(chance, units) for _ in range(int(chance.integers(1, 6)))]
+        exact, found = auction_counts(bids, units), by_price(BidTable.of(bids, units), units)
+        assert sum(int(b.units[o]) for b, o in zip(bids, found.chosen, strict=True)) <= units
+        assert found.objective == pytest.approx(sum(b.worth[o] for b, o in zip(bids, found.chosen, strict=True)))
+        assert found.objective <= exact.objective + 1e-9 <= found.bound + 2e-9
+        assert found.gap == pytest.approx(1.0 - exp(found.objective - found.bound), abs=1e-9)
+        assert (found.others_without >= exact.others_without - 1e-9).all()
+
+
+def test_prices_find_the_best_winners_where_every_unit_is_worth_less_than_the_one_before() -> None:
+    chance = np.random.default_rng(7)
+    for _ in range(100):
+        bids = [CountBid(np.arange(6), np.cumsum([0.0, *-np.sort(-chance.random(5))])) for _ in range(8)]
+        assert by_price(BidTable.of(bids, 17), 17).objective == pytest.approx(auction_counts(bids, 17).objective)
 
 
 def random_named(chance: np.random.Generator, free: list[int]) -> MachineBid:

@@ -6,26 +6,30 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.solve.marginal_gain import best_units
+from shoal.core.arrays import Floats, Indices
+from shoal.solve.marginal_gain import Bought, best_units
 
-bids = st.lists(st.lists(st.integers(-3, 20).map(float), max_size=5), min_size=1, max_size=4)
+bids = st.lists(st.lists(st.integers(-3, 20).map(float), max_size=12), min_size=1, max_size=4)
 
 
-def arrays(rows: list[list[float]]) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    return [np.array(row) for row in rows]
+def bought_by(rows: list[list[float]], budget: int) -> Bought:
+    def offered(some: Indices, count: int) -> Floats:
+        return np.array([[*rows[b], *[99.0] * count][:count] for b in some.tolist()])
+
+    return best_units(offered, np.array([len(row) for row in rows], dtype=np.int64), budget)
 
 
 def test_the_next_bid_stands_behind_the_one_before_it() -> None:
     # The second bidder's 9 is behind its 2: served in turn are 5, 4, then 2 and, once reached, 9.
-    bought = best_units(arrays([[5, 4, 1], [2, 9]]), 3)
+    bought = bought_by([[5, 4, 1], [2, 9]], 3)
     assert bought.counts.tolist() == [2, 1]
     assert bought.last.tolist() == [4, 2]
     assert bought.refused == 2
 
 
 def test_a_unit_that_gains_nothing_is_not_given() -> None:
-    assert best_units(arrays([[1, 0, 5], [-1]]), 10).counts.tolist() == [1, 0]
-    assert best_units([], 3).counts.tolist() == []
+    assert bought_by([[1, 0, 5], [-1]], 10).counts.tolist() == [1, 0]
+    assert bought_by([], 3).counts.tolist() == []
 
 
 @given(bids, st.integers(0, 12))
@@ -39,7 +43,7 @@ def test_equals_serving_the_highest_next_bid_again_and_again(rows: list[list[flo
         if best is None or floor[best] <= 0:
             break
         expected[best] += 1
-    assert best_units(arrays(rows), budget).counts.tolist() == expected
+    assert bought_by(rows, budget).counts.tolist() == expected
 
 
 @given(bids, st.integers(0, 12))
@@ -51,4 +55,4 @@ def test_with_diminishing_returns_no_other_division_is_worth_more(rows: list[lis
 
     divisions = itertools.product(*(range(len(row) + 1) for row in falling))
     best = max(worth(d) for d in divisions if sum(d) <= budget)
-    assert worth(tuple(best_units(arrays(falling), budget).counts.tolist())) == best
+    assert worth(tuple(bought_by(falling, budget).counts.tolist())) == best

@@ -1,5 +1,6 @@
 """Rank's weights and division: heSRPT's shares where speed-ups are k^a, greedy everywhere."""
 
+from itertools import accumulate
 from math import sqrt
 
 import pytest
@@ -55,3 +56,18 @@ def test_every_gpu_goes_to_the_highest_bid(jobs: list[tuple[list[float], float]]
         top = max(range(len(jobs)), key=lambda i: (bid(i), -i))
         counts[top] += bid(top) > 0
     assert by_weighted_speedup(speedups, weights, [1] * len(jobs), room) == counts
+
+
+@given(
+    st.lists(st.lists(st.floats(-0.1, 1.0), min_size=3, max_size=7), min_size=1, max_size=2),
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from([0.3, 1.0, 2.0, 3.0])), min_size=8, max_size=20),
+    st.integers(1, 3),
+    st.integers(0, 60),
+)
+def test_jobs_that_share_a_curve_get_what_they_would_get_with_equal_ones(
+    steps: list[list[float]], jobs: list[tuple[int, float]], fewest: int, budget: int
+) -> None:
+    curves = [list(accumulate(row, initial=0.0)) for row in steps]
+    of, weights, few = [c % len(curves) for c, _ in jobs], [w for _, w in jobs], [fewest] * len(jobs)
+    shared = by_weighted_speedup([curves[c] for c in of], weights, few, budget)
+    assert shared == by_weighted_speedup([[*curves[c]] for c in of], weights, few, budget)

@@ -14,10 +14,15 @@ Reference: Hwang et al., "Elastic Resource Sharing for Distributed Deep Learning
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heapreplace
-from itertools import pairwise
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise
 from math import inf
 from typing import TypeAlias
+
+import numpy as np
+
+from shoal.core.arrays import Floats, Indices
+from shoal.solve.marginal_gain import best_units
 
 NO_GAIN = -inf
 
@@ -29,6 +34,8 @@ class Gains:
     throughput: tuple[float, ...]
     later: tuple[float, ...]
     sooner: tuple[float, ...]
+    peaks: tuple[int, ...]
+    """The number of units until which each one more raises the throughput."""
 
     @classmethod
     def of(cls, throughput: Sequence[float]) -> "Gains":
@@ -36,13 +43,14 @@ class Gains:
         steps = list(pairwise(throughput))
         later = tuple((more - p) / more if more > p else NO_GAIN for p, more in steps)
         sooner = tuple((more - p) / p if more > p > 0 else NO_GAIN if more <= p else inf for p, more in steps)
-        return cls(tuple(throughput), (*later, NO_GAIN), (*sooner, NO_GAIN))
+        peaks = [len(steps)]
+        for k in range(len(steps) - 1, -1, -1):
+            peaks.append(peaks[-1] if later[k] > 0 else k)
+        return cls(tuple(throughput), (*later, NO_GAIN), (*sooner, NO_GAIN), tuple(reversed(peaks)))
 
     def useful(self, units: int) -> int:
         """The number of units, from ``units`` up, until which each one more raises the throughput."""
-        while self.later[units] > 0:
-            units += 1
-        return units
+        return self.peaks[units]
 
 
 def with_lengths(gains: Sequence[Gains], work: Sequence[float], units: Sequence[int], free: int) -> list[int]:
@@ -51,32 +59,53 @@ def with_lengths(gains: Sequence[Gains], work: Sequence[float], units: Sequence[
     Every job holds at least one unit at the start and has ``work`` left. The comparison (3) is not transitive, so the
     result depends on the order of comparison: jobs are scanned from the longest to the shortest by their length with
     the units held so far, the first of equals counting as longer. The top job is then the longest of those that (3)
-    puts before every shorter one. O((jobs + free) · jobs) in the worst case, near-linear in practice.
+    puts before every shorter one. Of jobs with one curve (the same ``Gains`` object) and as many units, only the
+    shortest can be that, since ``sooner`` is never below ``later``: a step takes time in the number of such groups.
     """
     counts = list(units)
-
-    def entry(i: int) -> _Entry:
-        k = counts[i]
-        return (work[i] / gains[i].throughput[k], -i), gains[i].later[k], gains[i].sooner[k]
-
-    line = _Line(sorted(entry(i) for i, k in enumerate(counts) if gains[i].later[k] > 0))
+    queues: dict[tuple[int, int], list[_Place]] = {}
+    for i, (known, k, left) in enumerate(zip(gains, counts, work, strict=True)):
+        if known.later[k] > 0:
+            queues.setdefault((id(known), k), []).append((left / known.throughput[k], -i))
+    for queue in queues.values():
+        queue.sort()  # so it is a heap
+    line = _Line(
+        sorted(
+            (queue[0], gains[-queue[0][1]].later[k], gains[-queue[0][1]].sooner[k]) for (_, k), queue in queues.items()
+        )
+    )
     while free > 0 and line.places:
         top = line.top()
-        i = -line.places[top][1]
-        counts[i] += 1
-        free -= 1
-        line.replace(top, entry(i) if gains[i].later[counts[i]] > 0 else None)
+        place = line.places[top]
+        i, free = -place[1], free - 1
+        known, k = gains[i], counts[i] + 1
+        counts[i] = k
+        queue = queues[id(known), k - 1]
+        heappop(queue)
+        if queue:
+            line.replace(top, (queue[0], known.later[k - 1], known.sooner[k - 1]))
+        else:
+            line.replace(top, None)
+        if known.later[k] > 0:
+            queue = queues.setdefault((id(known), k), [])
+            place = (work[i] / known.throughput[k], -i)
+            if not queue or place < queue[0]:
+                line.replace(line.place_of(queue[0]) if queue else None, (place, known.later[k], known.sooner[k]))
+            heappush(queue, place)
     return counts
 
 
-_Entry: TypeAlias = tuple[tuple[float, int], float, float]
-"""Sort key (length, minus job number, so that the later of equals is shorter) and the gains of a job."""
+_Place: TypeAlias = tuple[float, int]
+"""Length and minus job number, so that the later of equals is shorter."""
+
+_Entry: TypeAlias = tuple[_Place, float, float]
+"""Place and gains of the shortest job of a group."""
 
 
 class _Line:
-    """Jobs from the shortest to the longest, and for each whether (3) puts it before every shorter one.
+    """The shortest jobs of all groups, shortest first, and for each whether (3) puts it before every shorter one.
 
-    Giving a unit moves one job towards the front; only the entries that this changes are recomputed.
+    Giving a unit moves few of them; only the entries that this changes are recomputed.
     """
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
@@ -92,21 +121,25 @@ class _Line:
         """The place of the longest job that (3) puts before every shorter one."""
         return self._ahead.rfind(1)
 
-    def replace(self, at: int, entry: _Entry | None) -> None:
-        """Move the job at ``at`` to its new place, never further back, or remove it."""
-        for column in (self.places, self._later, self._sooner, self._hurdles, self._ahead):
-            del column[at]
+    def place_of(self, place: _Place) -> int:
+        """The index of a job in the line."""
+        return bisect_left(self.places, place)
+
+    def replace(self, at: int | None, entry: _Entry | None) -> None:
+        """Remove the entry at ``at``, if that is not None, and insert another one at its place."""
+        if at is not None:
+            for column in (self.places, self._later, self._sooner, self._hurdles, self._ahead):
+                del column[at]
         if entry is None:
-            self._recompute(at, at)
+            self._recompute(at or 0, at or 0)
             return
-        place, later, sooner = entry
-        new = bisect_left(self.places, place)
-        self.places.insert(new, place)
-        self._later.insert(new, later)
-        self._sooner.insert(new, sooner)
+        new = bisect_left(self.places, entry[0])
+        self.places.insert(new, entry[0])
+        self._later.insert(new, entry[1])
+        self._sooner.insert(new, entry[2])
         self._hurdles.insert(new, NO_GAIN)
         self._ahead.insert(new, 0)
-        self._recompute(new, at + 1)
+        self._recompute(*((new, new + 1) if at is None else (min(at, new), max(at, new) + 1)))
 
     def _recompute(self, begin: int, end: int) -> None:
         """Recompute hurdles from ``begin`` to ``end``, and beyond as long as they change."""
@@ -125,19 +158,20 @@ def without_lengths(gains: Sequence[Gains], units: Sequence[int], free: int) -> 
     """Units by job after giving ``free`` more, when job lengths are unknown (AFS-P).
 
     (3) is tried with either job as the later one. Since ``sooner`` is never below ``later``, no job goes before the one
-    with the highest ``later``, and a heap of those suffices. Where neither job goes before the other the paper draws at
-    random; here the higher gain is served first, and of equals the first in order.
+    with the highest ``later``. Where neither job goes before the other the paper draws at random; here the higher gain
+    is served first, and of equals the first in order.
     """
-    counts = list(units)
-    heap = [(-gain, i) for i, k in enumerate(counts) if (gain := gains[i].later[k]) > 0]
-    heapify(heap)
-    while free > 0 and heap:
-        i = heap[0][1]
-        counts[i] += 1
-        free -= 1
-        gain = gains[i].later[counts[i]]
-        if gain > 0:
-            heapreplace(heap, (-gain, i))
-        else:
-            heappop(heap)
+    different = {id(known): known for known in gains}
+    joined = np.concatenate([known.later for known in different.values()]) if different else np.zeros(0)
+    ends = dict(zip(different, accumulate(len(known.later) for known in different.values()), strict=True))
+    end = np.array([ends[id(known)] for known in gains], dtype=np.intp)
+    held = np.array(units, dtype=np.int64)
+    most = np.array([known.peaks[k] for known, k in zip(gains, units, strict=True)], dtype=np.int64) - held
+    at = end - np.array([len(known.later) for known in gains], dtype=np.intp) + held
+
+    def bids(some: Indices, count: int) -> Floats:
+        offered: Floats = joined[np.minimum(at[some, None] + np.arange(count), end[some, None] - 1)]
+        return offered
+
+    counts: list[int] = (held + best_units(bids, most, free).counts).tolist()
     return counts

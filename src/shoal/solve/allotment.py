@@ -10,7 +10,7 @@ filling free units. ``Allotment.gap`` covers both the choosing and the packing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,15 +43,25 @@ class AllotmentOptions:
         """Units by pool."""
         return [sum(nodes.values()) for nodes in self.node_units]
 
+    def moved_columns(self) -> Indices:
+        """By gang the first column with the units and pool of its present seats on other seats; −1 for none."""
+        same = (self.units == self.units[:, [STAY]]) & (self.pools == self.pools[:, [STAY]]) & np.isfinite(self.worth)
+        same[:, STAY] = False
+        return np.where(same.any(axis=1), same.argmax(axis=1), -1)
+
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
-    """By gang the column chosen, −1 for none, and its seats; the total worth, and a bound on the best total worth."""
+    """By gang the column chosen, −1 for none, and its seats; the total worth, and a bound on the best total worth.
+
+    ``prices`` are by pool: the price of a unit at which the demand of all gangs fits.
+    """
 
     picks: Indices
     seats: Mapping[int, Seats]
     value: float
     bound: float
+    prices: Floats
 
     @property
     def gap(self) -> float:
@@ -59,19 +69,52 @@ class Allotment:
         return max(self.bound - self.value, 0.0) / self.bound if self.bound > 0 else 0.0
 
 
-def allot(menu: AllotmentOptions) -> Allotment:
-    """The best allotment found; never worth less than changing no gang and filling free units."""
+def allot(menu: AllotmentOptions, tolerance: float = 0.0) -> Allotment:
+    """The best allotment found; never worth less than changing no gang and filling free units.
+
+    Choices within ``tolerance`` of the bound, as a fraction of it, are good enough.
+    """
     if not menu.worth.size:
-        return Allotment(np.full(len(menu.worth), -1, dtype=np.intp), {}, 0.0, 0.0)
+        nothing = np.full(len(menu.worth), -1, dtype=np.intp)
+        return Allotment(nothing, {}, 0.0, 0.0, np.zeros(len(menu.node_units)))
+    narrow, columns = _narrowed(menu)
+    found = _allotted(narrow, tolerance)
+    picks = np.where(found.picks >= 0, columns[np.arange(len(columns)), found.picks], -1)
+    return replace(found, picks=picks)
+
+
+def _narrowed(menu: AllotmentOptions) -> tuple[AllotmentOptions, Indices]:
+    """The same options with those that are none left out, in the same order; and by option its column in ``menu``.
+
+    A rigid gang has an option or two where others have dozens.
+    """
+    able = np.isfinite(menu.worth)
+    able[:, STAY] = True
+    width = int(able.sum(axis=1).max())
+    if width == able.shape[1]:
+        return menu, np.broadcast_to(np.arange(width), able.shape)
+    row, column = np.nonzero(able)
+    place = np.arange(len(row)) - np.searchsorted(row, np.arange(len(able)))[row]
+    columns = np.zeros((len(able), width), dtype=np.intp)
+    columns[row, place] = column
+    worth = np.full(columns.shape, -np.inf)
+    worth[row, place] = menu.worth[row, column]
+    units, pools = np.take_along_axis(menu.units, columns, 1), np.take_along_axis(menu.pools, columns, 1)
+    return AllotmentOptions(worth, units, pools, menu.seats, menu.node_units), columns
+
+
+def _allotted(menu: AllotmentOptions, tolerance: float) -> Allotment:
     worth, units = menu.worth.copy(), menu.units
-    best, bound = _unchanged(menu), None
+    moved = menu.moved_columns()
+    best, bound, prices = _unchanged(menu, moved, tolerance), None, np.zeros(len(menu.node_units))
     for turn in range(_ROUNDS):
-        chosen = best_choices(worth, units, menu.pools, menu.capacity)
-        bound = chosen.bound if bound is None else bound
-        trial = _Trial(menu, chosen)
+        chosen = best_choices(worth, units, menu.pools, menu.capacity, tolerance)
+        if bound is None:
+            bound, prices = chosen.bound, chosen.prices
+        trial = _Trial(menu, chosen, moved)
         if trial.value > best.value:
             best = trial
-        if not trial.moved and not trial.left:
+        if (not trial.moved and not trial.left) or best.value >= (1.0 - tolerance) * bound:
             break
         for gang in trial.moved:
             worth[gang, STAY] = -np.inf
@@ -81,7 +124,7 @@ def allot(menu: AllotmentOptions) -> Allotment:
             for gang in trial.left:
                 worth[gang, chosen.picks[gang]] = -np.inf
     best.fill()
-    return Allotment(best.picks, best.seats, best.value, max(bound or 0.0, best.value))
+    return Allotment(best.picks, best.seats, best.value, max(bound or 0.0, best.value), prices)
 
 
 def _rounded(menu: AllotmentOptions) -> Indices:
@@ -90,22 +133,23 @@ def _rounded(menu: AllotmentOptions) -> Indices:
     return np.where((2 * menu.units > widest) & (menu.units < widest), widest, menu.units)
 
 
-def _unchanged(menu: AllotmentOptions) -> "_Trial":
+def _unchanged(menu: AllotmentOptions, moved: Indices, tolerance: float) -> "_Trial":
     """Every gang that may stay does; the others choose among the free units."""
     stays = np.isfinite(menu.worth[:, STAY])
     worth = np.where(stays[:, None], -np.inf, menu.worth)
     free = np.array(menu.capacity, dtype=np.intp)
     np.subtract.at(free, menu.pools[stays, STAY], menu.units[stays, STAY])
-    chosen = best_choices(worth, menu.units, menu.pools, free.tolist())
+    chosen = best_choices(worth, menu.units, menu.pools, free.tolist(), tolerance)
     picks = np.where(stays, STAY, chosen.picks)
-    return _Trial(menu, Chosen(picks, 0.0, 0.0, False), settled=True)
+    return _Trial(menu, Chosen(picks, 0.0, 0.0, False), moved, settled=True)
 
 
 class _Trial:
     """Choices placed on nodes, pool by pool; ``moved`` had to leave their seats, ``left`` found none."""
 
-    def __init__(self, menu: AllotmentOptions, chosen: Chosen, *, settled: bool = False) -> None:
+    def __init__(self, menu: AllotmentOptions, chosen: Chosen, moved: Indices, *, settled: bool = False) -> None:
         self.menu = menu
+        self._moved_column: list[int] = moved.tolist()
         self.picks = chosen.picks.copy()
         self.moved: set[int] = set()
         self.left: set[int] = set()
@@ -117,7 +161,7 @@ class _Trial:
         for gang in self.left:
             self.picks[gang] = -1
         for gang in self.moved:
-            self.picks[gang] = self._same(gang)
+            self.picks[gang] = self._moved_column[gang]
 
     def _seat(self, nodes: Mapping[int, int], gangs: Sequence[int], settled: bool) -> None:
         menu = self.menu
@@ -130,17 +174,10 @@ class _Trial:
         self.moved |= packer.moved
         self.left |= packer.left
 
-    def _same(self, gang: int) -> int:
-        """The column with the same units and pool on other seats; −1 where there is none."""
-        menu = self.menu
-        same = (menu.units[gang] == menu.units[gang, STAY]) & (menu.pools[gang] == menu.pools[gang, STAY])
-        same[STAY] = False
-        found = np.flatnonzero(same & np.isfinite(menu.worth[gang]))
-        return int(found[0]) if len(found) else -1
-
     def _cost(self, gang: int) -> float | None:
-        column = self._same(gang)
-        return float(self.menu.worth[gang, STAY] - self.menu.worth[gang, column]) if column >= 0 else None
+        """What a staying gang loses by a move to other seats; None where it has no such option."""
+        column, worth = self._moved_column[gang], self.menu.worth
+        return float(worth[gang, STAY] - worth[gang, column]) if column >= 0 else None
 
     def fill(self) -> None:
         """Place gangs without seats wherever they fit, the most worth per unit first."""

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from shoal.core.arrays import Flags, Floats, Indices
 
@@ -34,6 +33,8 @@ def match(costs: Floats) -> Matching:
     finite = np.isfinite(costs)
     if not finite.any():
         return Matching(np.full(len(costs), -1, dtype=np.intp), 0.0)
+    from scipy.optimize import linear_sum_assignment  # here, since importing it takes 0.4 s
+
     rows, columns = linear_sum_assignment(np.where(finite, costs, _forbidding(costs, finite)))
     found = np.full(len(costs), -1, dtype=np.intp)
     allowed = finite[rows, columns]

@@ -36,7 +36,7 @@ def evolve(
     world = _World.of(menu, spread, apart=apart)
     rng = np.random.default_rng(seed)
     if not menu.worth.size or not len(world.capacity):
-        return Allotment(np.full(len(menu.worth), -1, dtype=np.intp), {}, 0.0, 0.0)
+        return Allotment(np.full(len(menu.worth), -1, dtype=np.intp), {}, 0.0, 0.0, np.zeros(len(menu.node_units)))
     alive = np.repeat(world.now[None], population, axis=0)
     alive[1:] = world.fitting(world.changed(alive[1:], rng), rng)
     fitness = world.fitness(alive)
@@ -131,5 +131,5 @@ class _World:
         }
         menu = self.menu
         value = float(menu.worth[np.flatnonzero(picks >= 0), picks[picks >= 0]].sum())
-        bound = best_choices(menu.worth, menu.units, menu.pools, menu.capacity).bound
-        return Allotment(picks, seats, value, max(bound, value))
+        relaxed = best_choices(menu.worth, menu.units, menu.pools, menu.capacity)
+        return Allotment(picks, seats, value, max(relaxed.bound, value), relaxed.prices)

@@ -95,18 +95,18 @@ def best_options(
 def zero_one(widths: Sequence[int], values: Sequence[float], capacity: int) -> tuple[list[int], float]:
     """The items of most value within ``capacity``, the last first, and their value; no width exceeds ``capacity``."""
     best = np.zeros(capacity + 1)
-    taken: list[Flags] = []
+    better: list[Flags] = []
     for width, value in zip(widths, values, strict=True):
-        with_it = best[: capacity + 1 - width] + value
-        better = np.zeros(capacity + 1, dtype=bool)
-        better[width:] = with_it > best[width:]
-        best[better] = with_it[better[width:]]
-        taken.append(better)
+        without = best[width:]
+        with_it = best[: len(without)] + value
+        better.append(with_it > without)
+        np.maximum(without, with_it, out=without)
     chosen, total = list[int](), float(best[capacity])
-    for item in reversed(range(len(taken))):
-        if taken[item][capacity]:
+    for item in reversed(range(len(better))):
+        left = capacity - widths[item]
+        if left >= 0 and better[item][left]:
             chosen.append(item)
-            capacity -= widths[item]
+            capacity = left
     return chosen, total
 
 
@@ -124,9 +124,13 @@ def _exactly(
 ) -> Indices:
     order = useful[np.argsort(row[useful], kind="stable")]
     starts = np.flatnonzero(np.diff(row[order], prepend=NONE))
+    taken = np.full(rows, NONE, dtype=np.intp)
+    if len(capacity) == 1 and len(starts) == len(order):  # one option a row
+        chosen = order[zero_one(width[order].tolist(), worth[order].tolist(), capacity[0])[0]]
+        taken[row[chosen]] = chosen
+        return taken
     groups = np.split(order, starts[1:]) if len(order) else []
     options = [list(zip(kind[g].tolist(), width[g].tolist(), worth[g].tolist(), strict=True)) for g in groups]
-    taken = np.full(rows, NONE, dtype=np.intp)
     for group, place in zip(groups, best_options(options, [True] * len(groups), capacity), strict=True):
         if place >= 0:
             taken[row[group[0]]] = group[place]

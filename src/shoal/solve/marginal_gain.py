@@ -5,12 +5,12 @@ way to each. The greedy answer is therefore the best ``budget`` of these running
 with every unit (diminishing returns) it maximises the sum. O(n) in the number of bids.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.arrays import Flags, Floats, Int64s
+from shoal.core.arrays import Flags, Floats, Indices, Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +22,38 @@ class Bought:
     refused: float
 
 
-def best_units(bids: Sequence[Floats], budget: int) -> Bought:
+def best_units(bids: Callable[[Indices, int], Floats], most: Int64s, budget: int) -> Bought:
     """The units each bidder gets when up to ``budget`` go, one by one, to the highest bid above 0 for a next unit.
 
-    ``bids[b][s]`` is what bidder b gains by its unit number s. Of equal bids the first in order is served first.
+    ``bids(bidders, count)`` is by bidder what it gains by each of its first ``count`` units; it may have any values
+    beyond the ``most`` units of a bidder. Of equal bids the first in order is served first. A few units of each bidder
+    are looked at first, and more only of those that got all of them: no other bidder can get more.
     """
-    counts = np.zeros(len(bids), dtype=np.int64)
-    last = np.zeros(len(bids))
-    sizes = np.array([len(b) for b in bids], dtype=np.int64)
-    if not sizes.sum():
+    counts, last = np.zeros(len(most), dtype=np.int64), np.zeros(len(most))
+    open_to, first = np.flatnonzero(most > 0), _FIRST
+    owner, worth = open_to[:0], last[:0]
+    while len(open_to):
+        offered = np.minimum.accumulate(bids(open_to, first), axis=1)
+        able = (offered > 0) & (np.arange(first) < most[open_to, None])
+        kept = np.isin(owner, open_to, invert=True)
+        owner = np.concatenate([owner[kept], np.repeat(open_to, able.sum(axis=1))])
+        worth = np.concatenate([worth[kept], offered[able]])
+        order = np.argsort(owner, kind="stable")
+        owner, worth = owner[order], worth[order]
+        taken = _highest(worth, max(budget, 0))
+        counts = np.bincount(owner[taken], minlength=len(most))
+        open_to, first = np.flatnonzero((counts == first) & (most > first)), 8 * first
+    if not len(owner):
         return Bought(counts, last, 0.0)
-    worth = np.concatenate([np.minimum.accumulate(b) for b in bids if len(b)])
-    owner = np.repeat(np.arange(len(bids)), sizes)
-    gain = worth > 0
-    worth, owner = worth[gain], owner[gain]
-    taken = _highest(worth, max(budget, 0))
-    counts = np.bincount(owner[taken], minlength=len(bids))
     np.copyto(last, np.inf)
     np.minimum.at(last, owner[taken], worth[taken])
     last[counts == 0] = 0.0
     refused = float(worth[~taken].max()) if not taken.all() else 0.0
     return Bought(counts, last, refused)
+
+
+_FIRST = 4
+"""Units of each bidder that are looked at first."""
 
 
 def _highest(worth: Floats, count: int) -> Flags:

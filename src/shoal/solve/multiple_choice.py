@@ -11,7 +11,7 @@ References: Sinha and Zoltners (1979) for the problem; Pisinger (1995) for the c
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class Chosen:
     bound: float
     exact: bool
     """Whether the value is proven to be the optimum."""
+    prices: Floats = field(default_factory=lambda: np.zeros(0))
+    """By pool: the price of a unit at which the bound was found."""
 
     @property
     def gap(self) -> float:
@@ -69,22 +71,36 @@ class ChoiceTable:
         return float(self.worth[rows, picks[rows]].sum())
 
 
-def best_choices(worth: Floats, units: Indices, pools: Indices, capacity: Sequence[int]) -> Chosen:
-    """The choices of most worth within the capacity of each pool; options worth 0 or less are never chosen."""
+def best_choices(
+    worth: Floats, units: Indices, pools: Indices, capacity: Sequence[int], tolerance: float = 0.0
+) -> Chosen:
+    """The choices of most worth within the capacity of each pool; options worth 0 or less are never chosen.
+
+    The search ends as soon as the value is within ``tolerance`` of the bound, as a fraction of it.
+    """
     pool_units = np.asarray(capacity, dtype=np.intp)
     rows, columns = worth.shape
     if not rows or not columns or not len(pool_units):
         return Chosen(np.full(rows, -1, dtype=np.intp), 0.0, 0.0, True)
     useful = np.where((worth > 0) & (units <= pool_units[pools]), worth, -np.inf)
+    able = np.flatnonzero((useful > 0).any(axis=1))
+    if tolerance and len(able) < rows:  # rows without an option cost as much as others
+        found = best_choices(worth[able], units[able], pools[able], capacity, tolerance)
+        picks = np.full(rows, -1, dtype=np.intp)
+        picks[able] = found.picks
+        return replace(found, picks=picks)
     options = ChoiceTable(useful, units, pools, pool_units)
-    prices = _prices(options)
+    prices = _prices(options, tolerance)
     picks = _filled(options, _repaired(options, _at_prices(options, prices)))
+    value, bound = options.value(picks), _bound(options, prices)
+    if bound - value <= tolerance * bound:
+        return Chosen(picks, value, max(bound, value), bound <= value, prices)
     if len(pool_units) > 1:
         prices = _polished(options, prices, options.value(picks))
         other = _filled(options, _repaired(options, _at_prices(options, prices)))
         picks = other if options.value(other) > options.value(picks) else picks
     bound = _bound(options, prices)
-    return _searched(options, prices, picks, bound)
+    return replace(_searched(options, prices, picks, bound), prices=prices)
 
 
 def _at_prices(options: ChoiceTable, prices: Floats) -> Indices:
@@ -102,7 +118,7 @@ def _bound(options: ChoiceTable, prices: Floats) -> float:
 # ── prices ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _prices(options: ChoiceTable) -> Floats:
+def _prices(options: ChoiceTable, tolerance: float) -> Floats:
     """Prices by coordinate descent: for each pool the lowest price at which demand fits, the others fixed."""
     pools = len(options.capacity)
     prices = np.zeros(pools)
@@ -112,13 +128,13 @@ def _prices(options: ChoiceTable) -> Floats:
     for _ in range(_CYCLES if pools > 1 else 1):
         before = prices.copy()
         for k in range(pools):
-            _clear(options, prices, k, highest)
-        if np.allclose(before, prices, rtol=1e-9, atol=0.0):
+            _clear(options, prices, k, highest, tolerance)
+        if np.allclose(before, prices, rtol=max(1e-9, tolerance), atol=0.0):
             break
     return prices
 
 
-def _clear(options: ChoiceTable, prices: Floats, pool: int, highest: float) -> None:
+def _clear(options: ChoiceTable, prices: Floats, pool: int, highest: float, tolerance: float) -> None:
     """Set the price of one pool by bisection; at ``highest`` there is no demand."""
     fixed = prices.copy()
     fixed[pool] = 0.0
@@ -128,35 +144,66 @@ def _clear(options: ChoiceTable, prices: Floats, pool: int, highest: float) -> N
     if not len(rows):
         prices[pool] = 0.0
         return
-    worth = np.where(here[rows], options.worth[rows], -np.inf)
-    units, others, at = options.units[rows], elsewhere[rows], np.arange(len(rows))
+    columns = np.flatnonzero(here[rows].any(axis=0))
+    cut = np.ix_(rows, columns)
+    worth = np.where(here[cut], options.worth[cut], -np.inf)
+    demand = _Demand(worth, options.units[cut], elsewhere[rows], int(options.capacity[pool]))
+    prices[pool] = 0.0 if demand.fits(0.0) else demand.clearing_price(highest, tolerance)
 
-    def fits(price: float) -> bool:
-        net = worth - price * units
+
+class _Demand:
+    """The units of one pool that rows ask for by price, which fall with the price."""
+
+    def __init__(self, worth: Floats, units: Indices, others: Floats, capacity: int) -> None:
+        self._worth, self._units, self._others, self._capacity = worth, units, others, capacity
+        self._low = np.zeros(len(worth), dtype=np.intp)
+        self._high = np.zeros(len(worth), dtype=np.intp)
+        """Units asked at the highest price that was too low, and at the lowest one at which demand fits."""
+
+    def fits(self, price: float) -> bool:
+        """Whether demand at this price is within the capacity; rows whose demand is then certain are set aside."""
+        net = self._worth - price * self._units
         best = net.argmax(axis=1)
-        asked = units[at, best][net[at, best] > others]
-        return bool(asked.sum() <= options.capacity[pool])
+        at = np.arange(len(net))
+        asked = np.where(net[at, best] > self._others, self._units[at, best], 0)
+        fits = bool(asked.sum() <= self._capacity)
+        if fits:
+            self._high = asked
+        else:
+            self._low = asked
+        open_rows = np.flatnonzero(self._low != self._high)
+        if 0 < len(open_rows) < 0.7 * len(asked):
+            self._capacity -= int(asked.sum() - asked[open_rows].sum())
+            self._worth, self._units, self._others = (
+                self._worth[open_rows],
+                self._units[open_rows],
+                self._others[open_rows],
+            )
+            self._low, self._high = self._low[open_rows], self._high[open_rows]
+        return fits
 
-    if fits(0.0):
-        prices[pool] = 0.0
-        return
-    low, high = 0.0, highest
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if fits(middle) else (middle, high)
-        if high - low <= 1e-12 * high:
-            break
-    prices[pool] = high
+    def clearing_price(self, highest: float, tolerance: float) -> float:
+        """The lowest price at which demand fits, by bisection; at 0 it does not, at ``highest`` there is none."""
+        low, high = 0.0, highest
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self.fits(middle) else (middle, high)
+            if high - low <= max(1e-12, 0.1 * tolerance) * high:
+                break
+        return high
 
 
 def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:
     """Prices with a lower bound, by Polyak's subgradient steps towards a known value."""
     best, lowest, patience = prices, _bound(options, prices), 1.0
-    at = prices.copy()
+    at, rows = prices.copy(), np.arange(len(options.worth))
     for _ in range(_STEPS):
-        slack = options.capacity - options.used(_at_prices(options, at))
+        net = options.priced(at)
+        picks = net.argmax(axis=1)
+        top = net[rows, picks]
+        slack = options.capacity - options.used(np.where(top > 0, picks, -1))
         steepness = float(slack @ slack)
-        bound = _bound(options, at)
+        bound = float(np.maximum(top, 0.0).sum() + at @ options.capacity)
         if bound < lowest:
             best, lowest = at.copy(), bound
         else:
@@ -174,26 +221,42 @@ def _repaired(options: ChoiceTable, picks: Indices) -> Indices:
     """The choices changed, the least loss per unit freed first, until every pool suffices."""
     picks = picks.copy()
     free = options.capacity - options.used(picks)
-    at = np.arange(len(picks))
+    pool, rows = -1, picks[:0]
     while (free < 0).any():
-        pool = int(free.argmin())
-        rows = at[picks >= 0]
-        rows = rows[options.pools[rows, picks[rows]] == pool]
-        held = options.units[rows, picks[rows]]
-        worth = options.worth[rows, picks[rows]]
-        same = options.pools[rows] == pool
-        freed = np.where(same, held[:, None] - options.units[rows], held[:, None])
-        fits = np.where(same, freed > 0, options.units[rows] <= free[options.pools[rows]])
-        loss = np.where(fits, (worth[:, None] - options.worth[rows]) / np.maximum(freed, 1), np.inf)
-        cheapest, none = loss.argmin(axis=1), worth / held
-        least = np.minimum(loss[np.arange(len(rows)), cheapest], none)
-        j = int(least.argmin())
-        row, column = int(rows[j]), -1 if none[j] <= least[j] else int(cheapest[j])
-        free[pool] += held[j]
-        if column >= 0:
-            free[options.pools[row, column]] -= options.units[row, column]
-        picks[row] = column
+        if pool != int(free.argmin()):  # or the units free elsewhere have changed
+            pool = int(free.argmin())
+            rows = np.flatnonzero(picks >= 0)
+            rows = rows[options.pools[rows, picks[rows]] == pool]
+            loss, column = _cheapest_changes(options, rows, picks, pool, free)
+        j = int(loss.argmin())
+        row, to = int(rows[j]), int(column[j])
+        free[pool] += options.units[row, picks[row]]
+        picks[row] = to
+        if to < 0:
+            loss[j] = np.inf
+            continue
+        there = int(options.pools[row, to])
+        free[there] -= options.units[row, to]
+        if there == pool:
+            loss[[j]], column[[j]] = _cheapest_changes(options, rows[[j]], picks, pool, free)
+        else:
+            pool = -1
     return picks
+
+
+def _cheapest_changes(
+    options: ChoiceTable, rows: Indices, picks: Indices, pool: int, free: Indices
+) -> tuple[Floats, Indices]:
+    """By row, which takes units of a pool: the least loss per unit freed by another choice, and that (−1: none)."""
+    held, worth = options.units[rows, picks[rows]], options.worth[rows, picks[rows]]
+    units, pools = options.units[rows], options.pools[rows]
+    same = pools == pool
+    freed = np.where(same, held[:, None] - units, held[:, None])
+    fits = np.where(same, freed > 0, units <= free[pools])
+    loss = np.where(fits, (worth[:, None] - options.worth[rows]) / np.maximum(freed, 1), np.inf)
+    cheapest, none = loss.argmin(axis=1), worth / held
+    least = np.minimum(loss[np.arange(len(rows)), cheapest], none)
+    return least, np.where(none <= least, -1, cheapest)
 
 
 def _filled(options: ChoiceTable, picks: Indices) -> Indices:
@@ -205,26 +268,30 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
     worth = np.where(served, options.worth[at, picks], 0.0)
     held = np.where(served, options.units[at, picks], 0)
     pool = np.where(served, options.pools[at, picks], -1)
+
+    def raises(rows: Indices) -> tuple[Indices, Floats]:
+        """By row and option the further units it takes, and the gain for each; −inf without a gain."""
+        more = options.units[rows] - np.where(options.pools[rows] == pool[rows, None], held[rows, None], 0)
+        gain = options.worth[rows] - worth[rows, None]
+        return more, np.where(gain > 0, gain / np.maximum(more, 0.5), -np.inf)
+
     candidates = np.flatnonzero((options.worth > worth[:, None]).any(axis=1))
+    (more, density), pools = raises(candidates), options.pools[candidates]
     while len(candidates):
-        more = options.units[candidates] - np.where(
-            options.pools[candidates] == pool[candidates, None], held[candidates, None], 0
-        )
-        gain = options.worth[candidates] - worth[candidates, None]
-        fits = (more <= free[options.pools[candidates]]) & (gain > 0)
-        density = np.where(fits, gain / np.maximum(more, 0.5), -np.inf)
-        flat = int(density.argmax())
-        j, column = divmod(flat, density.shape[1])
-        if density[j, column] == -np.inf:
+        fitting = np.where(more <= free[pools], density, -np.inf)
+        best = fitting.max(axis=1)
+        j = int(best.argmax())
+        if best[j] == -np.inf:
             break
-        row = int(candidates[j])
+        row, column = int(candidates[j]), int(fitting[j].argmax())
         if pool[row] >= 0:
             free[pool[row]] += held[row]
         picks[row], worth[row] = column, options.worth[row, column]
         held[row], pool[row] = options.units[row, column], options.pools[row, column]
         free[pool[row]] -= held[row]
-        if pool[row] >= 0:
-            candidates = candidates[fits.any(axis=1) | (candidates == row)]
+        (more[[j]], density[[j]]), keep = raises(candidates[[j]]), best > -np.inf
+        if not keep.all():
+            candidates, more, density, pools = candidates[keep], more[keep], density[keep], pools[keep]
     return picks
 
 

@@ -12,6 +12,8 @@ Reference: Berg, Vesilo, Harchol-Balter, "heSRPT: Optimal scheduling of parallel
 from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
+import numpy as np
+
 from shoal.core.arrays import Floats
 
 EXPONENT = 0.5
@@ -42,21 +44,80 @@ def by_weighted_speedup(
     A job's first ``fewest`` units are given together and bid with their average; where too few are left the job gets
     none. Units that do not raise a job's speed-up are not given. Of equal bids the first in order is served.
     """
-    counts = [0] * len(speedups)
-    heap = [(-w * s[f] / f, i) for i, (s, w, f) in enumerate(zip(speedups, weights, fewest, strict=True)) if s[f] > 0]
+    counts, floor = _certain(speedups, weights, fewest, budget)
+    budget -= sum(counts)
+
+    def bid(i: int) -> float:
+        speedup, k = speedups[i], counts[i]
+        if not k:
+            return weights[i] * speedup[fewest[i]] / fewest[i]
+        return weights[i] * (speedup[k + 1] - speedup[k]) if k + 1 < len(speedup) else 0.0
+
+    bids = [(-worth, i) for i in range(len(speedups)) if (worth := bid(i)) > 0]
+    heap = [entry for entry in bids if -entry[0] >= floor]
+    rest = [entry for entry in bids if -entry[0] < floor]
     heapify(heap)
-    while budget > 0 and heap:
+    while budget > 0 and (heap or rest):
+        if rest and (not heap or -heap[0][0] < floor):
+            heap, rest = heap + rest, []
+            heapify(heap)
         i = heap[0][1]
-        speedup, step = speedups[i], 1 if counts[i] else fewest[i]
+        step = 1 if counts[i] else fewest[i]
         if step > budget:
             heappop(heap)
             continue
         counts[i] += step
         budget -= step
-        k = counts[i]
-        more = speedup[k + 1] - speedup[k] if k + 1 < len(speedup) else 0.0
+        more = bid(i)
         if more > 0:
-            heapreplace(heap, (-weights[i] * more, i))
+            heapreplace(heap, (-more, i))
         else:
             heappop(heap)
     return counts
+
+
+_FEW_CURVES = 200
+"""Different curves up to which units are counted curve by curve."""
+
+
+def _certain(
+    speedups: Sequence[Sequence[float]], weights: Sequence[float], fewest: Sequence[int], budget: int
+) -> tuple[list[int], float]:
+    """Units that are given before the budget becomes scarce, by job; and a bid below which few are given after that.
+
+    A job's units are given in the order of the lowest bid passed on the way to each. Those above a level whose total is
+    within the budget are given whatever the order; jobs that share a curve (one object) are counted together.
+    """
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i, (speedup, few) in enumerate(zip(speedups, fewest, strict=True)):
+        groups.setdefault((id(speedup), few), []).append(i)
+    counts = [0] * len(speedups)
+    if len(groups) > _FEW_CURVES or len(groups) > len(speedups) / 4:
+        return counts, 0.0
+    curves = []
+    for (_, few), jobs in groups.items():
+        curve = np.array(speedups[jobs[0]], dtype=np.float64)
+        levels = np.minimum.accumulate(np.append(curve[few] / few, np.diff(curve[few:])))
+        curves.append((levels[levels > 0], np.array([weights[i] for i in jobs]), few))
+
+    def given(level: float) -> int:
+        total = 0
+        for (levels, _, few), ordered in zip(curves, sorted_weights, strict=True):
+            jobs = len(ordered) - np.searchsorted(ordered, level / levels)
+            total += int(jobs.sum()) + (few - 1) * int(jobs[0]) if len(levels) else 0
+        return total
+
+    sorted_weights = [np.sort(weight) for _, weight, _ in curves]
+    low, high = 0.0, 2.0 * max((float(w.max() * ls[0]) for ls, w, _ in curves if len(ls)), default=0.0)
+    for _ in range(_HALVINGS):
+        level = 0.5 * (low + high)
+        low, high = (level, high) if given(level) > budget else (low, level)
+    for (levels, weight, few), jobs in zip(curves, groups.values(), strict=True):
+        if len(levels) and high > 0:
+            steps = len(levels) - np.searchsorted(levels[::-1], high * (1.0 + 1e-9) / weight)
+            for i, count in zip(jobs, np.where(steps > 0, steps + few - 1, 0).tolist(), strict=True):
+                counts[i] = count
+    return counts, 0.999 * low
+
+
+_HALVINGS = 40

@@ -12,7 +12,8 @@ has bundles on named machines and is an integer program; `rounding` makes whole 
 References: Cole, Gkatzelis and Goel (EC '13); Themis (NSDI '20) §3.3, whose line 8 prints the fraction upside down.
 """
 
-from shoal.solve.auction.counts import CountBid, auction_counts
+from shoal.solve.auction.bid_table import CountBid
+from shoal.solve.auction.counts import auction_counts
 from shoal.solve.auction.machines import Bundle, MachineBid, auction_machines
 from shoal.solve.auction.outcome import AuctionOutcome
 from shoal.solve.auction.rounding import rounded

@@ -8,47 +8,56 @@ Winners are read off ``after``; the best without bidder i is the best split of t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from shoal.core.arrays import Floats, Int64s
+from shoal.solve.auction.bid_table import BidTable, CountBid
 from shoal.solve.auction.outcome import AuctionOutcome, judged
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CountBid:
-    """Bundles by the units they take and the logarithm of their value; the first takes none.
-
-    Of two bundles with equally many units (one per placement class) the better counts.
-    """
-
-    units: Int64s
-    worth: Floats
-
-    def __post_init__(self) -> None:
-        if len(self.units) != len(self.worth) or not len(self.units) or self.units[0] != 0 or self.units.min() < 0:
-            raise ValueError("a bid has a worth for every bundle; the first takes no units, and none fewer than 0")
-        if not np.isfinite(self.worth).all():
-            raise ValueError("the logarithm of a value must be finite: a bidder that gets nothing must be worth some")
+from shoal.solve.auction.prices import by_price
 
 
 def auction_counts(bids: Sequence[CountBid], units: int) -> AuctionOutcome:
     """The bundles with the largest product of values within ``units``, and the part of its own each bidder keeps.
 
-    Of bundles worth the same the one with the fewest units is won; of tied bidders the first in order win.
+    Of bundles worth the same the one with the fewest units is won; of tied bidders the first in order win. Where the
+    units suffice for the largest bundles of all, each bidder wins its best and pays nothing. An auction too large for
+    the dynamic program is settled by prices: see ``_by_price``.
     """
-    table = _BidTable.of(bids, units)
+    table = BidTable.of(bids, units)
+    if int(table.widest.sum()) <= units:
+        return _uncontended(table)
+    if len(bids) * (units + 1) * (int(table.widest.max()) + 1) > _LARGEST:
+        return by_price(table, units)
     scales = table.scales
     before, after = _reached(scales, units), _reached(scales[::-1], units)[::-1]
     taken = _taken(scales, after, units)
-    worth = table.worth[np.arange(len(bids)), taken]
+    worth = np.array([scale[n] for scale, n in zip(scales, taken.tolist(), strict=True)])
     without = (before[:-1] + after[1:, ::-1]).max(axis=1)
     # The same optimum reached from both ends: where they differ, by rounding, the higher is the bound.
     bound = max(float(before[-1, -1]), float(after[0, -1]))
     return judged(table.bundles(taken, worth), worth, bound, without, np.zeros(len(bids)))
 
+
+def _uncontended(table: BidTable) -> AuctionOutcome:
+    """Each bidder's best bundle, computed by the same sums as in the dynamic program."""
+    best = table.best
+    before, after = np.cumsum([0.0, *best]), np.cumsum([0.0, *best[::-1]])[::-1]
+    reached = table.values + after[1:][table.owner]
+    highest = best + after[1:]
+    tied = reached >= (highest - _TIED * (1.0 + np.abs(highest)))[table.owner]
+    taken = np.full(len(best), np.iinfo(np.int64).max)
+    np.minimum.at(taken, table.owner[tied], table.units[tied])
+    worth = np.full(len(best), -np.inf)
+    same = table.units == taken[table.owner]
+    np.maximum.at(worth, table.owner[same], table.values[same])
+    bound = max(float(before[-1]), float(after[0]))
+    return judged(table.bundles(taken, worth), worth, bound, before[:-1] + after[1:], np.zeros(len(best)))
+
+
+_LARGEST = 3e7
+"""Bidders × units × largest bundle up to which the dynamic program is solved: a third of a second, 250 MB."""
 
 _TIED = 1e-12
 """Relative: sums of logarithms closer than this are equal."""
@@ -58,44 +67,6 @@ def _first_best(reached: Floats) -> int:
     """The place of the best, of sums that differ by rounding only the first: that with the fewest units."""
     best = float(reached.max())
     return int(np.argmax(reached >= best - _TIED * (1.0 + abs(best))))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _BidTable:
-    """All bids: ``worth`` by bidder and exact number of units, −inf where none is bid.
-
-    ``owner``, ``units`` and ``values`` are all bundles, concatenated; ``first`` is where each bidder's begin.
-    """
-
-    worth: Floats
-    owner: Int64s
-    units: Int64s
-    values: Floats
-    first: Int64s
-
-    @classmethod
-    def of(cls, bids: Sequence[CountBid], units: int) -> "_BidTable":
-        lengths = np.array([len(bid.units) for bid in bids], dtype=np.int64)
-        owner = np.repeat(np.arange(len(bids)), lengths)
-        bundles = np.concatenate([bid.units for bid in bids]) if len(bids) else np.zeros(0, dtype=np.int64)
-        values = np.concatenate([bid.worth for bid in bids]) if len(bids) else np.zeros(0)
-        worth = np.full(len(bids) * (units + 1), -np.inf)
-        able = bundles <= units
-        np.maximum.at(worth, owner[able] * (units + 1) + bundles[able], values[able])
-        return cls(worth.reshape(len(bids), units + 1), owner, bundles, values, np.cumsum(lengths) - lengths)
-
-    @property
-    def scales(self) -> list[Floats]:
-        """By bidder the worth from 0 units up to its largest bundle."""
-        widths = self.worth.shape[1] - np.argmax(self.worth[:, ::-1] > -np.inf, axis=1)
-        return [row[:width] for row, width in zip(self.worth, widths.tolist(), strict=True)]
-
-    def bundles(self, taken: Int64s, worth: Floats) -> Int64s:
-        """By bidder the first of its bundles with these units and this worth."""
-        matching = np.flatnonzero((self.units == taken[self.owner]) & (self.values == worth[self.owner]))
-        _, at = np.unique(self.owner[matching], return_index=True)
-        chosen: Int64s = matching[at] - self.first
-        return chosen
 
 
 def _reached(scales: Sequence[Floats], units: int) -> Floats:
