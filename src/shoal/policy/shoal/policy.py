@@ -1,0 +1,197 @@
+"""One market for all jobs: GPUs go where they are worth most, and worth rises with lateness, so that no job starves.
+
+Every job j has options o: a kind and a number of GPUs, or the seats it holds. With r_jo its rate there,
+
+    worth_jo = weight_j · r_jo · keep_o,   weight_j as in ``claims``.
+
+keep_o is at least 1 for the seats held, more by what a stop would lose; elsewhere it is the part of the time left
+there, at most ``lasting``, that a restart leaves; 1 for an overdue job. The choice of one option or none for each job
+is the one of most total worth that the nodes can seat (``solve.allotment``, which also bounds how far it may be from
+the best). Where all jobs are rigid, on one kind and indifferent to distance, that is an order: the highest bid for a
+GPU, worth over GPUs, first.
+
+References: ours. Smith (1956) for worth that falls with the time left; heSRPT (Berg et al., 2019) for the places.
+"""
+
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import numpy as np
+
+from shoal.core.arrays import Flags, Floats, Int32s, UInt8s
+from shoal.core.decision import Decision, Numbers, Refusal, Verdict, Verdicts
+from shoal.core.job import ADAPTIVE as ADAPTIVE_BATCH
+from shoal.core.lifecycle import JobState
+from shoal.core.reasons import STOPPING, Reason
+from shoal.core.snapshot import Snapshot
+from shoal.core.topology import Placement
+from shoal.core.units import Seconds
+from shoal.policy.base import all_fit, explained, infeasible_refusals, serve_ascending
+from shoal.policy.shoal.claims import MarketClaims, Prospects, claims, rigid_prospects, table_prospects, typical
+from shoal.policy.shoal.rate_table import ADAPTIVE, ELASTIC, NEAR, RateTable, Traits, traits_of, updated
+from shoal.policy.shoal.reasons import BOUGHT, OUTBID, RESUMES, UNCONTESTED
+from shoal.policy.shoal.resumptions import resumptions
+from shoal.policy.shoal.tuning import TUNING
+from shoal.solve.allotment import STAY, AllotmentOptions, allot
+from shoal.solve.node_packing import Seats
+
+
+@dataclass(frozen=True, slots=True)
+class Shoal:
+    """The market; ``length`` is the power by which worth falls with the time left, ``makespan`` the knob for the end.
+
+    ``restart`` is the cost of a change of seats in seconds; ``memory``: a job starts from what earlier jobs of its
+    model reported.
+    """
+
+    reasons = (OUTBID, BOUGHT, UNCONTESTED, RESUMES)
+    tuning = TUNING
+    length: float = 0.2
+    makespan: float = 0.4
+    restart: float = 30.0
+    memory: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.length <= 1.0:
+            raise ValueError("length must lie from 0 to 1")
+        if not 0.0 <= self.makespan <= 1.0:
+            raise ValueError("makespan must lie from 0 to 1")
+        if not (isfinite(self.restart) and self.restart >= 0.0):
+            raise ValueError("restart must be a finite number of seconds, at least 0")
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        """Verdicts of the market, reviewed at every arrival and end and after a part of the median time left."""
+        before = snapshot.carry if isinstance(snapshot.carry, _Carry) else _Carry()
+        traits = traits_of(snapshot, before.traits)
+        if len(snapshot.cluster.kinds) == 1 and not (traits.bits & (ELASTIC | ADAPTIVE | NEAR)).any():
+            return self._in_order(snapshot, traits)
+        table = updated(snapshot, traits.bits, before.table, memory=self.memory)
+        able = _able(snapshot, table)
+        rates = np.where(able, table.rates, 0.0)
+        claimed = self._claims(snapshot, traits, table_prospects(snapshot, table, rates))
+        # Most jobs have few of the options: only these are looked at.
+        row, column = np.nonzero(rates > 0)
+        rate = rates[row, column]
+        kept = np.where(column == STAY, self._stays(snapshot)[row], self._moves(claimed.left[row] / rate))
+        kept[claimed.overdue[row]] = 1.0
+        worth = np.full(rates.shape, -inf)
+        worth[row, column] = claimed.weights[row] * rate * kept
+        verdicts = _allotted(snapshot, table, claimed, worth)
+        return Decision(verdicts, snapshot.now + _interval(claimed.soonest), _Carry(traits, table))
+
+    def _in_order(self, snapshot: Snapshot, traits: Traits) -> Decision:
+        """Gangs in order of worth per GPU; a gang that does not fit is passed over."""
+        if (verdicts := all_fit(snapshot)) is not None:
+            return Decision(verdicts, inf, _Carry(traits))
+        columns = snapshot.columns
+        claimed = self._claims(snapshot, traits, rigid_prospects(snapshot, traits.bits))
+        kept = np.where(columns.held > 0, self._stays(snapshot), self._moves(claimed.soonest))
+        kept[claimed.overdue] = 1.0
+        bids = claimed.weights * columns.best_speed * kept / columns.gpus
+        served = serve_ascending(snapshot, -bids)
+        runs = served.gpus > 0
+        price = np.full(len(bids), float(bids.max(where=~runs & snapshot.possible, initial=0.0)))
+        codes, numbers = _explained(claimed, served.gpus, columns.gpus, bids, price, 0.0)
+        verdicts = explained(snapshot, served.gpus, codes, numbers, served.kinds)
+        return Decision(verdicts, snapshot.now + _interval(claimed.soonest), _Carry(traits))
+
+    def _claims(self, snapshot: Snapshot, traits: Traits, ahead: Prospects) -> MarketClaims:
+        return claims(snapshot, traits.bits, ahead, length=self.length, makespan=self.makespan)
+
+    def _moves(self, seconds: Floats) -> Floats:
+        """The part of the time left, at most ``lasting``, that is left after a restart."""
+        lasts = np.minimum(seconds + self.restart, max(TUNING.lasting, 2.0 * self.restart, 1e-9))
+        return 1.0 - self.restart / np.maximum(lasts, 1e-9)
+
+    def _stays(self, snapshot: Snapshot) -> Floats:
+        """By job 1, and more by the run that a stop would lose over ``lasting``."""
+        return 1.0 + snapshot.columns.unsaved / TUNING.lasting
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Carry:
+    """What the last decision knew of jobs: only to compute it no second time."""
+
+    traits: Traits | None = None
+    table: RateTable | None = None
+
+
+def _interval(soonest: Floats) -> Seconds:
+    return min(max(TUNING.review_part * typical(soonest), TUNING.review_least), TUNING.review_most)
+
+
+def _able(snapshot: Snapshot, table: RateTable) -> Flags:
+    """Which options the present cluster has; a job that is being stopped has none."""
+    capacity = np.array(snapshot.cluster.capacity, dtype=np.intp)
+    able: Flags = table.gpus <= capacity[table.pools]
+    able[:, STAY] = True
+    able[snapshot.columns.state == int(JobState.STOPPING)] = False
+    return able
+
+
+def _explained(
+    claimed: MarketClaims, gpus: Int32s, wanted: Int32s, bids: Floats, price: Floats, gap: float
+) -> tuple[UInt8s, Numbers]:
+    """Reason codes and numbers for these grants; by job, ``price`` is that of the kind it has or wants."""
+    ratio = np.divide(bids, price, out=np.zeros(len(bids)), where=(price > 0) & np.isfinite(bids))
+    runs = gpus > 0
+    codes = np.where(runs, np.where(price > 0, BOUGHT.code, UNCONTESTED.code), OUTBID.code)
+    facts = (claimed.soonest, claimed.late, 100.0 * gap)
+    return codes, {
+        BOUGHT: (gpus, ratio, *facts),
+        OUTBID: (ratio, wanted, *facts),
+        UNCONTESTED: (gpus, claimed.soonest),
+    }
+
+
+# ── the allotment ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, worth: Floats) -> Verdicts:
+    """Verdicts with seats for the allotment of most worth."""
+    columns = snapshot.columns
+    pools = np.broadcast_to(table.pools, table.gpus.shape).copy()
+    pools[:, STAY] = np.maximum(columns.kind, 0)
+    seats = _seats(snapshot, worth)
+    worth[[i for i, there in enumerate(seats) if there is None], STAY] = -np.inf
+    resumed = resumptions(snapshot, worth, table.gpus, pools, seats)
+    options = AllotmentOptions(worth, table.gpus, pools, seats, resumed.node_units)
+    allotment = allot(options, TUNING.tolerance if worth.size > TUNING.large else 0.0)
+    rows, picks = np.arange(len(columns)), allotment.picks
+    served = picks >= 0
+    gpus = np.where(served, table.gpus[rows, picks], 0).astype(np.int32)
+    density = np.full(worth.shape, -np.inf)
+    able = np.nonzero(np.isfinite(worth))
+    density[able] = worth[able] / table.gpus[able]
+    best = np.where(served, picks, density.argmax(axis=1))
+    kinds = pools[rows, best]
+    wanted = table.gpus[rows, best].astype(np.int32)
+    codes, numbers = _explained(claimed, gpus, wanted, density[rows, best], allotment.prices[kinds], allotment.gap)
+    chosen = np.flatnonzero(served).tolist()
+    verdicts = Verdicts(
+        snapshot,
+        gpus=gpus,
+        codes=codes,
+        numbers=numbers,
+        kinds=np.where(served, kinds, -1).astype(np.int8),
+        batches={i: ADAPTIVE_BATCH for i in chosen if table.traits[i] & ADAPTIVE},
+        placements={i: Placement(allotment.seats[i]) for i in chosen},
+    )
+    refusals: dict[int, Verdict] = {**infeasible_refusals(snapshot, gpus), **resumed.verdicts}
+    for i in np.flatnonzero(columns.state == int(JobState.STOPPING)).tolist():
+        refusals[i] = Refusal(Reason(STOPPING))
+    return verdicts.overruled(refusals)
+
+
+def _seats(snapshot: Snapshot, worth: Floats) -> list[Seats | None]:
+    """By job the seats it may stay on; of two gangs that span the same node only the first may."""
+    seats: list[Seats | None] = [None] * len(worth)
+    spanned: set[int] = set()
+    for i in np.flatnonzero(np.isfinite(worth[:, STAY])).tolist():
+        placement = snapshot.placement(i)
+        if placement is None or (len(placement.seats) > 1 and not spanned.isdisjoint(placement.nodes)):
+            continue
+        if len(placement.seats) > 1:
+            spanned.update(placement.nodes)
+        seats[i] = placement.seats
+    return seats

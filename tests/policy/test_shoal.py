@@ -1,0 +1,246 @@
+"""The policy ``shoal``: one market for rigid, elastic and adaptive jobs; the worked example of docs/market.md."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.core.decision import Grant
+from shoal.core.quota import Quota
+from shoal.core.snapshot import Snapshot
+from shoal.core.suspension import SuspendedRun, Suspensions
+from shoal.core.topology import Placement
+from shoal.policy.shoal.claims import claims, rigid_prospects
+from shoal.policy.shoal.policy import Shoal
+from shoal.policy.shoal.rate_table import traits_of
+from shoal.testing.builders import job, simulate, snapshot
+from shoal.workload.schema import Job
+
+EXAMPLE = [job("a", 0, 1, 400), job("b", 0, 1, 900), job("c", 0, 2, 100)]
+
+
+def granted(moment: Snapshot, policy: Shoal | None = None) -> dict[str, int]:
+    verdicts = (policy or Shoal()).decide(moment).verdicts
+    return {name: getattr(verdicts[name], "gpus", 0) for name in moment.ids}
+
+
+def sentence(moment: Snapshot, name: str, policy: Shoal | None = None) -> str:
+    return (policy or Shoal()).decide(moment).verdicts[name].reason.sentence()
+
+
+def weights(moment: Snapshot, **knobs: float) -> dict[str, float]:
+    bits = traits_of(moment, None).bits
+    found = claims(moment, bits, rigid_prospects(moment, bits), **{"length": 0.2, "makespan": 0.0} | knobs)
+    return dict(zip(moment.ids, found.weights.tolist(), strict=True))
+
+
+# ── the worked example ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_worked_example_bids_as_computed_by_hand() -> None:
+    # Two GPUs, three jobs: the even share is 1 GPU. Times left on it: a 400 s, b 900 s, c 100 s · 2 = 200 s. Places,
+    # the longest first: b 1, a 2, c 3. A bid for a GPU is E^−0.2 · √place.
+    found = weights(snapshot(EXAMPLE, "gpu:1x2", held={}))
+    assert found["a"] == pytest.approx(400**-0.2 * 2**0.5)
+    assert found["b"] == pytest.approx(900**-0.2)
+    assert found["c"] / 2 == pytest.approx(200**-0.2 * 3**0.5)  # two GPUs, and f_c = 1/2
+
+
+def test_in_the_worked_example_the_least_service_runs_and_the_price_is_the_highest_bid_refused() -> None:
+    moment = snapshot(EXAMPLE, "gpu:1x2", held={})
+    assert granted(moment) == {"a": 0, "b": 0, "c": 2}
+    # With the restart of 30 s: c bids 0.6003 · (1 − 30/130) = 0.4618, a 0.4267 · 0.9 = 0.3840, b is pressed.
+    assert sentence(moment, "c").startswith("runs on 2 GPUs: it bids 1.2 times the price; 100 s left at its soonest")
+    assert sentence(moment, "a").startswith("waits: it bids 1 of the price of a GPU, for 1 GPU;")
+    assert sentence(moment, "b").startswith("waits: it bids 0.845 of the price of a GPU, for 1 GPU;")
+
+
+# ── the order of rigid jobs ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 4), st.floats(60.0, 1e5)), min_size=2, max_size=12, unique=True))
+def test_new_rigid_gangs_bid_in_the_order_of_their_service(gangs: list[tuple[int, float]]) -> None:
+    rows = [job(f"j{i}", 0, gpus, seconds) for i, (gpus, seconds) in enumerate(gangs)]
+    found = weights(snapshot(rows, "gpu:1x4", held={}))
+    share = np.ceil(4 / len(gangs))
+    service = {f"j{i}": seconds * max(gpus / share, 1.0) for i, (gpus, seconds) in enumerate(gangs)}
+    bid = {name: found[name] / max(row.gpus, 1) for name, row in ((r.id, r) for r in rows)}
+    wide = [name for name in bid if next(r.gpus for r in rows if r.id == name) >= share]
+    assert sorted(wide, key=lambda n: -bid[n]) == sorted(wide, key=lambda n: (service[n], int(n[1:])))
+
+
+def test_a_running_job_is_not_stopped_for_one_that_gains_less_than_a_restart_costs() -> None:
+    rows = [job("runs", 0, 1, 1000), job("new", 500, 1, 480)]
+    assert granted(snapshot(rows, "gpu:1x1", held={"runs": 1}, now=500.0))["runs"] == 1
+    rows = [job("runs", 0, 1, 10_000), job("new", 500, 1, 480)]
+    assert granted(snapshot(rows, "gpu:1x1", held={"runs": 1}, now=500.0))["new"] == 1
+
+
+def test_a_late_job_outbids_a_shorter_newcomer() -> None:
+    rows = [job("late", 0, 1, 1000), job("new", 5000, 1, 400)]
+    moment = snapshot(rows, "gpu:1x1", held={}, now=5000.0)
+    assert granted(moment) == {"late": 1, "new": 0}
+    assert granted(snapshot([submitted_at(rows[0], 5000.0), rows[1]], "gpu:1x1", held={})) == {"late": 0, "new": 1}
+
+
+def submitted_at(row: Job, submitted: float) -> Job:
+    return job(row.id, submitted, row.gpus, row.work)
+
+
+def test_a_heavier_job_bids_in_proportion_to_its_weight() -> None:
+    rows = [job("light", 0, 1, 400), job("heavy", 0, 1, 400, weight=3.0)]
+    found = weights(snapshot(rows, "gpu:1x1", held={}))
+    # Of two jobs of equal length the first has place 2: √2 apart.
+    assert found["heavy"] / found["light"] == pytest.approx(3.0 / 2**0.5)
+
+
+def test_a_job_with_a_deadline_bids_more_the_less_time_it_has_to_spare_and_no_more_once_it_is_missed() -> None:
+    def bid(deadline: float | None) -> float:
+        rows = [job("a", 0, 1, 400, deadline=deadline), job("b", 0, 1, 400)]
+        return weights(snapshot(rows, "gpu:1x1", held={}))["a"]
+
+    assert bid(800.0) == pytest.approx(bid(None) / 0.52)  # half of its time to spare, and a fiftieth
+    assert bid(400.0) == pytest.approx(bid(None) / 0.02)
+    assert bid(399.0) == pytest.approx(bid(None))
+
+
+def test_a_tenant_below_its_guarantee_is_late_sooner() -> None:
+    rows = [job("a", 0, 1, 1000, tenant="ann"), *(job(f"b{i}", 0, 1, 1000, tenant="bob") for i in range(7))]
+    plain = weights(snapshot(rows, "gpu:1x2", held={}, now=1500.0))
+    promised = weights(snapshot(rows, "gpu:1x2", held={}, now=1500.0, quotas={"ann": Quota(guaranteed=2)}))
+    assert promised["b0"] == pytest.approx(plain["b0"])
+    assert promised["a"] >= plain["a"]
+
+
+def test_trials_that_an_app_submits_together_claim_as_one() -> None:
+    trials = [job(f"t{i}", 0, 1, 100, app="search") for i in range(10)]
+    found = weights(snapshot([*trials, job("solo", 0, 1, 900)], "gpu:1x2", held={}))
+    assert found["solo"] > max(found[t.id] for t in trials)  # the search has 1,000 s left, the job 900 s
+    apart = [job(f"t{i}", 0, 1, 100) for i in range(10)]
+    found = weights(snapshot([*apart, job("solo", 0, 1, 900)], "gpu:1x2", held={}))
+    assert found["solo"] < min(found[t.id] for t in apart)
+
+
+# ── the end of all ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_makespan_knob_leads_from_a_jobs_own_bid_to_the_highest() -> None:
+    rows = [job("long", 0, 1, 3000), *(job(f"s{i}", 0, 1, 300) for i in range(4))]
+    moment = snapshot(rows, "gpu:1x2", held={})
+    own, half, most = (weights(moment, makespan=knob)["long"] for knob in (0.0, 0.5, 1.0))
+    assert most == pytest.approx(max(weights(moment).values()))
+    assert half == pytest.approx((own * most) ** 0.5)
+    ends = [max(simulate(Shoal(makespan=knob), rows, "gpu:1x2").completed.values()) for knob in (0.0, 1.0)]
+    assert ends[1] < ends[0]
+
+
+# ── options ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_elastic_job_takes_the_gpus_that_nobody_else_wants_and_gives_them_back() -> None:
+    rows = [job("e", 0, 2, 4000, min_gpus=1, max_gpus=4), job("r", 0, 2, 1000)]
+    assert granted(snapshot(rows[:1], "gpu:1x4", held={})) == {"e": 4}
+    assert granted(snapshot(rows, "gpu:1x4", held={"e": 4}, now=100.0)) == {"e": 2, "r": 2}
+
+
+def test_the_faster_kind_goes_to_the_job_that_gains_more_from_it() -> None:
+    rows = [
+        job("gains", 0, 1, 1e6, model="ResNet-50", batch_size=32),
+        job("little", 0, 1, 1e6, model="A3C", batch_size=4),
+    ]
+    moment = snapshot(rows, "v100:1x1,k80:1x1", held={})
+    speed = dict(zip(moment.ids, moment.columns.speeds.tolist(), strict=True))
+    gain = {name: fast / slow for name, (fast, slow) in speed.items()}
+    verdicts = Shoal().decide(moment).verdicts
+    first = max(gain, key=lambda name: gain[name])
+    assert verdicts[first].kind == "v100"  # type: ignore[union-attr]
+
+
+def test_jobs_that_all_fit_run_at_once_and_no_review_is_set() -> None:
+    decision = Shoal().decide(snapshot([job("a", 0, 1, 10), job("b", 0, 2, 10)], "gpu:1x4", held={}))
+    assert decision.review_at == float("inf")
+    assert {v.reason.template.name for v in decision.verdicts.values()} == {"FITS"}
+
+
+@pytest.mark.parametrize("option", [{"length": -0.1}, {"length": 1.1}, {"makespan": 2.0}, {"restart": float("nan")}])
+def test_options_out_of_range_are_refused(option: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(option))):
+        Shoal(**option)  # type: ignore[arg-type]
+
+
+def test_a_decision_does_not_depend_on_what_was_carried() -> None:
+    rows = [
+        job("e", 0, 2, 4000, min_gpus=1, max_gpus=4),
+        job("r", 10, 2, 1000, model="ResNet-18", batch_size=64),
+        job("late", 20, 1, 500),
+    ]
+    first = Shoal().decide(snapshot(rows[:2], "v100:1x4,k80:1x2", held={}, now=10.0))
+    fresh, carried = (snapshot(rows, "v100:1x4,k80:1x2", held={"e": 2}, now=30.0, carry=c) for c in (None, first.carry))
+    assert Shoal().decide(fresh).verdicts.digest() == Shoal().decide(carried).verdicts.digest()  # type: ignore[attr-defined]
+
+
+# ── nobody starves ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    gap=st.floats(20.0, 60.0),
+    length=st.floats(30.0, 60.0),
+    gpus=st.integers(1, 2),
+    wide=st.integers(2, 4),
+    wanted=st.floats(100.0, 450.0),
+)
+def test_a_wide_job_ends_under_an_endless_stream_of_short_newcomers(
+    gap: float, length: float, gpus: int, wide: int, wanted: float
+) -> None:
+    """Also under an overload: a job of at most 450 s on 4 GPUs is overdue after 20 · 4 · 450 s = 36,000 s."""
+    count = int(40_000 / gap)
+    stream = [job(f"s{i}", gap * i, gpus, length) for i in range(count)]
+    log = simulate(Shoal(), [job("wide", 0.0, wide, wanted), *stream], "gpu:1x4", until=40_000.0)
+    assert log.completed["wide"] < 40_000.0
+
+
+def test_a_gang_arrives_while_every_node_of_its_kind_is_down() -> None:
+    rows = [job("gang", 0, 2, 1e6, model="ResNet-50", batch_size=32), job("other", 0, 1, 100)]
+    moment = snapshot(rows, "v100:1x4,k80:1x4", held={}, down=(0,))
+    assert granted(moment)["gang"] == 2  # on the other kind
+
+
+def test_a_job_that_becomes_elastic_is_stretched_though_its_traits_were_carried() -> None:
+    before = Shoal().decide(snapshot([job("e", 0, 2, 4000), job("r", 0, 2, 9000)], "gpu:1x4", held={}))
+    now = snapshot(
+        [job("e", 0, 2, 4000, min_gpus=1, max_gpus=4)], "gpu:1x4", held={"e": 2}, now=10.0, carry=before.carry
+    )
+    assert granted(now) == {"e": 4}
+
+
+def suspended(rows: list[Job], name: str, seats: tuple[tuple[int, int], ...], held: dict[str, int]) -> Snapshot:
+    """Two kinds, one node of two GPUs each, in which a job is suspended on seats."""
+    moment = snapshot(rows, "v100:1x2,k80:1x2", held=held, now=60.0)
+    run = SuspendedRun(Placement(seats), 30.0)
+    return replace(moment, suspensions=Suspensions(runs={moment.register.numbers[name]: run}))
+
+
+def test_a_suspended_job_is_resumed_on_its_own_node_alone() -> None:
+    rows = [job("s", 0, 2, 500), job("w", 50, 2, 5000)]
+    moment = suspended(rows, "s", ((1, 2),), {})
+    verdict = Shoal().decide(moment).verdicts["s"]
+    assert isinstance(verdict, Grant)
+    assert verdict.placement == Placement(((1, 2),))
+    assert granted(moment) == {"s": 2, "w": 2}  # the other job has the other node
+
+
+def test_a_suspended_job_waits_for_jobs_on_its_node_that_bid_more_and_takes_no_other_gpus() -> None:
+    rows = [job("s", 0, 2, 9000, kinds=("v100",)), job("r", 0, 2, 100, kinds=("v100",))]
+    moment = suspended(rows, "s", ((0, 2),), {"r": 2})
+    assert granted(moment) == {"s": 0, "r": 2}
+    assert sentence(moment, "s").startswith("waits: it is suspended on v100-0 and can be resumed only there")
+
+
+def test_a_suspended_job_replaces_a_job_on_its_node_that_bids_less() -> None:
+    rows = [job("s", 0, 2, 100, kinds=("v100",)), job("r", 0, 2, 90_000, kinds=("v100",))]
+    moment = suspended(rows, "s", ((0, 2),), {"r": 2})
+    assert granted(moment) == {"s": 2, "r": 0}
