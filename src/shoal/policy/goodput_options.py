@@ -15,13 +15,14 @@ from math import ceil, inf
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.decision import Numbers, Refusal, Verdict, Verdicts
 from shoal.core.goodput import GoodputReport, StepFit
-from shoal.core.job import ADAPTIVE, BatchLimits, JobSpec
+from shoal.core.job import ADAPTIVE, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.reasons import STOPPING, Reason, ReasonTemplate
 from shoal.core.snapshot import JobView, Snapshot
-from shoal.core.topology import Locality, Placement
+from shoal.core.topology import Locality, Placement, Topology
 from shoal.perf.goodput import best_of_many
 from shoal.policy.base import infeasible_refusals
 from shoal.policy.tuning import constant
@@ -90,20 +91,20 @@ def adapts(spec: JobSpec) -> bool:
     return spec.limits is not None and spec.adaptation is None
 
 
-def goodput_options(snapshot: Snapshot, *, memory: bool, aware: bool, every: bool = False) -> GoodputOptions:
+def goodput_options(
+    snapshot: Snapshot, *, memory: bool, aware: bool, every: bool = False, whole_share: bool = False
+) -> GoodputOptions:
     """The options of every live job.
 
     With ``memory`` a job of a declared model starts from what earlier jobs of it reported. Unless ``aware`` all kinds
     count as fast as the one the job is on, or was measured on most. With ``every`` any number of GPUs on one node and
-    on several is an option, and not only those that pack well.
+    on several is an option, and not only those that pack well. With ``whole_share`` the fair share of a job is not
+    limited to twice the GPUs that the job was measured on.
     """
     specs, kinds = snapshot.specs, snapshot.cluster.kinds
-    reports = {i: _report(snapshot, i, memory) for i, spec in enumerate(specs) if adapts(spec)}
+    reports = {i: joined_report(snapshot, i, memory) for i, spec in enumerate(specs) if adapts(spec)}
     most = _most(snapshot, reports)
-    blocks = [_Block.of(snapshot, k, most, every) for k in range(len(kinds))]
-    for k, block in enumerate(blocks):
-        _fill_adaptive(snapshot, k, block, reports, aware)
-        _fill_others(snapshot, k, block)
+    blocks = [_block(snapshot, k, most, reports, every=every, aware=aware) for k in range(len(kinds))]
     stay_rates, stay_gpus, stay_kinds, seats = _stays(snapshot, blocks, reports, aware)
     rates = np.concatenate([stay_rates[:, None], *(b.rates for b in blocks)], axis=1)
     sizes = np.concatenate([stay_gpus[:, None], *(np.tile(b.sizes, (len(specs), 1)) for b in blocks)], axis=1)
@@ -111,18 +112,22 @@ def goodput_options(snapshot: Snapshot, *, memory: bool, aware: bool, every: boo
         [stay_kinds[:, None], *(np.full(b.rates.shape, k) for k, b in enumerate(blocks))], axis=1, dtype=np.intp
     )
     rates[snapshot.columns.state == int(JobState.STOPPING)] = 0.0
+    spread = np.concatenate([[False], *(b.apart > int(Locality.SAME_NODE) for b in blocks)])
     share = ceil(snapshot.cluster.total_gpus / max(len(specs), 1))
+    if whole_share:
+        usable = np.array([_usable(spec) for spec in specs], dtype=np.intp)
+        within = np.minimum(usable, np.maximum(share, snapshot.columns.min_gpus))
+        blocks = [_block(snapshot, k, within, reports, every=False, aware=aware) for k in range(len(kinds))]
     fair = _fair(snapshot, blocks, share)
     known = np.array([i not in reports or reports[i] is not None for i in range(len(specs))], dtype=bool)
-    spread = np.concatenate([[False], *(b.apart > int(Locality.SAME_NODE) for b in blocks)])
-    return GoodputOptions(rates, sizes, of_kind, seats, _node_units(snapshot), spread, fair, float(share), known)
+    return GoodputOptions(rates, sizes, of_kind, seats, node_units(snapshot.cluster), spread, fair, float(share), known)
 
 
 # ── what is known ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
-    """The report of the job's agent, completed by what the state has kept of its model."""
+def joined_report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
+    """The report of the job's agent, with ``memory`` completed by what the state has kept of its model."""
     job = snapshot.jobs.at(i)
     own = snapshot.perf.goodput(job)
     model = job.spec.model
@@ -139,14 +144,23 @@ def _report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
 def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> Indices:
     """By job: the most GPUs it may get: no more than it can use, and at most twice the most it was measured on."""
     most = snapshot.columns.max_gpus.astype(np.intp)
-    fewest = snapshot.columns.min_gpus
     for i, report in reports.items():
-        limits = snapshot.specs[i].limits
-        if limits is None:
-            continue
-        tried = 2 * report.seen_gpus if report is not None else 1
-        most[i] = max(min(most[i], limits.most // max(limits.least_local, 1), max(tried, 1)), fewest[i])
+        most[i] = most_explored(snapshot.specs[i], report)
     return most
+
+
+def most_explored(spec: JobSpec, report: GoodputReport | None) -> int:
+    """The most GPUs of a job whose batch size is adapted: at most twice the most it was measured on."""
+    if spec.limits is None:
+        return spec.max_gpus
+    tried = 2 * report.seen_gpus if report is not None else 1
+    return max(min(_usable(spec), max(tried, 1)), spec.min_gpus)
+
+
+def _usable(spec: JobSpec) -> int:
+    """The most GPUs that a job may have and that its batch limits leave a sample each."""
+    useful = spec.limits.most // max(spec.limits.least_local, 1) if spec.limits is not None else spec.max_gpus
+    return max(min(spec.max_gpus, useful), spec.min_gpus)
 
 
 # ── one kind ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,22 +180,38 @@ class _Block:
         columns, cluster = snapshot.columns, snapshot.cluster
         capacity, node, name = cluster.capacity[kind], cluster.node_size[kind], cluster.kinds[kind]
         reach = min(capacity, int(most.max(initial=0)))
-        common = {n for n in (range(1, capacity + 1) if every else _sizes(node, capacity)) if n <= reach}
+        common = {n for n in (range(1, capacity + 1) if every else option_sizes(node, capacity)) if n <= reach}
         fewest, asked = columns.min_gpus.astype(np.intp), columns.gpus.astype(np.intp)
         own = {n for n in {*fewest.tolist(), *asked.tolist()} if 0 < n <= capacity} - common
         sizes = np.array(sorted(common | own), dtype=np.intp)
-        apart = np.where(sizes <= node, int(Locality.SAME_NODE), int(_farthest(snapshot, kind)))
+        apart = np.where(sizes <= node, int(Locality.SAME_NODE), int(farthest(cluster, kind)))
         if every:  # as many over several nodes, too
             several = sizes[(sizes > 1) & (sizes <= node)]
             sizes = np.concatenate([sizes, several])
-            apart = np.concatenate([apart, np.full(len(several), int(_farthest(snapshot, kind)))])
+            apart = np.concatenate([apart, np.full(len(several), int(farthest(cluster, kind)))])
         open_to = np.isin(sizes, sorted(common))[None, :] | (sizes == fewest[:, None]) | (sizes == asked[:, None])
         may = np.array([spec.kinds is None or name in spec.kinds for spec in snapshot.specs], dtype=bool)
         allowed = open_to & may[:, None] & (sizes >= fewest[:, None]) & (sizes <= most[:, None])
         return cls(sizes, apart, allowed, np.zeros(allowed.shape))
 
 
-def _sizes(node: int, capacity: int) -> list[int]:
+def _block(
+    snapshot: Snapshot,
+    kind: int,
+    most: Indices,
+    reports: Mapping[int, GoodputReport | None],
+    *,
+    every: bool,
+    aware: bool,
+) -> _Block:
+    """The options of one kind with their rates."""
+    block = _Block.of(snapshot, kind, most, every)
+    _fill_adaptive(snapshot, kind, block, reports, aware)
+    _fill_others(snapshot, kind, block)
+    return block
+
+
+def option_sizes(node: int, capacity: int) -> list[int]:
     """Numbers of GPUs: parts of a node, a node, and several whole nodes."""
     if not node:
         return []
@@ -192,10 +222,10 @@ def _sizes(node: int, capacity: int) -> list[int]:
     return [*range(1, min(node, capacity) + 1), *(n * node for n in whole)]
 
 
-def _farthest(snapshot: Snapshot, kind: int) -> Locality:
+def farthest(cluster: Topology, kind: int) -> Locality:
     """The locality of several nodes of a kind; they share a rack only if all nodes of the kind do."""
-    name = snapshot.cluster.kinds[kind]
-    racks = {node.rack for node in snapshot.cluster.nodes if node.kind == name}
+    name = cluster.kinds[kind]
+    racks = {node.rack for node in cluster.nodes if node.kind == name}
     return Locality.CROSS_RACK if len(racks) > 1 else Locality.CROSS_NODE
 
 
@@ -213,7 +243,7 @@ def _fill_adaptive(
             block.rates[i] = block.sizes
             continue
         at.append(i)
-        fits.append(_fit(snapshot, i, kind, report, aware))
+        fits.append(kind_fit(snapshot, i, kind, report, aware))
         limits.append(bounds)
         noises.append(report.noise)
     if at and len(block.sizes):
@@ -221,7 +251,7 @@ def _fill_adaptive(
     block.rates[~block.allowed] = 0.0
 
 
-def _fit(snapshot: Snapshot, i: int, kind: int, report: GoodputReport, aware: bool) -> StepFit:
+def kind_fit(snapshot: Snapshot, i: int, kind: int, report: GoodputReport, aware: bool) -> StepFit:
     """The fit for a kind; without one, or unless ``aware``, that of the kind with the most GPUs measured."""
     fits, names = dict(report.fits), snapshot.cluster.kinds
     if aware and names[kind] in fits:
@@ -284,18 +314,18 @@ def _rate_there(
         return snapshot.perf.rate(job, placement).value
     if report is None:
         return float(gpus)
-    fit = _fit(snapshot, job.position, snapshot.cluster.kind_of(placement), report, aware)
+    fit = kind_fit(snapshot, job.position, snapshot.cluster.kind_of(placement), report, aware)
     rates = best_of_many([fit], [job.spec.limits], np.array([report.noise]), np.array([gpus]), np.array([apart]))
     return float(rates[0, 0])
 
 
-def _node_units(snapshot: Snapshot) -> Sequence[Mapping[int, int]]:
-    cluster = snapshot.cluster
-    node_units: list[dict[int, int]] = [{} for _ in cluster.kinds]
+def node_units(cluster: Topology) -> Sequence[Mapping[int, int]]:
+    """By kind: the GPUs that jobs may hold on each node that has any."""
+    units: list[dict[int, int]] = [{} for _ in cluster.kinds]
     for n, gpus in enumerate(cluster.usable):
         if gpus:
-            node_units[cluster.node_kind[n]][n] = gpus
-    return node_units
+            units[cluster.node_kind[n]][n] = gpus
+    return units
 
 
 def _fair(snapshot: Snapshot, blocks: Sequence[_Block], share: int) -> Floats:

@@ -7,6 +7,7 @@ import numpy as np
 
 from shoal.core.arrays import Floats, Indices, Int8s, Int32s
 from shoal.core.snapshot import Snapshot
+from shoal.policy.elastic.curves import CurveTable
 from shoal.solve.first_fit import first_fit
 
 
@@ -21,29 +22,41 @@ class Admitted:
     kinds: Int8s
     free: tuple[int, ...]
     curves: Mapping[int, Floats]
+    table: CurveTable
+
+    @property
+    def growing(self) -> Indices:
+        """The elastic jobs admitted."""
+        return np.fromiter(self.curves, dtype=np.intp, count=len(self.curves))
+
+    def rates(self, jobs: Indices, gpus: Indices) -> Floats:
+        """The rates of elastic jobs on their kind, a row of numbers of GPUs for each; constant beyond their most."""
+        index = self.table.index[jobs, self.kinds[jobs]]
+        most = self.table.lengths[index] - 1
+        return self.table.joined[self.table.begins[index][:, None] + np.minimum(gpus, most[:, None])]
 
 
-def admit(snapshot: Snapshot, order: Indices) -> Admitted:
+def admit(snapshot: Snapshot, order: Indices, table: CurveTable) -> Admitted:
     """Give each job in order the fewest GPUs it can run on; a job for which too few are left is passed over.
 
     On a cluster of several kinds a running job stays on its kind, a rigid one takes the fastest kind with enough free
     GPUs, and an elastic one the kind where its rate times its likely share is highest.
     """
-    columns, jobs, kind_names = snapshot.columns, snapshot.jobs, snapshot.cluster.kinds
+    columns = snapshot.columns
     elastic = columns.min_gpus < columns.max_gpus
     fewest = np.where(columns.speeds > 0, columns.min_gpus[:, None], np.int32(0))
     # Speeds are those of the requested gang: an elastic job that is too wide as requested may run on fewer GPUs.
     for i, k in np.argwhere(elastic[:, None] & (columns.speeds <= 0)).tolist():
-        fewest[i, k] = _first_positive(snapshot.perf.curve(jobs.at(i), kind_names[k]), int(columns.min_gpus[i]))
+        fewest[i, k] = _first_positive(table.curves[table.index[i, k]], int(columns.min_gpus[i]))
     while True:
         low, kinds, free = _taken(snapshot, order, fewest)
-        chosen = np.flatnonzero(elastic & (low > 0)).tolist()
-        curves = {i: snapshot.perf.curve(jobs.at(i), kind_names[kinds[i]]) for i in chosen}
-        idle = [i for i, curve in curves.items() if not curve[low[i]] > 0]
-        if not idle:
-            return Admitted(low, kinds, free, curves)
-        for i in idle:
-            fewest[i, kinds[i]] = _first_positive(curves[i], int(low[i]))
+        chosen = np.flatnonzero(elastic & (low > 0))
+        idle = chosen[~(table.rates(chosen, kinds[chosen], low[chosen]) > 0)]
+        if not len(idle):
+            found = map(table.curves.__getitem__, table.index[chosen, kinds[chosen]].tolist())
+            return Admitted(low, kinds, free, dict(zip(chosen.tolist(), found, strict=True)), table)
+        for i in idle.tolist():
+            fewest[i, kinds[i]] = _first_positive(table.curves[table.index[i, kinds[i]]], int(low[i]))
 
 
 def _first_positive(curve: Floats, least: int) -> int:

@@ -21,7 +21,7 @@ from math import inf
 
 import numpy as np
 
-from shoal.core.arrays import Floats, Indices
+from shoal.core.arrays import Floats
 from shoal.core.columns import sealed
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
@@ -29,6 +29,7 @@ from shoal.core.units import Seconds
 from shoal.policy.base import check_round, next_second
 from shoal.policy.carried_rows import match_rows
 from shoal.policy.elastic.admission import admit
+from shoal.policy.elastic.curves import CurveTable, curve_table
 from shoal.policy.elastic.profiling import learned_curves
 from shoal.policy.elastic.shares import Rule, divided, explain, fewest_and_lengths
 from shoal.policy.shared_reasons import STRETCHED
@@ -45,23 +46,25 @@ class AfsL:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Shares by length; only arrivals, departures and changes of the cluster change them."""
-        _, lengths = fewest_and_lengths(snapshot)
-        admitted = admit(snapshot, np.argsort(lengths, kind="stable"))
+        table = curve_table(snapshot, snapshot.carry)
+        _, lengths = fewest_and_lengths(snapshot, table)
+        admitted = admit(snapshot, np.argsort(lengths, kind="stable"), table)
         work = snapshot.columns.remaining
 
         def by_length(here: Sequence[int], gains: Sequence[Gains], units: Sequence[int], free: int) -> Sequence[int]:
             return with_lengths(gains, work[here].tolist(), units, free)
 
         gpus = divided(snapshot, admitted, by_length, packing=self.packing)
-        return Decision(explain(snapshot, admitted, gpus, "remaining time on its fewest GPUs", lengths))
+        verdicts = explain(snapshot, admitted, gpus, "remaining time on its fewest GPUs", lengths)
+        return Decision(verdicts, inf, table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Counters:
-    """By job: whole units of time executed, at the last decision at which a job waited."""
+class _TurnCarry:
+    """The curves, and by job the whole units of time executed, if a job waited at the last decision."""
 
-    rows: Indices
-    units: Floats
+    table: CurveTable
+    units: Floats | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +126,28 @@ def _in_turns(snapshot: Snapshot, options: AfsP | AfsS, rule: Rule) -> Decision:
     running = columns.held > 0
     evicted = running & (counters > _earlier_counters(snapshot, counters))
     order = np.lexsort((counters, ~running | evicted))
-    learned = learned_curves(snapshot, admit(snapshot, order))
+    before = snapshot.carry if isinstance(snapshot.carry, _TurnCarry) else None
+    table = curve_table(snapshot, before and before.table)
+    learned = learned_curves(snapshot, admit(snapshot, order, table))
     gpus = divided(snapshot, learned.admitted, rule, packing=options.packing)
     for i, share in learned.trials.items():
         gpus[i] = min(gpus[i], share)
     review_at = now + options.trial if learned.open else inf
     verdicts = explain(snapshot, learned.admitted, gpus, f"time executed in units of {unit:g} s", counters)
     if not ((gpus == 0) & snapshot.possible).any():
-        return Decision(verdicts, review_at)
+        return Decision(verdicts, review_at, _TurnCarry(table, None))
     ends = now + (counters + 1.0) * unit - columns.run_seconds
     turn_ends = next_second(float(ends[gpus > 0].min(initial=inf)), now)
     sealed(counters)
-    return Decision(verdicts, min(review_at, turn_ends), _Counters(columns.rows, counters))
+    return Decision(verdicts, min(review_at, turn_ends), _TurnCarry(table, counters))
 
 
 def _earlier_counters(snapshot: Snapshot, counters: Floats) -> Floats:
     """Counters at the last decision at which a job waited; the present ones for a new job, or if none waited."""
     before = snapshot.carry
-    if not isinstance(before, _Counters):
+    if not isinstance(before, _TurnCarry) or before.units is None:
         return counters
-    at, known = match_rows(before.rows, snapshot.columns.rows)
+    at, known = match_rows(before.table.rows, snapshot.columns.rows)
     earlier = counters.copy()
     earlier[known] = before.units[at[known]]
     return earlier

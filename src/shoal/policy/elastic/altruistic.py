@@ -7,11 +7,12 @@ the cluster can get out of them. No job gets fewer than it requested.
 References: AFS (NSDI '21) §5.5, after "Altruistic scheduling in multi-resource clusters" (OSDI '16).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.arrays import Floats
+from shoal.core.arrays import Floats, Indices
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained, ranked_verdicts, serve_ascending
@@ -52,20 +53,26 @@ def _with_leftovers(snapshot: Snapshot, name: str, key: Floats) -> Decision:
     kinds = served.kinds if served.kinds is not None else np.zeros(len(gpus), dtype=np.int8)
     for k, capacity in enumerate(cluster.capacity):
         left = capacity - int(gpus[kinds == k].sum())
-        here = running[kinds[running] == k].tolist() if left > 0 else []
-        curves = [snapshot.perf.curve(jobs.at(i), cluster.kinds[k]) for i in here]
-        bids = [_bids(curve, int(gpus[i])) for i, curve in zip(here, curves, strict=True)]
-        for i, curve, extra in zip(here, curves, best_units(bids, left).counts.tolist(), strict=True):
-            if extra:
-                gpus[i] += extra
-                with_it, beyond = curve[gpus[i]], curve[gpus[i] + 1 : gpus[i] + 2].sum()
-                codes[i], last[i] = STRETCHED.code, 100.0 * (with_it / curve[gpus[i] - 1] - 1.0)
-                more[i] = 100.0 * max(beyond / with_it - 1.0, 0.0)
+        here = running[kinds[running] == k] if left > 0 else running[:0]
+        curves = [snapshot.perf.curve(jobs.at(i), cluster.kinds[k]) for i in here.tolist()]
+
+        def bids(some: Indices, count: int, here: Indices = here, curves: Sequence[Floats] = curves) -> Floats:
+            rows = zip(some.tolist(), gpus[here[some]].tolist(), strict=True)
+            return np.stack([_bids(curves[at], gang, count) for at, gang in rows])
+
+        bought = best_units(bids, (columns.max_gpus[here] - gpus[here]).astype(np.int64), left)
+        for at in np.flatnonzero(bought.counts).tolist():
+            i, curve = here[at], curves[at]
+            gpus[i] += bought.counts[at]
+            with_it, beyond = curve[gpus[i]], curve[gpus[i] + 1 : gpus[i] + 2].sum()
+            codes[i], last[i] = STRETCHED.code, 100.0 * (with_it / curve[gpus[i] - 1] - 1.0)
+            more[i] = 100.0 * max(beyond / with_it - 1.0, 0.0)
     numbers = {**verdicts.numbers, STRETCHED: (gpus, last, more)}
     return Decision(explained(snapshot, gpus, codes, numbers, served.kinds))
 
 
-def _bids(curve: Floats, gang: int) -> Floats:
-    """The gain in speed-up of each further GPU."""
-    bids: Floats = np.diff(curve[gang:]) / max(float(curve[1]), float(curve[gang]) / gang, 1e-300)
+def _bids(curve: Floats, gang: int, count: int) -> Floats:
+    """The gain in speed-up of each of ``count`` further GPUs."""
+    rates = curve[np.minimum(np.arange(gang, gang + count + 1), len(curve) - 1)]
+    bids: Floats = np.diff(rates) / max(float(curve[1]), float(curve[gang]) / gang, 1e-300)
     return bids

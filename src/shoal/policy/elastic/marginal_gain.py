@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.arrays import Floats
+from shoal.core.arrays import Floats, Indices, Int32s
 from shoal.core.decision import Verdicts
 from shoal.core.reasons import FITS, NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
+from shoal.core.units import Seconds
 from shoal.policy.base import explained
 from shoal.policy.elastic.admission import Admitted
+from shoal.policy.elastic.curves import CurveTable
 from shoal.policy.tuning import constant
 from shoal.solve.marginal_gain import best_units
 
@@ -41,26 +43,37 @@ class HoldingTuning:
 HOLDING = HoldingTuning()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReviewCarry:
+    """The time of the next review, and the curves."""
+
+    due: Seconds
+    table: CurveTable
+
+
 def by_marginal_gain(
-    snapshot: Snapshot, admitted: Admitted, worth: Callable[[int, Floats], Floats], holding: float
+    snapshot: Snapshot, admitted: Admitted, worth: Callable[[Indices, Floats], Floats], holding: float
 ) -> Verdicts:
     """Verdicts after giving the free GPUs, one by one, to the elastic job whose ``worth`` rises most by one more.
 
-    ``worth(i, rates)`` is the worth of each of these rates to job i; it must not fall where the rate rises.
+    ``worth(jobs, rates)`` is the worth of these rates, a row for each of the jobs; it must not fall where a rate rises.
     ``holding`` is the factor on the gain of GPUs that a job holds already.
     """
     columns, gpus = snapshot.columns, admitted.low.copy()
     last, refused = np.zeros(len(columns)), np.zeros(len(columns))
     for k, free in enumerate(admitted.free):
-        bidders = [i for i in admitted.curves if admitted.kinds[i] == k] if free else []
-        bids = []
-        for i in bidders:
-            least = int(admitted.low[i])
-            bid = np.diff(worth(i, admitted.curves[i][least : min(int(columns.max_gpus[i]), least + free) + 1]))
-            if columns.kind[i] == k:
-                bid[: max(int(columns.held[i]) - least, 0)] *= holding
-            bids.append(bid)
-        bought = best_units(bids, free)
+        bidders = admitted.growing[admitted.kinds[admitted.growing] == k] if free else admitted.growing[:0]
+        least, most = admitted.low[bidders], np.minimum(columns.max_gpus[bidders], admitted.low[bidders] + free)
+        held = np.where(columns.kind[bidders] == k, columns.held[bidders] - least, 0)
+
+        def bids(
+            some: Indices, count: int, bidders: Indices = bidders, least: Int32s = least, held: Int32s = held
+        ) -> Floats:
+            rates = admitted.rates(bidders[some], least[some, None] + np.arange(count + 1))
+            bid: Floats = np.diff(worth(bidders[some], rates), axis=1)
+            return np.where(np.arange(count) < held[some, None], bid * holding, bid)
+
+        bought = best_units(bids, (most - least).astype(np.int64), free)
         gpus[bidders] += bought.counts.astype(np.int32)
         last[bidders], refused[bidders] = bought.last, bought.refused
     codes = np.where(gpus > admitted.low, MARGINAL_GAIN.code, FITS.code)

@@ -19,6 +19,8 @@ from shoal.core.reasons import NO_ROOM
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round, explained, round_end
 from shoal.policy.elastic.admission import Admitted, admit
+from shoal.policy.elastic.curves import curve_table
+from shoal.policy.elastic.shares import gains_of
 from shoal.policy.shared_reasons import FAIR_SHARE
 from shoal.solve.max_min_counts import fair_counts
 
@@ -39,7 +41,8 @@ class MaxMin:
         turn = floor(snapshot.now / self.quantum)
         keeping = (columns.held > 0) & (np.floor(columns.since / self.quantum) == turn)
         order = np.lexsort((columns.min_gpus, columns.attained / columns.weight, ~keeping))
-        admitted = admit(snapshot, order)
+        table = curve_table(snapshot, snapshot.carry)
+        admitted = admit(snapshot, order, table)
         gpus = self._counts(snapshot, admitted)
         share: Floats = snapshot.cluster.total_gpus * columns.weight / max(float(columns.weight.sum()), 1e-300)
         codes = np.where(gpus > 0, FAIR_SHARE.code, NO_ROOM.code)
@@ -47,15 +50,15 @@ class MaxMin:
         numbers: Numbers = {FAIR_SHARE: (gpus, share), NO_ROOM: (columns.min_gpus, left)}
         waiting = bool(((gpus == 0) & snapshot.possible).any())
         review_at = round_end(snapshot.now, self.quantum) if waiting else inf
-        return Decision(explained(snapshot, gpus, codes, numbers, admitted.kinds), review_at)
+        return Decision(explained(snapshot, gpus, codes, numbers, admitted.kinds), review_at, table)
 
     def _counts(self, snapshot: Snapshot, admitted: Admitted) -> Int32s:
         columns, gpus = snapshot.columns, admitted.low.copy()
         high = admitted.low.copy()
-        for i, curve in admitted.curves.items():
-            if admitted.free[admitted.kinds[i]]:
-                stops = np.flatnonzero(np.diff(curve[high[i] : columns.max_gpus[i] + 1]) <= 0)
-                high[i] = high[i] + int(stops[0]) if len(stops) else columns.max_gpus[i]
+        low, most, kinds = admitted.low.tolist(), columns.max_gpus.tolist(), admitted.kinds.tolist()
+        growing = [i for i in admitted.curves if admitted.free[kinds[i]]]
+        gains = gains_of([admitted.curves[i] for i in growing])
+        high[growing] = [min(known.useful(low[i]), most[i]) for i, known in zip(growing, gains, strict=True)]
         held = np.where(columns.kind == admitted.kinds, columns.held, 0)
         for k, free in enumerate(admitted.free):
             here = np.flatnonzero(admitted.kinds == k)

@@ -15,13 +15,20 @@ from math import inf
 
 import numpy as np
 
-from shoal.core.arrays import Floats
+from shoal.core.arrays import Floats, Indices
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.perf.work_prior import PRIOR_SECONDS, remaining_work
 from shoal.policy.base import check_round, next_review
 from shoal.policy.elastic.admission import admit
-from shoal.policy.elastic.marginal_gain import HOLDING, MARGINAL_GAIN, HoldingTuning, by_marginal_gain
+from shoal.policy.elastic.curves import curve_table
+from shoal.policy.elastic.marginal_gain import (
+    HOLDING,
+    MARGINAL_GAIN,
+    HoldingTuning,
+    ReviewCarry,
+    by_marginal_gain,
+)
 from shoal.policy.tuning import constant
 
 
@@ -47,13 +54,15 @@ class Optimus:
     def decide(self, snapshot: Snapshot) -> Decision:
         """Shares by marginal gain, reviewed at the end of the interval while an elastic job runs."""
         columns = snapshot.columns
-        review, due = next_review(snapshot, self.interval)
-        admitted = admit(snapshot, np.arange(len(columns)))
+        before = snapshot.carry if isinstance(snapshot.carry, ReviewCarry) else None
+        review, due = next_review(before and before.due, snapshot.now, self.interval)
+        table = curve_table(snapshot, before and before.table)
+        admitted = admit(snapshot, np.arange(len(columns)), table)
         left = remaining_work(columns.work, columns.done, columns.best_speed)
 
-        def sooner(i: int, rates: Floats) -> Floats:
-            earlier: Floats = -left[i] / np.maximum(rates, 1e-30)
+        def sooner(jobs: Indices, rates: Floats) -> Floats:
+            earlier: Floats = -left[jobs, None] / np.maximum(rates, 1e-30)
             return earlier
 
         verdicts = by_marginal_gain(snapshot, admitted, sooner, self.tuning.holding.factor(review))
-        return Decision(verdicts, due if admitted.curves else inf, due)
+        return Decision(verdicts, due if admitted.curves else inf, ReviewCarry(due, table))

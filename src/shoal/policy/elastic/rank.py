@@ -11,7 +11,7 @@ References: heSRPT (Berg et al., 2019) for the weights; the division is our own.
 """
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
@@ -20,12 +20,13 @@ from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round, round_end
 from shoal.policy.elastic.admission import Admitted, admit
+from shoal.policy.elastic.curves import curve_table
 from shoal.policy.elastic.rank_goodput import TUNING, weigh
 from shoal.policy.elastic.shares import explain, fewest_and_lengths
 from shoal.policy.goodput_options import ALLOTTED, WORTH_LESS, adapts, allotted, goodput_options
 from shoal.policy.shared_reasons import STRETCHED
 from shoal.solve.allotment import allot
-from shoal.solve.rank_shares import AHEAD, EXPONENT, by_weighted_speedup, rank_weight
+from shoal.solve.rank_shares import AHEAD, EXPONENT, by_weighted_speedup, rank_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,15 @@ class Rank:
         """Shares by rank; by goodput, and reviewed every interval, where a job may adapt its batch size."""
         if any(map(adapts, snapshot.specs)):
             return self._by_goodput(snapshot)
-        fewest, lengths = fewest_and_lengths(snapshot)
+        table = curve_table(snapshot, snapshot.carry, rigid=True)
+        fewest, lengths = fewest_and_lengths(snapshot, table)
         work = lengths * fewest
         order = np.argsort(work, kind="stable")
-        places = np.empty(len(order), dtype=np.int64)
+        places = np.empty(len(order))
         places[order] = np.arange(len(order), 0, -1)
-        admitted = admit(snapshot, order)
-        gpus = self._shares(snapshot, admitted, places.tolist())
-        return Decision(explain(snapshot, admitted, gpus, "remaining work in one-GPU seconds", work))
+        admitted = admit(snapshot, order, table)
+        gpus = self._shares(snapshot, admitted, rank_weights(places, self.exponent, self.ahead))
+        return Decision(explain(snapshot, admitted, gpus, "remaining work in one-GPU seconds", work), inf, table)
 
     def _by_goodput(self, snapshot: Snapshot) -> Decision:
         found = goodput_options(snapshot, memory=self.memory, aware=True)
@@ -77,24 +79,20 @@ class Rank:
         verdicts = allotted(snapshot, found, options, allot(options), weighed.weights)
         return Decision(verdicts, round_end(snapshot.now, self.interval))
 
-    def _shares(self, snapshot: Snapshot, admitted: Admitted, places: list[int]) -> Int32s:
-        names, gpus = snapshot.cluster.kinds, np.zeros(len(admitted.low), dtype=np.int32)
+    def _shares(self, snapshot: Snapshot, admitted: Admitted, weights: Floats) -> Int32s:
+        gpus, table = np.zeros(len(admitted.low), dtype=np.int32), admitted.table
         for k, capacity in enumerate(snapshot.cluster.capacity):
-            here = np.flatnonzero(admitted.kinds == k).tolist()
-            if not here:
+            here = np.flatnonzero(admitted.kinds == k)
+            if not len(here):
                 continue
             fewest = admitted.low[here].tolist()
-            speedups = [
-                _speedup(_curve(snapshot, admitted, i, names[k]), low) for i, low in zip(here, fewest, strict=True)
-            ]
-            weights = [rank_weight(places[i], self.exponent, self.ahead) for i in here]
-            gpus[here] = by_weighted_speedup(speedups, weights, fewest, capacity)
+            known: dict[tuple[int, int], list[float]] = {}
+            for key in zip(table.index[here, k].tolist(), fewest, strict=True):
+                if key not in known:
+                    known[key] = _speedup(table.curves[key[0]], key[1])
+            speedups = [known[key] for key in zip(table.index[here, k].tolist(), fewest, strict=True)]
+            gpus[here] = by_weighted_speedup(speedups, weights[here].tolist(), fewest, capacity)
         return gpus
-
-
-def _curve(snapshot: Snapshot, admitted: Admitted, i: int, kind: str) -> Floats:
-    found = admitted.curves.get(i)
-    return snapshot.perf.curve(snapshot.jobs.at(i), kind) if found is None else found
 
 
 def _speedup(curve: Floats, fewest: int) -> list[float]:

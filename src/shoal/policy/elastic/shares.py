@@ -17,6 +17,7 @@ from shoal.core.reasons import FITS, NO_ROOM, OUTRANKED
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import explained
 from shoal.policy.elastic.admission import Admitted
+from shoal.policy.elastic.curves import CurveTable
 from shoal.policy.shared_reasons import STRETCHED
 from shoal.solve.afs_shares import Gains
 from shoal.solve.network_packing import packing_units, regulated
@@ -30,29 +31,31 @@ def _gains(curve: bytes) -> Gains:
     return Gains.of(np.frombuffer(curve).tolist())
 
 
-def gains_of(curve: Floats) -> Gains:
-    """The gain of one more GPU along a curve; cached, since many jobs train the same model."""
-    return _gains(curve.tobytes())
+def gains_of(curves: Sequence[Floats]) -> list[Gains]:
+    """The gains of one more GPU along each curve; one object for equal curves, since many jobs train the same model."""
+    known = {id(curve): curve for curve in curves}
+    gains = {same: _gains(curve.tobytes()) for same, curve in known.items()}
+    return [gains[id(curve)] for curve in curves]
 
 
-def fewest_and_lengths(snapshot: Snapshot) -> tuple[Int32s, Floats]:
+def fewest_and_lengths(snapshot: Snapshot, table: CurveTable) -> tuple[Int32s, Floats]:
     """By job: the fewest GPUs it can run on, and the seconds it has left on them (infinity when not known).
 
     Both are those on the kind it holds, or else on its fastest kind.
     """
-    columns, jobs, names = snapshot.columns, snapshot.jobs, snapshot.cluster.kinds
+    columns = snapshot.columns
     fewest, lengths = columns.min_gpus.copy(), columns.remaining_seconds.copy()
     elastic = np.flatnonzero(columns.min_gpus < columns.max_gpus)
-    if not len(elastic) or not names:
+    if not len(elastic) or not snapshot.cluster.kinds:
         return fewest, lengths
     best = columns.speeds[elastic].argmax(axis=1)
-    kinds = np.where(columns.kind[elastic] >= 0, columns.kind[elastic], best).tolist()
-    rates = np.empty(len(elastic))
-    for at, (i, k) in enumerate(zip(elastic.tolist(), kinds, strict=True)):
-        curve, low = snapshot.perf.curve(jobs.at(i), names[k]), int(fewest[i])
+    kinds = np.where(columns.kind[elastic] >= 0, columns.kind[elastic], best)
+    rates = table.rates(elastic, kinds, fewest[elastic])
+    for at in np.flatnonzero(~(rates > 0)).tolist():
+        curve, low = table.curves[table.index[elastic[at], kinds[at]]], int(fewest[elastic[at]])
         while low < len(curve) - 1 and not curve[low] > 0:
             low += 1
-        fewest[i], rates[at] = low, curve[low]
+        fewest[elastic[at]], rates[at] = low, curve[low]
     seconds = np.full(len(elastic), np.inf)
     np.divide(columns.remaining[elastic], rates, out=seconds, where=rates > 0)
     lengths[elastic] = seconds
@@ -68,7 +71,7 @@ def divided(snapshot: Snapshot, admitted: Admitted, rule: Rule, *, packing: bool
     for k, free in enumerate(admitted.free):
         here = [i for i in admitted.curves if admitted.kinds[i] == k] if free else []
         if here:
-            gains = [gains_of(admitted.curves[i]) for i in here]
+            gains = gains_of([admitted.curves[i] for i in here])
             low = admitted.low[here].tolist()
             shares = rule(here, gains, low, free)
             gpus[here] = _packed(snapshot, k, gains, low, shares) if packing else shares
@@ -93,11 +96,9 @@ def explain(snapshot: Snapshot, admitted: Admitted, gpus: Int32s, name: str, key
     """Verdicts for shares that grew from each job's fewest GPUs, given in ascending ``key`` (called ``name``)."""
     last, more = np.zeros(len(gpus)), np.zeros(len(gpus))
     codes = np.where(gpus > 0, FITS.code, NO_ROOM.code)
-    for i, curve in admitted.curves.items():
-        k = int(gpus[i])
-        if k > admitted.low[i]:
-            sooner = gains_of(curve).sooner
-            codes[i], last[i], more[i] = STRETCHED.code, 100.0 * sooner[k - 1], 100.0 * max(sooner[k], 0.0)
+    grown = [i for i in np.flatnonzero(gpus > admitted.low).tolist() if i in admitted.curves]
+    for i, k, gains in zip(grown, gpus[grown].tolist(), gains_of([admitted.curves[i] for i in grown]), strict=True):
+        codes[i], last[i], more[i] = STRETCHED.code, 100.0 * gains.sooner[k - 1], 100.0 * max(gains.sooner[k], 0.0)
     served = key[gpus > 0]
     cut = float(served.max()) if len(served) else np.inf
     codes[(gpus == 0) & (key > cut)] = OUTRANKED.code

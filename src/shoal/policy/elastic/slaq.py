@@ -16,13 +16,20 @@ from math import inf
 
 import numpy as np
 
-from shoal.core.arrays import Floats
+from shoal.core.arrays import Floats, Indices
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.perf.work_prior import PRIOR_SECONDS, remaining_work
 from shoal.policy.base import check_round, next_review
 from shoal.policy.elastic.admission import admit
-from shoal.policy.elastic.marginal_gain import HOLDING, MARGINAL_GAIN, HoldingTuning, by_marginal_gain
+from shoal.policy.elastic.curves import curve_table
+from shoal.policy.elastic.marginal_gain import (
+    HOLDING,
+    MARGINAL_GAIN,
+    HoldingTuning,
+    ReviewCarry,
+    by_marginal_gain,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,9 @@ class Slaq:
     def decide(self, snapshot: Snapshot) -> Decision:
         """Shares by marginal drop, reviewed at the end of the interval while a job waits or is elastic."""
         columns = snapshot.columns
-        review, due = next_review(snapshot, self.interval)
+        before = snapshot.carry if isinstance(snapshot.carry, ReviewCarry) else None
+        review, due = next_review(before and before.due, snapshot.now, self.interval)
+        table = curve_table(snapshot, before and before.table)
         holding = self.tuning.holding.factor(review)
         assumed = columns.done + remaining_work(columns.work, columns.done, columns.best_speed, self.prior)
         work = np.maximum(np.where(np.isinf(columns.work), assumed, columns.work), 1e-300)
@@ -62,13 +71,13 @@ class Slaq:
         # Ties, such as several jobs past their declared work, go to running jobs and then in order of arrival.
         order = np.lexsort((columns.held == 0, -drop))
 
-        def lower(i: int, rates: Floats) -> Floats:
-            return self._drop(progress[i], rates * self.interval / work[i])
+        def lower(jobs: Indices, rates: Floats) -> Floats:
+            return self._drop(progress[jobs, None], rates * self.interval / work[jobs, None])
 
-        admitted = admit(snapshot, order)
+        admitted = admit(snapshot, order, table)
         verdicts = by_marginal_gain(snapshot, admitted, lower, holding)
         waiting = bool((verdicts.gpus == 0).any())
-        return Decision(verdicts, due if waiting or admitted.curves else inf, due)
+        return Decision(verdicts, due if waiting or admitted.curves else inf, ReviewCarry(due, table))
 
     def _drop(self, progress: Floats, step: Floats) -> Floats:
         """The fall of the loss by a further step from the present progress."""
