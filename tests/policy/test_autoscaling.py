@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.arrays import Floats
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.goodput import GoodputReport, StepFit
-from shoal.core.job import BatchLimits, BatchSetting, JobSpec
+from shoal.core.job import BatchSetting, JobSpec
 from shoal.policy.pollux.autoscaling import (
     GoodputRule,
     Need,

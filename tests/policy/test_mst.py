@@ -15,7 +15,7 @@ from shoal.core.events import BatchChanged, JobStarted, JobSubmitted
 from shoal.core.goodput import GoodputReport
 from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.snapshot import Estimate, JobView, Snapshot
-from shoal.core.topology import Placement, parse_cluster
+from shoal.core.topology import Placement, Topology, parse_cluster
 from shoal.engine.state import State
 from shoal.policy.base import round_end
 from shoal.policy.classic.mst import Mst
@@ -41,6 +41,9 @@ class _Table:
         raise NotImplementedError
 
     def goodput(self, job: JobView) -> GoodputReport | None:
+        raise NotImplementedError
+
+    def on(self, cluster: Topology) -> "_Table":
         raise NotImplementedError
 
 

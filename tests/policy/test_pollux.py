@@ -71,6 +71,20 @@ def test_a_job_alone_gets_at_most_twice_the_gpus_it_has_had(most_seen: int, allo
     assert gpus(Pollux(), seen) == {"alone": allowed}
 
 
+@pytest.mark.parametrize(("share", "over"), [("measured", 2), ("whole", 64)])
+def test_a_fair_share_is_cut_at_twice_the_gpus_measured_unless_it_is_whole(share: str, over: int) -> None:
+    """Alone on 64 GPUs, measured on one: in eq. 15 the share is the whole cluster."""
+    seen = moment([adaptive("alone")], {"alone": reported(1, noise=1e9, t4=fit(sync=1e-9))})
+    found, _, _ = Pollux(share=share).allotment(seen)
+    one = int(np.flatnonzero(found.gpus[0] == 1)[-1])
+    assert found.speedups[0, one] == pytest.approx(1 / over, rel=0.15)
+
+
+def test_with_a_whole_share_a_job_on_a_small_part_of_it_still_grows() -> None:
+    seen = moment([adaptive("alone")], {"alone": reported(1, noise=1e6)})
+    assert gpus(Pollux(share="whole"), seen) == {"alone": 2}
+
+
 def test_limits_on_the_batch_bound_the_gpus_too() -> None:
     narrow = adaptive("narrow", limits=(128, 512, 64, 512))
     assert gpus(Pollux(), moment([narrow], {"narrow": reported(32, noise=1e6)})) == {"narrow": 8}

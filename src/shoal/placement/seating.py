@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from shoal.core.arrays import Indices
+from shoal.core.columns import IntRow
 from shoal.core.decision import Grant, Refusal, Seating, Verdict, Verdicts
 from shoal.core.free_gpus import FreeGpus
 from shoal.core.lifecycle import JobState
@@ -37,6 +38,7 @@ Occupants: TypeAlias = dict[int, list[tuple[int, int]]]
 """By node: (GPUs there, position of the job)."""
 
 _STOPPING = int(JobState.STOPPING)
+_UNCHANGED = Seating()
 
 
 def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seating:
@@ -44,11 +46,15 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
     columns, gpus = snapshot.columns, verdicts.gpus
     held = columns.held
     changed = gpus != held
+    if verdicts.plain and not snapshot.sharing:
+        numbers = changed.nonzero()[0].tolist()
+        return _SeatingDraft(snapshot, verdicts, find).seat_each(numbers) if numbers else _UNCHANGED
     moves = False
     if verdicts.kinds is not None:
-        elsewhere = (gpus > 0) & (held > 0) & (verdicts.kinds >= 0) & (verdicts.kinds != columns.kind)
-        changed |= elsewhere
-        moves = bool(elsewhere.any())
+        others = (verdicts.kinds != columns.kind).nonzero()[0]  # few: those that start, leave or move
+        elsewhere = others[(gpus[others] > 0) & (held[others] > 0) & (verdicts.kinds[others] >= 0)]
+        changed[elsewhere] = True
+        moves = len(elsewhere) > 0
     for i, placement in verdicts.placements.items():
         changed[i] = gpus[i] > 0 and placement != snapshot.placement(i)
     named = verdicts.partners is not None and bool(((verdicts.partners >= 0) & (gpus > 0)).any())
@@ -61,14 +67,16 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
         wanted = np.full(len(columns), -1, dtype=np.int32)
         wanted[list(partners)] = columns.rows[list(partners.values())]
         changed |= ((gpus > 0) | (held > 0)) & (wanted != columns.partner)
-    if not changed.any():
-        return Seating()
-    wanting = (changed & (gpus > 0)).nonzero()[0]
-    leaving = (changed & (gpus <= 0)).nonzero()[0].tolist()
-    plan = _SeatingDraft(snapshot, verdicts, find, leaving)
+    changes = changed.nonzero()[0]
+    if not len(changes):
+        return _UNCHANGED
+    granted = gpus[changes] > 0
     # Jobs that change kinds may take each other's seats, so all of these are freed before any is taken.
     together = shared or moves or verdicts.consolidated is not None or bool(verdicts.placements)
-    return plan.seat_units(wanting, partners) if together else plan.seat_each(wanting)
+    if not together:
+        return _SeatingDraft(snapshot, verdicts, find).seat_each(changes.tolist())
+    plan = _SeatingDraft(snapshot, verdicts, find, changes[~granted].tolist())
+    return plan.seat_units(changes[granted], partners)
 
 
 def _scattered(placement: Placement | None) -> bool:
@@ -91,7 +99,7 @@ def _partners(snapshot: Snapshot, verdicts: Verdicts) -> dict[int, int]:
 class _SeatingDraft:
     """A seating in progress. ``displaced`` jobs were moved off a node that another asked for."""
 
-    def __init__(self, snapshot: Snapshot, verdicts: Verdicts, find: Finder, leaving: Sequence[int]) -> None:
+    def __init__(self, snapshot: Snapshot, verdicts: Verdicts, find: Finder, leaving: Sequence[int] = ()) -> None:
         self.snapshot = snapshot
         self.verdicts = verdicts
         self.find = find
@@ -103,18 +111,23 @@ class _SeatingDraft:
         self.moving: set[int] = set(leaving)
         self.occupants: dict[int, Occupants] = {}
 
-    def seat_each(self, wanting: Indices) -> Seating:
-        """Seat every job by itself."""
-        columns, gpus = self.snapshot.columns, self.verdicts.gpus
-        for i in self.leaving:
+    def seat_each(self, changes: Sequence[int]) -> Seating:
+        """Seat every job by itself; those that are granted nothing leave."""
+        columns, held, gpus = self.snapshot.columns, self.snapshot.columns.held, self.verdicts.gpus
+        wanting: list[tuple[bool, int, int]] = []
+        for i in changes:
+            want = gpus.item(i)
+            if want:
+                wanting.append((want >= held.item(i), -want, i))
+                continue
+            self.leaving.append(i)
             placement = self.snapshot.placement(i)
             if placement is not None:
                 self.free.give(placement)
-        state = columns.state
-        sizes = zip(gpus[wanting].tolist(), columns.held[wanting].tolist(), wanting.tolist(), strict=True)
         # Shrinking jobs go first, since they free seats; then the widest, since they are the hardest to seat.
-        for _, _, i in sorted((want >= held, -want, i) for want, held, i in sizes):
-            if state[i] == _STOPPING:
+        wanting.sort()
+        for _, _, i in wanting:
+            if columns.int_at(IntRow.STATE, i) == _STOPPING:
                 self.overruled[i] = Refusal(Reason(STOPPING))
             else:
                 self._seat(i)
@@ -233,6 +246,8 @@ class _SeatingDraft:
     # ── finding seats ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _found(self, i: int, before: Placement | None) -> Placement | None:
+        if not self.snapshot.avoided and not self.verdicts.placements:
+            return self._search(i, before)
         with avoiding(self.snapshot, self.free, i, int(self.verdicts.gpus[i])) as avoided:
             pinned = self.verdicts.placements.get(i)
             unfit = pinned is not None and self._exclusive(i) and not on_whole_nodes(self.snapshot.cluster, pinned)
@@ -242,24 +257,28 @@ class _SeatingDraft:
             return pinned if self._open(pinned) and not closed else None
 
     def _search(self, i: int, before: Placement | None) -> Placement | None:
-        kind = self._kind(i)
+        columns, kind = self.snapshot.columns, self._kind(i)
         if kind >= 0:
             return self._on_kind(i, kind, before)
         if len(self.snapshot.cluster.kinds) == 1:
-            return self._on_kind(i, 0, before) if self.snapshot.possible[i] else None
-        speeds = self.snapshot.columns.speeds[i]
+            able = columns.gpus.item(i) <= self.snapshot.cluster.capacity[0] and (
+                columns.all_able or columns.best_speed[i] > 0
+            )
+            return self._on_kind(i, 0, before) if able else None
+        speeds = columns.speeds[i]
         order = np.argsort(-speeds, kind="stable")
         found = (self._on_kind(i, int(k), before) for k in order if speeds[k] > 0)
         return next((placement for placement in found if placement is not None), None)
 
     def _on_kind(self, i: int, kind: int, before: Placement | None) -> Placement | None:
+        want = self.verdicts.gpus.item(i)
         if self._exclusive(i):
-            return whole_nodes(self.free, kind, int(self.verdicts.gpus[i]))
+            return whole_nodes(self.free, kind, want)
         found = self._on_one_node(i, kind, before) if self._one_node(i) else None
-        return found or self.find(self.snapshot.cluster, self.free, kind, int(self.verdicts.gpus[i]), before)
+        return found or self.find(self.snapshot.cluster, self.free, kind, want, before)
 
     def _exclusive(self, i: int) -> bool:
-        return self.snapshot.register.specs[int(self.snapshot.columns.rows[i])].exclusive
+        return self.snapshot.register.specs[self.snapshot.columns.rows.item(i)].exclusive
 
     def _kind(self, i: int) -> int:
         return int(self.verdicts.kinds[i]) if self.verdicts.kinds is not None else -1
@@ -367,7 +386,7 @@ def avoiding(snapshot: Snapshot, free: FreeGpus, i: int, want: int) -> Iterator[
 def take(snapshot: Snapshot, free: FreeGpus, placement: Placement) -> None:
     """Occupy new seats, and close the nodes among them that are probed with one start."""
     free.take(placement)
-    for node in snapshot.probed.intersection(placement.nodes):
+    for node in () if not snapshot.probed else snapshot.probed.intersection(placement.nodes):
         free.close(node)
 
 
@@ -410,6 +429,9 @@ def on_whole_nodes(cluster: Topology, placement: Placement) -> bool:
 def few_nodes(free: FreeGpus, kind: int, want: int, among: int = -1) -> Placement | None:
     """Return seats on the fewest nodes: those with the most free GPUs first, the rest on the tightest that fits."""
     sets = free.sets[kind]
+    one = tightest(sets, want, among) if 0 < want < len(sets) else None
+    if one is not None:
+        return Placement(((one, want),))
     seats: list[tuple[int, int]] = []
     used = 0
     while want:

@@ -6,16 +6,19 @@ their options; ``registry`` makes one from ``name:key=value``.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, floor, inf, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s, UInt8s
+from shoal.core.columns import sealed
 from shoal.core.decision import NumberColumn, Numbers, Refusal, Verdict, Verdicts
 from shoal.core.reasons import FITS, IN_TURN, LEASED, NO_KIND, NO_ROOM, OUTRANKED, TOO_LARGE, Reason, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
+from shoal.core.value import Value
 from shoal.policy.tuning import constant
 
 
@@ -32,8 +35,7 @@ MIGRATION = MigrationTuning()
 _NONE: Indices = np.empty(0, dtype=np.intp)
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Value, frozen=True):
     """The result of serving jobs in an order: GPUs and kind by job (kinds are None on a cluster of one kind)."""
 
     gpus: Int32s
@@ -55,11 +57,18 @@ def all_fit(snapshot: Snapshot) -> Verdicts | None:
     columns, capacity = snapshot.columns, snapshot.cluster.capacity
     if len(capacity) != 1:
         return None
-    used = int(np.add.reduce(columns.gpus))
-    if used > capacity[0] or not columns.best_speed.all():
+    used = columns.demand
+    if used > capacity[0] or not columns.all_able:
         return None
-    codes = np.full(len(columns), FITS.code)
+    count = len(columns)
+    codes = _fits(1 << count.bit_length())[:count]
     return Verdicts(snapshot, gpus=columns.gpus, codes=codes, numbers={FITS: (used, capacity[0])})
+
+
+@cache
+def _fits(count: int) -> UInt8s:
+    """Return the code of FITS, this many times."""
+    return sealed(np.full(count, FITS.code))
 
 
 def serve(
@@ -114,17 +123,18 @@ def serve_ascending(snapshot: Snapshot, key: Floats | Int32s, first: Indices = _
     """Serve ``first``, then all other jobs in ascending key, ties in order of arrival; sorts only what can matter."""
     demand, left = snapshot.columns.gpus, snapshot.cluster.total_gpus
     if len(first):
-        left -= int(demand[first].sum())
+        left -= int(demand.take(first).sum())
         others = np.ones(len(key), dtype=bool)
         others[first] = False
         rest = others.nonzero()[0]
-        keys = key[rest]
+        keys = key.take(rest)
     else:
         rest, keys = None, key
-    if left <= 0 or not len(keys):
+    if left == 0 or not len(keys):
         return serve(snapshot, first)
-    # Each job served takes a GPU or more, so the first `left` in order nearly always settle it.
-    if len(keys) > 4 * left:
+    # Each job served takes a GPU or more, so the first `left` in order nearly always settle it. Below 0 not all of
+    # ``first`` fit, and others may fit instead.
+    if 0 < left < len(keys) / 4:
         near = (keys <= np.partition(keys, left)[left]).nonzero()[0]
         served = serve(snapshot, _line(first, rest, near[keys[near].argsort(kind="stable")]))
         if served.free == 0:
@@ -133,7 +143,7 @@ def serve_ascending(snapshot: Snapshot, key: Floats | Int32s, first: Indices = _
 
 
 def _line(first: Indices, rest: Indices | None, order: Indices) -> Indices:
-    return order if rest is None else np.concatenate([first, rest[order]])
+    return order if rest is None else np.concatenate([first, rest.take(order)])
 
 
 def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool, demand: Int32s) -> Served:
@@ -145,42 +155,45 @@ def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool, demand: In
     # Each turn serves the longest prefix that fits. The job that ends it needs more than is left, so every gang as wide
     # is out: there are at most as many turns as there are distinct gang sizes.
     while len(line) and free:
-        total = demand[line[:free]].cumsum()  # a gang has at least one GPU, so no more than `free` jobs can be served
+        # A gang has at least one GPU, so no more than `free` jobs can be served.
+        total = demand.take(line[:free]).cumsum()
         count = int(total.searchsorted(free, side="right"))
         if count:
             taken = line[:count]
-            granted[taken] = demand[taken]
+            granted[taken] = demand.take(taken)
             free -= int(total[count - 1])
             last = int(taken[-1])
         if strict or count == len(line):
             break
         line = line[count:]
-        line = line[demand[line] <= free]
+        line = line[demand.take(line) <= free]
     return Served(granted, None, last, free, free)
 
 
 def _serve_kinds(snapshot: Snapshot, order: Indices, strict: bool, gangs: Int32s, preferences: Floats) -> Served:
-    columns = snapshot.columns
+    columns, free = snapshot.columns, list(snapshot.cluster.capacity)
     granted = np.zeros(len(columns), dtype=np.int32)
     kinds = np.full(len(columns), -1, dtype=np.int8)
-    free = list(snapshot.cluster.capacity)
-    demand, speeds = gangs.tolist(), columns.speeds
-    preference = np.argsort(-preferences, axis=1, kind="stable").tolist()
-    last, most = -1, max(free, default=0)
+    demand, ranks = gangs.tolist(), np.where(columns.speeds > 0, preferences, 0.0).tolist()
+    jobs: list[int] = []
+    chosen: list[int] = []
+    most = max(free, default=0)
     for i in order.tolist():
-        want = demand[i]
-        if want > most and not strict:
-            continue  # most waiting jobs of a long queue
-        choice = next((k for k in preference[i] if free[k] >= want and speeds[i, k] > 0), -1)
+        want, best, choice = demand[i], 0.0, -1
+        if want <= most:  # not so for most waiting jobs of a long queue
+            for k, rank in enumerate(ranks[i]):
+                if rank > best and free[k] >= want:
+                    best, choice = rank, k
         if choice >= 0:
             free[choice] -= want
-            granted[i], kinds[i], last = want, choice, i
-            most = max(free)
-            if not most:
+            jobs.append(i)
+            chosen.append(choice)
+            if not (most := max(free)):
                 break
         elif strict:
             break
-    return Served(granted, kinds, last, sum(free), max(free))
+    granted[jobs], kinds[jobs] = gangs[jobs], chosen
+    return Served(granted, kinds, jobs[-1] if jobs else -1, sum(free), max(free))
 
 
 def any_on_slow_kind(snapshot: Snapshot) -> bool:
@@ -210,7 +223,8 @@ def ranked_verdicts(
     granted = served.gpus > 0
     in_turn = served.last >= 0 and (leased is None or not leased[served.last])
     cut = float(key[served.last]) if in_turn else inf
-    codes = np.where(granted, IN_TURN.code, np.where(key > cut, OUTRANKED.code, NO_ROOM.code))
+    codes = either_code(key > cut, OUTRANKED, NO_ROOM)
+    codes[granted] = IN_TURN.code
     ranked: tuple[NumberColumn, ...] = (name, key, cut)
     numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {
         IN_TURN: ranked,
@@ -221,6 +235,13 @@ def ranked_verdicts(
         codes[leased & granted] = LEASED.code
         numbers[LEASED] = (until,)
     return explained(snapshot, served.gpus, codes, numbers, served.kinds)
+
+
+def either_code(mask: Flags, yes: ReasonTemplate, no: ReasonTemplate) -> UInt8s:
+    """Codes of one reason where the mask is true and of another elsewhere: ``np.where``, at a tenth of its cost."""
+    codes: UInt8s = mask.view(np.uint8) * (yes.code ^ no.code)
+    codes ^= no.code
+    return codes
 
 
 def explained(
@@ -273,12 +294,11 @@ def current_round(snapshot: Snapshot, seconds: Seconds) -> tuple[Seconds, Flags]
     return round_end(snapshot.now, seconds), np.zeros(len(held), dtype=bool)
 
 
-def next_review(snapshot: Snapshot, interval: Seconds) -> tuple[bool, Seconds]:
+def next_review(due: object | None, now: Seconds, interval: Seconds) -> tuple[bool, Seconds]:
     """Whether the review that the policy carries is due (or none is carried), and the time of the next one."""
-    due = snapshot.carry
-    if isinstance(due, float) and snapshot.now < due <= snapshot.now + interval:
+    if isinstance(due, float) and now < due <= now + interval:
         return False, due
-    return True, snapshot.now + interval
+    return True, now + interval
 
 
 def next_second(moment: Seconds, now: Seconds) -> Seconds:

@@ -168,9 +168,10 @@ POLICIES: dict[str, Entry] = {
         "Shockwave (NSDI '23)",
     ),
     "shoal": Entry(
-        "market:Market",
-        "everybody done by its fair finish, all by a common horizon, the smallest first",
-        "ours; docs/house-policy.md",
+        "shoal.policy:Shoal",
+        "one market: each GPU to the highest bid; bids rise with speed and lateness and fall with the time left",
+        "ours; docs/market.md",
+        adapting="online",
     ),
     "isolated": Entry(
         "classic.isolated:Isolated",

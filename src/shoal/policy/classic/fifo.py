@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.arrays import Int32s
+from shoal.core.arrays import Indices, Int32s
 from shoal.core.decision import Decision, NumberColumn
 from shoal.core.reasons import FITS, NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
-from shoal.policy.base import all_fit, explained, serve
+from shoal.policy.base import all_fit, either_code, explained, serve
 
 PASSED_AHEAD = ReasonTemplate(
     2,
@@ -39,18 +39,19 @@ class Fifo:
         if (fitting := all_fit(snapshot)) is not None:
             return Decision(fitting)
         columns, total = snapshot.columns, snapshot.cluster.total_gpus
-        waiting = columns.held == 0
+        runs = columns.held > 0
         # A job that the cluster cannot hold must not block those behind it.
-        order = np.concatenate([(~waiting).nonzero()[0], (waiting & snapshot.possible).nonzero()[0]])
-        served = serve(snapshot, order, strict=not self.backfill, demand=_demand(snapshot))
+        waits = ~runs if snapshot.all_possible else snapshot.possible > runs
+        running = runs.nonzero()[0]
+        order = np.concatenate([running, waits.nonzero()[0]])
+        served = serve(snapshot, order, strict=not self.backfill, demand=_demand(snapshot, running))
         granted = served.gpus > 0
-        refused = order[~granted[order]]
-        codes = np.where(granted, FITS.code, BEHIND_HEAD.code)
+        codes = either_code(granted, FITS, BEHIND_HEAD)
         numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {FITS: (total - served.free, total)}
-        if len(refused):
-            head = int(refused[0])
-            codes[head:][granted[head:]] = PASSED_AHEAD.code
-            codes[granted & ~waiting] = FITS.code
+        refused = runs > granted if (runs > granted).any() else waits > granted
+        if refused.any():
+            head = int(refused.argmax())
+            codes[head + (granted > runs)[head:].nonzero()[0]] = PASSED_AHEAD.code
             codes[head] = NO_ROOM.code
             name = snapshot.register.ids[int(columns.rows[head])]
             numbers[PASSED_AHEAD] = (columns.gpus,)
@@ -59,14 +60,14 @@ class Fifo:
         return Decision(explained(snapshot, served.gpus, codes, numbers, served.kinds))
 
 
-def _demand(snapshot: Snapshot) -> Int32s:
+def _demand(snapshot: Snapshot, running: Indices) -> Int32s:
     """Return the GPUs that each job is to get: what a running one holds while it cannot grow to what it asks for."""
     columns = snapshot.columns
-    grown = np.flatnonzero((columns.held > 0) & (columns.gpus > columns.held))
+    grown = running[columns.gpus[running] > columns.held[running]]
     if not len(grown):
         return columns.gpus
-    demand, runs = columns.gpus.copy(), columns.held > 0
-    used = np.bincount(columns.kind[runs], columns.held[runs], len(snapshot.cluster.kinds))
+    demand = columns.gpus.copy()
+    used = np.bincount(columns.kind[running], columns.held[running], len(snapshot.cluster.kinds))
     free = np.asarray(snapshot.cluster.capacity) - used
     for i in grown.tolist():
         more, kind = columns.gpus[i] - columns.held[i], columns.kind[i]

@@ -57,7 +57,7 @@ class Ossp:
     def decide(self, snapshot: Snapshot) -> Decision:
         """Verdicts of the schedule, reviewed each round while a job waits."""
         columns, names = snapshot.columns, np.asarray(snapshot.cluster.kinds)
-        due, review_at = next_review(snapshot, self.round)
+        due, review_at = next_review(snapshot.carry, snapshot.now, self.round)
         every = run_seconds(snapshot)
         running = (columns.held > 0) & (columns.held == columns.gpus)
         planned = _assigned(snapshot, every, running)

@@ -117,22 +117,17 @@ class GavelCarry:
 
     def recent_debt(self, debt: Floats, now: Seconds, seconds: Seconds) -> Floats:
         """The part of the debt that arose in the window which the round from now on completes."""
-        return debt - self.marks[self._first_mark(now, seconds)][1] if self.marks else debt
-
-    def _first_mark(self, now: Seconds, seconds: Seconds) -> int:
-        # Half a round of tolerance: the start of a round is a sum of rounded numbers.
-        begin = now - (TUNING.window - 1.5) * seconds
-        return max(next((i for i, (at, _) in enumerate(self.marks) if at > begin), len(self.marks)) - 1, 0)
+        return debt - self.marks[_first_mark(self.marks, now, seconds)][1] if self.marks else debt
 
     def marked(self, now: Seconds, seconds: Seconds) -> "GavelCarry":
         """The carry at the start of a round; keeps one mark older than the window that this round completes."""
         debt = self.debt(now, seconds) if self.marks else np.zeros(len(self.cells))
-        marked = replace(self, marks=(*self.marks, (now, debt)))
-        return replace(self, marks=marked.marks[max(marked._first_mark(now, seconds) - 1, 0) :])
+        marks = (*self.marks, (now, debt))
+        return replace(self, marks=marks[max(_first_mark(marks, now, seconds) - 1, 0) :])
 
     def window_ago(self, now: Seconds, seconds: Seconds, jobs: int) -> Indices | None:
         """By job the cell it ran in one window ago; None unless that was a whole round of these shares."""
-        if not self._first_mark(now, seconds):
+        if not _first_mark(self.marks, now, seconds):
             return None
         (begin, before), (end, after) = self.marks[:2]
         received = self.cells.share * (end - begin) / seconds - (after - before)
@@ -145,6 +140,13 @@ class GavelCarry:
         shared = ran[self.cells.second[ran] >= 0]
         chosen[self.cells.second[shared]] = shared
         return chosen
+
+
+def _first_mark(marks: tuple[tuple[Seconds, Floats], ...], now: Seconds, seconds: Seconds) -> int:
+    """The index of the mark at which the window that the round from now on completes began."""
+    # Half a round of tolerance: the start of a round is a sum of rounded numbers.
+    begin = now - (TUNING.window - 1.5) * seconds
+    return max(next((i for i, (at, _) in enumerate(marks) if at > begin), len(marks)) - 1, 0)
 
 
 @dataclass(slots=True)

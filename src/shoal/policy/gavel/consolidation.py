@@ -5,6 +5,7 @@ import numpy as np
 from shoal.core.arrays import Floats, Indices
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement, Topology
+from shoal.policy.one_node import near_and_far
 from shoal.solve.consolidation import Localities
 
 
@@ -29,22 +30,10 @@ def localities(snapshot: Snapshot, rows: Indices, speeds: Floats, gangs: Floats)
     for row, kind in np.argwhere(near & (speeds > 0) & (gangs > 1)[:, None]).tolist():
         size = int(gangs[row])
         if (kind, size) not in examples:
-            examples[kind, size] = _near_and_far(snapshot.cluster, kind, size)
+            examples[kind, size] = near_and_far(snapshot.cluster, kind, size)
         view = snapshot.jobs.at(int(rows[row]))
         rates = [snapshot.perf.rate(view, placement).value for placement in examples[kind, size]]
         if len(rates) == 2 and rates[0] > 0:
             apart[row, kind] *= min(rates[1] / rates[0], 1.0)
     capacity = np.array(snapshot.cluster.capacity, dtype=np.float64)
     return Localities(np.where(near, speeds, 0.0), apart, gangs, capacity, nodes)
-
-
-def _near_and_far(cluster: Topology, kind: int, gpus: int) -> tuple[Placement, ...]:
-    """Seats on one node and on two, in one rack if possible; only the first where there is a single node."""
-    up = [at for at, k in enumerate(cluster.node_kind) if k == kind and at not in cluster.down]
-    host = max(up, key=lambda at: cluster.nodes[at].gpus)
-    others = [at for at in up if at != host]
-    one = Placement(((host, gpus),))
-    if not others:
-        return (one,)
-    beside = next((at for at in others if cluster.nodes[at].rack == cluster.nodes[host].rack), others[0])
-    return one, Placement(tuple(sorted(((host, gpus - 1), (beside, 1)))))

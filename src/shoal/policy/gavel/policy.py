@@ -46,14 +46,17 @@ def by_rounds(rule: ShareRule, snapshot: Snapshot) -> Decision:
 def _review(snapshot: Snapshot, plan: RoundPlan) -> float:
     """The end of the round; infinity if every share is all or nothing and every job is where it should be."""
     carry, cells = plan.carry, plan.carry.cells
+    if not snapshot.possible.any():
+        return float("inf")
+    if carry.trouble or (cells.share < 1.0 - TUNING.least_share).any():
+        return carry.end
     waiting = snapshot.possible & (plan.kind < 0)
     # When a node has just returned, a job with a share may wait for the next round to begin.
-    has_share = np.isin(plan.positions, np.concatenate([cells.first, cells.second[cells.second >= 0]]))
-    steady = np.array_equal(plan.kind, snapshot.columns.kind) and carry.current(snapshot) and not carry.trouble
-    settled = bool((cells.share >= 1.0 - TUNING.least_share).all()) and not (waiting & has_share).any()
-    if steady and settled and (len(cells) or not waiting.any()):
-        return float("inf")
-    return carry.end if snapshot.possible.any() else float("inf")
+    has_share = np.zeros(len(carry.rows) + 1, dtype=bool)  # the last: no position
+    has_share[cells.first] = has_share[cells.second[cells.second >= 0]] = True
+    settled = not (waiting & has_share[plan.positions]).any() and (len(cells) or not waiting.any())
+    steady = settled and np.array_equal(plan.kind, snapshot.columns.kind) and carry.current(snapshot)
+    return float("inf") if steady else carry.end
 
 
 def _rest_of_round(rule: ShareRule, snapshot: Snapshot, carry: GavelCarry) -> RoundPlan:

@@ -34,6 +34,9 @@ References: Gavel (OSDI '20) §5; Tassiulas and Ephremides (1992) for serving th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
+from math import inf
 
 import numpy as np
 
@@ -255,41 +258,85 @@ def exchanged(row: Indices, kind: Indices, worth: Floats, taken: Indices, free: 
     """
     if not len(row):
         return taken
-    taken, free, out = taken.copy(), list(free), len(free)
+    free, out = list(free), len(free)
     nodes = out + 1
-    option = np.concatenate([np.arange(len(row)), np.full(len(taken), NONE)])
-    owner, to = np.concatenate([row, np.arange(len(taken))]), np.concatenate([kind, np.full(len(taken), out)])
-    value = np.concatenate([worth, np.zeros(len(taken))])
+    moves = _Moves(row, kind, worth, taken, out)
     least = 1e-9 * (1.0 + float(np.abs(worth).max(initial=0.0)))
     while True:
-        seated = taken >= 0
-        gain = value - np.where(seated, worth[taken], 0.0)[owner]
-        move = np.where(seated, kind[taken], out)[owner] * nodes + to
-        # Of several writes to one index the last one stays: in ascending order, the best move.
-        order = gain.argsort(kind="stable")
-        best, who = np.full(nodes * nodes, -np.inf), np.full(nodes * nodes, NONE)
-        best[move[order]], who[move[order]] = gain[order], order
+        best, who = moves.best()
         for k, seats in enumerate(free):  # a free seat may be given up in a row's stead, and a seat left free
             for at, possible in ((k * nodes + out, seats > 0), (out * nodes + k, True)):
                 if possible and best[at] < 0.0:
                     best[at], who[at] = 0.0, NONE
-        cycle = _gaining_cycle(best.tolist(), nodes, least)
+        cycle = _gaining_cycle(best, nodes, least)
         if cycle is None:
-            return taken
-        for a, b in cycle:
-            mover = int(who[a * nodes + b])
+            return np.array(moves.taken, dtype=taken.dtype)
+        for mover, a, b in [(who[a * nodes + b], a, b) for a, b in cycle]:
             if mover >= 0:
-                taken[owner[mover]] = option[mover]
+                moves.carry_out(mover)
             elif b == out:
                 free[a] -= 1
             else:
                 free[b] += 1
 
 
+class _Moves:
+    """Every move of a row to another kind or out, and the best of them for each two kinds.
+
+    Move m takes the row ``_owner[m]`` to the node ``_to[m]``: a kind, or ``out``. ``_heaps`` has, by pair of nodes,
+    (−gain, −move), the best first; one whose gain or origin is no longer the row's is dropped when it comes first.
+    """
+
+    def __init__(self, row: Indices, kind: Indices, worth: Floats, taken: Indices, out: int) -> None:
+        rows, seated = len(taken), taken >= 0
+        owner, to = np.concatenate([row, np.arange(rows)]), np.concatenate([kind, np.full(rows, out)])
+        value = np.concatenate([worth, np.zeros(rows)])
+        at = np.where(seated, kind[taken], out)
+        gain = value - np.where(seated, worth[taken], 0.0)[owner]
+        pair = at[owner] * (out + 1) + to
+        order = np.lexsort((-np.arange(len(owner)), -gain, pair))
+        entries = list(zip((-gain[order]).tolist(), (-order).tolist(), strict=True))
+        ends = np.searchsorted(pair[order], np.arange((out + 1) ** 2 + 1)).tolist()
+        self._heaps = [entries[begin:end] for begin, end in pairwise(ends)]  # sorted, so each is a heap
+        self._nodes, self._options = out + 1, len(row)
+        self._owner, self._to, self._value = owner.tolist(), to.tolist(), value.tolist()
+        self._at: list[int] = at.tolist()
+        self.taken: list[int] = taken.tolist()
+        by_row = np.argsort(owner, kind="stable")
+        self._first = np.searchsorted(owner[by_row], np.arange(rows + 1)).tolist()
+        self._of_row: list[int] = by_row.tolist()
+
+    def _gain(self, move: int) -> float:
+        now: int = self.taken[self._owner[move]]
+        gain: float = self._value[move] - (self._value[now] if now >= 0 else 0.0)
+        return gain
+
+    def best(self) -> tuple[list[float], list[int]]:
+        """By pair of nodes, a · nodes + b, the largest gain of a move from a to b, and the last such move."""
+        gains, who = [-inf] * len(self._heaps), [NONE] * len(self._heaps)
+        for pair, heap in enumerate(self._heaps):
+            origin = pair // self._nodes
+            while heap:
+                gain, move = -heap[0][0], -heap[0][1]
+                if self._at[self._owner[move]] == origin and gain == self._gain(move):
+                    gains[pair], who[pair] = gain, move
+                    break
+                heappop(heap)
+        return gains, who
+
+    def carry_out(self, move: int) -> None:
+        """Move a row, and note its moves from there."""
+        row = self._owner[move]
+        self.taken[row] = move if move < self._options else NONE
+        self._at[row] = self._to[move]
+        for other in self._of_row[self._first[row] : self._first[row + 1]]:
+            heappush(self._heaps[self._at[row] * self._nodes + self._to[other]], (-self._gain(other), -other))
+
+
 def _gaining_cycle(gain: list[float], nodes: int, least: float) -> list[tuple[int, int]] | None:
     """The steps of a cycle whose gains add up to more than ``least``; None without one (Bellman and Ford)."""
     edges = [(a, b, gain[a * nodes + b]) for a in range(nodes) for b in range(nodes) if a != b]
-    edges = [edge for edge in edges if edge[2] > -np.inf]
+    edges = [edge for edge in edges if edge[2] > -inf]
     height, before, last = [0.0] * nodes, [-1] * nodes, -1
     for _ in range(nodes):
         last = -1

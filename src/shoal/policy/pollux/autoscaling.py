@@ -18,8 +18,9 @@ from typing import Protocol
 import numpy as np
 
 from shoal.core.arrays import Floats, Indices
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.goodput import GoodputReport
-from shoal.core.job import BatchLimits, JobSpec
+from shoal.core.job import JobSpec
 from shoal.core.topology import Locality
 from shoal.core.units import Seconds
 from shoal.perf.goodput import best

@@ -9,7 +9,9 @@ allotment. That is ours: with ``when=interval``, the paper's, it happens every `
 job moves, new jobs wait and freed GPUs idle.
 
 The search is near-exact with a bound on what it may have missed (``solve.allotment``); ``search=genetic`` is the
-population-based search of the paper. With ``types=off`` all GPUs count as of one kind, as in the paper.
+population-based search of the paper. With ``types=off`` all GPUs count as of one kind, as in the paper. A fair share
+is at most twice the GPUs that the job was measured on; with ``share=whole`` it is that of eq. 15, 1/n of the cluster's
+GPUs, whatever was measured.
 
 References: Qiao et al., "Pollux", OSDI 2021, §4.2; Jayaram Subramanya et al., "Sia", SOSP 2023, for kinds.
 """
@@ -47,7 +49,7 @@ class PolluxTuning:
     """Constants of Pollux."""
 
     floor: float = constant(
-        0.05, "speed-up that a job without GPUs counts with; a served job counts with a little more"
+        0.05, "highest speed-up that a job without GPUs counts with; half the least of all options if that is lower"
     )
     steepest: float = constant(
         1e6, "most that the term of a job without GPUs is over a fair share's; p raises the floor"
@@ -68,6 +70,7 @@ class Pollux:
     types: str = "aware"
     search: str = "exact"
     memory: bool = False
+    share: str = "measured"
 
     def __post_init__(self) -> None:
         if not isfinite(self.p):
@@ -81,6 +84,8 @@ class Pollux:
             raise ValueError("types must be aware or off")
         if self.search not in ("exact", "genetic"):
             raise ValueError("search must be exact or genetic")
+        if self.share not in ("whole", "measured"):
+            raise ValueError("share must be whole or measured")
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Verdicts of an allotment, or of the last one until the next is due; reviewed within ``interval`` seconds."""
@@ -104,30 +109,39 @@ class Pollux:
     def allotment(self, snapshot: Snapshot) -> tuple[GoodputOptions, AllotmentOptions, Allotment]:
         """The options, the same with their worth, and the choice among them with a bound on the best one."""
         genetic = self.search == "genetic"
-        found = goodput_options(snapshot, memory=self.memory, aware=self.types == "aware", every=genetic)
+        found = goodput_options(
+            snapshot,
+            memory=self.memory,
+            aware=self.types == "aware",
+            every=genetic,
+            whole_share=self.share == "whole",
+        )
         options = found.valued(self._worth(snapshot, found))
         if not genetic:
             return found, options, allot(options)
         return found, options, evolve(options, found.spread, snapshot.seed + snapshot.cycle)
 
-    @property
-    def _floor(self) -> float:
-        floor = self.tuning.floor
-        return max(floor, self.tuning.steepest ** (1.0 / self.p)) if self.p < 0 else floor
-
-    def power_mean(self, value: float, count: int) -> float:
-        """The power mean of the speed-ups of ``count`` jobs, from ``value``, the total worth of their allocations."""
+    def power_mean(self, found: GoodputOptions, value: float) -> float:
+        """The power mean of all jobs' speed-ups, from ``value``, the total worth of their allocations."""
+        count, floor = len(found.fair), self._floor(found)
         if not count:
             return 0.0
         if self.p == 0:
-            return float(self._floor * np.exp(value / count))
-        return float((self._floor**self.p + np.sign(self.p) * value / count) ** (1.0 / self.p))
+            return float(floor * np.exp(value / count))
+        return float((floor**self.p + np.sign(self.p) * value / count) ** (1.0 / self.p))
+
+    def _floor(self, found: GoodputOptions) -> float:
+        """The speed-up that a job without GPUs counts with: below that of every option."""
+        speedups = found.speedups
+        least = float(speedups[speedups > 0].min(initial=np.inf))
+        floor = min(self.tuning.floor, 0.5 * least)
+        return max(floor, self.tuning.steepest ** (1.0 / self.p)) if self.p < 0 else floor
 
     def _worth(self, snapshot: Snapshot, found: GoodputOptions) -> Floats:
         """By job and option: what it adds to the sum under the power mean, compared with no GPUs; at least 0."""
         speedups = found.speedups * _reallocation(snapshot, self.restart)[:, None]
         speedups[:, STAY] = found.speedups[:, STAY]
-        floor = self._floor
+        floor = self._floor(found)
         served = np.maximum(speedups, floor * (1.0 + 1e-3))
         if self.p == 0:
             return np.log(served / floor)

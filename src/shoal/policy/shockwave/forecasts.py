@@ -14,9 +14,19 @@ from shoal.policy.shockwave.carry import JobForecasts
 
 
 def job_forecasts(
-    snapshot: Snapshot, before: JobForecasts | None, rule: str, rounds: int, seconds: Seconds, *, renew: bool
+    snapshot: Snapshot,
+    before: JobForecasts | None,
+    rule: str,
+    rounds: int,
+    seconds: Seconds,
+    *,
+    renew: bool,
+    noise: float = 0.0,
 ) -> JobForecasts:
-    """Every live job's forecast; with ``renew`` jobs that ran, adapted or were measured since get a new one."""
+    """Every live job's forecast; with ``renew`` jobs that ran, adapted or were measured since get a new one.
+
+    With ``noise`` p, run times are off by a factor from 1 − p to 1 + p.
+    """
     columns, count = snapshot.columns, len(snapshot.columns)
     exact = np.stack([columns.done, np.zeros(count), np.zeros(count), np.zeros(count)])
     keys = np.stack([columns.batch_size, columns.measured])
@@ -32,9 +42,9 @@ def job_forecasts(
     ends: Floats = np.arange(rounds + 1, dtype=np.float64) * float(seconds)
     for i in np.flatnonzero(fresh).tolist():
         job = jobs.at(i)
-        ahead = forecast(snapshot, job, rule)
+        ahead = forecast(snapshot, job, rule, noise)
         if isinf(ahead.seconds):  # a batch size that it declared or is predicted fits nowhere; the present one does
-            ahead = forecast(snapshot, job, "reactive")
+            ahead = forecast(snapshot, job, "reactive", noise)
         exact[1:, i] = ahead.seconds, ahead.optimistic, job.done + ahead.work
         gained[i] = work_by_round(ahead, ends)
     for array in (exact, keys, gained):

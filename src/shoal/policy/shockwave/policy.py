@@ -81,6 +81,7 @@ class Shockwave:
     budgets: str = "job"
     predictor: str = "restatement"
     ahead: float = 0.0
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         check_round(self.round)
@@ -92,6 +93,8 @@ class Shockwave:
             raise ValueError(f"rounds must be a number of rounds from 1 to 1000, not {self.rounds}")
         if not 0.0 <= self.ahead < self.round:
             raise ValueError(f"ahead must be seconds from 0 up to below the round, not {self.ahead}")
+        if not 0.0 <= self.noise < 1.0:
+            raise ValueError(f"noise must be from 0 to below 1, not {self.noise}")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)}")
@@ -131,7 +134,10 @@ class Shockwave:
         at_once = force is None or (not inside and (over or (not self.ahead and self._due(snapshot, force))))
         soon = inside and next_plan is None and snapshot.now >= carry.ends - self.ahead
         soon = soon and force is not None and (self._due(snapshot, force) or self._last(force, carry.ends))
-        known = job_forecasts(snapshot, carry.forecasts, self.predictor, self.rounds, self.round, renew=at_once or soon)
+        renew, before = at_once or soon, carry.forecasts
+        known = job_forecasts(
+            snapshot, before, self.predictor, self.rounds, self.round, renew=renew, noise=self.noise
+        )  # fmt: skip
         if at_once:
             force = self._window(snapshot, known, carry.peak_jobs, carry.ends - self.round)
         elif soon:
