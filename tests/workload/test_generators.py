@@ -32,7 +32,9 @@ def test_every_generated_job_can_run_somewhere_and_the_number_is_as_asked(name: 
     workload = generate(name, jobs=60, seed=1)
     assert len(workload) == 60
     for job in workload.jobs:
-        profile = catalog().profile(job.model or "")
+        if job.model is None:  # its work is seconds, on any kind
+            continue
+        profile = catalog().profile(job.model)
         for size in (job.batch_size, *(size for _, size in job.batch_schedule)):
             assert any(profile.rate(kind, job.gpus, Locality.SAME_NODE, size) > 0 for kind in profile.kinds or ())
 
@@ -186,3 +188,11 @@ def test_weighted_dice_never_pick_what_weighs_nothing() -> None:
     assert picks["b"] == 0
     assert picks["c"] / 2000 == pytest.approx(0.75, abs=0.04)
     assert sorted(rng.shuffled(range(50))) == list(range(50))
+
+
+def test_helios_jobs_have_the_run_times_and_gangs_of_venus_and_declare_nothing() -> None:
+    jobs = generate("helios", jobs=20_000, seed=2).jobs
+    assert 120 < sorted(job.work for job in jobs)[10_000] < 350
+    assert 5_000 < sum(job.work for job in jobs) / 20_000 < 25_000
+    assert 4 < sum(job.gpus for job in jobs) / 20_000 < 9
+    assert not any(job.declares_work for job in jobs)

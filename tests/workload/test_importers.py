@@ -247,8 +247,8 @@ def test_helios_leaves_out_cpu_jobs_and_jobs_that_never_ran(reading: Reading) ->
     workload = reading(text, "cluster_log.csv")
     assert workload.format == "helios"
     assert rows(workload) == [
-        {"id": "14", "submitted": 0.0, "gpus": 1, "work": 7.0, "tenant": "vcB"},
-        {"id": "12", "submitted": 60.0, "gpus": 8, "work": 90.0, "tenant": "vcA"},
+        {"id": "14", "submitted": 0.0, "gpus": 1, "work": 7.0, "tenant": "vcB", "user": "u2"},
+        {"id": "12", "submitted": 60.0, "gpus": 8, "work": 90.0, "tenant": "vcA", "user": "u1"},
     ]
     assert workload.left_out == (("jobs that never ran", 1), ("jobs without a GPU", 1))
 

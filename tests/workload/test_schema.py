@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError
-from shoal.core.job import BatchLimits
 from shoal.workload.schema import Job, Workload
 
 BASE: dict[str, Any] = {"id": "a", "submitted": 1.0, "gpus": 2, "work": 10.0}

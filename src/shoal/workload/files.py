@@ -154,7 +154,7 @@ def to_parquet(workload: Workload) -> bytes:
         "after": pa.list_(pa.string()),
     }
     special["limits"] = pa.list_(pa.int64())
-    texts = {"id", "tenant", "app", "model", "search", "adaptation", "preemptible", "array"}
+    texts = {"id", "tenant", "app", "model", "search", "adaptation", "preemptible", "array", "user", "name"}
     counts = {"gpus", "min_gpus", "max_gpus", "batch_size", "most_at_once", "priority"}
     columns = {}
     for field in Job.__struct_fields__:

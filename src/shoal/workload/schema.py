@@ -8,12 +8,14 @@ submitted.
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError, nearest
-from shoal.core.job import PREEMPTIBLE, BatchLimits, Conditions, JobSpec
+from shoal.core.job import PREEMPTIBLE, Conditions, JobSpec
 from shoal.hpo.registry import parse_search
 from shoal.hpo.search import Trial
 
@@ -57,6 +59,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
       ``most_at_once`` are scheduled at a time. See ``core.job.Conditions``. A run that lasts ``time`` seconds is
       stopped and the job fails. ``priority`` orders the waiting jobs of a tenant. An ``exclusive``
       job asks for all GPUs of its nodes and shares them with no other.
+    - ``user`` (by default the tenant) and ``name``, where known, say which jobs' lengths resemble each other.
 
     Every number is finite and in its range.
     """
@@ -93,10 +96,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     time: float | None = None
     priority: int = 0
     exclusive: bool = False
+    user: str = ""
+    name: str = ""
 
     def __post_init__(self) -> None:
-        for field, valid, hint in _RULES:
-            value = getattr(self, field)
+        for value, (field, valid, hint) in zip(_checked_values(self), _RULES, strict=True):
             if value is not None and not valid(value):
                 raise InputError(field, list(value) if isinstance(value, tuple) else value, hint)
         if self.min_gpus is not None or self.max_gpus is not None:
@@ -150,6 +154,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             time=self.time,
             priority=self.priority,
             exclusive=self.exclusive,
+            user=self.user,
+            name=self.name,
         )
 
 
@@ -196,6 +202,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("preemptible", PREEMPTIBLE.__contains__, f"must be one of {', '.join(PREEMPTIBLE)}"),
     ("save_every", _positive, _POSITIVE),
 )
+_checked_values = attrgetter(*(field for field, _, _ in _RULES))
 """Rules for one field each: a predicate that NaN fails, and the error's hint. None always passes."""
 
 

@@ -36,15 +36,9 @@ def generate(rng: RandomStream, count: int, options: AfsOptions) -> list[Job]:
     """Generate synthetic jobs of AFS's models."""
     rows = []
     for i, submitted in enumerate(poisson_arrivals(rng, count, options.interarrival)):
-        seconds = min(_MEDIAN_SECONDS * math.exp(_SIGMA * _normal(rng)), _LONGEST)
+        seconds = min(_MEDIAN_SECONDS * math.exp(_SIGMA * rng.normal()), _LONGEST)
         rows.append(Job(id=str(i), submitted=submitted, gpus=rng.pick(_GANGS, _MIX), work=max(seconds, 1.0)))
     return [_with_drawn_model(rng, row) for row in rows]
-
-
-def _normal(rng: RandomStream) -> float:
-    """A standard normal number, from two uniform ones (Box-Muller)."""
-    radius = math.sqrt(-2.0 * math.log1p(-rng.uniform()))
-    return radius * math.cos(2.0 * math.pi * rng.uniform())
 
 
 def _with_drawn_model(rng: RandomStream, job: Job) -> Job:

@@ -33,6 +33,11 @@ class RandomStream:
         """An exponential number with this mean: the time to the next event of a Poisson process."""
         return -mean * math.log1p(-self.uniform())
 
+    def normal(self) -> float:
+        """A standard normal number, from two uniform ones (Box-Muller)."""
+        radius = math.sqrt(-2.0 * math.log1p(-self.uniform()))
+        return radius * math.cos(2.0 * math.pi * self.uniform())
+
     def chance(self, probability: float) -> bool:
         """Return True with this probability."""
         return self.uniform() < probability

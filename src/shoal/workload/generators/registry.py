@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.core.errors import InputError, nearest
-from shoal.workload.generators import afs, demo, gavel, pollux, shockwave, themis
+from shoal.workload.generators import afs, demo, gavel, helios, pollux, shockwave, themis
 from shoal.workload.generators.randomness import RandomStream, random_stream
 from shoal.workload.schema import Job, Workload
 
@@ -98,6 +98,14 @@ _ALL = (
         1000,
         "elastic jobs of AFS's nine models, of seconds to days, for gtx1080:16x4",
         "Hwang et al., NSDI 2021, §5.1",
+    ),
+    Generator(
+        "helios",
+        helios.generate,
+        helios.HeliosOptions(),
+        10_000,
+        "recurring jobs of many users, of seconds to weeks, that declare no work",
+        "after Hu et al., SC 2021",
     ),
 )
 

@@ -1,8 +1,9 @@
 """The format ``helios``: SenseTime's Helios trace, the ``cluster_log.csv`` of one of its clusters.
 
 Columns used: ``job_id``, ``vc`` (the tenant), ``gpu_num``, ``submit_time``, ``duration`` (run time in seconds,
-unchanged). Times are ``YYYY-mm-dd HH:MM:SS``; submissions become seconds since the earliest GPU job. Jobs are kept
-whatever their final state, except that CPU jobs and jobs that never ran are left out and counted.
+unchanged) and, where present, ``user``. Times are ``YYYY-mm-dd HH:MM:SS``; submissions become seconds since the
+earliest GPU job. Jobs are kept whatever their final state, except that CPU jobs and jobs that never ran are left out
+and counted.
 
 Published by: Hu et al., "Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters",
 SC 2021.
@@ -36,6 +37,7 @@ def read(source: Source) -> ParsedFile:
 
 def _table(columns: Mapping[str, int]) -> ConvertRow:
     name, vc, gang, at, run = (column(columns, c) for c in ("job_id", "vc", "gpu_num", "submit_time", "duration"))
+    user = columns.get("user")
 
     def convert(_: int, row: list[str]) -> Job | LeftOut:
         gpus = whole("gpu_num", row[gang])
@@ -45,7 +47,14 @@ def _table(columns: Mapping[str, int]) -> ConvertRow:
         if duration == 0.0:
             return _NO_TIME
         submitted = clock("submit_time", row[at])
-        return Job(id=row[name], submitted=submitted, gpus=gpus, work=duration, tenant=row[vc] or "default")
+        return Job(
+            id=row[name],
+            submitted=submitted,
+            gpus=gpus,
+            work=duration,
+            tenant=row[vc] or "default",
+            user=row[user] if user is not None else "",
+        )
 
     return convert
 

@@ -167,6 +167,8 @@ def _convert(row: SacctRow) -> RecordedJob | LeftOut:
         tenant=get("account") or get("user") or "default",
         app=name.replace("+", "_").split("_")[0] if "_" in name or "+" in name else None,
         kinds=tuple(asked.kinds) or ((hint,) if hint else None),
+        user=get("user", ""),
+        name=get("jobname", ""),
     )
     ran_on = got.kinds or asked.kinds
     return RecordedJob(
