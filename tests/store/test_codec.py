@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.commands import Command, Decided, Resize, Resume, Start, Stop, Suspend
 from shoal.core.errors import JournalError
 from shoal.core.events import (
@@ -36,17 +37,20 @@ from shoal.core.events import (
     JobSubmitted,
     JobSuspended,
     NodeDrained,
+    NodeJoined,
     NodeLost,
+    NodeRemoved,
     NodeResumed,
     NodeReturned,
     PolicyOverran,
     PriorityChanged,
     QuotaSet,
+    RunsImported,
     SuspensionReported,
     TimeLimitReached,
 )
 from shoal.core.goodput import GoodputReport, StepFit
-from shoal.core.job import BatchLimits, BatchSetting, Conditions, JobSpec, Launch, WarningSignal
+from shoal.core.job import BatchSetting, Conditions, JobSpec, Launch, WarningSignal
 from shoal.core.quota import Quota
 from shoal.core.topology import Placement
 from shoal.store import codec
@@ -151,11 +155,19 @@ EVENTS: dict[type, st.SearchStrategy[Any]] = {
         st.builds(Quota, st.none() | st.integers(0, 99), st.none() | st.integers(50, 99), st.integers(0, 50)),
     ),
     PolicyOverran: st.builds(PolicyOverran, times, texts),
+    RunsImported: st.builds(
+        RunsImported,
+        times,
+        texts,
+        st.lists(st.tuples(st.lists(texts, max_size=3).map(tuple), numbers, st.binary(max_size=8))).map(tuple),
+    ),
     CancelRequested: st.builds(CancelRequested, times, numbers, times),
     JobSaved: st.builds(JobSaved, times, numbers, numbers, rates, times, st.booleans()),
     JobSuspended: st.builds(JobSuspended, times, numbers, numbers, rates, numbers, times, texts),
     JobResumed: st.builds(JobResumed, times, numbers, numbers, rates, rates, times, texts),
     SuspensionReported: st.builds(SuspensionReported, times, numbers, texts, numbers, st.none() | small, texts),
+    NodeJoined: st.builds(NodeJoined, times, numbers, texts, texts, numbers, texts),
+    NodeRemoved: st.builds(NodeRemoved, times, numbers),
     JobProfiled: st.builds(JobProfiled, times, numbers, numbers, rates, rates, reports, st.booleans()),
 }
 COMMANDS: dict[type, st.SearchStrategy[Any]] = {
@@ -219,7 +231,7 @@ def test_tags_never_change_so_that_old_journals_can_be_read() -> None:
     order += " NodeReturned JobReleased JobReshaped JobProfiled AppBid NodeDrained NodeResumed"
     order += " JobSetAside QuotaSet PolicyOverran CancelRequested JobSaved"
     order += " JobHeld HoldLifted JobRequeued TimeLimitReached PriorityChanged"
-    order += " JobSuspended JobResumed SuspensionReported"
+    order += " JobSuspended JobResumed SuspensionReported NodeJoined NodeRemoved RunsImported"
     assert {kind.__name__: tag for kind, tag in codec.EVENT_TAGS.items()} == {n: i for i, n in enumerate(order.split())}
     assert {Start: 0, Stop: 1, Resize: 2, Suspend: 3, Resume: 4} == codec.COMMAND_TAGS
     assert (codec.VERSION, codec.HEADER, codec.EVENTS, codec.DECISION) == (4, 0, 1, 2)
@@ -253,11 +265,11 @@ def test_values_within_values_are_arrays_of_their_fields() -> None:
     )
     raw_spec = ["a", 1.0, 2, 9.0, 1, 4, "default", None, None, None, ["v100"], 1.0, None, 1.0, [[3.0, 64]], []]
     raw_launch: list[Any] = ["name", ["python", "x.py"], [["A", "b"]], None, "gpu", 10.0, "", True, None, None, None]
-    raw_launch += [[10, 60.0, False], None, False]
+    raw_launch += [[10, 60.0, False], None, False, None, None, []]
     raw_conditions = [[["b", "ok"]], 5.0, False, "sweep", 2]
     raw_fit = [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8], 1.5, 64, 2, 1, 0.01]
     assert codec.unpack_raw(codec.pack_events(batch))[2] == [
-        [0, 1.0, [*raw_spec, [8, 64, 1, 32], None, "yes", raw_conditions, 60.0, 3, False], raw_launch],
+        [0, 1.0, [*raw_spec, [8, 64, 1, 32], None, "yes", raw_conditions, 60.0, 3, False, "", "", ""], raw_launch],
         [12, 2.0, 0, 1, 3.0, 4.0, [[["v100", raw_fit]], 5.0, 32, 2, [64, 1], True], False],
         [13, 2.0, "app", [0], [[1, 9.0]]],
     ]

@@ -68,7 +68,7 @@ _PARTS: Mapping[int, tuple[Any, ...]] = {
 """Types of the parts that follow the tag of a record."""
 _BROKEN = (msgspec.DecodeError, TypeError, ValueError, IndexError, KeyError, RecursionError)
 
-_encoder = msgspec.msgpack.Encoder()
+_encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(list[Any])
 
 
@@ -86,8 +86,9 @@ def _plan(cls: Any) -> tuple[Callable[[Any], Any], list[int]] | None:
         return attrgetter("seats"), []
     if not is_dataclass(cls):
         return None
-    names, hints = [f.name for f in fields(cls)], get_type_hints(cls)
-    return attrgetter(*names), [i for i, name in enumerate(names) if _has_dataclass(hints[name])]
+    hints = get_type_hints(cls)
+    names = [f"{f.name}.seats" if hints[f.name] is Placement else f.name for f in fields(cls)]
+    return attrgetter(*names), [i for i, name in enumerate(names) if name in hints and _has_dataclass(hints[name])]
 
 
 def _pack(value: Any) -> Any:
@@ -108,23 +109,23 @@ def _pack(value: Any) -> Any:
 
 def pack_header(settings: dict[str, Any]) -> bytes:
     """Return the first record of a journal."""
-    return _encoder.encode((HEADER, VERSION, settings))
+    return _encode((HEADER, VERSION, settings))
 
 
 def pack_events(batch: EventBatch) -> bytes:
     """Return a batch of events as a record."""
-    return _encoder.encode((EVENTS, batch.now, [(EVENT_TAGS[type(e)], *_pack(e)) for e in batch.events]))
+    return _encode((EVENTS, batch.now, [(EVENT_TAGS[type(e)], *_pack(e)) for e in batch.events]))
 
 
 def pack_decision(decided: Decided) -> bytes:
     """Return a decision as a record."""
-    commands = [(COMMAND_TAGS[type(c)], *_pack(c)) for c in decided.commands]
-    return _encoder.encode((DECISION, decided.digest, decided.review_at, commands))
+    commands = [(COMMAND_TAGS[type(c)], *_pack(c)) for c in decided.commands] if decided.commands else ()
+    return _encode((DECISION, decided.digest, decided.review_at, commands))
 
 
 def pack_base(base: Base) -> bytes:
     """Return the base of a segment as a record."""
-    return _encoder.encode((BASE, base.state, base.live))
+    return _encode((BASE, base.state, base.live))
 
 
 def checksum(body: bytes) -> int:

@@ -5,7 +5,7 @@ record before the damage, and a sentence on what was lost.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -301,16 +301,3 @@ def settings_of(read: Callable[[], Iterator[codec.Record]]) -> dict[str, Any]:
     if not isinstance(first, codec.Header):
         raise JournalError("a journal must begin with its header")
     return first.settings
-
-
-def last_settings(records: Iterable[list[Any]]) -> dict[str, Any]:
-    """Return the settings of a journal's last header, from its raw records."""
-    settings: dict[str, Any] | None = None
-    for record in records:
-        if record[0] == codec.HEADER:
-            settings = record[2]
-        elif settings is None:
-            break
-    if settings is None:
-        raise JournalError("a journal must begin with its header")
-    return settings
