@@ -4,9 +4,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.goodput import GoodputReport
-from shoal.core.job import BatchLimits, BatchSetting, WarningSignal
-from shoal.wire.fields import Boot, Count, Host, JobName, Name, Natural, Ranks
+from shoal.core.job import BatchSetting, WarningSignal
+from shoal.wire.fields import AllocationName, Boot, Count, Host, JobName, Name, Natural, Ranks
 from shoal.wire.session_messages import SessionOrder
 
 MOST_OLD = 256
@@ -27,10 +28,12 @@ class SuspensionAbility(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Struct, frozen=True):
-    """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive.
+    """First message of an agent. ``boot`` is new at each start of the agent; no run of an earlier boot is alive,
+    except those ``kept``: suspended ones, by job and incarnation, that this agent has taken over.
 
     ``place`` is the same for all starts on one machine in one folder, where only one agent of a name can run.
     ``cpus`` and ``memory``, in bytes, are the machine's; ``no_limits`` says why the agent cannot limit those of runs.
+    ``allocation`` names the agent's allocation if that is for one run, in which case ``gpus`` are the allocation's.
     """
 
     protocol: int
@@ -44,6 +47,8 @@ class Hello(Struct, frozen=True):
     no_limits: Annotated[str, Meta(max_length=1000)] = ""
     place: Annotated[str, Meta(max_length=64)] = ""
     suspension: SuspensionAbility | None = None
+    kept: Annotated[list[tuple[int, int]], Meta(max_length=10_000)] = field(default_factory=list)
+    allocation: AllocationName = ""
 
 
 class RankExit(Struct, frozen=True):
@@ -60,14 +65,19 @@ class SessionReport(Struct, frozen=True, kw_only=True):
     ``rate`` is progress per second, in the unit of the job's work, at ``batch_size`` samples a step. ``profile`` is the
     job's goodput model, where it adapts its batch size itself. ``generation`` is the latest worker roster in whose
     group a step was trained, where the job is resized in place. ``saves``: the job saves its state when it is warned.
+    ``gate``: it can be started before its GPUs are free (``RunOrder``). ``links`` are the job's runs in trackers of
+    experiments.
     """
 
     rate: Annotated[float, Meta(ge=0, le=1e12)] | None = None
     batch_size: Count | None = None
     loss: float | None = None
+    learning_rate: float | None = None
     profile: GoodputReport | None = None
     generation: Natural | None = None
     saves: bool = False
+    gate: bool = False
+    links: Annotated[list[Annotated[str, Meta(max_length=2000)]], Meta(max_length=4)] = []
 
 
 class Roster(Struct, frozen=True, kw_only=True):
@@ -162,7 +172,8 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     ``known`` is the generation of the orders it acts on. ``session`` repeats the answer to the agent's last hello, so
     that no late report of a dead agent counts; it is empty from agents that do not know it. The server may hold the
     answer for ``wait`` seconds. ``disk_free`` are the bytes free on the disk of its home folder. ``old`` are jobs whose
-    folders have not changed for as long as ended jobs are kept; the answer says which of them to forget.
+    folders have not changed for as long as ended jobs are kept; the answer says which of them to forget. ``leaving``
+    are the seconds in which the agent ends, with all its runs: 0 in its last report.
     """
 
     protocol: int
@@ -175,6 +186,8 @@ class AgentReport(Struct, frozen=True, kw_only=True):
     disk_free: Natural | None = None
     old: Annotated[list[JobName], Meta(max_length=MOST_OLD)] = field(default_factory=list)
     session: Annotated[str, Meta(max_length=64)] = ""
+    leaving: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    allocation: AllocationName = ""
 
 
 class RunOrder(Struct, frozen=True, kw_only=True):
@@ -189,6 +202,9 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     lasted ``time`` seconds; at the limit the control plane stops the run. ``code`` is
     the digest of the archive that is its working folder, if it was shipped with one. With ``terminal`` rank 0
     runs on a terminal.
+
+    A run with a ``gate`` may be started before its devices are free: its trainer library waits at the gate, before it
+    uses a GPU, until the agent opens it. A run that ``yields`` may go on until a run that gets its devices is there.
 
     With a ``roster`` the ranks are workers that come and go: they are numbered from ``first_rank``, one that ends does
     not end the others, and one that the roster leaves out ends by itself. The store is at ``master`` and ``port``.
@@ -229,6 +245,8 @@ class RunOrder(Struct, frozen=True, kw_only=True):
     """Number of the last order to suspend the run (odd) or to resume it (even)."""
     code: str | None = None
     terminal: bool = False
+    gate: bool = False
+    yields: bool = False
 
 
 class LogRead(Struct, frozen=True):

@@ -32,6 +32,10 @@ JobName: TypeAlias = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z", max_length=80, extra=hint(_NAME_HINT.format(80))),
 ]
+AllocationName: TypeAlias = Annotated[
+    str, Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.\-]*)?\Z", max_length=160, extra=hint(_NAME_HINT.format(160)))
+]
+"""The name of an allocation for one run, or empty."""
 Memory: TypeAlias = Annotated[
     int, Meta(ge=2**20, le=2**50, extra=hint("must be bytes, from 1 MB to 1,024 TB, or a number with M, G or T: 16G"))
 ]
@@ -62,7 +66,7 @@ Host: TypeAlias = Annotated[
 ]
 Boot: TypeAlias = Annotated[str, Meta(max_length=64)]
 
-Role: TypeAlias = Literal["admin", "user", "agent"]
+Role: TypeAlias = Literal["admin", "user", "agent", "join"]
 Ranks: TypeAlias = Annotated[
     Literal["gpu", "node"],
     Meta(extra=hint("must be gpu (run the command once for each GPU) or node (once for each node)")),

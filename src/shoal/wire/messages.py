@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, field
 from shoal.core.decoding import hint
 from shoal.wire.agent_messages import *  # noqa: F403  (one import path for every message)
 from shoal.wire.agent_messages import SuspensionAbility
+from shoal.wire.app_messages import *  # noqa: F403
 from shoal.wire.code_messages import *  # noqa: F403
 from shoal.wire.fields import (
     Command,
@@ -30,6 +31,7 @@ from shoal.wire.fields import (
     Weight,
     Work,
 )
+from shoal.wire.node_messages import *  # noqa: F403
 from shoal.wire.session_messages import *  # noqa: F403
 
 PROTOCOL = 1
@@ -91,6 +93,8 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     itself.
     ``code`` is the digest of an archive sent before, which is unpacked as the working folder in place of ``workdir``.
     With ``terminal`` rank 0 runs on a terminal, which waits a minute for a session and is hung up with it.
+    ``image`` and ``account`` are for engines that run each job in allocations of its own; other clusters refuse them.
+    ``notify`` are addresses, http, https or ``mail:``, of those the operator allows, that get a notice of its end.
     """
 
     command: Command
@@ -133,6 +137,9 @@ class Submission(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     exclusive: bool = False
     code: Digest | None = None
     terminal: bool = False
+    image: Text | None = None
+    account: Name | None = None
+    notify: Annotated[list[Text], Meta(max_length=4)] = []
 
 
 class SubmissionBatch(Struct, forbid_unknown_fields=True, frozen=True):
@@ -174,19 +181,10 @@ class Reshape(Struct, forbid_unknown_fields=True, frozen=True):
     max_gpus: Count | None = None
 
 
-class AppBidMessage(Struct, forbid_unknown_fields=True, frozen=True):
-    """An app's valuation of GPUs, valid while it has exactly these jobs.
-
-    ``rows`` are pairs of GPUs held until the end, ascending, and seconds until the app is done with them: falling, and
-    no faster than the GPUs grow. The GPUs are of the kind that the app's offer names.
-    """
-
-    jobs: Annotated[list[JobName], Meta(min_length=1, max_length=10_000)]
-    rows: Annotated[list[tuple[Count, Annotated[float, Meta(gt=0, le=1e12)]]], Meta(min_length=1, max_length=4096)]
-
-
 class NewToken(Struct, forbid_unknown_fields=True, frozen=True):
     """A token to create, valid for this many ``days``. A user's is bound to a tenant, an agent's to a node.
+
+    With a ``join`` token an agent adds its node to the cluster and gets a token of its own.
 
     An admin's jobs that name no tenant belong to the token's tenant, or to ``default``.
     """
@@ -265,13 +263,16 @@ class JobRow(Struct, frozen=True, kw_only=True):
     priority: int = 0
     time: float | None = None
     """Seconds that one run may last."""
+    bid: float | None = None
+    """What it bids for a GPU at the last decision, over the price, where the policy has one."""
 
 
-class Moment(Struct, frozen=True):
-    """One entry of a job's history: Unix seconds, and a sentence."""
+class Moment(Struct, frozen=True, omit_defaults=True):
+    """One entry of a job's history: Unix seconds, a sentence, and the number of the decision that it comes from."""
 
     at: float
     what: str
+    decision: int | None = None
 
 
 class JobDetail(Struct, frozen=True, kw_only=True):
@@ -298,47 +299,12 @@ class JobDetail(Struct, frozen=True, kw_only=True):
     stop: str = ""
     lost_gpu_seconds: float = 0.0
     exit_status: int | None = None
-
-
-class WorkLeft(Struct, frozen=True):
-    """What is left of a job of an app: the fraction of its work, and how long that takes.
-
-    ``seconds[i]`` is for ``least + i`` GPUs, up to the most it can use; empty where it can use none.
-    """
-
-    id: str
-    part: float
-    least: int
-    seconds: list[float]
-
-
-class KindOffer(Struct, frozen=True):
-    """GPUs of a kind that are free, or will be at the end of the next lease (``until``, Unix seconds; None: now).
-
-    ``machines`` are pairs of GPUs on a machine and the number of such machines.
-    """
-
-    kind: str
-    gpus: int
-    machines: list[tuple[int, int]]
-    until: float | None
-
-
-class AppOffer(Struct, frozen=True, kw_only=True):
-    """How an app stands before the next auction, if the cluster's policy holds any.
-
-    ``rho`` is the app's finish-time fairness as the arbiter computes it. The app bids in GPUs of ``kind``, of which it
-    could hold ``most`` at once. ``said``: the app's last bid is valid now.
-    """
-
-    app: str
-    auctioned: bool
-    rho: float | None = None
-    kind: str | None = None
-    most: int = 0
-    said: bool = False
-    jobs: list[WorkLeft] = field(default_factory=list)
-    kinds: list[KindOffer] = field(default_factory=list)
+    length: str = ""
+    """How long it is expected to run on, by earlier runs, if it declares no work."""
+    engine: list[str] = field(default_factory=list)
+    """On an engine such as Slurm: a line on each allocation in which it runs, with the engine's own identifier."""
+    links: list[str] = []
+    """Its runs in trackers of experiments: addresses by http or https."""
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
@@ -366,6 +332,10 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     """How it suspends runs; None if its agent has not said so."""
     suspended: list[str] = field(default_factory=list)
     """The jobs that are suspended there."""
+    engine: str = ""
+    """What the engine that has the node says about it."""
+    held: dict[str, int] = field(default_factory=dict)
+    """By job in ``jobs``, the GPUs that it holds there."""
 
 
 class DrainNode(Struct, forbid_unknown_fields=True, frozen=True):
