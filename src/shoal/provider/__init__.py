@@ -1,1 +1,1 @@
-"""Providers start node agents: `local` starts them as processes on this machine."""
+"""Providers open allocations on nodes, in which agents run: `protocol`, the pure `reconcile`, and one module each."""

@@ -1,108 +1,194 @@
-"""Node agents as child processes on this machine, one per node, restarted when they die."""
+"""The provider `local`: each allocation is an agent process on this machine, a child of this one."""
 
+import itertools
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 
-from shoal.core.topology import Node
+from shoal.core.errors import InputError
+from shoal.core.spec_text import split_options
+from shoal.core.topology import Node, parse_cluster
+from shoal.core.units import Seconds
+from shoal.provider.protocol import Abilities, AgentCall, Allocation, AllocationState, EngineRefusal, Seen, Site
+from shoal.provider.reconcile import Memory, Open, reconcile
 
 log = logging.getLogger("shoal.provider.local")
+
+MOST_LOCAL_NODES = 64
+"""Most nodes on one machine, each of which is an agent process."""
 
 LOG_BYTES = 16 * 2**20
 """Length of a local agent's own log after which it is copied to a second file and begun anew."""
 
-_FIRST_PAUSE_SECONDS = 0.5
-_LONGEST_PAUSE_SECONDS = 30.0
-_STABLE_SECONDS = 60.0
-"""Seconds after which an agent counts as having run well."""
+
+def agent_call(
+    url: str,
+    token: Callable[[str], str],
+    node: Node,
+    *,
+    home: Path,
+    roots: Sequence[str] = (),
+    log_bytes: int | None = None,
+    cafile: str | None = None,
+    tenant_users: str = "off",
+) -> AgentCall:
+    """Return how to start the agent of a node: ``url`` is the control plane's, ``token`` returns a node's token.
+
+    Files go under ``home``. Jobs may work in the folders ``roots``, as users that ``tenant_users`` says
+    (`choose_users`). Of a rank's log at most ``log_bytes`` are kept.
+    """
+    words = ["--server", url, "--node", node.name, "--kind", node.kind, "--gpus", str(node.gpus), "--home", str(home)]
+    words += [word for root in roots for word in ("--root", root)]
+    words += ["--log-bytes", str(log_bytes)] if log_bytes is not None else []
+    words += ["--cafile", cafile] if cafile is not None else []
+    return AgentCall((*words, "--tenant-users", tenant_users), partial(token, node.name))
+
+
+def call_for_run(call: AgentCall, allocation: str, token: Callable[[str], str]) -> AgentCall:
+    """Return how to start the agent of an allocation for one run, from how to start that of its node."""
+    return AgentCall((*call.arguments, "--allocation", allocation), partial(token, allocation))
 
 
 @dataclass(slots=True)
 class _LocalAgent:
-    """The agent process of one node.
+    """An agent process of one node."""
 
-    Pauses between restarts double up to 30 s; an agent that has run for a minute starts again after the shortest.
-    """
-
-    arguments: Sequence[str]
-    token: Callable[[], str]
+    name: str
     log_file: Path
-    clock: Callable[[], float] = time.monotonic
-    process: "subprocess.Popen[bytes] | None" = None
-    started_at: float = 0.0
-    restart_at: float = 0.0
-    pause: float = _FIRST_PAUSE_SECONDS
+    process: "subprocess.Popen[bytes]"
+    closing_until: Seconds | None = None
+    """When it has had its grace, since it was first to close."""
 
-    def ensure_running(self) -> None:
-        """Start the process if it does not run and its pause is over; keep its log short."""
-        with suppress(OSError):
-            if self.log_file.stat().st_size > LOG_BYTES:
-                shutil.copyfile(self.log_file, f"{self.log_file}.1")
-                os.truncate(self.log_file, 0)  # the process appends to it
-        if self.running:
-            return
-        now = self.clock()
-        if self.process is not None:
-            if now - self.started_at >= _STABLE_SECONDS:
-                self.pause = _FIRST_PAUSE_SECONDS
-            log.warning("agent died", extra={"status": self.process.returncode, "log": str(self.log_file)})
-            self.process, self.restart_at = None, now + self.pause
-            self.pause = min(2 * self.pause, _LONGEST_PAUSE_SECONDS)
-        if now >= self.restart_at:
-            try:
-                self._start(now)
-            except OSError as error:  # a full disk, or too many processes
-                log.warning("agent not started", extra={"error": str(error)})
-                self.restart_at = now + self.pause
-
-    def _start(self, now: float) -> None:
-        self.log_file.parent.mkdir(parents=True, exist_ok=True)
-        self.started_at = now
-        with self.log_file.open("ab") as out:
-            # A session of its own: this process passes Ctrl-C on, once.
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "shoal.agent", *self.arguments),
-                    *("--token-fd", "0", "--parent", str(os.getpid())),
-                ],
-                env={name: value for name, value in os.environ.items() if name != "SHOAL_TOKEN"},
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError), self.process.stdin as pipe:
-            pipe.write(f"{self.token()}\n".encode())
-
-    def terminate(self) -> None:
-        """Send SIGTERM: the first makes the agent warn its jobs and wait for their grace, the second kill them."""
-        if self.process is not None and self.running:
-            self.process.terminate()
+    @property
+    def ref(self) -> str:
+        return str(self.process.pid)
 
     @property
     def running(self) -> bool:
         """Whether the process is alive."""
-        return self.process is not None and self.process.poll() is None
+        return self.process.poll() is None
+
+    @property
+    def seen(self) -> Seen:
+        """What the provider reports of it."""
+        if self.running:
+            return Seen(self.name, self.ref, AllocationState.UP)
+        status = self.process.returncode
+        why = f"its agent exited with status {status}; see {self.log_file}"
+        return Seen(self.name, self.ref, AllocationState.ENDED, status, why=why)
+
+
+@dataclass(slots=True)
+class LocalProvider:
+    """Agents on this machine for the nodes that ``nodes`` returns; their own logs go under ``home``.
+
+    Call ``open`` from one thread only, which must not end before the agents: they end when that thread does.
+    """
+
+    nodes: Callable[[], Sequence[Node]]
+    home: Path
+    clock: Callable[[], float] = time.monotonic
+    abilities: Abilities = field(default_factory=Abilities)
+    _agents: dict[str, _LocalAgent] = field(default_factory=dict)
+    """The latest agent of each name."""
+    _first_devices: dict[str, int] = field(default_factory=dict)
+    _devices: int = 0
+    """GPUs of the nodes so far: the number of the next node's first."""
+
+    def survey(self) -> Sequence[Site]:
+        """Return the nodes."""
+        return [Site(node.name, node.kind, node.gpus, node.rack) for node in self.nodes()]
+
+    def seen(self) -> Sequence[Seen]:
+        """Return the agents, also those that have ended; keep their logs short."""
+        for agent in self._agents.values():
+            with suppress(OSError):
+                if agent.log_file.stat().st_size > LOG_BYTES:
+                    shutil.copyfile(agent.log_file, f"{agent.log_file}.1")
+                    os.truncate(agent.log_file, 0)  # the process appends to it
+        return [agent.seen for agent in self._agents.values()]
+
+    def open(self, allocation: Allocation) -> None:
+        """Start the agent; it gets its token over a pipe. Device numbers continue from node to node."""
+        before = self._agents.get(allocation.name)
+        if before is not None and before.running:
+            return
+        if before is not None:
+            log.warning("agent died", extra={"status": before.process.returncode, "log": str(before.log_file)})
+        if allocation.name not in self._first_devices:
+            self._first_devices[allocation.name] = self._devices
+            self._devices += allocation.gpus
+        log_file = self.home / "nodes" / allocation.node / "agent.log"
+        arguments = [*allocation.call.arguments, "--first-device", str(self._first_devices[allocation.name])]
+        try:
+            log_file.parent.mkdir(parents=True, exist_ok=True)
+            with log_file.open("ab") as out:
+                # A session of its own: this process passes Ctrl-C on, once.
+                process = subprocess.Popen(
+                    [
+                        *(sys.executable, "-P", "-m", "shoal.agent", *arguments),
+                        *("--token-fd", "0", "--parent", str(os.getpid())),
+                    ],
+                    env={name: value for name, value in os.environ.items() if name != "SHOAL_TOKEN"},
+                    stdin=subprocess.PIPE,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+        except OSError as error:  # a full disk, or too many processes
+            raise EngineRefusal(f"its agent cannot be started: {error}") from error
+        self._agents[allocation.name] = _LocalAgent(allocation.name, log_file, process)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(f"{allocation.call.token()}\n".encode())
+
+    def close(self, ref: str, grace: Seconds) -> None:
+        """Send SIGTERM, once: the agent warns its jobs; after ``grace`` it kills them."""
+        now = self.clock()
+        for agent in self._agents.values():
+            if agent.ref != ref or not agent.running:
+                continue
+            if agent.closing_until is None:
+                agent.closing_until = now + grace
+                agent.process.terminate()
+            elif now >= agent.closing_until:
+                agent.process.send_signal(signal.SIGINT)
+
+    def ask(self, kinds: Mapping[str, int]) -> None:
+        """Do nothing: this machine has the nodes it has."""
+
+    def stop(self, impatient: Callable[[], bool]) -> None:
+        """Close all and wait until they have ended.
+
+        ``impatient`` is polled meanwhile and should block briefly; each time it returns True the jobs are killed.
+        """
+        for agent in self._agents.values():
+            self.close(agent.ref, inf)
+        while any(agent.running for agent in self._agents.values()):
+            if impatient():
+                for agent in self._agents.values():
+                    if agent.running:
+                        agent.process.send_signal(signal.SIGINT)
 
 
 @dataclass(slots=True)
 class LocalNodes:
-    """The agents of a cluster's nodes on this machine.
+    """A fixed set of nodes on this machine, tended by the thread that made it."""
 
-    Call ``ensure_running`` from the thread that created this object only: agents end when the thread that started them
-    does.
-    """
-
-    agents: list[_LocalAgent]
+    provider: LocalProvider
+    allocations: Sequence[Allocation]
+    clock: Callable[[], float] = time.monotonic
+    _memory: Memory = field(default_factory=Memory)
 
     @classmethod
     def of(
@@ -113,44 +199,35 @@ class LocalNodes:
         home: Path,
         *,
         roots: Sequence[str] = (),
-        log_bytes: int | None = None,
         cafile: str | None = None,
-        tenant_users: str = "off",
         clock: Callable[[], float] = time.monotonic,
     ) -> "LocalNodes":
-        """Return an object with one agent per node, not started yet; device numbers continue from node to node.
-
-        ``url`` is the control plane's; ``token`` returns the token of a node's agent, which gets it over a pipe. Files
-        go under ``home``. Jobs may work in the folders ``roots``, as users that ``tenant_users`` says (`choose_users`).
-        Of a rank's log at most ``log_bytes`` are kept.
-        """
-        agents, first_device = [], 0
-        for node in nodes:
-            arguments = ["--server", url, "--node", node.name, "--kind", node.kind]
-            arguments += ["--gpus", str(node.gpus), "--first-device", str(first_device), "--home", str(home)]
-            arguments += [word for root in roots for word in ("--root", root)]
-            arguments += ["--log-bytes", str(log_bytes)] if log_bytes is not None else []
-            arguments += ["--cafile", cafile] if cafile is not None else []
-            arguments += ["--tenant-users", tenant_users]
-            log_file = home / "nodes" / node.name / "agent.log"
-            agents.append(_LocalAgent(arguments, partial(token, node.name), log_file, clock))
-            first_device += node.gpus
-        return cls(agents)
+        """Return the nodes with one agent each, not started yet; arguments as for ``agent_call``."""
+        calls = {node.name: agent_call(url, token, node, home=home, roots=roots, cafile=cafile) for node in nodes}
+        wanted = [Allocation(node.name, node.name, node.kind, node.gpus, calls[node.name]) for node in nodes]
+        return cls(LocalProvider(lambda: nodes, home, clock), wanted, clock)
 
     def ensure_running(self) -> None:
-        """Start the agents that do not run."""
-        for agent in self.agents:
-            agent.ensure_running()
+        """Start the agents that do not run, after the pauses of `reconcile`."""
+        acts, self._memory = reconcile(
+            self.allocations, self.provider.seen(), {}, self.clock(), self._memory, silence=inf
+        )
+        for act in itertools.takewhile(lambda act: isinstance(act, Open), acts):
+            assert isinstance(act, Open)
+            try:
+                self.provider.open(act.allocation)
+            except EngineRefusal as error:
+                log.warning("agent not started", extra={"error": str(error)})
 
     def stop(self, impatient: Callable[[], bool]) -> None:
-        """Terminate all agents and wait until they have ended.
+        """Stop all agents; as `LocalProvider.stop`."""
+        self.provider.stop(impatient)
 
-        ``impatient`` is polled meanwhile and should block briefly; each time it returns True the agents are terminated
-        again, which kills their jobs.
-        """
-        for agent in self.agents:
-            agent.terminate()
-        while any(agent.running for agent in self.agents):
-            if impatient():
-                for agent in self.agents:
-                    agent.terminate()
+
+def make_provider(options: str, home: Path) -> LocalProvider:
+    """Return the provider of virtual nodes on this machine: ``nodes=NODESxGPUS``, and ``kind``, by default ``gpu``."""
+    given = split_options("on local", options, ("nodes", "kind"))
+    if "nodes" not in given:
+        raise InputError("on local, option nodes", None, "say how many, e.g. local:nodes=2x2")
+    nodes = parse_cluster(f"{given.get('kind', 'gpu')}:{given['nodes']}", most_nodes=MOST_LOCAL_NODES).nodes
+    return LocalProvider(lambda: nodes, home)
