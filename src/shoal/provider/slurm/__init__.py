@@ -1,0 +1,5 @@
+"""Slurm as a provider: `commands` builds command lines, `output` reads what they print, `provider` runs them."""
+
+from shoal.provider.slurm.provider import make_slurm as make_provider
+
+__all__ = ["make_provider"]
