@@ -1,40 +1,87 @@
-"""The GPUs of a node: those that NVIDIA's driver reports, or slots that were declared."""
+"""The GPUs of a node: those its environment names, those that NVIDIA's driver reports, or slots that were declared."""
 
 import ctypes
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from shoal.core.errors import InputError
+from shoal.core.gpu_names import kind_of
 
 _DRIVER = "libnvidia-ml.so.1"
 
-_NOT_A_MODEL = {"nvidia", "tesla", "quadro", "geforce", "graphics", "generation", "laptop", "gpu", "device"}
-_FAMILIES = {"rtx", "gtx", "titan"}
-_FORMS = ("sxm", "pcie", "nvl", "hbm")
 _NAME_BYTES = 96
+
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """GPUs of one kind and their number."""
+    """GPUs of one kind, their number, and the identifiers by which CUDA knows them: indices, UUIDs or MIG names."""
 
     kind: str
     count: int
+    ids: tuple[str, ...] = ()
 
 
-def find(kind: str | None, gpus: int | None, *, load: Callable[[str], Any] = ctypes.CDLL) -> Devices:
-    """Return the node's GPUs: the declared kind and number, and from the driver what was not declared."""
+def find(
+    kind: str | None,
+    gpus: int | None,
+    *,
+    first: int = 0,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    load: Callable[[str], Any] = ctypes.CDLL,
+) -> Devices:
+    """Return the node's GPUs, from the one at position ``first`` on: those that its environment names, else all.
+
+    What is not declared comes from the environment and the driver. GPUs that the environment does not name belong to
+    others: ``InputError`` if it names too few.
+    """
+    given = visible(environ)
+    if given is None:
+        found = _find(kind, gpus, load)
+        return Devices(found.kind, found.count, tuple(str(first + index) for index in range(found.count)))
+    count = len(given) - first if gpus is None else gpus
+    if count < 1 or first + count > len(given):
+        named = f"{len(given)} GPU{'s' * (len(given) != 1)} ({','.join(given)})"
+        hint = f"{VISIBLE} names {named}: declare as many, or unset it"
+        raise InputError("gpus", gpus if gpus is not None else count, hint)
+    return Devices(kind or _kind(given[first : first + count], load), count, given[first : first + count])
+
+
+def visible(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the GPUs that an environment gives to this process; None if it does not say."""
+    words = [word.strip() for word in environ.get(VISIBLE, "").split(",")]
+    given = tuple(itertools.takewhile(lambda word: word not in ("", "-1", "NoDevFiles"), words))
+    return given or None
+
+
+def _kind(ids: Sequence[str], load: Callable[[str], Any]) -> str:
+    names = reported(load)
+    named = [names[int(word)] for word in ids if word.isdigit() and int(word) < len(names)]
+    return _one_kind(named or names, "kind")
+
+
+def _one_kind(names: Sequence[str], field: str) -> str:
+    if not names:
+        hint = "no NVIDIA driver found on this node; declare its kind and its number of GPUs (slots)"
+        raise InputError(field, None, hint)
+    kinds = sorted({kind_of(name) for name in names})
+    if len(kinds) > 1:
+        raise InputError("kind", ", ".join(kinds), "the node has several kinds of GPU; declare one and how many")
+    return kinds[0]
+
+
+def _find(kind: str | None, gpus: int | None, load: Callable[[str], Any]) -> Devices:
     if kind is not None and gpus is not None:
         return Devices(kind, gpus)
     names = reported(load)
     if not names:
-        hint = "no NVIDIA driver found on this node; declare its kind and its number of GPUs (slots)"
-        raise InputError("gpus" if gpus is None else "kind", None, hint)
-    kinds = sorted({kind_of(name) for name in names})
-    if kind is None and len(kinds) > 1:
-        raise InputError("kind", ", ".join(kinds), "the node has several kinds of GPU; declare one and how many")
-    return Devices(kind or kinds[0], gpus or len(names))
+        _one_kind(names, "gpus" if gpus is None else "kind")
+    return Devices(kind or _one_kind(names, "kind"), gpus or len(names))
 
 
 def reported(load: Callable[[str], Any] = ctypes.CDLL) -> list[str]:
@@ -63,12 +110,3 @@ def _name(nvml: Any, index: int) -> str:
         if status != 0:
             raise InputError("gpus", index, f"NVIDIA's driver does not answer for this GPU (NVML error {status})")
     return name.value.decode(errors="replace")
-
-
-def kind_of(name: str) -> str:
-    """Return a GPU's kind in one word from the driver's name: ``NVIDIA H100 80GB HBM3`` is ``h100``."""
-    words = [word for word in name.lower().replace("-", " ").split() if word not in _NOT_A_MODEL]
-    model = [word for word in words if not word.startswith(_FORMS) and not word.endswith("gb")]
-    if not model:
-        return "-".join(words) or "gpu"
-    return "-".join(model) if model[0] in _FAMILIES else model[0]

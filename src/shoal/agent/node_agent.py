@@ -1,7 +1,8 @@
 """The agent process, one per node: starts and stops the runs that the control plane orders, and reports on them.
 
 All its state changes in one thread, which never waits for a job, a keeper or the network. However the agent ends, its
-keepers end what they started; when it starts, no process of an earlier agent of the node is left.
+keepers end what they started, suspended runs when their lease ends; when it starts, no process of an earlier agent of
+the node is left but those of suspended runs, which it takes over.
 """
 
 import logging
@@ -9,14 +10,12 @@ import os
 import queue
 import secrets
 import selectors
-import signal
 import socket
 import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from math import inf
 from pathlib import Path
 
 import msgspec
@@ -26,15 +25,19 @@ from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.cgroup_limits import pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked
+from shoal.agent.gate_files import GateFiles, enough_memory
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
+from shoal.agent.keeper_servers import KeeperServers
+from shoal.agent.lease_files import LEASE_SECONDS, LeaseFiles
 from shoal.agent.log_answers import LogAnswers
 from shoal.agent.machine import with_machine
+from shoal.agent.node_run import Key
 from shoal.agent.node_state import (
     Actions,
     Forget,
-    Key,
     NodeState,
+    OpenGate,
     Prepare,
     ResumeRanks,
     SetMembers,
@@ -43,10 +46,12 @@ from shoal.agent.node_state import (
     SuspendRanks,
 )
 from shoal.agent.old_folders import OldFolders
-from shoal.agent.run_process import adopt_orphans, die_with_parent
+from shoal.agent.run_process import adopt_orphans
 from shoal.agent.sessions import AgentSessions
 from shoal.agent.shipped_code import CodeFetched, CodeFetcher
+from shoal.agent.stop_signals import StopSignals
 from shoal.agent.suspension_ability import CUDA_CHECKPOINT, suspension_ability
+from shoal.agent.takeover import TakenRuns, take_over
 from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
 from shoal.core.errors import InputError, ShoalError
@@ -55,10 +60,7 @@ from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, Roster,
 
 _LOG = logging.getLogger("shoal.agent")
 
-_PROGRESS_SECONDS = 2.0
-_LEASE_SECONDS = 1.0
-"""Seconds by which a lease must be prolonged before the job's lease file is written again."""
-_SWEEP_SECONDS = 0.02
+_PROGRESS_SECONDS, _SWEEP_SECONDS = 2.0, 0.02
 _LINGER_SECONDS = 15.0
 """Seconds beyond its grace that a worker which is no longer a member has to leave, while the others regroup."""
 
@@ -68,11 +70,12 @@ class NodeAgent:
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        found = devices.find(settings.kind, settings.gpus)
+        found = devices.find(settings.kind, settings.gpus, first=settings.first_device, environ=os.environ)
+        self._devices = found.ids
         boot, place, ability = secrets.token_hex(16), orphans.place_of(settings.home.resolve()), suspension_ability()
-        hello = Hello(PROTOCOL, settings.node, boot, found.kind, found.count, settings.address)
-        self._hello = checked(msgspec.structs.replace(hello, place=place, suspension=ability))
-        self._workspace = Workspace(settings.home.resolve(), settings.node)
+        hello = Hello(PROTOCOL, settings.node, boot, found.kind, found.count, settings.address, place=place)
+        self._hello = checked(msgspec.structs.replace(hello, suspension=ability, allocation=settings.allocation))
+        self._workspace = Workspace(settings.home.resolve(), settings.allocation or settings.node)
         self._old = OldFolders(self._workspace)
         self._users, self._why_shared = choose_users(settings.tenant_users, self._workspace.home)
         cuda = ability.how == CUDA_CHECKPOINT
@@ -84,25 +87,24 @@ class NodeAgent:
         self._sessions = AgentSessions(client)
         self._inbox: queue.SimpleQueue[LinkMessage | CodeFetched] = queue.SimpleQueue()
         self._code = CodeFetcher(settings.client, self._workspace, self._launcher.owner, self._deliver)
-        self._server = KeeperServerHandle(self._hello.boot)
         self._keepers: dict[Key, KeeperHandle] = {}
         self._dead_keepers: dict[Key, str] = {}  # run: why its keeper died
         self._workdirs: dict[Key, str] = {}
         self._ports: dict[Key, socket.socket] = {}
         self._log_answers = LogAnswers(self._workspace)
         self._published: tuple[tuple[object, ...], ...] = ()
-        self._written_leases: dict[Key, float] = {}
-        self._lease = 0.0
-        self._renewed = 0.0
+        self._lease_files, self._gates = LeaseFiles(self._workspace), GateFiles(self._workspace)
+        self._lease = self._renewed = self._read_progress_at = 0.0
         self._changed = self._urgent = False  # since the last report: whether anything did, and whether that is urgent
-        self._read_progress_at = 0.0
-        self._signals = 0
+        self._signals = StopSignals()
         self._closing = 0
+        self._left: set[Key] = set()  # suspended runs that are left to the node's next agent
         self._rejected: ShoalError | None = None
         self._own_cgroup = ""
         self._machine = orphans.machine_boot()
         self._other_children = orphans.children()
         self._selector = selectors.DefaultSelector()
+        self._servers = KeeperServers(boot, str(self._workspace.folder), self._selector, self._keeper_died)
         self._woken, self._waker = socket.socketpair()
 
     def serve(self) -> None:
@@ -116,38 +118,56 @@ class NodeAgent:
             adopt_orphans()
             self._handle_signals()
             self._own_cgroup, reason = own_folder()
-            if orphans.clear_earlier(self._workspace, lambda: self._signals > 0, self._own_cgroup):
+            taken = take_over(self._workspace, self._machine, time.monotonic())
+            if orphans.clear_earlier(self._workspace, lambda: self._signals.count > 0, self._own_cgroup, taken):
+                self._adopt(taken)
                 kept = f"by cgroups below {self._own_cgroup}" if self._own_cgroup else f"without cgroups: {reason}"
                 self._link.hello = self._hello = with_machine(self._hello, self._own_cgroup, reason)
                 _LOG.info("agent up", extra={"node": self._hello.node, "boot": self._hello.boot, "runs_kept": kept})
                 self._link.open()
                 self._loop()
         finally:
-            self._server.close()
+            self._servers.close(leave=bool(self._left))
             os.close(lock)
         if self._rejected is not None:
             raise self._rejected
 
+    def _adopt(self, taken: TakenRuns) -> None:
+        """Go on with the suspended runs of earlier agents."""
+        self._hello = msgspec.structs.replace(self._hello, kept=[run.key for run in taken.runs])
+        for server in taken.handles:
+            self._servers.take(server)
+        for run in taken.runs:
+            _LOG.info("run taken over", extra={"run": run.key})
+            self._state.adopt(run.order, run.devices)
+            self._watch(run.key, run.keeper)
+            self._logs.watch(run.key, self._workspace.logs(run.order.id), run.logs)
+
+    def _watch(self, key: Key, keeper: KeeperHandle) -> None:
+        self._keepers[key] = keeper
+        self._selector.register(keeper, selectors.EVENT_READ, partial(self._read_keeper, key))
+
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _loop(self) -> None:
-        while self._keepers or not self._closing:
+        while not self._closing or self._keepers.keys() - self._left:
             for key, _ in self._selector.select(self._timeout()):
                 key.data()
             received = [self._inbox.get() for _ in range(self._inbox.qsize())]
             for message in received:
                 self._receive(message)
             self._tick()
-            if self._signals > self._closing:
-                self._closing = self._signals
+            if self._signals.count > self._closing:
+                self._closing = self._signals.count
                 self._close(impatient=self._closing > 1)
             if received or self._changed:
                 self._publish()
             for message in received:
                 if isinstance(message, ReceivedOrders):
                     message.applied.set()
-        if self._state.runs:
-            self._link.send_last(self._report([]))
+        if self._rejected is None:
+            leaving = None if self._signals.restarts else 0.0
+            self._link.send_last(msgspec.structs.replace(self._report([]), leaving=leaving))
         _LOG.info("agent down", extra={"node": self._hello.node})
 
     def _timeout(self) -> float | None:
@@ -156,7 +176,7 @@ class NodeAgent:
         if not self._keepers:
             return None
         deadline = min(keeper.deadline for keeper in self._keepers.values())
-        return max(0.0, min(self._read_progress_at, deadline) - time.monotonic())
+        return max(0.0, min(self._read_progress_at, deadline, self._gates.next_look()) - time.monotonic())
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -166,6 +186,8 @@ class NodeAgent:
                 keeper.kill()
         if lost := self._lost_keepers():
             self._sweep(lost)
+        for key in self._gates.due():
+            self._act(self._state.arrived(key))
         self._sessions.hang_up_unattended()
         if self._keepers and now >= self._read_progress_at:
             self._read_progress_at = now + _PROGRESS_SECONDS
@@ -183,18 +205,7 @@ class NodeAgent:
         for end in (self._woken, self._waker):
             end.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, lambda: self._woken.recv(4096))
-
-        def count(*_: object) -> None:
-            self._signals += 1
-
-        # Python runs the handler between two bytecodes; the byte on this socket wakes the selector for it.
-        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, count)
-        if self._settings.parent is not None:
-            die_with_parent(signal.SIGTERM)
-            if os.getppid() != self._settings.parent:  # it died before the call above
-                self._signals += 1
+        self._signals.listen(self._waker.fileno(), self._settings.parent)
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -204,34 +215,27 @@ class NodeAgent:
             return
         if isinstance(message, Rejected):
             self._rejected = message.error
-            self._signals = max(self._signals, 1)
+            self._signals.count = max(self._signals.count, 1)
             return
         self._renew(message)
+        self._state.gates = enough_memory()
         self._act(self._state.follow(message.orders, first=message.first))
         self._old.follow(message.orders, {run.order.id for run in self._state.runs.values()})
         self._sessions.follow(message.orders.sessions, self._keepers)
         self._urgent |= self._log_answers.follow(message.orders.reads, message.answered)
+        if self._settings.allocation and not message.orders.runs and not self._state.runs:  # its run is over
+            self._signals.count = max(self._signals.count, 1)
 
     def _renew(self, received: ReceivedOrders) -> None:
         self._lease = max(self._lease, received.sent + received.orders.lease)
         # A lease is passed on when that adds a tenth to it, not with every message of a busy node.
-        if self._lease < self._renewed + min(_LEASE_SECONDS, received.orders.lease / 10):
+        if self._lease < self._renewed + min(LEASE_SECONDS, received.orders.lease / 10):
             return
         self._renewed = self._lease
-        self._server.renew(self._lease)
+        self._servers.renew(self._lease)
         for key, keeper in self._keepers.items():
             keeper.renew(self._lease)
-            if self._lease > self._written_leases.get(key, 0.0) + _LEASE_SECONDS:
-                self._write_lease(key)
-
-    def _write_lease(self, key: Key, *, stopping: bool = False) -> None:
-        """Write the job's lease file; once it says that the job is being stopped it is not written again."""
-        self._written_leases[key] = inf if stopping else self._lease
-        try:
-            self._workspace.write_lease(key, self._lease, stopping=stopping)
-        except OSError as error:
-            # The keeper still warns the job, as it warns one without the trainer library.
-            _LOG.warning("lease file not written", extra={"run": key, "error": str(error)})
+            self._lease_files.renew(key, self._lease)
 
     def _set_members(self, key: Key, roster: Roster, leavers: tuple[int, ...]) -> None:
         """Write a run's orders file: which workers train. Others leave by themselves, or are killed after a time."""
@@ -258,22 +262,32 @@ class NodeAgent:
                     self._set_members(key, roster, leavers)
                 case StopRanks(key, grace):
                     _LOG.info("run stopping", extra={"run": key, "grace": grace})
-                    self._write_lease(key, stopping=True)
+                    self._lease_files.write(key, self._lease, stopping=True)
                     self._keepers[key].stop(grace)
-                case SuspendRanks(key):
-                    self._keepers[key].suspend()
-                case ResumeRanks(key):
-                    self._keepers[key].resume()
+                case SuspendRanks(key) | ResumeRanks(key):
+                    keeper = self._keepers[key]
+                    (keeper.suspend if isinstance(action, SuspendRanks) else keeper.resume)()
+                case OpenGate(key):
+                    self._gates.open(key)
                 case Forget(key):
                     self._forget(key)
         self._changed = True
 
     def _close(self, *, impatient: bool) -> None:
         _LOG.info("agent ending", extra={"runs": len(self._keepers), "impatient": impatient})
-        self._act(self._state.close())
+        self._urgent = True  # the control plane moves its jobs
+        self._left = self._state.suspended if self._signals.restarts else set()
+        self._act(self._state.close(self._left, self._settings.grace_when_warned))
         if impatient:
             for keeper in self._keepers.values():
                 keeper.stop(0.0)
+
+    @property
+    def _leaving_in(self) -> float | None:
+        """Seconds after which the agent has ended at the latest; None if it stays, or is only restarted."""
+        if not self._closing or self._signals.restarts:
+            return None
+        return max((run.order.grace for key, run in self._state.runs.items() if key in self._keepers), default=0.1)
 
     def _prepared(self, order: RunOrder, cause: str = "", blameless: bool = False) -> Actions:
         found = (0, cause, blameless) if cause else self._prepare(order)
@@ -290,35 +304,33 @@ class NodeAgent:
         except (InputError, OSError, ValueError) as error:
             _LOG.warning("run refused", extra={"run": key, "id": order.id, "cause": str(error)})
             return 0, str(error), not isinstance(error, InputError)
-        # Bound until the ranks start, so that no other process gets it.
-        self._ports[key] = port
+        self._ports[key] = port  # bound until the ranks start, so that no other process gets it
         return port.getsockname()[1], "", False
 
     def _start(self, start: StartRanks) -> Actions:
         order = start.order
         key = order.job, order.incarnation
         self._ports.pop(key).close()
-        start = replace(start, devices=tuple(self._settings.first_device + device for device in start.devices))
-        workdir = self._workdirs[key]
+        own = tuple(map(int, start.devices))
+        start = replace(start, devices=tuple(self._devices[device] for device in own))
         try:
-            run = self._launcher.keeper_input(start, workdir=workdir, lease=self._lease, environ=os.environ)
-            if self._server.pid is None:
-                self._server.start()
-                self._selector.register(self._server.fileno(), selectors.EVENT_READ, self._read_server)
+            run = self._launcher.keeper_input(start, workdir=self._workdirs[key], lease=self._lease, environ=os.environ)
+            self._servers.start()
             run["cgroup"] = cgroup = run_folder(self._own_cgroup, self._workspace.identity, self._hello.boot, key)
             if self._hello.no_limits or not cgroup:
                 run["limits"] = None
             else:
                 pass_on(os.path.dirname(cgroup))
             # Without this record a later agent would not look for the run's processes.
-            self._workspace.record(key, self._server.record(self._machine, cgroup))
-            keeper = KeeperHandle(self._server, self._lease, order.grace, cgroup)
+            self._workspace.record(key, self._servers.own.record(self._machine, cgroup, order, own))
+            if start.gated:
+                self._gates.expect(key)
+            keeper = KeeperHandle(self._servers.own, self._lease, order.grace, cgroup)
             terminal = self._sessions.open_terminal(key) if run["terminal"] else None
         except OSError as error:
             return self._state.over(key, f"the agent could not start a keeper: {error}", blameless=True)
-        self._keepers[key] = keeper
-        self._selector.register(keeper, selectors.EVENT_READ, partial(self._read_keeper, key))
-        self._write_lease(key)
+        self._watch(key, keeper)
+        self._lease_files.write(key, self._lease)
         if order.roster is not None:
             self._set_members(key, order.roster, ())
         ranks = [*run["ranks"], *([run["store"]] if run["store"] else [])]
@@ -330,7 +342,7 @@ class NodeAgent:
 
     def _forget(self, key: Key) -> None:
         self._workdirs.pop(key, None)
-        self._written_leases.pop(key, None)
+        self._lease_files.forget(key)
         if key in self._ports:
             self._ports.pop(key).close()
         self._workspace.forget(self._workspace.run(key))
@@ -355,20 +367,12 @@ class NodeAgent:
                 self._over(key, *keeper.cause_of_end(closing, requeued), unwarned=not keeper.last.why)
         self._changed = True
 
-    def _read_server(self) -> None:
-        """Process what the keeper server reports: keepers that died, or with its own end all of them."""
-        ended = self._server.read()
-        if ended is None:
-            _LOG.error("keeper server died", extra={"pid": self._server.pid, "runs": len(self._keepers)})
-            self._selector.unregister(self._server.fileno())
-            self._server.close()
-            return
-        for number, status in ended:
-            for key, keeper in [*self._keepers.items()]:
-                if keeper.number == number:
-                    _LOG.error("keeper died", extra={"run": key, "status": status})
-                    keeper.left_nothing = True
-                    self._bury(key)
+    def _keeper_died(self, server: KeeperServerHandle, number: int, status: int) -> None:
+        for key, keeper in [*self._keepers.items()]:
+            if keeper.number == number and keeper.forked_by(server):
+                _LOG.error("keeper died", extra={"run": key, "status": status})
+                keeper.left_nothing = True
+                self._bury(key)
 
     def _bury(self, key: Key) -> None:
         """End the run of a dead keeper once its output is read and the server has found nothing left of it."""
@@ -402,7 +406,9 @@ class NodeAgent:
         self._read_progress(key)
         self._logs.forget(key)
         self._sessions.run_over(key)
+        self._gates.forget(key)
         del self._keepers[key]
+        self._servers.drop_unused(self._keepers.values())
         _LOG.info("run over", extra={"run": key, "cause": cause})
         self._act(self._state.over(key, cause, blameless=blameless, unwarned=unwarned))
 
@@ -412,7 +418,8 @@ class NodeAgent:
 
     def _sweep(self, lost: list[Key]) -> None:
         """Kill what the keepers of a dead server left; their runs are over when nothing is left."""
-        others = self._other_children | ({self._server.pid} if self._server.pid is not None else set())
+        own = self._servers.own.pid
+        others = self._other_children | ({own} if own is not None else set())
         if orphans.kill_orphans(others) and all(end_cgroup(self._keepers[key].cgroup) for key in lost):
             for key in lost:
                 self._over(key, self._dead_keepers.pop(key), blameless=True)
@@ -433,12 +440,11 @@ class NodeAgent:
         self._published, self._changed, self._urgent = state, False, False
 
     def _report(self, logs: list[LogAnswer]) -> AgentReport:
-        hello, state = self._hello, self._state
+        hello, state, free = self._hello, self._state, None
         runs, known = state.reports(), state.generation
-        free = None
         with suppress(OSError):
             free = free_bytes(self._workspace.home)
         return AgentReport(
             protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=known, runs=runs, logs=logs, disk_free=free,
-            old=self._old.names,
+            old=self._old.names, leaving=self._leaving_in, allocation=hello.allocation,
         )  # fmt: skip

@@ -5,39 +5,17 @@ two that share it, from preparation until no process of the run is left; for a j
 process of the worker on it is left.
 """
 
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Literal, TypeAlias
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeAlias
 
+from msgspec import structs
+
+from shoal.agent import gates
+from shoal.agent.node_run import MOST_CAUSE, Key, NodeRun, RunPhase
 from shoal.wire.messages import AgentOrders, RankExit, Roster, RunOrder, RunReport, SessionReport, SuspensionReport
 
-Key: TypeAlias = tuple[int, int]
-"""A job's number and its incarnation."""
-
-_MOST_CAUSE = 2000
 _IN_PLACE = "a job that is resized in place is not suspended"
-
-
-class RunPhase(StrEnum):
-    """The phases of a run, in order."""
-
-    WAITING = "waiting"
-    PREPARING = "preparing"
-    READY = "ready"
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    ENDED = "ended"
-
-
-_REPORTED: dict[RunPhase, Literal["ready", "running", "ended"]] = {
-    RunPhase.READY: "ready",
-    RunPhase.STARTING: "ready",
-    RunPhase.RUNNING: "running",
-    RunPhase.STOPPING: "running",
-    RunPhase.ENDED: "ended",
-}
-"""By phase, its name in reports to the control plane; a run that is not ready yet is not reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +30,11 @@ class StartRanks:
     """Start the ranks; then call ``NodeState.started``, ``exited`` for each rank, and ``over``."""
 
     order: RunOrder
-    devices: tuple[int, ...]
+    devices: tuple[int | str, ...]
+    """Positions among the node's devices; the agent puts their identifiers in place of them."""
     port: int
+    gated: bool = False
+    """Whether they wait at the gate; then call ``NodeState.arrived`` too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,112 +69,21 @@ class ResumeRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenGate:
+    """Let the ranks of a run use its devices."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """Delete all files kept for a run."""
 
     key: Key
 
 
-Action: TypeAlias = Prepare | StartRanks | SetMembers | StopRanks | SuspendRanks | ResumeRanks | Forget
+Action: TypeAlias = Prepare | StartRanks | SetMembers | StopRanks | SuspendRanks | ResumeRanks | OpenGate | Forget
 Actions: TypeAlias = list[Action]
-
-
-@dataclass(slots=True)
-class NodeRun:
-    """One incarnation of a job on this node."""
-
-    order: RunOrder
-    phase: RunPhase = RunPhase.WAITING
-    devices: tuple[int, ...] = ()
-    port: int = 0
-    exits: dict[int, RankExit] = field(default_factory=dict)
-    cleared_ranks: set[int] = field(default_factory=set)
-    """Ranks of which no process is left."""
-    workers: range = range(0)
-    """The ranks it was started with."""
-    roster: Roster | None = None
-    """The members last written for its workers, if the job is resized in place."""
-    cause: str = ""
-    blameless: bool = False
-    unstarted: bool = False
-    """Whether this node could not start the ranks."""
-    finished: bool = False
-    unwanted: bool = False
-    done: float | None = None
-    saved: float | None = None
-    session: SessionReport | None = None
-    suspended: bool = False
-    """Whether its processes are suspended and its devices free."""
-    turn: int = 0
-    """The last order to suspend or resume it that was begun."""
-    turning: bool = False
-    """Whether that order is being carried out."""
-    suspension: SuspensionReport | None = None
-    """The result of the last such order that was carried out."""
-
-    @property
-    def key(self) -> Key:
-        """The job and the incarnation."""
-        return self.order.job, self.order.incarnation
-
-    @property
-    def held(self) -> tuple[int, ...]:
-        """The devices that are in use or reserved."""
-        if self.suspended:
-            return ()
-        if self.roster is None:
-            return self.devices
-        pairs = zip(self.workers, self.devices, strict=True) if self.devices else ()
-        return tuple(device for rank, device in pairs if rank not in self.cleared_ranks)
-
-    @property
-    def stays(self) -> bool:
-        """Whether it keeps its devices by its orders: it is neither to be stopped nor to be suspended."""
-        return not self.unwanted and self.order.phase != "stop" and self.order.turn % 2 == 0
-
-    @property
-    def silent_ranks(self) -> list[int]:
-        """The ranks it was started with whose end was not reported."""
-        return [rank for rank in self.workers if rank not in self.exits]
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether every rank it was started with ended by itself with status 0."""
-        ends = [self.exits.get(rank) for rank in self.workers]
-        return bool(ends) and all(end is not None and end.status == 0 and not end.warned for end in ends)
-
-    def end(self, cause: str = "", *, blameless: bool = False) -> None:
-        """Record that no process is left, with the cause and whether the job is blameless."""
-        self.phase, self.devices = RunPhase.ENDED, ()
-        self.cause, self.blameless = cause[:_MOST_CAUSE], blameless
-
-    @property
-    def leavers(self) -> tuple[int, ...]:
-        """Live workers that are not members."""
-        if self.roster is None or not self.roster.generation:
-            return ()
-        staying = {*self.roster.members, *self.exits}
-        return tuple(number for number in self.workers if number not in staying)
-
-    def report(self) -> RunReport | None:
-        """Return the report for the control plane; None if the run is not ready yet."""
-        phase = _REPORTED.get(self.phase)
-        return phase and RunReport(
-            job=self.order.job,
-            incarnation=self.order.incarnation,
-            phase=phase,
-            port=self.port,
-            exits=list(self.exits.values()),
-            cause=self.cause,
-            blameless=self.blameless,
-            unstarted=self.unstarted,
-            finished=self.finished,
-            done=self.done,
-            saved=self.saved,
-            session=self.session,
-            roster=self.roster,
-            suspension=self.suspension,
-        )
 
 
 class NodeState:
@@ -202,6 +92,8 @@ class NodeState:
     def __init__(self, devices: int, *, real: bool = False) -> None:
         self._devices = devices
         self._real = real
+        self.gates = True
+        """Whether runs may be started before their devices are free."""
         self._closing = False
         self.generation = -1
         self.runs: dict[Key, NodeRun] = {}
@@ -230,10 +122,33 @@ class NodeState:
             actions += self._take(key, order)
         return actions + self._seat()
 
-    def close(self) -> Actions:
-        """Stop every run and accept no new one: the agent is ending."""
+    def arrived(self, key: Key) -> Actions:
+        """Record that a run is at the gate, or is not waited for any longer: runs whose devices it gets leave."""
+        self.runs[key].arrived = True
+        return self._seat()
+
+    def adopt(self, order: RunOrder, devices: tuple[int, ...]) -> None:
+        """Take over a run that an earlier agent left suspended; then call ``turned``."""
+        workers = range(order.first_rank, order.first_rank + order.local_ranks)
+        run = NodeRun(order, RunPhase.RUNNING, devices, workers=workers, turning=True, up=True)
+        self.runs[run.key] = run
+
+    def close(self, left: Collection[Key] = (), longest: float | None = None) -> Actions:
+        """Stop every run but those ``left`` to the next agent, and accept no new one: the agent is ending.
+
+        No run gets more than ``longest`` seconds of grace.
+        """
         self._closing = True
-        return [action for run in self.runs.values() for action in self._stop(run, "the agent was stopped")]
+        for run in self.runs.values():
+            if longest is not None and run.order.grace > longest:
+                run.order = structs.replace(run.order, grace=longest)
+        stopped = [run for run in self.runs.values() if run.key not in left]
+        return [action for run in stopped for action in self._stop(run, "the agent was stopped")]
+
+    @property
+    def suspended(self) -> set[Key]:
+        """The runs that are suspended."""
+        return {run.key for run in self.runs.values() if run.suspended and run.phase is RunPhase.RUNNING}
 
     def prepared(self, key: Key, port: int, cause: str = "", blameless: bool = False) -> Actions:
         """Record that a run can start here, or the cause for which it cannot; ``blameless`` if that is the node's."""
@@ -250,8 +165,10 @@ class NodeState:
 
     def started(self, key: Key) -> None:
         """Record that all ranks have been exec'ed."""
-        if self.runs[key].phase is RunPhase.STARTING:
-            self.runs[key].phase = RunPhase.RUNNING
+        run = self.runs[key]
+        run.up = True
+        if run.phase is RunPhase.STARTING and not run.gated:
+            run.phase = RunPhase.RUNNING
 
     def exited(self, key: Key, rank: int, status: int, *, warned: bool = False) -> None:
         """Record that a rank has ended, by itself or after it was warned."""
@@ -274,7 +191,7 @@ class NodeState:
         run = self.runs[key]
         run.suspended, run.turning = suspended, False
         run.suspension = SuspensionReport(
-            turn=run.turn, suspended=suspended, bytes=host_bytes, seconds=seconds, cause=cause[:_MOST_CAUSE]
+            turn=run.turn, suspended=suspended, bytes=host_bytes, seconds=seconds, cause=cause[:MOST_CAUSE]
         )
         return [*self._turn(run), *self._seat()]
 
@@ -300,11 +217,10 @@ class NodeState:
         run.order, run.unwanted = order, False
         if sooner:
             return [StopRanks(key, order.grace)]
-        return (
-            self._stop(run, "")
-            if order.phase == "stop"
-            else [*self._go(run), *self._set_members(run), *self._turn(run)]
-        )
+        if order.phase == "stop":
+            # One that yields leaves once the run that gets its devices is seated, or none does.
+            return [] if order.yields and run.phase is RunPhase.RUNNING else self._stop(run, "")
+        return [*self._go(run), *self._set_members(run)]
 
     def _turn(self, run: NodeRun) -> Actions:
         """Begin to suspend or to resume a run as ordered; it is resumed when its devices are free."""
@@ -348,7 +264,7 @@ class NodeState:
             return []
         run.phase, run.roster = RunPhase.STARTING, run.order.roster
         run.workers = range(run.order.first_rank, run.order.first_rank + run.order.local_ranks)
-        return [StartRanks(run.order, run.devices, run.order.port or run.port)]
+        return [StartRanks(run.order, run.devices, run.order.port or run.port, run.gated)]
 
     def _drop(self, run: NodeRun) -> Actions:
         run.unwanted = True
@@ -379,7 +295,30 @@ class NodeState:
             elif not self._has_predecessor(run) and len(devices := self._choose(run.order)) == run.order.gpus:
                 run.devices, run.phase = devices, RunPhase.PREPARING
                 actions.append(Prepare(run.order))
+            elif self.gates and not self._has_predecessor(run) and (devices := self._promised(run.order)):
+                run.devices, run.phase, run.gated = devices, RunPhase.PREPARING, True
+                actions.append(Prepare(run.order))
+        return [*actions, *self._open_gates(), *self._dismiss()]
+
+    def _promised(self, order: RunOrder) -> tuple[int, ...]:
+        return gates.promised(self.runs.values(), order, self._devices)
+
+    def _open_gates(self) -> Actions:
+        """Let the runs at the gate go on whose devices are free."""
+        actions: Actions = []
+        for run in self.runs.values():
+            if run.gated and run.stays and run.phase is not RunPhase.ENDED and gates.is_free(self.runs.values(), run):
+                run.gated = False
+                if run.phase is RunPhase.STARTING:
+                    run.phase = RunPhase.RUNNING if run.up else run.phase
+                    actions.append(OpenGate(run.key))
         return actions
+
+    def _dismiss(self) -> Actions:
+        """Stop the runs that are to leave, except those that go on until another has arrived at the gate."""
+        leavers = [run for run in self.runs.values() if run.order.phase == "stop" and run.phase is RunPhase.RUNNING]
+        runs = self.runs.values()
+        return [action for run in leavers if not gates.goes_on(runs, run) for action in self._stop(run, "")]
 
     def _has_predecessor(self, run: NodeRun) -> bool:
         """Return whether an incarnation of the job is here that this one does not join: both write one checkpoint."""
