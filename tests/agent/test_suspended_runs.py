@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.conftest import Site, keeper_of, server_of, until
+from tests.agent.conftest import Site, keeper_of, marked, server_of, until
 from tests.agent.conftest import order as order_of
 
 from shoal.agent import devices
-from shoal.agent.keeper import all_processes, descendants, find_process
 from shoal.agent.node_state import Actions, NodeState, Prepare, StartRanks
+from shoal.agent.processes import all_processes, descendants, find_process
 from shoal.agent.suspension_ability import suspension_ability
 from shoal.wire.messages import PROTOCOL, AgentOrders, Roster, RunOrder, SuspensionReport
 
@@ -102,6 +102,16 @@ def test_a_run_on_real_gpus_is_resumed_on_the_same_ones_or_says_who_has_them() -
     assert "its GPUs are in use by job job-3" in found.cause
 
 
+def test_two_runs_on_a_real_gpu_change_places_by_one_set_of_orders() -> None:
+    node = NodeState(1, real=True)
+    follow(node, order(1))
+    follow(node, order(1, turn=1), order(2))
+    words(node, node.turned((1, 1), True))
+    assert follow(node, order(1, turn=2), order(2, turn=1)) == ["SuspendRanks 2"]
+    assert words(node, node.turned((2, 1), True)) == ["ResumeRanks 1"]
+    assert reported(node) == SuspensionReport(turn=1, suspended=True)
+
+
 def test_slots_without_gpus_are_interchangeable() -> None:
     node = NodeState(2)
     follow(node, order(1), order(2))
@@ -183,3 +193,59 @@ def test_no_process_stays_frozen_when_agent_and_keeper_server_are_killed(site: S
         os.kill(pid, signal.SIGKILL)
     until(lambda: not any((p := find_process(pid)) and p.state not in "ZX" for pid in below), "all have ended")
     site.gone()
+
+
+@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL], ids=["restarted", "killed"])
+def test_the_next_agent_takes_a_suspended_run_over_and_resumes_it(site: Site, how: int) -> None:
+    agent = site.agent(gpus=1)
+    site.plane.want(counting(site))
+    until(lambda: count(site) > 0, "it counts")
+    site.plane.want(counting(site, turn=1))
+    assert turned(site, 1).suspended
+    (rank,) = [pid for pid, found in marked(site.mark).items() if found.get("SHOAL_RANK") == "0" and is_main(pid)]
+    before = count(site)
+    os.kill(agent.pid, how)
+    agent.wait(10)
+    site.agent(gpus=1)
+    until(lambda: len(site.plane.hellos) > 1, "the next agent is there")
+    assert site.plane.hellos[-1].kept == [(1, 1)]
+    until(lambda: (run := site.plane.run()) and run.suspension and run.suspension.suspended, "it is still suspended")
+    assert count(site) == before
+    site.plane.want(counting(site, turn=2))
+    assert not turned(site, 2).suspended
+    until(lambda: count(site) > before, "it counts on from where it was")
+    assert find_process(rank) is not None
+    server = server_of(site)
+    site.plane.want()
+    site.gone()
+    until(lambda: (found := find_process(server)) is None or found.state == "Z", "the first agent's server has ended")
+
+
+def is_main(pid: int) -> bool:
+    found = find_process(pid)
+    return found is not None and found.group == pid
+
+
+def test_a_suspended_run_that_no_agent_takes_over_ends_with_its_lease(site: Site) -> None:
+    site.plane.lease = 2.0
+    agent = site.agent(gpus=1)
+    site.plane.want(counting(site))
+    until(lambda: count(site) > 0, "it counts")
+    site.plane.want(counting(site, turn=1))
+    assert turned(site, 1).suspended
+    agent.send_signal(signal.SIGHUP)
+    agent.wait(10)
+    assert marked(site.mark)
+    site.gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_agent_that_is_stopped_ends_suspended_runs_too(site: Site, number: int) -> None:
+    agent = site.agent(gpus=1)
+    site.plane.want(counting(site))
+    until(lambda: count(site) > 0, "it counts")
+    site.plane.want(counting(site, turn=1))
+    assert turned(site, 1).suspended
+    agent.send_signal(number)
+    agent.wait(10)
+    assert not marked(site.mark)

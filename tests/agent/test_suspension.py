@@ -14,9 +14,9 @@ import pytest
 from tests.agent.conftest import until
 from tests.agent.fake_cuda import FakeCuda, build
 
-from shoal.agent import keeper
+from shoal.agent import cuda_checkpoint, keeper, processes, suspension
 from shoal.agent.cuda_checkpoint import CudaCheckpoints, CudaLost, CudaRefused, why_not
-from shoal.agent.keeper import find_process
+from shoal.agent.processes import find_process
 
 PLENTY = 1 << 40
 
@@ -28,6 +28,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fake(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    monkeypatch.setattr(cuda_checkpoint, "_END_SECONDS", 0.0)
     return FakeCuda(library, tmp_path, monkeypatch)
 
 
@@ -36,6 +37,19 @@ def checkpoints(fake: FakeCuda) -> CudaCheckpoints:
 
 
 ME, PARENT = os.getpid(), os.getppid()
+
+
+def test_a_run_without_a_gpu_stays_if_no_host_memory_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspension, "available_memory", lambda: 0)
+    suspender = suspension.start_suspender({}, lambda pid: [], lambda process, number: None)
+    try:
+        (answer, *_) = suspender.read()
+    finally:
+        suspender.close()
+        os.waitpid(suspender.pid, 0)
+    assert answer["event"] == "refused"
+    assert "bytes of host memory, and only 0 are left for a run in its place" in answer["cause"]
+
 
 # ── the driver's calls ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -55,6 +69,13 @@ def test_a_process_without_cuda_has_nothing_to_take_off(fake: FakeCuda) -> None:
     cuda.take_off([ME], PLENTY)
     assert cuda.taken == []
     assert len(fake.calls) == 1
+
+
+def test_a_driver_that_cannot_be_initialised_does_not_make_processes_look_idle(fake: FakeCuda) -> None:
+    fake.returns("Init=100,Lock=3")
+    with pytest.raises(CudaRefused, match="cuInit returned 100"):
+        checkpoints(fake).take_off([ME], PLENTY)
+    assert fake.calls == []
 
 
 @pytest.mark.parametrize(
@@ -93,6 +114,18 @@ def test_a_process_that_has_ended_meanwhile_is_passed_over(fake: FakeCuda) -> No
     ended = subprocess.Popen(["true"])
     ended.wait()
     checkpoints(fake).take_off([ended.pid], PLENTY)
+
+
+@pytest.mark.parametrize("code", ["Lock=304", "Checkpoint=304"])
+def test_a_process_that_ends_while_it_is_taken_off_is_not_refused(
+    fake: FakeCuda, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_checkpoint, "_END_SECONDS", 30.0)
+    fake.returns(code)
+    cuda = checkpoints(fake)
+    with subprocess.Popen(["sleep", "0.2"]) as ending:
+        cuda.take_off([ending.pid], PLENTY)
+    assert cuda.taken == []
 
 
 def test_gpu_memory_must_fit_into_host_memory(fake: FakeCuda) -> None:
@@ -214,7 +247,7 @@ def test_a_suspended_run_ends_with_its_lease(tmp_path: Path) -> None:
 @pytest.mark.parametrize("argv", [["sh", "-c", COUNTING], ["setsid", "-w", "sh", "-c", COUNTING]])
 def test_no_process_stays_frozen_when_its_keeper_is_killed(tmp_path: Path, argv: list[str]) -> None:
     run = KeptRun(tmp_path, argv=argv)
-    below = [process.pid for process in keeper.descendants([run.process.pid], keeper.all_processes())]
+    below = [process.pid for process in processes.descendants([run.process.pid], processes.all_processes())]
     run.suspend()
     run.close()
     until(lambda: not any((p := find_process(pid)) and p.state not in "ZX" for pid in below), "all are killed")
@@ -222,7 +255,7 @@ def test_no_process_stays_frozen_when_its_keeper_is_killed(tmp_path: Path, argv:
 
 def test_a_run_whose_suspender_is_killed_ends(run: KeptRun) -> None:
     run.suspend()
-    children = [process.pid for process in keeper.all_processes() if process.parent == run.process.pid]
+    children = [process.pid for process in processes.all_processes() if process.parent == run.process.pid]
     (suspender,) = [pid for pid in children if pid != run.rank]
     os.kill(suspender, signal.SIGKILL)
     assert run.says("ended")["status"] == -signal.SIGKILL
