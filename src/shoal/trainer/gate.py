@@ -1,0 +1,65 @@
+"""The gate: a job that Shoal starts before its GPU is free waits there until it is, before it uses the GPU.
+
+The variable ``SHOAL_GATE`` names a file of the agent's; the gate is closed as long as the file exists. A process waits
+at its first use of CUDA through PyTorch, or when its session opens, whichever comes first. Importing torch and work on
+the processor go on meanwhile. ``SHOAL_GATE=off`` in a job's environment opts out.
+"""
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_LOOK_SECONDS = 0.005
+
+
+def _closed() -> bool:
+    gate = os.environ.get("SHOAL_GATE", "")
+    return gate.startswith("/") and os.path.exists(gate)
+
+
+def wait() -> None:
+    """Wait until the gate is open, if there is one."""
+    if not _closed():
+        return
+    progress = os.environ.get("SHOAL_PROGRESS")
+    if progress:
+        with suppress(OSError):
+            Path(progress).with_name("gate").touch()
+    while _closed():
+        time.sleep(_LOOK_SECONDS)
+
+
+def install() -> None:
+    """Have the first use of CUDA through PyTorch wait at the gate, if it is closed."""
+    if not _closed():
+        return
+    import torch
+
+    cuda: Any = torch.cuda
+    initialise = cuda._lazy_init
+
+    def wait_first() -> None:
+        wait()
+        cuda._lazy_init = initialise
+        initialise()
+
+    cuda._lazy_init = wait_first
+
+
+def cuda_in_use() -> bool:
+    """Return whether this process has used CUDA: through PyTorch, or without it has loaded the driver's library."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return bool(torch.cuda.is_initialized())
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            return any("/libcuda.so" in line for line in file)
+    except OSError:
+        return True
+
+
+AVAILABLE = not cuda_in_use()
+"""Whether this process had not used CUDA when it imported this module: such a job can be held at the gate."""
