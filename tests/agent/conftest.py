@@ -17,7 +17,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from shoal.agent.keeper import all_processes, descendants, environment
+from shoal.agent.processes import all_processes, descendants, environment
 from shoal.wire.messages import (
     PROTOCOL,
     AgentOrders,

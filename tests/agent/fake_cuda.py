@@ -33,7 +33,7 @@ CALL(Lock) CALL(Checkpoint) CALL(Restore) CALL(Unlock)
 #ifndef OLD
 CALL(GetState)
 #endif
-int cuInit(unsigned flags) { return 0; }
+int cuInit(unsigned flags) { return code_of("Init", 1); }
 int cuDriverGetVersion(int *version) {
     *version = getenv("FAKE_VERSION") ? atoi(getenv("FAKE_VERSION")) : 13000;
     return 0;

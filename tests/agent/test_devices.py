@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from shoal.agent.devices import Devices, find, kind_of
+from shoal.agent.devices import Devices, find
 from shoal.core.errors import InputError
+from shoal.core.gpu_names import kind_of
 
 KINDS = {
     "NVIDIA H100 80GB HBM3": "h100",
@@ -59,10 +60,10 @@ class Driver:
 
 def test_the_driver_is_asked_for_what_was_not_declared() -> None:
     driver = Driver("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3")
-    assert find(None, None, load=lambda _: driver) == Devices("h100", 2)
-    assert find("mine", None, load=lambda _: driver) == Devices("mine", 2)
-    assert find(None, 1, load=lambda _: driver) == Devices("h100", 1)
-    assert find("v100", 8, load=lambda _: driver) == Devices("v100", 8)
+    assert find(None, None, load=lambda _: driver) == Devices("h100", 2, ("0", "1"))
+    assert find("mine", None, load=lambda _: driver) == Devices("mine", 2, ("0", "1"))
+    assert find(None, 1, load=lambda _: driver) == Devices("h100", 1, ("0",))
+    assert find("v100", 3, first=4, load=lambda _: driver) == Devices("v100", 3, ("4", "5", "6"))
 
 
 def absent(name: str) -> Any:
@@ -70,7 +71,7 @@ def absent(name: str) -> Any:
 
 
 def test_without_a_driver_slots_must_be_declared() -> None:
-    assert find("v100", 2, load=absent) == Devices("v100", 2)
+    assert find("v100", 2, load=absent) == Devices("v100", 2, ("0", "1"))
     for load in (absent, lambda _: Driver(status=9), lambda _: Driver()):
         with pytest.raises(InputError, match="no NVIDIA driver found"):
             find("v100", None, load=load)
@@ -82,3 +83,28 @@ def test_a_node_of_several_kinds_must_say_which_counts() -> None:
     driver = Driver("NVIDIA H100 80GB HBM3", "Tesla T4")
     with pytest.raises(InputError, match=r"h100, t4.*several kinds"):
         find(None, None, load=lambda _: driver)
+
+
+MIXED = ("NVIDIA H100 80GB HBM3", "Tesla T4", "Tesla T4")
+GIVEN = {
+    "one that is not the first": ("1", {}, Devices("t4", 1, ("1",))),
+    "in another order": ("2,1", {}, Devices("t4", 2, ("2", "1"))),
+    "UUIDs": ("GPU-a1, GPU-b2", {"kind": "h100"}, Devices("h100", 2, ("GPU-a1", "GPU-b2"))),
+    "a part of a GPU": ("MIG-7f", {"kind": "h100"}, Devices("h100", 1, ("MIG-7f",))),
+    "the second agent of a machine": ("5,6,7", {"kind": "k", "gpus": 2, "first": 1}, Devices("k", 2, ("6", "7"))),
+    "fewer than are there": ("1,2", {"gpus": 1}, Devices("t4", 1, ("1",))),
+    "up to the first that is hidden": ("1,-1,2", {}, Devices("t4", 1, ("1",))),
+    "none": ("", {"kind": "k", "gpus": 2}, Devices("k", 2, ("0", "1"))),
+}
+
+
+@pytest.mark.parametrize(("named", "declared", "found"), GIVEN.values(), ids=GIVEN.keys())
+def test_gpus_are_taken_as_the_environment_gives_them(named: str, declared: dict[str, Any], found: Devices) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": named}
+    wanted = {"kind": None, "gpus": None, **declared}
+    assert find(**wanted, environ=environ, load=lambda _: Driver(*MIXED)) == found
+
+
+def test_more_gpus_than_the_environment_names_are_refused() -> None:
+    with pytest.raises(InputError, match=r"names 1 GPU \(3\): declare as many, or unset it"):
+        find("k", 2, environ={"CUDA_VISIBLE_DEVICES": "3"})

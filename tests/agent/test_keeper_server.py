@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import Site, keeper_of, order, server_of, until
 
-from shoal.agent.keeper import find_process
+from shoal.agent.processes import find_process
 
 ESCAPE = """
 setsid env -i sh -c 'echo $$ > {pid}; exec sleep 600' &

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.agent.conftest import until
 
-from shoal.agent.keeper import find_process
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
+from shoal.agent.processes import find_process
 
 
 class Run:

@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agent.conftest import Site, keeper_of, order, server_of, token_file, until
 
-from shoal.agent.keeper import find_process
+from shoal.agent.processes import find_process
 from shoal.agent.workspace import MOST_LOG_BYTES
 from shoal.wire.messages import LogRead, ProblemDetails, RunOrder
 
@@ -99,7 +100,10 @@ def living(pid: int) -> bool:
     return process is not None and process.state != "Z"
 
 
-def test_a_gang_starts_with_its_environment_its_logs_and_nothing_of_the_operators(site: Site, ask: Any) -> None:
+def test_a_gang_starts_with_its_environment_its_logs_and_nothing_of_the_operators(
+    site: Site, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,9,GPU-5e,6,7")  # GPU 4 is a stranger's
     site.plane.lease = 6.0
     site.agent("--first-device", "4", gpus=4)
     ready = ask("prepare", TELL, gpus=2, local_ranks=2, first_rank=3, world=5, node_rank=1, nodes=2, master="10.0.0.7")
@@ -125,7 +129,7 @@ def test_a_gang_starts_with_its_environment_its_logs_and_nothing_of_the_operator
             "GROUP_RANK": "1",
             "MASTER_ADDR": "10.0.0.7",
             "MASTER_PORT": "4242",
-            "CUDA_VISIBLE_DEVICES": "4,5",
+            "CUDA_VISIBLE_DEVICES": "9,GPU-5e",
             "PATH": os.environ["PATH"],
         }
         assert expected.items() <= told["env"].items()
@@ -345,6 +349,7 @@ def test_an_agent_told_to_end_lets_jobs_save_tells_and_leaves(site: Site, ask: A
     site.gone()
     assert file(site, "saved").exists()
     # Not the last that was heard: an earlier report, sent by another thread, may come after it.
+    assert site.plane.reports[-1].leaving == 0.0
     ends = [run for report in site.plane.reports for run in report.runs if (run.job, run.phase) == (1, "ended")]
     assert {(run.blameless, run.cause) for run in ends} == {(True, "its node's agent was stopped")}
 
@@ -355,6 +360,9 @@ def test_told_twice_an_agent_ends_at_once(site: Site, ask: Any) -> None:
     file(site, "up")
     agent.terminate()
     until_said(agent, "agent ending")
+    until(lambda: any(report.leaving == 3600.0 for report in site.plane.reports), "it says that it is leaving")
+    agent.terminate()  # an engine may send it to a job and again to its processes
+    time.sleep(0.2)
     assert len(site.alive()) == 1
     agent.send_signal(signal.SIGINT)
     assert agent.wait() == 0

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.conftest import order as order_of
 
-from shoal.agent.node_state import Actions, Forget, NodeState, Prepare, RunPhase, SetMembers, StartRanks, StopRanks
+from shoal.agent.node_run import RunPhase
+from shoal.agent.node_state import Actions, Forget, NodeState, Prepare, SetMembers, StartRanks, StopRanks
 from shoal.wire.messages import PROTOCOL, AgentOrders, Roster, RunOrder
 
 
@@ -310,3 +311,12 @@ def test_a_run_that_a_node_refuses_was_not_started() -> None:
     desk.follow(orders(order("go")))
     desk.prepared((1, 1), 0, "no such program")
     assert [(run.cause, run.unstarted) for run in desk.reports()] == [("no such program", True)]
+
+
+def test_an_agent_that_its_engine_ends_gives_no_run_more_grace_than_the_engine_leaves() -> None:
+    desk = NodeState(2)
+    desk.follow(orders(order("go", 1, grace=60.0), order("go", 2, grace=1.0)))
+    for job in (1, 2):
+        desk.prepared((job, 1), 7000)
+        desk.started((job, 1))
+    assert words(desk.close(longest=22.5)) == ["stop 1.1 in 22.5", "stop 2.1 in 1"]

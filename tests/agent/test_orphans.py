@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 from tests.agent.conftest import until
 
-from shoal.agent.keeper import find_process
 from shoal.agent.orphans import machine_boot, remains
+from shoal.agent.processes import find_process
 from shoal.agent.workspace import KeeperRecord
 
 

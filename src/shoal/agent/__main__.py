@@ -29,6 +29,8 @@ def _settings(arguments: list[str]) -> AgentSettings:
     add("--log-bytes", type=int, default=DEFAULT_LOG_BYTES, help="the most bytes kept of a rank's log")
     add("--tenant-users", default="off", metavar="USERS", help="off, auto, FIRST-LAST or a file of `tenant: user`")
     add("--parent", type=int, metavar="PID", help="the process that started this one, and with which it ends")
+    add("--allocation", default="", metavar="NAME", help="its allocation for one run, with which it ends")
+    add("--longest-grace", type=float, metavar="SECONDS", help="what its engine leaves between SIGTERM and SIGKILL")
     given = vars(parser.parse_args(arguments))
     token = agent_token(given.pop("token_file"), given.pop("token_fd"))
     return AgentSettings(token=token, **{**given, "roots": tuple(given["roots"])})

@@ -17,7 +17,9 @@ class AgentSettings:
     ``kind`` and ``gpus`` come from NVIDIA's driver if they are not given. Jobs may work in folders below ``roots``, and
     in their own; without roots in any folder that their user may enter. The agent ends with the process ``parent``. If
     several agents share a machine, ``first_device`` is the first GPU of this one. A rank's log is kept within
-    ``log_bytes``. ``tenant_users`` is described in ``tenant_users.choose_users``.
+    ``log_bytes``. ``tenant_users`` is described in ``tenant_users.choose_users``. An agent of an
+    ``allocation`` for a single run, which this names, ends with that run. ``longest_grace`` are the
+    seconds that an engine leaves between its warning and its kill, of which runs then get three quarters.
     """
 
     server: str
@@ -33,6 +35,13 @@ class AgentSettings:
     first_device: int = 0
     log_bytes: int = DEFAULT_LOG_BYTES
     tenant_users: str = "off"
+    allocation: str = ""
+    longest_grace: float | None = None
+
+    @property
+    def grace_when_warned(self) -> float | None:
+        """Most seconds of grace of runs when the engine ends the agent; None without a limit."""
+        return None if self.longest_grace is None else 0.75 * self.longest_grace
 
     def client(self) -> Client:
         """Return a client of the control plane; ``InputError`` if the certificate file cannot be used."""

@@ -22,7 +22,7 @@ from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello
 
 _LOG = logging.getLogger(__name__)
 
-_LONGEST_WAIT_SECONDS = 5.0
+_LONGEST_WAIT_SECONDS = 20.0
 _ANSWER_SECONDS = 5.0
 """Seconds an answer may take beyond the wait that was requested."""
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 0.1, 2.0
@@ -57,7 +57,9 @@ class ControlLink:
         self._client = client
         self.hello = hello
         self._deliver = deliver
-        self._report = AgentReport(protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=-1, runs=[])
+        self._report = AgentReport(
+            protocol=PROTOCOL, node=hello.node, boot=hello.boot, known=-1, runs=[], allocation=hello.allocation
+        )
         self._wait = 0.0
         self._session = ""
         self._registered = threading.Event()

@@ -7,6 +7,7 @@ library only.
 
 import ctypes
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,9 @@ LEAST_CUDA = 12080
 
 LOCK_MILLISECONDS = 10_000
 """Time in which a process's pending CUDA calls must return when it is locked."""
+
+_END_SECONDS = 2.0
+"""Seconds in which a process that was ending when it was to be taken off must have ended."""
 
 _OUT_OF_MEMORY, _NOT_INITIALISED = 2, 3
 _CALLS = ("Lock", "Checkpoint", "Restore", "Unlock", "GetState")
@@ -64,9 +68,9 @@ def why_not(cuda: str = CUDA) -> str:
 
 @dataclass(slots=True)
 class CudaCheckpoints:
-    """The driver, and the processes that it has taken off the GPUs with these indices (in NVML's order)."""
+    """The driver, and the processes that it has taken off these GPUs: indices in NVML's order, or UUIDs."""
 
-    devices: tuple[int, ...]
+    devices: tuple[int | str, ...]
     cuda: str = CUDA
     nvml: str = NVML
     taken: list[int] = field(default_factory=list)
@@ -93,13 +97,15 @@ class CudaCheckpoints:
 
     def _take_off(self, pid: int) -> None:
         code = self._call("Lock", pid, LOCK_MILLISECONDS)
-        if code == _NOT_INITIALISED or (code and not os.path.exists(f"/proc/{pid}")):
+        if code == _NOT_INITIALISED or (code and _ends(pid)):
             return
         if code:
             raise CudaRefused(_problem("Lock", pid, code))
         code = self._call("Checkpoint", pid)
         if code:
             self._call("Unlock", pid)
+            if _ends(pid):
+                return
             raise CudaRefused(_problem("Checkpoint", pid, code))
         self.taken.append(pid)
 
@@ -118,8 +124,11 @@ class CudaCheckpoints:
 
     def _call(self, name: str, pid: int, milliseconds: int = 0) -> int:
         if self._library is None:
-            self._library = ctypes.CDLL(self.cuda)
-            self._library.cuInit(0)
+            library = ctypes.CDLL(self.cuda)
+            # Without it every call returns 3, as for a process that does not use CUDA.
+            if code := library.cuInit(0):
+                raise CudaRefused(f"cuInit returned {code}")
+            self._library = library
         arguments = _Arguments(milliseconds)
         return int(getattr(self._library, f"cuCheckpointProcess{name}")(ctypes.c_int(pid), ctypes.byref(arguments)))
 
@@ -133,13 +142,31 @@ class CudaCheckpoints:
         nvml.nvmlInit_v2()
         for index in self.devices:
             handle, info = ctypes.c_void_p(), _MemoryInfo()
-            code = nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle))
+            if str(index).isdigit():
+                code = nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(index)), ctypes.byref(handle))
+            else:
+                code = nvml.nvmlDeviceGetHandleByUUID(str(index).encode(), ctypes.byref(handle))
             code = code or nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(info))
             if code:
                 raise CudaRefused(f"NVIDIA's driver does not report the memory of GPU {index} (NVML error {code})")
             found.append(info)
         nvml.nvmlShutdown()
         return found
+
+
+def _ends(pid: int) -> bool:
+    """Return whether a process has ended, or does so soon; the driver refuses one that is about to end."""
+    deadline = time.monotonic() + _END_SECONDS
+    while True:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X"):
+                    return True
+        except OSError:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
 
 
 def _problem(call: str, pid: int, code: int) -> str:

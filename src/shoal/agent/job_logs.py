@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.agent.node_state import Key
+from shoal.agent.node_run import Key
 from shoal.wire.disk import punch_hole
 
 DEFAULT_LOG_BYTES = 64 * 10**6

@@ -12,25 +12,27 @@ and then commands::
     exec N       start a command inside the run, on the next N files that came over the socket (``keeper_sessions``)
     hangup S     end the command of session S
 
-The end of the input means that the agent is dead. The output is JSON lines: ``started`` once every rank has been
-exec'ed; ``failed`` with a cause if one could not be (then none is left running); ``ended`` for each rank; ``over`` when
-no process is left. A rank that fails takes the others with it, unless the job is resized in place (``apart``): then
-``cleared`` says that no process of a rank is left while others go on. The ``store`` of such a job, if it is on this
-node, starts first and stays until the run is stopped. ``left`` says that the command of a session ended. ``lost`` has
-the cause for which suspended processes cannot be resumed; they are killed. A suspended run that is stopped is killed at
-once. The keeper enforces the lease itself, so an agent that hangs cannot prolong it.
+The end of the input means that the agent is dead: the ranks are stopped, unless they are suspended. Then the keeper
+waits for the node's next agent until the lease ends, at a socket in the run's folder. The output is JSON lines:
+``started`` once every rank has been exec'ed; ``failed`` with a cause if one could not be (then none is left running);
+``ended`` for each rank; ``over`` when no process is left. A rank that fails takes the others with it, unless the job is
+resized in place (``apart``): then ``cleared`` says that no process of a rank is left while others go on. The ``store``
+of such a job, if it is on this node, starts first and stays until the run is stopped. ``left`` says that the command of
+a session ended. ``lost`` has the cause for which suspended processes cannot be resumed; they are killed. A suspended
+run that is stopped is killed at once. The keeper enforces the lease itself, so an agent that hangs cannot prolong it.
 """
 
 import json
 import os
 import select
 import signal
+import socket
 import stat
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path holds the standard library only
     sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 3)[0])
@@ -38,8 +40,10 @@ if __name__ == "__main__":  # started as a file by ``python -I -S``, whose path 
 from shoal.agent.cgroup_limits import over_memory, ran_out_of_memory, set_limits
 from shoal.agent.cgroups import end_cgroup
 from shoal.agent.confinement import enter_domain
+from shoal.agent.handover import KEEPER, NextAgent
 from shoal.agent.keeper_sessions import KeeperChannel, KeeperSessions
 from shoal.agent.keeper_state import KeeperState
+from shoal.agent.processes import all_processes, descendants, environment, send_signal
 from shoal.agent.run_process import adopt_orphans, become_process
 from shoal.agent.suspension import RunSuspension
 
@@ -47,65 +51,6 @@ _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.02, 1.0
 """Seconds between attempts to kill: a process may have forked meanwhile, or hang in the kernel."""
 
 _LONGEST_SLEEP_SECONDS = 60.0
-
-
-class Process(NamedTuple):
-    """A process as /proc shows it. (pid, start) identifies it for ever, pid alone only while it lives."""
-
-    pid: int
-    state: str
-    parent: int
-    group: int
-    start: int
-
-
-def find_process(pid: int) -> Process | None:
-    """Return the process with this number, if there is one."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The second field is the program's name in parentheses, which may itself hold spaces and parentheses.
-    fields = text[text.rindex(b")") + 2 :].split()
-    return Process(pid, fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[19]))
-
-
-def all_processes() -> list[Process]:
-    """Return all processes of this machine."""
-    return [process for name in os.listdir("/proc") if name.isdigit() and (process := find_process(int(name)))]
-
-
-def descendants(tops: Iterable[int], processes: Iterable[Process]) -> list[Process]:
-    """Return the descendants of these processes, without the processes themselves."""
-    children: dict[int, list[Process]] = {}
-    for process in processes:
-        children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
-    queue = list(tops)
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += [process.pid for process in below]
-    return found
-
-
-def environment(pid: int) -> dict[str, str]:
-    """Return the environment a process was started with; empty if it may not be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            items = file.read().decode(errors="replace").split("\0")
-    except OSError:
-        return {}
-    return dict(item.split("=", 1) for item in items if "=" in item)
-
-
-def send_signal(process: Process, number: int) -> None:
-    """Send a signal to this process, and never to another that has got its number since."""
-    now = find_process(process.pid)
-    if now is not None and now.start == process.start:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(process.pid, number)
 
 
 class Keeper:
@@ -132,6 +77,7 @@ class Keeper:
         self._retry = _FIRST_RETRY_SECONDS
         self._unread = b""
         self._unsent: list[bytes] = []
+        self._attended, self._next_agent = True, NextAgent(self._poll)
 
     def start(self) -> None:
         """Start every rank or none: if one cannot be started, kill the others and report the cause."""
@@ -185,18 +131,40 @@ class Keeper:
             for fd, _ in poll.poll(1000 * self._timeout()):
                 if fd == self._wake:
                     os.read(self._wake, 4096)
+                elif self._next_agent.is_at(fd):
+                    self._serve_next_agent()
                 elif fd:
                     self._unsent += self._suspension.answers(done=self._done)
                 elif piece := _receive(self._channel):
                     self.follow(piece)
                 else:
                     poll.unregister(0)
-                    self._warn(state.orphan(time.monotonic()))
+                    self._await_next_agent(time.monotonic())
+            if not self._attended:
+                self._warn(state.orphan(time.monotonic()))
             self._act_on_time(time.monotonic())
         while not end_cgroup(self._cgroup):
             time.sleep(_FIRST_RETRY_SECONDS)
         self._report(event="over", why=state.why)
         self._flush()
+
+    def _await_next_agent(self, now: float) -> None:
+        """Stop the run, whose agent has died; while it is suspended, wait for the node's next agent instead."""
+        self._attended = False
+        if self._state.suspended and not self._next_agent.wait(self._run.get("folder", ""), KEEPER, socket.SOCK_STREAM):
+            self._state.fail(now, "agent")
+
+    def _serve_next_agent(self) -> None:
+        """Follow the agent that has connected, and report to it how the run was suspended."""
+        found = self._next_agent.accept()
+        if found is None:
+            return
+        with found:
+            for fd in (0, 1, 2):
+                os.dup2(found.fileno(), fd)
+        self._channel, self._attended, self._unread = KeeperChannel(os.dup(0)), True, b""
+        self._poll.register(0, select.POLLIN)
+        self._unsent += self._suspension.report
 
     def _act_on_time(self, now: float) -> None:
         """Do what is due: end the lease, signal the time limit, kill ranks that should have left."""

@@ -1,7 +1,7 @@
 """Keepers and the server that forks them, as their agent controls them. No method waits for a keeper that runs."""
 
-import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from shoal.agent import keeper
+from shoal.agent import keeper, processes
 from shoal.agent.workspace import KeeperRecord
+from shoal.wire.messages import RunOrder
 
 _ROOT = str(Path(keeper.__file__).resolve().parents[2])
 _SERVER = "import sys; sys.path.append(sys.argv[1]); from shoal.agent.keeper_server import main; sys.exit(main())"
@@ -55,17 +56,21 @@ class KeeperMessage(msgspec.Struct, frozen=True):
 class KeeperServerHandle:
     """The process that forks this agent's keepers; started when a keeper is needed and there is none."""
 
-    def __init__(self, boot: str) -> None:
-        self._boot = boot
+    def __init__(self, boot: str, folder: str = "") -> None:
+        self._boot, self._folder = boot, folder
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._start_time = 0
-        self._runs = itertools.count(1)
-
-    @property
-    def pid(self) -> int | None:
+        self._runs = 0
+        self.pid: int | None = None
         """The server's process number; None if there is no server."""
-        return None if self._process is None else self._process.pid
+
+    @classmethod
+    def taken_over(cls, record: KeeperRecord, connection: socket.socket) -> "KeeperServerHandle":
+        """Return the server of an earlier agent, which waited at this connection; it forks no more keepers."""
+        server = cls(record.boot)
+        server.pid, server._start_time, server._socket = record.pid, record.start, connection
+        return server
 
     def fileno(self) -> int:
         """Return the file descriptor of the server's answers; there must be a server."""
@@ -78,7 +83,7 @@ class KeeperServerHandle:
         passed_on = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", "-c", _SERVER, _ROOT],
+                [sys.executable, "-I", "-S", "-X", "utf8", "-c", _SERVER, _ROOT, self._folder],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 env={**passed_on, "SHOAL_BOOT": self._boot},
@@ -86,27 +91,28 @@ class KeeperServerHandle:
                 start_new_session=True,
             )
         self._socket.setblocking(False)
-        found = keeper.find_process(self._process.pid)
-        self._start_time = 0 if found is None else found.start
+        found = processes.find_process(self._process.pid)
+        self.pid, self._start_time = self._process.pid, 0 if found is None else found.start
 
-    def record(self, machine: str, cgroup: str) -> KeeperRecord:
-        """Return the record of a run whose keeper this server forks; there must be a server."""
-        assert self._process is not None
-        return KeeperRecord(self._process.pid, self._start_time, self._boot, machine, cgroup)
+    def record(self, machine: str, cgroup: str, order: RunOrder, devices: tuple[int, ...]) -> KeeperRecord:
+        """Return the record of the run whose keeper this server forks next; there must be a server."""
+        assert self.pid is not None
+        number = self._runs + 1
+        return KeeperRecord(self.pid, self._start_time, self._boot, machine, cgroup, number, order, devices)
 
     def fork(self, lease: float, grace: float, cgroup: str) -> tuple[int, socket.socket]:
         """Return the number of a new keeper and the socket to it; ``OSError`` if the server does not take it."""
         assert self._socket is not None
         ours, theirs = socket.socketpair()
-        number = next(self._runs)
+        self._runs += 1
         with theirs:
             try:
-                packet = os.fsencode(f"fork {number} {lease!r} {grace!r} {cgroup}")
+                packet = os.fsencode(f"fork {self._runs} {lease!r} {grace!r} {cgroup}")
                 socket.send_fds(self._socket, [packet], [theirs.fileno()])
             except OSError:
                 ours.close()
                 raise
-        return number, ours
+        return self._runs, ours
 
     def renew(self, lease: float) -> None:
         """Prolong the lease of all keepers to this monotonic time, as the server enforces it."""
@@ -118,8 +124,9 @@ class KeeperServerHandle:
 
     def kill_all(self) -> None:
         """Kill the server, which hangs, and with it all its keepers."""
-        if self._process is not None:
-            self._process.kill()
+        found = None if self.pid is None else processes.find_process(self.pid)
+        if found is not None and found.start == self._start_time:
+            processes.send_signal(found, signal.SIGKILL)
 
     def _send(self, packet: str) -> None:
         # The socket of a server that hangs is full, that of a dead one is broken: both are noticed elsewhere.
@@ -141,27 +148,34 @@ class KeeperServerHandle:
         _, number, status = packet.split()
         return [(int(number), int(status))]
 
-    def close(self) -> None:
-        """Close the connection and wait for the server, which has died or has no keeper left."""
-        if self._process is None or self._socket is None:
-            return
-        self._socket.close()
-        try:
-            self._process.wait(_OVERDUE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = self._socket = None
+    def close(self, *, leave: bool = False) -> None:
+        """Close the connection and wait for the server, which has died or has no keeper left; unless left with some."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None and not leave:
+            try:
+                self._process.wait(_OVERDUE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._process = self._socket = self.pid = None
 
 
 class KeeperHandle:
     """A keeper process. It starts no rank before ``begin`` sends its input."""
 
-    def __init__(self, server: KeeperServerHandle, lease: float, grace: float, cgroup: str = "") -> None:
+    def __init__(
+        self,
+        server: KeeperServerHandle,
+        lease: float,
+        grace: float,
+        cgroup: str = "",
+        taken_over: tuple[int, socket.socket] | None = None,
+    ) -> None:
         self._server = server
         self.cgroup = cgroup
         """The folder of the run's cgroup; empty where cgroups cannot be used."""
-        self.number, self._socket = server.fork(lease, grace, cgroup)
+        self.number, self._socket = taken_over or server.fork(lease, grace, cgroup)
         self._forked_by = server.pid
         self._in = self._out = self._socket.fileno()
         self._lease, self._grace = lease, grace
@@ -180,6 +194,10 @@ class KeeperHandle:
     def fileno(self) -> int:
         """Return the file descriptor of the keeper's output."""
         return self._out
+
+    def forked_by(self, server: KeeperServerHandle) -> bool:
+        """Return whether this server forked it."""
+        return self._server is server
 
     @property
     def server_died(self) -> bool:

@@ -13,7 +13,7 @@ It answers ``died ID STATUS`` when a keeper did not end by itself and nothing th
 It is the parent of all keepers and of every process whose keeper has died, and kills those. It also ends what a keeper
 that is stopped or hangs does not: a second after a run's lease and grace have passed it kills the run's keeper and all
 that the keeper started. Its keepers die with it. After the end of the input, which means that the agent is dead, it
-stays until its keepers have ended.
+stays until its keepers have ended, and waits at a socket for the node's next agent, which may take suspended runs over.
 """
 
 import gc
@@ -29,13 +29,9 @@ from typing import NamedTuple, NoReturn
 
 from shoal.agent import keeper
 from shoal.agent.cgroups import end_cgroup, remove_empty
-from shoal.agent.keeper import (
-    all_processes,
-    descendants,
-    handle_signals,
-    send_signal,
-    wake_by_signal,
-)
+from shoal.agent.handover import NextAgent, server_socket
+from shoal.agent.keeper import handle_signals, wake_by_signal
+from shoal.agent.processes import all_processes, descendants, send_signal
 from shoal.agent.run_process import adopt_orphans, die_with_parent
 
 LATE_SECONDS = 1.0
@@ -57,8 +53,11 @@ class KeptRun(NamedTuple):
 class KeeperServer:
     """The keepers of one agent, by process number."""
 
-    def __init__(self, agent: socket.socket, wake: int) -> None:
+    def __init__(self, agent: socket.socket, wake: int, folder: str = "") -> None:
         self._agent: socket.socket | None = agent
+        self._folder, self._name = folder, server_socket(os.environ.get("SHOAL_BOOT", ""))
+        self._poll = select.poll()
+        self._next_agent = NextAgent(self._poll)
         self._wake = wake
         self._runs: dict[int, KeptRun] = {}
         self._lease = 0.0
@@ -67,25 +66,37 @@ class KeeperServer:
 
     def serve(self) -> None:
         """Serve until the agent has died and every keeper has ended."""
-        poll = select.poll()
+        poll = self._poll
         poll.register(self._wake, select.POLLIN)
         assert self._agent is not None
-        agent = self._agent
-        poll.register(agent, select.POLLIN)
+        poll.register(self._agent, select.POLLIN)
         while self._agent is not None or self._runs or self._dead:
             for fd, _ in poll.poll(self._timeout()):
                 if fd == self._wake:
                     os.read(self._wake, 4096)
+                elif self._next_agent.is_at(fd):
+                    self._agent = self._next_agent.accept()
+                    if self._agent is not None:
+                        poll.register(self._agent, select.POLLIN)
                 elif not self._receive():
-                    poll.unregister(agent)
-                    agent.close()
-                    self._agent = None
+                    self._lose_agent()
             self._reap()
             self._kill_late(time.monotonic())
             if self._dead:
                 self._sweep()
         for folder in self._cgroups:
             remove_empty(folder)
+        with suppress(OSError):
+            os.unlink(os.path.join(self._folder, self._name))
+
+    def _lose_agent(self) -> None:
+        """Close the connection to the agent, which has died, and wait for the next one."""
+        assert self._agent is not None
+        self._poll.unregister(self._agent)
+        self._agent.close()
+        self._agent = None
+        if self._runs and self._folder:
+            self._next_agent.wait(self._folder, self._name, socket.SOCK_SEQPACKET)
 
     def _deadline(self, run: KeptRun) -> float:
         return max(run.lease, self._lease) + run.grace + LATE_SECONDS
@@ -185,5 +196,5 @@ def main() -> int:
     gc.collect()
     gc.disable()
     gc.freeze()
-    KeeperServer(socket.socket(fileno=0), wake).serve()
+    KeeperServer(socket.socket(fileno=0), wake, *sys.argv[2:3]).serve()
     return 0

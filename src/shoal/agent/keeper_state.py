@@ -94,8 +94,11 @@ class KeeperState:
         return now >= self.lease and self.stop(now, self.grace, "lease")
 
     def orphan(self, now: float) -> bool:
-        """Stop the ranks because the agent has died; return whether they must be warned now."""
-        return self.stop(now, min(self.grace, ORPHAN_GRACE_SECONDS), "agent")
+        """Stop the ranks because the agent has died; return whether they must be warned now.
+
+        Suspended ones stay until their lease ends: the node's next agent may take them over.
+        """
+        return not self.suspended and self.stop(now, min(self.grace, ORPHAN_GRACE_SECONDS), "agent")
 
     def release(self, rank: int, now: float, grace: float) -> None:
         """Plan to kill a rank that should leave by itself within ``grace`` seconds."""

@@ -104,12 +104,15 @@ class Launcher:
         passed = {name: value for name, value in environ.items() if name in _PASSED_ON or name.startswith(_PREFIXES)}
         env, note = owner_environment(order.env, passed)
         shared = {**self._environment(start, env), **self._trainer_environment(order)}
+        if start.gated:
+            shared["SHOAL_GATE"] = str(self.workspace.gate((order.job, order.incarnation)))
         store = f"{shared['MASTER_ADDR']}:{shared['MASTER_PORT']}"
         run = {
             "argv": order.command,
             "cwd": workdir,
             "env": shared,
             "logs": str(self.workspace.logs(order.id)),
+            "folder": str(self.workspace.run((order.job, order.incarnation))),
             "lease": lease,
             "grace": order.grace,
             "signal": _signal(order),

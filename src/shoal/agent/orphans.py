@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from shoal.agent.cgroups import earlier_runs, end_cgroup, remove_empty
-from shoal.agent.keeper import Process, all_processes, descendants, environment, send_signal
+from shoal.agent.processes import Process, all_processes, descendants, environment, send_signal
+from shoal.agent.takeover import NOTHING_TAKEN, TakenRuns
 from shoal.agent.workspace import KeeperRecord, Workspace
 
 _LOG = logging.getLogger(__name__)
@@ -58,8 +59,11 @@ def kill_orphans(others: Collection[int]) -> bool:
     return not orphans
 
 
-def remains(records: Sequence[KeeperRecord], machine: str) -> list[Process]:
-    """Return the live processes of these keepers and all they started, on this boot of the machine."""
+def remains(records: Sequence[KeeperRecord], machine: str, spared: TakenRuns = NOTHING_TAKEN) -> list[Process]:
+    """Return the live processes of these keepers and all they started, on this boot of the machine.
+
+    Those of runs that were taken over, and their servers, are not among them.
+    """
     records = [record for record in records if record.machine == machine]
     processes = [process for process in all_processes() if process.state != "Z" and process.pid != os.getpid()]
     keepers = {(record.pid, record.start) for record in records}
@@ -69,11 +73,17 @@ def remains(records: Sequence[KeeperRecord], machine: str) -> list[Process]:
         for process in processes
         if (process.pid, process.start) in keepers or environment(process.pid).get("SHOAL_BOOT") in boots
     ]
-    return list({*tops, *descendants([top.pid for top in tops], processes)})
+    kept = spared.servers | spared.keepers | {process.pid for process in descendants(spared.keepers, processes)}
+    found = {*tops, *descendants([top.pid for top in tops], processes)}
+    return [process for process in found if process.pid not in kept]
 
 
-def clear_earlier(workspace: Workspace, given_up: Callable[[], bool], own_cgroup: str = "") -> bool:
+def clear_earlier(
+    workspace: Workspace, given_up: Callable[[], bool], own_cgroup: str = "", spared: TakenRuns = NOTHING_TAKEN
+) -> bool:
     """Kill all processes of earlier agents of the node and remove their records; False if ``given_up`` came first.
+
+    Runs that this agent has taken over are spared.
 
     Runs whose records were removed are found by their cgroups below ``own_cgroup``.
     """
@@ -84,8 +94,9 @@ def clear_earlier(workspace: Workspace, given_up: Callable[[], bool], own_cgroup
     keepers = {(record.pid, record.start) for record in records}
     cgroups = {record.cgroup for record in records if record.cgroup and record.machine == machine}
     cgroups |= earlier_runs(own_cgroup, workspace.identity)
+    cgroups -= spared.cgroups
     folders = {os.path.dirname(cgroup) for cgroup in cgroups}
-    while (left := remains(records, machine)) or cgroups:
+    while (left := remains(records, machine, spared)) or cgroups:
         if given_up():
             return False
         now = time.monotonic()
@@ -101,7 +112,8 @@ def clear_earlier(workspace: Workspace, given_up: Callable[[], bool], own_cgroup
     for folder in folders:
         remove_empty(folder)
     for path, _ in found:
-        workspace.forget(path)
+        if path not in spared.folders:
+            workspace.forget(path)
     if records:
         _LOG.info("earlier boot cleared", extra={"runs": len(records)})
     return True

@@ -19,7 +19,7 @@ from termios import TIOCSWINSZ
 from typing import TypeVar
 
 from shoal.agent.keeper_handle import KeeperHandle
-from shoal.agent.node_state import Key
+from shoal.agent.node_run import Key
 from shoal.core.errors import ShoalError
 from shoal.wire.client import Client, Refused, Unreachable
 from shoal.wire.messages import (

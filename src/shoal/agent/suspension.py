@@ -26,7 +26,7 @@ _ROOM_SECONDS = 20.0
 _PAUSE_SECONDS = 0.01
 _KILL_SECONDS = 30.0
 _MEMORY_RESERVE = 0.05
-"""Fraction of the host memory that suspending a process from a GPU leaves free."""
+"""Fraction of the host memory that a suspended run leaves free."""
 _FIRST_OTHER_FD, _LAST_OTHER_FD = 3, 1024
 
 
@@ -84,10 +84,17 @@ class RunSuspension:
         self._run, self._state, self._poll = run, state, poll
         self._processes, self._send = processes, send
         self._suspender: Suspender | None = None
+        self._last: list[bytes] = []
+
+    @property
+    def report(self) -> list[bytes]:
+        """The lines for an agent that takes a run over: how it was suspended, or none while that is not known."""
+        return self._last if self._suspender is not None else []
 
     def order(self, command: bytes) -> None:
         """Follow an order to suspend or to resume the run; one that is being stopped is not suspended."""
         if command == b"resume" and self._suspender is not None:
+            self._last = []
             self._suspender.resume()
         elif command == b"suspend" and self._suspender is None and not self._state.warned:
             self._state.suspend(time.monotonic())
@@ -109,7 +116,9 @@ class RunSuspension:
                     self._state.go_on(time.monotonic())
                 elif not done:
                     self._state.fail(time.monotonic(), "suspender")
-        return [json.dumps(answer).encode() + b"\n" for answer in found if answer["event"] != "gone"]
+        lines = [json.dumps(answer).encode() + b"\n" for answer in found if answer["event"] != "gone"]
+        self._last = lines[-1:] or self._last
+        return lines
 
 
 def start_suspender(run: Mapping[str, Any], processes: Processes, send: Send) -> Suspender:
@@ -186,9 +195,12 @@ class _Suspension:
         ]
 
     def _suspend(self) -> None:
+        room = available_memory() - int(_MEMORY_RESERVE * total_memory())
         if self._cuda is not None:
-            room = available_memory() - int(_MEMORY_RESERVE * total_memory())
             self._cuda.take_off([process.pid for process in self._processes()], room)
+        elif (held := sum(resident_memory(process.pid) for process in self._processes())) > room:
+            hint = f"{max(0, room):,} are left for a run in its place"
+            raise SuspendFailed(f"its processes hold {held:,} bytes of host memory, and only {hint}")
         try:
             self._freeze()
         except (SuspendFailed, OSError):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.agent.node_state import Key
+from shoal.agent.node_run import Key
 from shoal.agent.workspace import Workspace
 from shoal.core.errors import InputError
 from shoal.wire.files import replace_file

@@ -20,11 +20,11 @@ from pathlib import Path
 import msgspec
 
 from shoal.agent.job_logs import read_piece
-from shoal.agent.node_state import Key
+from shoal.agent.node_run import Key
 from shoal.agent.slurm.install import install
 from shoal.core.errors import InputError
 from shoal.wire.files import replace_file
-from shoal.wire.messages import LogAnswer, LogRead, Roster, SessionReport
+from shoal.wire.messages import LogAnswer, LogRead, Roster, RunOrder, SessionReport
 
 MOST_LOG_BYTES = 256 * 1024
 """Most bytes of a log that are sent at once."""
@@ -32,31 +32,43 @@ MOST_LOG_BYTES = 256 * 1024
 _MOST_PROGRESS_BYTES = 256
 _MOST_SESSION_BYTES = 16 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}")
+_ALLOCATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,159}")
 
 
 class KeeperRecord(msgspec.Struct, frozen=True):
-    """Record of a run's keeper server: its process, the boots of its agent and of the machine, the run's cgroup."""
+    """Record of a run's keeper server: its process, the boots of its agent and of the machine, the run's cgroup.
+
+    ``number`` is that of the run at the server, ``order`` and ``devices`` are what a later agent must know of it.
+    """
 
     pid: int
     start: int
     boot: str
     machine: str
     cgroup: str = ""
+    number: int = 0
+    order: RunOrder | None = None
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The folders of one node below an agent's home."""
+    """The folders of one node, or of an allocation for one run, below an agent's home."""
 
     home: Path
     node: str
 
     def __post_init__(self) -> None:
-        _checked("node", self.node)
+        _checked("node", self.node, _ALLOCATION)
 
     @property
     def _own(self) -> Path:
         return self.home / "nodes" / self.node
+
+    @property
+    def folder(self) -> Path:
+        """The node's own folder."""
+        return self._own
 
     @property
     def identity(self) -> str:
@@ -173,6 +185,14 @@ class Workspace:
         """Return the file where the workers of a job that is resized in place read which workers train."""
         return self.run(key) / "orders"
 
+    def gate(self, key: Key) -> Path:
+        """Return the file that holds a run at the gate as long as it is there."""
+        return self.run(key) / "gate"
+
+    def arrival(self, key: Key) -> Path:
+        """Return the file that a job writes when it is at the gate."""
+        return self.own(key) / "gate"
+
     def programs(self) -> Path:
         """Return the folder of the programs that batch scripts call; install them if they are not there."""
         return install(self.home)
@@ -186,7 +206,7 @@ class Workspace:
         path = self.run(key)
         self._make(path)
         self.own(key).mkdir(mode=0o700, exist_ok=True)
-        (path / "keeper.json").write_bytes(msgspec.json.encode(record))
+        replace_file(path / "keeper.json", msgspec.json.encode(record), mode=0o600)
 
     def records(self) -> Iterator[tuple[Path, KeeperRecord | None]]:
         """Yield every run folder with the record of its keeper, if it has one."""
@@ -248,7 +268,7 @@ def _open_plain(name: str | Path, folder: int | None = None) -> int:
     return file
 
 
-def _checked(field: str, name: str) -> str:
-    if not _NAME.fullmatch(name):
+def _checked(field: str, name: str, pattern: re.Pattern[str] = _NAME) -> str:
+    if not pattern.fullmatch(name):
         raise InputError(field, name, "must begin with a letter or digit and go on with those, '_', '.' or '-'")
     return name
