@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from shoal.core.job import BatchLimits
+from shoal.core.batch_limits import BatchLimits
 from shoal.trainer import Adaptation, Training
 from shoal.trainer.torch import step_coordinator
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError
 from shoal.core.goodput import StepFit
-from shoal.core.job import BatchLimits, BatchSetting
+from shoal.core.job import BatchSetting
 from shoal.core.topology import Placement, parse_cluster
 from shoal.perf.batch_tuner import BatchTuner, Reading, Update
 from shoal.perf.catalog import catalog

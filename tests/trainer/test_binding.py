@@ -52,7 +52,10 @@ def lightning(job: str, folder: Path, saves: int | None) -> int:
     newest = callback.newest()
     if saves is not None:
         trainer = SimpleNamespace(
-            global_step=saves - 1, estimated_stepping_batches=99, save_checkpoint=lambda path: path.write_text("state")
+            global_step=saves - 1,
+            estimated_stepping_batches=99,
+            optimizers=[],
+            save_checkpoint=lambda path: path.write_text("state"),
         )
         callback.on_train_start(trainer, None)
         for _ in range(100):  # ranks agree on a save some steps later

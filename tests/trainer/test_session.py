@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from shoal.agent.workspace import KeeperRecord, Workspace
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError
-from shoal.core.job import BatchLimits
 from shoal.trainer.environment import RankEnvironment, read_rank_environment
 from shoal.trainer.session import Progress, Session, Stopped
 

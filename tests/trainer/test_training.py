@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler  # noqa: E402
 
+from shoal.core.batch_limits import BatchLimits  # noqa: E402
 from shoal.core.errors import InputError  # noqa: E402
-from shoal.core.job import BatchLimits  # noqa: E402
 from shoal.trainer import Adaptation, Scripted, Session, Stopped, Training  # noqa: E402
 from shoal.trainer.environment import RankEnvironment  # noqa: E402
 from shoal.trainer.learning_rate import linear  # noqa: E402

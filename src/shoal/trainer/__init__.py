@@ -1,11 +1,14 @@
 """For training scripts: leases, checkpoints, progress and adaptation, so that Shoal may stop and move the job.
 
 ``Training`` is for PyTorch, the callbacks for the training loops of other libraries, ``Session`` for all other scripts.
-Importing this imports no framework; each name imports what it needs when it is first used.
+Importing this imports no framework, except in a job that Shoal holds at the gate (``gate``), which imports torch; each
+name imports what it needs when it is first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from shoal.trainer import gate
 
 if TYPE_CHECKING:
     from shoal.trainer.schedules import Accordion as Accordion
@@ -27,6 +30,9 @@ _HOMES = {
     "Progress": "session",
     "Training": "torch.training",
 }
+
+
+gate.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError
-from shoal.core.job import BatchLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, SupportsFloat
 
+from shoal.trainer import gate
 from shoal.trainer.environment import RankEnvironment, read_rank_environment
 from shoal.wire.files import replace_file
 
@@ -44,8 +46,9 @@ class Progress:
     """Progress of a job as its rank 0 reports it.
 
     ``done``, ``saved`` and ``total`` (all work of the job) are in the script's own unit. ``batch_size`` is in samples
-    over all ranks, ``profile`` a ``GoodputReport`` as plain values, ``generation`` the worker order of the last step of
-    an elastic job. A loop that reports ``saved`` saves its state when it is warned.
+    over all ranks, ``learning_rate`` that of the last step, ``profile`` a ``GoodputReport`` as plain values,
+    ``generation`` the worker order of the last step of an elastic job. A loop that reports ``saved`` saves its state
+    when it is warned.
     """
 
     done: float
@@ -55,6 +58,7 @@ class Progress:
     loss: SupportsFloat | None = None
     profile: Mapping[str, Any] | None = None
     generation: int | None = None
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +85,16 @@ class Session:
         self._thread: threading.Thread | None = None
         self._opened = False
         self._has_warned = False
+        self._gate = False
+        """Whether the job can be held at the gate when it is started again."""
 
     def open(self) -> None:
         """Start to watch for stop requests and to report; no effect if already open or not started by Shoal."""
         if self._opened or not self.environment.managed:
             return
         self._opened = True
+        self._gate = gate.AVAILABLE and ("torch" in sys.modules or not gate.cuda_in_use())
+        gate.wait()
         with suppress(ValueError):  # not the main thread: the lease file has the stop request too
             signal.signal(signal.SIGTERM, self._on_sigterm)
         if self.environment.rank == 0:
@@ -166,7 +174,7 @@ class Session:
         if progress.saved is not None:
             text += f" {unit * progress.saved!r}"
         if self.environment.lease is not None:  # an agent that writes leases also reads the report line
-            text += "\n" + json.dumps(_report(progress, None if rate is None else unit * rate))
+            text += "\n" + json.dumps(_report(progress, None if rate is None else unit * rate, self._gate))
         try:
             replace_file(path, f"{text}\n".encode())
         except OSError as error:
@@ -184,17 +192,28 @@ class Session:
             _LOG.warning("training continues, but progress cannot be reported to Shoal: %r", error)
 
 
-def _report(progress: Progress, rate: float | None) -> dict[str, Any]:
-    loss = math.nan if progress.loss is None else float(progress.loss)
+def _report(progress: Progress, rate: float | None, at_gate: bool) -> dict[str, Any]:
+    loss, learning_rate = (
+        math.nan if each is None else float(each) for each in (progress.loss, progress.learning_rate)
+    )
     found = {
         "rate": rate,
         "batch_size": progress.batch_size,
         "loss": loss if math.isfinite(loss) else None,
+        "learning_rate": learning_rate if math.isfinite(learning_rate) else None,
         "profile": progress.profile,
         "generation": progress.generation,
         "saves": True if progress.saved is not None else None,
+        "gate": at_gate or None,
+        "links": _tracker_links() or None,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _tracker_links() -> list[str]:
+    """Return the address of the run that Weights & Biases has open in this process, if the script uses it."""
+    url = getattr(getattr(sys.modules.get("wandb"), "run", None), "url", None)
+    return [url] if isinstance(url, str) else []
 
 
 class _Rate:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shoal.core.job import BatchLimits, BatchSetting
+from shoal.core.batch_limits import BatchLimits
+from shoal.core.job import BatchSetting
 from shoal.core.topology import Locality
-from shoal.perf.batch_tuner import Allocation, BatchTuner, Reading, StepMean, Update
+from shoal.perf.batch_tuner import BatchTuner, JobGpus, Reading, StepMean, Update
 from shoal.perf.noise import NOISIEST, NoiseEstimate, NoiseScale
 from shoal.perf.profile import StepSeconds
 
@@ -110,6 +111,6 @@ class RunTuner:
         self.tuner.restore(means, state["known"]["scale"], state["known"]["batch"])
 
 
-def _allocation(kind: str, gpus: int, nodes: int) -> Allocation:
+def _allocation(kind: str, gpus: int, nodes: int) -> JobGpus:
     # A rank cannot see racks. The scheduler can, and takes racks to cost what nodes do until they are measured.
-    return Allocation(kind, gpus, nodes, Locality.CROSS_NODE if nodes > 1 else Locality.SAME_NODE)
+    return JobGpus(kind, gpus, nodes, Locality.CROSS_NODE if nodes > 1 else Locality.SAME_NODE)

@@ -221,6 +221,7 @@ class Elastic:
                     batch_size=plan.batch,
                     loss=step.loss,
                     generation=step.generation,
+                    learning_rate=self._optimizer.param_groups[0]["lr"],
                 )
             )
         if leave:

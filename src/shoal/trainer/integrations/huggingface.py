@@ -29,7 +29,7 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
         self._coordinator: StepCoordinator | None = None
         self._leaving = False
         self._saved = 0
-        self._loss: float | None = None
+        self._logs: dict[str, Any] = {}
 
     def newest(self, folder: str | Path) -> str | None:
         """Path of this job's newest complete checkpoint in the Trainer's output folder; None without one or Shoal."""
@@ -71,8 +71,8 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
             self._report(args, state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Keep the loss for the next report."""
-        self._loss = (logs or {}).get("loss", self._loss)
+        """Keep the loss and the learning rate for the next report."""
+        self._logs |= {name: logs[name] for name in ("loss", "learning_rate") if name in (logs or {})}
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave if the job was stopped, else close the session."""
@@ -85,5 +85,5 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
     def _report(self, args: Any, state: Any) -> None:
         if self._session.environment.rank == 0:
             batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-            progress = Progress(state.global_step, state.max_steps, self._saved, batch_size=batch, loss=self._loss)
+            progress = Progress(state.global_step, state.max_steps, self._saved, batch_size=batch, **self._logs)
             self._session.report(progress)

@@ -56,7 +56,8 @@ class ShoalCallback(Callback):  # type: ignore[misc]
         if self._session.environment.rank == 0:
             total = trainer.estimated_stepping_batches
             loss = outputs["loss"] if isinstance(outputs, dict) else None
-            self._session.report(Progress(self._step, float(total), self._saved, loss=loss))
+            rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
+            self._session.report(Progress(self._step, float(total), self._saved, loss=loss, learning_rate=rate))
         if action is StepAction.LEAVE:
             self._session.leave()
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from shoal.core.job import BatchLimits, BatchSetting
+from shoal.core.batch_limits import BatchLimits
+from shoal.core.job import BatchSetting
 from shoal.perf.batch_tuner import TICK
 from shoal.perf.goodput import efficiency, fixed
 from shoal.perf.noise import from_norms

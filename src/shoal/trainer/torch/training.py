@@ -64,6 +64,7 @@ class Training:
         self._checkpoints = RunCheckpoints(
             within / "checkpoints", owner, state, self._coordinator.exchange, self._environment.rank
         )
+        self._groups = optimizer.param_groups
         self._gate = AccumulationGate(model, optimizer, schedulers.values())
         self._adapting = None if adapt is None else BatchAdaptation(model, optimizer, adapt, self._environment)
         if self._adapting is not None:
@@ -279,5 +280,6 @@ class Training:
                 batch_size=self._batch.size,
                 loss=self._loss,
                 profile=None if self._adapting is None else self._adapting.report(self._batch),
+                learning_rate=self._groups[0]["lr"],
             )
         )
