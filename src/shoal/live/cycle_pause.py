@@ -1,0 +1,20 @@
+"""How long the loop of a live control plane rests after a cycle.
+
+With many live jobs a cycle costs milliseconds, however few events it decides on. A rest in proportion to that cost lets
+events come together, bounds the loop's share of a core, and delays a decision by at most ``_LONGEST``.
+"""
+
+from shoal.core.units import Seconds
+
+_FREE: Seconds = 0.002
+"""CPU seconds of a cycle after which there is no rest: on a small cluster each event is decided on at once."""
+
+_FACTOR = 4.0
+"""Seconds of rest for each CPU second beyond that, so that the loop takes at most a fifth of a core."""
+
+_LONGEST: Seconds = 0.05
+
+
+def pause_after(cpu: Seconds) -> Seconds:
+    """Return the seconds to rest after a cycle that took ``cpu`` CPU seconds."""
+    return min(max(0.0, _FACTOR * (cpu - _FREE)), _LONGEST)

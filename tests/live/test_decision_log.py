@@ -1,0 +1,83 @@
+"""Every decision has its number, also after a restart; a past one is made again as it was."""
+
+from pathlib import Path
+
+import pytest
+from tests.live.test_compaction import compact
+from tests.live.test_control_plane import job, obey, opened, soon, state, submit
+
+from shoal.core.decision import Decision, Refusal
+from shoal.core.errors import InputError
+from shoal.forecast.past_decision import past_decision
+from shoal.live.decision_log import DecisionLog
+from shoal.live.home import JOURNAL
+from shoal.policy.classic.fifo import Fifo
+from shoal.scenario.replay import replay_file
+
+
+def test_decisions_are_numbered_back_from_the_last_one() -> None:
+    log = DecisionLog()
+    for at, moves in ((1.0, []), (2.0, [("start", "a", "ann")]), (2.0, []), (5.0, [("stop", "a", "ann")])):
+        log.note(at, moves)
+    log.number_to(10)
+    assert [(each.number, each.at) for each in log.moved()] == [(9, 5.0), (7, 2.0)]
+    assert [each.number for each in log.moved(before=9)] == [7]
+    assert (log.number_at(2.0), log.number_at(5.0), log.number_at(3.0), log.number_at(9.0)) == (8, 9, None, None)
+    assert (log.at(6), log.at(9), log.at(5), log.at(10)) == (1.0, 5.0, None, None)
+
+
+def test_a_past_decision_is_made_again_from_any_segment_and_shows_a_tenant_its_own_jobs(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        (first,) = submit(plane, job("first", 3), tenant="ann")
+        soon(lambda: state(plane, first) == "starting")
+        (moved,) = plane.pages.decisions("ann")
+        compact(plane)
+        (second,) = submit(plane, job("second", 4), tenant="bo")
+        soon(lambda: plane.job(second, None).decision.startswith("waits: needs 4"))
+        last = plane.cluster().decisions - 1
+        assert [move.job for move in moved.moves] == [first]
+        assert plane.pages.decisions("bo") == []
+        assert plane.pages.decisions(None, job=first)[0] == moved
+        seated = next(entry for entry in plane.job(first, "ann").story if entry.what.startswith("seated"))
+        assert seated.decision == moved.number
+        assert {row.decision for row in plane.pages.seats("ann") if row.job == first} == {moved.number}
+        assert {row.decision for row in plane.pages.seats("bo")} == {None}
+    journal = tmp_path / "home" / JOURNAL
+    began = past_decision(journal, moved.number)
+    assert (began.same, began.at, began.granted, began.gpus) == (True, moved.at, 3, 4)
+    assert [(row.job, row.state, row.move, row.granted) for row in began.jobs] == [(first, "pending", "start", 3)]
+    later = past_decision(journal, last, tenant="bo")
+    assert (later.same, later.foreign, later.foreign_gpus) == (True, 1, 3)
+    assert [(row.job, row.granted, row.reason[:20]) for row in later.jobs] == [(second, 0, "waits: needs 4 GPUs;")]
+    assert first not in str(later)
+    assert sum(node.free for node in later.nodes) == 1
+    assert past_decision(journal, replay_file(journal.parent)[0].decisions - 1).same
+    with pytest.raises(InputError, match="has not been made yet"):
+        past_decision(journal, 10**6)
+
+
+def test_a_decision_that_comes_out_differently_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as plane:
+        (first,) = submit(plane, job("first", 4))
+        soon(lambda: state(plane, first) == "starting")
+        (moved,) = plane.pages.decisions(None)
+    refuse = lambda _, snapshot: Decision({job: Refusal() for job in snapshot.jobs})  # noqa: E731
+    monkeypatch.setattr(Fifo, "decide", refuse)
+    found = past_decision(tmp_path / "home" / JOURNAL, moved.number)
+    assert not found.same
+    assert found.difference == "commands: 1 in the journal, 0 now"
+
+
+def test_numbers_go_on_after_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        (first,) = submit(plane, job("first"))
+        soon(lambda: state(plane, first) == "starting")
+        (before,) = plane.pages.decisions(None)
+        compact(plane)
+        made = plane.cluster().decisions
+    with opened(tmp_path) as plane:
+        assert plane.accounts.decisions.count >= made
+        (second,) = submit(plane, job("second"))
+        soon(lambda: state(plane, second) == "starting")
+        assert plane.pages.decisions(None)[0].number >= made > before.number
+        obey(plane, "gpu-0")
