@@ -281,3 +281,15 @@ def test_a_job_that_could_not_be_suspended_is_not_charged_for_the_time_away() ->
     found.leave_out(10.0, 3610.0)
     found.fold(EventBatch(3620.0, (JobResumed(3620.0, 0, 1, 2.0, 10.0, cause="the driver refuses"),)))
     assert found.live[0].used(3620.0) == 3 * (5.0 + 10.0)
+
+
+def test_past_seats_outlive_a_base_and_the_oldest_of_too_many_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.live.seat_history._MOST_SPANS", 3)
+    found = running()
+    for turn in range(2, 6):
+        found.apply_events([JobStopped(20.0 * turn, 0, turn - 1, 1.0)])
+        found.apply_commands(20.0 * turn, [start(turn)])
+    assert [(span.run, span.node) for span in found.past_seats] == [(2, 1), (3, 0), (3, 1), (4, 0), (4, 1)]
+    restored = Accounts(NODES)
+    restore_live(restored, encode_live(found))
+    assert restored.past_seats == found.past_seats

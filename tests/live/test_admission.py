@@ -2,11 +2,13 @@
 
 import pytest
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError
-from shoal.core.job import BatchLimits, JobSpec, Launch
+from shoal.core.job import JobSpec, Launch
 from shoal.core.topology import parse_cluster
 from shoal.live.admission import Admission
 from shoal.perf.catalog import catalog
+from shoal.provider.protocol import Abilities
 from shoal.wire.messages import Ahead, Reshape, Submission
 
 RULES = Admission(parse_cluster("v100:2x4,k80:3x2"), catalog(), roots=("/data", "/home/"))
@@ -24,9 +26,17 @@ def test_a_grace_beyond_the_operators_is_refused() -> None:
         rules.admit(Submission(command=["train"], grace=61.0), "a", "ana", 0.0)
 
 
+def test_what_a_job_asks_of_an_engine_is_kept_where_policies_do_not_see_it() -> None:
+    rules = Admission(RULES.topology, RULES.catalog, abilities=Abilities(users=True, images=True))
+    wanted = Submission(command=["train"], image="pytorch:2", account="ml", cpus=4, memory=2**30)
+    spec, launch = rules.admit(wanted, "job-1", "ann", 50.0)
+    assert (launch.image, launch.account, launch.cpus, launch.memory) == ("pytorch:2", "ml", 4, 2**30)
+    assert "pytorch" not in repr(spec)
+
+
 def test_a_submission_that_says_little_gets_the_defaults() -> None:
     assert admit() == (
-        JobSpec("job-1", 50.0, 1, None, 1, 1, tenant="ann", preemptible="auto"),
+        JobSpec("job-1", 50.0, 1, None, 1, 1, tenant="ann", preemptible="auto", name="job", script="t.py"),
         Launch("job", ("python", "t.py"), grace=10.0),
     )
 
@@ -40,7 +50,7 @@ def test_everything_a_submission_says_is_kept() -> None:
     )  # fmt: skip
     assert spec == JobSpec(
         "job-1", 50.0, 4, 9.0, 2, 8, "ann", "a", None, 64, ("v100",), 2.0, 150.0, ahead=((2, 1, 5.0),),
-        limits=BatchLimits(64, 256, 2, 32), adaptation="gns", preemptible="no",
+        limits=BatchLimits(64, 256, 2, 32), adaptation="gns", preemptible="no", name="n", script="t.py",
     )  # fmt: skip
     env = (("A", "1"), ("B", "2"))
     assert launch == Launch("n", ("python", "t.py"), env, "/data/y", "gpu", 3.0, "k", in_place=True)
@@ -53,6 +63,8 @@ REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
     "fewer than its least": ({"gpus": 2, "min_gpus": 3}, "gpus", r"min_gpus \(3\) and max_gpus \(2\)"),
     "more than its most": ({"gpus": 4, "max_gpus": 3}, "gpus", r"min_gpus \(4\) and max_gpus \(3\)"),
     "an unknown model": ({"model": "resnet51"}, "model", "resnet"),
+    "an image where none runs": ({"image": "ubuntu"}, "image", "engine's own allocations; leave it out"),
+    "an account of an engine": ({"account": "ml"}, "account", "engine's own allocations; leave it out"),
     "a zero byte in its command": ({"command": ["a", "b\0"]}, "command", "zero byte"),
     "a zero byte in its environment": ({"env": {"A": "\0"}}, "env", "zero byte"),
     "a relative folder": ({"workdir": "data"}, "workdir", "absolute"),

@@ -13,8 +13,9 @@ from shoal.core.errors import InputError
 from shoal.core.events import AppBid, EventBatch, JobCancelled, JobCrashed, JobReshaped, NodeLost, NodeReturned
 from shoal.core.job import JobSpec, Launch
 from shoal.core.topology import Placement, parse_cluster
-from shoal.live.backend import ForeignRead, LiveBackend
+from shoal.live.backend import LiveBackend
 from shoal.live.clock import IDLE_RECORD, WallClock
+from shoal.live.log_reads import ForeignRead
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, RunReport
 
 LEASE = 5.0

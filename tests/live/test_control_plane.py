@@ -55,7 +55,7 @@ def opened(folder: Path, cluster: str = "gpu:2x2", policy: str = "fifo", lease: 
     with open_control_plane(settings(folder, cluster, policy, lease)) as plane:
         for node in parse_cluster(cluster).nodes:
             plane.hello(Hello(PROTOCOL, node.name, "boot", node.kind, node.gpus, "127.0.0.1"))
-        soon(lambda: plane.cluster().up_gpus == parse_cluster(cluster).total_gpus)
+        soon(lambda: plane.cluster().up_gpus >= parse_cluster(cluster).total_gpus)
         yield plane
 
 
@@ -496,3 +496,15 @@ def test_a_part_of_a_log_says_where_it_begins_and_where_the_next_begins(
         plane.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="boot", known=0, runs=[], logs=[answer]))
         assert asked.result(20) == LogPart(id, 1, 1, first, 0, text, True, following, ranks=3)
         assert sync(plane, "gpu-0", []).reads == []
+
+
+def test_a_job_shows_its_bid_where_the_policy_has_prices(tmp_path: Path) -> None:
+    with opened(tmp_path, policy="shoal") as plane:
+        long, short = submit(plane, job("long", 4, work=5000.0), job("short", 4, work=50.0))
+        soon(lambda: plane.job(short, None).job.bid is not None and plane.job(long, None).job.bid is not None)
+        bids = {row.id: row.bid or 0.0 for row in plane.jobs(None)}
+        assert bids[short] > bids[long] > 0
+    with opened(tmp_path / "other") as plane:
+        (one,) = submit(plane, job("one"))
+        soon(lambda: state(plane, one) == "starting")
+        assert plane.job(one, None).job.bid is None

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shoal.core.job import BatchLimits, BatchSetting, Launch
+from shoal.core.batch_limits import BatchLimits
+from shoal.core.job import BatchSetting, Launch
 from shoal.core.topology import Node, Placement
 from shoal.live.elastic_workers import ElasticWorkers
 from shoal.live.gang import End, Gang, NodePhase

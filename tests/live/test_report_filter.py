@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.commands import Start, Stop
 from shoal.core.events import BatchChanged, Event, JobMeasured, JobProfiled, JobStarted, JobStopped
 from shoal.core.goodput import GoodputReport, StepFit
-from shoal.core.job import ADAPTIVE, BatchLimits, BatchSetting, JobSpec, Launch
+from shoal.core.job import ADAPTIVE, BatchSetting, JobSpec, Launch
 from shoal.core.topology import Placement, parse_cluster
 from shoal.live.backend import LiveBackend
 from shoal.live.report_filter import credible, differs

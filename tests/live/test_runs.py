@@ -1,5 +1,6 @@
 """The registry of runs by itself: commands and reports in, events and orders out; no clock, no lock, no process."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from shoal.core.events import (
 )
 from shoal.core.job import BatchSetting, JobSpec, Launch
 from shoal.core.topology import Node, Placement
+from shoal.live.agent_waits import Timers
 from shoal.live.live_job import LiveJob
 from shoal.live.recovery import RecoveredRuns, UnfinishedRun
 from shoal.live.resumption import resume
@@ -35,7 +37,7 @@ def registry(
     """Two nodes that have answered, and one job at a rate of a GPU-second per second."""
     it = RunRegistry(NODES, lambda spec, placement: float(placement.gpus), first_retry=10.0)
     for index, agent in enumerate(it.agents):
-        agent.up, agent.address = True, f"10.0.0.{index}"
+        agent.up, it.agents.nodes[index].up, agent.address = True, True, f"10.0.0.{index}"
         it.report(index, [], 0.0)
     launch = Launch("job", ("python",), grace=1.0, in_place=in_place, retries=retries)
     it.submit(JobSpec("job", 0.0, 2, work, 1, 4, preemptible=preemptible), launch, 0.0)
@@ -279,7 +281,8 @@ def test_a_job_does_not_start_again_before_every_node_that_is_up_has_reported() 
         it = running()
         it.report(0, [run("ended", 0, 1)], 5.0)
         settle(it, 5.0)
-        it.agents[1].last_report, it.agents[1].up = None, up
+        it.reboot(1, 6.0)
+        it.agents[1].up = up
         it.carry_out(Start(0, 2, ONE), 7.0)
         assert phases(it) == {2: phase}
         it.report(1, [], 8.0)
@@ -454,3 +457,37 @@ def test_a_node_that_the_ring_counts_as_down_is_not_lost_again() -> None:
     resume(it, RecoveredRuns(), frozenset({0}), 0.0)
     assert it.events == [NodeLost(0.0, 1)]
     assert [agent.up for agent in it.agents] == [False, False]
+
+
+def test_timers_give_each_entry_once_at_its_last_time_and_do_not_grow_with_changes() -> None:
+    timers = Timers({1: 5.0, 2: 3.0})
+    for at in range(1000):
+        timers[3] = 10.0 + at
+    del timers[1]
+    assert (timers.next, timers.take_due(4.0), timers.next) == (3.0, [2], 1009.0)
+    assert (timers.take_due(1008.0), timers.take_due(1009.0), timers.next) == ([], [3], inf)
+    assert len(timers._heap) < 200
+
+
+def test_a_first_report_advances_only_jobs_that_wait_for_nodes() -> None:
+    """With thousands of nodes and jobs, each node that returns must not cost a walk over all jobs."""
+    it = running()
+    advanced: list[int] = []
+    it.report(0, [run("ended", 0, 1)], 5.0)
+    settle(it, 5.0)
+    it.reboot(0, 6.0)
+    it.reboot(1, 6.0)
+    it.carry_out(Start(0, 2, ONE), 7.0)
+    assert (phases(it), it.waits.blocked) == ({2: "prepare"}, {0: 1.0})
+    advance = RunRegistry._advance
+
+    def noted(it: RunRegistry, number: int, now: float) -> None:
+        advanced.append(number)
+        advance(it, number, now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunRegistry, "_advance", noted)
+        it.report(1, [], 8.0)
+        assert (advanced, phases(it)) == ([], {2: "prepare"})
+        it.report(0, [], 9.0)
+    assert (advanced, phases(it), it.waits.blocked) == ([0], {2: "go"}, {})

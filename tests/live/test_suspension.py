@@ -144,3 +144,18 @@ def test_accounts_charge_no_suspended_time() -> None:
     accounts.fold(Decided(0, 60.0, (Resume(0, 1, HALF),)))
     accounts.fold(EventBatch(55.0, (JobResumed(55.0, 0, 1, 2.0, 16.0, 0.5),)))
     assert (account.state.name, account.used(60.0), account.bound) == ("RUNNING", 40.0, None)
+
+
+def test_a_suspended_run_that_the_next_agent_took_over_goes_on() -> None:
+    it = running()
+    it.carry_out(Suspend(0, 1), 12.0)
+    it.report(0, [result(1, True)], 12.0)
+    events(it)
+    it.reboot(0, 30.0, [(0, 1)])
+    assert events(it) == []
+    assert turn(it) == 1
+    it.report(0, [result(1, True)], 31.0)
+    it.carry_out(Resume(0, 1, HALF), 40.0)
+    it.report(0, [result(2, False)], 41.0)
+    (resumed,) = events(it)
+    assert isinstance(resumed, JobResumed)

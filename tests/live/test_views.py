@@ -1,5 +1,6 @@
 """What people see: rows of jobs, nodes and tenants, what would let a job run, and what a tenant must not see."""
 
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -10,17 +11,21 @@ import numpy as np
 import pytest
 
 from shoal.core import reasons
-from shoal.core.commands import Start
+from shoal.core.commands import Start, Stop, Suspend
 from shoal.core.decision import Grant, Refusal, Verdict, Verdicts
-from shoal.core.events import JobCancelled, JobCompleted, JobCrashed, JobStarted, JobSubmitted, NodeLost
+from shoal.core.events import JobCancelled, JobCompleted, JobCrashed, JobStarted, JobStopped, JobSubmitted, NodeLost
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.reasons import Reason, in_words
 from shoal.core.topology import Placement, parse_cluster
 from shoal.engine.state import State
 from shoal.live.accounts import Accounts
+from shoal.live.holdings import Holdings
+from shoal.live.job_changes import JobChanges
 from shoal.live.job_lists import ANY_JOB, JobLists
+from shoal.live.page_rows import PageRows
 from shoal.live.time_words import ClockWords
+from shoal.live.training_figures import TrainingFigures
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
@@ -67,6 +72,10 @@ class Scene:
         found |= {a.spec.id: Grant(a.placement.gpus) for a in self.accounts.live.values() if a.placement}
         found |= verdicts or {}
         return LastDecision(snapshot, Verdicts.of(snapshot, found))
+
+    @property
+    def held(self) -> Holdings:
+        return Holdings.of(self.accounts)
 
     def views(
         self,
@@ -163,13 +172,17 @@ def test_a_held_job_says_how_often_it_crashed_and_when_it_is_tried_again() -> No
 
 def test_nodes_say_what_is_used_and_name_only_the_jobs_that_may_be_seen() -> None:
     scene = Scene("gpu:3x2", spec("a", 3), spec("b", 1, "bob"), placed={0: ON_BOTH, 1: Placement(((0, 1),))}, down=(2,))
-    rows = scene.views(scene.last()).nodes([50.0, None, 60.0])
+    rows = scene.views(scene.last()).nodes([50.0, None, 60.0], scene.held)
     assert [(row.name, row.kind, row.gpus, row.up, row.used, row.jobs, row.heard) for row in rows] == [
         ("gpu-0", "gpu", 2, True, 2, ["a", "b"], 1050.0),
         ("gpu-1", "gpu", 2, True, 2, ["a"], None),
         ("gpu-2", "gpu", 2, False, 0, [], 1060.0),
     ]
-    assert [row.jobs for row in scene.views(scene.last(), "bob").nodes([None] * 3)] == [["b"], [], []]
+    assert [row.jobs for row in scene.views(scene.last(), "bob").nodes([None] * 3, scene.held)] == [
+        ["b"],
+        [],
+        [],
+    ]
 
 
 def shared() -> tuple[Scene, LastDecision]:
@@ -183,9 +196,11 @@ def shared() -> tuple[Scene, LastDecision]:
 
 def test_two_jobs_that_share_gpus_use_them_once() -> None:
     scene, last = shared()
-    assert [row.used for row in scene.views(last).nodes([None, None])] == [2, 0]
+    assert [row.used for row in scene.views(last).nodes([None, None], scene.held)] == [2, 0]
     assert [last.partner(number) for number in (0, 1, 2, 7)] == [1, 0, None, None]
-    assert [row.used for row in scene.views(None).nodes([None, None])] == [2, 0], "never more than the node has"
+    assert [row.used for row in scene.views(None).nodes([None, None], scene.held)] == [2, 0], (
+        "never more than the node has"
+    )
     assert last.remedy(scene.accounts.accounts[2], list(scene.accounts.accounts.values())[:2], 100.0) == (
         "it would start when 1 GPU more comes free: 2 jobs hold GPUs there, the next is expected to end in 2 min"
     )
@@ -338,6 +353,29 @@ def test_a_running_job_is_expected_to_end_within_a_spread_and_forecasts_of_start
     assert end.low < end.median < end.high
 
 
+def test_a_job_that_declares_no_work_is_expected_to_last_as_earlier_runs_did() -> None:
+    jobs = [spec(name, 2, work=None, name="train") for name in "ab"]
+    scene = Scene("gpu:2x2", *jobs, placed={0: ON_FIRST})
+    for _ in range(24):
+        scene.state.lengths.add(jobs[0], 7200.0, 1.0)
+    last = scene.last()
+    views = scene.views(last)
+    detail = views.job(scene.accounts.accounts[0], ())
+    end = detail.job.end
+    assert end is not None
+    assert end.median == pytest.approx(7110, rel=0.1)
+    assert end.low <= end.median <= end.high
+    of = "from 24 earlier runs of train by ann on 2 GPUs"
+    assert re.fullmatch(rf"about [12](\.\d)? h left \(80 %: .+ to .+ h\), {of}", detail.length), detail.length
+    waiting = views.job(scene.accounts.accounts[1], ())
+    assert re.fullmatch(rf"about 2\.1 h of run \(80 %: .+ to .+ h\), {of}", waiting.length), waiting.length
+    assert "the next is expected to end in 2 h" in waiting.change
+    later = replace(views, now=20_000.0).job(scene.accounts.accounts[0], ())
+    assert later.length.endswith("h), having outlasted others"), later.length
+    scene.events(120.0, JobCompleted(120.0, 0, 1, 100.0))
+    assert views.job(scene.accounts.accounts[0], ()).length == ""
+
+
 def test_the_cause_of_a_completed_job_is_not_that_of_an_earlier_crash() -> None:
     scene = two_tenants()
     account = scene.accounts.accounts[0]
@@ -346,3 +384,71 @@ def test_the_cause_of_a_completed_job_is_not_that_of_an_earlier_crash() -> None:
     scene.events(104.0, JobCompleted(104.0, 0, 2, 9.0))
     detail = scene.views(None).job(account, [])
     assert (account.state, account.cause, detail.decision) == (JobState.COMPLETED, "", "completed")
+
+
+def test_seats_are_remembered_after_a_job_left_them_and_name_no_job_of_another_tenant() -> None:
+    scene = two_tenants()
+    scene.accounts.apply_commands(100.0, [Start(1, 1, ON_BOTH)])
+    scene.events(104.0, JobCompleted(104.0, 0, 1, 200.0))
+    rows = scene.views().seat_spans()
+    assert [(row.job, row.node, row.gpus, row.began, row.ended) for row in rows] == [
+        ("a", "gpu-0", 2, 1010.0, 1104.0),
+        ("b", "gpu-0", 1, 1100.0, None),
+        ("b", "gpu-1", 2, 1100.0, None),
+    ]
+    seen = scene.views(tenant="ann").seat_spans()
+    assert [(row.job, row.tenant) for row in seen] == [("a", "ann"), ("", "others"), ("", "others")]
+
+
+def test_a_node_says_how_many_gpus_each_of_the_callers_jobs_holds_there() -> None:
+    scene = two_tenants()
+    scene.accounts.apply_commands(100.0, [Start(1, 1, ON_BOTH)])
+    assert [row.held for row in scene.views().nodes([None, None], scene.held)] == [
+        {"a": 2, "b": 1},
+        {"b": 2},
+    ]
+    assert [row.held for row in scene.views(tenant="bob").nodes([None, None], scene.held)] == [
+        {"b": 1},
+        {"b": 2},
+    ]
+
+
+def test_the_jobs_that_changed_are_found_and_those_that_ended_are_named() -> None:
+    scene = two_tenants()
+    figures, unknown = TrainingFigures(scene.accounts, 1000.0), lambda job, tenant: scene.accounts.accounts[0]
+    views = lambda tenant: scene.views(scene.last(), tenant)  # noqa: E731
+    pages = PageRows(scene.accounts, threading.RLock(), views, figures, unknown)
+    number, everything, _ = pages.changed_jobs(None, -1)
+    assert everything is None
+    assert pages.changed_jobs(None, number) == (number, [], [])
+    scene.events(104.0, JobCompleted(104.0, 0, 1, 200.0), JobCancelled(104.0, 1))
+    scene.accounts.changes.note_verdict(2)
+    later, changed, ended = pages.changed_jobs(None, number)
+    assert ([row.id for row in changed or []], sorted(ended)) == (["c"], ["a", "b"])
+    scene.accounts.forget(scene.accounts.ended())
+    assert sorted(pages.changed_jobs(None, number)[2]) == ["a", "b"], "also once they are on disk"
+    assert pages.changed_jobs("bob", number)[1] == []
+    assert pages.changed_jobs(None, later) == (later, [], [])
+
+
+def test_changes_that_are_no_longer_remembered_count_as_changes_of_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.live.job_changes._MOST_REMEMBERED", 2)
+    changes = JobChanges()
+    for job in range(4):
+        changes.note(job, f"j{job}", "ann")
+    assert changes.since(1) == (4, None)
+    assert changes.since(2) == (4, [(3, "j3"), (2, "j2")])
+    assert (changes[None], changes["ann"], changes["bob"]) == (4, 4, 0)
+
+
+def test_a_job_that_was_stopped_while_suspended_and_started_elsewhere_is_suspended_nowhere() -> None:
+    scene = two_tenants()
+    scene.accounts.apply_commands(101.0, [Suspend(0, 1)])
+    assert [row.suspended for row in scene.views().nodes([None, None], scene.held)] == [["a"], []]
+    scene.accounts.apply_commands(102.0, [Stop(0, 1)])
+    scene.accounts.apply_events([JobStopped(103.0, 0, 1, 80.0)])
+    assert [row.suspended for row in scene.views().nodes([None, None], scene.held)] == [[], []]
+    assert next(row for row in scene.rows(scene.views()) if row.id == "a").nodes == []
+    scene.accounts.apply_commands(104.0, [Start(0, 2, Placement(((1, 2),)))])
+    assert [row.suspended for row in scene.views().nodes([None, None], scene.held)] == [[], []]
+    assert scene.accounts.live[0].bound is None

@@ -6,7 +6,7 @@ No decision depends on them.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from math import ceil, inf
+from math import inf
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -14,11 +14,16 @@ from shoal.core import events
 from shoal.core.commands import Command, Decided, Resize, Resume, Stop, Suspend
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
+from shoal.core.node_events import nodes_after
 from shoal.core.quota import NO_QUOTA, Quota
-from shoal.core.retry import MOST_FAILED_STARTS, NO_CRASHES, QUICK_FAILURE, Crashes, retries_of
+from shoal.core.retry import NO_CRASHES, Crashes
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId, span
+from shoal.live.crash_words import counted, why_last
+from shoal.live.decision_log import DecisionLog, Move
+from shoal.live.job_changes import JobChanges
 from shoal.live.recovery import NO_LAUNCH, RecoveredRuns
+from shoal.live.seat_history import SeatSpan, add_spans
 from shoal.store.codec import Header, Record
 
 _Request: TypeAlias = (
@@ -83,6 +88,8 @@ class Account:
     """When it was last suspended."""
     exit_status: int | None = None
     """The status of its last run that ended by itself: 0, or that of the rank that failed first."""
+    links: tuple[str, ...] = ()
+    """The runs in trackers of experiments that its trainer library last reported."""
 
     def __copy__(self) -> "Account":
         """Return a copy that shares the histories; lists copy a hundred accounts under the control plane's lock."""
@@ -142,10 +149,11 @@ class Accounts:
     submitted: int = 0
     runs: RecoveredRuns = field(default_factory=RecoveredRuns)
     quotas: dict[TenantId, Quota] = field(default_factory=dict)
+    past_seats: list[SeatSpan] = field(default_factory=list)
     now: Seconds = 0.0
     """The time of the last events folded by ``fold``."""
-    changes: Counter[TenantId | None] = field(default_factory=Counter)
-    """How often jobs have changed: by tenant, and under None in all."""
+    changes: JobChanges = field(default_factory=JobChanges)
+    decisions: DecisionLog = field(default_factory=DecisionLog)
 
     def fold(self, record: Record) -> None:
         """Fold one record of a journal."""
@@ -175,6 +183,7 @@ class Accounts:
     def apply_events(self, new: Iterable[events.Event]) -> None:
         """Fold events; those of an earlier incarnation, or of a job that has ended, change nothing."""
         new = tuple(new)
+        self.nodes = nodes_after(self.nodes, new)
         self.runs.apply_events(new)
         for event in new:
             if isinstance(event, events.JobSubmitted):
@@ -197,6 +206,7 @@ class Accounts:
         """Fold commands given at ``now``."""
         commands = tuple(commands)
         self.runs.apply_commands(commands)
+        self.decisions.note(now, map(self._move, commands))
         for command in commands:
             account = self.accounts[command.job]
             self._changed(account)
@@ -209,7 +219,7 @@ class Accounts:
                 account.history.append((now, "warned to save and stop"))
                 continue
             account.state = JobState.STARTING
-            account.incarnation, account.partner = command.incarnation, command.partner
+            account.incarnation, account.partner, account.bound = command.incarnation, command.partner, None
             self._take_seats(account, command.placement, now)
             account.placements[command.incarnation] = command.placement
             account.started = now if account.started is None else account.started
@@ -220,6 +230,10 @@ class Accounts:
             self.restarts += account.starts > 0
             account.starts += 1
             account.history.append((now, f"seated {where}"))
+
+    def _move(self, command: Command) -> Move:
+        spec = self.accounts[command.job].spec
+        return type(command).__name__.lower(), spec.id, spec.tenant
 
     def _turn(self, account: Account, now: Seconds, command: Suspend | Resume) -> None:
         if isinstance(command, Suspend):
@@ -250,7 +264,7 @@ class Accounts:
         account.history.append((event.at, what))
 
     def _changed(self, account: Account) -> None:
-        self.changes.update((None, account.spec.tenant))
+        self.changes.note(account.number, account.spec.id, account.spec.tenant)
 
     def _seats(self, placement: Placement) -> str:
         return ", ".join(f"{self.nodes[node].name} ({count} GPU{'s' * (count > 1)})" for node, count in placement.seats)
@@ -341,7 +355,7 @@ class Accounts:
         elif isinstance(event, events.JobStopped):
             lost = self._lose(account, event.lost)
             account.state = JobState.HELD if account.held_by else JobState.PENDING
-            account.done, account.done_at, account.rate = event.done, event.at, 0.0
+            account.done, account.done_at, account.rate, account.bound = event.done, event.at, 0.0, None
             account.history.append((event.at, f"stopped; {event.done:,.6g} done and saved{lost}"))
         elif isinstance(event, events.JobSaved):
             account.saved_at = event.at - event.age
@@ -364,9 +378,9 @@ class Accounts:
         account.exit_status = event.status
         account.crashes, failed, _ = account.crashes.fold(event)
         what = f"crashed: {event.cause}" if event.failed_on is None else f"could not start: {event.cause}"
-        account.held_after = _counted(account.crashes, event)
+        account.held_after = counted(account.crashes, event)
         if failed:
-            account.held_after = _why_last(account, event)
+            account.held_after = why_last(account, event)
             self._end(account, JobState.FAILED, event.at, f"{what}; {account.held_after}")
             return
         what += lost
@@ -409,35 +423,9 @@ class Accounts:
     def _leave_seats(self, account: Account, at: Seconds) -> None:
         """Add the GPU-seconds of the present placement and clear it; freeze progress at ``at``."""
         if account.placement is not None:
+            add_spans(self.past_seats, account, at)
             account.last_run = account.rate, account.placement.gpus, at - account.placed_at
             account.gpu_seconds += account.placement.gpus * (at - account.placed_at)
             account.done, account.done_at = account.progress(at), at
             account.rate, account.placement = 0.0, None
             self.placed.pop(account.number, None)
-
-
-def _counted(crashes: Crashes, event: events.JobCrashed) -> str:
-    """Return a sentence part on what was counted: crashes, failed starts, or ends that were not the job's fault."""
-    if event.failed_on is not None:
-        return f"could not be started{_times(crashes.failed_starts)}"
-    if event.blamed:
-        return f"crashed{_times(crashes.in_a_row)}"
-    return f"was ended{_times(ceil(crashes.blameless))} through no fault of its own"
-
-
-def _times(count: int) -> str:
-    return "" if count == 1 else f" {count} times in a row"
-
-
-def _why_last(account: Account, event: events.JobCrashed) -> str:
-    """Return a sentence part on why a job is not tried again after this crash."""
-    retries = account.launch.retries
-    if event.failed_on is not None and account.crashes.failed_starts < MOST_FAILED_STARTS:
-        return "not tried again, since the cause is in the job itself"
-    if event.failed_on is not None:
-        return f"not tried again, since it {account.held_after}"
-    if retries is None and account.crashes.in_a_row <= retries_of(None):
-        return f"not tried again, since it failed within {QUICK_FAILURE:g} s of its start (--retries N has it tried)"
-    tries = retries_of(retries)
-    has = {0: "has no retries", 1: "has 1 retry"}.get(tries, f"has {tries} retries")
-    return f"not tried again, since it {account.held_after} and {has}"

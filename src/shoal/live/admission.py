@@ -2,14 +2,18 @@
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError, nearest
-from shoal.core.job import BatchLimits, JobSpec, Launch
+from shoal.core.job import JobSpec, Launch
 from shoal.core.topology import Topology
 from shoal.core.units import JobId, Seconds, TenantId
 from shoal.live.conditions import warning_signal
+from shoal.live.notice_targets import NoticeTargets
 from shoal.perf.catalog import Catalog
+from shoal.perf.length_keys import script_of
+from shoal.provider.protocol import Abilities
 from shoal.wire.messages import Reshape, Submission
 
 _MOST_JOBS_AHEAD = 10_000
@@ -31,6 +35,10 @@ class Admission:
     catalog: Catalog
     roots: Sequence[str] = ()
     max_grace: Seconds = MAX_GRACE
+    abilities: Abilities = field(default_factory=Abilities)
+    """What the engine can do whose allocations the jobs run in."""
+    notices: NoticeTargets = field(default_factory=NoticeTargets)
+    """Where notices of the ends of jobs may be sent."""
 
     def admit(self, wanted: Submission, id: JobId, tenant: TenantId, now: Seconds) -> tuple[JobSpec, Launch]:
         """Return the job's specification and launch; ``InputError`` names the field at fault."""
@@ -62,6 +70,8 @@ class Admission:
             time=wanted.time,
             priority=wanted.priority,
             exclusive=wanted.exclusive,
+            name=wanted.name,
+            script=script_of(wanted.command),
         )
         return spec, self._launch(wanted)
 
@@ -85,7 +95,17 @@ class Admission:
             signal=warning_signal(wanted),
             code=wanted.code,
             terminal=wanted.terminal,
+            image=self._of_engine("image", wanted.image, self.abilities.images),
+            account=self._of_engine("account", wanted.account, self.abilities.users),
+            notify=self.notices.check(wanted.notify),
         )
+
+    def _of_engine(self, field: str, value: str | None, able: bool) -> str | None:
+        if value is not None and not able:
+            raise InputError(
+                field, value, "this cluster does not run jobs in an engine's own allocations; leave it out"
+            )
+        return value
 
     def gang(
         self, shape: Reshape, kinds: Sequence[str] | None = None, *, exclusive: bool = False

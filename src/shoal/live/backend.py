@@ -7,55 +7,45 @@ message that is lost or repeated does no harm. Every method may be called from a
 
 import hashlib
 import hmac
-import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import InitVar, asdict, dataclass, field
-from math import inf
+from pathlib import Path
 from threading import Condition
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from shoal.agent.workspace import Workspace
 from shoal.core.bids import Rows
 from shoal.core.commands import Command
 from shoal.core.errors import InputError, nearest
-from shoal.core.events import AppBid, EventBatch, JobReshaped, NodeReturned, QuotaSet
+from shoal.core.events import AppBid, EventBatch, JobReshaped, QuotaSet, RunsImported
 from shoal.core.interfaces import Backend
 from shoal.core.job import JobSpec, Launch
 from shoal.core.quota import Quota
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Placement, Topology
 from shoal.core.units import JobNumber, Seconds, TenantId
-from shoal.live.agent_status import AgentStatus
+from shoal.live import leaving
+from shoal.live.agent_status import AgentKey
 from shoal.live.clock import IDLE_RECORD, Clock
 from shoal.live.gang import Gang
+from shoal.live.log_reads import LogReads
 from shoal.live.machines import Machine, machine_of
 from shoal.live.recovery import RecoveredRuns
+from shoal.live.registration import agent_of, register
 from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
 from shoal.live.sessions import SessionRelay
-from shoal.live.suspension import ability_event
+from shoal.live.silence import MARGIN, Silence
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, RunOrder
 
-log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 LEASE: Seconds = 20.0
 """Seconds a job may go on without contact between its agent and the control plane."""
-
-_MARGIN: Seconds = 2.0
-"""Seconds to kill ranks, added to lease and grace before a node counts as lost."""
-
-_MOST_REPLACED = 3
-"""Times that another boot may replace an agent's before the agent is refused."""
-
-_MOST_BOOTS = 8
-"""Replaced boots that are remembered for each node."""
-
-
-class ForeignRead(InputError):
-    """An agent answered a request for a piece of a log that another node's agent was asked."""
 
 
 @dataclass(slots=True)
@@ -75,37 +65,42 @@ class LiveBackend(Backend):
     store_key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     """Key from which the secrets of jobs' stores are made."""
     sessions: SessionRelay = field(default_factory=SessionRelay)
+    native: InitVar[bool] = False
+    """Whether each part of a run has an allocation and an agent of its own, not each node."""
+    home: Path | None = None
+    """The control plane's home; in native mode the logs of runs that have ended are read there."""
     machines: dict[int, Machine] = field(default_factory=dict)
     """By index of a node, what its agent said about its CPUs and memory when it connected."""
     _runs: RunRegistry = field(init=False)
+    _silence: Silence = field(init=False)
     _lock: Condition = field(default_factory=Condition)
     """Guards everything below; notified when ``wait`` may have something to return."""
     _acks: list[tuple["Future[Any]", Any]] = field(default_factory=list)
     _delivered: list[tuple["Future[Any]", Any]] = field(default_factory=list)
     """Futures with their results: for events that ``wait`` has not returned yet, and for those that it has."""
     _ended: list[Gang] = field(default_factory=list)
-    _log_reads: dict[int, tuple[int, LogRead, "Future[LogAnswer]"]] = field(default_factory=dict)
-    """By number of a log read: its node, its order and the future of its answer."""
-    _log_read_count: int = 0
+    _log_reads: LogReads = field(default_factory=LogReads)
     _closed: bool = False
     _returned_at: Seconds = 0.0
     """When ``wait`` last returned."""
 
-    def __post_init__(self, speed: Callable[[JobSpec, Placement], float], first_retry: Seconds) -> None:
+    def __post_init__(self, speed: Callable[[JobSpec, Placement], float], first_retry: Seconds, native: bool) -> None:
         self._runs = RunRegistry(self.topology.nodes, speed, first_retry)
+        self._runs.agents.native = native
+        self._silence = Silence(self._runs, self.lease)
 
     def resume(self, recovered: RecoveredRuns, down: frozenset[int]) -> None:
         """Resume the runs that a journal left unfinished; ``down`` are the nodes that the ring counts as down."""
         with self._lock:
             self._returned_at = self.clock.now()
-            resume(self._runs, recovered, down, self._returned_at, self.lease + _MARGIN)
+            resume(self._runs, recovered, down, self._returned_at, self.lease + MARGIN)
 
     def retire(self, nodes: Iterable[int]) -> None:
         """Mark nodes as lost that are no longer in the cluster; one with runs only when its lease has ended."""
         with self._lock:
             for index in nodes:
-                if self._runs.agents[index].up and not self._runs.agents[index].gangs:
-                    self._runs.lose(index, self.clock.now(), self._quiet_at(self._runs.agents[index]))
+                if self._runs.agents.nodes[index].up and not self._runs.agents.nodes[index].gangs:
+                    self._runs.lose(index, self.clock.now(), self._silence.quiet_at(self._runs.agents[index]))
 
     # ── the ring ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -118,11 +113,11 @@ class LiveBackend(Backend):
         with self._lock:
             while True:
                 now = self.clock.now()
-                self._tick(now)
+                self._silence.tick(now)
                 idle_until = min(until, self._returned_at + IDLE_RECORD)
                 if runs.events or self._acks or self._closed or now >= idle_until:
                     break
-                self._lock.wait(min(idle_until, self._next_tick()) - now)
+                self._lock.wait(min(idle_until, self._silence.next_tick()) - now)
             self._returned_at = now
             events, runs.events = tuple(runs.events), []
             over = self._closed and not events and not self._acks
@@ -169,34 +164,6 @@ class LiveBackend(Backend):
             if not future.cancelled():
                 future.set_exception(error)
 
-    def _deadline(self, agent: AgentStatus) -> Seconds:
-        """Return when a silent node counts as lost: by then its agent has killed the first of the runs there."""
-        if not agent.up:
-            return inf
-        graces = [gang.launch.grace for gang in agent.gangs.values()]
-        return self._quiet_at(agent) + min(graces, default=0.0)
-
-    def _quiet_at(self, agent: AgentStatus) -> Seconds:
-        """Return when a silent node has no run without grace left; each other run is gone its own grace later."""
-        return agent.last_contact + self.lease + _MARGIN
-
-    def _next_tick(self) -> Seconds:
-        runs = self._runs
-        deadlines = map(self._deadline, runs.agents)
-        lost = (runs.next_settlement(index) for index, agent in enumerate(runs.agents) if not agent.up)
-        return min(
-            [*deadlines, *lost, *runs.held.releases.values(), *runs.held.limits.values(), runs.health.next_probe]
-        )
-
-    def _tick(self, now: Seconds) -> None:
-        for index, agent in enumerate(self._runs.agents):
-            if now >= self._deadline(agent):
-                self._runs.lose(index, now, self._quiet_at(agent))
-            elif not agent.up and now >= self._runs.next_settlement(index):
-                self._runs.settle(index, now)
-        self._runs.release(now)
-        self._runs.probe(now)
-
     # ── requests: each future resolves when the journal has it ────────────────────────────────────────────────
 
     def submit(self, jobs: Sequence[tuple[JobSpec, Launch]], result: Any) -> "Future[Any]":
@@ -230,16 +197,27 @@ class LiveBackend(Backend):
                 self._runs.events.append(JobReshaped(self.clock.now(), job, gpus, least, most))
             return self._acknowledgement(None)
 
+    def look(self, look: Callable[[RunRegistry, Seconds], _T]) -> _T:
+        """Return what a function finds in the runs at the present time; it may change them as an engine reports."""
+        with self._lock:
+            before = len(self._runs.events), self._runs.agents.changes
+            found = look(self._runs, self.clock.now())
+            if changed := (len(self._runs.events), self._runs.agents.changes) != before:
+                self._lock.notify_all()
+        if changed:
+            self.on_change()
+        return found
+
     def drain(self, node: str, reason: str, by: str) -> "Future[None]":
         """Drain a node for an operator: it gets no new runs until it is resumed."""
-        index = self._index(node)
+        index = self.index_of(node)
         with self._lock:
             self._runs.events += self._runs.health.drain(index, reason, self.clock.now(), by)
             return self._acknowledgement(None)
 
     def resume_node(self, node: str) -> "Future[None]":
         """Resume a drained node for an operator; no effect on one that is not drained."""
-        index = self._index(node)
+        index = self.index_of(node)
         with self._lock:
             self._runs.events += self._runs.health.resume(index, self.clock.now())
             return self._acknowledgement(None)
@@ -247,13 +225,17 @@ class LiveBackend(Backend):
     def bid(self, app: str, jobs: tuple[JobNumber, ...], rows: Rows) -> "Future[None]":
         """Record an app's valuation of GPUs, made with these jobs."""
         with self._lock:
-            self._runs.events.append(AppBid(self.clock.now(), app, jobs, rows))
-            return self._acknowledgement(None)
+            return self.record(AppBid(self.clock.now(), app, jobs, rows))
 
     def set_quota(self, tenant: TenantId, quota: Quota) -> "Future[None]":
         """Record a tenant's quota."""
         with self._lock:
-            self._runs.events.append(QuotaSet(self.clock.now(), tenant, quota))
+            return self.record(QuotaSet(self.clock.now(), tenant, quota))
+
+    def record(self, *new: AppBid | QuotaSet | RunsImported) -> "Future[None]":
+        """Record events that no agent reports; without any, only have the loop take a turn."""
+        with self._lock:
+            self._runs.events += new
             return self._acknowledgement(None)
 
     def _acknowledgement(self, result: Any) -> "Future[Any]":
@@ -268,49 +250,28 @@ class LiveBackend(Backend):
     def hello(self, hello: Hello) -> AgentOrders:
         """Register an agent that started, or that was asked to register again; runs of an earlier boot are lost."""
         index = self._node(hello.node, hello.protocol)
-        node = self.topology.nodes[index]
-        if (hello.kind, hello.gpus) != (node.kind, node.gpus):
-            given = f"{hello.gpus} x {hello.kind}"
-            raise InputError(f"node {node.name}", given, f"this cluster has it with {node.gpus} x {node.kind}")
         with self._lock:
-            agent, now = self._runs.agents[index], self.clock.now()
-            if agent.place not in ("", hello.place):
-                self._move(index, agent, hello, now)
-            if agent.boot is not None and agent.boot != hello.boot:
-                _replace_boot(agent, agent.boot, hello)
-                self._runs.reboot(index, now)
-            agent.boot, agent.address, agent.last_contact = hello.boot, hello.address, now
-            moved, agent.place = agent.place != hello.place, hello.place
-            agent.session = secrets.token_hex(8)
+            key = agent_of(self._runs, index, hello.allocation)
+            register(self._runs, key, hello, self.clock.now(), self.lease + MARGIN)
+            agent = self._runs.agents[key]
+            agent.orders = None
+            for other in (one for gang in agent.gangs.values() for one in self._runs.agents.serving_all(gang)):
+                other.orders = None  # they name the address
+            self._runs.waits.unsure(agent)
+            self._runs.waits.look(agent, self._silence.quiet_at(agent))
             self.machines[index] = machine_of(hello)
-            if moved or not agent.up:
-                agent.up = True
-                self._runs.events.append(NodeReturned(now, index, hello.place))
-            if hello.suspension is not None and hello.suspension != agent.suspension:
-                agent.suspension = hello.suspension
-                self._runs.events.append(ability_event(index, hello.suspension, now))
-            orders = self._orders(index)
+            orders = self._orders(key)
             self._lock.notify_all()
         self.on_change()
         return orders
-
-    def _move(self, index: int, agent: AgentStatus, hello: Hello, now: Seconds) -> None:
-        """Lose the node of an agent that another one replaces elsewhere; ``InputError`` while its runs may be alive."""
-        graces = [gang.launch.grace for gang in agent.gangs.values() if not gang.parts[index].phase.over]
-        left = self._quiet_at(agent) + max(graces, default=0.0) - now
-        if left > 0 and (agent.up or agent.gangs):
-            log.warning("two agents have the name of one node", extra={"node": hello.node, "address": hello.address})
-            hint = f"an agent of this name runs elsewhere{f' ({agent.address})' * bool(agent.address)}"
-            raise InputError("node", hello.node, f"{hint}: name another node, or stop that one and wait {left:,.0f} s")
-        if agent.up:
-            self._runs.lose(index, now, self._quiet_at(agent))
 
     def sync(self, report: AgentReport) -> AgentOrders:
         """Process an agent's report and return the orders that hold now."""
         index = self._node(report.node, report.protocol)
         runs = self._runs
         with self._lock:
-            agent = runs.agents[index]
+            key = agent_of(runs, index, report.allocation)
+            agent = runs.agents[key]
             if agent.boot != report.boot or not agent.up:
                 raise InputError("boot", report.boot, "not known, or its node counts as lost: say hello first")
             # A late hello may have named a dead agent: its late reports, which do not know the answer, do not count.
@@ -318,9 +279,13 @@ class LiveBackend(Backend):
                 raise InputError("session", report.session, "is over: say hello first")
             agent.disk_free = report.disk_free
             before = len(runs.events), agent.generation
-            self._take_log_answers(index, report)
-            runs.report(index, report.runs, self.clock.now())
-            orders = self._orders(index)
+            self._log_reads.take(key, report)
+            if report.leaving is not None:
+                leaving.leave(runs, key, report.leaving, self.clock.now())
+            runs.report(key, report.runs, self.clock.now())
+            orders = self._orders(key)
+            if report.leaving == 0:
+                leaving.gone(runs, key, self.clock.now())
             changed = (len(runs.events), agent.generation) != before
             if changed:
                 self._lock.notify_all()
@@ -328,48 +293,75 @@ class LiveBackend(Backend):
             self.on_change()
         return orders
 
-    def generation(self, node: str) -> int:
-        """Return the generation of a node's orders, which counts up with each change."""
-        return self._runs.agents[self._node(node, PROTOCOL)].generation
+    def generation(self, node: str, allocation: str = "") -> int:
+        """Return the generation of an agent's orders, which counts up with each change."""
+        return self._runs.agents[agent_of(self._runs, self._node(node, PROTOCOL), allocation)].generation
 
-    def owner_of_code(self, node: str, job: JobNumber, digest: str) -> TenantId | None:
-        """Return the tenant of a job that a node has a run of, if it was shipped with this code; else None."""
+    def touched(self) -> list[str]:
+        """Return the names of the nodes and allocations whose agents' orders changed since the last call."""
         with self._lock:
-            orders = self._runs.orders(self._node(node, PROTOCOL))
+            keys = self._runs.waits.take_touched()
+        return [key if isinstance(key, str) else self.topology.nodes[key].name for key in keys]
+
+    def owner_of_code(self, agent: str, job: JobNumber, digest: str) -> TenantId | None:
+        """Return the tenant of a job that an agent has a run of, if it was shipped with this code; else None.
+
+        ``agent`` is a node's name, or the name of an allocation for one run.
+        """
+        with self._lock:
+            key = agent if agent in self._runs.agents else agent_of(self._runs, self._node(agent, PROTOCOL), "")
+            orders = self._runs.orders(key)
         return next((order.tenant for order in orders if (order.job, order.code) == (job, digest)), None)
 
     def last_report(self, node: int) -> Seconds | None:
         """Return the time of a node's last report; None if there was none since the control plane started."""
         return self._runs.agents[node].last_report
 
-    def with_machine(self, row: NodeRow) -> NodeRow:
-        """Return a node's row with its machine's CPUs and memory, and the free bytes of its disk at its last report."""
+    def heard(self) -> dict[str, Seconds]:
+        """Return by name of an allocation when its agent last reported; that of a whole node has the node's name."""
+        names = self.topology.nodes
+        with self._lock:
+            reports = ((agent.allocation or names[agent.node].name, agent.last_report) for agent in self._runs.agents)
+            return {name: at for name, at in reports if at is not None}
+
+    def with_machine(self, row: NodeRow, engine: str = "") -> NodeRow:
+        """Return a node's row with its machine's CPUs and memory, the free bytes of its disk, and its engine's word."""
         index = self.topology.node_index[row.name]
         agent = self._runs.agents[index]
-        row = msgspec.structs.replace(row, disk_free=agent.disk_free, suspension=agent.suspension)
+        row = msgspec.structs.replace(row, disk_free=agent.disk_free, suspension=agent.suspension, engine=engine)
         machine = self.machines.get(index)
         return row if machine is None else msgspec.structs.replace(row, **asdict(machine))
 
     def _node(self, name: str, protocol: int) -> int:
         if protocol != PROTOCOL:
             raise InputError("protocol", protocol, f"this control plane speaks {PROTOCOL}: use one version of Shoal")
-        return self._index(name)
+        index = self.index_of(name)
+        if index in self.topology.removed:
+            raise InputError("node", name, f"was removed from the cluster: `shoal nodes add {name}` adds it again")
+        return index
 
-    def _index(self, name: str) -> int:
+    def index_of(self, name: str) -> int:
+        """Return the index of a node; ``InputError`` if there is none of this name."""
         index = self.topology.node_index.get(name)
         if index is None:
             raise InputError("node", name, nearest(name, self.topology.node_index))
         return index
 
-    def _orders(self, index: int) -> AgentOrders:
-        runs, generation = self._runs.orders(index), self._runs.agents[index].generation
-        runs = [self._with_secret(run) for run in runs]
-        reads = [order for node, order, _ in self._log_reads.values() if node == index]
-        session = self._runs.agents[index].session
-        return AgentOrders(
-            protocol=PROTOCOL, generation=generation, lease=self.lease, runs=runs, reads=reads, session=session,
-            sessions=self.sessions.orders(index),
+    def is_up(self, node: int) -> bool:
+        """Return whether a node is up."""
+        return self._runs.agents.nodes[node].up
+
+    def _orders(self, key: AgentKey) -> AgentOrders:
+        agent, reads, sessions = self._runs.agents[key], self._log_reads.orders(key), self.sessions.orders(key)
+        if agent.orders is not None and not reads and not sessions:
+            return agent.orders
+        runs = [self._with_secret(run) for run in self._runs.orders(key)]
+        orders = AgentOrders(
+            protocol=PROTOCOL, generation=agent.generation, lease=self.lease, runs=runs, reads=reads,
+            session=agent.session, sessions=sessions,
         )  # fmt: skip
+        agent.orders = orders if not reads and not sessions else None
+        return orders
 
     def _with_secret(self, run: RunOrder) -> RunOrder:
         """Return an order with the secret that the job's nodes share since its last start, if they need one."""
@@ -387,35 +379,41 @@ class LiveBackend(Backend):
         with self._lock:
             self._runs.forget(ended)
 
-    def orders_changed(self, node: int) -> None:
-        """Let a node's agent know of a change of its orders other than of its runs, such as a new session."""
+    @property
+    def allocation_changes(self) -> int:
+        """A number that counts up when other parts of runs need allocations."""
+        return self._runs.agents.changes
+
+    def orders_changed(self, key: AgentKey) -> None:
+        """Let an agent know of a change of its orders other than of its runs, such as a new session."""
         with self._lock:
-            self._runs.agents[node].generation += 1
+            self._runs.waits.orders_changed(self._runs.agents[key])
         self.on_change()
 
     # ── logs ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def read_log(self, node: int, order: LogRead) -> "Future[LogAnswer]":
-        """Ask a node's agent for a piece of a log; ``order.read`` is replaced by a new number."""
-        answer: Future[LogAnswer] = Future()
+    def agent_of_run(self, node: int, job: JobNumber, incarnation: int) -> tuple[AgentKey, str]:
+        """Return which agent has a run's part on a node, and the name by which it is known."""
         with self._lock:
-            self._log_read_count += 1
-            numbered = msgspec.structs.replace(order, read=self._log_read_count)
-            self._log_reads[self._log_read_count] = node, numbered, answer
-            self._runs.agents[node].generation += 1
+            gang = self._runs.agents.nodes[node].gangs.get((job, incarnation))
+            agent = self._runs.agents[node] if gang is None else self._runs.agents.serving(gang, node)
+            return agent.key, agent.allocation or self.topology.nodes[node].name
+
+    def read_log(self, key: AgentKey, order: LogRead) -> "Future[LogAnswer]":
+        """Ask an agent for a piece of a log; ``order.read`` is replaced by a new number.
+
+        In native mode a run that has ended has no agent: its log is read here, if the nodes share this file system.
+        """
+        if isinstance(key, int) and self._runs.agents.native and self.home is not None:
+            ended: Future[LogAnswer] = Future()
+            name = f"{order.id}.{order.incarnation}.{self.topology.nodes[key].name}"
+            ended.set_result(Workspace(self.home, name).read_log(order))
+            return ended
+        with self._lock:
+            answer = self._log_reads.ask(key, order)
+            self._runs.waits.orders_changed(self._runs.agents[key])
         self.on_change()
         return answer
-
-    def _take_log_answers(self, node: int, report: AgentReport) -> None:
-        """Pass a node's answers on to those who asked; ``ForeignRead`` if one was asked of another node."""
-        asked = [(answer, self._log_reads.get(answer.read)) for answer in report.logs]
-        for answer, read in asked:
-            if read is not None and read[0] != node:
-                raise ForeignRead("logs", answer.read, f"this piece of a log was not asked of {report.node}")
-        for answer, _ in asked:
-            read = self._log_reads.pop(answer.read, None)
-            if read is not None and not read[2].cancelled():
-                read[2].set_result(answer)
 
     def place(self, job: JobNumber, incarnation: int, rank: int) -> tuple[int, int, int] | None:
         """Return a rank's node, the incarnation that started it and its number there; None if not resized in place."""
@@ -425,21 +423,4 @@ class LiveBackend(Backend):
     def forget_read(self, answer: "Future[LogAnswer]") -> None:
         """Withdraw the request for a piece of a log that this future was to hold."""
         with self._lock:
-            self._log_reads = {number: read for number, read in self._log_reads.items() if read[2] is not answer}
-
-
-def _replace_boot(agent: AgentStatus, boot: str, hello: Hello) -> None:
-    """Count that the agent of ``boot`` is replaced; ``InputError`` if the new one was replaced too often itself.
-
-    A restarted agent replaces the earlier one for good. Two that run under one name replace each other in turn; a late
-    hello of a dead agent may do so once.
-    """
-    if hello.boot in agent.replaced:
-        addresses = {"node": hello.node, "address": hello.address, "other": agent.address}
-        log.warning("two agents have the name of one node", extra=addresses)
-        if agent.replaced[hello.boot] >= _MOST_REPLACED:
-            hint = f"another agent of this name runs at {agent.address}: stop one of them, or name another node"
-            raise InputError("node", hello.node, hint)
-    agent.replaced[boot] = agent.replaced.pop(boot, 0) + 1
-    if len(agent.replaced) > _MOST_BOOTS:
-        del agent.replaced[next(iter(agent.replaced))]
+            self._log_reads.withdraw(answer)

@@ -13,13 +13,12 @@ six places on its way to a process on a node:
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
-from time import monotonic
+from time import monotonic, thread_time
 
 import msgspec
 import numpy as np
@@ -27,6 +26,7 @@ import numpy as np
 from shoal.core.errors import InputError
 from shoal.core.lifecycle import JobState
 from shoal.core.snapshot import Snapshot
+from shoal.core.topology import Topology
 from shoal.core.units import JobId, TenantId
 from shoal.engine.guard import Guard
 from shoal.engine.loop import Judgement, Loop
@@ -35,20 +35,27 @@ from shoal.live.accounts import Account, Accounts
 from shoal.live.admission import Admission
 from shoal.live.app_bidding import AppBidding, UnknownApp
 from shoal.live.backend import LiveBackend
+from shoal.live.cluster_row import cluster_row
 from shoal.live.compaction import Compaction
 from shoal.live.conditions import Resolver
-from shoal.live.figures import ControlPlaneFigures
+from shoal.live.cycle_pause import pause_after
+from shoal.live.figures import ControlPlaneFigures, figures_of
+from shoal.live.holdings import Holdings
 from shoal.live.job_ids import JobIds
 from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
 from shoal.live.job_verbs import JobVerbs
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
-from shoal.live.log_parts import find_rank, read_log_part
+from shoal.live.log_parts import open_session, read_log_part
 from shoal.live.machines import check_fits
+from shoal.live.members import Members
+from shoal.live.page_rows import PageRows
+from shoal.live.policies import LivePolicies
 from shoal.live.quotas import QueueLimit, quota_of, quota_rows
 from shoal.live.sessions import SessionRelay
 from shoal.live.time_limit import CpuLimit
 from shoal.live.time_words import ClockWords
+from shoal.live.training_figures import TrainingFigures
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.store.journal import SqliteJournal
 from shoal.wire import messages as wire
@@ -96,6 +103,14 @@ class ControlPlane:
     """When the queue was last read, on the monotonic clock."""
     _lock: threading.RLock = field(init=False)
     """Guards the accounts."""
+    engine_note: Callable[[str], str] = lambda _: ""
+    """Returns what the engine of a provider says about a node; empty if nothing."""
+    engine_lines: Callable[[Account], tuple[list[str], str]] = lambda _: ([], "")
+    """Returns a line on each allocation of a job, and what of them keeps it from starting; empty if nothing."""
+    members: Members = field(init=False)
+    """The nodes that may join and be removed."""
+    training: TrainingFigures = field(init=False)
+    policies: LivePolicies = field(init=False)
     _lists: JobLists = field(init=False)
     _last: LastDecision | None = None
     _listeners: list[Callable[[], None]] = field(default_factory=list)
@@ -108,9 +123,12 @@ class ControlPlane:
 
     def __post_init__(self) -> None:
         self._lock = self.compaction.lock
+        self.members = Members(self.backend, set(self.about.retired), self._lock, self._nodes_changed)
         self._recorder = JournalWriter(
             self.journal, self.accounts, self.backend, self.disk, self._lock, on_failure=self._notify
         )
+        self.policies = LivePolicies(self.backend, self.journal, self.about.epoch)
+        self.training = TrainingFigures(self.accounts, self.about.epoch)
         self._lists = JobLists(self.accounts, self._lock)
         scheduler = self.scheduler
         self._loop = Loop(
@@ -130,6 +148,7 @@ class ControlPlane:
         self.disk.stopping.set()
         self._thread.join()
         self._limit.close()
+        self.policies.shadow(None)
         try:
             self.journal.close()
         except WRITE_ERRORS as error:
@@ -146,8 +165,11 @@ class ControlPlane:
 
     def _run(self) -> None:
         try:
+            used = thread_time()
             while self.step():
-                pass
+                # Events come together meanwhile, and threads that answer requests get their turn.
+                self.disk.stopping.wait(pause_after(thread_time() - used))
+                used = thread_time()
         except ShortOfDisk:
             log.warning("stopped while the journal could not be written")
         except Exception as error:
@@ -165,20 +187,30 @@ class ControlPlane:
         self._recorder.commit()
         if self.compaction.due() and self.compaction.run():
             self._loop.review_at, self._loop.verdict_codes = -inf, self._loop.verdict_codes[:0]
+        self.policies.take(self._loop, self.scheduler, self._adopt)
         self._notify()
         return True
+
+    def _adopt(self, scheduler: Scheduler, policy: str) -> None:
+        self._recorder.commit()
+        self.scheduler, self.about = scheduler, replace(self.about, policy=policy)
 
     def _watch(self, snapshot: Snapshot, judgement: Judgement) -> None:
         """Keep a decision for views, and record the verdicts that differ from those before."""
         snapshot.columns.secure()  # other threads read it
+        if snapshot.lengths is not None:
+            snapshot.lengths.keep()
         last = LastDecision(snapshot, judgement.verdicts, judgement.decision.carry)
         if self._last is not None:
             last.compare(self._last)
         words = ClockWords(self.about.epoch)
         for i in np.flatnonzero(last.changed).tolist():
             sentence = judgement.verdicts.reason(i).sentence(words)
-            self.journal.record_verdict(snapshot.now, int(snapshot.columns.rows[i]), sentence)
+            number = int(snapshot.columns.rows[i])
+            self.journal.record_verdict(snapshot.now, number, sentence)
+            self.accounts.changes.note_verdict(number)
         self._last = last
+        self.policies.watch(snapshot, judgement)
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,7 +239,7 @@ class ControlPlane:
                 if known is None:
                     try:
                         admitted.append(resolver.admitted(self.admission.admit(wanted, id, owner, now), wanted))
-                        check_fits(wanted, self.backend.topology, self.backend.machines, self.about.retired)
+                        check_fits(wanted, self.backend.topology, self.backend.machines, self.members.away)
                     except InputError as error:
                         place = f"jobs[{number}]." if len(submissions) > 1 else ""
                         raise InputError(place + error.field, error.value, error.hint) from error
@@ -263,6 +295,10 @@ class ControlPlane:
         """Resume a drained node."""
         return self.backend.resume_node(node)
 
+    def _nodes_changed(self, present: Topology) -> None:
+        self.admission = replace(self.admission, topology=present)
+        self.about = replace(self.about, cluster=present.describe())
+
     def _account(self, job: JobId, tenant: TenantId | None) -> Account:
         with self._lock:
             number = self.accounts.numbers.get(job)
@@ -299,6 +335,11 @@ class ControlPlane:
         return self._views(tenant).jobs(listed)
 
     @property
+    def last_decision(self) -> LastDecision | None:
+        """The last decision; None before the first."""
+        return self._last
+
+    @property
     def waiting(self) -> bool:
         """Whether any job waits for GPUs."""
         with self._lock:
@@ -311,19 +352,29 @@ class ControlPlane:
         account = self._account(job, tenant)
         verdicts = self.compaction.verdicts(account.number)
         with self._lock:
-            return self._views(tenant).job(account, verdicts)
+            detail = self._views(tenant).job(account, verdicts)
+        lines, waits = self.engine_lines(account)
+        change = "; ".join(filter(None, (waits, detail.change)))
+        return msgspec.structs.replace(detail, engine=lines, change=change)
 
     def nodes(self, tenant: TenantId | None) -> list[wire.NodeRow]:
         """Return every node, with the jobs on it that the tenant may see."""
         with self._lock:
-            reports = [self.backend.last_report(node) for node in range(len(self.backend.topology.nodes))]
-            rows = self._views(tenant).nodes(reports, self.about.retired)
-        return [self.backend.with_machine(row) for row in rows]
+            views = self._views(tenant)
+            holdings = Holdings.of(self.accounts)
+        reports = [self.backend.last_report(node) for node in range(len(views.topology.nodes))]
+        rows = views.nodes(reports, holdings, self.members.away)
+        return [self.backend.with_machine(row, self.engine_note(row.name)) for row in rows]
 
     def share(self, tenant: TenantId | None) -> list[wire.TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
         with self._lock:
             return self._views(tenant).share()
+
+    @property
+    def pages(self) -> PageRows:
+        """Rows that pages show beside those below."""
+        return PageRows(self.accounts, self._lock, self._views, self.training, self._account)
 
     def acct(self, tenant: TenantId | None) -> list[wire.AcctRow]:
         """Return the ended jobs, in order of submission, and the resources they used."""
@@ -331,32 +382,17 @@ class ControlPlane:
         return self._views(tenant).acct(before)
 
     def _views(self, tenant: TenantId | None) -> ClusterViews:
-        state, now, epoch = self.scheduler.state, self.backend.clock.now(), self.about.epoch
-        drained, age = state.nodes.drained, monotonic() - self.forecast_at
-        return ClusterViews(self.accounts, self._last, state.topology, self.forecasts, now, epoch, tenant, drained, age)
+        state, age = self.scheduler.state, monotonic() - self.forecast_at
+        facts = state.topology, self.forecasts, self.backend.clock.now(), self.about.epoch
+        return ClusterViews(self.accounts, self._last, *facts, tenant, state.nodes.drained, age, self.engine_note)
 
     def cluster(self) -> wire.ClusterRow:
         """Return the cluster's totals."""
-        state, about = self.scheduler.state, self.about
+        about, short = self.about, self.short_of_disk
+        names = {"version": about.version, "policy": about.policy, "cluster": about.cluster}
         with self._lock:
-            live, placed = len(self.accounts.live), self.accounts.placed.values()
-            ended = self.accounts.submitted - live
-            used = sum(self._views(None).used_gpus().values())
-            running = sum(a.state in (JobState.RUNNING, JobState.STARTING, JobState.CANCELLING) for a in placed)
-        return wire.ClusterRow(
-            version=about.version,
-            protocol=wire.PROTOCOL,
-            policy=about.policy,
-            cluster=about.cluster,
-            now=about.epoch + self.backend.clock.now(),
-            up_gpus=state.topology.total_gpus,
-            used_gpus=used,
-            running=running,
-            waiting=live - running,
-            ended=ended,
-            decisions=state.cycle,
-            short_of_disk=self.short_of_disk,
-        )
+            live, holdings, views = len(self.accounts.live), Holdings.of(self.accounts), self._views(None)
+        return cluster_row(self.scheduler.state, views, holdings, live, **names, short_of_disk=short)
 
     @property
     def short_of_disk(self) -> str:
@@ -365,32 +401,10 @@ class ControlPlane:
 
     def figures(self) -> ControlPlaneFigures:
         """Return the figures for the metrics."""
-        state, now = self.scheduler.state, self.backend.clock.now()
-        topology = state.topology
-        used = dict.fromkeys(topology.kinds, 0)
+        times = self._recorder.decision_seconds, self._recorder.commit_seconds
+        review_in = self._loop.review_at - self.backend.clock.now()
         with self._lock:
-            for node, gpus in self._views(None).used_gpus().items():
-                used[topology.nodes[node].kind] += gpus
-            states = {s.name.lower(): 0 for s in JobState if s.live}
-            for account in self.accounts.live.values():
-                states[account.state.name.lower()] += 1
-            return ControlPlaneFigures(
-                states=states,
-                gpus_up=dict(zip(topology.kinds, topology.capacity, strict=True)),
-                gpus_used=used,
-                nodes_up=len(topology.nodes) - len(topology.down),
-                nodes_down=len(topology.down),
-                decisions=state.cycle,
-                decision_seconds=_drain(self._recorder.decision_seconds),
-                commit_seconds=_drain(self._recorder.commit_seconds),
-                tenants=self.share(None),
-                lost_gpu_seconds=self.accounts.lost_gpu_seconds,
-                restarts=self.accounts.restarts,
-                crashes=self.accounts.crashes,
-                completed=self.accounts.completed,
-                submitted=self.accounts.submitted,
-                review_in=self._loop.review_at - now,
-            )
+            return figures_of(self.scheduler.state, self.accounts, self._views(None), times, review_in)
 
     # ── agents and logs ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -400,11 +414,17 @@ class ControlPlane:
 
     def sync(self, report: wire.AgentReport) -> wire.AgentOrders:
         """Process an agent's report and return its orders; never blocks."""
-        return self.compaction.with_forgotten(self.backend.sync(report), report.old)
+        orders = self.backend.sync(report)
+        self.training.take(report, self.backend.clock.now())
+        return self.compaction.with_forgotten(orders, report.old)
 
-    def generation(self, node: str) -> int:
-        """Return the generation of a node's orders, which counts up with each change."""
-        return self.backend.generation(node)
+    def generation(self, node: str, allocation: str = "") -> int:
+        """Return the generation of an agent's orders, which counts up with each change."""
+        return self.backend.generation(node, allocation)
+
+    def touched(self) -> list[str]:
+        """Return the names of the nodes whose orders changed since the last call."""
+        return self.backend.touched()
 
     def read_log(
         self, job: JobId, tenant: TenantId | None, *, incarnation: int | None, rank: int, offset: int, most: int
@@ -425,15 +445,4 @@ class ControlPlane:
         self, job: JobId, tenant: TenantId | None, wanted: wire.NewSession, caller: str
     ) -> wire.SessionOpened:
         """Start a command inside a running job, at one of its ranks."""
-        account = self._account(job, tenant)
-        if account.state is not JobState.RUNNING:
-            raise InputError("job", job, f"is not running ({account.state.name.lower()}); see `shoal why {job}`")
-        (node, began, number), _ = find_rank(self.backend, account, account.incarnation, wanted.rank)
-        name, key = self.backend.topology.nodes[node].name, (account.number, began, number)
-        session = self.sessions.open(wanted, key, (node, name), caller=caller, tenant=account.spec.tenant)
-        self.backend.orders_changed(node)
-        return wire.SessionOpened(session, name)
-
-
-def _drain(timings: deque[float]) -> list[float]:
-    return [timings.popleft() for _ in range(len(timings))]
+        return open_session(self.backend, self._account(job, tenant), wanted, caller)

@@ -96,6 +96,16 @@ class ElasticWorkers:
         left = ((node, count - taken.count(node)) for node, count in placement.seats)
         return tuple((node, count) for node, count in left if count)
 
+    def splits(self, kept: Iterable[int]) -> bool:
+        """Return whether of the members that one incarnation started on a node some are ``kept`` and others not."""
+        parts: dict[tuple[int, int], set[bool]] = {}
+        stays = set(kept)
+        for number in self.members:
+            worker = self.workers[number]
+            if worker.exit is None:
+                parts.setdefault((worker.incarnation, worker.node), set()).add(number in stays)
+        return any(len(found) > 1 for found in parts.values())
+
     def update(self, incarnation: int, node: int, report: RunReport) -> None:
         """Process a node's report on the workers that an incarnation started there."""
         here = dict(self.on(incarnation, node))

@@ -1,10 +1,12 @@
-"""When a running job is expected to end: its declared work, as uncertain as declarations are, at its present rate."""
+"""When a running job is expected to end: by its declared work, as uncertain as declarations are, or by earlier runs."""
 
 from math import exp, log
 from statistics import NormalDist
 
+from shoal.core.lengths import JobLength
 from shoal.core.lifecycle import JobState
-from shoal.core.units import Seconds
+from shoal.core.snapshot import Snapshot
+from shoal.core.units import Seconds, span
 from shoal.live.accounts import Account
 from shoal.perf.work_prior import DECLARED_SPREAD
 from shoal.wire.messages import StartForecast
@@ -12,16 +14,44 @@ from shoal.wire.messages import StartForecast
 _QUANTILES = (0.5, 0.1, 0.9)
 
 
-def expected_end(account: Account, now: Seconds) -> StartForecast | None:
-    """Return the seconds until a running job ends if it keeps its GPUs; None if its work or rate is not known.
+def expected_end(account: Account, now: Seconds, last: Snapshot | None) -> StartForecast | None:
+    """Return the seconds until a running job ends if it keeps its GPUs; None if that or its rate is not known.
 
-    The work is lognormal about the declared one, given that it is more than is done.
+    Declared work is lognormal about the declaration, given that it is more than is done; other work is as predicted
+    at the last decision, whose snapshot is ``last``.
     """
     work = account.spec.work
-    if account.state is not JobState.RUNNING or not work or account.rate <= 0:
+    if account.state is not JobState.RUNNING or account.rate <= 0:
         return None
+    if not work:
+        left = predicted(account, now, last)
+        return (
+            None
+            if left is None
+            else StartForecast(*(part / account.rate for part in (left.median, left.low, left.high)))
+        )
     done, normal = account.progress(now), NormalDist()
     below = normal.cdf(log(done / work) / DECLARED_SPREAD) if done > 0 else 0.0
     points = (min(below + part * (1.0 - below), 1.0 - 1e-9) for part in _QUANTILES)
     totals = (work * exp(DECLARED_SPREAD * normal.inv_cdf(max(point, 1e-9))) for point in points)
     return StartForecast(*(max(0.0, total - done) / account.rate for total in totals))
+
+
+def predicted(account: Account, now: Seconds, last: Snapshot | None) -> JobLength | None:
+    """Return what earlier runs say that is left of a live job that declares no work; None where they say nothing."""
+    if last is None or last.lengths is None or account.spec.work is not None or not account.live:
+        return None
+    return last.lengths.given(account.number, account.progress(now))
+
+
+def length_in_words(account: Account, now: Seconds, last: Snapshot | None) -> str:
+    """Return how long a job that declares no work is expected to run on, and from what that is known; else ""."""
+    left, at = predicted(account, now, last), -1 if last is None else last.position_of(account.number)
+    if last is None or left is None or at < 0:
+        return ""
+    speed = account.rate or float(last.columns.best_speed[at])
+    if not speed:
+        return ""
+    low, median, high = (span(part / speed) for part in (left.low, left.median, left.high))
+    runs = f"from {left.runs} earlier run{'s' * (left.runs != 1)} {left.of}" if left.runs else "having outlasted others"
+    return f"about {median} {'left' if account.started is not None else 'of run'} (80 %: {low} to {high}), {runs}"

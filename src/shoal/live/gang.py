@@ -13,7 +13,8 @@ from enum import StrEnum
 
 import msgspec
 
-from shoal.core.job import BatchLimits, BatchSetting, Launch
+from shoal.core.batch_limits import BatchLimits
+from shoal.core.job import BatchSetting, Launch
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.elastic_workers import ElasticWorkers, Seats
@@ -150,6 +151,10 @@ class Gang:
     """Since when it is suspended."""
     limit_left: Seconds | None = None
     """Of a suspended gang with a time limit: the seconds of it that are left."""
+    gate: bool = False
+    """Whether its job waits at the gate, so that it can be started before its GPUs are free."""
+    yields: bool = False
+    """Whether it may go on until the run that gets its GPUs is at the gate."""
     own_seats: Seats = ()
     """The seats on which it starts ranks: all except those of ranks it takes over."""
 
@@ -245,6 +250,11 @@ class Gang:
         self.parts[node] = (
             replace(part, forgotten=part.forgotten or rebooted) if part.phase.over else Part(NodePhase.LOST)
         )
+
+    def fail(self, node: int, cause: str) -> None:
+        """Mark the gang's part on a node as ended: it could not start there, through no fault of the job."""
+        if not self.parts[node].phase.over:
+            self.parts[node] = Part(NodePhase.ENDED, cause=cause, blameless=True)
 
     def lost(self, node: int) -> bool:
         """Return whether the gang's part on a node is lost."""
@@ -404,6 +414,8 @@ class Gang:
             turn=self.turn,
             code=launch.code,
             terminal=launch.terminal,
+            gate=self.gate and len(seats) == 1 and not launch.terminal,
+            yields=self.yields,
         )
 
     def with_hosts(self, order: RunOrder, address: Callable[[int], str]) -> RunOrder:

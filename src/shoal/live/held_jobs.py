@@ -7,6 +7,7 @@ from shoal.core.events import Event, HoldLifted, JobHeld
 from shoal.core.lifecycle import JobState
 from shoal.core.units import JobId, JobNumber, Seconds
 from shoal.core.waiting import WaitingJobs
+from shoal.live.agent_waits import Timers
 from shoal.live.live_job import LiveJob
 
 
@@ -15,9 +16,9 @@ class HeldJobs:
     """Holds, conditions, back-offs and time limits of jobs; ``jobs`` is the table of the run registry."""
 
     jobs: dict[JobNumber, LiveJob]
-    releases: dict[JobNumber, Seconds] = field(default_factory=dict)
+    releases: Timers = field(default_factory=Timers)
     """When held jobs may be tried again, and the earliest start of jobs that have one."""
-    limits: dict[JobNumber, Seconds] = field(default_factory=dict)
+    limits: Timers = field(default_factory=Timers)
     """When running jobs reach their time limit."""
     waiting: WaitingJobs = field(default_factory=WaitingJobs)
     _numbers: dict[JobId, JobNumber] = field(default_factory=dict)
@@ -34,7 +35,7 @@ class HeldJobs:
 
     def resume(self, releases: dict[JobNumber, Seconds], limits: dict[JobNumber, Seconds]) -> None:
         """Resume what the jobs of the table waited for at a journal's end."""
-        self.releases, self.limits = dict(releases), dict(limits)
+        self.releases, self.limits = Timers(releases), Timers(limits)
         self._numbers = {job.spec.id: number for number, job in self.jobs.items()}
         for number, job in self.jobs.items():
             timer = number in self.releases
@@ -70,9 +71,8 @@ class HeldJobs:
 
     def timers(self, now: Seconds) -> list[JobNumber]:
         """End the timers that are due; return the jobs that waited for nothing else."""
-        due = [number for number, at in self.releases.items() if now >= at]
+        due = self.releases.take_due(now)
         for number in due:
-            del self.releases[number]
             self.waiting.set_timer(number, running=False)
         return [number for number in due if number not in self.waiting]
 
@@ -88,9 +88,7 @@ class HeldJobs:
 
         A run that is being stopped, or that another has replaced, does not count.
         """
-        due = [number for number, at in self.limits.items() if now >= at]
-        for number in due:
-            del self.limits[number]
+        due = self.limits.take_due(now)
         last = ((number, self.jobs[number].gangs[-1]) for number in due if self.jobs[number].gangs)
         running = (number for number, gang in last if gang.started and not gang.stopping)
         return [(number, limit) for number in running if (limit := self.jobs[number].spec.time) is not None]

@@ -56,6 +56,7 @@ class JournalWriter:
             self.journal.record_decision(decided)
         self._make_durable()
         with self.lock:
+            self.accounts.decisions.took = perf_counter() - self._began
             self.accounts.apply_commands(self._now, decided.commands)
         self.backend.confirm()
 

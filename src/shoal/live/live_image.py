@@ -1,6 +1,7 @@
 """Images of the live side of a control plane: the accounts of live jobs, totals, and what the backend resumes."""
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
@@ -17,7 +18,7 @@ _VERSION = b"\x01"
 _TRANSIENT = {"end", "ended", "profile", "profiled_at", "gangs", "places"}
 """Fields of a live job that no journal leaves behind."""
 
-_APART = {"nodes", "accounts", "numbers", "keys", "live", "placed", "runs", "changes"}
+_APART = {"nodes", "accounts", "numbers", "keys", "live", "placed", "runs", "changes", "decisions"}
 """Fields of the accounts that are not totals."""
 
 _SEPARATE = {"jobs", "runs"}
@@ -70,17 +71,19 @@ def restore_live(accounts: Accounts, data: bytes) -> None:
             if account.placement is not None:
                 accounts.placed[account.number] = account
         accounts.keys = {(tenant, key): job for tenant, key, job in image.keys}
-        accounts.runs = _recovered(image)
+        accounts.runs = _recovered(image, accounts.live)
     except (zlib.error, msgspec.MsgspecError, TypeError) as error:
         raise UnreadableBase(f"the base of this segment cannot be read: {error}") from error
 
 
-def _recovered(image: LiveImage) -> RecoveredRuns:
+def _recovered(image: LiveImage, accounts: Mapping[JobNumber, Account]) -> RecoveredRuns:
     hints = get_type_hints(RecoveredRuns)
     runs = RecoveredRuns(**{name: _convert(value, hints[name]) for name, value in image.recovery.items()})
     hints = get_type_hints(LiveJob)
     for number, values in image.jobs:
-        runs.jobs[number] = LiveJob(**{name: _convert(value, hints[name]) for name, value in values.items()})
+        launch = accounts[number].launch if number in accounts else _convert(values["launch"], hints["launch"])
+        others = {name: _convert(value, hints[name]) for name, value in values.items() if name != "launch"}
+        runs.jobs[number] = LiveJob(**others, launch=launch)
     unfinished: list[tuple[Start | Resize, bool, bool]] = [*image.starts, *image.resizes]
     for command, started, stopping in unfinished:
         runs.runs[command.job] = UnfinishedRun(command, started, stopping)
@@ -91,7 +94,8 @@ def _recovered(image: LiveImage) -> RecoveredRuns:
 
 
 def _convert(value: Any, hint: Any) -> Any:
-    return msgspec.convert(value, hint, str_keys=False)
+    plain = value is None or isinstance(value, bool | int | float)  # most are, of ten thousands of jobs
+    return value if plain else msgspec.convert(value, hint, str_keys=False)
 
 
 _KEPT = [f for f in fields(LiveJob) if f.name not in _TRANSIENT]

@@ -50,6 +50,8 @@ class LiveJob:
     profile: GoodputReport | None = None
     """The goodput report last passed on to the ring, at ``profiled_at``."""
     profiled_at: Seconds = 0.0
+    waits_at_gate: bool = False
+    """Whether its trainer library reported that it can be held at the gate."""
     saves: SaveTracker = field(default_factory=SaveTracker)
     gangs: list[Gang] = field(default_factory=list)
     """Gangs that may have processes on a node, the latest last."""
@@ -84,6 +86,11 @@ class LiveJob:
             self.places[gang.incarnation] = gang.workers.places
         gang.tracker.reported(now, gang.tracker.rate, gang.progress)
         return events.JobStarted(now, gang.job, gang.incarnation, gang.tracker.rate, gang.progress)
+
+    def note_session(self, gang: Gang) -> None:
+        """Note what a gang's trainer library reported of the job itself."""
+        if gang.session is not None:
+            self.waits_at_gate = gang.session.gate
 
     def training_events(self, gang: Gang, now: Seconds) -> list[events.Event]:
         """Return the events that the ring needs about a running gang's progress and training."""

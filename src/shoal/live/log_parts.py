@@ -1,11 +1,12 @@
-"""Parts of ranks' logs, as the control plane asks nodes for them, and on which node a rank is."""
+"""What the control plane asks of the node of a rank: parts of its log, and sessions beside it."""
 
 from concurrent.futures import Future
 
 from shoal.core.errors import InputError
+from shoal.core.lifecycle import JobState
 from shoal.live.accounts import Account
 from shoal.live.backend import LiveBackend
-from shoal.wire.messages import LogAnswer, LogPart, LogRead
+from shoal.wire.messages import LogAnswer, LogPart, LogRead, NewSession, SessionOpened
 
 
 def find_rank(backend: LiveBackend, account: Account, run: int, rank: int) -> tuple[tuple[int, int, int], int]:
@@ -21,6 +22,18 @@ def find_rank(backend: LiveBackend, account: Account, run: int, rank: int) -> tu
     return backend.place(account.number, run, rank) or (node_of[rank], run, rank), len(node_of)
 
 
+def open_session(backend: LiveBackend, account: Account, wanted: NewSession, caller: str) -> SessionOpened:
+    """Start a command inside a running job, at one of its ranks."""
+    job = account.spec.id
+    if account.state is not JobState.RUNNING:
+        raise InputError("job", job, f"is not running ({account.state.name.lower()}); see `shoal why {job}`")
+    (node, began, number), _ = find_rank(backend, account, account.incarnation, wanted.rank)
+    key, agent = (account.number, began, number), backend.agent_of_run(node, account.number, began)
+    session = backend.sessions.open(wanted, key, agent, caller=caller, tenant=account.spec.tenant)
+    backend.orders_changed(agent[0])
+    return SessionOpened(session, backend.topology.nodes[node].name)
+
+
 def read_log_part(
     backend: LiveBackend, account: Account, run: int, rank: int, *, offset: int, most: int
 ) -> "Future[LogPart]":
@@ -28,7 +41,8 @@ def read_log_part(
     part: Future[LogPart] = Future()
     (node, began, number), ranks = find_rank(backend, account, run, rank)
     job = account.spec.id
-    asked = backend.read_log(node, LogRead(0, job, began, number, offset, most))
+    agent, _ = backend.agent_of_run(node, account.number, began)
+    asked = backend.read_log(agent, LogRead(0, job, began, number, offset, most))
 
     def answer(given: "Future[LogAnswer]") -> None:
         if given.cancelled() or part.cancelled():

@@ -30,6 +30,8 @@ def check_fits(
 
     As long as a node has not connected, what it has is not known, and nothing is refused.
     """
+    if wanted.cpus is None and wanted.memory is None:
+        return
     usable = [
         index
         for index, node in enumerate(topology.nodes)

@@ -42,6 +42,8 @@ class _Drain:
 
     probe_at: Seconds
     wait: Seconds
+    by: str = ""
+    """Who drained it; empty if failed starts did."""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,11 @@ class NodeHealth:
     def resume_drains(self, drained: Mapping[int, NodeDrained], now: Seconds) -> None:
         """Take over the nodes that a journal left drained; those that are probed wait as if drained now."""
         for node, event in drained.items():
-            self._drains[node] = _Drain(inf if event.by else now + FIRST_PROBE, FIRST_PROBE)
+            self._drains[node] = _Drain(inf if event.by else now + FIRST_PROBE, FIRST_PROBE, event.by)
+
+    def drained_by(self, node: int) -> str | None:
+        """Return who drained a node, empty if failed starts did; None if it is not drained."""
+        return self._drains[node].by if node in self._drains else None
 
     def failed(self, node: int, cause: str, now: Seconds) -> None:
         """Note that a node could not start a run; a drained one waits twice as long for its next probe."""
@@ -90,7 +96,7 @@ class NodeHealth:
 
     def drain(self, node: int, reason: str, now: Seconds, by: str = "") -> list[Event]:
         """Drain a node; one that an operator drains is not probed."""
-        self._drains[node] = _Drain(inf if by else now + FIRST_PROBE, FIRST_PROBE)
+        self._drains[node] = _Drain(inf if by else now + FIRST_PROBE, FIRST_PROBE, by)
         return [NodeDrained(now, node, reason, by)]
 
     def resume(self, node: int, now: Seconds) -> list[Event]:

@@ -72,7 +72,7 @@ class RecoveredRuns:
         match event:
             case events.JobSubmitted():
                 self._submitted(event)
-            case events.NodeLost() | events.NodeReturned():
+            case events.NodeLost() | events.NodeReturned() | events.NodeRemoved():
                 self._lost_or_returned(event)
             case events.NodeDrained() | events.NodeResumed():
                 self._drained_or_resumed(event)
@@ -82,9 +82,17 @@ class RecoveredRuns:
                 self._cancel_requested(event)
             case events.JobCancelled():
                 self._forget(event.job)
-            case events.JobReshaped() | events.AppBid() | events.JobSetAside() | events.PolicyOverran():
-                pass
-            case events.QuotaSet() | events.PriorityChanged() | events.SuspensionReported():
+            case (
+                events.JobReshaped()
+                | events.AppBid()
+                | events.JobSetAside()
+                | events.PolicyOverran()
+                | events.QuotaSet()
+                | events.PriorityChanged()
+                | events.SuspensionReported()
+                | events.NodeJoined()
+                | events.RunsImported()
+            ):
                 pass
             case _:
                 if event.job in self.jobs:
@@ -125,7 +133,11 @@ class RecoveredRuns:
         if number in self.runs:
             self.runs[number].stopping = True
 
-    def _lost_or_returned(self, event: events.NodeLost | events.NodeReturned) -> None:
+    def _lost_or_returned(self, event: events.NodeLost | events.NodeReturned | events.NodeRemoved) -> None:
+        if isinstance(event, events.NodeRemoved):  # one that joins again is another machine
+            for table in (self.up, self.places, self.drained, self.failures, self.causes):
+                table.pop(event.node, None)
+            return
         self.up[event.node] = isinstance(event, events.NodeReturned)
         if isinstance(event, events.NodeReturned):
             self.places[event.node] = event.place

@@ -17,12 +17,16 @@ def resume(
     Nodes that were up at the journal's end have a lease's time to answer. A node that the ring counts as up
     although it never answered is reported lost.
     """
-    for index, agent in enumerate(runs.agents):
-        agent.up, agent.last_contact = recovered.up.get(index, False), now
+    native = runs.agents.native
+    for index, agent in enumerate(runs.agents.of_nodes):
+        up = runs.agents.nodes[index].up = recovered.up.get(index, False)
+        agent.up, agent.last_contact = up and not native, now
         agent.place = recovered.places.get(index, "")
         # Above every generation of an earlier control plane, so that its late answers are recognised as old.
         agent.generation = round(1000 * now) + 1
-        if not agent.up and index not in down:
+        if agent.up:
+            runs.waits.look(agent, now)
+        if not up and index not in down:
             runs.events.append(NodeLost(now, index))
     runs.health.resume_counts(recovered.failures, recovered.causes)
     runs.health.resume_drains(recovered.drained, now)
@@ -37,6 +41,9 @@ def resume(
     runs.held.resume(recovered.releases, recovered.limits)
     for number in [number for number, job in runs._jobs.items() if job.cancelling]:
         runs._advance(number, now)
-    for agent in runs.agents:
-        if agent.gangs and not agent.up:  # a run on a lost node that may still have been within its grace
+    for agent in runs.agents.of_nodes:
+        if native or (agent.gangs and not agent.up):  # a run on a lost node that may still have been within its grace
             agent.quiet_at = now + lease
+            runs.waits.look(agent, now)
+    for agent in runs.agents.of_runs:  # it answers within its lease, unless its allocation still waits
+        agent.up, agent.last_contact = True, now

@@ -4,7 +4,7 @@ Bookkeeping only: the time is an argument, nothing is sent or locked. Events for
 the orders of a node have a ``generation`` that counts up with each change.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -27,7 +27,8 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobNumber, Seconds
-from shoal.live.agent_status import AgentStatus, alone
+from shoal.live.agent_status import AgentKey, Agents, alone, unrunnable
+from shoal.live.agent_waits import AgentWaits
 from shoal.live.elastic_workers import workers_of
 from shoal.live.gang import End, Gang, RunEnd
 from shoal.live.held_jobs import HeldJobs
@@ -49,17 +50,20 @@ class RunRegistry:
     """Events for the ring, in order; the caller removes them."""
     ending: list[Gang] = field(default_factory=list)
     """Gangs whose end is in ``events``; the caller passes them to ``confirm_ends`` when the events are durable."""
-    agents: list[AgentStatus] = field(default_factory=list)
+    agents: Agents = field(default_factory=Agents)
     submitted: int = 0
     """Number of jobs ever submitted."""
     health: NodeHealth = field(init=False)
     held: HeldJobs = field(init=False)
+    waits: AgentWaits = field(init=False)
     _jobs: dict[JobNumber, LiveJob] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.held = HeldJobs(self._jobs)
         self.health = NodeHealth(self.nodes)
-        self.agents = [AgentStatus() for _ in self.nodes]
+        for index in range(len(self.nodes)):
+            self.agents.set_node(index)
+        self.waits = AgentWaits(self.agents)
 
     # ── requests and commands ─────────────────────────────────────────────────────────────────────────────────
 
@@ -91,10 +95,10 @@ class RunRegistry:
         self._advance(number, now)
         return True
 
-    def _stop_run(self, number: JobNumber, incarnation: int) -> None:
+    def _stop_run(self, number: JobNumber, incarnation: int, *, yields: bool = False) -> None:
         for gang in self._jobs[number].gangs:
             if gang.latest.incarnation == incarnation and not gang.stopping:
-                gang.stopping = True
+                gang.stopping, gang.yields = True, yields
                 self._orders_changed(gang)
 
     def cancel(self, number: JobNumber, now: Seconds, *, force: bool = False) -> None:
@@ -120,7 +124,7 @@ class RunRegistry:
         if job.cancelling and not (first and job.timed_out):
             self.events.append(CancelRequested(now, number, now + (0.0 if force else job.launch.grace)))
         for gang in job.gangs:
-            gang.forced |= force
+            gang.forced, gang.yields = gang.forced or force, False
             if first:
                 gang.stopping = gang.end_reported = True
             self._orders_changed(gang)
@@ -135,8 +139,12 @@ class RunRegistry:
 
     def _shares_gpus(self, number: JobNumber) -> bool:
         gangs = self._jobs[number].gangs
-        beside = (other for gang in gangs for node in gang.parts for other in self.agents[node].gangs.values())
+        beside = (other for gang in gangs for node in gang.parts for other in self.agents.nodes[node].gangs.values())
         return any(gang.partner is not None for gang in gangs) or any(other.partner == number for other in beside)
+
+    def latest_gang(self, job: JobNumber) -> Gang | None:
+        """Return the gang of a job's latest incarnation, if it has one."""
+        return self._jobs[job].gangs[-1] if job in self._jobs and self._jobs[job].gangs else None
 
     def over(self, job: JobNumber) -> bool:
         """Return whether a job has ended or was cancelled."""
@@ -149,7 +157,7 @@ class RunRegistry:
     def carry_out(self, command: Command, now: Seconds) -> None:
         """Turn a command into orders for agents, as far as possible yet."""
         if isinstance(command, Stop):
-            self._stop_run(command.job, command.incarnation)
+            self._stop_run(command.job, command.incarnation, yields=True)
         elif isinstance(command, Suspend | Resume):
             order_turn(self, self._jobs[command.job], command)
         elif not (isinstance(command, Resize) and self._resized_in_place(command, now)):
@@ -188,7 +196,9 @@ class RunRegistry:
         if last is None or last.workers is None or job.over or job.incarnation >= command.incarnation:
             return False
         kept = last.workers_to_keep(command.placement)
-        # Running ranks keep the batch size and the devices they were started with.
+        # Running ranks keep the batch size and the devices they were started with; an allocation keeps its GPUs.
+        if self.agents.native and last.workers.splits(kept):
+            return False
         if not kept or command.batch != last.batch or (command.partner, last.partner) != (None, None):
             return False
         last.end_reported = last.end_durable = last.progress_counted = True
@@ -205,91 +215,85 @@ class RunRegistry:
         job.incarnation, earlier = command.incarnation, None if after is None else after.workers
         workers, seats = workers_of(command, earlier) if job.launch.in_place else (None, command.placement.seats)
         gang = Gang(
-            command.job,
-            command.incarnation,
-            job.spec.id,
-            job.launch,
-            command.placement,
-            command.partner,
-            base=job.saved,
+            command.job, command.incarnation, job.spec.id, job.launch, command.placement, command.partner,
+            base=job.saved, work=job.spec.work, batch=command.batch, limits=job.spec.limits, tenant=job.spec.tenant,
             tracker=RateTracker(job.expected_rate(command.placement, self.speed), now, job.saved),
-            work=job.spec.work,
-            batch=command.batch,
-            limits=job.spec.limits,
-            tenant=job.spec.tenant,
-            time=job.spec.time,
-            running_since=now,
-            workers=workers,
-            chain=[] if after is None else after.chain,
-            own_seats=seats,
-        )
+            time=job.spec.time, gate=job.waits_at_gate, running_since=now, workers=workers,
+            chain=[] if after is None else after.chain, own_seats=seats,
+        )  # fmt: skip
         if after is not None:
             gang.base, gang.done, gang.saved = job.progress_after(after, End.STOPPED, now), after.done, after.saved
         job.gangs.append(gang)
         for node in gang.parts:
-            self.agents[node].gangs[gang.job, gang.incarnation] = gang
+            self.agents.add(gang, self.nodes[node].name, node, now)
         self._orders_changed(gang)
         return gang
 
     # ── reports and time ──────────────────────────────────────────────────────────────────────────────────────
 
-    def report(self, index: int, runs: Iterable[RunReport], now: Seconds) -> None:
-        """Process an agent's report of all runs on its node, with all its consequences."""
-        agent = self.agents[index]
+    def report(self, key: AgentKey, runs: list[RunReport], now: Seconds) -> None:
+        """Process an agent's report of all its runs, with all its consequences."""
+        agent = self.agents[key]
         first = agent.last_report is None
         agent.last_report = agent.last_contact = now
+        if runs == agent.steady and not first:
+            return
         strays = set()
         for run in runs:
             gang = agent.gangs.get((run.job, run.incarnation))
-            if gang is not None and not gang.lost(index):
-                gang.update(index, run)
+            if gang is not None and not gang.lost(agent.node):
+                gang.update(agent.node, run)
+                for other in self.agents.serving_all(gang):
+                    other.orders = None
+                self._jobs[run.job].note_session(gang)
                 self.events += self._jobs[run.job].training_events(gang.latest, now)
                 turned(self, self._jobs[run.job], gang, run.suspension, now)
             elif run.phase != "ended" and run.job < self.submitted:
                 strays.add(run.job)
         cleared, agent.strays = agent.strays - strays, frozenset(strays)
-        self._advance_node(index, now, cleared, all_jobs=first)
+        if strays:
+            self.waits.unsure(agent)
+        self._advance_agent(key, now, (*cleared, *(self.waits.unblocked_by_report() if first else ())))
+        agent.steady = agent.steady_after(runs)
 
-    def reboot(self, index: int, now: Seconds) -> None:
-        """Mark everything on a node as lost: a new agent has taken the place of the one that ran it."""
+    def reboot(self, key: AgentKey, now: Seconds, kept: Collection[tuple[JobNumber, int]] = ()) -> None:
+        """Mark every run of an agent as lost that the next one has not ``kept``, by job and incarnation."""
         # The message may come late, from an agent that has ended: only the next report says what is there.
-        self.agents[index].last_report = None
-        self._lose_parts(index, now)
+        agent = self.agents[key]
+        agent.last_report = None
+        self.waits.unsure(agent)
+        self.waits.orders_changed(agent)
+        for gang in [gang for run, gang in agent.gangs.items() if run not in kept]:
+            gang.lose(agent.node, rebooted=True)
+            self._advance(gang.job, now)
 
-    def lose(self, index: int, now: Seconds, quiet_at: Seconds = -inf) -> None:
-        """Mark a node as lost: its agent was silent for too long. A run there is gone ``quiet_at`` plus its grace."""
-        agent = self.agents[index]
+    def lose(self, key: AgentKey, now: Seconds, quiet_at: Seconds = -inf) -> None:
+        """Mark an agent as lost, which was silent for too long, and with it the node that it served as a whole.
+
+        A run of it is gone ``quiet_at`` plus the run's grace.
+        """
+        agent = self.agents[key]
         agent.up, agent.quiet_at, agent.suspension = False, quiet_at, None
-        agent.generation += 1
-        self.events.append(NodeLost(now, index))
-        self.settle(index, now)
+        self.waits.orders_changed(agent)
+        if not agent.allocation:
+            self.agents.nodes[agent.node].up = False
+            self.events.append(NodeLost(now, agent.node))
+        elif not agent.gangs:
+            self.agents.forget(agent)
+            return
+        self.settle(key, now)
 
-    def settle(self, index: int, now: Seconds) -> None:
-        """Mark the runs on a lost node as lost whose grace has passed, and advance jobs that waited for that."""
-        agent = self.agents[index]
+    def settle(self, key: AgentKey, now: Seconds) -> None:
+        """Mark the runs of a lost agent as lost whose grace has passed, and advance jobs that waited for that."""
+        agent = self.agents[key]
         agent.settled_at = now
         for gang in tuple(agent.gangs.values()):
             if now >= agent.quiet_at + gang.launch.grace:
-                gang.lose(index)
+                gang.lose(agent.node)
         here = ((number, self._jobs[number].launch.grace) for number in agent.strays if number in self._jobs)
         agent.strays = frozenset(number for number, grace in here if now < agent.quiet_at + grace)
-        self._advance_node(index, now, all_jobs=True)
-
-    def next_settlement(self, index: int) -> Seconds:
-        """Return when the next run on a lost node is gone, or a job may start since none of its ranks can be there."""
-        agent = self.agents[index]
-        if agent.quiet_at == -inf:
-            return inf
-        graces = {gang.launch.grace for gang in agent.gangs.values() if not gang.parts[index].phase.over}
-        graces |= {job.launch.grace for job in self._jobs.values() if job.gangs and not job.gangs[-1].going}
-        return min((at for grace in graces if (at := agent.quiet_at + grace) > agent.settled_at), default=inf)
-
-    def _lose_parts(self, index: int, now: Seconds) -> None:
-        agent = self.agents[index]
-        agent.generation += 1
-        for gang in tuple(agent.gangs.values()):
-            gang.lose(index, rebooted=True)
-            self._advance(gang.job, now)
+        self._advance_agent(key, now, tuple(self.waits.blocked))
+        self.waits.look(agent, self.waits.next_settlement(agent))
 
     def release(self, now: Seconds) -> None:
         """Release the held jobs that may be started by ``now``, and end the runs that have reached their time limit."""
@@ -305,7 +309,7 @@ class RunRegistry:
         """Let the drained nodes that are due be tried with one start each."""
 
         def starting(node: int) -> bool:
-            return any(not gang.started and not gang.end_reported for gang in self.agents[node].gangs.values())
+            return any(not gang.started and not gang.end_reported for gang in self.agents.nodes[node].gangs.values())
 
         self.events += self.health.probe(now, starting)
 
@@ -317,15 +321,18 @@ class RunRegistry:
 
     # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def orders(self, index: int) -> list[RunOrder]:
-        """Return an order for every run that a node should have."""
-        gangs = self.agents[index].gangs.values()
-        orders = ((gang, gang.order(index, self.agents[gang.head].address)) for gang in gangs)
-        return [
-            gang.with_hosts(order, lambda node: self.agents[node].address)
-            for gang, order in orders
-            if order is not None
-        ]
+    def orders(self, key: AgentKey) -> list[RunOrder]:
+        """Return an order for every run that an agent should have."""
+        agent, found = self.agents[key], []
+        for gang in agent.gangs.values():
+
+            def address(node: int, gang: Gang = gang) -> str:
+                return self.agents.serving(gang, node).address
+
+            order = gang.order(agent.node, address(gang.head, gang.chain[0]))
+            if order is not None:
+                found.append(gang.with_hosts(order, address))
+        return found
 
     def place(self, job: JobNumber, incarnation: int, rank: int) -> tuple[int, int, int] | None:
         """Return a rank's node, the incarnation that started it and its number then; None if not resized in place."""
@@ -333,18 +340,15 @@ class RunRegistry:
         return ranks[rank] if rank < len(ranks) else None
 
     def _orders_changed(self, gang: Gang) -> None:
-        for node in gang.nodes:
-            self.agents[node].generation += 1
+        for agent in self.agents.serving_all(gang):
+            self.waits.orders_changed(agent)
 
     # ── advancing jobs ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _advance_node(
-        self, index: int, now: Seconds, others: Iterable[JobNumber] = (), *, all_jobs: bool = False
-    ) -> None:
-        """Advance the jobs on a node and ``others``; ``all_jobs`` if any job may have waited for this node."""
-        here = [job for job, _ in self.agents[index].gangs]
-        every = [number for number, job in self._jobs.items() if job.gangs] if all_jobs else []
-        for job in dict.fromkeys([*here, *others, *every]):
+    def _advance_agent(self, key: AgentKey, now: Seconds, others: Iterable[JobNumber] = ()) -> None:
+        """Advance the jobs of an agent and ``others``, which may have waited for it."""
+        here = [job for job, _ in self.agents[key].gangs]
+        for job in dict.fromkeys([*here, *others]):
             if job in self._jobs:
                 self._advance(job, now)
 
@@ -369,6 +373,8 @@ class RunRegistry:
             self._gone(number, now)
         if job.gangs:
             self._go(job, job.gangs[-1], now)
+        else:
+            self.waits.blocked.pop(number, None)
         self.release_waiting(now)
 
     def _clear(self, job: LiveJob, gang: Gang, now: Seconds) -> None:
@@ -377,16 +383,21 @@ class RunRegistry:
             job.saved, gang.progress_counted = job.progress_after(gang, End.STOPPED, now), True
         if gang.end_durable:
             job.gangs.remove(gang)
-            for node in gang.parts:
-                self.agents[node].gangs.pop((gang.job, gang.incarnation), None)
             self._orders_changed(gang)
+            for node in gang.parts:
+                self.agents.drop(gang, node)
 
     def _go(self, job: LiveJob, gang: Gang, now: Seconds) -> None:
         """Order the ranks of the latest gang to start, if they may."""
         joins = gang.chain[0] is not gang
-        if not gang.going and gang.may_go(alone=joins or alone(self.agents, job, gang, now)):
+        self.waits.blocked.pop(gang.job, None)
+        if gang.going or not gang.may_go(alone=True):
+            return
+        if joins or alone(self.waits.unclear(), job, gang, now):
             gang.base, gang.going = gang.base if joins else job.saved, True
             self._orders_changed(gang)
+        else:
+            self.waits.block(gang.job, job.launch.grace)
 
     def _report_end(self, job: LiveJob, gang: Gang, outcome: RunEnd, now: Seconds) -> None:
         """Report the end of an incarnation to the ring, and order the rest of it to stop."""
@@ -413,15 +424,10 @@ class RunRegistry:
         node, status, run = outcome.failed_on, outcome.status, (now, gang.job, gang.incarnation)
         ran = gang.chain[0].ran(now) if gang.started else 0.0
         job.crashes, failed, retry = job.crashes.after(
-            saved,
-            blamed=blamed,
-            ran=ran,
-            began=node is None,
-            fresh=gang.chain[0].base <= 0.0,
-            unrunnable=node is not None and self._unrunnable(job, node),
-            retries=job.launch.retries,
-            first_retry=self.first_retry,
-        )
+            saved, blamed=blamed, ran=ran, began=node is None, fresh=gang.chain[0].base <= 0.0,
+            unrunnable=node is not None and unrunnable(self.agents, self.nodes, job, node),
+            retries=job.launch.retries, first_retry=self.first_retry,
+        )  # fmt: skip
         self.events.append(crash := JobCrashed(*run, saved, blamed, cause, retry, ran, node, failed, status))
         if node is not None:
             job.failed_on.add(node)
@@ -431,8 +437,3 @@ class RunRegistry:
             self.held.over(gang.job, JobState.FAILED)
         if retry:
             self.held.back_off(gang.job, now + retry)
-
-    def _unrunnable(self, job: LiveJob, node: int) -> bool:
-        """Return whether a job that a node could not start has failed: others run there, or no other node is left."""
-        up = {index: self.nodes[index] for index, agent in enumerate(self.agents) if agent.up and index != node}
-        return any(g.started and not g.over for g in self.agents[node].gangs.values()) or not job.can_start_on(up)

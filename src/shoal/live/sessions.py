@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from shoal.core.errors import InputError
+from shoal.live.agent_status import AgentKey
 from shoal.wire.messages import MOST_PIECES, NewSession, SessionOrder, SessionOutput, SessionPiece, SessionPieces
 
 MOST_SESSIONS = 256
@@ -66,8 +67,8 @@ class RelayedSession:
     """One session: whose it is, where it runs, the bytes on their way, and how it ended."""
 
     order: SessionOrder
-    node: int
-    node_name: str
+    agent: AgentKey
+    agent_name: str
     caller: str
     tenant: str | None
     opened: float
@@ -85,14 +86,18 @@ class RelayedSession:
         if not self.ended:
             self.ended, self.status, self.cause = True, status, cause
 
+    @property
+    def _shown(self) -> str:
+        return f"{'node' if isinstance(self.agent, int) else 'allocation'} {self.agent_name}"
+
     def late(self, now: float) -> str:
         """Return why it must be closed; empty if it need not be."""
         if now - self.client_at >= _SILENT_SECONDS:
             return "its client has gone"
         if self.agent_at is None and now - self.opened >= _ATTACH_SECONDS:
-            return f"node {self.node_name} has not answered; see `shoal nodes`"
+            return f"{self._shown} has not answered; see `shoal nodes`"
         if self.agent_at is not None and now - self.agent_at >= _SILENT_SECONDS:
-            return f"node {self.node_name} no longer answers"
+            return f"{self._shown} no longer answers"
         return "it was idle for too long" if now - self.bytes_at >= IDLE_SECONDS else ""
 
 
@@ -108,9 +113,15 @@ class SessionRelay:
         self.on_change: Callable[[], None] = lambda: None
 
     def open(
-        self, wanted: NewSession, key: tuple[int, int, int], node: tuple[int, str], *, caller: str, tenant: str | None
+        self,
+        wanted: NewSession,
+        key: tuple[int, int, int],
+        agent: tuple[AgentKey, str],
+        *,
+        caller: str,
+        tenant: str | None,
     ) -> str:
-        """Add a session at this job, incarnation and rank, on this node; return its name, a random one."""
+        """Add a session at this job, incarnation and rank, of this agent; return its name, a random one."""
         job, incarnation, rank = key
         with self._lock:
             now = self._clock()
@@ -124,22 +135,22 @@ class SessionRelay:
                 session=name, job=job, incarnation=incarnation, rank=rank, command=wanted.command,
                 terminal=wanted.terminal, rows=wanted.rows, columns=wanted.columns,
             )  # fmt: skip
-            self._sessions[name] = RelayedSession(order, *node, caller, tenant, now, now, now)
+            self._sessions[name] = RelayedSession(order, *agent, caller, tenant, now, now, now)
             return name
 
-    def orders(self, node: int) -> list[SessionOrder]:
-        """Return the sessions that a node's agent should have."""
+    def orders(self, agent: AgentKey) -> list[SessionOrder]:
+        """Return the sessions that an agent should have."""
         with self._lock:
             self._expire(self._clock())
-            return [each.order for each in self._sessions.values() if each.node == node and not each.ended]
+            return [each.order for each in self._sessions.values() if each.agent == agent and not each.ended]
 
     def of_client(self, name: str, tenant: str | None) -> RelayedSession:
         """Return a session of this tenant, None for an admin; ``LookupError`` if there is none."""
         return self._find(name, lambda session: tenant in (None, session.tenant))
 
-    def of_agent(self, name: str, node: str) -> RelayedSession:
-        """Return a session on this node; ``LookupError`` if there is none."""
-        return self._find(name, lambda session: session.node_name == node)
+    def of_agent(self, name: str, agent: str) -> RelayedSession:
+        """Return a session of the agent of this node or allocation; ``LookupError`` if there is none."""
+        return self._find(name, lambda session: session.agent_name == agent)
 
     def _find(self, name: str, allowed: Callable[[RelayedSession], bool]) -> RelayedSession:
         with self._lock:

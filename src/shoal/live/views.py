@@ -3,15 +3,14 @@
 A tenant sees its own jobs; the names of other tenants' jobs are hidden in sentences. An admin (tenant None) sees all.
 """
 
-import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 from time import localtime, strftime
 
 import numpy as np
 
-from shoal.core.arrays import Flags
+from shoal.core.arrays import Flags, Floats
 from shoal.core.decision import Verdicts
 from shoal.core.lifecycle import JobState
 from shoal.core.reasons import LEASED, NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP
@@ -19,11 +18,16 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId, span
 from shoal.live.accounts import Account, Accounts
-from shoal.live.expected_end import expected_end
+from shoal.live.expected_end import expected_end, length_in_words, predicted
+from shoal.live.foreign_names import without_foreign_names
 from shoal.live.held_words import remedy_of, why_held
+from shoal.live.holdings import Holdings
 from shoal.live.job_lists import WAITING, Listed
+from shoal.live.run_links import run_links
+from shoal.live.seat_history import spans_of
 from shoal.live.time_words import ClockWords
 from shoal.wire.messages import AcctRow, JobDetail, JobRow, Moment, NodeRow, StartForecast, TenantRow
+from shoal.wire.watch_messages import SeatRow
 
 _OWN_REMEDY = {
     TENANT_CAP.code: "it would start when a job of its tenant ends, or when an operator raises `shoal quota`",
@@ -33,7 +37,11 @@ _OWN_REMEDY = {
 }
 """By reason code, what would let the job run, where GPUs that come free are not enough."""
 
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
+BID = "bid for a GPU over the price"
+"""Name of the number in a reason that is a job's bid."""
+
+_DECIDED = ("seated ", "resized ", "warned to save", "to be suspended", "to be resumed")
+"""How the entries of a job's history begin that commands of decisions leave."""
 
 
 @dataclass(slots=True)
@@ -45,6 +53,8 @@ class LastDecision:
     carry: object | None = None
     changed: Flags = field(init=False)
     """By position in the snapshot: whether the job's verdict has another code or number of GPUs than before."""
+
+    _bids: Floats | None = None
 
     def __post_init__(self) -> None:
         self.changed = np.ones(len(self.verdicts.gpus), dtype=bool)
@@ -69,6 +79,13 @@ class LastDecision:
         if reason.template == LEASED and words.now is not None and float(reason.numbers[0]) <= words.now:
             return f"keeps its GPUs: its lease ended at {words.at(float(reason.numbers[0]))} and no job has taken them"
         return reason.sentence(words)
+
+    def bid(self, job: JobNumber) -> float | None:
+        """Return what a job bids for a GPU, over the price; None if the policy does not say."""
+        at = self.snapshot.position_of(job)
+        if self._bids is None:
+            self._bids = _bids(self.verdicts)
+        return float(self._bids[at]) if at >= 0 and np.isfinite(self._bids[at]) else None
 
     def partner(self, job: JobNumber) -> JobNumber | None:
         """Return the job that shares its GPUs."""
@@ -118,13 +135,32 @@ class LastDecision:
     def _next_end(self, holders: Sequence[Account], now: Seconds) -> str:
         if not holders:
             return "no job runs there now"
-        places = [self.snapshot.position_of(account.number) for account in holders]
-        left = [float(self.snapshot.columns.remaining_seconds[at]) for at in places if at >= 0]
-        soonest = min(left, default=inf)
-        # Relative to the decision, which may be some time ago.
-        left_now = max(0.0, soonest - (now - self.snapshot.now))
-        when = f"the next is expected to end in {span(left_now)}" if soonest < inf else "when they end is not known"
+        soonest = min((self._seconds_left(account, now) for account in holders), default=inf)
+        when = f"the next is expected to end in {span(soonest)}" if soonest < inf else "when they end is not known"
         return f"{len(holders)} job{'s hold' if len(holders) > 1 else ' holds'} GPUs there, {when}"
+
+    def _seconds_left(self, account: Account, now: Seconds) -> float:
+        """Return the seconds until a job ends, by its declared work or else by earlier runs; infinity if unknown."""
+        at = self.snapshot.position_of(account.number)
+        if at < 0:
+            return inf
+        if account.spec.work is None:
+            found = predicted(account, now, self.snapshot)
+            speed = account.rate or float(self.snapshot.columns.best_speed[at])
+            return inf if found is None or not speed else found.median / speed
+        # Relative to the decision, which may be some time ago.
+        return max(0.0, float(self.snapshot.columns.remaining_seconds[at]) - (now - self.snapshot.now))
+
+
+def _bids(verdicts: Verdicts) -> Floats:
+    """Return the bid by position in the snapshot, from the numbers of the reasons; NaN where there is none."""
+    found = np.full(len(verdicts.gpus), np.nan)
+    for template, numbers in verdicts.numbers.items():
+        if BID in template.numbers:
+            there = verdicts.codes == template.code
+            bids = np.broadcast_to(np.asarray(numbers[template.numbers.index(BID)], dtype=float), found.shape)
+            found[there] = bids[there]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +168,8 @@ class ClusterViews:
     """The accounts and the last decision as one tenant may see them; times are Unix times, ``epoch`` plus the ring's.
 
     Built per request. The caller holds the control plane's lock, except for ``jobs``, which takes copies of accounts,
-    and ``acct``, since the account of an ended job does not change.
+    for ``nodes`` and ``used_gpus``, which take holdings, and for ``acct``, since the account of an ended job does not
+    change.
     """
 
     accounts: Accounts
@@ -146,6 +183,8 @@ class ClusterViews:
     """By drained node, the reason."""
     forecast_age: Seconds = 0.0
     """Seconds since ``forecasts`` were made."""
+    engine_note: Callable[[str], str] = lambda _: ""
+    """Returns what the engine of a provider says about a node."""
     _censored: dict[str, str] = field(default_factory=dict)
 
     def jobs(self, listed: Sequence[Listed]) -> list[JobRow]:
@@ -155,7 +194,9 @@ class ClusterViews:
     def job(self, account: Account, verdicts: Sequence[tuple[Seconds, str]]) -> JobDetail:
         """Return everything about one job; ``verdicts`` are its recorded verdicts, with their times."""
         row, last = self._row(account), self.last
-        story = [*account.history, *((at, self._without_foreign_names(sentence)) for at, sentence in verdicts)]
+        numbered = self.accounts.decisions.number_at
+        story = [Moment(at, what, numbered(at) if what.startswith(_DECIDED) else None) for at, what in account.history]
+        story += [Moment(at, self._without_foreign_names(sentence), numbered(at)) for at, sentence in verdicts]
         return JobDetail(
             job=row,
             command=list(account.launch.command),
@@ -170,27 +211,37 @@ class ClusterViews:
             decision=row.reason,
             decided=self.epoch + (last.snapshot.now if last is not None else account.submitted),
             change=self._change(account),
-            story=[Moment(self.epoch + at, what) for at, what in sorted(story, key=lambda entry: entry[0])],
+            story=[Moment(self.epoch + m.at, m.what, m.decision) for m in sorted(story, key=lambda m: m.at)],
             stop=account.stop_cost(self.now),
             lost_gpu_seconds=account.lost_gpu_seconds,
             exit_status=account.exit_status,
+            length=length_in_words(account, self.now, None if last is None else last.snapshot),
+            links=run_links(account.launch.env, account.links),
         )
 
     def _change(self, account: Account) -> str:
-        """Return what would let a waiting job run; names drained nodes, since their GPUs cannot be used."""
+        """Return what would let a waiting job run; names nodes whose GPUs cannot be used, and why."""
         remedy = self.last.remedy(account, self._placed(), self.now) if self.last is not None else ""
-        if not remedy or not self.drained or account.state is JobState.HELD:
+        if not remedy or account.state is JobState.HELD:
             return remedy
-        names = [f"{self.topology.nodes[node].name} ({reason})" for node, reason in sorted(self.drained.items())]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return self._without_foreign_names(f"{remedy}; drained: {', '.join(names[:3])}{more}")
+        names = [node.name for node in self.topology.nodes]
+        drained = [f"{names[node]} ({reason})" for node, reason in sorted(self.drained.items())]
+        notes = ((node, self.engine_note(names[node])) for node in sorted(self.topology.down - self.topology.removed))
+        away = [f"{names[node]} ({note})" for node, note in notes if note]
+        for what, found in (("drained", drained), ("not up", away)):
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+            remedy += f"; {what}: {', '.join(found[:3])}{more}" if found else ""
+        return self._without_foreign_names(remedy)
 
-    def nodes(self, last_reports: Sequence[Seconds | None], retired: Set[int] = frozenset()) -> list[NodeRow]:
+    def nodes(
+        self, last_reports: Sequence[Seconds | None], holdings: Holdings, retired: Set[int] = frozenset()
+    ) -> list[NodeRow]:
         """Return every node, with the time of its agent's last report and the jobs on it that the tenant may see.
 
         ``retired`` nodes are left out if they are down and no job is on them.
         """
-        rows, by_node = [], self._placed_by_node()
+        rows, by_node, suspended = [], holdings.by_node(), holdings.suspended_by_node()
+        used = self.used_gpus(holdings)
         for index, (node, at) in enumerate(zip(self.topology.nodes, last_reports, strict=True)):
             here = by_node.get(index, [])
             if index in retired and index in self.topology.down and not here:
@@ -202,18 +253,37 @@ class ClusterViews:
                     gpus=node.gpus,
                     rack=node.rack,
                     up=index not in self.topology.down,
-                    used=self._gpus_in_use(index, here),
-                    jobs=[account.spec.id for account in here if self._shown(account)],
+                    used=used.get(index, 0),
+                    jobs=[account.spec.id for account, _ in here if self._shown(account)],
                     heard=self._unix(at),
                     drained=self._without_foreign_names(self.drained.get(index, "")),
-                    suspended=[account.spec.id for account in self._bound_to(index) if self._shown(account)],
+                    suspended=[account.spec.id for account in suspended.get(index, ()) if self._shown(account)],
+                    held={account.spec.id: gpus for account, gpus in here if self._shown(account)},
                 )
             )
         return rows
 
-    def used_gpus(self) -> dict[int, int]:
+    def seat_spans(self) -> list[SeatRow]:
+        """Return who held which GPUs when; the jobs of other tenants have no name, and one tenant together."""
+        present = (span for account in self._placed() for span in spans_of(account, None))
+        return [
+            SeatRow(
+                job=span.job if self.tenant in (None, span.tenant) else "",
+                tenant=span.tenant if self.tenant in (None, span.tenant) else "others",
+                run=span.run,
+                node=self.topology.nodes[span.node].name,
+                gpus=span.gpus,
+                began=round(self.epoch + span.began, 1),
+                ended=None if span.ended is None else round(self.epoch + span.ended, 1),
+                decision=self.accounts.decisions.number_at(span.began) if self.tenant in (None, span.tenant) else None,
+            )
+            for span in (*self.accounts.past_seats, *present)
+        ]
+
+    def used_gpus(self, holdings: Holdings) -> dict[int, int]:
         """Return the GPUs in use by node index, for the nodes with jobs."""
-        return {index: self._gpus_in_use(index, here) for index, here in self._placed_by_node().items()}
+        shared = self.last is not None and self.last.verdicts.partners is not None
+        return holdings.used(self.topology.nodes, self.last.partner if shared and self.last is not None else None)
 
     def share(self) -> list[TenantRow]:
         """Return the GPUs held and GPU-seconds used by tenant; a tenant sees itself and all others as one."""
@@ -301,10 +371,11 @@ class ClusterViews:
             reason=self._reason(account),
             position=position,
             start=self._start(account),
-            end=expected_end(account, self.now),
+            end=expected_end(account, self.now, None if self.last is None else self.last.snapshot),
             array=spec.conditions.array if spec.conditions is not None else None,
             priority=spec.priority,
             time=spec.time,
+            bid=None if self.last is None or not account.live else self.last.bid(account.number),
         )
 
     def _start(self, account: Account) -> StartForecast | None:
@@ -344,36 +415,15 @@ class ClusterViews:
         return self._censored[sentence]
 
     def _censor(self, sentence: str) -> str:
-        def shown(word: str) -> str:
+        def owner(word: str) -> TenantId | None:
             number = self.accounts.numbers.get(word)
             account = None if number is None else self.accounts.accounts.get(number)  # it may have been dropped since
-            return word if account is None or self._shown(account) else "another job"
+            return None if account is None else account.spec.tenant
 
-        return _WORD.sub(lambda word: shown(word[0]), sentence)
+        return without_foreign_names(sentence, self.tenant, owner)
 
     def _placed(self) -> list[Account]:
         return list(self.accounts.placed.values())
-
-    def _bound_to(self, index: int) -> list[Account]:
-        return [a for a in self.accounts.live.values() if a.bound is not None and index in a.bound.nodes]
-
-    def _placed_by_node(self) -> dict[int, list[Account]]:
-        by_node: dict[int, list[Account]] = {}
-        for account in self._placed():
-            assert account.placement is not None
-            for index in account.placement.nodes:
-                by_node.setdefault(index, []).append(account)
-        return by_node
-
-    def _gpus_in_use(self, index: int, here: Sequence[Account]) -> int:
-        """Return the GPUs in use on a node; two jobs that share GPUs use them once."""
-        counts: dict[frozenset[int], int] = {}
-        for account in here:
-            assert account.placement is not None
-            partner = self.last.partner(account.number) if self.last is not None else None
-            pair = frozenset({account.number} if partner is None else {account.number, partner})
-            counts[pair] = dict(account.placement.seats)[index]
-        return min(sum(counts.values()), self.topology.nodes[index].gpus)
 
 
 def _gpus(count: int) -> str:
