@@ -259,7 +259,7 @@ def test_what_is_not_declared_is_drawn_and_its_basis_told() -> None:
     asked = WhatIf(seeds=2)
     early, late = (what_if(tale.records[: tale.ends[k]], 0.0, asked, most_seconds=TIME) for k in (0, 6))
     assert early["basis"] == {"as long again as it has run": 8, "declared work": 1}
-    assert late["basis"] == {"run times of completed jobs": 2, "declared work": 1}
+    assert late["basis"] == {"lengths of earlier runs": 2, "declared work": 1}
 
 
 # ── questions ─────────────────────────────────────────────────────────────────────────────────────────────────────

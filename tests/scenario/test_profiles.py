@@ -67,7 +67,7 @@ def test_a_model_without_a_folder_is_refused(public: Path) -> None:
 
 def test_every_policy_is_told_what_it_needs_unless_somebody_says_otherwise() -> None:
     assert {name for name in POLICIES if knowledge_of(name, adapting=False) == "online"} == {"pollux"}
-    assert {name for name in POLICIES if knowledge_of(name, adapting=True) == "online"} == {"pollux", "rank"}
+    assert {name for name in POLICIES if knowledge_of(name, adapting=True) == "online"} == {"pollux", "rank", "shoal"}
     assert knowledge_of("pollux:p=1", adapting=True) == "online"
     assert knowledge_of("mine.py:Mine", adapting=True) == "profiled"
     adaptive = Job(id="a", submitted=0.0, gpus=1, work=1.0, model="cifar10", limits=(128, 4096, 32, 4096))

@@ -49,6 +49,13 @@ def test_importing_shoal_imports_nothing_heavy() -> None:
     assert not {"numpy", "scipy", "msgspec", "click", "pyarrow", "importlib.metadata"} & set(loaded)
 
 
+def test_a_simulation_does_not_import_scipy_unless_it_needs_it() -> None:
+    code = "import sys, shoal; shoal.simulate('fifo', 'demo', 'v100:1x4', jobs=2); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "shoal.scenario.simulation" in loaded
+    assert "scipy" not in loaded
+
+
 @pytest.mark.parametrize(
     ("policy", "workload", "cluster"),
     [

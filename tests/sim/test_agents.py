@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.commands import Resize, Start
 from shoal.core.decision import Decision, Grant, Verdicts
 from shoal.core.events import BatchChanged, JobProfiled, JobStarted
-from shoal.core.job import ADAPTIVE, BatchLimits, BatchSetting
+from shoal.core.job import ADAPTIVE, BatchSetting
 from shoal.core.lifecycle import JobState
 from shoal.core.reasons import FITS, Reason
 from shoal.core.snapshot import Snapshot

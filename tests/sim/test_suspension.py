@@ -7,12 +7,16 @@ import pytest
 from shoal.core.commands import Resume, Start, Suspend
 from shoal.core.decision import Decision, Grant, Refusal, Verdict
 from shoal.core.events import (
+    HoldLifted,
+    JobCompleted,
     JobCrashed,
+    JobHeld,
     JobRequeued,
     JobResumed,
     JobStarted,
     JobSubmitted,
     JobSuspended,
+    PriorityChanged,
     SuspensionReported,
 )
 from shoal.core.lifecycle import JobState
@@ -220,6 +224,19 @@ def test_a_suspended_job_that_is_requeued_is_no_longer_bound_to_its_node() -> No
     state = suspended_state()
     state.apply_events(12.0, [JobRequeued(12.0, 0, 1, "ann")])
     assert (state.freeze().jobs["a"].state, state.suspensions.runs) == (JobState.STOPPING, {})
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_a_suspended_job_that_is_held_is_not_resumed_until_it_is_released(priority: int) -> None:
+    state = suspended_state()
+    state.apply_events(12.0, [JobSuspended(12.0, 0, 1, 10.0), JobCompleted(12.0, 1, 1, 100.0)])
+    state.apply_events(12.0, [JobHeld(12.0, 0, "ann"), PriorityChanged(12.0, 0, priority, "ann")])
+    judged = judge(state.freeze(), Fifo(), PackedPlacer(), StopStartPlanner())
+    assert judged.commands == ()
+    assert "suspended on gpu-0 and held" in judged.verdicts["a"].reason.sentence()
+    state.apply_events(13.0, [HoldLifted(13.0, 0, "ann")])
+    judged = judge(state.freeze(), Fifo(), PackedPlacer(), StopStartPlanner())
+    assert judged.commands == (Resume(0, 1, ONE),)
 
 
 def test_a_suspended_job_is_resumed_on_its_node_even_if_that_once_failed_to_start_it() -> None:

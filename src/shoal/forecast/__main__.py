@@ -1,7 +1,8 @@
 """Answer one question about a journal: JSON on standard input, JSON on standard output.
 
 A control plane runs ``python -m shoal.forecast`` as a subprocess so that it can go on deciding meanwhile. The question
-is ``{"journal", "now"}`` with ``"forecast": true``, or with ``"question"`` and ``"tenant"``; the answer is
+is ``{"journal", "now"}`` with ``"forecast": true``, with ``"question"`` and ``"tenant"``, or with ``"decision"``,
+``"tenant"`` and ``"limit"``; the answer is
 ``{"answer"}`` or ``{"error": [field, value, hint]}``.
 """
 
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.core.errors import InputError, ShoalError
+from shoal.forecast.past_decision import past_decision
 from shoal.forecast.what_if import forecast, what_if
 from shoal.wire.messages import WhatIf
 
@@ -28,6 +30,9 @@ def main() -> None:
     try:
         if asked.get("forecast"):
             answer = msgspec.to_builtins(forecast(path, now))
+        elif "decision" in asked:
+            found = past_decision(path, asked["decision"], tenant=asked["tenant"], limit=asked["limit"])
+            answer = msgspec.to_builtins(found)
         else:
             answer = what_if(path, now, msgspec.convert(asked["question"], WhatIf), tenant=asked["tenant"])
     except InputError as error:

@@ -44,6 +44,8 @@ class BranchOutcome:
     starts: dict[int, Seconds] = field(default_factory=dict)
     ends: dict[int, Seconds] = field(default_factory=dict)
     waited: dict[int, Seconds] = field(default_factory=dict)
+    stops: list[tuple[int, Seconds]] = field(default_factory=list)
+    """Jobs that lost their GPUs, and when."""
     cut: bool = False
     _idle_since: dict[int, Seconds] = field(default_factory=dict)
     _now: Seconds = 0.0
@@ -68,6 +70,7 @@ class BranchOutcome:
         for command in decided.commands:
             if isinstance(command, Stop | Suspend):
                 self._idle_since[command.job] = self._now
+                self.stops.append((command.job, self._now - self.fork.now))
             elif (since := self._idle_since.pop(command.job, None)) is not None:
                 self.waited[command.job] += self._now - since
                 self.starts.setdefault(command.job, self._now - self.fork.now)

@@ -13,7 +13,6 @@ from math import inf
 import numpy as np
 from msgspec.structs import replace
 
-from shoal.core.arrays import Floats
 from shoal.core.events import JobCancelled, JobReleased, JobSetAside
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
@@ -21,6 +20,8 @@ from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.state import State
 from shoal.perf.catalog import Catalog
+from shoal.perf.length_history import LengthHistory
+from shoal.perf.length_table import DRAWN
 from shoal.perf.profile import LinearProfile
 from shoal.perf.work_prior import DECLARED_SPREAD, Basis, Known
 from shoal.sim.backend import SimulatedBackend
@@ -84,7 +85,7 @@ class Fork:
                 jobs[number] = replace(jobs[number], model=None)
                 speed = _speed(snapshot, at, truth)
             speeds[number] = specs[number].speed if speed is None else speed
-        known = _known(snapshot, arrivals, state.run_times)
+        known = _known(snapshot, arrivals, everyone.lengths)
         return cls(present, catalog, restart_cost, live, specs, tuple(standings), tuple(jobs), tuple(speeds), known)
 
     @property
@@ -188,8 +189,12 @@ def _by_profile(truth: Truth, number: int, seen: Measurement) -> float:
     return profile.rate(truth.topology.kinds[seen.kind], seen.gpus, seen.locality, seen.batch_size or None)
 
 
-def _known(snapshot: Snapshot, arrivals: Sequence[JobSpec], run_times: Floats) -> Known:
+def _known(snapshot: Snapshot, arrivals: Sequence[JobSpec], lengths: LengthHistory) -> Known:
     columns, perf = snapshot.columns, snapshot.perf
+    places = list(zip(columns.length_class.tolist(), columns.length_scale.tolist(), columns.done.tolist(), strict=True))
+    places += [(*lengths.place(spec, perf.speeds(spec)), 0.0) for spec in arrivals]
+    unknown = np.full(len(DRAWN), np.nan)
+    predicted = [lengths.spread(number, scale, done) if number >= 0 else unknown for number, scale, done in places]
     usual = np.where(columns.rate > 0, columns.rate, columns.best_speed)
     later = [float(perf.speeds(spec).max(initial=0.0)) for spec in arrivals]
     declared = [np.inf if spec.work is None else spec.work for spec in arrivals]
@@ -200,5 +205,5 @@ def _known(snapshot: Snapshot, arrivals: Sequence[JobSpec], run_times: Floats) -
         np.concatenate([columns.done, nothing]),
         np.concatenate([columns.run_seconds, nothing]),
         np.where(rate > 0, rate, 1.0),
-        run_times,
+        np.array(predicted).reshape(-1, len(DRAWN)),
     )

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from shoal.core.errors import JournalError
+from shoal.core.events import NodeJoined, NodeReturned
 from shoal.core.job import JobSpec
-from shoal.core.topology import Node, Topology
+from shoal.core.topology import Node
 from shoal.core.units import Seconds
 from shoal.engine.replay import Scheduler, fold
 from shoal.engine.state_image import image_of, renumbered, restore
@@ -42,11 +43,14 @@ class Present:
 
 
 def read_present(source: Source, now: Seconds, *, added: Sequence[Node] = (), most: int | None = None) -> Present:
-    """Fold a journal, or its first ``most`` records, up to ``now``, on its cluster and the ``added`` nodes."""
+    """Fold a journal, or its first ``most`` records, up to ``now``; then the ``added`` nodes join, up."""
     scenario = Scenario.of_settings(_last_settings(source, most))
-    scenario = replace(scenario, cluster=Topology((*scenario.cluster.nodes, *added), scenario.cluster.types))
     review, scheduler = NextReview(), scenario.make_scheduler()
     state = fold(review.read(islice(_records(source), most)), scheduler.state)
+    for index, node in enumerate(added, len(state.topology.nodes)):
+        joined = NodeJoined(state.now, index, node.name, node.kind, node.gpus, node.rack)
+        state.apply_events(state.now, (joined, NodeReturned(state.now, index)))
+    scenario = replace(scenario, cluster=replace(state.topology, down=frozenset()))
     if state.submitted > len(state.register.ids):  # simulations number their jobs from 0 on
         restore(state, renumbered(image_of(state)))
     if now > state.now:

@@ -36,11 +36,12 @@ ASSUMPTIONS = (
     "no further job arrives and none crashes",
     "nodes that are down stay down",
     f"declared work is off by a lognormal spread of {DECLARED_SPREAD}",
-    "what is not declared is drawn from completed jobs that ran longer, else as long again as it has run",
+    "what is not declared is drawn from earlier runs that were longer, else as long again as it has run",
 )
 
 _MOST_NODES_ADDED = 10_000
 _LOW, _HIGH = 0.1, 0.9
+_HOUR: Seconds = 3600.0
 _FIGURES = ("avg_jct", "makespan", "avg_wait")
 
 
@@ -192,6 +193,7 @@ def _run_row(
         "jobs": jobs,
         "unfinished": len(branch.fork.live) - min(len(outcome.ends) for outcome in outcomes),
         "cut": any(outcome.cut for outcome in outcomes),
+        "hour": _next_hour(outcomes),
     }
     for name in _FIGURES:
         row[name] = _mean(own[name], _percentiles) if own else None
@@ -199,6 +201,21 @@ def _run_row(
         both = own and base
         row["difference"] = {name: _mean(own[name] - base[name], t_interval) for name in own} if both else None
     return row
+
+
+def _next_hour(outcomes: Sequence[BranchOutcome]) -> dict[str, float]:
+    """Mean numbers of waiting jobs that start, of jobs that end, and of stops and suspensions within the next hour."""
+    waiting = outcomes[0].fork.waiting
+    counts = [
+        (
+            sum(at <= _HOUR for job, at in outcome.starts.items() if job in waiting),
+            sum(at <= _HOUR for at in outcome.ends.values()),
+            sum(at <= _HOUR for _, at in outcome.stops),
+        )
+        for outcome in outcomes
+    ]
+    starts, ends, stops = np.mean(counts, axis=0).tolist()
+    return {"starts": starts, "ends": ends, "stops": stops}
 
 
 def _mean(values: Floats, reach: Callable[[Floats], tuple[float, float]]) -> dict[str, float | None]:

@@ -42,7 +42,7 @@ POLICIES = (
     "tiresias",
     "gandiva-fair",
     "gavel.max-min",
-    "shoal:round=300",
+    "shoal",
 )
 """Policies an operator chooses among, the cheap ones first."""
 

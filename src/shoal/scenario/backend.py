@@ -1,6 +1,7 @@
 """The simulated backend of a scenario, and checks that a workload can be simulated in it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shoal.core.errors import InputError, nearest
 from shoal.core.quota import parse_quota
@@ -30,8 +31,8 @@ def make_backend(scenario: Scenario, jobs: Sequence[Job], known: Catalog) -> Sim
 def _cluster_backend(
     scenario: Scenario, jobs: Sequence[Job], known: Catalog, tuning: TunerOptions
 ) -> SimulatedBackend | Searches:
-    truth = Truth.of(jobs, scenario.cluster, known, noise=scenario.noise, seed=scenario.seed)
     faults, restart_cost = _faults(scenario, jobs), RestartCost.parse(scenario.restart_cost)
+    truth = Truth.of(jobs, faults.grown(scenario.cluster), known, noise=scenario.noise, seed=scenario.seed)
     spread = scenario.measurement_noise
     if any(job.search is not None for job in jobs):
         return Searches.of(truth, scenario.declared, restart_cost, faults, scenario.seed, spread, tuning=tuning)
@@ -46,13 +47,15 @@ def _faults(scenario: Scenario, jobs: Sequence[Job]) -> Faults:
         # Which job is the n-th depends on how the searches go.
         hint = "a job cannot be named where trials are searched; lose nodes instead"
         raise InputError("faults", scenario.faults, hint)
+    if faults.joins and scenario.cloud is not None:
+        raise InputError("faults", scenario.faults, "no node can join where nodes are rented (cloud)")
     return faults
 
 
 def check(scenario: Scenario, workload: Workload) -> None:
     """Raise the ``InputError`` that simulating this workload would raise, before anything is run or written."""
-    check_speeds(scenario, workload.jobs, scenario.speeds())
-    _faults(scenario, workload.jobs)
+    faults = _faults(scenario, workload.jobs)
+    check_speeds(replace(scenario, cluster=faults.grown(scenario.cluster)), workload.jobs, scenario.speeds())
     tenants = {job.tenant for job in workload.jobs}
     for tenant, _ in map(parse_quota, scenario.quotas):
         if tenant not in tenants:  # it would have no effect

@@ -1,6 +1,7 @@
 """Journal files replayed: every decision derived again, and why each job waited."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from math import inf
@@ -14,6 +15,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds
 from shoal.engine.loop import Judgement
 from shoal.engine.replay import ReplayDifference, Replayed, Scheduler, replay
+from shoal.engine.state_image import same_image
 from shoal.policy.registry import is_policy_file
 from shoal.report.files import JOURNAL
 from shoal.report.history import read_history
@@ -57,7 +59,7 @@ def replay_file(
     for file in files:
         journal = JournalFile(file)
         part = replay(journal.read, scheduler_of, progress, watch)
-        if file != files[0] and part.begin != total.end:
+        if file != files[0] and not same_image(part.begin, total.end):
             raise ReplayDifference(f"{file} does not begin where the segment before it ends", total.now)
         if journal.cut is not None and file != files[-1]:
             raise JournalError(f"{file}: {journal.cut}")
@@ -124,3 +126,25 @@ def read_stories(path: Path) -> tuple[list[Story], str]:
     except ReplayDifference as found:
         until, difference = found.at, str(found)
     return stories(read_history(_raw(path)), reasons, until), difference
+
+
+def reason_changes(path: Path) -> list[WaitingReason]:
+    """Return the reasons for the verdicts in a journal file, by a replay: of each job where the kind of reason changes.
+
+    They end where this version decides differently from the one that wrote the journal; there are none if a policy was
+    a class in a file.
+    """
+    found: list[WaitingReason] = []
+    last: dict[int, int] = {}
+
+    def watch(snapshot: Snapshot, judgement: Judgement) -> None:
+        verdicts, rows = judgement.verdicts, snapshot.columns.rows.tolist()
+        codes = (verdicts.codes.astype(np.int64) * 2 + (verdicts.gpus > 0)).tolist()
+        for i, (row, code) in enumerate(zip(rows, codes, strict=True)):
+            if last.get(row) != code:
+                last[row] = code
+                found.append(WaitingReason(snapshot.now, row, code, verdicts.reason(i).sentence()))
+
+    with suppress(ReplayDifference, JournalError, InputError):
+        replay_file(path, watch=watch)
+    return found

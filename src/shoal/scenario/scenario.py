@@ -7,11 +7,12 @@ from typing import Any
 
 from shoal import __version__
 from shoal.core.errors import InputError, JournalError, nearest
-from shoal.core.events import QuotaSet
+from shoal.core.events import QuotaSet, RunsImported
 from shoal.core.interfaces import PerfModel, Placer, Policy
 from shoal.core.job import MOST_LOST, JobSpec
 from shoal.core.quota import parse_quota
 from shoal.core.topology import Node, Topology, topology_of
+from shoal.core.units import Seconds
 from shoal.engine.loop import judge, judge_or_keep
 from shoal.engine.moves import StopStartPlanner
 from shoal.engine.replay import Scheduler
@@ -27,6 +28,7 @@ from shoal.placement.packed import PackedPlacer
 from shoal.placement.rack import RackPlacer
 from shoal.policy.registry import knowledge_of, parse_policy
 from shoal.policy.tuning import constants_of
+from shoal.scenario.length_source import read_runs
 from shoal.sim.cloud import CloudTerms
 from shoal.sim.truth import RestartCost
 from shoal.workload.schema import Job
@@ -76,6 +78,8 @@ class Scenario:
     """The rule by which nodes are rented, e.g. ``goodput``; None for a cluster of fixed size."""
     quotas: tuple[str, ...] = ()
     """Quotas of tenants, each ``TENANT:gpus=N,guaranteed=N``; see ``core.quota``."""
+    history: str | None = None
+    """A journal, ``sacct`` output or another trace with earlier runs, from which lengths are predicted."""
     most_lost: float = MOST_LOST
     """Seconds of run that a stop may lose at most: jobs that would lose more keep their GPUs until they save."""
     tolerate_policy_errors: bool = field(default=False, metadata={"key": "steadfast"})
@@ -174,7 +178,13 @@ class Scenario:
             perf = EstimatedModel(self.cluster, known, seed=self.seed)
         state = State(self.cluster, perf, self.seed, self.most_lost)
         state.apply_events(0.0, [QuotaSet(0.0, *parse_quota(text)) for text in self.quotas])
+        if self.history is not None:
+            state.apply_events(0.0, [self.earlier_runs(Path(self.history), 0.0, state)])
         return state
+
+    def earlier_runs(self, path: Path, at: Seconds, state: State) -> RunsImported:
+        """Read the runs in a file, for this state, as an event at this time."""
+        return read_runs(path, at, state.lengths, state.perf, _state_of)
 
     def make_scheduler(self) -> Scheduler:
         """Return a scheduler: policy, placer and move planner on an empty state."""
@@ -188,6 +198,12 @@ class Scenario:
         if self.effective_knowledge != "oracle":
             return spec
         return replace(spec, work=job.work, speed=speed, batch_schedule=job.batch_schedule)
+
+
+def _state_of(settings: Mapping[str, Any]) -> State:
+    """The empty state of a journal's settings."""
+    scenario = Scenario.of_settings(settings)
+    return scenario.make_state(scenario.speeds())
 
 
 def _plain_fields(scenario: Scenario | type[Scenario]) -> list[Field[Any]]:

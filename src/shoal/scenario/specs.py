@@ -10,7 +10,7 @@ from shoal.core.errors import InputError, nearest
 from shoal.core.quota import Quota
 from shoal.core.spec_text import split_options
 from shoal.core.topology import MOST_GPUS_PER_NODE, MOST_NODES, Node, Topology, parse_cluster, topology_of
-from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, Straggler
+from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, NodeJoin, Straggler
 
 _MOST_HINT = f"a cluster can have at most {MOST_NODES:,} nodes"
 _KIND = re.compile(r"[A-Za-z0-9_.\-]+")
@@ -141,6 +141,7 @@ def read_faults(spec: str | None, topology: Topology, job_ids: Mapping[str, int]
           - {at: 3600, lose: v100-3, down_for: 1800}
           - {at: 4000, crash: job-17}
           - {at: 5000, slow: k80-0, speed: 0.5, lasts: 3600}
+          - {at: 7200, join: v100-9, type: v100, gpus: 4}     # a node that joins; rack: optional
     """
     if spec is None:
         return NO_FAULTS
@@ -158,7 +159,23 @@ def read_faults(spec: str | None, topology: Topology, job_ids: Mapping[str, int]
             raise InputError(f"faults.{key}", given[key], _AT_MOST_WHOLE, where=spec)
     if not isinstance(script, list):
         raise InputError("faults.script", script, "must be a list of faults", where=spec)
-    return Faults(script=tuple(_fault(entry, topology, job_ids, spec) for entry in script), **rates)
+    joins = [_join(entry, spec) for entry in script if isinstance(entry, dict) and "join" in entry]
+    grown = Faults(script=joins).grown(topology)
+    if len(grown.node_index) < len(grown.nodes):
+        twice = next(node.name for i, node in enumerate(grown.nodes) if grown.node_index[node.name] != i)
+        raise InputError("faults.script.join", twice, "a node of this name is there already", where=spec)
+    rest = [entry for entry in script if not (isinstance(entry, dict) and "join" in entry)]
+    return Faults(script=(*(_fault(entry, grown, job_ids, spec) for entry in rest), *joins), **rates)
+
+
+def _join(entry: Mapping[str, Any], where: str) -> NodeJoin:
+    _only(entry, {"at", "join", "type", "gpus", "rack"}, where)
+    at = 0.0 if entry.get("at") == 0 else _positive("faults.script.at", entry.get("at"), where)
+    kind, most = str(entry.get("type")), "a node can have at most {} GPUs"
+    if entry.get("type") is None or not _KIND.fullmatch(kind):
+        raise InputError("faults.script.type", entry.get("type"), "must be a GPU type, e.g. v100", where=where)
+    gpus = _count("faults.script.gpus", entry.get("gpus"), MOST_GPUS_PER_NODE, most, where)
+    return NodeJoin(at, Node(str(entry["join"]), kind, gpus, str(entry.get("rack", "r0"))))
 
 
 _AT_MOST_WHOLE = "must be a fraction of full speed, at most 1"
@@ -177,7 +194,7 @@ def _positive(field: str, value: object, where: str) -> float:
 def _fault(
     entry: object, topology: Topology, job_ids: Mapping[str, int], where: str
 ) -> NodeFault | JobFault | Straggler:
-    hint = "must be {at, lose: NODE, down_for}, {at, crash: JOB} or {at, slow: NODE, speed, lasts}"
+    hint = "must be {at, lose: NODE, down_for}, {at, crash: JOB}, {at, slow: NODE, speed, lasts} or {at, join: NODE, …}"
     if not isinstance(entry, dict) or len({"lose", "crash", "slow"} & set(entry)) != 1:
         raise InputError("faults.script", entry, hint, where=where)
     at = 0.0 if entry.get("at") == 0 else _positive("faults.script.at", entry.get("at"), where)

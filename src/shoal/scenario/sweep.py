@@ -150,10 +150,10 @@ _counts: "SynchronizedArray[int] | None" = None
 def _begin_worker(counts: "SynchronizedArray[int]") -> None:
     global _counts  # noqa: PLW0603  set once in each worker process
     _counts = counts
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=end_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Exit when the parent process ends, so that no orphan writes into a folder that the next sweep resumes."""
     parent = parent_process()
     if parent is not None:

@@ -11,10 +11,11 @@ from enum import Enum, auto
 
 import numpy as np
 
-from shoal.core.job import BatchLimits, JobSpec
+from shoal.core.batch_limits import BatchLimits
+from shoal.core.job import JobSpec
 from shoal.core.topology import Locality
 from shoal.core.units import Seconds
-from shoal.perf.batch_tuner import Allocation, BatchTuner, KindProbe, Reading, Update
+from shoal.perf.batch_tuner import BatchTuner, JobGpus, KindProbe, Reading, Update
 from shoal.perf.measured_profile import QUIETEST
 from shoal.perf.profile import StepSeconds
 from shoal.sim.job_run import JobRun
@@ -80,7 +81,7 @@ class AdaptiveJobs:
         kind = topology.kinds[topology.kind_of(placement)]
         if kind in run.tuner.probes:
             nodes = len(placement.seats)
-            run.tuner.allocate(Allocation(kind, placement.gpus, nodes, topology.locality(placement)))
+            run.tuner.allocate(JobGpus(kind, placement.gpus, nodes, topology.locality(placement)))
         else:
             run.adapts = False  # it cannot run there at any batch size
 

@@ -6,6 +6,7 @@ simulation may begin in the middle of jobs' lives: see ``standings``.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop
 from math import inf
 
 import numpy as np
@@ -154,17 +155,17 @@ class SimulatedBackend:
         events = self._outbox  # handlers and their side effects append to it: one moment is one batch
         if self._is_over():
             return EventBatch(self.now, tuple(events), over=True)
-        heap, specs = self._queue.heap, self.specs
-        decision_due = self._release_waiting() or any(event.urgent for event in events)
+        heap, specs, waits = self._queue.heap, self.specs, self._waits is not None
+        decision_due = (waits and self._release_waiting()) or any(event.urgent for event in events)
         while not decision_due:
             arrival = specs[self._arrived].submitted if self._arrived < len(specs) else inf
-            at = min(heap[0][0], arrival) if heap else arrival
+            at = heap[0][0] if heap and heap[0][0] < arrival else arrival
             if at > until or at == inf:
                 self.now = max(self.now, until) if until < inf else self.now
                 break
             self.now = at
             while heap and heap[0][0] == at:
-                what, a, b = self._queue.pop()
+                _, what, _, a, b = heappop(heap)
                 decision_due = self._handlers[what](a, b, events) or decision_due
             while self._arrived < len(specs) and specs[self._arrived].submitted == at:
                 events.append(JobSubmitted(at, specs[self._arrived]))
@@ -173,7 +174,7 @@ class SimulatedBackend:
                     self._hold_back(self._arrived, max(begin, at))
                 self._arrived += 1
                 decision_due = True
-            decision_due = self._release_waiting() or decision_due
+            decision_due = (waits and self._release_waiting()) or decision_due
         self._woken = decision_due
         batch = EventBatch(self.now, tuple(events), over=until == inf and not events and not decision_due)
         events.clear()
@@ -181,7 +182,8 @@ class SimulatedBackend:
 
     def _release_waiting(self) -> bool:
         """Release jobs whose conditions hold now, cancel those that can never start; return whether there are any."""
-        due = [] if self._waits is None else self._waits.due(self.now)
+        assert self._waits is not None
+        due = self._waits.due(self.now)
         self._unfinished -= sum(isinstance(event, JobCancelled) for event in due)
         self._outbox += due
         return bool(due)
@@ -217,7 +219,9 @@ class SimulatedBackend:
             elif type(command) is Resume:
                 if run.bound is not None and run.incarnation == command.incarnation and not run.finished:
                     self._begin_training(command.job, run, self._suspended.resume(command, run, self.now))
-            elif isinstance(command, Start | Resize) and command.incarnation > run.incarnation and not run.finished:
+            elif run.finished or command.incarnation <= run.incarnation:
+                continue
+            elif type(command) is Start or type(command) is Resize:
                 self._begin(command, run)
 
     # ── changes from outside, at once; the caller reports the returned events ─────────────────────────────────

@@ -28,4 +28,6 @@ def next_save(job: Job, run: JobRun, now: Seconds) -> Seconds | None:
     """When a running job saves next; None if it saves only when it is stopped, or never."""
     if job.save_every is None:
         return None
-    return run.began + (max(0.0, now - run.began) // job.save_every + 1) * job.save_every
+    saves = max(0.0, now - run.began) // job.save_every + 1
+    at = run.began + saves * job.save_every
+    return at if at > now else at + job.save_every  # at the time of a save, rounding may yield that time again

@@ -26,6 +26,7 @@ class Happening(IntEnum):
     TICKED = 13
     SAVED = 14
     TIME_LIMIT = 15
+    NODE_JOINED = 16
 
 
 @dataclass(slots=True)
@@ -39,8 +40,3 @@ class EventQueue:
         """Schedule a happening."""
         self._sequence += 1
         heapq.heappush(self.heap, (at, what, self._sequence, a, b))
-
-    def pop(self) -> tuple[int, int, int]:
-        """Remove the next happening; return its value and its two arguments."""
-        _, what, _, a, b = heapq.heappop(self.heap)
-        return what, a, b

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shoal.core.topology import Node, Topology
 from shoal.core.units import Seconds
 
 
@@ -34,14 +35,22 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeJoin:
+    """A node joins the cluster ``at`` a time."""
+
+    at: Seconds
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
 class Faults:
-    """Scripted faults, and mean seconds between random ones (None for never).
+    """Scripted faults and nodes that join, and mean seconds between random ones (None for never).
 
     A crash sets a job back to its last checkpoint; there is one every ``checkpoint_every`` seconds of a run. Gangs over
     several nodes run at ``interference_speed``, a fraction of their speed, while they share a node.
     """
 
-    script: Sequence[NodeFault | JobFault | Straggler] = ()
+    script: Sequence[NodeFault | JobFault | Straggler | NodeJoin] = ()
     node_mtbf: Seconds | None = None
     node_repair: Seconds = 1800.0
     gpu_mtbf: Seconds | None = None
@@ -50,6 +59,15 @@ class Faults:
     straggler_lasts: Seconds = 3600.0
     checkpoint_every: Seconds = 1800.0
     interference_speed: float = 1.0
+
+    @property
+    def joins(self) -> list[NodeJoin]:
+        """The nodes that join, in the order in which they do."""
+        return sorted((entry for entry in self.script if isinstance(entry, NodeJoin)), key=lambda join: join.at)
+
+    def grown(self, cluster: Topology) -> Topology:
+        """Return the cluster with all nodes that ever join it."""
+        return Topology((*cluster.nodes, *(join.node for join in self.joins)), cluster.types)
 
 
 NO_FAULTS = Faults()

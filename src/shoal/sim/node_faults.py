@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shoal.core.events import Event, JobCrashed, NodeLost, NodeReturned
+from shoal.core.events import Event, JobCrashed, NodeJoined, NodeLost, NodeReturned
 from shoal.core.units import Seconds
 from shoal.sim.event_queue import EventQueue, Happening
-from shoal.sim.faults import Faults, JobFault, NodeFault, Straggler
+from shoal.sim.faults import Faults, JobFault, NodeFault, NodeJoin, Straggler
 from shoal.sim.running_jobs import RunningJobs
 from shoal.sim.truth import Truth
 
@@ -40,12 +40,28 @@ class NodeFaults:
     _stragglers: int = 0
 
     def begin(self) -> None:
-        """Schedule the script and the first random fault of each node."""
+        """Schedule the script and the first random fault of each node; the truth has all nodes that ever join."""
         for i, fault in enumerate(self.faults.script):
-            self.queue.push(fault.at, SCRIPTED[type(fault)], i)
-        for node in range(len(self.truth.topology.nodes)):
-            self._schedule(self.faults.node_mtbf, 0.0, Happening.NODE_LOST, node)
-            self._schedule(self.faults.straggler_mtbf, 0.0, Happening.STRAGGLED, node)
+            if not isinstance(fault, NodeJoin):
+                self.queue.push(fault.at, SCRIPTED[type(fault)], i)
+        joins = self.faults.joins
+        first = len(self.truth.topology.nodes) - len(joins)
+        for node in range(first):
+            self._begin_faults(node)
+        for node, join in enumerate(joins, first):
+            self.lost.add(node)
+            self.queue.push(join.at, Happening.NODE_JOINED, node)
+
+    def _begin_faults(self, node: int) -> None:
+        self._schedule(self.faults.node_mtbf, 0.0, Happening.NODE_LOST, node)
+        self._schedule(self.faults.straggler_mtbf, 0.0, Happening.STRAGGLED, node)
+
+    def node_joined(self, node: int, _: int, events: list[Event]) -> bool:
+        """Let a node join, up."""
+        joined = self.truth.topology.nodes[node]
+        events.append(NodeJoined(self.clock(), node, joined.name, joined.kind, joined.gpus, joined.rack))
+        self._begin_faults(node)
+        return self.node_returned(node, _, events)
 
     def _lose(self, node: int, down_for: Seconds, events: list[Event]) -> bool:
         if node in self.lost or node in self.down:

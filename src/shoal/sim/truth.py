@@ -7,11 +7,11 @@ from typing import TypeAlias
 import numpy as np
 
 from shoal.core.errors import InputError
-from shoal.core.topology import Locality, Placement, Topology
+from shoal.core.topology import Placement, Topology
 from shoal.core.units import Seconds
 from shoal.perf.catalog import Catalog
 from shoal.perf.measured_profile import MeasuredProfile
-from shoal.perf.profile import LinearProfile, Profile, ScalingProfile, Seats, StepSeconds
+from shoal.perf.profile import Profile, ScalingProfile, Seats, StepSeconds
 from shoal.workload.schema import Job
 
 DEFAULT_RESTART_SECONDS = 30.0
@@ -98,7 +98,7 @@ class Truth:
         """True work per second on these seats; a straggler slows the whole gang, a partner slows both jobs."""
         job = self.jobs[number]
         if job.model is None:
-            rate = LinearProfile(job.gpus).rate("", placement.gpus, Locality.SAME_NODE)
+            rate = placement.gpus / job.gpus  # as `LinearProfile`
         else:
             profile = self._profile(job.model)
             kind = self.topology.kinds[self.topology.kind_of(placement)]
