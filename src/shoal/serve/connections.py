@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from shoal.serve.agent_reports import BEGINNING, AgentReports, PendingReport
 from shoal.serve.limits import ServerLimits
 
 IDENTIFY = "shoal.identify"
@@ -26,6 +27,9 @@ IDENTIFY = "shoal.identify"
 
 _RESERVED_FILES = 128
 """Files kept free for the journal, simulations and the rest of the process."""
+
+_AGENT_IDLE_SECONDS = 75.0
+"""Seconds for which the connection of an agent stays open after the answer to a report."""
 
 _MOST_CONNECTIONS = 65_536
 """Most connections where the number of open files is not limited."""
@@ -154,9 +158,13 @@ class _Counted(socket.socket):
 class BoundedProtocol(H11Protocol):
     """HTTP/1.1 on one connection, on which each request's head must arrive in time."""
 
-    def __init__(self, *, connections: Connections, **more: Any) -> None:
+    def __init__(self, *, connections: Connections, reports: AgentReports | None = None, **more: Any) -> None:
         super().__init__(**more)
         self._connections = connections
+        self._reports = reports
+        self._report: PendingReport | None = None
+        """The agent's report that is being answered without the general path."""
+        self._later = b""
         self._deadline: asyncio.TimerHandle | None = None
         inner = self.app
 
@@ -175,7 +183,57 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
         self._stop_timer()
+        if self._report is not None and self._report.wait is not None:
+            self._report.wait.end()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Answer a report that waits, and close the connection."""
+        if self._report is not None and self._report.wait is not None:
+            self._report.wait.finish(changed=False)
+        super().shutdown()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has arrived: a whole report of an agent at once, else as any request."""
+        if self._report is not None:  # it came too early: it has its turn after the answer
+            self._later += data
+            self.transport.pause_reading()
+        elif not (data.startswith(BEGINNING) and self._is_idle and self._take_report(data)):
+            super().data_received(data)
+
+    @property
+    def _is_idle(self) -> bool:
+        conn = self.conn
+        return conn.our_state is h11.IDLE and conn.their_state is h11.IDLE and not conn.trailing_data[0]
+
+    def _take_report(self, data: bytes) -> bool:
+        """Answer an agent's report without the general path; return false if that must take it."""
+        if self._reports is None:
+            return False
+        pending = self._reports.take(data, self._respond)
+        if pending is None:
+            return False
+        self._unset_keepalive_if_required()
+        self._stop_timer()
+        peer = self.transport.get_extra_info("peername")
+        self._connections.identify(peer, pending.holder.role, pending.holder.name)
+        if pending.answer:
+            self._respond(pending.answer)
+        else:
+            self._report = pending
+        return True
+
+    def _respond(self, answer: bytes) -> None:
+        """Send the answer to a report; the connection stays open longer than others, since agents report again."""
+        self._report = None
+        if self.transport.is_closing():
+            return
+        self.transport.write(answer)
+        self._expect_request(_AGENT_IDLE_SECONDS)
+        if self._later:
+            later, self._later = self._later, b""
+            self.transport.resume_reading()
+            self.loop.call_soon(self.data_received, later)
 
     def handle_events(self) -> None:
         """Handle what has arrived; a whole head ends the wait."""
@@ -188,9 +246,9 @@ class BoundedProtocol(H11Protocol):
         self._expect_request()
         super().on_response_complete()
 
-    def _expect_request(self) -> None:
+    def _expect_request(self, seconds: float | None = None) -> None:
         self._stop_timer()
-        self._deadline = self.loop.call_later(self._connections.limits.head_seconds, self._give_up)
+        self._deadline = self.loop.call_later(seconds or self._connections.limits.head_seconds, self._give_up)
 
     def _stop_timer(self) -> None:
         if self._deadline is not None:
