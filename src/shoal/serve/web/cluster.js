@@ -1,0 +1,126 @@
+// Cluster: every node and its GPUs, use over time, and what is expected within the hour.
+import { timeChart } from "./chart.js";
+import { h, keep, render } from "./dom.js";
+import { ago, bytes, clock, clockTime, count, gpus, latest, nameTenants, now, percent, shortTime, span, swatch, tenantColour } from "./format.js";
+
+const MANY_NODES = 40;
+const HOUR = 3600;
+
+export function open({ root, login }) {
+  const use = timeChart(), waiting = timeChart();
+  const update = (rows) => {
+    if (!rows.cluster || !rows.nodes) return;
+    const cluster = rows.cluster.get("cluster"), nodes = [...rows.nodes.values()], jobs = rows.running || new Map();
+    nameTenants([...jobs.values()].map((job) => job.tenant));
+    render(root,
+      h("h1", {}, "Cluster"),
+      cluster.short_of_disk && h("p.bad.card", { role: "alert" }, cluster.short_of_disk),
+      tiles(cluster, nodes),
+      h("div.columns", { key: "columns" },
+        h("section.map", {}, kinds(nodes).map(([kind, group]) => kindSection(kind, group, jobs, nodes.length > MANY_NODES)),
+          legend(jobs, nodes)),
+        h("div.side", {},
+          h("section.card", {}, h("h2", {}, "Next hour"), nextHour(jobs)),
+          h("section.card", {}, h("h2", {}, "GPUs in use"), keep(use.canvas, "use", "plot"), h("p.note", {}, usageNote(rows.usage))),
+          h("section.card", {}, h("h2", {}, "Jobs waiting"), keep(waiting.canvas, "waiting", "plot")))));
+    charts(rows.usage, use, waiting);
+  };
+  return { title: "Cluster", views: ["cluster", "nodes", "running", "usage"], update, close: () => { use.close(); waiting.close(); } };
+}
+
+function tiles(cluster, nodes) {
+  const up = nodes.filter((node) => node.up).length, drained = nodes.filter((node) => node.drained).length;
+  const part = cluster.up_gpus ? cluster.used_gpus / cluster.up_gpus : 0;
+  const tile = (label, value, note, meter) => h("div.tile", {}, h("dt", {}, label), h("dd", {}, value, note && h("small", {}, note), meter));
+  return h("dl.tiles", {},
+    tile("GPUs in use", `${count(cluster.used_gpus)} of ${count(cluster.up_gpus)}`, percent(part),
+      h("span.meter", { role: "presentation" }, h("i", { style: { width: `${100 * part}%` } }))),
+    tile("Running", count(cluster.running), cluster.running === 1 ? "job" : "jobs"),
+    tile("Waiting", count(cluster.waiting), cluster.waiting === 1 ? "job" : "jobs"),
+    tile("Nodes up", `${count(up)} of ${count(nodes.length)}`, drained ? `${count(drained)} drained` : ""),
+    tile("Policy", cluster.policy, `${count(cluster.decisions)} decisions`));
+}
+
+function kinds(nodes) {
+  const groups = new Map();
+  for (const node of nodes) groups.set(node.kind, [...(groups.get(node.kind) || []), node]);
+  return [...groups].sort(([a], [b]) => a.localeCompare(b));
+}
+
+function kindSection(kind, nodes, jobs, many) {
+  const up = nodes.filter((node) => node.up);
+  const total = up.reduce((sum, node) => sum + node.gpus, 0), used = up.reduce((sum, node) => sum + node.used, 0);
+  return h("section.kind", { key: `kind ${kind}` },
+    h("h2", {}, kind, h("small", {}, `${count(nodes.length)} node${nodes.length === 1 ? "" : "s"} · ${count(used)} of ${gpus(total)} in use`)),
+    h("ul.nodes", { class: many ? "many" : "" }, nodes.map((node) => nodeCard(node, jobs, many))));
+}
+
+function nodeCard(node, jobs, many) {
+  const held = Object.entries(node.held).sort(([a], [b]) => a.localeCompare(b));
+  const own = held.reduce((sum, [, n]) => sum + n, 0), foreign = Math.max(0, node.used - own), free = Math.max(0, node.gpus - node.used);
+  const unnamed = node.unnamed || "of other tenants";
+  const parts = [
+    ...held.map(([id, n]) => ({ n, cls: `t${tenantColour(jobs.get(id)?.tenant || "others")}`, what: `${id}, ${gpus(n)}` })),
+    ...(foreign ? [{ n: foreign, cls: "t0", what: `${gpus(foreign)} ${unnamed}` }] : []),
+    ...Array.from({ length: free }, () => ({ n: 1, cls: node.up && !node.drained ? "free" : "free off", what: "free" })),
+  ];
+  const state = !node.up ? "down" : node.drained ? "drained" : free ? `${free} free` : "full";
+  return h("li.node", { key: node.name, class: !node.up ? "down" : node.drained ? "drained" : "" },
+    h("h3", { title: [facts(node), node.drained && `drained: ${node.drained}`].filter(Boolean).join(" · ") }, h("span", {}, node.name), h("small", {}, many && node.up && !node.drained ? "" : state)),
+    h("div.seats", { "aria-hidden": "true" }, parts.map(({ n, cls, what }) => h("i", { class: cls, title: what, style: { "flex-grow": String(n) } }))),
+    !node.up && !many && h("p.bad", {}, node.heard ? ["not heard from for ", ago(node.heard)] : "has not connected yet"),
+    node.drained && !many && h("p.warn", {}, `drained: ${node.drained}`),
+    !many && h("ul.held", {},
+      held.map(([id, n]) => h("li", {}, swatch(jobs.get(id)?.tenant || "others"), h("a", { href: `#/job/${encodeURIComponent(id)}` }, id), h("small", {}, gpus(n)))),
+      foreign > 0 && h("li", {}, swatch("others"), node.unnamed || "other tenants", h("small", {}, gpus(foreign))),
+      node.suspended.map((id) => h("li.suspended", {}, h("i.swatch.paused", { "aria-hidden": "true" }), h("a", { href: `#/job/${encodeURIComponent(id)}` }, id), h("small", {}, "suspended")))));
+}
+
+const facts = (node) => [
+  `${node.kind}, ${gpus(node.gpus)}`, node.rack && `rack ${node.rack}`, node.cpus && `${count(node.cpus)} CPUs`,
+  node.memory && `${bytes(node.memory)} of memory`, node.disk_free !== null && `${bytes(node.disk_free)} of disk free`,
+].filter(Boolean).join(" · ");
+
+function legend(jobs, nodes) {
+  const named = nodes.some((node) => Object.keys(node.held).length);
+  const tenants = new Set([...jobs.values()].filter((job) => named && job.held).map((job) => job.tenant));
+  const foreign = nodes.some((node) => node.used > Object.values(node.held).reduce((a, b) => a + b, 0));
+  if (!tenants.size && !foreign) return null;
+  return h("p.legend", {}, [...tenants].sort().map((tenant) => h("span", {}, swatch(tenant), tenant)),
+    foreign && h("span", {}, swatch("others"), nodes[0].unnamed || "other tenants"), h("span", {}, h("i.swatch.free", { "aria-hidden": "true" }), "free"));
+}
+
+function nextHour(jobs) {
+  const at = now(), soon = [];
+  for (const job of jobs.values()) {
+    if (job.end && job.end.median < at + HOUR) soon.push({ at: job.end, job, what: `ends, frees ${gpus(job.held)}` });
+    if (job.start && job.start.median < at + HOUR) soon.push({ at: job.start, job, what: `starts on ${gpus(job.wanted)}` });
+  }
+  if (!soon.length) return h("p.note", {}, clock.end === null ? "No job with a known length is expected to start or end." : "No job starts or ends.");
+  soon.sort((a, b) => a.at.median - b.at.median);
+  const ends = soon.filter((each) => each.at === each.job.end), freed = ends.reduce((sum, each) => sum + each.job.held, 0);
+  return [
+    h("p", {}, `${count(ends.length)} job${ends.length === 1 ? "" : "s"} ${clock.end === null ? "expected to end" : "end"} (${gpus(freed)}), ${count(soon.length - ends.length)} ${clock.end === null ? "to start" : "start"}.`),
+    h("ol.soon", {}, soon.slice(0, 6).map(({ at: expected, job, what }) =>
+      h("li", { key: `${job.id} ${what}` }, h("time", { title: `in ${span(expected.median - at)}; between ${clockTime(expected.low)} and ${clockTime(expected.high)} in 8 of 10 cases` }, shortTime(expected.median)),
+        h("span", {}, h("a", { href: `#/job/${encodeURIComponent(job.id)}` }, job.id), ` ${what}`)))),
+    soon.length > 6 && h("p.note", {}, `and ${count(soon.length - 6)} more`),
+  ];
+}
+
+function usageNote(usage) {
+  if (!usage?.size) return "";
+  if (clock.end !== null) return "The whole run; the line is the moment shown.";
+  const first = Math.min(...[...usage.values()].map((row) => row.at));
+  return now() - first < 82800 ? `Recorded since ${shortTime(first)}, when the control plane started.` : "The last 24 hours.";
+}
+
+function charts(usage, use, waiting) {
+  if (!usage?.size) return;
+  const points = [...usage.values()].sort((a, b) => a.at - b.at), last = points.at(-1);
+  const to = latest(), from = clock.end === null ? Math.min(points[0].at, to - 600) : 0;
+  use.set({ from, to, unit: "GPUs", limit: last.up, points: points.map((row) => ({ at: row.at, values: [row.used] })),
+    series: [{ name: "in use", colour: "--accent-fill", area: true }], label: `GPUs in use over time; now ${last.used} of ${last.up}` });
+  waiting.set({ from, to, unit: "jobs", points: points.map((row) => ({ at: row.at, values: [row.waiting] })),
+    series: [{ name: "waiting", colour: "--wait-fill", area: true }], label: `Jobs waiting over time; now ${last.waiting}` });
+}

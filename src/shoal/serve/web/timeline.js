@@ -1,0 +1,223 @@
+// Timeline: which job held which GPUs, until now and as expected beyond it, on one canvas.
+import { call } from "./api.js";
+import { colour, prepare, tickLabel, timeTicks } from "./chart.js";
+import { h, keep, render, tip } from "./dom.js";
+import { clock, clockTime, count, decisionLink, fullTime, gpus, nameTenants, now, shortTime, span, spread, swatch, tenantColour, time } from "./format.js";
+
+const SPANS = [[600, "10 min"], [3600, "1 h"], [21600, "6 h"], [86400, "24 h"]];
+const LEFT = 92, TOP = 28, AHEAD = 0.35;
+const LEAST_SPAN = 20, MOST_SPAN = 366 * 86400, MOST_LISTED = 200;
+
+/** The visible stretch of time, kept while the page is open; with `end` null it follows the present. */
+const chosen = { seconds: 3600, end: null };
+
+export function open({ root }) {
+  const canvas = h("canvas.lanes", { tabindex: "0", role: "application", "aria-label": "Timeline of GPUs; arrow keys move, plus and minus zoom" });
+  let lanes = [], bars = [], jobs = new Map(), picked = null, decision = "", drag = null, loaded = false;
+
+  if (clock.end !== null && chosen.run !== clock.end) Object.assign(chosen, { run: clock.end, seconds: Math.max(LEAST_SPAN, clock.end), end: Math.max(LEAST_SPAN, clock.end) });
+  const range = () => { const to = chosen.end ?? now() + AHEAD * chosen.seconds; return [to - chosen.seconds, to]; };
+  const spans = () => (clock.end === null ? SPANS : [...SPANS.filter(([seconds]) => seconds < clock.end), [Math.max(LEAST_SPAN, clock.end), "all"]]);
+  const lane = () => (lanes.length > 64 ? 10 : lanes.length > 24 ? 14 : 20);
+  const xOf = (width) => { const [from, to] = range(); return (at) => LEFT + ((at - from) / (to - from)) * (width - LEFT); };
+
+  function draw() {
+    if (!canvas.isConnected) return;
+    canvas.style.height = `${TOP + lanes.length * lane() + 8}px`;
+    const { context: c, width, height } = prepare(canvas), [from, to] = range(), x = xOf(width), size = lane(), at = now();
+    grid(c, { width, height, from, to, x, size });
+    c.save();
+    c.beginPath();
+    c.rect(LEFT, TOP, width - LEFT, height - TOP);
+    c.clip();
+    for (const bar of bars) {
+      const ends = bar.ended ?? at, likely = bar.ended === undefined ? jobs.get(bar.job)?.end : null;
+      if (bar.began > to || Math.max(ends, likely?.high ?? 0) < from) continue;
+      c.fillStyle = colours[tenantColour(bar.tenant)];
+      const y = TOP + bar.lane * size + 1, tall = bar.gpus * size - 2, left = x(bar.began), right = Math.max(left + 1, x(ends));
+      c.globalAlpha = bar === picked ? 1 : 0.88;
+      c.fillRect(left, y, right - left, tall);
+      if (likely) future(c, likely, x, y, tall, at);
+      if (bar === picked) { c.globalAlpha = 1; c.strokeStyle = colour("--ink"); c.lineWidth = 2; c.strokeRect(left, y, right - left, tall); }
+      label(c, bar, Math.max(left, LEFT), right, y, tall);
+    }
+    c.globalAlpha = 1;
+    if (at > from && at < to) { c.fillStyle = colour("--bad"); c.fillRect(Math.round(x(at)), TOP, 2, height); }
+    c.restore();
+    if (at > from && at < to) { c.fillStyle = colour("--bad"); c.textAlign = "center"; c.fillText(clock.end === null ? "now" : "shown", x(at), TOP - 16); }
+  }
+  /** Certain to run until the 10th percentile, less and less likely up to the 90th. */
+  function future(c, { low, median, high }, x, y, tall, at) {
+    for (const [until, alpha] of [[low, 0.5], [median, 0.32], [high, 0.15]]) {
+      if (until <= at) continue;
+      c.globalAlpha = alpha;
+      c.fillRect(x(at), y + tall * 0.15, x(until) - x(at), tall * 0.7);
+    }
+  }
+  function label(c, bar, left, right, y, tall) {
+    if (!bar.job || right - left < 46 || tall < 11) return;
+    c.globalAlpha = 1;
+    c.fillStyle = colour("--on-tenant");
+    c.textAlign = "left";
+    c.textBaseline = "middle";
+    const fits = Math.floor((right - left - 10) / 6.6);
+    c.fillText(bar.job.length > fits ? `${bar.job.slice(0, Math.max(1, fits - 1))}…` : bar.job, left + 5, y + tall / 2);
+    c.textBaseline = "alphabetic";
+  }
+  function grid(c, { width, height, from, to, x, size }) {
+    c.textAlign = "center";
+    c.fillStyle = colour("--soft");
+    const { ticks, step } = timeTicks(from, to, width - LEFT);
+    for (const at of ticks) {
+      if (x(at) < LEFT + 16) continue;
+      c.fillStyle = colour("--line");
+      c.fillRect(Math.round(x(at)), TOP, 1, height - TOP);
+      c.fillStyle = colour("--soft");
+      if (Math.abs(x(at) - x(now())) > 40) c.fillText(tickLabel(at, step), Math.min(x(at), width - 30), TOP - 16);
+    }
+    c.textAlign = "left";
+    lanes.forEach(({ node, first, many }, i) => {
+      if (!first) return;
+      c.fillStyle = colour("--line");
+      c.fillRect(0, TOP + i * size, width, 1);
+      c.fillStyle = colour("--ink");
+      c.fillText(node.length > 13 ? `${node.slice(0, 12)}…` : node, 4, TOP + i * size + Math.min(15, size));
+      if (many * size > 30) { c.fillStyle = colour("--soft"); c.fillText(gpus(many), 4, TOP + i * size + 30); }
+    });
+  }
+
+  const at_ = (event) => {
+    const box = canvas.getBoundingClientRect(), size = lane(), row = Math.floor((event.clientY - box.top - TOP) / size);
+    const [from, to] = range(), t = from + ((event.clientX - box.left - LEFT) / (box.width - LEFT)) * (to - from);
+    return { t, bar: bars.find((bar) => row >= bar.lane && row < bar.lane + bar.gpus && t >= bar.began && t <= (bar.ended ?? Math.max(now(), jobs.get(bar.job)?.end?.high ?? 0))) };
+  };
+  function move(end) { chosen.end = Math.min(end, (clock.end ?? now()) + chosen.seconds); draw(); bar(); }
+  function zoom(factor, around) {
+    const [from, to] = range(), centre = around ?? (from + to) / 2, seconds = Math.min(MOST_SPAN, Math.max(LEAST_SPAN, chosen.seconds * factor));
+    const end = centre + ((to - centre) * seconds) / chosen.seconds;
+    chosen.seconds = seconds;
+    move(end);
+  }
+  canvas.onwheel = (event) => { if (!event.ctrlKey && !event.shiftKey) return; event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : 0.8, at_(event).t); };
+  canvas.onpointerdown = (event) => { drag = { x: event.clientX, end: range()[1], moved: false }; canvas.setPointerCapture(event.pointerId); };
+  canvas.onpointermove = (event) => {
+    if (drag) {
+      const shift = ((event.clientX - drag.x) / (canvas.clientWidth - LEFT)) * chosen.seconds;
+      if (Math.abs(event.clientX - drag.x) > 4) { drag.moved = true; move(drag.end - shift); }
+      return;
+    }
+    const { bar } = at_(event);
+    canvas.style.cursor = bar?.job ? "pointer" : "";
+    if (!bar) return tip(0, 0);
+    tip(event.clientX, event.clientY, h("b", {}, bar.job || "another tenant's job"), h("div", {}, `${bar.tenant} · ${gpus(bar.gpus)} on ${bar.node}`),
+      h("div", {}, `${clockTime(bar.began)} – ${bar.ended === undefined ? "now" : clockTime(bar.ended)} (${span((bar.ended ?? now()) - bar.began)})`));
+  };
+  canvas.onpointerup = (event) => { const moved = drag?.moved; drag = null; if (!moved) pick(at_(event).bar); };
+  canvas.onpointerleave = () => tip(0, 0);
+  canvas.onkeydown = (event) => {
+    const [, to] = range();
+    const act = { ArrowLeft: () => move(to - chosen.seconds / 4), ArrowRight: () => move(to + chosen.seconds / 4), "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), Home: () => { chosen.end = null; draw(); bar(); } }[event.key];
+    if (act) { event.preventDefault(); act(); }
+  };
+
+  async function pick(bar_) {
+    [picked, decision] = [bar_?.job ? bar_ : null, "Loading…"];
+    draw();
+    bar();
+    if (!picked) return;
+    try {
+      const detail = await call("GET", `/v1/jobs/${encodeURIComponent(picked.job)}`), wanted = bar_;
+      const before = detail.story.filter((moment) => moment.at <= wanted.began + 1 && /^(runs|keeps|starts|gets)/.test(moment.what));
+      if (picked === wanted) decision = before.at(-1)?.what || detail.story.findLast((moment) => moment.at <= wanted.began + 1)?.what || "not recorded";
+    } catch (refusal) { decision = refusal.message; }
+    bar();
+  }
+
+  function bar() {
+    const [from, to] = range(), visible = bars.filter((each) => each.began < to && (each.ended ?? Infinity) > from);
+    render(root, h("h1", {}, "Timeline"),
+      h("div.toolbar", { key: "toolbar" },
+        h("div.chips", { role: "group", "aria-label": "Length of time" }, spans().map(([seconds, name]) =>
+          h("button", { "aria-pressed": String(Math.abs(chosen.seconds - seconds) < 1), onclick: () => { chosen.seconds = seconds; if (clock.end !== null) chosen.end = Math.max(seconds, Math.min(clock.end, now() + seconds / 2)); draw(); bar(); } }, name))),
+        h("div.chips", { role: "group", "aria-label": "Move" },
+          h("button", { onclick: () => move(to - chosen.seconds / 2), title: "earlier", "aria-label": "Earlier" }, "←"),
+          h("button", { onclick: () => move(to + chosen.seconds / 2), title: "later", "aria-label": "Later" }, "→"),
+          h("button", { onclick: () => zoom(0.5), "aria-label": "Zoom in" }, "+"), h("button", { onclick: () => zoom(2), "aria-label": "Zoom out" }, "−"),
+          h("button", { "aria-pressed": String(chosen.end === null), onclick: () => { chosen.end = null; draw(); bar(); } }, clock.end === null ? "Now" : "Moment")),
+        h("span.total", {}, `${count(visible.length)} run${visible.length === 1 ? "" : "s"} shown`)),
+      picked && h("section.card.picked", { key: "picked", "aria-live": "polite" },
+        h("h2", {}, h("a", { href: `#/job/${encodeURIComponent(picked.job)}` }, picked.job), h("small", {}, swatch(picked.tenant), picked.tenant)),
+        h("p", {}, `Run ${picked.run}: ${gpus(picked.gpus)} on ${picked.node}, from `, time(picked.began), " to ", picked.ended === undefined ? "now" : time(picked.ended), ` (${span((picked.ended ?? now()) - picked.began)}).`),
+        picked.ended === undefined && jobs.get(picked.job)?.end && h("p", { title: fullTime(jobs.get(picked.job).end.median) }, `Expected to end in ${spread(jobs.get(picked.job).end, now())}.`),
+        h("p", {}, h("span.soft", {}, "Why: "), decision, picked.decision !== undefined && [" (", decisionLink(picked.decision), ")"])),
+      h("div.card.lanes", { key: "card" }, keep(canvas, "canvas")),
+      loaded && !bars.length && h("div.empty", { key: "empty" }, h("p", {}, "No job has held a GPU yet.")),
+      h("p.note", { key: "note" }, `${clock.end === null ? "Paler parts to the right of now are expected: until the 10th, the 50th and the 90th percentile of the end. " : ""}Drag to move, Ctrl and the wheel to zoom, click a run for the decision that placed it.`),
+      waiting(), asTable(visible));
+  }
+  function waiting() {
+    const soon = [...jobs.values()].filter((job) => job.start).sort((a, b) => a.start.median - b.start.median).slice(0, 8);
+    if (!soon.length) return null;
+    return h("section.card", { key: "soon" }, h("h2", {}, clock.end === null ? "Expected to start" : "Start next"), h("ol.soon", {}, soon.map((job) =>
+      h("li", { key: job.id }, h("time", { title: fullTime(job.start.median) }, shortTime(job.start.median)),
+        h("span", {}, h("a", { href: `#/job/${encodeURIComponent(job.id)}` }, job.id), ` on ${gpus(job.wanted)}, in ${spread(job.start, now())}`)))));
+  }
+  function asTable(visible) {
+    return h("details", { key: "table", ontoggle: bar }, h("summary", {}, "As a table"),
+      root.querySelector("details")?.open && h("table.list", {}, h("thead", {}, h("tr", {}, ["Job", "Tenant", "Node", "GPUs", "From", "To"].map((name) => h("th", { scope: "col" }, name)))),
+        h("tbody", {}, visible.slice(-MOST_LISTED).reverse().map((each) => h("tr", {},
+          h("th", { scope: "row" }, each.job ? h("a", { href: `#/job/${encodeURIComponent(each.job)}` }, each.job) : "–"), h("td", { "data-label": "Tenant" }, each.tenant), h("td", { "data-label": "Node" }, each.node),
+          h("td", { "data-label": "GPUs" }, count(each.gpus)), h("td", { "data-label": "From" }, time(each.began)), h("td", { "data-label": "To" }, each.ended === undefined ? "now" : time(each.ended)))))));
+  }
+
+  let colours = [];
+  const theme = () => { colours = Array.from({ length: 9 }, (_, i) => colour(`--t${i}`)); draw(); };
+  theme();
+  addEventListener("shoal-theme", theme);
+  const resized = new ResizeObserver(draw);
+  resized.observe(canvas);
+  const timer = setInterval(draw, 1000);
+  return {
+    title: "Timeline",
+    views: ["seats", "nodes", "running"],
+    update(rows, changed) {
+      if (!rows.seats || !rows.nodes) return;
+      loaded = true;
+      jobs = rows.running || new Map();
+      if (changed.includes("seats") || changed.includes("nodes")) {
+        const key = picked && `${picked.began} ${picked.node} ${picked.job} ${picked.run}`;
+        nameTenants(new Set([...rows.seats.values()].map((row) => row.tenant)));
+        ({ lanes, bars } = arrange([...rows.seats.values()], [...rows.nodes.values()]));
+        picked = key && bars.find((each) => `${each.began} ${each.node} ${each.job} ${each.run}` === key);
+      }
+      bar();
+      draw();
+    },
+    close() { removeEventListener("shoal-theme", theme); resized.disconnect(); clearInterval(timer); tip(0, 0); },
+  };
+}
+
+/** Give each run lanes of its node that are free from its begin on: as many as it has GPUs, next to each other if possible. */
+function arrange(rows, nodes) {
+  const lanes = [], places = new Map(), bars = [];
+  for (const node of nodes) {
+    places.set(node.name, { first: lanes.length, free: new Array(node.gpus).fill(-Infinity) });
+    for (let i = 0; i < node.gpus; i++) lanes.push({ node: node.name, first: i === 0, many: node.gpus });
+  }
+  for (const row of rows.sort((a, b) => a.began - b.began)) {
+    const place = places.get(row.node);
+    if (!place) continue;
+    const { free } = place, fits = (i) => free.slice(i, i + row.gpus).every((until) => until <= row.began + 0.05);
+    const starts = Array.from({ length: Math.max(1, free.length - row.gpus + 1) }, (_, i) => i);
+    const start = starts.find(fits);
+    const ended = row.ended ?? undefined, until = ended ?? Infinity;
+    if (start !== undefined) {
+      for (let i = start; i < start + row.gpus; i++) free[i] = until;
+      bars.push({ ...row, ended, lane: place.first + start });
+      continue;
+    }
+    const open = free.map((each, i) => [each, i]).sort(([a], [b]) => a - b).slice(0, row.gpus);
+    for (const [, i] of open) { free[i] = Math.max(free[i], until); bars.push({ ...row, ended, gpus: 1, lane: place.first + i }); }
+  }
+  return { lanes, bars };
+}
