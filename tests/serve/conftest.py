@@ -25,6 +25,7 @@ from shoal.live.sessions import SessionRelay
 from shoal.serve import Listening, ServerLimits, Tokens, make_app, serve
 from shoal.serve.limits import Rate
 from shoal.serve.route import AnswerWhatIf
+from shoal.wire.decision_messages import DecisionDetail, DecisionMove, DecisionRow, VerdictRow
 from shoal.wire.messages import (
     PROTOCOL,
     AcctRow,
@@ -40,6 +41,7 @@ from shoal.wire.messages import (
     LogPart,
     LogRead,
     Moment,
+    NewNode,
     NewSession,
     NewToken,
     NodeRow,
@@ -50,6 +52,9 @@ from shoal.wire.messages import (
     TenantRow,
     WhatIf,
 )
+from shoal.wire.policy_messages import PolicyInForce
+from shoal.wire.training_messages import TrainingPoint
+from shoal.wire.watch_messages import FairnessRow, SeatRow
 
 ARCHIVE = b"an archive"
 CODE = sha256(ARCHIVE).hexdigest()
@@ -93,6 +98,21 @@ FIGURES = ControlPlaneFigures(
 )
 
 
+class FakePolicies:
+    """Accepts every policy but ``wrong``."""
+
+    def switch(self, policy: str) -> "Future[None]":
+        self.shadow(policy)
+        return done(None)
+
+    def shadow(self, policy: str | None) -> None:
+        if policy == "wrong":
+            raise InputError("policy", policy, "unknown; choose las")
+
+    def in_force(self, policy: str, tenant: str | None) -> PolicyInForce:
+        return PolicyInForce(policy)
+
+
 class FakeControlPlane:
     """Keeps jobs in a dictionary; with ``stuck`` its futures never resolve."""
 
@@ -103,6 +123,7 @@ class FakeControlPlane:
         self.owners: dict[str, str] = {"hers-aaaa": "ana", "his-bbbb": "bo"}
         self.reports: list[AgentReport] = []
         self.generations = {"n0": 1, "n1": 1}
+        self._touched: set[str] = set()
         self.reads: list[LogRead] = []
         self.asked: list[str] = []
         self.asked_by: list[str] = []
@@ -114,6 +135,7 @@ class FakeControlPlane:
     def change(self, node: str | None = None) -> None:
         if node is not None:
             self.generations[node] += 1
+            self._touched.add(node)
         for callback in self._listeners:
             callback()
 
@@ -205,6 +227,19 @@ class FakeControlPlane:
     def nodes(self, tenant: str | None) -> list[NodeRow]:
         return [NodeRow(name="n0", kind="v100", gpus=4, rack="", up=True, used=1, jobs=[], heard=None)]
 
+    @property
+    def members(self) -> "FakeControlPlane":
+        return self
+
+    def add(self, wanted: NewNode, *, again: bool = False) -> "Future[None]":
+        if wanted.name in self.generations and not again:
+            raise InputError("node", wanted.name, "is a node of this cluster already")
+        self.generations[wanted.name] = 1
+        return self._promise(None)
+
+    def remove(self, name: str) -> "Future[None]":
+        return self.resume_node(name)
+
     def drain(self, node: str, reason: str, by: str) -> "Future[None]":
         return self.resume_node(node)
 
@@ -215,6 +250,37 @@ class FakeControlPlane:
 
     def share(self, tenant: str | None) -> list[TenantRow]:
         return [row for row in FIGURES.tenants if tenant in (None, row.tenant)]
+
+    @property
+    def policies(self) -> "FakePolicies":
+        return FakePolicies()
+
+    @property
+    def pages(self) -> "FakeControlPlane":
+        return self
+
+    def changed_jobs(self, tenant: str | None, since: int) -> tuple[int, list[JobRow] | None, list[str]]:
+        return 0, None, []
+
+    def seats(self, tenant: str | None) -> list[SeatRow]:
+        return [
+            SeatRow(job=job, tenant=owner, run=1, node="n0", gpus=1, began=1.0)
+            for job, owner in self.owners.items()
+            if tenant in (None, owner)
+        ]
+
+    def decisions(
+        self, tenant: str | None, before: int | None = None, job: str | None = None, limit: int = 50
+    ) -> list[DecisionRow]:
+        return [DecisionRow(number=3, at=1.0, moves=[DecisionMove("start", "hers-aaaa", "ana")])]
+
+    def fairness(self, tenant: str | None) -> list[FairnessRow]:
+        owners = {owner for owner in self.owners.values() if tenant in (None, owner)}
+        return [FairnessRow(tenant=owner, jobs=1, held=2, rho=1.5, worst=2.0, dollars=60.0) for owner in sorted(owners)]
+
+    def training(self, job: str, tenant: str | None) -> list[TrainingPoint]:
+        self._seen(job, tenant)
+        return [TrainingPoint(at=1.0, loss=0.5), TrainingPoint(at=3.0, loss=0.25)]
 
     def acct(self, tenant: str | None) -> list[AcctRow]:
         return []
@@ -237,7 +303,11 @@ class FakeControlPlane:
         self.reports.append(report)
         return self._orders(report.node)
 
-    def generation(self, node: str) -> int:
+    def touched(self) -> set[str]:
+        touched, self._touched = self._touched, set()
+        return touched
+
+    def generation(self, node: str, allocation: str = "") -> int:
         return self.generations[node]
 
     def read_log(
@@ -261,6 +331,17 @@ def answer(question: WhatIf, tenant: str | None) -> dict[str, Any]:
     if "wrong" in question.policies:
         raise InputError("policies", "wrong", "unknown; choose las")
     return {"policies": question.policies, "tenant": tenant}
+
+
+def decide_again(number: int, tenant: str | None, limit: int) -> DecisionDetail:
+    if number >= 7:
+        raise UnknownJob(number)
+    row = VerdictRow(job="hers-aaaa", tenant="ana", state="running", wanted=1, held=1, granted=1, reason="runs")
+    jobs = [row] if tenant in (None, "ana") else []
+    return DecisionDetail(
+        number=number, at=1.0, policy="las", same=True, difference="", review_at=None, gpus=8, granted=1,
+        all_jobs=len(jobs), jobs=jobs, nodes=[], foreign=1 - len(jobs),
+    )  # fmt: skip
 
 
 @dataclass
@@ -331,7 +412,10 @@ def harnesses(keys: Keys, folder: Path) -> Iterator[NewHarness]:
             tokens = opened.enter_context(closing(Tokens.open(Path(copy))))
             control_plane = FakeControlPlane()
             code = CodeStore(Path(copy).parent / "code", frozenset, owner_of)
-            app = make_app(control_plane, tokens, what_if=what_if, version="1.2", limits=limits, hosts=hosts, code=code)
+            app = make_app(
+                control_plane, tokens, what_if=what_if, decide_again=decide_again, version="1.2", limits=limits,
+                hosts=hosts, code=code,
+            )  # fmt: skip
             return Harness(control_plane, tokens, app, dict(keys.secrets))
 
         yield build

@@ -1,5 +1,8 @@
 """The Prometheus endpoint says what the cluster's figures say, under names and units that follow its conventions."""
 
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -30,24 +33,24 @@ def test_the_figures_are_told_as_they_are(harness: "Harness") -> None:
         "shoal_decisions_total": 7,
         "shoal_jobs_submitted_total": 9,
         "shoal_jobs_completed_total": 4,
-        "shoal_restarts_total": 3,
-        "shoal_crashes_total": 1,
-        "shoal_lost_gpu_seconds_total": 1.5,
-        "shoal_tenant_gpus_held,ana": 3,
+        "shoal_job_restarts_total": 3,
+        "shoal_job_crashes_total": 1,
+        "shoal_job_lost_gpu_seconds_total": 1.5,
+        "shoal_tenant_gpus,ana": 3,
         "shoal_tenant_gpu_seconds_total,bo": 20,
-        "shoal_tenant_share_now_ratio,ana": 0.75,
-        "shoal_tenant_share_ever_ratio,bo": 0.4,
-        "shoal_fairness_ratio": 16 / (2 * 10),  # 3 and 1 GPUs; who has no job is not in it
-        "shoal_decision_seconds_count": 2,
-        "shoal_journal_commit_seconds_count": 1,
+        "shoal_tenant_gpu_share_ratio,ana": 0.75,
+        "shoal_tenant_gpu_time_share_ratio,bo": 0.4,
+        "shoal_tenant_fairness_ratio": 16 / (2 * 10),  # 3 and 1 GPUs; who has no job is not in it
+        "shoal_decision_duration_seconds_count": 2,
+        "shoal_journal_commit_duration_seconds_count": 1,
     }
     assert {name: told.get(name) for name in expected} == expected
 
 
 def test_times_add_up_from_scrape_to_scrape(harness: "Harness") -> None:
     first, second = scrape(harness), scrape(harness)
-    assert (first["shoal_decision_seconds_count"], second["shoal_decision_seconds_count"]) == (2, 4)
-    assert second["shoal_decision_seconds_sum"] == 2 * first["shoal_decision_seconds_sum"]
+    assert (first["shoal_decision_duration_seconds_count"], second["shoal_decision_duration_seconds_count"]) == (2, 4)
+    assert second["shoal_decision_duration_seconds_sum"] == 2 * first["shoal_decision_duration_seconds_sum"]
 
 
 def test_requests_are_counted_by_route_and_never_by_what_callers_make_up(harness: "Harness") -> None:
@@ -61,3 +64,27 @@ def test_requests_are_counted_by_route_and_never_by_what_callers_make_up(harness
         "shoal_http_requests_total,GET,elsewhere,404": 1,
         "shoal_http_requests_total,other,/v1/jobs,405": 1,
     }
+
+
+DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana" / "shoal.json"
+
+
+def test_every_metric_that_the_dashboard_queries_exists(harness: "Harness") -> None:
+    queried = {
+        name
+        for panel in json.loads(DASHBOARD.read_text())["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"\bshoal_\w+", target["expr"])
+    }
+    harness.call("GET", "/v1/jobs", "ana")
+    told = {name.partition(",")[0] for name in scrape(harness)}
+    assert len(queried) > 15
+    assert queried - told == set()
+
+
+def test_names_have_base_units_and_counters_end_in_total(harness: "Harness") -> None:
+    families = list(text_string_to_metric_families(harness.call("GET", "/v1/metrics").text))
+    assert {f.name for f in families if not re.fullmatch(r"shoal(_[a-z]+)+", f.name)} == set()
+    for family in families:
+        assert not re.search(r"_(ms|milliseconds|minutes|hours|percent|count|total)$", family.name)
+        assert family.type != "counter" or all(s.name.endswith(("_total", "_created")) for s in family.samples)

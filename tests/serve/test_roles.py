@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shoal.live.backend import ForeignRead
+from shoal.live.log_reads import ForeignRead
 from shoal.serve.routes import ROUTES
 from shoal.wire.messages import AgentOrders, AgentReport
 
@@ -29,6 +29,7 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("POST", "/v1/jobs/batch", {"jobs": [JOB, JOB]}, (401, 201, 201, 201, 403, 403)),
     ("GET", "/v1/jobs", None, (401, 200, 200, 200, 403, 403)),
     ("GET", "/v1/jobs/hers-aaaa", None, (401, 200, 200, 404, 403, 403)),
+    ("GET", "/v1/jobs/hers-aaaa/training", None, (401, 200, 200, 404, 403, 403)),
     ("GET", "/v1/jobs/hers-aaaa/log", None, (401, 200, 200, 404, 403, 403)),
     ("PATCH", "/v1/jobs/hers-aaaa", {"gpus": 2}, (401, 204, 204, 404, 403, 403)),
     ("DELETE", "/v1/jobs/hers-aaaa", None, (401, 204, 204, 404, 403, 403)),
@@ -49,14 +50,25 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("POST", "/v1/agent/sessions/s0/output", {"first": 0}, (401, 403, 403, 403, 404, 200)),
     ("GET", "/v1/apps/sweep/offer", None, (401, 200, 200, 404, 403, 403)),
     ("POST", "/v1/apps/sweep/bid", {"jobs": ["hers-aaaa"], "rows": [[1, 60.0]]}, (401, 204, 204, 404, 403, 403)),
+    ("GET", "/v1/searches", None, (401, 200, 200, 200, 403, 403)),
+    ("POST", "/v1/apps/sweep/search", {"scheduler": "halving"}, (401, 204, 204, 204, 403, 403)),
     ("GET", "/v1/nodes", None, (401, 200, 200, 200, 403, 403)),
     ("POST", "/v1/nodes/n0/drain", {"reason": "a fan"}, (401, 204, 403, 403, 403, 403)),
     ("POST", "/v1/nodes/n0/resume", None, (401, 204, 403, 403, 403, 403)),
+    ("POST", "/v1/nodes", {"name": "n2", "kind": "v100", "gpus": 4}, (401, 201, 403, 403, 403, 403)),
+    ("DELETE", "/v1/nodes/n0", None, (401, 204, 403, 403, 403, 403)),
+    ("POST", "/v1/agent/join", {"name": "n2", "kind": "v100", "gpus": 4}, (401, 403, 403, 403, 403, 403)),
+    ("GET", "/v1/decisions", None, (401, 200, 200, 200, 403, 403)),
+    ("GET", "/v1/decisions/3", None, (401, 200, 200, 200, 403, 403)),
     ("GET", "/v1/share", None, (401, 200, 200, 200, 403, 403)),
     ("GET", "/v1/quotas", None, (401, 200, 403, 403, 403, 403)),
     ("POST", "/v1/quotas", {"tenant": "ana", "gpus": 4}, (401, 204, 403, 403, 403, 403)),
     ("GET", "/v1/acct", None, (401, 200, 200, 200, 403, 403)),
     ("GET", "/v1/cluster", None, (401, 200, 200, 200, 403, 403)),
+    ("GET", "/v1/policies", None, (401, 200, 200, 200, 403, 403)),
+    ("GET", "/v1/policy", None, (401, 200, 200, 200, 403, 403)),
+    ("POST", "/v1/policy", {"policy": "las"}, (401, 204, 403, 403, 403, 403)),
+    ("POST", "/v1/policy/shadow", {"policy": "las"}, (401, 204, 403, 403, 403, 403)),
     ("POST", "/v1/whatif", {"policies": ["las"]}, (401, 200, 200, 200, 403, 403)),
     ("POST", "/v1/agent/hello", HELLO, (401, 403, 403, 403, 403, 200)),
     ("POST", "/v1/agent/hello", {**HELLO, "node": "n1"}, (401, 403, 403, 403, 200, 403)),
@@ -68,6 +80,10 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("GET", "/v1/metrics", None, (401, 200, 403, 403, 200, 200)),
     ("GET", "/v1/healthz", None, (200, 200, 200, 200, 200, 200)),
     ("GET", "/v1/openapi.json", None, (401, 200, 200, 200, 200, 200)),
+    ("POST", "/v1/login", {"token": "nonsense"}, (401, 401, 401, 401, 401, 401)),
+    ("GET", "/v1/login", None, (401, 200, 200, 200, 403, 403)),
+    ("DELETE", "/v1/login", None, (401, 204, 204, 204, 403, 403)),
+    ("POST", "/v1/login/code", None, (401, 201, 201, 201, 403, 403)),
 ]
 
 
@@ -92,11 +108,12 @@ def test_the_table_leaves_no_route_out() -> None:
             .replace("n0", "{node}")
             .replace("s0", "{session}")
             .replace(CODE, "{digest}")
+            .replace("decisions/3", "decisions/{decision}")
             .partition("?")[0]
         )
 
     tried = {(method, template(path)) for method, path, _, _ in TABLE}
-    assert {(route.method, route.path) for route in ROUTES} - tried == {("GET", "/v1/events")}
+    assert {(route.method, route.path) for route in ROUTES} - tried == {("GET", "/v1/events"), ("GET", "/v1/watch")}
 
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Bearer nonsense", "Basic YTpi", "Bearer \xff\xfe"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.core.errors import ShoalError
 from shoal.core.topology import parse_cluster
 from shoal.live.home import Settings
 from shoal.scenario.scenario import Scenario
@@ -48,3 +49,28 @@ def test_each_node_has_a_token_of_its_own_which_a_later_start_keeps_and_an_embed
         names = {row.name for row in admin.get("/v1/tokens", list[TokenRow]) if row.name.startswith("up.")}
         admin.close()
         assert names == {"up.admin", "up.gpu-0"}
+
+
+def test_the_token_of_an_allocation_opens_its_orders_alone_also_after_a_restart(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, Scenario(parse_cluster("gpu:1x1"), "fifo"))
+    with run_service(settings, Address()) as made:
+        secret = made.run_token("a.1.gpu-0")
+    with run_service(settings, Address()) as made:
+        assert made.run_token("a.1.gpu-0") == secret
+
+        def ask(token: str, allocation: str) -> str:
+            client = Client(made.listening.url, token)
+            hello = Hello(PROTOCOL, "gpu-0", "boot", "gpu", 1, "127.0.0.1", allocation=allocation)
+            with closing(client), pytest.raises(ShoalError) as refused:
+                client.post("/v1/agent/hello", hello, AgentOrders)
+            return str(refused.value)
+
+        assert "no run on this node any more" in ask(secret, "a.1.gpu-0")
+        for token, allocation in ((secret, "b.1.gpu-0"), (secret, ""), (made.agent_token("gpu-0"), "a.1.gpu-0")):
+            assert "another allocation's" in ask(token, allocation)
+        forged = secret.replace("a.1.gpu-0", "b.1.gpu-0")
+        with closing(Client(made.listening.url, forged)) as client, pytest.raises(Refused) as refused:
+            client.post(
+                "/v1/agent/hello", Hello(PROTOCOL, "gpu-0", "b", "gpu", 1, "h", allocation="b.1.gpu-0"), AgentOrders
+            )
+        assert refused.value.status == 401

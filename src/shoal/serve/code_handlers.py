@@ -40,8 +40,8 @@ async def send_code(context: AppContext, call: Call) -> wire.CodeStatus:
 async def fetch_code(context: AppContext, call: Call) -> wire.CodePart:
     """A part of the archive of a run on the agent's node."""
     query: FetchQuery = call.query
-    node, digest = call.holder.node, call.path["digest"]
-    tenant = None if node is None else _store(context).owner_of(node, query.job, digest)
+    agent, digest = call.holder.agent, call.path["digest"]
+    tenant = _store(context).owner_of(agent, query.job, digest) if agent else None
     if tenant is None:
         raise bad_input(InputError("job", query.job, "has no run with this code on the token's node"), 404)
     return await asyncio.to_thread(_store(context).read, tenant, digest, query.offset)

@@ -4,7 +4,7 @@ Every method may be called from any thread. A method that takes a ``tenant`` ans
 for an admin, who sees all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -12,6 +12,10 @@ from shoal.live.figures import ControlPlaneFigures
 from shoal.live.job_lists import ANY_JOB, JobFilter
 from shoal.live.sessions import SessionRelay
 from shoal.wire import messages as wire
+from shoal.wire.decision_messages import DecisionRow
+from shoal.wire.policy_messages import PolicyInForce
+from shoal.wire.training_messages import TrainingPoint
+from shoal.wire.watch_messages import FairnessRow, SeatRow
 
 
 class JobVerbsAPI(Protocol):
@@ -31,6 +35,50 @@ class JobVerbsAPI(Protocol):
 
     def cancel_many(self, which: wire.CancelMany, tenant: str | None) -> "tuple[list[str], Future[None]]":
         """Cancel the live jobs that fit; return their ids."""
+
+
+class PageRowsAPI(Protocol):
+    """What pages show beside the rows of the command line."""
+
+    def seats(self, tenant: str | None) -> list[SeatRow]:
+        """List which job held which GPUs when."""
+
+    def changed_jobs(self, tenant: str | None, since: int) -> tuple[int, list[wire.JobRow] | None, list[str]]:
+        """Return the number of the last change, the live jobs that changed after ``since``, and the ids that ended."""
+
+    def decisions(
+        self, tenant: str | None, before: int | None = None, job: str | None = None, limit: int = 50
+    ) -> list[DecisionRow]:
+        """List the latest decisions that moved jobs the tenant may see, or this job, the latest first."""
+
+    def fairness(self, tenant: str | None) -> list[FairnessRow]:
+        """Return how tenants and their apps fare now."""
+
+    def training(self, job: str, tenant: str | None) -> list[TrainingPoint]:
+        """Return the figures of a job's training, in order of time."""
+
+
+class PoliciesAPI(Protocol):
+    """The policy that decides, and one that is asked beside it."""
+
+    def switch(self, policy: str) -> "Future[None]":
+        """Let this policy decide from the next decision on."""
+
+    def shadow(self, policy: str | None) -> None:
+        """Ask this policy beside the deciding one; None asks none."""
+
+    def in_force(self, policy: str, tenant: str | None) -> PolicyInForce:
+        """Return the deciding policy, whose name is given, and the shadow's account as a tenant may see it."""
+
+
+class MembersAPI(Protocol):
+    """Nodes that join the cluster and nodes that are removed."""
+
+    def add(self, wanted: wire.NewNode, *, again: bool = False) -> "Future[None]":
+        """Add a node; ``again`` allows one that the cluster has and that is down."""
+
+    def remove(self, name: str) -> "Future[None]":
+        """Remove a node without runs."""
 
 
 class ControlPlaneAPI(Protocol):
@@ -81,6 +129,10 @@ class ControlPlaneAPI(Protocol):
     def nodes(self, tenant: str | None) -> list[wire.NodeRow]:
         """List the nodes."""
 
+    @property
+    def members(self) -> MembersAPI:
+        """The nodes, to add and to remove."""
+
     def drain(self, node: str, reason: str, by: str) -> "Future[None]":
         """Give a node no new runs until it is resumed."""
 
@@ -96,6 +148,14 @@ class ControlPlaneAPI(Protocol):
     def quotas(self) -> list[wire.QuotaMessage]:
         """List the quotas."""
 
+    @property
+    def policies(self) -> PoliciesAPI:
+        """The deciding policy, to switch, and the one asked beside it."""
+
+    @property
+    def pages(self) -> PageRowsAPI:
+        """Rows that pages show beside those below."""
+
     def acct(self, tenant: str | None) -> list[wire.AcctRow]:
         """List the jobs that ended and the resources they used."""
 
@@ -108,8 +168,11 @@ class ControlPlaneAPI(Protocol):
     def sync(self, report: wire.AgentReport) -> wire.AgentOrders:
         """Take an agent's report and return its orders; never blocks."""
 
-    def generation(self, node: str) -> int:
-        """Generation of a node's orders: rises with each change, and when a log is to be read there."""
+    def generation(self, node: str, allocation: str = "") -> int:
+        """Generation of an agent's orders: rises with each change, and when a log is to be read there."""
+
+    def touched(self) -> Collection[str]:
+        """Names of the nodes whose generation may have risen since the last call; never blocks."""
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Call ``callback``, from any thread, whenever orders or the last decision changed."""

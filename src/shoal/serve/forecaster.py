@@ -15,6 +15,7 @@ import msgspec
 from shoal.core.errors import InputError, ShoalError
 from shoal.core.units import TenantId
 from shoal.live.control_plane import ControlPlane
+from shoal.wire.decision_messages import DecisionDetail
 from shoal.wire.messages import StartForecast, WhatIf
 
 log = logging.getLogger("shoal.serve.forecaster")
@@ -27,6 +28,11 @@ _FORECAST_FRACTION = 0.1
 """Seconds between forecasts: at least 5, and at least ten times as long as the last one took."""
 
 _QUESTION_SECONDS = 120.0
+_MOST_DECISIONS = 32
+
+
+class UnknownDecision(LookupError):
+    """No decision has this number yet."""
 
 
 @dataclass(slots=True)
@@ -36,6 +42,8 @@ class Forecaster:
     control_plane: ControlPlane
     journal: Path
     _stopped: threading.Event = field(default_factory=threading.Event)
+    _decisions: dict[tuple[int, TenantId | None, int], DecisionDetail] = field(default_factory=dict)
+    """The last answers of ``decision``, which do not change."""
 
     def start(self) -> None:
         """Begin to forecast start times in a thread."""
@@ -48,6 +56,19 @@ class Forecaster:
     def answer(self, question: WhatIf, tenant: TenantId | None) -> Any:
         """Simulate the live jobs onward; of other tenants' jobs the answer holds only sums."""
         return self._ask({"question": msgspec.to_builtins(question), "tenant": tenant})
+
+    def decision(self, number: int, tenant: TenantId | None, limit: int) -> DecisionDetail:
+        """Return a past decision, made again; of other tenants' jobs only sums."""
+        if number >= self.control_plane.cluster().decisions:
+            raise UnknownDecision(number)
+        key = number, tenant, limit
+        found = self._decisions.get(key)
+        if found is None:
+            asked = {"decision": number, "tenant": tenant, "limit": limit}
+            found = self._decisions[key] = msgspec.convert(self._ask(asked), DecisionDetail)
+            for old in list(self._decisions)[:-_MOST_DECISIONS]:
+                self._decisions.pop(old, None)
+        return found
 
     def _forecast_repeatedly(self) -> None:
         pause, seen = _FORECAST_SECONDS, (-1, -1.0)

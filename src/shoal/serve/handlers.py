@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct, ValidationError, convert, structs
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from shoal.core.errors import InputError
-from shoal.live.backend import ForeignRead
 from shoal.live.job_lists import JobFilter
+from shoal.live.log_reads import ForeignRead
+from shoal.serve.agent_reports import check_agent, latest_orders
 from shoal.serve.code_handlers import check_code
 from shoal.serve.errors import RequestError, bad_input, unknown_app, unknown_job
 from shoal.serve.metrics import MEDIA
@@ -24,6 +25,8 @@ from shoal.serve.tokens import Holder, LastAdmin, NameTaken
 from shoal.wire import messages as wire
 from shoal.wire.fields import Name, Natural, Text
 from shoal.wire.messages import DEFAULT_TENANT
+from shoal.wire.search_messages import SearchRow
+from shoal.wire.training_messages import TrainingRows
 
 _T = TypeVar("_T")
 
@@ -122,6 +125,13 @@ async def job(context: AppContext, call: Call) -> wire.JobDetail:
         return await asyncio.to_thread(context.control_plane.job, name, call.holder.sees)
 
 
+async def training(context: AppContext, call: Call) -> TrainingRows:
+    """Figures of a job's training over time, as it reported them."""
+    name = call.path["job"]
+    with not_found_as_404(name):
+        return TrainingRows(name, await asyncio.to_thread(context.control_plane.pages.training, name, call.holder.sees))
+
+
 async def log(context: AppContext, call: Call) -> wire.LogPart:
     """Part of a rank's log."""
     name = call.path["job"]
@@ -151,6 +161,23 @@ async def bid(context: AppContext, call: Call) -> None:
     body: wire.AppBidMessage = call.body
     with not_found_as_404(app, unknown_app):
         await durable(context, await asyncio.to_thread(context.control_plane.bid, app, body, call.holder.sees))
+
+
+async def report_search(context: AppContext, call: Call) -> None:
+    """Take the report of an app's search, for its page; the control plane keeps it in memory."""
+    app, report = call.path["app"], call.body
+    try:
+        convert(app, Name)
+    except ValidationError:
+        raise unknown_app(app) from None
+    at = await asyncio.to_thread(lambda: context.control_plane.cluster().now)
+    context.searches.take(app, call.holder.tenant or DEFAULT_TENANT, at, report)
+    context.notifier.notify()
+
+
+async def searches(context: AppContext, call: Call) -> list[SearchRow]:
+    """List the searches that have reported, the last first."""
+    return context.searches.rows(call.holder.sees)
 
 
 # ── the cluster ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,21 +231,26 @@ async def what_if(context: AppContext, call: Call) -> Any:
     body: wire.WhatIf = call.body
     if body.job is not None:
         _check_tenant(call.holder, body.job, "job.tenant")
-    end_question = context.questions.begin(call.caller)
-    answer: Future[Any] = Future()
+    return await answer_apart(context, call, lambda: context.what_if(body, call.holder.sees))
 
-    def simulate() -> None:
+
+async def answer_apart(context: AppContext, call: Call, ask: Callable[[], _T]) -> _T:
+    """Answer a question that takes long, in a thread of its own; at most a few of one caller at a time."""
+    end_question = context.questions.begin(call.caller)
+    answer: Future[_T] = Future()
+
+    def work() -> None:
         try:
-            answer.set_result(context.what_if(body, call.holder.sees))
+            answer.set_result(ask())
         except Exception as error:
             answer.set_exception(error)
 
     answer.add_done_callback(lambda _: end_question())
     # A daemon thread: a long simulation must not delay a shutdown.
-    threading.Thread(target=simulate, name="what-if", daemon=True).start()
+    threading.Thread(target=work, name="question", daemon=True).start()
     if await _resolved(context, answer, context.limits.question_seconds):
         return answer.result()
-    raise RequestError(503, "not answered in time", hint="ask for fewer policies or seeds")
+    raise RequestError(503, "not answered in time", hint="ask for less")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +279,7 @@ async def events(context: AppContext, call: Call) -> EventStream:
 async def hello(context: AppContext, call: Call) -> wire.AgentOrders:
     """Register an agent."""
     body: wire.Hello = call.body
-    _check_node(call.holder, body.node)
+    check_agent(call.holder, body)
     return context.control_plane.hello(body)
 
 
@@ -257,21 +289,18 @@ async def sync(context: AppContext, call: Call) -> wire.AgentOrders:
     Answered at once where the orders are new to the agent, else at their next change or after the report's ``wait``.
     """
     report: wire.AgentReport = call.body
-    _check_node(call.holder, report.node)
+    check_agent(call.holder, report)
     try:
         orders = context.control_plane.sync(report)
     except ForeignRead as error:
         raise bad_input(error, 403) from error
-    context.reports[report.node] = report
+    agent = call.holder.agent
+    context.reports[agent] = report
     if orders.generation > report.known or orders.reads or report.wait <= 0:
         return orders
-    wait = min(report.wait, context.limits.longest_wait)
-    changed = await context.notifier.until(lambda: context.control_plane.generation(report.node) > report.known, wait)
-    if not changed:
-        return orders
-    # The agent may have reported again meanwhile: repeating its latest report is harmless, an older one is not.
-    latest = context.reports[report.node]
-    return context.control_plane.sync(structs.replace(latest if latest.boot == report.boot else report, logs=[]))
+    seconds = min(report.wait, context.limits.longest_wait)
+    changed = await context.order_waits.changed(agent, report, seconds)
+    return latest_orders(context, agent, report) if changed else orders
 
 
 # ── the server itself ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -323,12 +352,6 @@ async def openapi(context: AppContext, call: Call) -> dict[str, Any]:
 def _check_tenant(holder: Holder, job: wire.Submission, field: str) -> None:
     if holder.role != "admin" and job.tenant not in (None, holder.tenant):
         raise InputError(field, job.tenant, f"this token acts for {holder.tenant}; leave tenant out")
-
-
-def _check_node(holder: Holder, node: str) -> None:
-    if holder.node != node:
-        hint = f"it speaks for {holder.node} alone" if holder.node else "it names no node; create one with --node"
-        raise RequestError(403, "this token is another node's", "node", node, hint)
 
 
 @contextmanager

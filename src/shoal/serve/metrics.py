@@ -39,9 +39,11 @@ class _ClusterCollector:
 
     def __init__(self, control_plane: ControlPlaneAPI) -> None:
         self._control_plane = control_plane
-        self._decisions = Histogram("shoal_decision_seconds", "Time to decide.", buckets=_SECONDS, registry=None)
+        self._decisions = Histogram(
+            "shoal_decision_duration_seconds", "Time to decide.", buckets=_SECONDS, registry=None
+        )
         self._commits = Histogram(
-            "shoal_journal_commit_seconds", "Time to make records durable.", buckets=_SECONDS, registry=None
+            "shoal_journal_commit_duration_seconds", "Time to make records durable.", buckets=_SECONDS, registry=None
         )
 
     def describe(self) -> Iterable[Metric]:
@@ -55,6 +57,10 @@ class _ClusterCollector:
             self._decisions.observe(seconds)
         for seconds in figures.commit_seconds:
             self._commits.observe(seconds)
+        cluster = self._control_plane.cluster()
+        build = GaugeMetricFamily("shoal_build_info", "Always 1.", labels=["version", "policy"])
+        build.add_metric([cluster.version, cluster.policy], 1.0)
+        yield build
         yield from _cluster(figures)
         yield from _work(figures)
         yield from _tenants(figures.tenants)
@@ -72,7 +78,7 @@ def _cluster(figures: ControlPlaneFigures) -> Iterator[Metric]:
     nodes = (("up", figures.nodes_up), ("down", figures.nodes_down))
     yield _by("shoal_nodes", "Nodes, by whether they answer.", "state", nodes)
     yield GaugeMetricFamily(
-        "shoal_review_in_seconds", "Time until the next scheduled decision.", value=figures.review_in
+        "shoal_next_review_seconds", "Time until the next scheduled decision.", value=figures.review_in
     )
 
 
@@ -80,15 +86,15 @@ _COUNTERS = (
     ("shoal_decisions", "Decisions made.", "decisions"),
     ("shoal_jobs_submitted", "Jobs accepted.", "submitted"),
     ("shoal_jobs_completed", "Jobs that reached their end.", "completed"),
-    ("shoal_restarts", "Incarnations after a job's first.", "restarts"),
-    ("shoal_crashes", "Incarnations that ended by their own fault.", "crashes"),
-    ("shoal_lost_gpu_seconds", "GPU time whose work had to be done again.", "lost_gpu_seconds"),
+    ("shoal_job_restarts", "Incarnations after a job's first.", "restarts"),
+    ("shoal_job_crashes", "Incarnations that ended by their own fault.", "crashes"),
+    ("shoal_job_lost_gpu_seconds", "GPU time whose work had to be done again.", "lost_gpu_seconds"),
 )
 _BY_TENANT = (
-    ("shoal_tenant_gpus_held", "GPUs held now.", "held"),
-    ("shoal_tenant_live_jobs", "Jobs not ended.", "live"),
-    ("shoal_tenant_share_now_ratio", "Fraction of the GPUs held now.", "part_now"),
-    ("shoal_tenant_share_ever_ratio", "Fraction of all GPU time so far.", "part_ever"),
+    ("shoal_tenant_gpus", "GPUs held now.", "held"),
+    ("shoal_tenant_jobs", "Jobs not ended.", "live"),
+    ("shoal_tenant_gpu_share_ratio", "Fraction of the GPUs held now.", "part_now"),
+    ("shoal_tenant_gpu_time_share_ratio", "Fraction of all GPU time so far.", "part_ever"),
 )
 
 
@@ -106,7 +112,7 @@ def _tenants(tenants: Sequence[TenantRow]) -> Iterator[Metric]:
         used.add_metric([row.tenant], row.gpu_seconds)
     yield used
     yield GaugeMetricFamily(
-        "shoal_fairness_ratio",
+        "shoal_tenant_fairness_ratio",
         "Jain's index of the GPUs held by tenants with live jobs: 1 is equal, 1/n is all to one of n.",
         value=_jain([row.held for row in tenants if row.live]),
     )

@@ -19,6 +19,14 @@ class Notifier:
         self._due = False
         self._checked_at = float("-inf")
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self.on_check: Callable[[], None] = lambda: None
+        """Called on the event loop at each check."""
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have checks run on this event loop, the present one."""
+        with self._lock:
+            if self._loop is not loop:
+                self._loop, self._due, self._checked_at = loop, False, float("-inf")
 
     def notify(self) -> None:
         """Report a change; changes within 10 ms cause one check."""
@@ -41,9 +49,7 @@ class Notifier:
         ``holds`` is called on the event loop and must be quick; an exception it raises is raised here.
         """
         loop = asyncio.get_running_loop()
-        with self._lock:
-            if self._loop is not loop:
-                self._loop, self._due, self._checked_at = loop, False, float("-inf")
+        self.bind(loop)
         if self.closed or holds():  # after the loop is set: an earlier notification would have been lost
             return not self.closed
         woken: asyncio.Future[None] = loop.create_future()
@@ -68,6 +74,7 @@ class Notifier:
         with self._lock:
             self._due = False  # before the check: a notification from here on causes another one
         self._checked_at = loop.time()
+        self.on_check()
         for woken, holds in list(self._waiting.items()):
             if woken.done():
                 continue

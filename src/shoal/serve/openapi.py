@@ -8,20 +8,21 @@ from typing import Any
 import msgspec
 
 from shoal.serve.route import Route
-from shoal.wire.fields import Digest, JobName, Name
+from shoal.wire.fields import Digest, JobName, Name, Natural
 from shoal.wire.messages import ProblemDetails
 
 _REFS = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
-_PATH_TYPES: dict[str, Any] = {"job": JobName, "digest": Digest}
+_PATH_TYPES: dict[str, Any] = {"job": JobName, "digest": Digest, "decision": Natural}
 _PATH_TYPES |= dict.fromkeys(("token", "session", "app", "node"), Name)
 _TAGS = {"jobs": "jobs", "apps": "apps", "code": "jobs", "agent": "agents", "tokens": "tokens", "sessions": "sessions"}
+_TAGS["login"] = "tokens"
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """Return the OpenAPI document."""
     types = {kind for route in routes for kind in (route.body, route.answer, route.query) if kind is not None}
-    ordered = sorted([*types, ProblemDetails, JobName, Name, Digest], key=repr)
+    ordered = sorted([*types, ProblemDetails, JobName, Name, Natural, Digest], key=repr)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REFS)
     by_type = dict(zip(ordered, schemas, strict=True))
     for route in routes:

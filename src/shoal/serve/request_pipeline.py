@@ -26,6 +26,7 @@ from shoal.serve.connections import IDENTIFY
 from shoal.serve.errors import RequestError, bad_input
 from shoal.serve.hosts import is_own_host
 from shoal.serve.limits import Buckets, Turns, read_body
+from shoal.serve.logins import LoginCookie, check_origin
 from shoal.serve.route import AppContext, Call, Route
 from shoal.serve.tokens import Holder
 from shoal.wire.disk import is_full
@@ -49,8 +50,11 @@ class RequestPipeline:
 
     async def answer(self, request: Request, methods: Mapping[str, Route]) -> tuple[ASGIApp, Holder | None]:
         """Return the response to a request for a path with these methods, and the token's holder."""
-        holder = self._holder(request)
+        cookie = LoginCookie.of(request)
+        holder = self._holder(request, cookie)
         try:
+            if "authorization" not in request.headers and cookie.secret:
+                check_origin(request)
             self._rate(request, methods, holder)
             route = _route(request.method, methods)
             _role(request, route, holder)
@@ -58,7 +62,7 @@ class RequestPipeline:
             self._alive(route)
             query = _query(request, route)
             body = await self._body(request, route)
-            call = Call(holder or _ANONYMOUS, request.path_params, query, body)
+            call = Call(holder or _ANONYMOUS, request.path_params, query, body, cookie)
             return await self._handled(route, call), holder
         except RequestError as refusal:
             return _refused(refusal), holder
@@ -71,9 +75,12 @@ class RequestPipeline:
         except Exception as error:
             return _refused(self._internal(request, error)), holder
 
-    def _holder(self, request: Request) -> Holder | None:
+    def _holder(self, request: Request, cookie: LoginCookie) -> Holder | None:
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
         holder = self.context.tokens.holder(secret.strip()) if scheme.lower() == "bearer" else None
+        if not scheme and cookie.secret:
+            login = self.context.logins.holder(cookie.secret)
+            holder = None if login is None else login[0]
         identify = request.scope.get("extensions", {}).get(IDENTIFY)
         if holder is not None and not holder.expired and identify is not None:
             identify(holder.role, holder.name)
@@ -82,7 +89,7 @@ class RequestPipeline:
     def _host(self, request: Request, route: Route) -> None:
         """Refuse a name that is not this server's: a page elsewhere could have its own name lead here."""
         given, hosts = request.headers.get("host", ""), self.context.hosts
-        if hosts is None or not route.roles or is_own_host(given, hosts):
+        if hosts is None or (not route.roles and route.method == "GET") or is_own_host(given, hosts):
             return
         hint = "is not a name of this server; use its address, or let `shoal serve --allow-host` name it"
         raise RequestError(421, "wrong host", "Host", given[:200], hint)
@@ -115,7 +122,7 @@ class RequestPipeline:
 
     async def _handled(self, route: Route, call: Call) -> ASGIApp:
         if route.at_once is None:
-            return await _served(route, await route.handler(self.context, call))
+            return await _served(route, await route.handler(self.context, call), call.headers)
 
         async def find() -> bytes:
             return await _encoded(await route.handler(self.context, call))
@@ -162,10 +169,12 @@ class Endpoint:
             answer, holder = await self.pipeline.answer(request, self.methods)
             await answer(scope, receive, sent)
         finally:
-            self.pipeline.context.metrics.answered(request.method, self.path, status)
-            _access.info(
-                "request", extra=_fields(request.method, self.path, status, time.perf_counter() - begun, holder)
-            )
+            context, seconds = self.pipeline.context, time.perf_counter() - begun
+            context.metrics.answered(request.method, self.path, status)
+            if context.traces is not None:
+                parent = request.headers.get("traceparent", "")
+                context.traces.request(request.method[:20], self.path, status, seconds, parent)
+            _access.info("request", extra=_fields(request.method, self.path, status, seconds, holder))
 
 
 def _route(method: str, methods: Mapping[str, Route]) -> Route:
@@ -218,12 +227,12 @@ def _query(request: Request, route: Route) -> object:
     return convert(query, route.query, whole="query", strict=False)
 
 
-async def _served(route: Route, result: object) -> ASGIApp:
+async def _served(route: Route, result: object, headers: Mapping[str, str]) -> ASGIApp:
     if route.media != "application/json":
         return cast(ASGIApp, result)
     if route.status == 204:
-        return Response(status_code=route.status)
-    return Response(await _encoded(result), route.status, media_type=route.media)
+        return Response(status_code=route.status, headers=headers)
+    return Response(await _encoded(result), route.status, headers, media_type=route.media)
 
 
 async def _encoded(result: object) -> bytes:

@@ -6,30 +6,46 @@ from types import NoneType
 from typing import Any, Literal, TypeAlias, get_type_hints
 
 from shoal.live.code_store import CodeStore
+from shoal.live.reported_searches import ReportedSearches
 from shoal.serve.cluster_feed import ClusterFeed
 from shoal.serve.control_plane_api import ControlPlaneAPI
 from shoal.serve.limits import Places, ServerLimits
+from shoal.serve.logins import LoginCookie, Logins
 from shoal.serve.metrics import Metrics
 from shoal.serve.notifier import Notifier
+from shoal.serve.order_waits import OrderWaits
 from shoal.serve.tokens import Holder, Tokens
+from shoal.serve.traces import Traces
+from shoal.serve.usage_sampler import UsageSampler
+from shoal.serve.watches import Watches
+from shoal.wire.decision_messages import DecisionDetail
 from shoal.wire.fields import Role
 from shoal.wire.messages import AgentReport, WhatIf
 
 AnswerWhatIf: TypeAlias = Callable[[WhatIf, str | None], Any]
 """Answers a what-if for a tenant (None: for an admin) with a document of plain values; may take seconds."""
 
+DecideAgain: TypeAlias = Callable[[int, str | None, int], DecisionDetail]
+"""Makes a past decision again, by its number, for a tenant (None: for an admin), with at most this many rows.
+
+Raises ``LookupError`` if there is none; may take seconds.
+"""
+
 
 @dataclass(slots=True)
 class AppContext:
     """Objects that all handlers share.
 
-    ``hosts`` are the names that callers may address the server by, beside IP addresses (None: any). ``reports`` holds
+    ``hosts`` are the names that callers may address the server by, beside IP addresses (None: any).
+    ``node_token_file`` makes a token for the agent of a node that was added and returns the name of its file; None if
+    the control plane starts that agent itself. ``reports`` holds
     the latest report of each node's agent; ``listeners`` and ``questions`` count event streams and what-if simulations.
     """
 
     control_plane: ControlPlaneAPI
     tokens: Tokens
     what_if: AnswerWhatIf
+    decide_again: DecideAgain
     version: str
     description: dict[str, Any]
     limits: ServerLimits
@@ -39,24 +55,40 @@ class AppContext:
     session_notifier: Notifier
     hosts: frozenset[str] | None = None
     code: CodeStore | None = None
+    node_token_file: Callable[[str], str | None] = lambda _: None
+    traces: Traces | None = None
     reports: dict[str, AgentReport] = field(default_factory=dict)
+    searches: ReportedSearches = field(default_factory=ReportedSearches)
     listeners: Places = field(init=False)
     questions: Places = field(init=False)
+    logins: Logins = field(init=False)
+    usage: UsageSampler = field(init=False)
+    order_waits: OrderWaits = field(init=False)
+    watches: Watches = field(init=False)
 
     def __post_init__(self) -> None:
         limits = self.limits
+        self.logins = Logins(self.tokens)
+        self.order_waits = OrderWaits(self.control_plane, self.notifier)
+        self.usage = UsageSampler(self.control_plane)
+        self.watches = Watches(self.control_plane, self.usage, self.notifier, self.searches)
         self.listeners = Places("listeners", limits.listeners, limits.listeners_each)
         self.questions = Places("questions", limits.questions, limits.questions_each)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that passed every check; ``query`` and ``body`` are of the route's types."""
+    """A request that passed every check; ``query`` and ``body`` are of the route's types.
+
+    ``headers`` are sent with the answer.
+    """
 
     holder: Holder
     path: Mapping[str, str]
     query: Any
     body: Any
+    cookie: LoginCookie
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def caller(self) -> str:

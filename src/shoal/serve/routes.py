@@ -2,14 +2,29 @@
 
 from collections.abc import Iterable
 
-from shoal.serve import code_handlers, handlers, job_verbs, metrics, sessions
+from shoal.serve import (
+    code_handlers,
+    decision_handlers,
+    handlers,
+    job_verbs,
+    login_handlers,
+    metrics,
+    node_handlers,
+    policy_handlers,
+    sessions,
+    watch,
+)
 from shoal.serve.route import Route
 from shoal.wire import messages as wire
 from shoal.wire.fields import Role
+from shoal.wire.login_messages import NewLogin
+from shoal.wire.policy_messages import PolicyChoice, ShadowChoice
+from shoal.wire.search_messages import SearchReport
 
 _PEOPLE: frozenset[Role] = frozenset({"admin", "user"})
 _ADMIN: frozenset[Role] = frozenset({"admin"})
 _AGENT: frozenset[Role] = frozenset({"agent"})
+_JOIN: frozenset[Role] = frozenset({"join"})
 _ANY_TOKEN = _PEOPLE | _AGENT
 _NO_TOKEN: frozenset[Role] = frozenset()
 
@@ -53,6 +68,7 @@ _JOBS = (
         refusals=(404, *_WRITES),
         alive=True,
     ),
+    Route("GET", "/v1/jobs/{job}/training", handlers.training, _PEOPLE, refusals=(404,), at_once=2),
     Route("GET", "/v1/jobs/{job}/log", handlers.log, _PEOPLE, query=handlers.LogQuery, refusals=(404, 409), at_once=16),
 )
 _CODE = (
@@ -144,6 +160,12 @@ _APPS = (
         alive=True,
     ),
 )
+_SEARCHES = (
+    Route("GET", "/v1/searches", handlers.searches, _PEOPLE, at_once=1),
+    Route(
+        "POST", "/v1/apps/{app}/search", handlers.report_search, _PEOPLE, body=SearchReport, status=204, refusals=(404,)
+    ),
+)
 _CLUSTER = (
     Route("GET", "/v1/nodes", handlers.nodes, _PEOPLE, at_once=1),
     Route(
@@ -155,16 +177,35 @@ _CLUSTER = (
         status=204,
         alive=True,
     ),
+    Route("POST", "/v1/nodes", node_handlers.add_node, _ADMIN, body=wire.NewNode, status=201, alive=True),
+    Route("DELETE", "/v1/nodes/{node}", node_handlers.remove_node, _ADMIN, status=204, refusals=(422,), alive=True),
     Route("POST", "/v1/nodes/{node}/resume", handlers.resume_node, _ADMIN, status=204, refusals=(422,), alive=True),
     Route("GET", "/v1/share", handlers.share, _PEOPLE, at_once=1),
     Route("GET", "/v1/quotas", handlers.quotas, _ADMIN),
     Route("POST", "/v1/quotas", handlers.set_quota, _ADMIN, body=wire.QuotaMessage, status=204, alive=True),
     Route("GET", "/v1/acct", handlers.acct, _PEOPLE, at_once=1),
     Route("GET", "/v1/cluster", handlers.cluster, _PEOPLE),
+    Route("GET", "/v1/policies", policy_handlers.policies, _PEOPLE),
+    Route("GET", "/v1/policy", policy_handlers.in_force, _PEOPLE),
+    Route("POST", "/v1/policy", policy_handlers.switch, _ADMIN, body=PolicyChoice, status=204, alive=True),
+    Route("POST", "/v1/policy/shadow", policy_handlers.shadow, _ADMIN, body=ShadowChoice, status=204, alive=True),
     Route("POST", "/v1/whatif", handlers.what_if, _PEOPLE, body=wire.WhatIf, refusals=(409, 503)),
+    Route(
+        "GET", "/v1/decisions", decision_handlers.decisions, _PEOPLE, query=decision_handlers.DecisionsQuery, at_once=1
+    ),
+    Route(
+        "GET",
+        "/v1/decisions/{decision}",
+        decision_handlers.decision,
+        _PEOPLE,
+        query=decision_handlers.DecisionQuery,
+        refusals=(404, 503),
+    ),
     Route("GET", "/v1/events", handlers.events, _PEOPLE, media="text/event-stream"),
+    Route("GET", "/v1/watch", watch.watch, _PEOPLE, query=watch.WatchQuery, media="text/event-stream", refusals=(404,)),
 )
 _AGENTS = (
+    Route("POST", "/v1/agent/join", node_handlers.join, _JOIN, body=wire.NewNode, status=201, alive=True),
     Route("POST", "/v1/agent/hello", handlers.hello, _AGENT, body=wire.Hello, alive=True, refusals=(409,)),
     Route(
         "POST", "/v1/agent/sync", handlers.sync, _AGENT, body=wire.AgentReport, alive=True, large=True, refusals=(409,)
@@ -179,7 +220,25 @@ _SERVER = (
     Route("GET", "/v1/openapi.json", handlers.openapi, _ANY_TOKEN),
 )
 
-ROUTES: tuple[Route, ...] = (*_JOBS, *_CODE, *_VERBS, *_SESSIONS, *_APPS, *_CLUSTER, *_AGENTS, *_SERVER)
+_LOGINS = (
+    Route("POST", "/v1/login", login_handlers.log_in, _NO_TOKEN, body=NewLogin, refusals=(401, 403)),
+    Route("GET", "/v1/login", login_handlers.login, _PEOPLE),
+    Route("DELETE", "/v1/login", login_handlers.log_out, _PEOPLE, status=204),
+    Route("POST", "/v1/login/code", login_handlers.login_code, _PEOPLE, status=201),
+)
+
+ROUTES: tuple[Route, ...] = (
+    *_JOBS,
+    *_CODE,
+    *_VERBS,
+    *_SESSIONS,
+    *_APPS,
+    *_SEARCHES,
+    *_CLUSTER,
+    *_AGENTS,
+    *_SERVER,
+    *_LOGINS,
+)
 
 
 def by_path(routes: Iterable[Route]) -> dict[str, dict[str, Route]]:

@@ -55,7 +55,7 @@ def serve(
     server = _Server(
         uvicorn.Config(
             app,
-            http=cast(Any, partial(BoundedProtocol, connections=bound.connections)),
+            http=cast(Any, partial(BoundedProtocol, connections=bound.connections, reports=app.state.agent_reports)),
             ws="none",
             lifespan="off",
             loop="asyncio",

@@ -17,12 +17,15 @@ from shoal import __version__
 from shoal.live.code_store import CodeStore
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL, Settings, open_control_plane
+from shoal.serve.allocation_tokens import allocation_token
 from shoal.serve.app import make_app
 from shoal.serve.forecaster import Forecaster
 from shoal.serve.hosts import own_hosts
+from shoal.serve.notices import EndWatcher, NoticeSender
 from shoal.serve.server import Listening, serve
 from shoal.serve.token_socket import offer_token
 from shoal.serve.tokens import Tokens
+from shoal.serve.traces import traces_of
 from shoal.wire.files import replace_file
 from shoal.wire.messages import NewToken
 
@@ -51,7 +54,8 @@ class Address:
 class RunningService:
     """A control plane that accepts connections until its context is left.
 
-    ``agent_token`` returns the secret of a node's token. Call ``renew_tokens`` at least once an hour.
+    ``agent_token`` returns the secret of a node's token, ``run_token`` that of an allocation for one run. Call
+    ``renew_tokens`` at least once an hour.
     """
 
     control_plane: ControlPlane
@@ -59,6 +63,7 @@ class RunningService:
     admin_token: str
     agent_token: Callable[[str], str]
     renew_tokens: Callable[[], None]
+    run_token: Callable[[str], str]
 
 
 @contextmanager
@@ -74,10 +79,20 @@ def run_service(settings: Settings, address: Address, *, embedded: bool = False)
     with ExitStack() as opened:
         control_plane = opened.enter_context(open_control_plane(settings))
         tokens = opened.enter_context(closing(_tokens(home)))
+        tokens.allocation_key = control_plane.backend.store_key
         forecaster = Forecaster(control_plane, home / JOURNAL)
         code = CodeStore(home / "code", control_plane.accounts.code_in_use, control_plane.backend.owner_of_code)
         hosts = own_hosts(address.host, address.names)
-        app = make_app(control_plane, tokens, what_if=forecaster.answer, version=__version__, hosts=hosts, code=code)
+        files = (lambda _: None) if embedded else partial(_agent_token_file, home, tokens)
+        traces = traces_of(os.environ)
+        if traces is not None:
+            control_plane.accounts.decisions.watch = traces.decision
+            traces.start()
+            opened.callback(traces.stop)
+        app = make_app(
+            control_plane, tokens, what_if=forecaster.answer, decide_again=forecaster.decision, version=__version__,
+            hosts=hosts, code=code, node_token_file=files, traces=traces,
+        )  # fmt: skip
         listening = opened.enter_context(_served(app, address))
         if embedded:
             _remove_token_files(home, tokens)
@@ -86,13 +101,34 @@ def run_service(settings: Settings, address: Address, *, embedded: bool = False)
         else:
             admin = _secret(home / "admin.token", tokens, NewToken("admin", "admin"))
             agent = partial(_agent_secret, home, tokens)
-            for node in settings.scenario.cluster.nodes:
-                agent(node.name)
+            with tokens.together():
+                for node in control_plane.members.present.nodes:
+                    agent(node.name)
             stored = {"token": admin}
         _write_client_file(home, {"server": listening.url, **stored}, address.certfile)
+        if settings.notices.allowed:
+            opened.enter_context(_notices(control_plane, settings.notices.smtp))
         forecaster.start()
         opened.callback(forecaster.stop)
-        yield RunningService(control_plane, listening, admin, agent, tokens.renew_lent)
+        app.state.usage.start()
+        opened.callback(app.state.usage.stop)
+        run_token = partial(allocation_token, tokens.allocation_key)
+        yield RunningService(control_plane, listening, admin, agent, tokens.renew_lent, run_token)
+
+
+@contextmanager
+def _notices(control_plane: ControlPlane, smtp: str) -> Iterator[None]:
+    """Send notices of the ends of jobs while the context is open."""
+    sender = NoticeSender(smtp)
+    watcher = EndWatcher(control_plane.accounts, control_plane.compaction.lock, control_plane.about.epoch, sender.send)
+    control_plane.listen(watcher.wake)
+    sender.start()
+    watcher.start()
+    try:
+        yield
+    finally:
+        watcher.stop()
+        sender.stop()
 
 
 @contextmanager
@@ -151,7 +187,7 @@ def _secret(path: Path, tokens: Tokens, new: NewToken) -> str:
         holder = tokens.holder(secret)
         if holder is not None and tokens.now() < holder.expires - _RENEW_SECONDS:
             return secret
-    if any(row.name == new.name for row in tokens.rows()):
+    if tokens.has(new.name):
         # Its secret is lost, or it expires soon: create another. Write access to this folder is access to the cluster.
         new = NewToken(f"{new.name}-{os.urandom(3).hex()}", new.role, node=new.node)
     created = tokens.create(new).secret
@@ -164,6 +200,11 @@ def _agent_secret(home: Path, tokens: Tokens, node: str) -> str:
     folder = home / "agents"
     folder.mkdir(mode=0o700, exist_ok=True)
     return _secret(folder / f"{node}.token", tokens, NewToken(f"node-{node}"[:64], "agent", node=node))
+
+
+def _agent_token_file(home: Path, tokens: Tokens, node: str) -> str:
+    _agent_secret(home, tokens, node)
+    return str(home / "agents" / f"{node}.token")
 
 
 def _lend(tokens: Tokens, node: str) -> str:

@@ -84,7 +84,7 @@ def _of_client(context: AppContext, call: Call) -> RelayedSession:
 
 def _of_agent(context: AppContext, call: Call) -> RelayedSession:
     try:
-        return context.control_plane.sessions.of_agent(call.path["session"], call.holder.node or "")
+        return context.control_plane.sessions.of_agent(call.path["session"], call.holder.agent)
     except LookupError:
         raise _unknown(call.path["session"]) from None
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from shoal.agent.keeper import find_process
+from shoal.agent.processes import find_process
 
 _LOG = logging.getLogger("shoal.serve")
 

@@ -15,14 +15,18 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from shoal.core.errors import InputError
+from shoal.serve.allocation_tokens import allocation_of
 from shoal.wire.fields import Role
 from shoal.wire.messages import TOKEN_DAYS, NewToken, TokenRow
+
+_T = TypeVar("_T")
 
 _VERSION = 2
 _DAY_SECONDS = 86400.0
@@ -38,7 +42,10 @@ _PREFIX = "shoal_"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A token's name and role, the tenant it acts for, the node it speaks for, and its Unix times."""
+    """A token's name and role, the tenant it acts for, the node it speaks for, and its Unix times.
+
+    An agent's token speaks for a node, or for one ``allocation``.
+    """
 
     name: str
     role: Role
@@ -47,6 +54,12 @@ class Holder:
     created: float = 0.0
     expires: float = float("inf")
     clock: Callable[[], float] = field(default=time.time, compare=False, repr=False)
+    allocation: str | None = None
+
+    @property
+    def agent(self) -> str:
+        """The node or the allocation that an agent's token speaks for; empty if it speaks for none."""
+        return self.allocation or self.node or ""
 
     @property
     def expired(self) -> bool:
@@ -72,12 +85,17 @@ class Tokens:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.allocation_key = b""
+        """Key of the tokens of allocations; without one there are none."""
         self._lock = threading.Lock()
         connection.execute("PRAGMA synchronous=FULL")
         rows = connection.execute("SELECT hash, name, role, tenant, node, created, expires FROM token").fetchall()
         self._held: dict[bytes, Holder] = {row[0]: replace(Holder(*row[1:]), clock=self.now) for row in rows}
         self._lent: set[bytes] = set()
         connection.execute("CREATE TABLE IF NOT EXISTS clock (seen REAL NOT NULL)")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS login (hash BLOB PRIMARY KEY, token TEXT NOT NULL, expires REAL NOT NULL)"
+        )
         (seen,) = connection.execute("SELECT max(seen) FROM clock").fetchone()
         wall = time.time()
         start = wall if seen is None else seen + min(max(wall - seen, 0.0), _MOST_STEP)
@@ -147,6 +165,19 @@ class Tokens:
             self._held[hashed] = holder
         return _row(holder, secret)
 
+    def has(self, name: str) -> bool:
+        """Return whether the file has a token of this name."""
+        return self.in_file(lambda file: bool(file.execute("SELECT 1 FROM token WHERE name = ?", (name,)).fetchone()))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Make the tokens created inside durable at once, at the end."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("COMMIT")
+
     def lend(self, name: str, role: Role, node: str | None = None) -> str:
         """Return the secret of a new token that no file has; it replaces a lent one of the same name."""
         secret, now = _PREFIX + secrets.token_urlsafe(32), self.now()
@@ -187,12 +218,27 @@ class Tokens:
 
     def _remove(self, hashed: bytes) -> None:
         self._connection.execute("DELETE FROM token WHERE hash = ?", (hashed,))
+        self._connection.execute("DELETE FROM login WHERE token = ?", (self._held[hashed].name,))
         self._lent.discard(hashed)
         del self._held[hashed]
 
     def holder(self, secret: str) -> Holder | None:
         """The holder of this secret, which may have expired; None for an unknown one."""
-        return self._held.get(_hash(secret))
+        held = self._held.get(_hash(secret))
+        if held is not None or not self.allocation_key:
+            return held
+        allocation = allocation_of(self.allocation_key, secret)
+        return None if allocation is None else Holder(f"run {allocation}", "agent", allocation=allocation)
+
+    def named(self, name: str) -> Holder | None:
+        """The holder of the token with this name, unless it has expired; None for an unknown one."""
+        found = next((holder for holder in self._held.copy().values() if holder.name == name), None)
+        return None if found is None or found.expired else found
+
+    def in_file(self, use: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Return what a function makes of the file of tokens, which also holds logins."""
+        with self._lock:
+            return use(self._connection)
 
     def close(self) -> None:
         """Close the file."""
@@ -223,8 +269,9 @@ def _check(new: NewToken) -> None:
         raise InputError("name", new.name, f"names that begin with {LENT_PREFIX!r} are those of `shoal up`")
     if new.role == "user" and new.tenant is None:
         raise InputError("tenant", None, "a user's token must name the tenant it acts for")
-    if new.role == "agent" and new.tenant is not None:
-        raise InputError("tenant", new.tenant, "an agent's token acts for no tenant; name its node instead")
+    if new.role in ("agent", "join") and new.tenant is not None:
+        hint = "acts for no tenant; name its node instead" if new.role == "agent" else "acts for no tenant"
+        raise InputError("tenant", new.tenant, f"an agent's token {hint}")
     if new.role == "agent" and new.node is None:
         raise InputError("node", None, "an agent's token must name the node it speaks for")
     if new.role != "agent" and new.node is not None:
