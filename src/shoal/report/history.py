@@ -20,8 +20,9 @@ from shoal.core.goodput import GoodputReport
 from shoal.core.job import Conditions, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
-from shoal.core.topology import Node, Topology, parse_cluster, topology_of
+from shoal.core.topology import Topology
 from shoal.core.units import JobId, Seconds, TenantId, span
+from shoal.report.node_history import NodeHistory, Seats
 from shoal.store.codec import BASE, COMMAND_TAGS, DECISION, EVENT_TAGS, EVENTS, HEADER
 
 _SPEC = {field.name: at for at, field in enumerate(fields(JobSpec))}
@@ -105,7 +106,7 @@ class History:
     """
 
     settings: dict[str, Any]
-    topology: Topology
+    nodes: NodeHistory
     begin: Seconds
     end: Seconds
     decisions: int
@@ -125,11 +126,19 @@ class History:
     holds: Holds
     rates: Rates
     overlaps: Overlaps
+    seats: Seats
+    crashed: dict[int, list[Seconds]]
+    """By job that ever crashed: when."""
     resumed: dict[int, int] = field(default_factory=dict)
     """By job that was ever suspended: how often it was resumed."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def topology(self) -> Topology:
+        """The cluster, with all nodes that it ever had."""
+        return self.nodes.topology
 
     @property
     def live_until(self) -> Floats:
@@ -150,8 +159,8 @@ def read_history(records: Iterable[list[Any]]) -> History:
     header = next(source, None)
     if header is None or header[0] != HEADER:
         raise JournalError("a journal must begin with its header")
-    topology = _topology(header[2])
-    fold = _Fold(topology.node_kind)
+    fold = _Fold()
+    fold.nodes.header(header[2])
     for number, record in enumerate(source, start=2):
         if record[0] in (EVENTS, DECISION):
             try:
@@ -164,26 +173,16 @@ def read_history(records: Iterable[list[Any]]) -> History:
                     "the journal's first segments were dropped: `shoal acct` lists the jobs that are kept"
                 )
         else:  # a restart of the control plane, perhaps on a larger cluster: nodes are only added
-            header, topology = record, _topology(record[2])
-            fold.node_kind = topology.node_kind
-    return fold.history(header[2], topology)
-
-
-def _topology(settings: dict[str, Any]) -> Topology:
-    prices = settings.get("prices") or {}
-    nodes = settings.get("cluster_nodes")
-    if nodes is not None:
-        return topology_of([Node(*node) for node in nodes], prices)
-    if isinstance(settings.get("cluster"), str):
-        return parse_cluster(settings["cluster"], prices=prices)
-    raise JournalError("the journal's header does not say which nodes the cluster had (cluster_nodes)")
+            header = record
+            fold.nodes.header(record[2])
+    return fold.history(header[2])
 
 
 class _Fold:
     """The columns in progress: one method for each type of event and command."""
 
-    def __init__(self, node_kind: tuple[int, ...]) -> None:
-        self.node_kind = node_kind
+    def __init__(self) -> None:
+        self.nodes = NodeHistory()
         self.now = 0.0
         self.first = inf
         self.decisions = 0
@@ -198,6 +197,8 @@ class _Fold:
         self.hold: list[int] = []  # the number of the job's latest hold, −1 before its first
         self.crashes: dict[int, Crashes] = {}
         self.resumed: dict[int, int] = {}
+        self.crashed_at: dict[int, list[Seconds]] = {}
+        self.seat_hold, self.seat_node, self.seat_gpus = array("q"), array("q"), array("q")
         self.trajectories: dict[int, list[tuple[float, int]]] = {}
         self.notes: dict[int, list[tuple[Seconds, str]]] = {}
         self.job, self.held, self.kind = array("q"), array("q"), array("q")
@@ -222,6 +223,8 @@ class _Fold:
             events.PriorityChanged: self._noted,
             events.JobRequeued: self._requeued,
             events.TimeLimitReached: self._timed_out,
+            events.NodeJoined: self.nodes.joined,
+            events.NodeRemoved: self.nodes.removed,
         }
         self.handlers = [handlers.get(cls, self._ignored) for cls in EVENT_TAGS]
 
@@ -256,7 +259,11 @@ class _Fold:
         self.since.append(self.now)
         self.until.append(inf)
         self.held.append(seats[0][1] if len(seats) == 1 else sum(count for _, count in seats))
-        self.kind.append(self.node_kind[seats[0][0]])
+        for node, count in seats:
+            self.seat_hold.append(number)
+            self.seat_node.append(node)
+            self.seat_gpus.append(count)
+        self.kind.append(self.nodes.topology.node_kind[seats[0][0]])
         self.done.append(np.nan)
         self.lost.append(0.0)
         self.hold[job] = number
@@ -341,6 +348,7 @@ class _Fold:
         if incarnation != self.incarnation[job]:
             return
         self.done[self.hold[job]] = done
+        self.crashed_at.setdefault(job, []).append(at)
         ran, failed_on, last = (*later, None, None, None)[:3]  # journals of older versions lack them
         crashes = self.crashes.get(job, NO_CRASHES)
         self.crashes[job], failed, _ = crashes.fold_fields(done, blamed, ran, failed_on, last)
@@ -381,7 +389,7 @@ class _Fold:
         self.outcome[job] = outcome
         self.incarnation[job] = _ENDED
 
-    def history(self, settings: dict[str, Any], topology: Topology) -> History:
+    def history(self, settings: dict[str, Any]) -> History:
         for job in list(self.paired):
             self._close(job, self.now)
         until = np.minimum(_floats(self.until), self.now)
@@ -397,7 +405,7 @@ class _Fold:
         overlaps = np.array(self.overlaps, dtype=np.float64).reshape(-1, 4).T
         return History(
             settings=settings,
-            topology=topology,
+            nodes=self.nodes,
             begin=self.first if self.ids else self.now,
             end=self.now,
             decisions=self.decisions,
@@ -415,6 +423,8 @@ class _Fold:
             trajectories=self.trajectories,
             notes=self.notes,
             resumed=self.resumed,
+            crashed=self.crashed_at,
+            seats=Seats(_ints(self.seat_hold), _ints(self.seat_node), _ints(self.seat_gpus)),
             holds=holds,
             rates=self._rates(until),
             overlaps=Overlaps(overlaps[0], overlaps[1], overlaps[2].astype(np.int64), overlaps[3].astype(np.int64)),

@@ -123,6 +123,9 @@ def _sums(jobs: Int64s, values: Floats, count: int) -> Floats:
 
 
 def _fairness(history: History, jct: Floats, alone: Alone) -> dict[str, Floats]:
+    """Return ρ by definition; NaN for a live run, whose jobs' lengths on other GPUs nothing has measured."""
+    if "epoch" in history.settings:
+        return {name: np.full(len(history), np.nan) for name in DEFINITIONS}
     gpus, exclusive = sum(history.topology.installed), alone.exclusive
     lives = history.submitted, history.live_until
     demand = Steps.of(*lives, history.gpus.astype(np.float64)).mean(*lives)
@@ -220,7 +223,7 @@ def _utilization(history: History, makespan: float) -> float:
 
     holds, overlaps = history.holds, history.overlaps
     held = clipped(holds.since, holds.until, holds.gpus) - clipped(overlaps.since, overlaps.until, overlaps.gpus)
-    return held / (sum(history.topology.installed) * makespan)
+    return held / history.nodes.gpu_seconds(begin, end)
 
 
 def _cost(history: History) -> float | None:

@@ -66,6 +66,8 @@ def basis(comparison: Comparison) -> str:
         over = f"t-intervals over {found['seeds']} paired seeds"
     elif "jobs" in found:
         over = f"bootstrap intervals over {found['jobs']:,} paired jobs of one seed; figures without one are of one run"
+    elif found:
+        return f"Changes are against {comparison.baseline}, of one run each: there is no interval for them."
     else:
         return ""
     return f"Changes are against {comparison.baseline}, with 95 % {over}."
