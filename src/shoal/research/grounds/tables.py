@@ -1,0 +1,299 @@
+"""Tables of the grounds: the judged policy over the best other on each ground, and the numbers it is to meet."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf, isnan, log, nan, sqrt
+from statistics import fmean, stdev
+from typing import Any
+
+from shoal.research.grounds.ground import GROUNDS, Ground
+from shoal.research.grounds.runner import Results
+from shoal.research.repro.table import Cell, Column, Table, table
+
+FAIR = ("shockwave", "themis", "gavel.max-min", "gavel.ftf", "max-min", "gandiva-fair", "drf", "las", "afs-p", "pollux")
+"""Policies made for fairness: the lowest worst ρ among them is the fair policies' best."""
+
+T_QUANTILES = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+"""97.5th percentile of Student's t, by number of draws (degrees of freedom plus one)."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class GroundComparison:
+    """The judged policy on a ground beside all others, over the draws on which it ran.
+
+    ``best`` has the lowest mean JCT of the others and ``shortest`` the lowest makespan, in the geometric mean over the
+    draws; policies stopped on a draw, or with unfinished jobs, take no part.
+    """
+
+    ground: Ground
+    draws: tuple[int, ...]
+    mine: Rows
+    others: Mapping[str, Rows]
+    stopped: Mapping[str, str]
+
+    def _best(self, metric: str) -> str:
+        return min(self.others, key=lambda policy: geometric_mean([row[metric] for row in self.others[policy]]))
+
+    @property
+    def best(self) -> str:
+        """The other policy with the lowest JCT."""
+        return self._best("jct")
+
+    @property
+    def shortest(self) -> str:
+        """The other policy with the lowest makespan."""
+        return self._best("makespan")
+
+    def logs(self, metric: str, policy: str) -> list[float]:
+        """Return the logarithms of the judged policy's figure over another's, by draw."""
+        pairs = zip(self.mine, self.others[policy], strict=True)
+        return [log(max(mine[metric], 1e-9) / max(other[metric], 1e-9)) for mine, other in pairs]
+
+    def ratio(self, metric: str, policy: str) -> float:
+        """Return the geometric mean of those ratios."""
+        return exp(fmean(self.logs(metric, policy)))
+
+    def worst_rho(self) -> float:
+        """The judged policy's worst ρ on any draw."""
+        return max((row["rho"] for row in self.mine), default=nan)
+
+    def fair_rho(self) -> float:
+        """The lowest worst ρ of a fair policy; NaN if none ran."""
+        return min((max(r["rho"] for r in rows) for p, rows in self.others.items() if name_of(p) in FAIR), default=nan)
+
+    def mean(self, metric: str, rows: Rows | None = None) -> float:
+        """Return the mean of a figure over the draws."""
+        return fmean(row[metric] for row in (self.mine if rows is None else rows))
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean; NaN of nothing."""
+    return exp(fmean(log(max(value, 1e-9)) for value in values)) if values else nan
+
+
+def interval(logs: Sequence[float]) -> str:
+    """Return the 95 % interval of a mean ratio, from logarithms by draw; empty for a single draw."""
+    if len(logs) < 2:
+        return ""
+    half = T_QUANTILES.get(len(logs), 1.96) * stdev(logs) / sqrt(len(logs))
+    return f"{exp(fmean(logs) - half):.2f}–{exp(fmean(logs) + half):.2f}"
+
+
+def name_of(policy: str) -> str:
+    """Return a policy's name without its options."""
+    return policy.partition(":")[0]
+
+
+def compared(results: Results, judged: str) -> dict[str, GroundComparison]:
+    """Return the comparison on each ground on which the judged policy ran, or was stopped, by name."""
+    found: dict[str, GroundComparison] = {}
+    for name in GROUNDS:
+        draws = tuple(sorted(draw for ground, policy, draw in results if (ground, policy) == (name, judged)))
+        if not draws:
+            continue
+        rows: dict[str, Rows] = {}
+        stopped: dict[str, str] = {}
+        for policy in dict.fromkeys(policy for ground, policy, _ in results if ground == name):
+            cells = [results[name, policy, draw] for draw in draws if (name, policy, draw) in results]
+            reasons = [cell["stopped"] for cell in cells if "stopped" in cell]
+            if reasons:
+                stopped[policy] = reasons[0]
+            elif len(cells) == len(draws):
+                rows[policy] = cells
+        others = {p: r for p, r in rows.items() if name_of(p) != name_of(judged)}
+        if others:
+            found[name] = GroundComparison(GROUNDS[name], draws, rows.get(judged, ()), others, stopped)
+    return found
+
+
+_COLUMNS = (
+    Column("ground"),
+    Column("draws", "d"),
+    Column("best other"),
+    Column("JCT ÷"),
+    Column("95 %"),
+    Column("p99 ÷"),
+    Column("makespan ÷ shortest"),
+    Column("worst ρ"),
+    Column("fair policies' best"),
+    Column("mean ρ"),
+    Column("ρ > 1", ".1%"),
+    Column("restarts a job"),
+    Column("shockwave's"),
+    Column("CPU s", ".1f"),
+)
+
+
+def ground_table(comparisons: Mapping[str, GroundComparison], judged: str, draws: str) -> Table:
+    """Return the table by ground, with geometric means of the ratios in the last row."""
+    rows = [_row(one, judged) for one in comparisons.values()]
+    counted = _counted(comparisons)
+    means = [
+        geometric_mean([one.ratio("jct", one.best) for one in counted]),
+        geometric_mean([one.ratio("p99", one.best) for one in counted]),
+        geometric_mean([one.ratio("makespan", one.shortest) for one in counted]),
+    ]
+    blank: list[Cell] = [None] * (len(_COLUMNS) - 7)
+    rows.append([f"geometric mean of {len(counted)}", None, None, means[0], None, means[1], means[2], *blank])
+    return table(
+        f"{judged} over the best other policy on each ground, {draws} draws",
+        _COLUMNS,
+        rows,
+        here="÷: geometric means of ratios by draw. Restarts, CPU, mean ρ and ρ > 1 are means over draws, worst ρ is "
+        "of any draw. Grounds that only serve as the base of another do not count in the last row.",
+    )
+
+
+def _row(one: GroundComparison, judged: str) -> list[Cell]:
+    name = one.ground.name
+    if not one.mine:
+        return [name, len(one.draws), one.best, one.stopped.get(judged, "–"), *[None] * (len(_COLUMNS) - 4)]
+    theirs = one.others.get("shockwave")
+    return [
+        name,
+        len(one.draws),
+        one.best,
+        one.ratio("jct", one.best),
+        interval(one.logs("jct", one.best)),
+        one.ratio("p99", one.best),
+        one.ratio("makespan", one.shortest),
+        one.worst_rho(),
+        one.fair_rho(),
+        one.mean("rho_mean"),
+        one.mean("unfair"),
+        one.mean("restarts"),
+        None if theirs is None else one.mean("restarts", theirs),
+        one.mean("cpu"),
+    ]
+
+
+def _counted(comparisons: Mapping[str, GroundComparison]) -> list[GroundComparison]:
+    return [one for one in comparisons.values() if one.mine and not one.ground.reference]
+
+
+def number_table(comparisons: Mapping[str, GroundComparison], judged: str) -> Table:
+    """Return the numbers to meet, each with the figure reached and the ground that decides it."""
+    known = [one for one in _counted(comparisons) if one.ground.lengths != "none"]
+    unknown = [one for one in _counted(comparisons) if one.ground.lengths == "none"]
+    both = known + unknown
+
+    def jct(one: GroundComparison) -> float:
+        return one.ratio("jct", one.best)
+
+    def makespan(one: GroundComparison) -> float:
+        return one.ratio("makespan", one.shortest)
+
+    exact = [one for one in known if one.ground.lengths == "exact"]
+    beside = [one for one in both if "shockwave" in one.others]
+    wrong = [one for one in known if one.ground.base in comparisons and comparisons[one.ground.base].mine]
+    rows = [
+        _mean_row("JCT over the best other, lengths declared, geometric mean", 0.92, known, jct),
+        _worst_row("JCT over the best other, lengths declared, worst ground", 1.03, known, jct),
+        _mean_row("JCT over the best other, lengths undeclared, geometric mean", 0.90, unknown, jct),
+        _worst_row("JCT over the best other, lengths undeclared, worst ground", 1.03, unknown, jct),
+        _mean_row("makespan over the shortest other, geometric mean", 1.05, both, makespan),
+        _worst_row("makespan over the shortest other, worst ground", 1.20, both, makespan),
+        _worst_row("worst ρ where lengths are exact", 1.3, exact, GroundComparison.worst_rho),
+        _worst_row("worst ρ over the fair policies' best", 1.2, both, lambda one: one.worst_rho() / one.fair_rho()),
+        _restart_row(beside),
+        _worst_row(
+            "JCT with wrong lengths or speeds over JCT without error",
+            1.05,
+            wrong,
+            lambda one: _over_base(one, comparisons[one.ground.base]),
+        ),
+    ]
+    columns = [Column("number"), Column("at most"), Column("reached"), Column("decided by"), Column("met")]
+    return table(f"{judged}: the numbers to meet", columns, rows)
+
+
+def _over_base(one: GroundComparison, base: GroundComparison) -> float:
+    ours = dict(zip(one.draws, one.mine, strict=True))
+    exact = dict(zip(base.draws, base.mine, strict=True))
+    shared = sorted(ours.keys() & exact.keys())
+    return geometric_mean([ours[draw]["jct"] / exact[draw]["jct"] for draw in shared])
+
+
+def _mean_row(
+    what: str, most: float, ones: Sequence[GroundComparison], figure: Callable[[GroundComparison], float]
+) -> list[Cell]:
+    reached = geometric_mean([figure(one) for one in ones])
+    return [what, most, reached, f"{len(ones)} grounds", _met(reached, most)]
+
+
+def _worst_row(
+    what: str, most: float, ones: Sequence[GroundComparison], figure: Callable[[GroundComparison], float]
+) -> list[Cell]:
+    figures = {one.ground.name: figure(one) for one in ones}
+    known = {name: value for name, value in figures.items() if not isnan(value)}
+    worst = max(known, key=known.__getitem__, default="")
+    reached = known.get(worst, nan)
+    return [what, most, reached, worst or "–", _met(reached, most)]
+
+
+def _restart_row(ones: Sequence[GroundComparison]) -> list[Cell]:
+    mine = fmean(one.mean("restarts") for one in ones) if ones else nan
+    theirs = fmean(one.mean("restarts", one.others["shockwave"]) for one in ones) if ones else nan
+    what = "restarts a job, mean over grounds (at most: shockwave's)"
+    return [what, theirs, mine, f"{len(ones)} grounds", _met(mine, theirs)]
+
+
+def _met(reached: float, most: float) -> str:
+    return "–" if isnan(reached) else "yes" if reached <= most else "no"
+
+
+def policy_table(results: Results, draws: str) -> Table:
+    """Return all policies over the best of all on each ground: geometric means, worst ρ, and what was stopped."""
+    policies = list(dict.fromkeys(policy for _, policy, _ in results))
+    cells: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = {}
+    for (ground, policy, draw), cell in results.items():
+        cells.setdefault((ground, draw), {})[policy] = cell
+    rows: list[list[Cell]] = []
+    for policy in policies:
+        ratios: dict[str, list[float]] = {"jct": [], "makespan": []}
+        for found in cells.values():
+            done = {p: cell for p, cell in found.items() if "stopped" not in cell}
+            for metric, values in ratios.items():
+                if policy in done:
+                    values.append(done[policy][metric] / min(cell[metric] for cell in done.values()))
+        mine = [cell for (_, p, _), cell in results.items() if p == policy]
+        ran = [cell for cell in mine if "stopped" not in cell]
+        means: list[Cell] = [
+            geometric_mean(ratios["jct"]),
+            geometric_mean(ratios["makespan"]),
+            geometric_mean([cell["rho"] for cell in ran]),
+            fmean(cell["restarts"] for cell in ran) if ran else None,
+            fmean(cell["cpu"] for cell in ran) if ran else None,
+        ]
+        rows.append([policy, len(ran), *(means if ran else [None] * 5), len(mine) - len(ran)])
+    rows.sort(key=lambda row: row[2] if isinstance(row[2], float) else inf)
+    ratios_over = ("JCT ÷ best", "makespan ÷ best", "worst ρ, mean", "restarts a job")
+    columns = [
+        Column("policy"),
+        Column("runs", "d"),
+        *map(Column, ratios_over),
+        Column("CPU s", ".1f"),
+        Column("stopped", "d"),
+    ]
+    here = "each run over the best of all policies on that draw, geometric means over the runs that were not stopped"
+    return table(f"all policies, {draws} draws", columns, rows, here=here)
+
+
+def stopped_table(results: Results) -> Table:
+    """Return which policies have no figures on which grounds, and why."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for (ground, policy, _), cell in results.items():
+        if "stopped" in cell:
+            reasons.setdefault((policy, cell["stopped"]), []).append(ground)
+    rows = [[policy, reason, ", ".join(dict.fromkeys(grounds))] for (policy, reason), grounds in reasons.items()]
+    return table("runs without figures", ["policy", "reason", "grounds"], rows)
+
+
+def tables(results: Results, judged: str, draws: str) -> list[Table]:
+    """Return all tables of these results."""
+    found = compared(results, judged)
+    made = [ground_table(found, judged, draws), number_table(found, judged)] if found else []
+    without = stopped_table(results)
+    return [*made, policy_table(results, draws), *([without] if without.rows else [])]
