@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import pytest
 
-from shoal.research.bench import solve
+from shoal.policy.registry import POLICIES
+from shoal.research.bench import scale, solve
 from shoal.research.bench.registry import BENCHES, Result, chosen
 
 Shoal: TypeAlias = Callable[..., tuple[int, str, str]]
@@ -32,6 +33,29 @@ def test_a_bench_whose_trace_is_not_there_is_left_out_and_says_so(shoal: Shoal, 
 
 def test_a_prefix_chooses_all_that_begin_with_it() -> None:
     assert {bench.name for bench in chosen(["philly-512x4"])} == {n for n in BENCHES if n.startswith("philly-512x4")}
+
+
+@pytest.mark.parametrize("workload", scale.WORKLOADS)
+def test_growth_is_the_exponent_of_the_cpu_seconds_of_a_cycle(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "SIZES", ((40, 4), (80, 8), (160, 16)))
+    monkeypatch.setattr(scale, "_CYCLES", 4)
+    seconds = {40: 1.0, 80: 2.0, 160: 4.0}
+    measured = scale.cycles("fifo", workload, 40, 4)
+    assert 0 < measured.steady <= measured.longest < 60
+    monkeypatch.setattr(scale, "cycles", lambda _p, _w, live, _n: scale.CycleSeconds(seconds[live], seconds[live], 9.0))
+    figures = scale.growth("fifo", workload)
+    assert figures["seconds"] == pytest.approx(4.0)
+    assert figures["steady_exponent"] == pytest.approx(1.0)
+    assert scale.growth_cell(figures) == "n^1.0; first 4 s (n^1.0, above 2 s), longest 9 s with 160 jobs"
+    monkeypatch.setattr(scale, "_TOO_LONG", 3.0)
+    figures = scale.growth("fifo", workload)
+    assert figures["seconds"] == pytest.approx(4.0)
+    assert scale.growth_cell(figures).startswith("extrapolated, n^1.0; first 2 s")
+
+
+def test_every_policy_has_its_growth_measured_where_that_is_asked_for() -> None:
+    assert {bench.name for bench in chosen(["scale"])} == {f"scale-{p}-{w}" for p in POLICIES for w in scale.WORKLOADS}
+    assert not any(bench.name.startswith("scale-") for bench in chosen([]))
 
 
 def test_a_budget_is_kept_only_in_time_and_memory_both() -> None:

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from shoal.core.arrays import Floats
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.commands import Start
 from shoal.core.decision import Verdicts
 from shoal.core.events import JobSubmitted
 from shoal.core.goodput import GoodputReport, StepFit
-from shoal.core.job import BatchLimits, BatchSetting, JobSpec
+from shoal.core.job import BatchSetting, JobSpec
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, parse_cluster
 from shoal.perf.catalog import catalog

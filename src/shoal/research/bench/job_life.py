@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from shoal.agent.keeper import all_processes, descendants
+from shoal.agent.processes import all_processes, descendants
 from shoal.core.errors import ShoalError
 from shoal.wire.client import Client
 from shoal.wire.messages import AcctRow, ClusterRow, Submission, SubmissionBatch, Submitted

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from shoal.agent.keeper import find_process
+from shoal.agent.processes import find_process
 from shoal.core.errors import ShoalError
 from shoal.wire.client import Client
 from shoal.wire.messages import ClusterRow, Submission, SubmissionBatch, Submitted
@@ -30,16 +30,22 @@ _SLEEP = "; import time; time.sleep(600)"
 
 
 @dataclass(slots=True)
-class _BenchCluster:
+class BenchCluster:
     """A control plane with its own home folder, and its agents; ``shape`` is (nodes, GPUs per node)."""
 
     home: Path
     shape: tuple[int, int]
+    options: tuple[str, ...] = ()
+    """More options of `serve`."""
+    timeout: float = 30.0
+    """Seconds to wait for an answer."""
+    more: dict[str, float] = field(default_factory=dict)
+    """Figures measured on the way."""
     client: Client = field(init=False)
     control_plane: "subprocess.Popen[str]" = field(init=False)
     agents: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
 
-    def start_control_plane(self) -> None:
+    def start_control_plane(self, port: int = 0) -> None:
         """Start the control plane and return when it answers."""
         arguments = [
             "serve",
@@ -48,14 +54,15 @@ class _BenchCluster:
             "--home",
             str(self.home),
             "--port",
-            "0",
+            str(port),
+            *self.options,
         ]
         with (self.home / "control_plane.log").open("a") as log:
             command = [sys.executable, "-m", "shoal", *arguments, "--json"]
             self.control_plane = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.control_plane.stdout is not None
         url = json.loads(self.control_plane.stdout.readline())["server"]
-        self.client = Client(url, (self.home / "admin.token").read_text().strip())
+        self.client = Client(url, (self.home / "admin.token").read_text().strip(), timeout=self.timeout)
 
     def start_agents(self) -> None:
         """Start the agents and return when every GPU is up."""
@@ -109,9 +116,9 @@ def _job(code: str = "pass", *, gpus: int = 1, grace: float = 0.0) -> Submission
 
 
 @contextmanager
-def _cluster(nodes: int = 1, gpus: int = 4, *, agents: bool = True) -> Iterator[_BenchCluster]:
+def _cluster(nodes: int = 1, gpus: int = 4, *, agents: bool = True) -> Iterator[BenchCluster]:
     with TemporaryDirectory(prefix="shoal-bench-") as folder, ExitStack() as stack:
-        made = _BenchCluster(Path(folder), (nodes, gpus))
+        made = BenchCluster(Path(folder), (nodes, gpus))
         made.start_control_plane()
         stack.callback(made.end)
         if agents:
@@ -167,9 +174,9 @@ def idle(seconds: float = 20.0) -> dict[str, float]:
     with _cluster() as cluster:
         (agent,) = cluster.agents
         time.sleep(1.0)
-        before = _cpu_seconds(agent.pid)
+        before = cpu_seconds(agent.pid)
         time.sleep(seconds)
-        used = _cpu_seconds(agent.pid) - before
+        used = cpu_seconds(agent.pid) - before
         status = Path(f"/proc/{agent.pid}/status").read_text()
     peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
     return {"seconds": used / seconds, "peak_mb": peak / 1024}
@@ -199,6 +206,7 @@ def _has_ended(pid: int) -> bool:
     return find_process(pid) is None
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

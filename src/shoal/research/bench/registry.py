@@ -24,8 +24,22 @@ from shoal.core.topology import parse_cluster
 from shoal.engine.loop import judge
 from shoal.engine.moves import StopStartPlanner
 from shoal.placement.packed import PackedPlacer
-from shoal.policy.registry import parse_policy
-from shoal.research.bench import auction, elastic, goodput, job_life, live, shockwave, solve, trainer
+from shoal.policy.registry import POLICIES, parse_policy
+from shoal.research.bench import (
+    auction,
+    cells,
+    elastic,
+    fold,
+    goodput,
+    job_life,
+    live,
+    live_lists,
+    live_scale,
+    scale,
+    shockwave,
+    solve,
+    trainer,
+)
 from shoal.scenario.backend import make_backend
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
@@ -137,6 +151,26 @@ def _cold(policy: str) -> Callable[[Path], dict[str, float]]:
 
 def _steady(policy: str) -> Callable[[Path], dict[str, float]]:
     return lambda _: {"seconds": _live_cycles(policy)[1]}
+
+
+def _growth(policy: str, workload: str) -> Callable[[Path], dict[str, float]]:
+    return lambda _: scale.growth(policy, workload)
+
+
+def _policy_growth() -> list[Bench]:
+    """The growth of every policy on every workload; the budget is for a steady cycle of the largest size."""
+    live, nodes = scale.SIZES[-1]
+    return [
+        Bench(
+            f"scale-{policy}-{workload}",
+            f"a steady cycle, {live:,} live {workload} jobs on {8 * nodes:,} GPUs, {policy}",
+            0.1,
+            _growth(policy, workload),
+            1024.0,
+        )
+        for policy in POLICIES
+        for workload in scale.WORKLOADS
+    ]
 
 
 def _new_process(arguments: Sequence[str]) -> Callable[[Path], dict[str, float]]:
@@ -258,7 +292,36 @@ def _live() -> list[Bench]:
         Bench("live-idle", idle, 0.01, lambda _: live.idle(), 60.0),
         Bench("job-life", life, 0.01, lambda _: job_life.job_life()),
         Bench("live-cancel", cancelled, 0.2, lambda _: live.cancel()),
+        *_scale(),
     ]
+
+
+def _scale() -> list[Bench]:
+    """Benchmarks of one control plane with many nodes and jobs, and of several."""
+    busy = "share of a core of a control plane with {:,} simulated nodes of 8 GPUs, {:,} live jobs, {} ends a second"
+    listed = "another user's submission while one lists 10,000 queued jobs 24 times at once, median; wall clock"
+    rings = "a million GPUs, 40,000 jobs, {} ring{}: CPU of the busiest"
+    return [
+        Bench(
+            "live-scale-1000", busy.format(1000, 4000, 20), 0.2, lambda _: live_scale.live_scale(1000, 4000, 20), 1000.0
+        ),
+        Bench(
+            "live-scale-5000",
+            busy.format(5000, 20_000, 100),
+            0.6,
+            lambda _: live_scale.live_scale(5000, 20_000, 100),
+            1000.0,
+        ),
+        Bench("live-lists", listed, 0.1, lambda _: live_lists.lists(10_000)),
+        *(
+            Bench(f"cells-{count}", rings.format(count, "s" * (count > 1)), 600.0 / count, _rings(count))
+            for count in (1, 10, 100)
+        ),
+    ]
+
+
+def _rings(count: int) -> Callable[[Path], dict[str, float]]:
+    return lambda _: cells.million_gpus(count, 40_000)
 
 
 def _trainer() -> list[Bench]:
@@ -287,17 +350,20 @@ def _gavel(_: Path) -> dict[str, float]:
 
 def _all() -> list[Bench]:
     benches = []
-    for cluster, budget in (("512x4", 20.0), ("128x4", 40.0)):
-        for policy in ("fifo", "srtf", "las"):
+    for cluster, budgets in (("512x4", (7.0, 7.0, 7.0)), ("128x4", (14.0, 15.0, 18.0))):
+        for policy, budget in zip(("fifo", "srtf", "las"), budgets, strict=True):
             what = f"82,247 Philly jobs, {policy}, {cluster} GPUs, reading and summary included"
             measure = _philly(f"gpu:{cluster}", policy)
-            benches.append(Bench(f"philly-{cluster}-{policy}", what, budget, measure, 512.0, PHILLY))
+            benches.append(Bench(f"philly-{cluster}-{policy}", what, budget, measure, 320.0, PHILLY))
     newcomer = "the same on 512x4 with a user's policy that returns a plain dict"
-    benches.append(Bench("philly-512x4-newcomer", newcomer, 90.0, _philly("gpu:512x4", "newcomer"), None, PHILLY))
+    benches.append(Bench("philly-512x4-newcomer", newcomer, 35.0, _philly("gpu:512x4", "newcomer"), 320.0, PHILLY))
     for policy in ("fifo", "srtf", "las"):
         live = f"10,000 live jobs on 8,192 GPUs, {policy}"
         benches.append(Bench(f"cycle-steady-{policy}", f"one cycle, {live}, steady", 0.01, _steady(policy)))
         benches.append(Bench(f"cycle-cold-{policy}", f"one cycle, {live}, thousands start", 0.1, _cold(policy)))
+    benches += _policy_growth()
+    folding = "a journal of 1,000,000 events, 24,096 jobs live, folded from its last compaction, 50,000 records back"
+    benches.append(Bench("fold-journal", folding, 3.0, fold.measure))
     benches += _solvers()
     benches += _auctions_and_shares()
     benches += _windows()
@@ -307,6 +373,8 @@ def _all() -> list[Bench]:
     benches.append(Bench("import", "import shoal", 0.3, _new_process(["-c", "import shoal"])))
     trainer = _new_process(["-c", "from shoal.trainer.session import Session"])
     benches.append(Bench("trainer-import", "import the trainer's session, which needs no framework", 0.1, trainer))
+    ten = ["-m", "shoal", "simulate", "--workload", "demo", "--jobs", "10", "--cluster", "v100:2x4", "--policy", "fifo"]
+    benches.append(Bench("simulate-ten", "shoal simulate of ten jobs, from a cold start", 0.6, _new_process(ten)))
     benches.append(Bench("help", "shoal --help", 0.5, _new_process(["-m", "shoal", "--help"])))
     return benches
 
@@ -315,9 +383,9 @@ BENCHES = {bench.name: bench for bench in _all()}
 
 
 def chosen(names: Sequence[str]) -> list[Bench]:
-    """Return the benchmarks with these names or name prefixes; all of them if none is given."""
+    """Return the benchmarks with these names or name prefixes; if none is given all but ``scale``, which takes long."""
     if not names:
-        return list(BENCHES.values())
+        return [bench for bench in BENCHES.values() if not bench.name.startswith("scale-")]
     found: dict[str, Bench] = {}
     for name in names:
         matching = {n: b for n, b in BENCHES.items() if n == name or n.startswith(f"{name}-")}
@@ -337,7 +405,7 @@ def measure(bench: Bench, data: Path | None) -> Result:
     done = subprocess.run(
         [sys.executable, "-m", "shoal.research.bench.registry", bench.name, str(data or "")],
         check=True,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )
     figures: dict[str, Any] = json.loads(done.stdout)

@@ -58,7 +58,7 @@ def pollux_allotment(problem: Problem, policy: Pollux) -> dict[str, Any]:
     picked = {i: int(allotment.picks[i]) for i in served}
     nodes, kinds = at.cluster.nodes, at.cluster.kinds
     return {
-        "objective": policy.power_mean(allotment.value, len(at.ids)),
+        "objective": policy.power_mean(found, allotment.value),
         **_common(at, verdicts),
         "kinds": {id: kinds[found.kinds[i, picked[i]]] if i in picked else None for i, id in enumerate(at.ids)},
         "seats": {at.ids[i]: {nodes[node].name: gpus for node, gpus in allotment.seats[i]} for i in served},

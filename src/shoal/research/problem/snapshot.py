@@ -6,9 +6,10 @@ number of GPUs.
 
 from dataclasses import replace
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError
 from shoal.core.events import JobSubmitted
-from shoal.core.job import BatchLimits, JobSpec
+from shoal.core.job import JobSpec
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Node, topology_of
 from shoal.engine.state import State

@@ -1,7 +1,7 @@
 """Context of a reproduction: the folder of public data, its extent, and stored results of earlier runs."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,20 @@ class ResultCache:
         """Return the stored result of a key; if there is none, compute it with ``make`` and store it."""
         found = self._results.get(_encoded(key))
         if found is None:
-            found = self._results[_encoded(key)] = make()
-            if self.file is not None:
-                with self.file.open("a") as stored:
-                    stored.write(json.dumps({"key": key, "value": found}) + "\n")
+            found = make()
+            self.put(key, found)
         return found
+
+    def put(self, key: Mapping[str, Any], result: Any) -> None:
+        """Store a result, in place of an earlier one of the same key."""
+        self._results[_encoded(key)] = result
+        if self.file is not None:
+            with self.file.open("a") as stored:
+                stored.write(json.dumps({"key": key, "value": result}) + "\n")
+
+    def items(self) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yield all keys with their results."""
+        return ((json.loads(key), result) for key, result in self._results.items())
 
 
 def _encoded(key: Mapping[str, Any]) -> str:
@@ -49,13 +58,16 @@ def _encoded(key: Mapping[str, Any]) -> str:
 class ReproContext:
     """``folder`` holds the public traces; ``quick`` asks for a part of the experiment that takes about a minute.
 
-    ``announce`` is called with a line of text before each run.
+    ``announce`` is called with a line of text before each run. ``jobs`` is the number of processes of those that run in
+    parallel, ``draws`` the draws of the grounds: ``dev`` or ``held``.
     """
 
     folder: Path | None
     quick: bool = False
     cache: ResultCache = field(default_factory=ResultCache)
     announce: Callable[[str], None] = lambda _: None
+    jobs: int = 1
+    draws: str = "dev"
 
     @property
     def data(self) -> Path:

@@ -37,9 +37,10 @@ _MODULES = (
     "hpo",
     "shockwave",
     "shockwave_baselines",
-    "default_policy_bounds",
     "themis",
     "fidelity",
+    "grounds",
+    "lengths",
 )
 
 

@@ -237,11 +237,11 @@ def _noises(context: ReproContext) -> list[Table]:
     rows = []
     for level in levels:
         key = {"what": "noise", "trace": trace, "noise": level}
-        cases = _cases(context, trace, f"shoal:noise={level:g}", (0,), _unchanged)
+        cases = _cases(context, trace, f"shockwave:noise={level:g}", (0,), _unchanged)
         rows.append([f"±{level:.0%}", *_row(context, key, cases)])
     return [
         table(
-            f"figure 13: predicted run times multiplied by a random factor, shoal; {trace} jobs",
+            f"figure 13: predicted run times multiplied by a random factor; {trace} jobs",
             ["error", *_COLUMNS],
             rows,
             "Shockwave's worst ρ, unfair part and mean JCT grow slowly; its makespan by more than 30 % at 100 %",

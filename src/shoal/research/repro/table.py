@@ -18,7 +18,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures by row, whose first cell names it; ``paper`` is the paper's statement, ``here`` what differs from it."""
+    """Figures by row, whose first cell names it; ``paper`` is the paper's statement, if any, ``here`` what differs."""
 
     title: str
     columns: tuple[Column, ...]
@@ -27,12 +27,19 @@ class Table:
     here: str = ""
 
     def cells(self) -> list[list[str]]:
-        """Return the rows as text, each number in its column's format, None as a dash."""
+        """Return the rows as text, each number in its column's format, None and NaN as a dash."""
         return [[_text(cell, column.form) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows]
 
     def notes(self) -> list[str]:
-        """Return the paper's statement and what differs here, one line each."""
-        return [f"paper: {self.paper}", *([f"here: {self.here}"] if self.here else [])]
+        """Return the paper's statement and what differs here, one line each, if there are any."""
+        return [f"{name}: {text}" for name, text in (("paper", self.paper), ("here", self.here)) if text]
+
+    def markdown(self) -> str:
+        """Return the table in Markdown, with its title and notes."""
+        head = [column.name for column in self.columns]
+        lines = [head, ["---"] * len(head), *self.cells()]
+        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        return f"**{self.title}**\n\n{body}\n\n" + "\n".join(f"- {note}" for note in self.notes()) + "\n"
 
     def document(self) -> dict[str, Any]:
         """Return the table as plain JSON; numbers that are not finite become null."""
@@ -42,7 +49,7 @@ class Table:
 
 
 def table(
-    title: str, columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]], paper: str, here: str = ""
+    title: str, columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]], paper: str = "", here: str = ""
 ) -> Table:
     """Make a table from plain sequences; a column given only by name has two decimals."""
     made = tuple(Column(column) if isinstance(column, str) else column for column in columns)
@@ -52,7 +59,9 @@ def table(
 def _text(cell: Cell, form: str) -> str:
     if cell is None:
         return "–"
-    return cell if isinstance(cell, str) else format(cell, form)
+    if isinstance(cell, str):
+        return cell
+    return "–" if cell != cell else format(cell, form)  # noqa: PLR0124  NaN
 
 
 def _plain(cell: Cell) -> Cell:

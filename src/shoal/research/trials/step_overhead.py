@@ -19,8 +19,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import ShoalError
-from shoal.core.job import BatchLimits
 from shoal.trainer.environment import RankEnvironment
 from shoal.trainer.session import Session
 from shoal.trainer.torch.adaptation import Adaptation
