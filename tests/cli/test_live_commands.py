@@ -23,6 +23,7 @@ from shoal.cli.client import choose_job
 from shoal.cli.live_tables import spread
 from shoal.core.errors import InputError
 from shoal.core.units import span
+from shoal.wire.login_messages import LoginCode
 from shoal.wire.messages import (
     AcctRow,
     ClusterRow,
@@ -30,6 +31,7 @@ from shoal.wire.messages import (
     JobRow,
     LogPart,
     Moment,
+    NodeAdded,
     NodeRow,
     ProblemDetails,
     StartForecast,
@@ -406,6 +408,7 @@ def test_a_command_after_dashes_is_submitted_as_it_stands(shoal: Shoal, cluster:
         "priority": 0,
         "singleton": False,
         "terminal": False,
+        "notify": [],
         "ranks": "node",
         "resizes": "in_place",
         "grace": 5.0,
@@ -874,6 +877,17 @@ def test_what_a_submitted_job_waits_for_is_found_by_name_and_sent_as_fields(shoa
         assert shoal("submit", option, value, "--", "true")[0] == 2
 
 
+def test_nodes_are_added_with_their_agents_line_and_removed(shoal: Shoal, cluster: Fake) -> None:
+    cluster.answers["POST /v1/nodes"] = 201, NodeAdded("n9", "/home/agents/n9.token")
+    code, out, _ = shoal("nodes", "add", "n9", "--kind", "a100", "--gpus", "8")
+    assert code == 0
+    line = f"shoal agent --server {cluster.url} --token-file /home/agents/n9.token --node n9 --kind a100 --gpus 8"
+    assert out.splitlines()[0] == "added n9: 8 x a100"
+    assert out.splitlines()[2].strip() == line
+    cluster.answers["DELETE /v1/nodes/n9"] = 204, None
+    assert json.loads(shoal("nodes", "remove", "n9", "--json")[1]) == {"removed": ["n9"]}
+
+
 def test_nodes_are_drained_and_resumed_by_name_with_the_reason(shoal: Shoal, cluster: Fake) -> None:
     for node in ("n0", "n1"):
         for verb in ("drain", "resume"):
@@ -1321,3 +1335,11 @@ def test_a_log_acts_on_a_terminal_only_if_asked_to(shoal: Shoal, cluster: Fake, 
     shown = shoal("logs", "bert-k3fa")[1]
     assert shown == "\x1b[32mgreen\x1b[0m\t\\x1b]0;owned\\x07\\x9b2J\n\\u202egnp.exe\n\x1b[0m"
     assert shoal("logs", "bert-k3fa", "--raw")[1] == text
+
+
+def test_web_prints_a_link_that_carries_a_code_and_no_token(shoal: Shoal, cluster: Fake) -> None:
+    cluster.answers["POST /v1/login/code"] = 201, LoginCode("c0de", 300.0)
+    code, out, err = shoal("web")
+    assert (code, out) == (0, f"{cluster.url}/#code=c0de\n")
+    assert "works once, within 5 minutes" in err
+    assert json.loads(shoal("web", "--json")[1]) == {"url": f"{cluster.url}/#code=c0de", "seconds": 300.0}

@@ -23,6 +23,7 @@ class _Entry(NamedTuple):
 _SIMULATION: Mapping[str, _Entry] = {
     "simulate": _Entry("shoal.cli.simulate:simulate", "Run policies on a workload in the simulator and compare them."),
     "advise": _Entry("shoal.cli.advise:advise", "Simulate a Slurm cluster's own history under other policies."),
+    "shadow": _Entry("shoal.cli.shadow:shadow", "Watch Slurm's queue, then simulate it under other policies."),
     "solve": _Entry("shoal.research.commands.solve:solve", "Let a policy solve one allocation problem from a file."),
     "workload": _Entry("shoal.cli.workload:workload", "Generate, import or describe workloads."),
     "policies": _Entry("shoal.cli.policies:policies", "List every policy, its options and its paper."),
@@ -40,7 +41,7 @@ _SIMULATION: Mapping[str, _Entry] = {
 _LIVE: Mapping[str, _Entry] = {
     "up": _Entry("shoal.cli.up:up", "Run a cluster on this machine until Ctrl-C."),
     "serve": _Entry("shoal.cli.up:serve", "Run the control plane of a cluster of several machines."),
-    "agent": _Entry("shoal.cli.up:agent", "Run the agent of one node."),
+    "agent": _Entry("shoal.cli.agent:agent", "Run the agent of one node."),
     "submit": _Entry("shoal.cli.submit:submit", "Submit jobs: a file, an #SBATCH script, or a command after `--`."),
     "sbatch": _Entry("shoal.cli.sbatch:sbatch", "Submit a batch script with the options of Slurm's sbatch."),
     "search": _Entry("shoal.cli.search:search", "Search over hyper-parameters: train trials, stop the worse ones."),
@@ -59,9 +60,11 @@ _LIVE: Mapping[str, _Entry] = {
     "resize": _Entry("shoal.cli.job:resize", "Change the number of GPUs a job asks for."),
     "nodes": _Entry("shoal.cli.nodes:nodes", "List the nodes and the jobs on them."),
     "share": _Entry("shoal.cli.nodes:share", "Show GPUs held and GPU-hours used by tenant."),
+    "policy": _Entry("shoal.cli.policy:policy", "Show or switch the cluster's policy, or ask another beside it."),
     "quota": _Entry("shoal.cli.quota:quota", "Set or list the quotas of tenants."),
     "acct": _Entry("shoal.cli.nodes:acct", "List ended jobs and the GPU-hours they used."),
     "whatif": _Entry("shoal.cli.whatif:whatif", "Simulate the live cluster with other policies, more nodes or a job."),
+    "web": _Entry("shoal.cli.web:web", "Print a link to the cluster's page that logs your browser in."),
     "journal": _Entry("shoal.cli.journal:journal", "Save what is whole of a damaged journal."),
     "token": _Entry("shoal.cli.token:token", "Create, list or revoke tokens."),
 }

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -70,13 +70,27 @@ def advise(
     as_json: bool,
 ) -> None:
     """Simulate a Slurm cluster's own history (sacct output in any form) under other policies."""
+    how = {"cluster": cluster, "speeds": speeds, "days": days, "preemptible": preemptible, "oracle": oracle}
+    print_advice(file, policies, split_columns(columns), html_path, parallel, as_json, **how)
+
+
+def print_advice(
+    file: Path,
+    policies: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+    html_path: Path | None = None,
+    parallel: int | None = None,
+    as_json: bool = False,
+    **how: Any,
+) -> None:
+    """Simulate the history in a file and print the comparison; ``how`` goes to ``scenario.advise``."""
     from shoal.scenario.advise import BASELINE, POLICIES
     from shoal.scenario.advise import advise as make
     from shoal.workload.importers.rows import Source
     from shoal.workload.importers.sacct import read_history
 
     with rows_read() as shown:
-        history = read_history(Source(file, progress=shown), split_columns(columns))
+        history = read_history(Source(file, progress=shown), columns)
     if history.skipped:
         warn(f"skipped {len(history.skipped):,} odd lines, the first: {history.skipped[0]}")
     names = list(dict.fromkeys((BASELINE, *(policies or POLICIES))))
@@ -85,13 +99,9 @@ def advise(
             history,
             str(file),
             policies=names,
-            cluster=cluster,
-            speeds=speeds,
-            days=days,
-            preemptible=preemptible,
-            oracle=oracle,
             parallel=parallel or os.cpu_count() or 1,
             progress=update,
+            **how,
         )
     if html_path is not None:
         from shoal.report.advice_page import write_advice

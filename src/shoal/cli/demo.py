@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from shoal.demo.cluster import DemoResult
     from shoal.wire.messages import JobRow
 
-LIVE_POLICIES = ("fifo", "srtf")
-POLICIES = ("fifo", "srtf", "las", "tiresias", "max-min", "gandiva")
+LIVE_POLICIES = ("fifo", "shoal")
+POLICIES = ("fifo", "srtf", "las", "tiresias", "max-min", "shoal")
 CLUSTER = "v100:4x4,p100:4x4,k80:4x4"
 
 _REPORT_SECONDS = 5.0
@@ -55,7 +55,8 @@ def demo(simulated: bool, out: Path, seed: int, as_json: bool) -> None:
 
 def _train(out: Path, as_json: bool) -> None:
     from shoal.demo.cluster import CLUSTER, JOBS, run_demo
-    from shoal.report.html import write_page
+    from shoal.report.run_page import write_page
+    from shoal.scenario.replay import reason_changes
 
     warn(f"{len(JOBS)} training jobs on virtual nodes {CLUSTER}, under {' and then under '.join(LIVE_POLICIES)}")
     results = []
@@ -63,7 +64,7 @@ def _train(out: Path, as_json: bool) -> None:
         with _Screen() as screen:
             results.append(run_demo(policy, out, screen.show))
     page = out / "report.html"
-    write_page([each.run for each in results], page)
+    write_page([each.run for each in results], page, reasons=reason_changes)
     if as_json:
         print_json({"page": str(page), "runs": [_figures(each) for each in results]})
         return
@@ -83,9 +84,9 @@ def _train(out: Path, as_json: bool) -> None:
     headers = ("policy", "done", "avg JCT", "simulated", "avg wait", "makespan", "simulated", "restarts")
     notes = ["simulated: the same jobs under the same policy in the simulator, half a second a restart."]
     print_table(f"{len(JOBS)} training jobs on {CLUSTER}, real processes", headers, rows, notes)
+    warn("`shoal up` gives you such a cluster and `shoal web` its page; `shoal demo --simulate` compares six policies")
     _name_page(page)
     warn(f"open it in a browser: {page.resolve().as_uri()}")
-    warn("`shoal up` gives you such a cluster; `shoal demo --simulate` compares six policies on 200 jobs")
 
 
 def _name_page(page: Path) -> None:
@@ -154,7 +155,8 @@ def _fraction(row: "JobRow") -> float:
 
 def _simulate(out: Path, seed: int, as_json: bool) -> None:
     from shoal.report.files import find_runs
-    from shoal.report.html import write_page
+    from shoal.report.run_page import write_page
+    from shoal.scenario.replay import reason_changes
     from shoal.scenario.scenario import Scenario
     from shoal.scenario.specs import read_cluster
     from shoal.scenario.sweep import sweep, tasks
@@ -167,7 +169,8 @@ def _simulate(out: Path, seed: int, as_json: bool) -> None:
     with progress_bars(list(POLICIES), jobs) as update:
         finished = sweep(todo, parallel=os.cpu_count() or 1, progress=update)
     page = out / "report.html"
-    write_page(find_runs([d for task in todo if (d := task.directory()) is not None]), page)
+    runs = find_runs([d for task in todo if (d := task.directory()) is not None])
+    write_page(runs, page, reasons=reason_changes)
     summaries = [f.outcome.summary for f in finished]
     if as_json:
         print_json({"page": str(page), "runs": summaries})

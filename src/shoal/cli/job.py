@@ -34,6 +34,7 @@ def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
             "decision": found.decision,
             "change": found.change,
             "stop": found.stop,
+            "length": found.length,
         }
         answer |= {"position": row.position, "start": row.start, "end": row.end}
         print_json({**answer, "decided": found.decided, "story": found.story} if detail else answer)
@@ -53,7 +54,9 @@ def sentence(found: "JobDetail") -> str:
     parts = [f"{row.id} {(found.decision or row.reason).rstrip('.')}"]
     if row.start is not None:
         parts.append(f"it is expected to start {spread(row.start)}")
-    if row.end is not None:
+    if found.length:
+        parts.append(f"{'if it keeps its GPUs it has' if row.end else 'it has'} {found.length}")
+    elif row.end is not None:
         parts.append(f"if it keeps its GPUs it is expected to end {spread(row.end)}")
     if found.change:
         parts.append(found.change.rstrip("."))
@@ -106,13 +109,16 @@ def _facts(found: "JobDetail") -> list[tuple[str, str]]:
             "GPUs",
             f"{row.gpus_held}{kind} of {row.gpus_wanted} wanted" + (f" on {', '.join(row.nodes)}" * bool(row.nodes)),
         ),
+        ("engine", "; ".join(found.engine)),
         ("command", shlex.join(found.command)),
         ("runs in", found.workdir or "a folder of its own"),
+        *(("tracked at", link) for link in found.links),
         ("ranks", f"one for each {found.ranks}"),
         ("submitted", _clock(row.submitted)),
         ("started", _clock(row.started) if row.started is not None else ""),
         ("ended", _clock(row.ended) if row.ended is not None else ""),
         ("expected", f"starts {spread(row.start)}" if row.start else f"ends {spread(row.end)}" if row.end else ""),
+        ("length", found.length),
         ("work done", done + (f", at {found.rate:,.4g} a second" if found.rate else "")),
         ("so far", _usage(found)),
         ("warned", f"{found.grace:g} s before it is stopped"),

@@ -9,7 +9,7 @@ from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count, hours, limit_notes, state
 from shoal.cli.output import json_option, print_json, print_listing, say
 from shoal.core.units import span
-from shoal.wire.messages import AcctRow, ClusterRow, DrainNode, NodeRow, TenantRow
+from shoal.wire.messages import AcctRow, ClusterRow, DrainNode, NewNode, NodeAdded, NodeRow, TenantRow
 
 _LITTLE_DISK = 16 * 2**20
 """Free bytes of a node's disk below which `shoal nodes` says so."""
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @cluster_options
 @json_option
 def nodes(ctx: click.Context, client: "Client", as_json: bool) -> None:
-    """List the nodes: kind, rack, state, GPUs used, last contact and jobs; or drain or resume one."""
+    """List the nodes: kind, rack, state, GPUs used, last contact and jobs; or add, drain, resume or remove some."""
     if ctx.invoked_subcommand is None:
         _list(client, as_json)
 
@@ -57,6 +57,40 @@ def resume(names: tuple[str, ...], client: "Client", as_json: bool) -> None:
         print_json({"resumed": list(names)})
 
 
+@nodes.command()
+@click.argument("name")
+@click.option("--kind", required=True, help="Kind of its GPUs.")
+@click.option("--gpus", required=True, type=click.IntRange(1, 255), help="Number of its GPUs.")
+@click.option("--rack", default="r0", help="Its rack.  [default: r0]")
+@cluster_options
+@json_option
+def add(name: str, kind: str, gpus: int, rack: str, client: "Client", as_json: bool) -> None:
+    """Add node NAME to the running cluster; it is down until its agent connects (for administrators)."""
+    added = client.post("/v1/nodes", NewNode(name, kind, gpus, rack), NodeAdded)
+    if as_json:
+        print_json(added)
+        return
+    say(f"added {name}: {gpus} x {kind}")
+    if added.token_file is not None:
+        say("Start its agent there, with a copy of its token file:")
+        devices = f"--kind {kind} --gpus {gpus}"
+        say(f"  shoal agent --server {client.url} --token-file {added.token_file} --node {name} {devices}")
+
+
+@nodes.command()
+@click.argument("names", nargs=-1, required=True, metavar="NODE…")
+@cluster_options
+@json_option
+def remove(names: tuple[str, ...], client: "Client", as_json: bool) -> None:
+    """Remove nodes that have left for good, or that no job runs on, from the cluster (for administrators)."""
+    for node in names:
+        client.call("DELETE", f"/v1/nodes/{quote(node, safe='')}", None, type(None))
+        if not as_json:
+            say(f"removed {node}")
+    if as_json:
+        print_json({"removed": list(names)})
+
+
 def _list(client: "Client", as_json: bool) -> None:
     found = client.get("/v1/nodes", list[NodeRow])
     if as_json:
@@ -82,6 +116,7 @@ def _list(client: "Client", as_json: bool) -> None:
     )
     headers = ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs")
     drained = [f"{node.name} is drained: {node.drained}." for node in found if node.drained]
+    drained += [f"{node.name}: {node.engine}" for node in found if node.engine]
     print_listing(
         title, headers, rows, [*drained, *_disk_notes(cluster, found), *limit_notes(found), *_suspension_notes(found)]
     )

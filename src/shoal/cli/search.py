@@ -43,7 +43,10 @@ def search(file: str, poll: float, cancels: bool, client: "Client", as_json: boo
     def report(trial: int, what: str) -> None:
         warn(f"trial {trial} ({_setting(wanted, trial)}): {what}")
 
-    driver = Driver(client, AppSearch.of(wanted.searcher, wanted.trials), wanted.job, report)
+    driver = Driver(
+        client, AppSearch.of(wanted.searcher, wanted.trials), wanted.job, report, scheduler=wanted.scheduler,
+        describe=lambda trial: (_shown(wanted, trial), str(wanted.folder_of(trial) or "")),
+    )  # fmt: skip
     try:
         retrying(driver.step)
         while not driver.over:
@@ -103,10 +106,13 @@ def _leave(driver: "Driver", cancels: bool) -> None:
 
 
 def _setting(wanted: "SearchFile", trial: int) -> str:
+    return ", ".join(f"{name} {value}" for name, value in _shown(wanted, trial).items())
+
+
+def _shown(wanted: "SearchFile", trial: int) -> dict[str, str]:
     from shoal.jobspec.search_file import in_words
 
-    shown = {name: f"{v:.4g}" if isinstance(v, float) else in_words(v) for name, v in wanted.setting(trial).items()}
-    return ", ".join(f"{name} {value}" for name, value in shown.items())
+    return {name: f"{v:.4g}" if isinstance(v, float) else in_words(v) for name, v in wanted.setting(trial).items()}
 
 
 def _print(wanted: "SearchFile", driver: "Driver", as_json: bool) -> None:

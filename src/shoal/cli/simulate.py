@@ -81,6 +81,11 @@ _SOURCES = "Workload file, or a generator's name (`shoal workload generate` list
     help="YAML or JSON file of tenants' quotas: TENANT: {gpus: N, guaranteed: N}.",
 )
 @click.option(
+    "--history",
+    metavar="FILE",
+    help="Predict undeclared lengths from the runs in this file too: a journal, sacct output or a trace.",
+)
+@click.option(
     "--most-lost",
     default=MOST_LOST,
     metavar="SECONDS",

@@ -70,11 +70,19 @@ class TakesCommand(click.Command):
 )
 @click.option("--cpus", type=int, metavar="N", help="CPUs of each rank.  [default: no limit]")
 @click.option("--memory", metavar="SIZE", help="Memory on each node, as 16G.  [default: no limit]")
+@click.option("--image", help="Container image, on an engine that runs jobs in allocations of their own.")
+@click.option("--account", help="Account of such an engine.")
 @click.option(
     "--retries",
     type=int,
     metavar="N",
     help="Tries after a crash of its own.  [default: 3, and none if it failed within 30 s]",
+)
+@click.option(
+    "--notify",
+    multiple=True,
+    metavar="URL|mail:ADDRESS",
+    help="Send a notice of the job's end to this address; repeatable.",
 )
 @waiting_options
 @click.option("--ship", "shipped", is_flag=True, help="Send the working folder's files, and run the job in a copy.")

@@ -1,38 +1,42 @@
-"""Commands that run a cluster: `up` on this machine, `serve` the control plane of several, `agent` on each of them."""
+"""Commands that run a cluster: `up` on this machine, `serve` the control plane of several."""
 
 import json
 import os
 import signal
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from logging.handlers import RotatingFileHandler
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from shoal.cli.agent import LOG_LIMIT, USERS_HELP
 from shoal.cli.client import default_home
 from shoal.cli.completion import complete_policy
+from shoal.cli.engine_nodes import engine_cluster
 from shoal.cli.output import warn
 from shoal.core.errors import InputError
 from shoal.core.job import MOST_LOST
 from shoal.wire.logs import log_json
-from shoal.wire.token_source import agent_token
 
 if TYPE_CHECKING:
+    from shoal.core.topology import Node, Topology
     from shoal.live.control_plane import ControlPlane
     from shoal.live.home import Settings
-    from shoal.provider.local import LocalNodes
+    from shoal.live.tender import Tender
+    from shoal.provider.protocol import Abilities, AgentCall
 
 DEFAULT_PORT = 7433
 
 _LOG_BYTES = 16 * 2**20
 """Length of the control plane's log after which it is renamed and a new one begun."""
 
-_POLICY = "las"
+_POLICY = "shoal"
 """Default policy of a live cluster: it needs no knowledge of its jobs, and short jobs wait little."""
 
 _MOST_LOCAL_NODES = 64
@@ -43,11 +47,6 @@ _CONNECT_SECONDS = 15.0
 
 _MOST_LINES = 4
 """Agents' command lines that `serve` prints."""
-
-_USERS_HELP = (
-    "System users of tenants' jobs, if run as root: off (all share one), auto (made where possible), a range of "
-    "numbers FIRST-LAST, or a file with lines `tenant: user`."
-)
 
 _COMMON = (
     click.option(
@@ -97,6 +96,12 @@ _COMMON = (
         help="Stop no job to make room that would lose more of its run than this.",
     ),
     click.option(
+        "--history",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Predict undeclared lengths from the runs in this file too: a journal, sacct output or a trace.",
+    ),
+    click.option(
         "--keep",
         default="30d",
         metavar="TIME",
@@ -109,17 +114,14 @@ _COMMON = (
         metavar="DIR",
         help="Let jobs work only in this folder; repeatable.  [default: any]",
     ),
+    click.option(
+        "--notify-allow",
+        multiple=True,
+        metavar="HOST[:PORT]|@DOMAIN",
+        help="Host, or domain of mail, that jobs may have notices of their end sent to; repeatable.  [default: none]",
+    ),
+    click.option("--smtp", default="", metavar="HOST[:PORT]", help="Server that sends such mail."),
     click.option("--json", "as_json", is_flag=True, help="Print the address as JSON."),
-)
-
-
-_LOG_LIMIT = click.option(
-    "--log-limit",
-    "log_mb",
-    type=click.IntRange(1, 10**6),
-    default=64,
-    metavar="MB",
-    help="Megabytes kept of a rank's log: its head and its tail.",
 )
 
 
@@ -133,8 +135,8 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.option("--nodes", metavar="NODESxGPUS", help="Virtual nodes, e.g. 2x2.  [default: this machine as it is]")
 @click.option("--cluster", metavar="SPEC", help="Virtual nodes of several kinds, e.g. a100:1x4,v100:2x4.")
-@_LOG_LIMIT
-@click.option("--tenant-users", default="off", metavar="USERS", help=f"{_USERS_HELP}  [default: off]")
+@LOG_LIMIT
+@click.option("--tenant-users", default="off", metavar="USERS", help=f"{USERS_HELP}  [default: off]")
 @_common
 def up(
     nodes: str | None, cluster: str | None, log_mb: int, tenant_users: str, port: int, as_json: bool, **options: Any
@@ -143,7 +145,8 @@ def up(
     from shoal.agent.confinement import hide_memory, unconfined
     from shoal.agent.tenant_users import choose_users
     from shoal.live.home import make_home
-    from shoal.provider.local import LocalNodes
+    from shoal.live.tender import Tender
+    from shoal.provider.local import LocalProvider, agent_call
     from shoal.serve.service import Address, run_service
 
     stop = _StopSignal()
@@ -156,16 +159,12 @@ def up(
     hide_memory()
     why_unconfined = unconfined()
     with run_service(settings, Address(port=port), embedded=True) as made:
-        local = LocalNodes.of(
-            made.listening.url,
-            made.agent_token,
-            settings.scenario.cluster.nodes,
-            settings.home,
-            roots=settings.roots,
-            log_bytes=log_mb * 10**6,
-            tenant_users=tenant_users,
-        )
-        missing = _wait_for_agents(made.control_plane, local, stop)
+        plane, url = made.control_plane, made.listening.url
+        local = LocalProvider(lambda: plane.members.present.nodes, settings.home)
+        call = partial(agent_call, url, made.agent_token, home=settings.home, roots=settings.roots)
+        call = partial(call, log_bytes=log_mb * 10**6, tenant_users=tenant_users)
+        tender = Tender("this machine", local, plane, call, silence=inf)
+        missing = _wait_for_agents(plane, tender, stop)
         _announce(made.listening.url, settings, as_json, local=True)
         if missing:
             warn(f"not connected yet: {', '.join(missing)}; see nodes/NODE/agent.log in {settings.home}")
@@ -174,7 +173,7 @@ def up(
         if why_unconfined:
             warn(f"jobs can signal and trace other processes of their user: {why_unconfined}")
         while not stop.wait(0.5):
-            local.ensure_running()
+            tender.tick()
             made.renew_tokens()
             _check(made.control_plane.failed)
         running = made.control_plane.cluster().running
@@ -184,7 +183,12 @@ def up(
 
 
 @click.command()
-@click.option("--cluster", metavar="SPEC", required=True, help="The cluster's nodes: TYPE:NODESxGPUS[,…] or a file.")
+@click.option("--cluster", metavar="SPEC", help="The cluster's nodes: TYPE:NODESxGPUS[,…] or a file.")
+@click.option(
+    "--on",
+    metavar="ENGINE",
+    help="The engine whose nodes to use and which starts the agents, NAME:key=value,…, in place of --cluster.",
+)
 @click.option("--host", default="127.0.0.1", help="Address to listen on; other machines cannot reach loopback.")
 @click.option("--certfile", metavar="FILE", help="Certificate for TLS.")
 @click.option("--keyfile", metavar="FILE", help="Key of the certificate.")
@@ -195,9 +199,18 @@ def up(
     metavar="NAME",
     help="Another name of this server that callers may use in its URL; repeatable.",
 )
+@click.option(
+    "--patience",
+    type=click.FloatRange(1.0),
+    default=300.0,
+    metavar="SECONDS",
+    help="Withdraw a run that an engine in native mode does not start within this time.",
+)
 @_common
 def serve(
-    cluster: str,
+    cluster: str | None,
+    on: str | None,
+    patience: float,
     host: str,
     port: int,
     certfile: str | None,
@@ -207,64 +220,41 @@ def serve(
     **options: Any,
 ) -> None:
     """Run the control plane of a cluster of several machines; each of them runs `shoal agent`."""
-    from shoal.serve.service import Address, run_service
+    from shoal.serve.service import Address, run_service  # first: it names the extra that a plain install lacks
 
     stop = _StopSignal()
-    settings = _settings(cluster, **options)
+    from shoal.live.tender import Tender
+    from shoal.provider.local import agent_call, call_for_run
+    from shoal.provider.registry import make_provider
+
+    home = (options["home"] or default_home()).resolve()
+    engine, provider = make_provider(on or "manual", home)
+    nodes = engine_cluster(on, cluster, provider, home, stop.wait)
+    if nodes is None:
+        return
+    settings = _settings(nodes, abilities=provider.abilities, **options)
     os.umask(0o077)  # an agent of the same home may let tenants' users pass through it
     log_json()
     with run_service(settings, Address(host, port, certfile, keyfile, names)) as made:
-        _announce(made.listening.url, settings, as_json, local=False)
-        while not stop.wait(0.5):
-            _check(made.control_plane.failed)
+        url = made.listening.url
+        call = partial(agent_call, url, made.agent_token, home=settings.home, roots=settings.roots, cafile=certfile)
 
+        def run_call(node: "Node", name: str, gpus: int) -> "AgentCall":
+            return call_for_run(call(replace(node, gpus=gpus)), name, made.run_token)
 
-@click.command()
-@click.option("--server", metavar="URL", envvar="SHOAL_SERVER", required=True, help="URL of the control plane.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="File with the token of this node's agent.")
-@click.option("--token-fd", type=int, metavar="FD", help="Open file descriptor to read the token from.")
-@click.option("--cafile", envvar="SHOAL_CAFILE", metavar="FILE", help="Certificates to trust for https.")
-@click.option(
-    "--node", default=socket.gethostname, show_default=False, help="Name of this node.  [default: the host's]"
-)
-@click.option("--kind", help="Kind of its GPUs.  [default: ask the driver]")
-@click.option("--gpus", type=click.IntRange(1, 255), help="Number of its GPUs.  [default: ask the driver]")
-@click.option("--address", default="127.0.0.1", help="Address at which ranks on other nodes reach this one.")
-@click.option(
-    "--home", type=click.Path(path_type=Path), help="Folder for jobs and logs.  [default: SHOAL_HOME or ~/.shoal]"
-)
-@click.option(
-    "--root",
-    "roots",
-    multiple=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Let jobs work only in this folder; repeatable.  [default: any]",
-)
-@_LOG_LIMIT
-@click.option("--tenant-users", default="auto", metavar="USERS", help=f"{_USERS_HELP}  [default: auto]")
-def agent(
-    server: str,
-    token_file: Path | None,
-    token_fd: int | None,
-    home: Path | None,
-    roots: tuple[Path, ...],
-    log_mb: int,
-    **options: Any,
-) -> None:
-    """Run the agent of one node until SIGINT or SIGTERM; it then warns its jobs and waits for their grace."""
-    from shoal.agent.agent_settings import AgentSettings
-    from shoal.agent.run_agent import main
-
-    token = agent_token(token_file, token_fd)
-    settings = AgentSettings(
-        server=server, token=token, home=home or default_home(), roots=roots, log_bytes=log_mb * 10**6, **options
-    )
-    sys.exit(main(settings))
+        tender = Tender(engine, provider, made.control_plane, partial(call, tenant_users="auto"))
+        tender.run_call, tender.patience, tender.home = run_call, patience, settings.home
+        tender.start()
+        try:
+            _announce(url, settings, as_json, local=False, starts_agents=cluster is None)
+            while not stop.wait(0.5):
+                _check(made.control_plane.failed)
+        finally:
+            tender.stop()
 
 
 def _settings(
-    cluster: str,
+    cluster: "str | Topology",
     *,
     policy: str,
     placement: str,
@@ -275,21 +265,33 @@ def _settings(
     max_grace: float,
     retry: float,
     most_lost: float,
+    history: Path | None,
     keep: str,
     roots: tuple[str, ...],
+    notify_allow: tuple[str, ...],
+    smtp: str,
+    abilities: "Abilities | None" = None,
 ) -> "Settings":
     from shoal.live.home import Settings
+    from shoal.live.notice_targets import NoticeTargets
+    from shoal.provider.protocol import Abilities
     from shoal.scenario.scenario import Scenario
     from shoal.scenario.specs import read_cluster
 
-    nodes = read_cluster(cluster)
+    nodes = read_cluster(cluster) if isinstance(cluster, str) else cluster
     scenario = Scenario(
         nodes, policy, placement=placement, knowledge=knowledge, round=round_seconds, most_lost=most_lost
     )
-    scenario.make_policy()  # finds a misspelt policy before anything is written
+    made = scenario.make_policy()  # finds a misspelt policy before anything is written
+    able = abilities or Abilities()
+    if not able.sharing and getattr(made, "space_sharing", False):
+        hint = "puts two jobs on one GPU (space_sharing), which the engine cannot in native mode; leave that option out"
+        raise InputError("policy", policy, hint)
     folder = (home or default_home()).resolve()
     resolved = tuple(os.path.realpath(root) for root in roots)
-    return Settings(folder, scenario, lease, retry, resolved, _seconds("keep", keep), max_grace)
+    notices = NoticeTargets(notify_allow, smtp)
+    kept = _seconds("keep", keep)
+    return Settings(folder, scenario, lease, retry, resolved, kept, max_grace, history, able, notices)
 
 
 def _seconds(field: str, text: str) -> float:
@@ -315,7 +317,7 @@ def _local_cluster(nodes: str | None, cluster: str | None) -> str:
     from shoal.agent.devices import find
 
     try:
-        found = find(None, None)
+        found = find(None, None, environ=os.environ)
     except InputError:  # no driver
         return f"cpu:1x{min(os.cpu_count() or 1, 255)}"
     return f"{found.kind}:1x{found.count}"
@@ -333,17 +335,17 @@ def _check_local_size(cluster: str, field: str) -> None:
         raise InputError(field, cluster.removeprefix("gpu:"), hint)
 
 
-def _wait_for_agents(control_plane: "ControlPlane", local: "LocalNodes", stop: "_StopSignal") -> list[str]:
+def _wait_for_agents(control_plane: "ControlPlane", tender: "Tender", stop: "_StopSignal") -> list[str]:
     """Start the agents and wait until all have connected, for some seconds; return the nodes of the others."""
     deadline = time.monotonic() + _CONNECT_SECONDS
     while True:
-        local.ensure_running()
+        tender.tick()
         missing = [row.name for row in control_plane.nodes(None) if not row.up]
         if not missing or time.monotonic() > deadline or stop.wait(0.05):
             return missing
 
 
-def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool) -> None:
+def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool, starts_agents: bool = False) -> None:
     scenario = settings.scenario
     shown = {"server": url, "policy": scenario.policy, "cluster": scenario.cluster.describe()}
     if as_json:
@@ -355,17 +357,25 @@ def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool) -> 
     if local:
         click.echo(f"Type in another terminal: {prefix}shoal submit -- python train.py")
         click.echo(f"Then: {prefix}shoal queue, {prefix}shoal logs -f JOB, {prefix}shoal why JOB")
+        click.echo(f"The cluster's page: {prefix}shoal web prints a link that logs your browser in")
         click.echo("Ctrl-C stops it; running jobs are warned to save, and resume from there when it is started again.")
         return
+    if not starts_agents:
+        _print_agent_lines(url, settings)
+    click.echo(f"Type in another terminal: {prefix}shoal submit -- python train.py")
+    click.echo(f"Then: {prefix}shoal queue; {prefix}shoal nodes shows which agents have connected.")
+    click.echo(f"The cluster's page: {prefix}shoal web prints a link that logs your browser in")
+
+
+def _print_agent_lines(url: str, settings: "Settings") -> None:
+    nodes = settings.scenario.cluster.nodes
     click.echo("Start the agent of each node, with a copy of its token file:")
-    for node in scenario.cluster.nodes[:_MOST_LINES]:
+    for node in nodes[:_MOST_LINES]:
         token = settings.home / "agents" / f"{node.name}.token"
         devices = f"--kind {node.kind} --gpus {node.gpus}"
         click.echo(f"  shoal agent --server {url} --token-file {token} --node {node.name} {devices}")
-    if len(scenario.cluster.nodes) > _MOST_LINES:
-        click.echo(f"  … and so on, for {len(scenario.cluster.nodes):,} nodes")
-    click.echo(f"Type in another terminal: {prefix}shoal submit -- python train.py")
-    click.echo(f"Then: {prefix}shoal queue; {prefix}shoal nodes shows which agents have connected.")
+    if len(nodes) > _MOST_LINES:
+        click.echo(f"  … and so on, for {len(nodes):,} nodes")
 
 
 def _check(failed: str | None) -> None:

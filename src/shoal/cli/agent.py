@@ -1,0 +1,83 @@
+"""``shoal agent``: the agent of one node."""
+
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shoal.cli.client import default_home
+from shoal.core.errors import InputError
+from shoal.wire.token_source import agent_token
+
+USERS_HELP = (
+    "System users of tenants' jobs, if run as root: off (all share one), auto (made where possible), a range of "
+    "numbers FIRST-LAST, or a file with lines `tenant: user`."
+)
+
+LOG_LIMIT = click.option(
+    "--log-limit",
+    "log_mb",
+    type=click.IntRange(1, 10**6),
+    default=64,
+    metavar="MB",
+    help="Megabytes kept of a rank's log: its head and its tail.",
+)
+
+
+@click.command()
+@click.option("--server", metavar="URL", envvar="SHOAL_SERVER", required=True, help="URL of the control plane.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the token of this node's agent.")
+@click.option("--token-fd", type=int, metavar="FD", help="Open file descriptor to read the token from.")
+@click.option(
+    "--join-file",
+    type=click.Path(path_type=Path),
+    help="File with a join token: adds this node to the cluster if it is new.",
+)
+@click.option("--cafile", envvar="SHOAL_CAFILE", metavar="FILE", help="Certificates to trust for https.")
+@click.option(
+    "--node", default=socket.gethostname, show_default=False, help="Name of this node.  [default: the host's]"
+)
+@click.option("--kind", help="Kind of its GPUs.  [default: ask the driver]")
+@click.option("--gpus", type=click.IntRange(1, 255), help="Number of its GPUs.  [default: ask the driver]")
+@click.option("--address", default="127.0.0.1", help="Address at which ranks on other nodes reach this one.")
+@click.option(
+    "--home", type=click.Path(path_type=Path), help="Folder for jobs and logs.  [default: SHOAL_HOME or ~/.shoal]"
+)
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Let jobs work only in this folder; repeatable.  [default: any]",
+)
+@LOG_LIMIT
+@click.option("--tenant-users", default="auto", metavar="USERS", help=f"{USERS_HELP}  [default: auto]")
+def agent(
+    server: str,
+    token_file: Path | None,
+    token_fd: int | None,
+    join_file: Path | None,
+    home: Path | None,
+    roots: tuple[Path, ...],
+    log_mb: int,
+    **options: Any,
+) -> None:
+    """Run the agent of one node until SIGINT or SIGTERM; it then warns its jobs and waits for their grace."""
+    from shoal.agent.agent_settings import AgentSettings
+    from shoal.agent.run_agent import main
+
+    if join_file is not None:
+        from shoal.agent.joining import join
+
+        if token_file is not None or token_fd is not None:
+            raise InputError("join-file", str(join_file), "give a join token or the agent's own token, not both")
+        wanted = {name: options[name] for name in ("node", "kind", "gpus", "cafile")}
+        token_file = join(server, join_file, home or default_home(), **wanted)
+    token = agent_token(token_file, token_fd)
+    settings = AgentSettings(
+        server=server, token=token, home=home or default_home(), roots=roots, log_bytes=log_mb * 10**6, **options
+    )
+    sys.exit(main(settings))
