@@ -1,0 +1,397 @@
+"""The page of a real cluster in a real Chromium, used as people use it: `make test-browser`.
+
+Not named ``test_…``, so that `make test` leaves it out: it needs a browser, and a minute.
+"""
+
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from tests.browser.cluster import LiveCluster
+
+LINES = "for i in $(seq 300); do echo line $i; sleep 1; done"
+TRAINING = """
+import time
+from shoal.trainer.session import Progress, Session
+session = Session()
+session.open()
+for step in range(60):
+    time.sleep(0.5)
+    session.report(Progress(step, 100, 0, batch_size=32, loss=1 / (step + 1), learning_rate=0.1))
+"""
+SEARCH = {
+    "scheduler": "halving:eta=2",
+    "best": 1,
+    "trials": [
+        {"trial": 0, "state": "given_up", "parameters": {"rate": "0.9"}, "jobs": ["a-1"], "losses": [[0.25, 2.5]]},
+        {"trial": 1, "state": "training", "parameters": {"rate": "0.1"}, "losses": [[0.25, 1.5], [0.5, 1.0]],
+         "place": "/data/sweep/trial-1"},
+    ],
+}  # fmt: skip
+VIEWS = ("cluster", "queue", "timeline", "decisions", "fairness", "policies", "searches")
+
+Open: TypeAlias = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
+    made = LiveCluster(tmp_path_factory.mktemp("browser") / "home")
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def tokens(cluster: LiveCluster) -> dict[str, str]:
+    users = {who: cluster.shoal("token", "create", who, "--role", "user", "--tenant", who) for who in ("ana", "bo")}
+    return {**users, "admin": cluster.shoal("token", "create", "root", "--role", "admin")}
+
+
+@pytest.fixture(scope="module")
+def job(cluster: LiveCluster, tokens: dict[str, str]) -> str:
+    """A job of ana that runs during all tests."""
+    made = cluster.call(
+        "POST", "/v1/jobs", tokens["ana"], {"command": ["bash", "-c", LINES], "name": "hers", "work": 300}
+    )
+    return str(made["jobs"][0])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert found, "no Chromium: apt-get install chromium"
+    with sync_playwright() as playwright:
+        # Without a sandbox, since tests may run as root; it visits this machine's own server alone.
+        launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, cluster: LiveCluster, tokens: dict[str, str]) -> Iterator[Open]:
+    """Opens a page, logged in with a token; at the end no script may have failed or been refused."""
+    contexts: list[BrowserContext] = []
+    faults: list[str] = []
+
+    def note(kind: str, text: str) -> None:
+        if "Failed to load resource" not in text and "net::ERR" not in text:
+            faults.append(f"{kind}: {text}")
+
+    def build(view: str = "cluster", who: str | None = "admin", **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: note("error", str(error)))
+        page.on("console", lambda said: note(said.type, said.text) if said.type in ("error", "warning") else None)
+        page.goto(f"{cluster.url}#/{view}")
+        if who is not None:
+            page.get_by_label("Token").fill(tokens[who])
+            page.get_by_role("button", name="Log in").click()
+            expect(page.locator("main.view h1, .empty").first).to_be_visible()
+        return page
+
+    yield build
+    for context in contexts:
+        context.close()
+    assert not faults
+
+
+def test_a_wrong_token_is_refused_and_a_right_one_logs_in(open_page: Open, tokens: dict[str, str]) -> None:
+    page = open_page(who=None)
+    page.get_by_label("Token").fill("shoal_wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_contain_text("no valid token")
+    page.get_by_label("Token").fill(tokens["ana"])
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cluster")
+    (cookie,) = page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert tokens["ana"] not in page.evaluate("JSON.stringify({...localStorage, ...sessionStorage}) + document.cookie")
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cluster")
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    assert not page.context.cookies()
+
+
+def test_the_link_of_shoal_web_logs_one_browser_in_once(browser: Browser, cluster: LiveCluster) -> None:
+    link = cluster.link()
+    for expected in ("Cluster", "Log in"):
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(link)
+        expect(page.get_by_role("heading", level=1)).to_have_text(expected)
+        assert "code=" not in page.url
+        context.close()
+
+
+def test_a_job_appears_runs_says_why_prints_its_log_and_is_cancelled(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str]
+) -> None:
+    page = open_page("queue", "ana")
+    submission = {"command": ["bash", "-c", LINES], "name": "seen", "work": 100, "grace": 1}
+    (new,) = cluster.call("POST", "/v1/jobs", tokens["ana"], submission)["jobs"]
+    row = page.get_by_role("row").filter(has_text=new)
+    expect(row).to_contain_text("running")
+    row.get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(new)
+    expect(page.locator(".why")).to_contain_text("GPU")
+    expect(page.get_by_role("log")).to_contain_text("line 3")
+    expect(page.locator(".story")).to_contain_text("Submitted by ana")
+    page.reload()
+    expect(page.get_by_role("log")).to_contain_text("line 5")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Keep it as it is").click()
+    expect(page.locator("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.locator(".title .pill")).to_have_text("cancelled")
+    expect(page.get_by_role("button", name="Hold")).to_have_count(0)
+    page.get_by_role("link", name="Queue").first.click()
+    page.get_by_role("button", name="Ended").click()
+    expect(page.get_by_role("row").filter(has_text=new)).to_contain_text("cancelled")
+
+
+def test_a_waiting_job_is_held_released_and_given_a_priority(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str], job: str
+) -> None:
+    assert job  # holds one of the four GPUs
+    (wide,) = cluster.call("POST", "/v1/jobs", tokens["bo"], {"command": ["true"], "name": "wide", "gpus": 4})["jobs"]
+    page = open_page(f"job/{wide}", "bo")
+    expect(page.locator(".title .pill")).to_have_text("waiting")
+    expect(page.locator(".why")).to_contain_text("come")
+    page.get_by_role("button", name="Hold").click()
+    expect(page.locator(".title .pill")).to_have_text("held")
+    page.get_by_label("Priority").fill("7")
+    page.get_by_role("button", name="Set").click()
+    expect(page.locator(".story")).to_contain_text("Priority set to 7 by bo")
+    page.get_by_role("button", name="Release").click()
+    expect(page.locator(".title .pill")).to_have_text("waiting")
+    cluster.call("DELETE", f"/v1/jobs/{wide}", tokens["bo"])
+
+
+def test_a_job_is_submitted_from_the_page(open_page: Open, cluster: LiveCluster, tokens: dict[str, str]) -> None:
+    page = open_page("queue", "ana")
+    page.get_by_role("button", name="Submit a job").click()
+    page.get_by_label("Command").fill("echo hello from the page")
+    page.get_by_label("Name").fill("typed")
+    page.get_by_role("spinbutton", name="GPUs", exact=True).fill("99")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("gpus")
+    page.get_by_role("spinbutton", name="GPUs", exact=True).fill("1")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("typed-")
+    expect(page.get_by_role("log")).to_contain_text("hello from the page")
+    expect(page.locator(".title .pill")).to_have_text("completed")
+
+
+def test_a_run_of_the_timeline_shows_the_decision_that_started_it(open_page: Open, job: str) -> None:
+    page = open_page("timeline")
+    page.get_by_role("button", name="10 min").click()
+    page.get_by_text("As a table").click()
+    expect(page.get_by_role("row").filter(has_text=job)).to_contain_text("ana")
+    page.get_by_text("As a table").click()
+    lanes = page.locator("canvas.lanes")
+    page.wait_for_timeout(3000)  # until its bar is wider than 3 pixels
+    for lane in range(4):
+        box = lanes.bounding_box()
+        assert box is not None
+        x = 92 + (box["width"] - 92) * 0.65 - 3  # just before now: a third of the time shown is yet to come
+        lanes.click(position={"x": x, "y": 28 + 20 * lane + 10})
+        if page.locator(".picked").filter(has_text=job).count():
+            break
+    page.locator(".picked").get_by_role("link", name=re.compile("^decision ")).click()
+    expect(page.locator(".title .pill")).to_have_text("same when made again", timeout=60_000)
+    row = page.get_by_role("row").filter(has_text=job)
+    expect(row).to_contain_text("starts")
+    expect(row).to_contain_text("1 GPU")
+
+
+def test_a_decision_is_opened_from_the_list_and_from_a_jobs_story_and_shows_a_tenant_its_own(
+    open_page: Open, job: str
+) -> None:
+    page = open_page("decisions", "ana")
+    page.locator(".moves li").filter(has_text=job).first.get_by_role("link", name=re.compile("^#")).click()
+    expect(page.locator(".title .pill")).to_have_text("same when made again", timeout=60_000)
+    link = page.url
+    page.goto(f"{link.partition('#')[0]}#/job/{job}")
+    page.locator(".story a").last.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Decision")
+    other = open_page(link.partition("#/")[2], "bo")
+    expect(other.locator(".title .pill")).to_have_text("same when made again", timeout=60_000)
+    assert job not in other.content()
+    other.goto(f"{link.partition('#')[0]}#/decision/999999")
+    expect(other.locator(".empty")).to_contain_text("There is no decision 999999")
+
+
+def test_a_jobs_training_figures_are_charts(open_page: Open, cluster: LiveCluster, tokens: dict[str, str]) -> None:
+    script = cluster.home / "train.py"
+    script.write_text(TRAINING)
+    submission = {"command": [sys.executable, str(script)], "name": "trains", "work": 100, "grace": 1}
+    (new,) = cluster.call("POST", "/v1/jobs", tokens["ana"], submission)["jobs"]
+    page = open_page(f"job/{new}", "ana")
+    for figure in ("Loss", "Learning rate", "Batch size"):
+        expect(page.locator("figure").filter(has_text=figure)).to_be_visible(timeout=40_000)
+    expect(page.get_by_role("img", name=re.compile("^Batch size over time; last 32 samples"))).to_be_visible()
+    cluster.call("DELETE", f"/v1/jobs/{new}?force=true", tokens["ana"])
+
+
+def test_policies_are_compared_on_the_live_state(open_page: Open, job: str) -> None:
+    assert job
+    page = open_page("policies")
+    page.get_by_role("checkbox", name=re.compile("^fifo ")).check()
+    page.get_by_role("button", name="Compare").click()
+    results = page.locator("section.card table")
+    expect(results).to_contain_text("as it is", timeout=60_000)
+    expect(results).to_contain_text("policy fifo")
+
+
+def test_a_shadow_policy_is_asked_and_the_policy_is_switched_after_a_preview(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str], job: str
+) -> None:
+    assert job
+    page = open_page("policies")
+    page.locator("select#shadow").select_option("fifo")
+    page.get_by_role("button", name="Start").click()
+    (new,) = cluster.call("POST", "/v1/jobs", tokens["ana"], {"command": ["sleep", "1"], "name": "brief"})["jobs"]
+    assert new
+    expect(page.locator("section.card").filter(has_text="Asked beside it")).to_contain_text("Same verdicts")
+    expect(page.locator("section.card").filter(has_text="Asked beside it")).to_contain_text(" decisions")
+    page.locator("select#switch").select_option("las")
+    page.get_by_role("button", name="Preview and switch…").click()
+    expect(page.locator("dialog table")).to_contain_text("Jobs that end", timeout=60_000)
+    page.get_by_role("button", name="Switch to las").click()
+    expect(page.locator("section.card").filter(has_text="Decides now")).to_contain_text("las")
+    cluster.call("POST", "/v1/policy", tokens["admin"], {"policy": "shoal"})
+    cluster.call("POST", "/v1/policy/shadow", tokens["admin"], {"policy": None})
+    other = open_page("policies", "bo")
+    expect(other.get_by_role("heading", name="Decides now")).to_be_visible()
+    expect(other.get_by_role("button", name="Preview and switch…")).to_have_count(0)
+
+
+def test_a_search_shows_its_trials_and_where_the_best_checkpoint_is(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str]
+) -> None:
+    cluster.call("POST", "/v1/apps/sweep/search", tokens["ana"], SEARCH)
+    page = open_page("searches", "ana")
+    page.get_by_role("link", name="sweep").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("sweep")
+    expect(page.get_by_role("row").filter(has_text="1 (best)")).to_contain_text("rate 0.1")
+    expect(page.get_by_role("row").filter(has_text="rate 0.9")).to_contain_text("given up")
+    expect(page.locator(".facts")).to_contain_text("/data/sweep/trial-1")
+    expect(page.get_by_role("img", name="Loss of 2 trials over their training")).to_be_visible()
+    other = open_page("searches", "bo")
+    expect(other.locator(".empty")).to_contain_text("No search has reported")
+
+
+def test_another_tenants_job_is_refused_and_its_name_is_nowhere(open_page: Open, job: str) -> None:
+    page = open_page(f"job/{job}", "bo")
+    expect(page.locator(".empty")).to_contain_text("There is no job")
+    for view in VIEWS:
+        page.goto(f"{page.url.partition('#')[0]}#/{view}")
+        expect(page.locator("main.view h1")).to_be_visible()
+        page.wait_for_timeout(1500)
+        assert job not in page.content().replace(f"no job {job}", "")
+        assert "ana" not in page.locator("main").inner_text()
+
+
+def test_markup_in_values_is_shown_as_text(open_page: Open, cluster: LiveCluster, tokens: dict[str, str]) -> None:
+    evil = "<img src=x onerror=window.broken=1><script>window.broken=1</script>"
+    submission = {"command": ["bash", "-c", f"echo '{evil}'; sleep 60"], "name": "evil", "grace": 1}
+    (new,) = cluster.call("POST", "/v1/jobs", tokens["ana"], submission)["jobs"]
+    cluster.call("POST", "/v1/nodes/gpu-1/drain", tokens["admin"], {"reason": evil})
+    page = open_page("cluster")
+    expect(page.locator(".node.drained")).to_contain_text(evil)
+    page.goto(f"{cluster.url}#/job/{new}")
+    expect(page.get_by_role("log")).to_contain_text(evil)
+    expect(page.locator(".command")).to_contain_text("onerror")
+    assert page.evaluate("window.broken") is None
+    assert page.locator("main img, main script").count() == 0
+    cluster.call("POST", "/v1/nodes/gpu-1/resume", tokens["admin"])
+    cluster.call("DELETE", f"/v1/jobs/{new}?force=true", tokens["ana"])
+
+
+def test_everything_is_reached_by_keyboard(open_page: Open, job: str) -> None:
+    page = open_page()
+    page.reload()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cluster")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("hers")
+    page.keyboard.press("Escape")
+    page.get_by_role("table").focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("link", name=job)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text(job)
+    page.keyboard.press("3")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Timeline")
+    page.locator("canvas.lanes").focus()
+    page.keyboard.press("+")
+    expect(page.get_by_role("button", name="1 h")).to_have_attribute("aria-pressed", "false")
+    page.keyboard.press("4")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Decisions")
+    page.keyboard.press("5")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Fairness")
+    page.keyboard.press("6")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Policies")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_view_fits_its_width_and_has_no_violation_of_accessibility_rules(
+    open_page: Open, job: str, scheme: str, width: int
+) -> None:
+    page = open_page(color_scheme=scheme, viewport={"width": width, "height": 844})
+    for view in (*VIEWS, f"job/{job}", "decision/0", "search/sweep"):
+        page.goto(f"{page.url.partition('#')[0]}#/{view}")
+        expect(page.locator("main.view h1")).to_be_visible()
+        page.wait_for_timeout(1200)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{view}: {found.generate_report()}"
+
+
+def test_the_page_outlives_the_control_plane(open_page: Open, cluster: LiveCluster, tokens: dict[str, str]) -> None:
+    page = open_page("queue")
+    expect(page.locator(".live")).to_have_text("live")
+    cluster.stop(signal.SIGKILL)
+    expect(page.locator("#banner")).to_contain_text("does not answer since")
+    cluster.start()
+    expect(page.locator(".live")).to_have_text("live", timeout=40_000)
+    expect(page.locator("#banner")).to_be_empty()
+    submission = {"command": ["true"], "name": "later", "gpus": 4}
+    (new,) = cluster.call("POST", "/v1/jobs", tokens["admin"], submission)["jobs"]
+    expect(page.get_by_role("row").filter(has_text=new)).to_be_visible()
+    cluster.call("DELETE", f"/v1/jobs/{new}", tokens["admin"])
+
+
+def test_ten_thousand_jobs_are_a_short_document(open_page: Open, cluster: LiveCluster, tokens: dict[str, str]) -> None:
+    for part in range(5):
+        one = {"command": ["true"], "name": f"many{part}", "gpus": 4, "tenant": "ana", "hold": True}
+        jobs = [one for _ in range(2000)]
+        cluster.call("POST", "/v1/jobs/batch", tokens["admin"], {"jobs": jobs})
+    page = open_page("queue")
+    expect(page.locator(".total")).to_contain_text("10,0", timeout=60_000)
+    assert page.locator(".rows .row").count() < 60
+    page.get_by_role("searchbox").fill("many3")
+    expect(page.locator(".total")).to_have_text("2,000 jobs")
+    page.locator(".scroll").evaluate("element => element.scrollTop = 1e9")
+    expect(page.locator(".rows [aria-rowindex='2001']")).to_be_visible()
+
+
+def test_no_file_of_the_page_is_left_out_of_the_package() -> None:
+    from shoal.serve.web_files import web_files
+
+    folder = Path(__file__).parents[2] / "src" / "shoal" / "serve" / "web"
+    assert set(web_files()) == {path.name for path in folder.iterdir()}
