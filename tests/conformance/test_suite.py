@@ -80,7 +80,7 @@ def grant_all(snapshot: Snapshot, verdicts: dict[str, Verdict]) -> dict[str, Ver
 
 
 def grant_one_kind(snapshot: Snapshot, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
-    return {n: v._replace(kind="v100") if isinstance(v, Grant) else v for n, v in verdicts.items()}
+    return {n: replace(v, kind="v100") if isinstance(v, Grant) else v for n, v in verdicts.items()}
 
 
 def share_one_way(snapshot: Snapshot, verdicts: dict[str, Verdict]) -> Mapping[str, Verdict]:

@@ -7,9 +7,9 @@ from shoal.core.events import JobCancelled
 from shoal.engine import state
 from shoal.engine.loop import keep
 from shoal.live.accounts import Accounts
-from shoal.live.backend import LiveBackend
 from shoal.live.gang import Gang, NodePhase
 from shoal.live.journal_writer import JournalWriter
+from shoal.live.silence import Silence
 
 Names = Mapping[str, Mapping[str, Any]]
 
@@ -22,11 +22,11 @@ def _acknowledge_first(writer: JournalWriter) -> None:
 _MAKE_DURABLE = JournalWriter._make_durable
 
 
-def _early_deadline(backend: LiveBackend, agent: Any) -> float:
-    return float(_QUIET_AT(backend, agent) - 1.2 * backend.lease)
+def _early_deadline(silence: Silence, agent: Any) -> float:
+    return float(_QUIET_AT(silence, agent) - 1.2 * silence.lease)
 
 
-_QUIET_AT = LiveBackend._quiet_at
+_QUIET_AT = Silence.quiet_at
 
 
 def _no_exits_is_success(gang: Gang, nodes: Any) -> Any:
@@ -89,7 +89,7 @@ BREAKS: dict[str, Callable[[], Names]] = {
         "shoal.agent.node_state:NodeState": {"_has_predecessor": lambda *_: False},
     },
     "count a node as lost before its lease ended": lambda: {
-        "shoal.live.backend:LiveBackend": {"_quiet_at": _early_deadline},
+        "shoal.live.silence:Silence": {"quiet_at": _early_deadline},
     },
     "count a run without exits as a success": lambda: {
         "shoal.live.gang:Gang": {"_failed": _no_exits_is_success, "_all_succeeded": lambda *_, **__: True},
@@ -103,7 +103,7 @@ BREAKS: dict[str, Callable[[], Names]] = {
         },
     },
     "let an agent elsewhere have a node's name at once": lambda: {
-        "shoal.live.backend:LiveBackend": {"_move": lambda *_: None},
+        "shoal.live.registration": {"_move": lambda *_: None},
     },
     "charge twice": lambda: {"shoal.live.accounts:Accounts": {"_leave_seats": _charge_twice}},
     "forget a submission's key": lambda: {"shoal.live.accounts:Accounts": {"_submitted": _forget_key}},

@@ -15,6 +15,7 @@ from tests.dst.turns import Turns
 from tests.dst.world import Blocked, World
 
 from shoal.agent import keeper as real
+from shoal.agent.processes import Process
 
 MOST_POLLS = 1000
 """Polls of a keeper at one moment after which it counts as spinning."""
@@ -258,22 +259,32 @@ class KeeperPoll:
         return found
 
 
+class NoNextAgent:
+    """Simulated agents take no run over: a suspended run ends with its agent."""
+
+    def wait(self, *_: object) -> bool:
+        return False
+
+    def is_at(self, fd: int) -> bool:
+        return False
+
+
 def keeper_names(world: World) -> dict[str, dict[str, Any]]:
     """Return the names to replace in the keeper's module, so that its code runs on simulated processes."""
 
-    def processes() -> list[real.Process]:
+    def processes() -> list[Process]:
         host: Host = getattr(world.machine, "host", world.machine)
         ranks = [
-            real.Process(rank.pid, "Z" if rank.status is not None else "S", rank.parent.pid, rank.pid, rank.pid)
+            Process(rank.pid, "Z" if rank.status is not None else "S", rank.parent.pid, rank.pid, rank.pid)
             for rank in host.ranks.values()
         ]
         keepers = [
-            real.Process(pid, "S", 1 if keeper.parent is None else keeper.parent.pid, pid, pid)
+            Process(pid, "S", 1 if keeper.parent is None else keeper.parent.pid, pid, pid)
             for pid, keeper in host.keepers.items()
         ]
         return [*ranks, *keepers]
 
-    def find(pid: int) -> real.Process | None:
+    def find(pid: int) -> Process | None:
         return next((process for process in processes() if process.pid == pid), None)
 
     module = "shoal.agent.keeper"
@@ -282,9 +293,10 @@ def keeper_names(world: World) -> dict[str, dict[str, Any]]:
             "os": KeeperOS(world),
             "select": KeeperSelect(world),
             "all_processes": processes,
-            "find_process": find,
             "environment": lambda pid: {},
+            "NextAgent": lambda poll: NoNextAgent(),
             "enter_domain": lambda: True,  # the real one would confine the process of the tests, for good
         },
+        "shoal.agent.processes": {"os": KeeperOS(world), "find_process": find},
         f"{module}:Keeper": {"_spawn": lambda keeper, rank: world.machine.spawn(rank)},
     }

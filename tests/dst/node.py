@@ -20,6 +20,7 @@ from tests.dst.world import Blocked, Clocks, World
 
 from shoal.agent import node_agent
 from shoal.agent.agent_settings import AgentSettings
+from shoal.agent.devices import Devices
 from shoal.agent.workspace import Workspace
 from shoal.wire.messages import LogAnswer, SessionReport
 
@@ -133,7 +134,7 @@ class SimNode:
     def terminate(self) -> None:
         """SIGTERM to the agent."""
         if self.agent is not None:
-            self.agent._signals += 1
+            self.agent._signals.count += 1
             self.wake()
 
     def pause(self) -> None:
@@ -398,7 +399,9 @@ def agent_names(world: World, registry: Registry) -> dict[str, dict[str, Any]]:
             "selectors": SimpleNamespace(DefaultSelector=lambda: SimSelector(world), EVENT_READ=1),
             "socket": sockets,
             "orphans": SimOrphans(world),
-            "devices": SimpleNamespace(find=lambda kind, gpus: SimpleNamespace(kind=kind, count=gpus)),
+            "devices": SimpleNamespace(
+                find=lambda kind, gpus, **_: Devices(kind, gpus, tuple(str(index) for index in range(gpus)))
+            ),
             "LogLimiter": lambda bound: SimpleNamespace(watch=lambda *_: None, forget=lambda *_: None),
             "free_bytes": lambda folder: 0 if world.machine.disk_fails else 2**40,
         },

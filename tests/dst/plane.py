@@ -20,7 +20,9 @@ from shoal.core.units import JobId
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL, Settings, open_control_plane
 from shoal.serve import handlers
+from shoal.serve.tokens import Holder
 from shoal.store.segments import ARCHIVE, archived
+from shoal.wire.messages import AgentReport
 
 RESTART_SECONDS = 1.0
 """Seconds after which a supervisor starts a control plane again that ended by itself."""
@@ -89,14 +91,20 @@ class SimNotifier:
     """The notifier of a server: its coroutines wait in virtual time."""
 
     world: World
+    plane: ControlPlane
     waiting: dict[_Waiting, tuple[Callable[[], bool], Callable[[bool], None]]] = field(default_factory=dict)
+    _touched: frozenset[str] = frozenset()
+    """During a check, the agents whose orders have changed."""
     _due: bool = False
     _registering: tuple[Callable[[], bool], float] = (bool, 0.0)
 
-    async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        if holds():
-            return True
-        self._registering = holds, seconds
+    async def changed(self, agent: str, report: AgentReport, seconds: float) -> bool:
+        """Wait for a change of an agent's orders, as ``OrderWaits`` does."""
+
+        def newer() -> bool:
+            return agent in self._touched and self.plane.generation(report.node, report.allocation) > report.known
+
+        self._registering = newer, seconds
         return await _Waiting()
 
     def wait(self, token: _Waiting, resume: Callable[[bool], None]) -> None:
@@ -112,9 +120,11 @@ class SimNotifier:
 
     def _check(self) -> None:
         self._due = False
+        self._touched = frozenset(self.plane.touched())
         for token, (holds, _) in list(self.waiting.items()):
             if token in self.waiting and holds():
                 self._end(token, True)
+        self._touched = frozenset()
 
     def _end(self, token: _Waiting, changed: bool) -> None:
         entry = self.waiting.pop(token, None)
@@ -205,9 +215,9 @@ class SimPlane:
 
         plane._loop.judge = slowly
         plane._loop.policy = PoisonedPolicy(plane._loop.policy, self)
-        self._notifier = SimNotifier(self.world)
+        self._notifier = SimNotifier(self.world, plane)
         limits = SimpleNamespace(longest_wait=60.0)
-        self._context = SimpleNamespace(control_plane=plane, reports={}, notifier=self._notifier, limits=limits)
+        self._context = SimpleNamespace(control_plane=plane, reports={}, order_waits=self._notifier, limits=limits)
         plane.listen(self._notifier.notify)
         self.world.note("plane up", boot)
         self.wake()
@@ -373,7 +383,7 @@ class SimPlane:
         self._serve(handlers.sync, body, answer)
 
     def _serve(self, handler: Callable[..., Coroutine[Any, Any, Any]], body: Any, answer: Answer) -> None:
-        call: Any = SimpleNamespace(body=body, holder=SimpleNamespace(node=body.node, role="agent"))
+        call: Any = SimpleNamespace(body=body, holder=Holder("agent", "agent", node=body.node))
         self._step(handler(self._context, call), None, answer)
 
     def _step(self, coroutine: Coroutine[Any, Any, Any], value: Any, answer: Answer) -> None:

@@ -223,7 +223,7 @@ def replaced(world: World, disk: Disk, more: Mapping[str, Mapping[str, Any]]) ->
     swaps: list[tuple[Any, Any]] = [
         (time, sim), (secrets, SimSecrets(world)), (sqlite3, SimSqlite(disk)),
         (time.monotonic, sim.monotonic), (time.time, sim.time), (time.sleep, sim.sleep),
-        (time.perf_counter, sim.monotonic),
+        (time.perf_counter, sim.monotonic), (time.thread_time, sim.monotonic),
     ]  # fmt: skip
     saved: list[tuple[Any, str, Any]] = []
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tests.e2e.cable import Cable
 
-from shoal.agent.keeper import all_processes, environment, find_process
+from shoal.agent.processes import all_processes, environment, find_process
 from shoal.agent.workspace import Workspace
 from shoal.wire.client import Client
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.agent.keeper import all_processes, environment
+from shoal.agent.processes import all_processes, environment
 from shoal.core.topology import parse_cluster
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL, Settings

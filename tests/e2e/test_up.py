@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shoal.agent.confinement import landlock_version
-from shoal.agent.keeper import all_processes, descendants
+from shoal.agent.processes import all_processes, descendants
 from shoal.live.home import JOURNAL
 from shoal.scenario.replay import replay_file
 
@@ -76,12 +76,13 @@ class Person:
         for path in Path("/proc").iterdir():
             if path.name.isdigit() and int(path.name) != os.getpid():
                 try:
-                    about = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
+                    arguments = (path / "cmdline").read_bytes()
+                    about = (path / "environ").read_bytes() + arguments
                     running = (path / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
                 except OSError:
                     continue
                 if running and str(self.folder).encode() in about:
-                    found.append((path / "cmdline").read_bytes().decode().replace("\0", " "))
+                    found.append(arguments.decode().replace("\0", " "))
         return found
 
 

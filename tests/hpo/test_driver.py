@@ -16,6 +16,7 @@ from shoal.hpo.live_search import Driver, Leg, last_loss
 from shoal.hpo.search import Kill, Order, Searcher, SearchPhase, Train, Trial
 from shoal.wire.client import Client, Unreachable
 from shoal.wire.messages import AcctRow, JobRow, Submission, SubmissionBatch, Submitted
+from shoal.wire.search_messages import SearchReport, SearchRow
 
 if TYPE_CHECKING:
     from tests.hpo.conftest import Cluster
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 def search(
     cluster: "Cluster", folder: Path, searcher: Searcher, seconds: Sequence[float], policy: str
-) -> tuple[list[Trial], dict[str, str]]:
-    """What became of a search over trials whose legs take so many seconds each, and how each of its jobs ended."""
+) -> tuple[list[Trial], dict[str, str], SearchReport]:
+    """What became of a search over trials whose legs take so many seconds each, how its jobs ended, and its report."""
 
     def job(leg: Leg) -> Submission:
         words = [str(leg.trial), str(leg.until), str(seconds[leg.trial]), str(folder)]
@@ -46,15 +47,21 @@ def search(
                 break
             time.sleep(0.05)
         ended = client.get("/v1/acct", list[AcctRow])
-    return driver.search.trials, {row.name: row.state for row in ended}
+        (shown,) = client.get("/v1/searches", list[SearchRow])
+    return driver.search.trials, {row.name: row.state for row in ended}, shown.report
 
 
 def test_eight_real_trials_are_halved_until_the_best_is_trained_to_its_end(cluster: "Cluster", tmp_path: Path) -> None:
-    trials, ended = search(cluster, tmp_path, SuccessiveHalving(), [0.05] * 8, "las")
+    trials, ended, shown = search(cluster, tmp_path, SuccessiveHalving(), [0.05] * 8, "las")
     assert [trial.legs for trial in trials] == [4, 3, 2, 2, 1, 1, 1, 1]
     assert trials[0].losses[-1][0] == 1.0
     assert (tmp_path / "trial-0").read_text() == "1.0"
     assert Counter(ended.values()) == {"completed": 15}
+    assert (shown.over, shown.best) == (True, 0)
+    assert [len(trial.jobs) for trial in shown.trials] == [4, 3, 2, 2, 1, 1, 1, 1]
+    assert [trial.state for trial in shown.trials] == ["trained"] + ["given_up"] * 7
+    assert shown.trials[0].losses == [tuple(loss) for loss in trials[0].losses]
+    assert shown.trials[7].why.startswith("given up: others do better")
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,9 @@ class Impatient:
 
 def test_real_trials_are_cancelled_by_what_they_print_on_the_way(cluster: "Cluster", tmp_path: Path) -> None:
     # The last two would take minutes: that the search ends is because they were cancelled.
-    trials, ended = search(cluster, tmp_path, Impatient(), [0.05] * 6 + [100.0, 100.0], "fifo")
+    trials, ended, shown = search(cluster, tmp_path, Impatient(), [0.05] * 6 + [100.0, 100.0], "fifo")
     assert [n for n, trial in enumerate(trials) if trial.dropped] == [6, 7]
+    assert [trial.trial for trial in shown.trials if trial.state == "given_up"] == [6, 7]
     assert ended == {f"{n}-1": "cancelled" if n > 5 else "completed" for n in range(8)}
 
 

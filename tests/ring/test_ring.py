@@ -1,6 +1,6 @@
 """The whole ring: whatever a policy wants within its contract, nothing is lost, doubled or told otherwise on replay."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -49,8 +49,8 @@ class Whim:
             if not usable.any() or chance.random() < 0.2:
                 continue
             if alone is not None and chance.random() < 0.5 and _likes(view, alone, snapshot):
-                verdicts[view.id] = alone._replace(shared_with=host)
-                verdicts[host], alone = alone._replace(shared_with=view.id), None
+                verdicts[view.id] = replace(alone, shared_with=host)
+                verdicts[host], alone = replace(alone, shared_with=view.id), None
                 continue
             kind = int(chance.choice(np.flatnonzero(usable)))
             gpus = int(chance.integers(view.spec.min_gpus, view.spec.max_gpus + 1))

@@ -14,7 +14,7 @@ from shoal.core.topology import Topology, parse_cluster
 from shoal.engine.moves import StopStartPlanner
 from shoal.engine.replay import Scheduler, fold, replay
 from shoal.engine.state import State
-from shoal.engine.state_image import MOST_RUN_TIMES, StateImage, decode_image, encode_image, image_of, restore
+from shoal.engine.state_image import StateImage, decode_image, encode_image, image_of, restore
 from shoal.perf.catalog import catalog
 from shoal.perf.colocation import EstimatedModel
 from shoal.perf.model import ProfiledModel
@@ -29,9 +29,10 @@ def empty(cluster: Topology) -> State:
     return State(cluster, ProfiledModel(cluster, catalog()))
 
 
-def unordered(image: StateImage) -> StateImage:
-    """The image with its run times in ascending order: those of dropped jobs come first in it."""
-    return replace(image, run_times=tuple(sorted(image.run_times)))
+def uncalibrated(image: StateImage) -> StateImage:
+    """The image without the calibration of predicted lengths, which a base begins with all runs known by then."""
+    assert image.lengths is not None
+    return replace(image, lengths=replace(image.lengths, quantiles=(), counts=()))
 
 
 @settings(max_examples=40, deadline=None, phases=(Phase.explicit, Phase.generate))
@@ -53,24 +54,23 @@ def test_a_segment_replays_from_its_base_and_ends_in_the_same_state(data: st.Dat
     replayed = replay(read, lambda _: Scheduler(empty(cluster), whim, PackedPlacer(), StopStartPlanner()))
     assert replayed.decisions == sum(isinstance(record, Decided) for record in records[cut:])
     whole = fold(records, empty(cluster))
-    expected = unordered(image_of(whole))
-    assert unordered(decode_image(replayed.end)) == expected
-    assert unordered(image_of(fold([base, *records[cut:]], before))) == expected
+    expected = uncalibrated(image_of(whole))
+    assert uncalibrated(decode_image(replayed.end)) == expected
+    assert uncalibrated(image_of(fold([base, *records[cut:]], before))) == expected
     restored = fold(segment, empty(cluster))
     assert len(restored.register.specs) == whole.submitted - ended
     assert restored.free_gpus.freeze() == whole.free_gpus.freeze()
-    assert restored.run_times.tolist() == whole.run_times.tolist()
     assert restored.freeze().tenants == whole.freeze().tenants
 
 
-def test_an_image_holds_no_ended_job_and_a_bounded_number_of_run_times() -> None:
+def test_an_image_holds_no_ended_job_but_the_lengths_of_their_runs() -> None:
     rows = [job(f"j{i}", i, 1, 0.5) for i in range(20)] + [job("last", 30, 1, 1000.0)]
     state = simulate(Fifo(), rows, "gpu:1x4", until=29.0).state
     image = image_of(state)
     assert [kept.spec.id for kept in image.jobs] == ["last"]
-    assert (image.submitted, len(image.run_times), image.run_times[0]) == (21, 20, 0.5)
-    state._past_run_times = (1.0,) * (MOST_RUN_TIMES + 5)
-    assert len(image_of(state).run_times) == MOST_RUN_TIMES
+    assert image.submitted == 21
+    assert image.lengths is not None
+    assert [(key, count) for key, count, _ in image.lengths.keys if key == ("all",)] == [(("all",), 20)]
     restore(state, image)
     assert list(state.register.specs) == [20]
     assert state.freeze().columns.rows.tolist() == [20]

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import inf, isnan
+from math import inf, isfinite, isnan
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from shoal.hpo.bidding import PhasePlan, gpu_seconds_left, valued
 from shoal.hpo.search import AppSearch, Order, Searcher, SearchPhase, Train
 from shoal.wire.client import Client
 from shoal.wire.messages import Ahead, AppOffer, JobDetail, JobRow, LogPart, Submission, SubmissionBatch, Submitted
+from shoal.wire.search_messages import SearchReport, TrialReport, TrialState
 
 _NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|inf(?:inity)?\b|nan\b)"
 _LOSS = re.compile(rf"\bloss[\s:=]+({_NUMBER})", re.IGNORECASE)
@@ -29,6 +30,9 @@ _TAIL = 2**16
 
 _MOST_ROWS = 1000
 """Most jobs that one request lists; the state of others is read one by one."""
+
+_MOST_SHOWN, _MOST_LOSSES = 2000, 200
+"""Trials, and losses of each, that the cluster's page is sent."""
 
 _LOG_TRIES = 30
 """Attempts to read the log of an ended trial before the trial is dropped: its node may be briefly unreachable."""
@@ -72,6 +76,12 @@ class Driver:
     trained: float = 0.0
     """GPU-seconds of the ended legs, and the trainings they add up to."""
     _bid_for: tuple[frozenset[str], tuple[SearchPhase, ...]] | None = None
+    describe: Callable[[int], tuple[dict[str, str], str]] = lambda _: ({}, "")
+    """Returns the parameters of a trial and where its checkpoints are, for the cluster's page."""
+    scheduler: str = ""
+    _jobs: dict[int, list[str]] = field(default_factory=dict)
+    _why: dict[int, str] = field(default_factory=dict)
+    _reported: SearchReport | None = None
     _key: str = field(default_factory=lambda: uuid4().hex)
     _due: list[Order] = field(default_factory=list)
     _unread: dict[int, int] = field(default_factory=dict)
@@ -99,6 +109,7 @@ class Driver:
         self.look()
         self.follow()
         self.bid()
+        self.show()
 
     def look(self) -> None:
         """Read the trials' progress and losses."""
@@ -146,6 +157,38 @@ class Driver:
             return
         self._bid_for = now
 
+    def show(self) -> None:
+        """Send how the search stands to the cluster, for its page, if that changed; a refusal is ignored."""
+        if self.app is None:
+            return
+        report = self._state()
+        if report != self._reported:
+            try:
+                self.client.post(f"/v1/apps/{self.app}/search", report, type(None))
+            except InputError:  # an older control plane
+                return
+            self._reported = report
+
+    def _state(self) -> SearchReport:
+        rejected, trials = set(self.search.rejected()), list[TrialReport]()
+        for number, trial in enumerate(self.search.trials):
+            if not trial.legs or len(trials) == _MOST_SHOWN:
+                continue
+            parameters, place = self.describe(number)
+            state: TrialState = "trained" if trial.until >= 1 else "waiting"
+            if number in self.running:
+                state = "training"
+            elif number in rejected or number in self._reported_end:
+                state = "lost" if self._why.get(number, "").startswith("lost") else "given_up"
+            losses = [(part, loss if isfinite(loss) else None) for part, loss in trial.losses[-_MOST_LOSSES:]]
+            trials.append(
+                TrialReport(
+                    trial=number, state=state, parameters=parameters, jobs=self._jobs.get(number, []), losses=losses,
+                    why=self._why.get(number, ""), place=place,
+                )
+            )  # fmt: skip
+        return SearchReport(scheduler=self.scheduler, over=self.over, best=self.search.best, trials=trials)
+
     def _plans(self, offer: AppOffer) -> list[PhasePlan]:
         """The future phases, in GPUs and GPU-seconds."""
         whole = self._training_gpu_seconds(offer)
@@ -189,6 +232,7 @@ class Driver:
         self.app = jobs[0].app
         for leg, job, id in zip(legs, jobs, ids, strict=True):
             self.running[leg.trial] = id
+            self._jobs.setdefault(leg.trial, []).append(id)
             verb = "begins, up to" if leg.number == 1 else "goes on to"
             gpus = f"{job.gpus} GPU{'s' * (job.gpus > 1)}"
             self.report(leg.trial, f"{verb} {leg.until:.0%} of its training, on {gpus}, as {id}")
@@ -247,6 +291,7 @@ class Driver:
 
     def _report_end(self, trial: int, why: str) -> None:
         self._reported_end.add(trial)
+        self._why[trial] = why[:500]
         self.report(trial, why)
 
     def _loss(self, job: str) -> float | None:

@@ -167,7 +167,7 @@ def simulate(
     Equal arguments give equal journals, byte for byte. ``watch`` is called with each cycle.
     """
     rows, world = tuple(sorted(jobs, key=lambda j: j.submitted)), topology(cluster)
-    truth = Truth.of(rows, world, catalog(), noise=noise, seed=seed)
+    truth = Truth.of(rows, faults.grown(world), catalog(), noise=noise, seed=seed)
     specs = [_declared(row, knowledge, speed) for row, speed in zip(rows, truth.factors, strict=True)]
     cost, spread = RestartCost(restart_cost), measurement_noise
     backend = SimulatedBackend(truth, specs, cost, faults, seed, measurement_noise=spread, suspension=suspension)

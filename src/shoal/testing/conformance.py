@@ -20,14 +20,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.core.columns import Columns
+from shoal.core.commands import Start
 from shoal.core.decision import Decision, Grant, Refusal, Verdicts
 from shoal.core.interfaces import Policy
 from shoal.core.lifecycle import JobState
 from shoal.core.quota import Quota
 from shoal.core.reasons import IN_WORDS
 from shoal.core.snapshot import Snapshot
-from shoal.core.topology import Topology
-from shoal.sim.faults import Faults, JobFault, NodeFault
+from shoal.core.topology import Node, Topology
+from shoal.sim.faults import Faults, JobFault, NodeFault, NodeJoin
 from shoal.testing import strategies
 from shoal.testing.builders import Cycle, SimulationLog, job, simulate, snapshot
 from shoal.workload.schema import Job
@@ -292,6 +293,16 @@ def check_lost_node(make_policy: PolicyMaker) -> None:
     _all_complete(checked_run(make_policy, rows, "gpu:2x4", faults=faults), rows)
 
 
+def check_joined_node(make_policy: PolicyMaker) -> None:
+    """A node that joins, also one of a new kind or a larger one, is used, and a job that was too wide runs."""
+    rows = [job("wide", 0, 6, 100), *(job(f"j{i}", 10.0 * i, 1 + i % 4, 200, tenant=f"t{i % 2}") for i in range(6))]
+    script = (NodeJoin(40.0, Node("later", "gpu", 8)), NodeJoin(90.0, Node("other", "v100", 2)), NodeFault(200, 2, 50))
+    run = checked_run(make_policy, rows, "gpu:1x4", faults=Faults(script=script, checkpoint_every=20.0))
+    _all_complete(run, rows)
+    held = {node for _, command in run.commands if isinstance(command, Start) for node in command.placement.nodes}
+    _require(1 in held, "a node that joined was never used")
+
+
 def check_crash(make_policy: PolicyMaker) -> None:
     """A crashed job gets GPUs again; one that keeps crashing fails, and others still run."""
     rows = [job("falls", 0, 2, 300), job("stands", 0, 4, 300)]
@@ -381,6 +392,7 @@ CHECKS: dict[str, Callable[[PolicyMaker], None]] = {
     "tells a job larger than the cluster its numbers": check_too_large,
     "starves no job": check_no_starvation,
     "survives a lost node": check_lost_node,
+    "uses a node that joins": check_joined_node,
     "survives crashes": check_crash,
     "writes the same journal twice": check_replay,
     "decides on another policy's snapshot": check_long_wait,

@@ -16,7 +16,7 @@ from shoal.perf.catalog import catalog
 from shoal.policy.classic.fifo import Fifo
 from shoal.policy.classic.las import Las
 from shoal.policy.classic.shortest import Srtf
-from shoal.sim.faults import Faults, JobFault, NodeFault, Straggler
+from shoal.sim.faults import Faults, JobFault, NodeFault, NodeJoin, Straggler
 from shoal.testing.builders import job, simulate
 from shoal.workload.schema import Job
 
@@ -108,12 +108,16 @@ def workloads(draw: st.DrawFn, cluster: Topology, *, least: int = 1, most: int =
 
 @st.composite
 def faults(draw: st.DrawFn, cluster: Topology, rows: Sequence[Job]) -> Faults:
-    """Up to three scripted faults: nodes that return, stragglers, crashes of jobs that are then tried again."""
+    """Up to three faults: nodes that return, stragglers, crashes of jobs tried again; and perhaps a node that joins."""
     at, node = st.integers(0, 1500).map(float), st.integers(0, len(cluster.nodes) - 1)
     lost = st.builds(NodeFault, at, node, st.sampled_from([1.0, 60.0, 500.0]))
     slow = st.builds(Straggler, at, node, st.sampled_from([0.25, 0.5]), st.sampled_from([10.0, 300.0]))
     crash = st.builds(JobFault, at, st.integers(0, max(len(rows) - 1, 0)))
-    script = draw(st.lists(st.one_of(lost, slow, crash), max_size=3))
+    script: list[NodeFault | Straggler | JobFault | NodeJoin] = []
+    script += draw(st.lists(st.one_of(lost, slow, crash), max_size=3))
+    others = (KINDS[0],) if len(cluster.kinds) > 1 else ()  # tests of one kind stay so
+    kinds, sizes = st.sampled_from((*cluster.kinds, *others)), st.sampled_from((1, 4, 8))
+    script += draw(st.lists(st.builds(NodeJoin, at, st.builds(Node, st.just("joins"), kinds, sizes)), max_size=1))
     return Faults(script=tuple(script), checkpoint_every=draw(st.sampled_from([30.0, 600.0])))
 
 
