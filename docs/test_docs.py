@@ -36,6 +36,7 @@ from shoal.core.reasons import GENERIC
 from shoal.perf.catalog import catalog
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.research.bench.registry import BENCHES
+from shoal.research.grounds.ground import GROUNDS
 from shoal.testing.conformance import CHECKS
 from shoal.workload.generators.registry import GENERATORS
 from shoal.workload.importers import FORMATS
@@ -230,6 +231,11 @@ def _lifecycle() -> str:
     return f"```mermaid\n{diagram()}\n```"
 
 
+def _grounds() -> str:
+    rows = [(f"`{g.name}`", g.what, f"`{g.cluster}`", g.knowledge, g.lengths) for g in GROUNDS.values()]
+    return _table(("ground", "what it is", "cluster", "speeds known", "lengths"), *rows)
+
+
 _LANGUAGES = {".py": "python", ".out": "text", ".yaml": "yaml", ".json": "json", ".csv": "text", ".sh": "bash"}
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -242,6 +248,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "checks": _checks,
     "lifecycle": _lifecycle,
     "seams": _seams,
+    "grounds": _grounds,
 }
 
 
@@ -305,9 +312,12 @@ def test_every_figure_of_a_summary_and_every_column_of_a_job_is_explained() -> N
     assert not sorted(name for name in names if f"`{name}`" not in page)
 
 
-def test_every_bench_is_in_the_table() -> None:
+def test_every_bench_is_in_a_table() -> None:
+    """Those of the growth of decisions are named together: three for each policy."""
     page = (ROOT / "docs/benchmarks.md").read_text()
-    assert not [name for name in BENCHES if f"`{name}`" not in page]
+    named = [name for name in BENCHES if not name.startswith("scale-")]
+    assert not [name for name in named if f"`{name}`" not in page and f"bench {name}`" not in page]
+    assert "`shoal bench scale`" in page
 
 
 @pytest.mark.parametrize("promise", CHECKS)
