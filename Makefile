@@ -5,8 +5,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.ready
+SLURM := .engines/slurm
+RAY := .engines/ray
 
-.PHONY: venv demo test fast check bench soak soak-live repro mutants docs clean
+# Python keeps compiled modules, whatever the caller's environment says: tests start hundreds of Python processes.
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: venv demo test test-browser test-long test-engines engines fast check bench soak soak-live repro mutants docs clean
 
 venv: $(STAMP)
 
@@ -26,7 +31,47 @@ demo: $(RUNTIME)
 
 # Three workers for two cores: tests of real processes mostly wait.
 test: check
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 -m 'not engines' --part rest -p no:schemathesis
+
+# The rest of the tests: references solved by other programs, published results, real training.
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -n 3 -m 'not engines' --part long tests
+
+# The tests on real engines, as root: a Slurm and a Ray that are started and stopped by them. Nothing is installed in
+# the system.
+test-engines: $(STAMP) engines
+	$(BIN)/python -m pytest -m engines tests/provider
+
+# Slurm for the tests: Debian's packages, unpacked below .engines with lists and caches of their own. The daemons find
+# their own names in argv[0] only without Debian's suffix -wlm.
+engines: $(SLURM)/.ready $(RAY)/.ready
+
+# Ray for the tests: from PyPI, in an environment of its own, which Shoal's own environment does not import.
+$(RAY)/.ready:
+	rm -rf $(RAY)
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check 'ray==2.60.*'
+	touch $@
+
+APT := apt-get -qq -y -o Dir::State::Lists=$(CURDIR)/$(SLURM).apt/lists -o Dir::Cache=$(CURDIR)/$(SLURM).apt \
+	-o APT::Sandbox::User=root -o Acquire::Retries=3
+
+$(SLURM)/.ready:
+	rm -rf $(SLURM) $(SLURM).apt
+	mkdir -p $(SLURM) $(SLURM).apt/lists/partial $(SLURM).apt/archives/partial
+	$(APT) update
+	$(APT) install --no-install-recommends --reinstall --download-only \
+		slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
+	for package in $(SLURM).apt/archives/*.deb; do dpkg -x $$package $(SLURM) || exit 1; done
+	for daemon in slurmctld slurmd slurmstepd; do ln -s $$daemon-wlm $(SLURM)/usr/sbin/$$daemon || exit 1; done
+	rm -rf $(SLURM).apt
+	touch $@
+
+# The cluster's page in a real Chromium; needs Debian's package `chromium` (installed here where apt-get may).
+test-browser: $(STAMP)
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }
+	$(PIP) '.[browser]'
+	$(BIN)/python -m pytest tests/browser/browse.py tests/browser/browse_report.py
 
 # The tests that need no processes, no PyTorch and no long searches: under a minute of CPU time.
 fast: $(STAMP)
@@ -69,4 +114,4 @@ docs: $(STAMP)
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .venv-mutants mutants site .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .engines .venv-mutants mutants site .mypy_cache .ruff_cache .pytest_cache build dist
