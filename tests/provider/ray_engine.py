@@ -14,7 +14,9 @@ from shoal.provider.ray.connection import BridgeConnection, bridge_environment
 from shoal.provider.ray.provider import RayProvider, make_ray
 
 _STRANGER = """
-import json, sys, time
+import json, os, sys
+answers = os.fdopen(os.dup(1), "w", buffering=1)
+os.dup2(2, 1)  # what Ray prints of nodes that it lost is not an answer
 import ray
 address, asked = sys.argv[1:]
 ray.init(address, namespace="stranger", _node_ip_address=address.split(":")[0], log_to_driver=False)
@@ -37,7 +39,7 @@ def wishes():
     return [one.bundle for demand in asked for one in demand.bundles_by_count for _ in range(one.count)]
 
 kept = []
-print("connected", flush=True)
+print("connected", file=answers)
 for line in sys.stdin:
     verb, *words = json.loads(line)
     if verb == "group":
@@ -56,7 +58,7 @@ for line in sys.stdin:
         there = NodeAffinitySchedulingStrategy(id, soft=False)
         kept.append(Stranger.options(num_gpus=gpus, scheduling_strategy=there).remote())
         answer = ray.get(kept[-1].gpus.remote(), timeout=60)
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(answer), file=answers)
 """
 
 

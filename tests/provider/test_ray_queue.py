@@ -1,7 +1,6 @@
 """`shoal serve --on ray` on a real Ray: a queue of torch jobs under the default policy, with a resize, a preemption and
 a node that is lost and returns. Seconds are printed, not asserted."""
 
-import json
 import os
 import signal
 import subprocess
@@ -137,8 +136,8 @@ def test_six_torch_jobs_complete_with_a_resize_a_preemption_and_a_node_loss(serv
     until(lambda: "n2" not in serve.up(), "the node is lost")
     serve.submit("last", 1, SHORT)
     print(f"node lost after {time.monotonic() - lost:.1f} s", file=sys.stderr)
-    noted = json.loads(serve.shoal("nodes", "--json"))
-    assert any("ray: down" in str(row) for row in noted), noted
+    # Ray misses the node's heartbeats later than Shoal misses its agent.
+    until(lambda: "ray: down" in serve.shoal("nodes", "--json"), "Ray's own state of the node is shown")
     serve.ray.start_node("n2")
     serve.ray.wait_for_node("n2")
     until(lambda: serve.up() == {"n1", "n2"}, "the node is back")
