@@ -15,7 +15,7 @@ from tests.provider.ray_engine import StrangerDriver, namespace_of, provider_on
 from shoal.core.errors import InputError
 from shoal.provider.protocol import AgentCall, Allocation, AllocationState, EngineAway, EngineRefusal, Seen, Site
 from shoal.provider.ray.provider import RayProvider
-from shoal.provider.ray.rows import RayOptions, read_ray_options
+from shoal.provider.ray.rows import RayOptions, read_actor, read_ray_options
 
 SECRET = "the-token-of-this-allocation"
 
@@ -342,3 +342,28 @@ def test_a_node_that_ray_drains_is_draining_and_an_actor_that_ended_long_ago_is_
     assert _one(provider, "n2").why == "its actor was killed"
     rig.ray.actors["00000001"]["ended"] -= 301
     assert provider.seen() == []
+
+
+@pytest.mark.parametrize(
+    ("why", "state"),
+    [
+        ("WORKER_DIED The actor exited: exit_actor() was called.", AllocationState.ENDED),
+        (
+            "WORKER_DIED The actor is dead because its worker process has died. Worker exit type: INTENDED_USER_EXIT "
+            "Worker exit detail: User requested to exit the actor.",
+            AllocationState.ENDED,
+        ),
+        (
+            "WORKER_DIED The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
+            "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file.",
+            AllocationState.LOST,
+        ),
+        ("RAY_KILL The actor is dead because it was killed by `ray.kill`.", AllocationState.LOST),
+        ("NODE_DIED The actor died because its node has died.", AllocationState.LOST),
+    ],
+)
+def test_an_actor_that_ended_itself_has_ended_and_every_other_end_is_a_loss(why: str, state: AllocationState) -> None:
+    row = {"id": "1", "name": "n1", "state": "DEAD", "ended": 100.0, "why": why}
+    seen = read_actor(row, {}, 101.0)
+    assert seen is not None
+    assert seen.state is state

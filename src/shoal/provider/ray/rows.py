@@ -15,6 +15,9 @@ _TYPE_LABEL = "ray.io/accelerator-type"
 RECENT: Seconds = 300.0
 """Seconds for which an actor that has ended is reported."""
 
+_OWN_EXIT = ("exit_actor", "INTENDED_USER_EXIT")
+"""Parts of Ray's sentence for an actor that ended itself; which one depends on who reported the end first."""
+
 _UNSPECIFIED_END = {"RAY_KILL": "its actor was killed", "NODE_DIED": "Ray lost its node"}
 
 
@@ -107,7 +110,7 @@ def read_actor(row: Mapping[str, Any], free: Mapping[str, float], now: Seconds) 
             return None
         word, _, sentence = row["why"].partition(" ")
         # The agent of an actor that was killed lets its jobs save.
-        over = word not in _UNSPECIFIED_END and "exit_actor" in sentence
+        over = word not in _UNSPECIFIED_END and any(part in sentence for part in _OWN_EXIT)
         why = "its agent has ended" if over else _UNSPECIFIED_END.get(word, sentence or word)
         return Seen(name, ref, AllocationState.ENDED if over else AllocationState.LOST, why=why)
     if state == "ALIVE" and row["status"] in ("", "started"):
