@@ -37,10 +37,10 @@ test: check
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -n 3 -m 'not engines' --part long tests
 
-# The tests on real engines, as root: a Slurm and a Ray that are started and stopped by them. Nothing is installed in
-# the system.
+# The tests on real engines, as root, those of Slurm beside those of Ray; both are started and stopped by the tests.
+# Nothing is installed in the system.
 test-engines: $(STAMP) engines
-	$(BIN)/python -m pytest -m engines tests/provider
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m engines tests/provider
 
 # Slurm for the tests: Debian's packages, unpacked below .engines with lists and caches of their own. The daemons find
 # their own names in argv[0] only without Debian's suffix -wlm.
