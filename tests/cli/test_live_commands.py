@@ -696,7 +696,7 @@ def test_a_span_is_said_in_its_unit(seconds: float, text: str) -> None:
     ("expected", "text"),
     [
         (StartForecast(240, 120, 540), "in 4 min (2–9)"),
-        (StartForecast(240, 10, 7200), "in 4 min (0.2–120)"),
+        (StartForecast(240, 10, 7200), "in 4 min (10 s – 2 h)"),
         (StartForecast(7300, 7300, 7300), "in 2 h"),
         (StartForecast(0, 0, 3), "in 0 s (0–3)"),
     ],

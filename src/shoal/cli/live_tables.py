@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shoal.core.printable import printable
-from shoal.core.units import figure, unit_of
+from shoal.core.units import figure, span, unit_of
 from shoal.wire.messages import AcctRow, JobRow, NodeRow, StartForecast
 
 if TYPE_CHECKING:
@@ -23,10 +23,13 @@ def facts(pairs: Sequence[tuple[str, str]]) -> "RenderableType":
 
 
 def spread(expected: StartForecast) -> str:
-    """A forecast with its interval: ``in 4 min (2–9)``."""
-    name, unit = unit_of(expected.median)
-    low, median, high = (figure(max(0.0, t) / unit) for t in (expected.low, expected.median, expected.high))
-    return f"in {median} {name}" + (f" ({low}–{high})" if low != high else "")
+    """A forecast with its interval: ``in 4 min (2–9)``, or ``in 22 s (6 s – 12 min)`` if the units differ."""
+    low, median, high = (max(0.0, t) for t in (expected.low, expected.median, expected.high))
+    unit = unit_of(median)[1]
+    if unit_of(low)[1] == unit == unit_of(high)[1]:
+        first, last = figure(low / unit), figure(high / unit)
+        return f"in {span(median)}" + (f" ({first}–{last})" if first != last else "")
+    return f"in {span(median)} ({span(low)} – {span(high)})"
 
 
 def state(row: JobRow | AcctRow) -> str:

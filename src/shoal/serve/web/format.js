@@ -21,12 +21,12 @@ export function span(seconds) {
   return `${seconds < 0 ? "−" : ""}${digits(Math.abs(seconds) / size)} ${unit}`;
 }
 
-/** A median with its 10th and 90th percentile, in one unit: "12 min (8–17)". */
+/** A median with its 10th and 90th percentile: "12 min (8–17)", or "22 s (6 s – 12 min)" where their units differ. */
 export function spread(expected, from) {
   const [mid, low, high] = [expected.median, expected.low, expected.high].map((at) => Math.max(0, at - from));
-  const [size] = unitOf(mid);
+  const [size] = unitOf(mid), same = unitOf(low)[0] === size && unitOf(high)[0] === size;
   if (expected.low === expected.high) return span(mid);
-  return `${span(mid)} (${digits(low / size)}–${digits(high / size)})`;
+  return `${span(mid)} (${same ? `${digits(low / size)}–${digits(high / size)}` : `${span(low)} – ${span(high)}`})`;
 }
 
 export const count = (value) => Math.round(value).toLocaleString("en");

@@ -57,7 +57,8 @@ export function open({ root, login }) {
   function draw() {
     const size = height(), first = Math.max(0, Math.floor(scroll.scrollTop / size) - 6);
     const last = Math.min(shown.length, first + Math.ceil((scroll.clientHeight || 600) / size) + 12);
-    space.style.height = `${shown.length * size}px`;
+    space.style.height = scroll.style.height = `${shown.length * size}px`;
+    viewport.classList.toggle("long", scroll.scrollHeight > scroll.clientHeight);
     list.style.transform = `translateY(${first * size}px)`;
     viewport.setAttribute("aria-rowcount", String(shown.length + 1));
     render(list, shown.slice(first, last).map((row, i) => line(row, first + i)));

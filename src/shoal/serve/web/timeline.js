@@ -9,7 +9,7 @@ const LEFT = 92, TOP = 28, AHEAD = 0.35;
 const LEAST_SPAN = 20, MOST_SPAN = 366 * 86400, MOST_LISTED = 200;
 
 /** The visible stretch of time, kept while the page is open; with `end` null it follows the present. */
-const chosen = { seconds: 3600, end: null };
+const chosen = { seconds: 3600, end: null, fitted: false };
 
 export function open({ root }) {
   const canvas = h("canvas.lanes", { tabindex: "0", role: "application", "aria-label": "Timeline of GPUs; arrow keys move, plus and minus zoom" });
@@ -170,6 +170,11 @@ export function open({ root }) {
           h("td", { "data-label": "GPUs" }, count(each.gpus)), h("td", { "data-label": "From" }, time(each.began)), h("td", { "data-label": "To" }, each.ended === undefined ? "now" : time(each.ended)))))));
   }
 
+  /** At first, show the shortest stretch that holds every run known. */
+  function fit() {
+    const age = now() - Math.min(...bars.map((each) => each.began));
+    Object.assign(chosen, { fitted: true, seconds: (SPANS.find(([seconds]) => seconds * (1 - AHEAD) >= age) || SPANS.at(-1))[0] });
+  }
   let colours = [];
   const theme = () => { colours = Array.from({ length: 9 }, (_, i) => colour(`--t${i}`)); draw(); };
   theme();
@@ -188,6 +193,7 @@ export function open({ root }) {
         const key = picked && `${picked.began} ${picked.node} ${picked.job} ${picked.run}`;
         nameTenants(new Set([...rows.seats.values()].map((row) => row.tenant)));
         ({ lanes, bars } = arrange([...rows.seats.values()], [...rows.nodes.values()]));
+        if (!chosen.fitted && clock.end === null && bars.length) fit();
         picked = key && bars.find((each) => `${each.began} ${each.node} ${each.job} ${each.run}` === key);
       }
       bar();
