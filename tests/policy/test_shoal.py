@@ -52,9 +52,11 @@ def test_in_the_worked_example_the_least_service_runs_and_the_price_is_the_highe
     moment = snapshot(EXAMPLE, "gpu:1x2", held={})
     assert granted(moment) == {"a": 0, "b": 0, "c": 2}
     # With the restart of 30 s: c bids 0.6003 · (1 − 30/130) = 0.4618, a 0.4267 · 0.9 = 0.3840, b is pressed.
-    assert sentence(moment, "c").startswith("runs on 2 GPUs: it bids 1.2 times the price; 100 s left at its soonest")
-    assert sentence(moment, "a").startswith("waits: it bids 1 of the price of a GPU, for 1 GPU;")
-    assert sentence(moment, "b").startswith("waits: it bids 0.845 of the price of a GPU, for 1 GPU;")
+    assert sentence(moment, "c").startswith(
+        "runs on 2 GPUs: its bid for a GPU is 1.20 times the price; about 100 s of run left, lateness 1.00"
+    )
+    assert sentence(moment, "a").startswith("waits for 1 GPU: its bid for a GPU is 1.00 of the price;")
+    assert sentence(moment, "b").startswith("waits for 1 GPU: its bid for a GPU is 0.84 of the price;")
 
 
 # ── the order of rigid jobs ───────────────────────────────────────────────────────────────────────────────────────

@@ -139,7 +139,7 @@ def _explained(
     facts = (claimed.soonest, claimed.late, 100.0 * gap)
     return codes, {
         BOUGHT: (gpus, ratio, *facts),
-        OUTBID: (ratio, wanted, *facts),
+        OUTBID: (wanted, ratio, *facts),
         UNCONTESTED: (gpus, claimed.soonest),
     }
 

@@ -5,15 +5,15 @@ from shoal.core.reasons import ReasonTemplate
 OUTBID = ReasonTemplate(
     47,
     "OUTBID",
-    "waits: it bids {bid for a GPU over the price:,.3g} of the price of a GPU, for {GPUs wanted:,.0f} GPUs; "
-    "{time left at its soonest:span} left at its soonest, {lateness:,.3g} times as late as promised "
+    "waits for {GPUs wanted:,.0f} GPUs: its bid for a GPU is {bid for a GPU over the price:,.2f} of the price; "
+    "about {time left at its soonest:span} of run left, lateness {lateness:,.2f} "
     "(choice within {gap of the choice:,.2g} % of the best)",
 )
 BOUGHT = ReasonTemplate(
     48,
     "BOUGHT",
-    "runs on {GPUs granted:,.0f} GPUs: it bids {bid for a GPU over the price:,.3g} times the price; "
-    "{time left at its soonest:span} left at its soonest, {lateness:,.3g} times as late as promised "
+    "runs on {GPUs granted:,.0f} GPUs: its bid for a GPU is {bid for a GPU over the price:,.2f} times the price; "
+    "about {time left at its soonest:span} of run left, lateness {lateness:,.2f} "
     "(choice within {gap of the choice:,.2g} % of the best)",
 )
 RESUMES = ReasonTemplate(
@@ -24,6 +24,5 @@ RESUMES = ReasonTemplate(
 UNCONTESTED = ReasonTemplate(
     49,
     "UNCONTESTED",
-    "runs on {GPUs granted:,.0f} GPUs that no waiting job could use; {time left at its soonest:span} left at its "
-    "soonest",
+    "runs on {GPUs granted:,.0f} GPUs that no waiting job could use; about {time left at its soonest:span} of run left",
 )
