@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,7 +85,7 @@ def said(site: Site, job: int) -> Any:
 
 @root
 def test_one_tenant_cannot_read_signal_or_trace_what_is_anothers(site: Site) -> None:
-    site.agent("--tenant-users", "auto")
+    site.agent("--tenant-users", "2000000000-2000000999")
     first = order("go", [PYTHON, "-S", "-c", OWNER], tenant="ana", grace=0.0)
     site.plane.want(first)
     until(lambda: (run := site.plane.run()) and run.done == 7.0, "the first job has written everything")
@@ -175,6 +176,22 @@ def test_where_users_cannot_reach_the_home_tenants_share_one_or_the_agent_refuse
         with pytest.raises(InputError, match=f"cannot pass through {folder}"):
             choose_users("1500-1600", home)
         assert choose_users("off", home) == (None, "--tenant-users is off")
+
+
+@root
+@pytest.mark.parametrize("part", ["executable", "prefix"])
+def test_tenants_share_a_user_where_others_cannot_run_the_agents_python(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory() as closed, tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setattr(sys, "executable", "/usr/bin/env")
+        monkeypatch.setattr(sys, "prefix", "/usr")
+        assert choose_users("auto", Path(folder) / "home")[0] is not None
+        monkeypatch.setattr(sys, part, f"{closed}/python/bin")
+        users, why = choose_users("auto", Path(folder) / "home")
+        assert users is None
+        assert f"cannot run its Python, since they cannot pass through {closed};" in why
 
 
 def test_an_agent_says_once_at_its_start_that_tenants_share_a_user(tmp_path: Path) -> None:

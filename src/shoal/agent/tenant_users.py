@@ -12,6 +12,7 @@ import os
 import pwd
 import re
 import stat
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,18 +109,13 @@ class TenantUsers:
 def choose_users(wanted: str, home: Path) -> tuple[TenantUsers | None, str]:
     """Return the users of tenants that an operator wants, or None and why tenants share the agent's user.
 
-    ``wanted`` is ``off``, ``auto`` (made users where the agent is root and they can reach ``home``), a range of numbers
-    or the path of a file.
+    ``wanted`` is ``off``, ``auto`` (made users where the agent is root and they can reach ``home`` and the agent's
+    Python), a range of numbers or the path of a file.
     """
-    if wanted in ("off", "auto") and os.geteuid() != 0:
-        return None, "its agents do not run as root"
-    if wanted == "off":
-        return None, "--tenant-users is off"
     closed = _closed(home)
-    if wanted == "auto":
-        if closed is not None:
-            return None, f"other users cannot pass through {closed}; choose a home such as /var/lib/shoal"
-        return TenantUsers(home), ""
+    if wanted in ("off", "auto"):
+        why = _why_shared(wanted, closed)
+        return (None, why) if why else (TenantUsers(home), "")
     if os.geteuid() != 0:
         raise InputError("tenant-users", wanted, "only an agent that runs as root can start jobs of other users")
     if closed is not None:
@@ -134,9 +130,23 @@ def choose_users(wanted: str, home: Path) -> tuple[TenantUsers | None, str]:
     return TenantUsers(home, made=range(first, last + 1)), ""
 
 
-def _closed(home: Path) -> Path | None:
-    """Return the outermost folder above ``home`` that other users cannot pass through; None if they can."""
-    existing = [folder for folder in reversed(home.resolve().parents) if folder.exists()]
+def _why_shared(wanted: str, closed: Path | None) -> str:
+    """Return why tenants share the agent's user with ``off`` or ``auto``; empty if each has its own."""
+    if os.geteuid() != 0:
+        return "its agents do not run as root"
+    if wanted == "off":
+        return "--tenant-users is off"
+    if closed is not None:
+        return f"other users cannot pass through {closed}; choose a home such as /var/lib/shoal"
+    closed = _closed(Path(sys.prefix, "bin")) or _closed(Path(sys.executable))
+    if closed is not None:
+        return f"other users cannot run its Python, since they cannot pass through {closed}; use another Python"
+    return ""
+
+
+def _closed(path: Path) -> Path | None:
+    """Return the outermost folder above ``path`` that other users cannot pass through; None if they can."""
+    existing = [folder for folder in reversed(path.resolve().parents) if folder.exists()]
     return next((folder for folder in existing if not folder.stat().st_mode & stat.S_IXOTH), None)
 
 
