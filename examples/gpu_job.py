@@ -13,7 +13,8 @@ import os  # noqa: E402
 import sys  # noqa: E402
 from typing import Any  # noqa: E402
 
-from gpu_models import settle, step, workload  # noqa: E402
+import torch  # noqa: E402
+from gpu_models import device, settle, step, workload  # noqa: E402
 
 from shoal.trainer import Stopped, Training  # noqa: E402  # shoal
 
@@ -22,8 +23,11 @@ def main(kind: str, size: str, epochs: int, story: str, tiny: bool) -> None:
     """Train; the last line printed is the loss."""
     told: dict[str, Any] = {"incarnation": int(os.environ.get("SHOAL_INCARNATION", "1")), "began": BEGAN}
     told["imported"] = time.time()
-    work = workload(kind, tiny=tiny)
+    # As usual, data and model are made on the processor; the model's move is the first use of the GPU.
+    work = workload(kind, tiny=tiny, where=torch.device("cpu"))
+    told["read"] = time.time()
     model, optimizer = work.training()
+    work.data.move(device())
     told["ready"] = time.time()
     loader = work.loader(getattr(work, size))
     run = Training(model, optimizer)  # shoal

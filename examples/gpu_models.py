@@ -103,10 +103,13 @@ class Gpt(nn.Module):
 
 
 class Resident(Dataset[Any]):
-    """Samples that lie on the GPU; a batch is picked there at once."""
+    """Samples that lie on the GPU, or wherever `move` puts them; a batch is picked there at once.
 
-    def __init__(self, samples: Tensor, split: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
-        self.samples, self._split = samples, split
+    Without ``labels`` a sample is text: all but its last byte, and all but its first.
+    """
+
+    def __init__(self, samples: Tensor, labels: Tensor | None = None) -> None:
+        self.samples, self.labels = samples, labels
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -116,23 +119,28 @@ class Resident(Dataset[Any]):
 
     def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
         chosen = torch.tensor(indices).to(self.samples.device, non_blocking=True)
-        return self._split(self.samples[chosen], chosen)
+        samples = self.samples[chosen]
+        return (
+            (samples[:, :-1].long(), samples[:, 1:].long()) if self.labels is None else (samples, self.labels[chosen])
+        )
+
+    def move(self, where: torch.device) -> None:
+        """Move the samples to a device."""
+        self.samples = self.samples.to(where)
+        self.labels = None if self.labels is None else self.labels.to(where)
 
 
-def images(count: int) -> Resident:
+def images(count: int, where: torch.device) -> Resident:
     """Images of ten classes: one of four smooth patterns of the class, as strong as the noise on it."""
-    chance = torch.Generator(device()).manual_seed(1)
-    drawn = partial(torch.randn, generator=chance, device=device())
+    chance = torch.Generator(where).manual_seed(1)
+    drawn = partial(torch.randn, generator=chance, device=where)
     patterns = functional.interpolate(drawn(40, 3, 6, 6), size=(32, 32), mode="bicubic")
-    kinds = torch.randint(0, 40, (count,), generator=chance, device=device())
-    strength = 0.3 + 0.4 * torch.rand(count, 1, 1, 1, generator=chance, device=device())
-    labels = kinds // 4
-    return Resident(
-        strength * patterns[kinds] + 0.8 * drawn(count, 3, 32, 32), lambda samples, chosen: (samples, labels[chosen])
-    )
+    kinds = torch.randint(0, 40, (count,), generator=chance, device=where)
+    strength = 0.3 + 0.4 * torch.rand(count, 1, 1, 1, generator=chance, device=where)
+    return Resident(strength * patterns[kinds] + 0.8 * drawn(count, 3, 32, 32), kinds // 4)
 
 
-def text(count: int, context: int) -> Resident:
+def text(count: int, context: int, where: torch.device) -> Resident:
     """Python's standard library, in pieces; each is to be guessed byte by byte."""
     wanted, found = count * (context + 1), bytearray()
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
@@ -142,8 +150,7 @@ def text(count: int, context: int) -> Resident:
             found += path.read_bytes()
     pieces = len(found) // (context + 1)
     whole = torch.frombuffer(found[: min(pieces, count) * (context + 1)], dtype=torch.uint8).clone()
-    samples = whole.view(-1, context + 1).to(device())
-    return Resident(samples, lambda chosen, _: (chosen[:, :-1].long(), chosen[:, 1:].long()))
+    return Resident(whole.view(-1, context + 1).to(where))
 
 
 # ── a training ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,14 +184,15 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def workload(kind: str, *, tiny: bool) -> Workload:
-    """The one of this kind."""
+def workload(kind: str, *, tiny: bool, where: torch.device | None = None) -> Workload:
+    """The one of this kind, with its data on a device: the GPU if there is one, or ``where``."""
+    where = where or device()
     if kind == "resnet":
         make = partial(resnet, 4, 1) if tiny else partial(resnet, 64, 2)
-        return Workload(kind, make, images(128 if tiny else 50_000), *((8, 16) if tiny else (128, 1024)))
+        return Workload(kind, make, images(128 if tiny else 50_000, where), *((8, 16) if tiny else (128, 1024)))
     context = 16 if tiny else 256
     make_text = partial(Gpt, *((16, 1, 2) if tiny else (512, 8, 8)), context)
-    return Workload(kind, make_text, text(128 if tiny else 40_000, context), *((8, 16) if tiny else (16, 128)))
+    return Workload(kind, make_text, text(128 if tiny else 40_000, context, where), *((8, 16) if tiny else (16, 128)))
 
 
 def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -309,22 +309,24 @@ def switch(*, tiny: bool, out: Path) -> dict[str, Any]:
     log = next((out / "switch").glob("*agent.log"), None)
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")] if log else []
     opened = [_clock(line["at"]) for line in lines if line.get("event") == "gate opened"]
-    gaps = [
-        {
-            "last_to_first": after["first_step"] - before["last_step"],
-            "last_to_ended": before["ended"] - before["last_step"],
-            "ended_to_opened": min(opened, key=lambda at: abs(at - before["ended"]), default=0.0) - before["ended"],
-            "ended_to_began": after["began"] - before["ended"],
-            "importing": after["imported"] - after["began"],
-            "making": after["ready"] - after["imported"],
-            "ready_to_first": after["first_step"] - after["ready"],
-        }
-        for before, after in pairwise(runs)
-    ]
+    gaps = [_gap(before, after, opened) for before, after in pairwise(runs)]
     found |= {"stories": stories, "gaps": gaps}
     for gap in gaps:
         print("    " + ", ".join(f"{key} {value:.2f}" for key, value in gap.items()), flush=True)
     return found
+
+
+def _gap(before: dict[str, Any], after: dict[str, Any], opened: list[float]) -> dict[str, float]:
+    """Return the parts of the time, in seconds, between the steps of two runs that followed each other."""
+    gate = min(opened, key=lambda at: abs(at - before["ended"]), default=before["ended"])
+    return {
+        "last_to_first": after["first_step"] - before["last_step"],
+        "last_to_ended": before["ended"] - before["last_step"],
+        "ended_to_opened": gate - before["ended"],
+        "opened_to_ready": after["ready"] - gate,
+        "ready_to_first": after["first_step"] - after["ready"],
+        "importing": after["imported"] - after["began"],
+    }
 
 
 def _clock(text: str) -> float:

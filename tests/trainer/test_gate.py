@@ -41,6 +41,16 @@ def test_a_process_waits_at_the_gate_and_says_so(closed: Path) -> None:
     waits_until_opened(threading.Thread(target=gate.wait, daemon=True), closed)
 
 
+def test_a_process_at_the_gate_imports_what_the_first_optimizer_needs(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = threading.Event()
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    monkeypatch.setattr(gate, "import_module", lambda name: imported.set() if name == "torch._dynamo" else None)
+    waits_until_opened(threading.Thread(target=gate.wait, daemon=True), closed)
+    assert imported.wait(10)
+
+
 def test_the_first_use_of_cuda_waits_at_the_gate(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     used = []
