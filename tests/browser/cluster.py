@@ -48,6 +48,12 @@ class LiveCluster:
             self._process = None
 
     @property
+    def pid(self) -> int:
+        """Process of the control plane."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def url(self) -> str:
         """Address of the page."""
         return f"http://127.0.0.1:{self.port}/"

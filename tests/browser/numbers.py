@@ -1,0 +1,174 @@
+"""The speed of a cluster's page in a real Chromium: `python -m tests.browser.numbers`; figures in docs/dashboard.md.
+
+Wall-clock times mean something on an idle machine only, so nothing is asserted.
+"""
+
+import http.client
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+from tests.browser.cluster import LiveCluster
+
+JOBS = 10_000
+PAGES = 100
+STREAMS_PER_TENANT = 15
+WATCH_SECONDS = 20.0
+
+_FRAMES = """async ({steps, act}) => {
+  const scroll = document.querySelector(".scroll"), search = document.getElementById("search"), times = [];
+  const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+  await frame();
+  for (let i = 0; i < steps; i++) {
+    const began = performance.now();
+    if (act === "scroll") scroll.scrollTop = (i + 1) * 911;
+    else { search.value = "many" + (i % 5); search.dispatchEvent(new Event("input")); }
+    await frame();
+    await frame();
+    times.push((performance.now() - began) / 2);
+  }
+  return times;
+}"""
+
+
+def main() -> None:
+    """Measure and print one figure a line."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        cluster = LiveCluster(Path(folder) / "home")
+        cluster.start()
+        found = shutil.which("chromium")
+        assert found, "no Chromium: apt-get install chromium"
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        try:
+            token = cluster.shoal("token", "create", "root", "--role", "admin")
+            first_view(browser, cluster)
+            updates(browser, cluster, token)
+            watchers(cluster, token)
+            many_jobs(browser, cluster, token)
+        finally:
+            browser.close()
+            cluster.stop()
+
+
+def first_view(browser: Browser, cluster: LiveCluster) -> None:
+    """Print when the first view is painted after the server's answer, and the bytes that it took."""
+    painted, size = [], 0
+    for _ in range(5):
+        context = browser.new_context()
+        page = context.new_page()
+        sizes: list[int] = []
+        page.on("response", lambda answer: sizes.append(int(answer.headers.get("content-length", 0))))  # noqa: B023
+        page.goto(cluster.link())
+        page.locator(".tile").first.wait_for()
+        painted.append(
+            page.evaluate("""() => performance.now() - performance.getEntriesByType("navigation")[0].responseStart""")
+        )
+        size = sum(sizes)
+        context.close()
+    print(
+        f"first view {statistics.median(painted) / 1000:.2f} s after the server's answer (median of 5), {size:,} bytes"
+    )
+
+
+def updates(browser: Browser, cluster: LiveCluster, token: str) -> None:
+    """Print how long after its submission a job is in the list."""
+    page = _page(browser, cluster, "queue")
+    seconds = []
+    for number in range(8):
+        began = time.monotonic()
+        made = cluster.call("POST", "/v1/jobs", token, {"command": ["true"], "name": f"new{number}", "hold": True})
+        page.get_by_role("row").filter(has_text=made["jobs"][0]).wait_for()
+        seconds.append(time.monotonic() - began)
+        time.sleep(0.3)
+    print(f"a submission is seen after {statistics.median(seconds):.2f} s (median of 8), {max(seconds):.2f} s at most")
+    page.context.close()
+
+
+def watchers(cluster: LiveCluster, token: str) -> None:
+    """Print what the control plane costs with and without pages that are open, while jobs run and end."""
+    tokens = [
+        cluster.shoal("token", "create", f"user{i}", "--role", "user", "--tenant", f"tenant{i}")
+        for i in range(-(-PAGES // STREAMS_PER_TENANT))
+    ]
+    stop = threading.Event()
+    feeding = threading.Thread(target=_feed, args=(cluster, token, stop), daemon=True)
+    feeding.start()
+    time.sleep(3.0)
+    alone = _share_of_a_core(cluster)
+    ends = [
+        threading.Thread(target=_watch, args=(cluster, tokens[i // STREAMS_PER_TENANT], i, stop)) for i in range(PAGES)
+    ]
+    for end in ends:
+        end.start()
+    time.sleep(3.0)
+    watched = _share_of_a_core(cluster)
+    stop.set()
+    print(f"control plane: {alone:.1%} of a core without pages, {watched:.1%} with {PAGES} open")
+    for end in [feeding, *ends]:
+        end.join(10)
+
+
+def _feed(cluster: LiveCluster, token: str, stop: threading.Event) -> None:
+    while not stop.wait(1.0):
+        cluster.call("POST", "/v1/jobs", token, {"command": ["sleep", "3"], "name": "fed"})
+
+
+def _watch(cluster: LiveCluster, token: str, number: int, stop: threading.Event) -> None:
+    # An address may have 64 connections.
+    source = (f"127.0.1.{1 + number // STREAMS_PER_TENANT}", 0)
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.port, timeout=5, source_address=source)
+    headers = {"Authorization": f"Bearer {token}"}
+    connection.request("GET", "/v1/watch?views=cluster,nodes,jobs", headers=headers)
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+    while not stop.is_set():
+        try:
+            answer.readline()
+        except TimeoutError:
+            continue
+    connection.close()
+
+
+def _share_of_a_core(cluster: LiveCluster) -> float:
+    pid = cluster.pid
+    before, began = _cpu_seconds(pid), time.monotonic()
+    time.sleep(WATCH_SECONDS)
+    return (_cpu_seconds(pid) - before) / (time.monotonic() - began)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def many_jobs(browser: Browser, cluster: LiveCluster, token: str) -> None:
+    """Print the time of a frame while a list of many jobs is scrolled and searched."""
+    for part in range(5):
+        one = {"command": ["true"], "name": f"many{part}", "gpus": 4, "hold": True}
+        cluster.call("POST", "/v1/jobs/batch", token, {"jobs": [one] * (JOBS // 5)})
+    page = _page(browser, cluster, "queue")
+    page.locator(".total", has_text="10,0").wait_for(timeout=60_000)
+    page.wait_for_timeout(3000)
+    for act in ("scroll", "search"):
+        times: list[Any] = page.evaluate(_FRAMES, {"steps": 60, "act": act})
+        print(f"{JOBS:,} jobs, {act}: a frame takes {statistics.median(times):.0f} ms, {max(times):.0f} ms at most")
+    page.context.close()
+
+
+def _page(browser: Browser, cluster: LiveCluster, view: str) -> Page:
+    page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    page.goto(cluster.link())
+    page.locator(".tile").first.wait_for()
+    page.goto(f"{cluster.url}#/{view}")
+    page.locator("main.view h1").wait_for()
+    return page
+
+
+if __name__ == "__main__":
+    main()
