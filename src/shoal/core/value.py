@@ -15,7 +15,7 @@ __all__ = ["Value"]
 
 @cache
 def _as_dataclass(owner: type[msgspec.Struct]) -> dict[str, Field[Any]]:
-    """Return the fields of a struct as those of a dataclass."""
+    """Return ``dataclasses.Field`` objects that describe the fields of a struct."""
     parts = []
     for f in fields(owner):
         default = MISSING if f.default is msgspec.NODEFAULT else f.default

@@ -138,7 +138,7 @@ class ElasticWorkers:
 
     @property
     def places(self) -> list[tuple[int, int, int]]:
-        """The node, the starting incarnation and the number of each member, by rank."""
+        """By rank: the node of the member, the incarnation that started it, and its worker number."""
         found = [(number, self.workers[number]) for number in self.members]
         return [(worker.node, worker.incarnation, number) for number, worker in found]
 

@@ -26,7 +26,7 @@ def leave(runs: RunRegistry, key: AgentKey, seconds: Seconds, now: Seconds) -> N
 
 
 def gone(runs: RunRegistry, key: AgentKey, now: Seconds) -> None:
-    """Lose an agent, and the node that it serves, after its last report, in which it has no run left."""
+    """Mark an agent and its node as lost after the last report of the agent, which lists no run."""
     runs.lose(key, now, now)
     if key in runs.agents:
         returned(runs, key, now)

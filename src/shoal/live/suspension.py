@@ -88,7 +88,7 @@ def _make_room(registry: "RunRegistry", gang: Gang, cause: str, now: Seconds) ->
 
 
 def _others(registry: "RunRegistry", gang: Gang, node: int) -> Iterator[Gang]:
-    """Yield the other gangs that hold seats on a node in the ring."""
+    """Yield the other gangs that hold GPUs of a node by the last decision: neither stopping, ended nor suspended."""
     for other in registry.agents.nodes[node].gangs.values():
         if other is not gang and not other.stopping and not other.end_reported and other.turn % 2 == 0:
             yield other

@@ -137,7 +137,7 @@ class Draws:
 
 
 def draw_days(eligible: Floats, seed: int = 0) -> Draws:
-    """Draws of whole days; of 24 equal stretches where the history is shorter than 24 days but has them."""
+    """Return bootstrap draws of whole days, or of 24 equal intervals if the history is shorter than ten days."""
     span = float(eligible.max()) + 1.0
     seconds = DAY if span >= 10 * DAY else span / 24
     unit = (eligible // seconds).astype(np.int64)

@@ -144,7 +144,7 @@ class Searches:
 
     @property
     def completed(self) -> int:
-        """Number of jobs that ended: completed, or given up."""
+        """Number of jobs that completed or failed."""
         return self.world.completed
 
     def send(self, commands: Sequence[Command]) -> None:

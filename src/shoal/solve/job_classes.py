@@ -251,7 +251,10 @@ def _ring(count: int) -> tuple[Indices, Indices, Floats]:
 
 
 def _lines(left: int, right: int) -> tuple[Indices, Indices, Floats]:
-    """Two lines of one length, evenly divided, side by side: the overlapping pairs, and their part of the length."""
+    """Divide [0, 1] into ``left`` equal parts and again into ``right`` equal parts.
+
+    Return the pairs of parts that overlap (left index, right index) and the length of each overlap.
+    """
     cuts = np.union1d(np.arange(left + 1) * right, np.arange(right + 1) * left)
     begin = cuts[:-1]
     return begin // right, begin // left, np.diff(cuts) / (left * right)

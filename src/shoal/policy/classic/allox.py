@@ -107,7 +107,7 @@ class Allox:
     def _plan(
         self, snapshot: Snapshot, line: Indices, seconds: Floats, ready: tuple[Floats, ...]
     ) -> tuple[_MatchedQueue, Indices, tuple[Floats, ...]]:
-        """A plan for the first window of a line of jobs, the rest of the line, and when GPUs are free after it."""
+        """Plan a queue's first ``window`` jobs; return the plan, the other jobs, and when GPUs are free after it."""
         if len(ready) == 1:
             return _MatchedQueue(line, np.zeros(len(line), dtype=np.intp), np.zeros(len(line))), line[:0], ready
         window = line[: self.window]

@@ -119,7 +119,8 @@ class ThemisCarry:
     """``app_seconds`` is the integral of the number of live apps up to ``at``, when there were ``live`` of them.
 
     By admission number (``rows``, ascending): the app, the most GPUs the job can use, GPU-seconds done and in all, and
-    GPU-seconds done per second (``pace``). ``gpu_ranges`` save work.
+    GPU-seconds done per second (``pace``). ``gpu_ranges`` are the last decision's ranges of GPUs, so that
+    the next one computes only those of jobs that changed.
     """
 
     at: Seconds = 0.0

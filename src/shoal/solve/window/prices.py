@@ -97,7 +97,7 @@ class _Master:
         self._rows += len(of)
 
     def cut(self, taken: Int64s, seats: Int64s) -> tuple[float, Floats]:
-        """Add cuts for the seats taken and the pattern; the least bound above the base, and its prices."""
+        """Add the cuts of one allotment, solve again, and return the lower bound above the base with its prices."""
         self._cut_classes(taken)
         pattern = tuple(seats.tolist())
         if pattern not in self._row_of:
