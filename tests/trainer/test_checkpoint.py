@@ -1,12 +1,14 @@
 """Checkpoints: whole or not there, checked when read, the last two kept."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from shoal.trainer.checkpoint import BackgroundWriter, Checkpoints
+from shoal.trainer.checkpoint import BackgroundWriter, Checkpoints, read_newest_ahead
+from shoal.trainer.file_digest import digest, is_unchanged
 
 
 def write(checkpoints: Checkpoints, progress: int) -> Path:
@@ -60,7 +62,7 @@ SPOILS: dict[str, Callable[[Path], object]] = {
     "has a list for a manifest": lambda path: (path / "manifest.json").write_text("[1]"),
     "is another job's": lambda path: _edit(path, "owner", "other"),
     "is another model's": lambda path: _edit(path, "fits", "other"),
-    "has another format": lambda path: _edit(path, "format", 2),
+    "has another format": lambda path: _edit(path, "format", 3),
 }
 
 
@@ -73,6 +75,42 @@ def test_one_that_cannot_be_trusted_is_set_aside_and_the_previous_is_used(
     # What comes after is newer than what was set aside, though it is not as far.
     write(checkpoints, 15)
     assert newest(checkpoints) == 15
+
+
+def test_a_checkpoint_of_an_earlier_version_is_used_if_its_files_are_whole(checkpoints: Checkpoints) -> None:
+    for progress, content in ((20, b"whole"), (30, b"spoiled")):
+        path = write(checkpoints, progress)
+        (path / "state").write_bytes(content)
+        _edit(path, "format", 1)
+        _edit(path, "files", {"state": hashlib.sha256(b"whole").hexdigest()})
+    assert newest(checkpoints) == 20
+
+
+def test_a_wrong_byte_in_any_part_of_a_large_file_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    content = bytearray(40 * 2**20)
+    path.write_bytes(content)
+    written = digest(path)
+    for at in (0, 16 * 2**20, 40 * 2**20 - 1):
+        content[at] = 1
+        path.write_bytes(content)
+        assert not is_unchanged(path, written)
+        content[at] = 0
+    path.write_bytes(content)
+    assert is_unchanged(path, written)
+
+
+def test_a_file_that_changed_after_it_was_read_ahead_is_read_again(checkpoints: Checkpoints) -> None:
+    path = write(checkpoints, 20)
+    read_newest_ahead(checkpoints.folder)
+    assert newest(checkpoints) == 20
+    (path / "state").write_bytes(bytes(200))
+    assert newest(checkpoints) == 10
+
+
+def test_reading_ahead_where_no_checkpoint_is_does_nothing(tmp_path: Path) -> None:
+    read_newest_ahead(tmp_path / "nowhere")
+    assert not list(tmp_path.iterdir())
 
 
 def test_where_nothing_was_saved_nothing_is_resumed(tmp_path: Path) -> None:

@@ -51,6 +51,16 @@ def test_a_process_at_the_gate_imports_what_the_first_optimizer_needs(
     assert imported.wait(10)
 
 
+def test_a_process_at_the_gate_reads_its_newest_checkpoint(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[Path]()
+    done = threading.Event()
+    monkeypatch.setenv("SHOAL_DIR", str(closed))
+    monkeypatch.setattr(gate, "read_newest_ahead", lambda folder: (read.append(folder), done.set()))
+    waits_until_opened(threading.Thread(target=gate.wait, daemon=True), closed)
+    assert done.wait(10)
+    assert read == [closed / "checkpoints"]
+
+
 def test_the_first_use_of_cuda_waits_at_the_gate(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     used = []

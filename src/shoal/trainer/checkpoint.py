@@ -5,18 +5,19 @@ this job and model; others are renamed aside and never read again. This module d
 process writes the checkpoints of a folder at a time.
 """
 
-import hashlib
 import json
 import logging
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.trainer.file_digest import digest, is_unchanged, read_ahead
 from shoal.wire.files import replace_file
 
 SAVE_EVERY_SECONDS = 600.0
@@ -24,7 +25,9 @@ SAVE_EVERY_SECONDS = 600.0
 
 _LOG = logging.getLogger("shoal.trainer")
 
-_FORMAT = 1
+_FORMAT, _READ = 2, (1, 2)
+"""The format of a manifest that is written, and those that are read."""
+
 _KEPT = 2
 _MANIFEST = "manifest.json"
 _ASIDE = ".refused"
@@ -61,11 +64,11 @@ class Checkpoints:
     def commit(self, progress: int, facts: Mapping[str, Any]) -> Checkpoint:
         """Publish the checkpoint whose files are complete, and delete all but the newest two."""
         partial, path = self._partial(progress), self.folder / f"{progress:015d}"
-        files = {}
-        for file in sorted(partial.rglob("*")):
-            if file.is_file():
-                files[str(file.relative_to(partial))] = _digest(file)
-                _flush(file)
+        paths = [file for file in sorted(partial.rglob("*")) if file.is_file()]
+        with ThreadPoolExecutor(1) as flushing:  # the disk works while digests are computed
+            flushed = flushing.map(_flush, paths)
+            files = {str(file.relative_to(partial)): digest(file) for file in paths}
+            list(flushed)  # raises what a flush raised
         manifest = {"format": _FORMAT, "owner": self.owner, "fits": self.fits, "facts": facts, "files": files}
         (partial / _MANIFEST).write_text(json.dumps(manifest))
         _flush(partial / _MANIFEST)
@@ -98,26 +101,37 @@ class Checkpoints:
         return self.folder / f".{progress:015d}.partial"
 
     def _newest_first(self) -> list[Path]:
-        if not self.folder.is_dir():
-            return []
-        return sorted((path for path in self.folder.iterdir() if path.name.isdigit()), reverse=True)
+        return _newest_first(self.folder)
 
     def _read(self, path: Path) -> Checkpoint | str:
         """The checkpoint, or the reason why it cannot be used."""
         try:
             manifest = json.loads((path / _MANIFEST).read_text())
             known = manifest["format"], manifest["owner"], manifest["fits"]
-            for name, digest in manifest["files"].items():
-                if _digest(path / name) != digest:
+            for name, written in manifest["files"].items():
+                if not is_unchanged(path / name, written):
                     return f"{name} is not as it was written"
             facts = dict(manifest["facts"])
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             return f"it is not whole ({error!r})"
-        wanted = _FORMAT, self.owner, self.fits
+        wanted = known[0] if known[0] in _READ else _FORMAT, self.owner, self.fits
         for what, found, mine in zip(("format", "job", "model"), known, wanted, strict=True):
             if found != mine:
                 return f"it is of another {what} ({found!r}, not {mine!r})"
         return Checkpoint(path, facts)
+
+
+def read_newest_ahead(folder: Path) -> None:
+    """Read and check the newest checkpoint of a folder, so that resuming from it takes less time; ignores errors."""
+    with suppress(OSError):
+        for path in _newest_first(folder)[:1]:
+            read_ahead(path)
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if path.name.isdigit()), reverse=True)
 
 
 def mark_complete(marker: Path, job: str) -> None:
@@ -163,11 +177,6 @@ def _write_or_log(progress: int, write: Callable[[], None]) -> None:
         write()
     except Exception as error:  # training continues; the previous checkpoint remains
         _LOG.warning("the checkpoint at %s samples could not be written: %r", progress, error)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush(path: Path) -> None:

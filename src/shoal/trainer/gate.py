@@ -2,8 +2,8 @@
 
 The variable ``SHOAL_GATE`` names a file of the agent's; the gate is closed as long as the file exists. A process waits
 at its first use of CUDA through PyTorch, or when its session opens, whichever comes first. Until then it imports torch
-and works on the processor; while it waits, it imports what its first step will need. ``SHOAL_GATE=off`` in a job's
-environment opts out.
+and works on the processor; while it waits, it imports what its first step will need and reads its checkpoint.
+``SHOAL_GATE=off`` in a job's environment opts out.
 """
 
 import os
@@ -14,6 +14,8 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from shoal.trainer.checkpoint import read_newest_ahead
 
 _LOOK_SECONDS = 0.005
 
@@ -31,13 +33,18 @@ def wait() -> None:
     if progress:
         with suppress(OSError):
             Path(progress).with_name("gate").touch()
-    threading.Thread(target=_import_ahead, name="shoal-gate", daemon=True).start()
+    threading.Thread(target=_prepare, name="shoal-gate", daemon=True).start()
     while _closed():
         time.sleep(_LOOK_SECONDS)
 
 
-def _import_ahead() -> None:
-    """Import the 800 modules that PyTorch imports for its first optimizer, so that no GPU is idle meanwhile."""
+def _prepare() -> None:
+    """Do what needs no GPU, so that none is idle meanwhile.
+
+    Check the job's newest checkpoint, and import the 800 modules that PyTorch imports for its first optimizer.
+    """
+    if os.environ.get("SHOAL_DIR"):
+        read_newest_ahead(Path(os.environ["SHOAL_DIR"], "checkpoints"))
     if "torch" in sys.modules:
         with suppress(Exception):
             import_module("torch._dynamo")

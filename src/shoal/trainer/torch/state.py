@@ -78,7 +78,7 @@ class TorchState:
 
     def load(self, folder: Path, group: Any) -> dict[str, Any]:
         """Load the state saved in ``folder``; returns the data stored beside it."""
-        beside: dict[str, Any] = torch.load(folder / _FILE, map_location="cpu", weights_only=True)
+        beside: dict[str, Any] = torch.load(folder / _FILE, map_location="cpu", weights_only=True, mmap=True)
         state = beside["state"]
         if self.sharded:
             import torch.distributed.checkpoint as dcp
