@@ -23,6 +23,7 @@ from shoal.live.accounts import Accounts
 from shoal.live.holdings import Holdings
 from shoal.live.job_changes import JobChanges
 from shoal.live.job_lists import ANY_JOB, JobLists
+from shoal.live.kept_lengths import KeptLengths
 from shoal.live.page_rows import PageRows
 from shoal.live.time_words import ClockWords
 from shoal.live.training_figures import TrainingFigures
@@ -71,7 +72,9 @@ class Scene:
         found: dict[str, Verdict] = dict.fromkeys(snapshot.ids, WAITS)
         found |= {a.spec.id: Grant(a.placement.gpus) for a in self.accounts.live.values() if a.placement}
         found |= verdicts or {}
-        return LastDecision(snapshot, Verdicts.of(snapshot, found))
+        lengths = KeptLengths()
+        lengths.offer(snapshot.lengths)
+        return LastDecision(snapshot, Verdicts.of(snapshot, found), None, lengths)
 
     @property
     def held(self) -> Holdings:

@@ -126,6 +126,11 @@ class LiveBackend(Backend):
             self._acks, runs.ending = [], []
             return EventBatch(now, events, over=over)
 
+    @property
+    def pending(self) -> bool:
+        """Whether ``wait`` has something to return at once."""
+        return bool(self._runs.events or self._acks or self._closed)
+
     def send(self, commands: Sequence[Command]) -> None:
         """Turn commands into orders; agents receive them with their next request."""
         if not commands:

@@ -46,6 +46,7 @@ from shoal.live.job_lists import ANY_JOB, MOST_OLDER, JobFilter, JobLists
 from shoal.live.job_verbs import JobVerbs
 from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk, ShortOfDisk
 from shoal.live.journal_writer import JournalWriter
+from shoal.live.kept_lengths import KeptLengths
 from shoal.live.log_parts import open_session, read_log_part
 from shoal.live.machines import check_fits
 from shoal.live.members import Members
@@ -117,6 +118,7 @@ class ControlPlane:
     _job_ids: JobIds = field(default_factory=JobIds)
     _queue_limit: QueueLimit = field(default_factory=QueueLimit)
     _limit: CpuLimit = field(default_factory=CpuLimit)
+    _lengths: KeptLengths = field(default_factory=KeptLengths)
     _loop: Loop = field(init=False)
     _thread: threading.Thread = field(init=False)
     _recorder: JournalWriter = field(init=False)
@@ -182,6 +184,7 @@ class ControlPlane:
 
     def step(self) -> bool:
         """Run one cycle and, if the journal's segment is long enough, begin the next one; return false at the end."""
+        self._lengths.catch_up(busy=self.backend.pending)
         if not self._loop.cycle():
             return False
         self._recorder.commit()
@@ -198,9 +201,8 @@ class ControlPlane:
     def _watch(self, snapshot: Snapshot, judgement: Judgement) -> None:
         """Keep a decision for views, and record the verdicts that differ from those before."""
         snapshot.columns.secure()  # other threads read it
-        if snapshot.lengths is not None:
-            snapshot.lengths.keep()
-        last = LastDecision(snapshot, judgement.verdicts, judgement.decision.carry)
+        self._lengths.offer(snapshot.lengths)
+        last = LastDecision(snapshot, judgement.verdicts, judgement.decision.carry, self._lengths)
         if self._last is not None:
             last.compare(self._last)
         words = ClockWords(self.about.epoch)

@@ -3,9 +3,8 @@
 from math import exp, log
 from statistics import NormalDist
 
-from shoal.core.lengths import JobLength
+from shoal.core.lengths import JobLength, LengthView
 from shoal.core.lifecycle import JobState
-from shoal.core.snapshot import Snapshot
 from shoal.core.units import Seconds, span
 from shoal.live.accounts import Account
 from shoal.perf.work_prior import DECLARED_SPREAD
@@ -14,17 +13,17 @@ from shoal.wire.messages import StartForecast
 _QUANTILES = (0.5, 0.1, 0.9)
 
 
-def expected_end(account: Account, now: Seconds, last: Snapshot | None) -> StartForecast | None:
+def expected_end(account: Account, now: Seconds, lengths: LengthView | None) -> StartForecast | None:
     """Return the seconds until a running job ends if it keeps its GPUs; None if that or its rate is not known.
 
-    Declared work is lognormal about the declaration, given that it is more than is done; other work is as predicted
-    at the last decision, whose snapshot is ``last``.
+    Declared work is lognormal about the declaration, given that it is more than is done; other work is as predicted by
+    ``lengths``.
     """
     work = account.spec.work
     if account.state is not JobState.RUNNING or account.rate <= 0:
         return None
     if not work:
-        left = predicted(account, now, last)
+        left = predicted(account, now, lengths)
         return (
             None
             if left is None
@@ -37,20 +36,20 @@ def expected_end(account: Account, now: Seconds, last: Snapshot | None) -> Start
     return StartForecast(*(max(0.0, total - done) / account.rate for total in totals))
 
 
-def predicted(account: Account, now: Seconds, last: Snapshot | None) -> JobLength | None:
+def predicted(account: Account, now: Seconds, lengths: LengthView | None) -> JobLength | None:
     """Return what earlier runs say that is left of a live job that declares no work; None where they say nothing."""
-    if last is None or last.lengths is None or account.spec.work is not None or not account.live:
+    if lengths is None or account.spec.work is not None or not account.live:
         return None
-    return last.lengths.given(account.number, account.progress(now))
+    return lengths.given(account.number, account.progress(now))
 
 
-def length_in_words(account: Account, now: Seconds, last: Snapshot | None) -> str:
-    """Return how long a job that declares no work is expected to run on, and from what that is known; else ""."""
-    left, at = predicted(account, now, last), -1 if last is None else last.position_of(account.number)
-    if last is None or left is None or at < 0:
-        return ""
-    speed = account.rate or float(last.columns.best_speed[at])
-    if not speed:
+def length_in_words(account: Account, now: Seconds, lengths: LengthView | None, best_speed: float) -> str:
+    """Return how long a job that declares no work is expected to run on, and from what that is known; else "".
+
+    ``best_speed`` is its rate on its best kind, 0 if that is not known.
+    """
+    left, speed = predicted(account, now, lengths), account.rate or best_speed
+    if left is None or not speed:
         return ""
     low, median, high = (span(part / speed) for part in (left.low, left.median, left.high))
     runs = f"from {left.runs} earlier run{'s' * (left.runs != 1)} {left.of}" if left.runs else "having outlasted others"

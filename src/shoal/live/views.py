@@ -12,6 +12,7 @@ import numpy as np
 
 from shoal.core.arrays import Flags, Floats
 from shoal.core.decision import Verdicts
+from shoal.core.lengths import LengthView
 from shoal.core.lifecycle import JobState
 from shoal.core.reasons import LEASED, NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP
 from shoal.core.snapshot import Snapshot
@@ -23,6 +24,7 @@ from shoal.live.foreign_names import without_foreign_names
 from shoal.live.held_words import remedy_of, why_held
 from shoal.live.holdings import Holdings
 from shoal.live.job_lists import WAITING, Listed
+from shoal.live.kept_lengths import KeptLengths
 from shoal.live.run_links import run_links
 from shoal.live.seat_history import spans_of
 from shoal.live.time_words import ClockWords
@@ -51,6 +53,7 @@ class LastDecision:
     snapshot: Snapshot
     verdicts: Verdicts
     carry: object | None = None
+    kept_lengths: KeptLengths = field(default_factory=KeptLengths)
     changed: Flags = field(init=False)
     """By position in the snapshot: whether the job's verdict has another code or number of GPUs than before."""
 
@@ -79,6 +82,16 @@ class LastDecision:
         if reason.template == LEASED and words.now is not None and float(reason.numbers[0]) <= words.now:
             return f"keeps its GPUs: its lease ended at {words.at(float(reason.numbers[0]))} and no job has taken them"
         return reason.sentence(words)
+
+    @property
+    def lengths(self) -> LengthView | None:
+        """Predicted lengths that any thread may read; of this decision, or of one shortly before."""
+        return self.kept_lengths.view
+
+    def length_in_words(self, account: Account, now: Seconds) -> str:
+        """Return how long a job that declares no work is expected to run on; empty if that is not known."""
+        at = self.snapshot.position_of(account.number)
+        return "" if at < 0 else length_in_words(account, now, self.lengths, self.snapshot.columns.best_speed.item(at))
 
     def bid(self, job: JobNumber) -> float | None:
         """Return what a job bids for a GPU, over the price; None if the policy does not say."""
@@ -145,7 +158,7 @@ class LastDecision:
         if at < 0:
             return inf
         if account.spec.work is None:
-            found = predicted(account, now, self.snapshot)
+            found = predicted(account, now, self.lengths)
             speed = account.rate or float(self.snapshot.columns.best_speed[at])
             return inf if found is None or not speed else found.median / speed
         # Relative to the decision, which may be some time ago.
@@ -215,7 +228,7 @@ class ClusterViews:
             stop=account.stop_cost(self.now),
             lost_gpu_seconds=account.lost_gpu_seconds,
             exit_status=account.exit_status,
-            length=length_in_words(account, self.now, None if last is None else last.snapshot),
+            length="" if last is None else last.length_in_words(account, self.now),
             links=run_links(account.launch.env, account.links),
         )
 
@@ -371,7 +384,7 @@ class ClusterViews:
             reason=self._reason(account),
             position=position,
             start=self._start(account),
-            end=expected_end(account, self.now, None if self.last is None else self.last.snapshot),
+            end=expected_end(account, self.now, None if self.last is None else self.last.lengths),
             array=spec.conditions.array if spec.conditions is not None else None,
             priority=spec.priority,
             time=spec.time,
