@@ -18,6 +18,9 @@ from shoal.wire.messages import AgentOrders, RunReport, SuspensionAbility
 AgentKey: TypeAlias = int | str
 """Which agent: the index of the node that it serves as a whole, or the name of its allocation for one run."""
 
+RunKey: TypeAlias = tuple[JobNumber, int]
+"""A job and an incarnation of it."""
+
 
 @dataclass(slots=True)
 class NodeRuns:
@@ -55,8 +58,8 @@ class AgentStatus:
     """Whether its lease runs: it has connected, or must before the lease ends."""
     quiet_at: Seconds = -inf
     """When a run without grace was gone after it was lost; others are gone when their own grace has passed too."""
-    steady: list[RunReport] | None = None
-    """Its last report, if the same one again would change nothing; None once its orders have changed."""
+    steady: dict[RunKey, RunReport] = field(default_factory=dict)
+    """Its last reports of runs that were up, without what is judged again as time passes."""
     orders: AgentOrders | None = None
     """Its orders, until they or what it reports change."""
     look_at: Seconds = inf
@@ -67,20 +70,25 @@ class AgentStatus:
     strays: frozenset[JobNumber] = frozenset()
     """Jobs with processes on the node that no order names; the agent is ending them."""
 
-    def steady_after(self, runs: list[RunReport]) -> list[RunReport] | None:
-        """Return a report if the same one again would change nothing: all runs were reported up and go on.
-
-        What a trainer library reports, and what is saved, is judged again as time passes.
-        """
-        gangs = self.gangs.values()
-        going = all(gang.started and not gang.stopping and not gang.end_reported for gang in gangs)
-        plain = all((run.saved, run.session, run.roster, run.suspension) == (None,) * 4 for run in runs)
-        return runs if going and plain and not self.strays and len(runs) == len(gangs) else None
+    def changes_nothing(self, run: RunReport) -> bool:
+        """Return whether a report of a run repeats the last one, and the run goes on as it did then."""
+        key = run.job, run.incarnation
+        gang = self.gangs.get(key)
+        return gang is not None and gang.goes_on and not gang.lost(self.node) and self.steady.get(key) == run
 
     @property
     def key(self) -> AgentKey:
         """Which agent it is."""
         return self.allocation or self.node
+
+
+def steady_runs(runs: Iterable[RunReport]) -> dict[RunKey, RunReport]:
+    """Return the reports of runs that are up, except those with what is judged again as time passes.
+
+    That is what a trainer library reports, and what is saved.
+    """
+    up = (run for run in runs if run.phase == "running" and run.saved is None and run.session is None)
+    return {(run.job, run.incarnation): run for run in up if run.roster is None and run.suspension is None}
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ class AgentWaits:
     def orders_changed(self, agent: AgentStatus) -> None:
         """Count a change of an agent's orders."""
         agent.generation += 1
-        agent.steady = agent.orders = None
+        agent.orders = None
         self.touched.add(agent.key)
 
     def take_touched(self) -> set[AgentKey]:

@@ -18,6 +18,7 @@ from shoal.core.job import BatchSetting, Launch
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId
 from shoal.live.elastic_workers import ElasticWorkers, Seats
+from shoal.live.exit_words import describe_exit, failed_status
 from shoal.live.rate_tracker import RateTracker
 from shoal.live.report_filter import possible_progress
 from shoal.wire.batch_script import OPTIONS_VARIABLE
@@ -27,14 +28,6 @@ _CALLED_OFF = "its ranks were stopped, or never started, by order of a control p
 _ENDED_EARLY = "its ranks on node {} were stopped, or not all of them were reported to have ended"
 _AGENT_RESTARTED = "an agent was restarted while the control plane was away"
 _CHAIN_LOST = "the control plane was away after it was resized in place, or an agent restarted"
-
-_SIGNALS = {
-    6: "it aborted",
-    9: "it was killed: out of memory?",
-    11: "it broke memory protection",
-    15: "it was terminated",
-}
-_STATUSES = {126: "a shell could not execute the program", 127: "a shell found no such program"}
 
 
 class NodePhase(StrEnum):
@@ -157,6 +150,8 @@ class Gang:
     """Whether it may go on until the run that gets its GPUs is at the gate."""
     own_seats: Seats = ()
     """The seats on which it starts ranks: all except those of ranks it takes over."""
+    _orders: dict[int, tuple[tuple[object, ...], RunOrder]] = field(default_factory=dict)
+    """By node, the order last made for it, after all that changes in it."""
 
     def __post_init__(self) -> None:
         if not self.chain:
@@ -189,6 +184,11 @@ class Gang:
     def up(self) -> bool:
         """Whether its ranks run, or have run, on every node: some may end sooner than others."""
         return all(part.phase in (NodePhase.RUNNING, NodePhase.ENDED) for part in self.parts.values())
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether all its ranks were seen running and nothing is ordered or expected of it."""
+        return self.started and not (self.stopping or self.end_reported or self.suspended)
 
     @property
     def progress(self) -> float:
@@ -298,8 +298,8 @@ class Gang:
         for node, part in self.parts.items():
             if part.crashed:
                 end, failed_on = End.LOST if part.blameless else End.CRASHED, node if part.unstarted else None
-                cause = part.cause or _describe_exit(part.exits, nodes[node].name)
-                return RunEnd(end, cause, failed_on, _failed_status(part.exits))
+                cause = part.cause or describe_exit(part.exits, nodes[node].name)
+                return RunEnd(end, cause, failed_on, failed_status(part.exits))
             if part.phase is NodePhase.ENDED and not self._succeeded(node, part, warned=False):
                 return RunEnd(End.LOST, _ENDED_EARLY.format(nodes[node].name) if part.exits else _CALLED_OFF)
         return None
@@ -327,8 +327,8 @@ class Gang:
             failed = [workers.workers[number] for number in workers.members if workers.workers[number].failed]
         if failed:
             exits = [worker.exit for worker in failed if worker.exit is not None]
-            cause = _describe_exit(exits, nodes[failed[0].node].name)
-            return RunEnd(End.CRASHED, cause, status=_failed_status(exits))
+            cause = describe_exit(exits, nodes[failed[0].node].name)
+            return RunEnd(End.CRASHED, cause, status=failed_status(exits))
         return self._inconsistent(_CHAIN_LOST)
 
     def _active_parts(self) -> Iterator[tuple["Gang", int, Part]]:
@@ -376,6 +376,14 @@ class Gang:
         """Return the order for a node, with the address of the head node; None if nothing should be there."""
         if self.lost(node) or self.parts[node].forgotten:
             return None
+        port = self.chain[0].parts[self.head].port
+        changing = address, port, self.stopping, self.going, self.forced, self.turn, self.yields
+        made = self._orders.get(node)
+        if made is None or made[0] != changing or self.workers is not None:
+            made = self._orders[node] = changing, self._order(node, address, port)
+        return made[1]
+
+    def _order(self, node: int, address: str, port: int) -> RunOrder:
         seats, launch = self.placement.seats, self.launch
         rank = self.placement.nodes.index(node)
         ranks, roster = self.ranks_on(node), None
@@ -401,7 +409,7 @@ class Gang:
             local_ranks=len(ranks),
             world=sum(self._rank_counts),
             master=address,
-            port=self.chain[0].parts[self.head].port,
+            port=port,
             work=self.work,
             batch=self.batch,
             limits=self.limits,
@@ -423,18 +431,3 @@ class Gang:
         if OPTIONS_VARIABLE not in order.env:
             return order
         return msgspec.structs.replace(order, hosts=[(address(node), gpus) for node, gpus in self.placement.seats])
-
-
-def _failed_status(exits: Sequence[RankExit]) -> int | None:
-    """Return the status of the first rank that failed; None if none did."""
-    return next((rank.status for rank in exits if rank.status and not rank.warned), None)
-
-
-def _describe_exit(exits: Sequence[RankExit], node: str) -> str:
-    """Return a sentence on the first rank that failed: where and how."""
-    first = next(rank for rank in exits if rank.status and not rank.warned)
-    if first.status < 0:
-        hint = _SIGNALS.get(-first.status, "")
-        return f"rank {first.rank} on {node} ended by signal {-first.status}{f' ({hint})' if hint else ''}"
-    hint = _STATUSES.get(first.status, "")
-    return f"rank {first.rank} on {node} exited with status {first.status}{f' ({hint})' if hint else ''}"

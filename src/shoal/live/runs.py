@@ -27,7 +27,7 @@ from shoal.core.lifecycle import JobState
 from shoal.core.retry import FIRST_RETRY
 from shoal.core.topology import Node, Placement
 from shoal.core.units import JobNumber, Seconds
-from shoal.live.agent_status import AgentKey, Agents, alone, unrunnable
+from shoal.live.agent_status import AgentKey, Agents, RunKey, alone, steady_runs, unrunnable
 from shoal.live.agent_waits import AgentWaits
 from shoal.live.elastic_workers import workers_of
 from shoal.live.gang import End, Gang, RunEnd
@@ -236,11 +236,12 @@ class RunRegistry:
         agent = self.agents[key]
         first = agent.last_report is None
         agent.last_report = agent.last_contact = now
-        if runs == agent.steady and not first:
-            return
+        unchanged = set() if first else {(run.job, run.incarnation) for run in runs if agent.changes_nothing(run)}
         strays = set()
         for run in runs:
-            gang = agent.gangs.get((run.job, run.incarnation))
+            gang = agent.gangs.get(run_key := (run.job, run.incarnation))
+            if run_key in unchanged:
+                continue
             if gang is not None and not gang.lost(agent.node):
                 gang.update(agent.node, run)
                 for other in self.agents.serving_all(gang):
@@ -253,8 +254,9 @@ class RunRegistry:
         cleared, agent.strays = agent.strays - strays, frozenset(strays)
         if strays:
             self.waits.unsure(agent)
-        self._advance_agent(key, now, (*cleared, *(self.waits.unblocked_by_report() if first else ())))
-        agent.steady = agent.steady_after(runs)
+        others = (*cleared, *(self.waits.unblocked_by_report() if first else ()))
+        self._advance_agent(key, now, others, unchanged)
+        agent.steady = steady_runs(runs)
 
     def reboot(self, key: AgentKey, now: Seconds, kept: Collection[tuple[JobNumber, int]] = ()) -> None:
         """Mark every run of an agent as lost that the next one has not ``kept``, by job and incarnation."""
@@ -345,9 +347,11 @@ class RunRegistry:
 
     # ── advancing jobs ────────────────────────────────────────────────────────────────────────────────────────
 
-    def _advance_agent(self, key: AgentKey, now: Seconds, others: Iterable[JobNumber] = ()) -> None:
-        """Advance the jobs of an agent and ``others``, which may have waited for it."""
-        here = [job for job, _ in self.agents[key].gangs]
+    def _advance_agent(
+        self, key: AgentKey, now: Seconds, others: Iterable[JobNumber] = (), unchanged: Collection[RunKey] = ()
+    ) -> None:
+        """Advance the jobs of an agent, except runs ``unchanged``, and ``others``, which may have waited for it."""
+        here = [run[0] for run in self.agents[key].gangs if run not in unchanged]
         for job in dict.fromkeys([*here, *others]):
             if job in self._jobs:
                 self._advance(job, now)
