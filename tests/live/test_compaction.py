@@ -15,6 +15,7 @@ from shoal.core.errors import InputError, JournalError
 from shoal.core.job import JobSpec, Launch
 from shoal.engine.state_image import UnreadableBase
 from shoal.forecast.what_if import forecast
+from shoal.live import compaction
 from shoal.live.accounts import Account, Accounts
 from shoal.live.compaction import KEEP
 from shoal.live.control_plane import ControlPlane
@@ -24,7 +25,7 @@ from shoal.live.live_image import encode_live, restore_live
 from shoal.scenario.replay import policies_of, read_stories, replay_file
 from shoal.store.journal import JournalFile
 from shoal.store.segments import ARCHIVE, archived
-from shoal.wire.messages import PROTOCOL, AgentReport
+from shoal.wire.messages import PROTOCOL, AgentReport, CancelMany
 
 STEPS = ("ended jobs stored", "written", "closed", "linked", "replaced")
 
@@ -304,3 +305,36 @@ def test_a_key_of_an_ended_job_is_found_without_reading_the_others(tmp_path: Pat
     assert ended.with_key("default", "other") is None
     assert steps < 200
     ended.close()
+
+
+def test_many_ended_jobs_begin_a_segment_however_few_records_they_took(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        plane.compaction.most_ended = 20
+        (live,) = submit(plane, job("live", 4))
+        for _ in range(3):
+            submit(plane, *(job("many", 4) for _ in range(10)))
+            _, ended = plane.verbs.cancel_many(CancelMany(name="many"), None)
+            ended.result(20)
+        soon(lambda: len(archived(plane.journal.path)) == 1)
+        assert plane.journal.records < 100
+        assert len(plane.accounts.accounts) < 20
+        assert plane.compaction.ended.count() >= 20
+        assert [row.id for row in plane.jobs(None)] == [live]
+
+
+def test_a_failed_switch_is_not_tried_again_at_every_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = 0
+
+    def fails(_: str) -> None:
+        nonlocal tried
+        tried += 1
+        raise OSError("the disk fails")
+
+    with opened(tmp_path) as plane:
+        plane.compaction.step = fails
+        monkeypatch.setattr(compaction, "MOST_BYTES", 1)
+        submit(plane, job("first"))
+        soon(lambda: tried > 0)
+        for number in range(5):
+            submit(plane, job(f"later-{number}"))
+        assert tried == 1

@@ -36,6 +36,9 @@ MOST_RECORDS = 50_000
 MOST_BYTES = 64 * 2**20
 """Length of a segment after which the next one begins, in records or in bytes of them."""
 
+MOST_ENDED = 10_000
+"""Ended jobs in memory after which the next segment begins, or as many as are live: few records can end many jobs."""
+
 _PAUSE = 1000
 """Records to wait for after a switch that failed."""
 
@@ -55,6 +58,7 @@ class Compaction:
     lock: RLock = field(default_factory=RLock)
     """Guards the accounts."""
     most_records: int = MOST_RECORDS
+    most_ended: int = MOST_ENDED
     step: Callable[[str], None] = field(default=lambda _: None)
     """Called after each step, by tests that interrupt there."""
     _not_before: int = 0
@@ -63,8 +67,11 @@ class Compaction:
 
     def due(self) -> bool:
         """Return whether the segment is long enough to be closed."""
-        journal = self.journal
-        return journal.records >= max(self.most_records, self._not_before) or journal.bytes >= MOST_BYTES
+        journal, live = self.journal, len(self.accounts.live)
+        if journal.records < self._not_before:
+            return False
+        long = journal.records >= self.most_records or journal.bytes >= MOST_BYTES
+        return long or len(self.accounts.accounts) - live >= max(self.most_ended, live)
 
     def run(self) -> bool:
         """Begin the next segment and drop ended jobs from memory; return false if that is not possible now.
