@@ -1,33 +1,43 @@
-"""A simulated year of the real control plane: its journal, accounts and backend, with modelled agents and clock.
+"""A simulated year of the real control plane: its journal, accounts and backend, with modelled agents, users and clock.
 
-``python -m tests.live.year --days 14`` submits 20,000 jobs a day, so that about 2,000 are live, and prints by day the
-resident memory, the sizes on disk and the CPU seconds; at the end it opens the home again and measures that. With the
-``--home`` of an earlier run it goes on from there, so that a year can be run in parts.
+``python -m tests.live.year --days 365 --home DIR`` submits 20,000 jobs a day, so that about 2,000 are live, and prints
+by day the resident memory, the sizes on disk and the CPU seconds. Each day's figures are appended to ``year.jsonl`` in
+the home; a run that was stopped goes on from there. At the end it opens the home again, in another process, and
+measures that.
 """
 
 import argparse
 import contextlib
 import gc
-import heapq
+import json
 import os
 import random
-import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
+
+from tests.live.year_site import DAY, HEARTBEAT, Site
 
 from shoal.core.topology import parse_cluster
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import Settings, open_control_plane
+from shoal.live.job_lists import JobFilter
 from shoal.scenario.scenario import Scenario
-from shoal.wire.messages import PROTOCOL, AgentReport, Hello, RankExit, RunReport, Submission
+from shoal.store.segments import archived
+from shoal.wire.messages import Dependency, Submission
 
-DAY = 86_400.0
 TENANTS = 20
-_SILENCE = 1800.0
-"""Seconds after which an idle agent reports again."""
+_GANGS = [1] * 16 + [2, 2, 4, 8]
+"""GPUs that jobs ask for, each as often as it stands here; one job in a thousand asks for two nodes."""
+
+_MEAN_GPUS = sum(_GANGS) / len(_GANGS)
+_LOOK_EVERY = 3600.0
+"""Seconds between two looks of people at their jobs, the nodes and the metrics."""
 
 
 @dataclass(slots=True)
@@ -43,99 +53,103 @@ class YearClock:
 
 @dataclass(slots=True)
 class Year:
-    """A control plane in simulated time, with agents that report runs as running until their time is up."""
+    """A control plane in simulated time: jobs arrive evenly over the day, one in twenty submissions is an array."""
 
     plane: ControlPlane
     clock: YearClock
     per_day: int
     live: int
-    chance: random.Random = field(default_factory=lambda: random.Random(1))
+    grain: float = 0.0
+    """Seconds in which all that happens is taken to happen at their end, so that fewer decisions are made."""
+    site: Site = field(init=False)
     submitted: int = 0
-    ends: list[tuple[float, int, int, str]] = field(default_factory=list)
-    """When runs end: time, job, incarnation, node."""
-    running: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
-    heard: dict[str, float] = field(default_factory=dict)
-    known: dict[str, int] = field(default_factory=dict)
-    """By node: the time of its last report, and the generation of the orders it has."""
+    looked_at: float = 0.0
 
-    def resume(self) -> None:
-        """Go on with the jobs of an earlier run; those that run get a new random time."""
-        accounts, nodes = self.plane.accounts, self.plane.backend.topology.nodes
-        self.submitted = accounts.submitted
-        for account in accounts.live.values():
-            if account.placement is not None:
-                self.begin(account.number, account.incarnation, nodes[account.placement.nodes[0]].name)
-
-    def begin(self, job: int, incarnation: int, node: str) -> None:
-        """Run a job on a node for a random time."""
-        self.running.setdefault(node, set()).add((job, incarnation))
-        seconds = self.chance.uniform(0.5, 1.5) * DAY * self.live / self.per_day
-        heapq.heappush(self.ends, (self.clock.time + seconds, job, incarnation, node))
+    def __post_init__(self) -> None:
+        self.submitted = self.plane.accounts.submitted
+        self.looked_at = self.clock.time
+        self.site = Site(self.plane, DAY * self.live / self.per_day, self.clock.time)
 
     def hello(self) -> None:
-        """Register every agent."""
-        for node in self.plane.backend.topology.nodes:
-            self.plane.hello(Hello(PROTOCOL, node.name, "boot", node.kind, node.gpus, "127.0.0.1"))
-            self.running.setdefault(node.name, set())
+        """Register every agent; runs of an earlier part of the year are lost with its agents and start again."""
+        self.site.connect()
         self.settle()
 
     def settle(self) -> None:
-        """Run cycles until nothing is left to decide."""
-        backend = self.plane.backend
-        while backend._runs.events or backend._acks or self.plane._loop.review_at <= self.clock.time:
+        """Run cycles of the control plane until nothing is left to decide and no agent has new orders."""
+        backend, loop = self.plane.backend, self.plane._loop
+        while True:
+            self.site.react()
+            backend._silence.tick(self.clock.time)
+            if not (backend._runs.events or backend._acks or loop.review_at <= self.clock.time):
+                return
             self.plane.step()
 
-    def sync(self, node: str, ended: tuple[int, int] | None = None) -> None:
-        """Let a node's agent report its runs, one of which may have ended, and take up its orders."""
-        here = self.running[node]
-        runs = [RunReport(job=j, incarnation=i, phase="running") for j, i in here if (j, i) != ended]
-        if ended is not None:
-            exits = [RankExit(0, 0)]
-            runs.append(RunReport(job=ended[0], incarnation=ended[1], phase="ended", exits=exits, finished=True))
-        report = AgentReport(protocol=PROTOCOL, node=node, boot="boot", known=0, runs=runs)
-        orders = {(o.job, o.incarnation): o for o in self.plane.sync(report).runs}
-        self.heard[node] = self.clock.time
-        here &= orders.keys() - {ended}
-        for key, order in orders.items():
-            if key not in here and key != ended and order.phase == "go":
-                self.begin(*key, node)
-
-    def sync_changed(self) -> None:
-        """Let the agents report that have new orders or were silent for long."""
-        for agent, node in zip(self.plane.backend._runs.agents, self.plane.backend.topology.nodes, strict=True):
-            name = node.name
-            while agent.generation != self.known.get(name):
-                self.known[name] = agent.generation
-                self.sync(name)
-                self.settle()
-            if self.clock.time - self.heard[name] > _SILENCE:
-                self.sync(name)
-
     def advance(self, until: float) -> None:
-        """Submit and end jobs up to a time."""
+        """Let jobs arrive and end up to a time."""
+        backend, loop = self.plane.backend, self.plane._loop
         while True:
-            arrival = self.submitted * DAY / self.per_day
-            at = min(arrival, self.ends[0][0] if self.ends else arrival)
+            at = min(self.submitted * DAY / self.per_day, self.site.next, loop.review_at, backend._silence.next_tick())
+            at = max(self.clock.time, at if not self.grain else ceil(at / self.grain) * self.grain)
             if at > until:
-                self.clock.time = until
+                self.clock.time = self.site.now = until
                 return
-            self.clock.time = max(self.clock.time, at)
-            if arrival <= at:
-                wanted = Submission(command=["train"], name="job", key=f"key-{self.submitted}")
-                self.plane.submit([wanted], f"tenant-{self.submitted % TENANTS}")
-                self.submitted += 1
-            else:
-                _, job, incarnation, node = heapq.heappop(self.ends)
-                if (job, incarnation) in self.running[node]:
-                    self.sync(node, (job, incarnation))
+            self.clock.time = self.site.now = at
+            while self.submitted * DAY / self.per_day <= at:
+                self.submit()
+            self.site.act(self.clock.time)
             self.settle()
-            self.sync_changed()
+            if self.clock.time - self.looked_at > _LOOK_EVERY:
+                self.look()
+
+    def submit(self) -> None:
+        """Submit the next job, or a whole array of jobs."""
+        number = self.submitted
+        chance = random.Random(number)
+        tenant, week = f"tenant-{chance.randrange(TENANTS)}", int(self.clock.time // (7 * DAY))
+        count = chance.randrange(10, 40) if chance.random() < 0.05 / 24 * 20 / 19 else 1
+        name, script = f"study{week}-{'abcdefghij'[chance.randrange(10)]}", f"train{week}.py"
+        gpus = 16 if chance.random() < 0.001 else chance.choice(_GANGS)
+        after = self._earlier(tenant) if chance.random() < 0.02 else None
+        jobs = [
+            Submission(
+                command=["python", script, "--seed", str(number + one)],
+                name=f"{name}-{number + one}",
+                gpus=gpus,
+                key=f"key-{number + one}",
+                app=f"search-{number}" if count > 1 else None,
+                array=f"array-{number}" if count > 1 else None,
+                most_at_once=8 if count > 1 else None,
+                after=after,
+            )
+            for one in range(count)
+        ]
+        self.plane.submit(jobs, tenant)
+        self.submitted += count
+
+    def _earlier(self, tenant: str) -> list[Dependency] | None:
+        """Return a dependency on the latest live job of a tenant, if it has one."""
+        live = (account for account in reversed(self.plane.accounts.live.values()) if account.spec.tenant == tenant)
+        found = next(live, None)
+        return None if found is None else [Dependency(found.spec.id, "any")]
+
+    def look(self) -> None:
+        """Read what people and monitoring read."""
+        self.looked_at, plane = self.clock.time, self.plane
+        for tenant in (None, "tenant-3"):
+            rows = plane.jobs(tenant, ended=True, only=JobFilter(limit=100))
+            plane.job(rows[-1].id, tenant)
+            plane.nodes(tenant)
+            plane.share(tenant)
+            plane.pages.seats(tenant)
+        plane.cluster()
+        plane.figures()
 
 
 @contextlib.contextmanager
 def opened(home: Path, clock: YearClock, keep: float, cluster: str) -> Iterator[ControlPlane]:
     """Open a control plane whose loop the caller drives by ``step``, in simulated time."""
-    settings = Settings(home, Scenario(parse_cluster(cluster), "fifo"), lease=3600.0, keep=keep)
+    settings = Settings(home, Scenario(parse_cluster(cluster), "fifo"), lease=min(3600.0, 2 * HEARTBEAT), keep=keep)
     run, ControlPlane._run = ControlPlane._run, lambda _: None  # type: ignore[method-assign, assignment]
     try:
         with open_control_plane(settings) as plane:
@@ -162,16 +176,35 @@ def disk_mb(home: Path) -> dict[str, float]:
     return sizes
 
 
-def show(day: int, plane: ControlPlane, seconds: float, home: Path) -> None:
-    """Print the figures of a day."""
-    accounts, sizes = plane.accounts, ", ".join(f"{part} {size:.0f}" for part, size in disk_mb(home).items())
-    print(
-        f"day {day:3d}: {accounts.submitted:,} submitted, {accounts.completed:,} completed, "
-        f"{len(accounts.live):,} live, {len(accounts.accounts):,} in memory, "
-        f"{plane.compaction.ended.count():,} on disk; "
-        f"resident {resident_mb():.0f} MB; disk MB: {sizes}; {seconds:.0f} CPU s",
-        flush=True,
-    )
+def figures(day: int, plane: ControlPlane, seconds: float, home: Path) -> dict[str, float]:
+    """Return the figures of a day."""
+    accounts = plane.accounts
+    return {
+        "day": day,
+        "submitted": accounts.submitted,
+        "completed": accounts.completed,
+        "crashes": accounts.crashes,
+        "live": len(accounts.live),
+        "running": len(accounts.placed),
+        "in_memory": len(accounts.accounts),
+        "on_disk": plane.compaction.ended.count(),
+        "segments": len(archived(plane.journal.path)),
+        "decisions": accounts.decisions.count,
+        "resident_mb": round(resident_mb(), 1),
+        "cpu_seconds": round(seconds, 1),
+        **{f"{part}_mb": round(size, 1) for part, size in disk_mb(home).items()},
+    }
+
+
+def cluster_for(live: int) -> str:
+    """Return nodes of 8 GPUs on which this many jobs can run at a time, with a tenth to spare."""
+    return f"gpu:{int(live * _MEAN_GPUS * 1.1 / 8) + 2}x8"
+
+
+def measured_restart(home: Path, arguments: list[str]) -> str:
+    """Open the home in another process; return the line in which it says what that took."""
+    command = [sys.executable, "-m", "tests.live.year", *arguments, "--home", str(home), "--days", "0"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def main() -> None:
@@ -181,24 +214,30 @@ def main() -> None:
     parser.add_argument("--per-day", type=int, default=20_000)
     parser.add_argument("--live", type=int, default=2_000)
     parser.add_argument("--keep-days", type=float, default=30.0)
+    parser.add_argument("--grain", type=float, default=0.0, help="seconds in which events come together; 0: each alone")
     parser.add_argument("--home", type=Path, help="a new folder, or that of an earlier run; a temporary one by default")
     options = parser.parse_args()
-    clock, cluster = YearClock(), f"gpu:{-(-options.live // 32) + 1}x32"
+    clock, cluster = YearClock(), cluster_for(options.live)
     with contextlib.ExitStack() as stack:
         home = options.home or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        before, began = resident_mb(), time.process_time()
         with opened(home, clock, options.keep_days * DAY, cluster) as plane:
-            year = Year(plane, clock, options.per_day, options.live)
-            year.resume()
-            year.hello()
-            for day in range(int(clock.time // DAY) + 1, options.days + 1):
-                began = time.process_time()
-                year.advance(day * DAY)
-                show(day, plane, time.process_time() - began, home)
-        gc.collect()
-        began = time.process_time()
-        with opened(home, clock, options.keep_days * DAY, cluster) as plane:
-            print(f"restart: {time.process_time() - began:.2f} CPU s, {len(plane.accounts.live):,} live jobs")
-    print(f"peak resident memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+            seconds, gained = time.process_time() - began, resident_mb() - before
+            print(f"opened: {seconds:.2f} CPU s, {len(plane.accounts.live):,} live jobs, {gained:.0f} MB", flush=True)
+            if options.days:
+                year = Year(plane, clock, options.per_day, options.live, options.grain)
+                year.hello()
+                for day in range(int(clock.time // DAY) + 1, options.days + 1):
+                    began = time.process_time()
+                    year.advance(day * DAY)
+                    line = json.dumps(figures(day, plane, time.process_time() - began, home))
+                    print(line, flush=True)
+                    with (home / "year.jsonl").open("a") as file:
+                        print(line, file=file)
+        if options.days:
+            gc.collect()
+            sizes = ["--per-day", str(options.per_day), "--live", str(options.live)]
+            print("restart", measured_restart(home, [*sizes, "--keep-days", str(options.keep_days)]), end="")
 
 
 if __name__ == "__main__":
