@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,25 @@ class SimEvent:
         if not self._set:
             let_others_act(self._world, timeout)
         return self._set
+
+
+class SimRest:
+    """The rest between two cycles: now and then others act in it, and requests come in."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._asked = False
+
+    def interrupt(self) -> None:
+        self._asked = True
+
+    def taken(self) -> None:
+        self._asked = False
+
+    def sleep(self, seconds: float) -> float:
+        if self._world.rng.random() < 0.2:
+            let_others_act(self._world, self._world.rng.uniform(0.0, 0.02))
+        return 0.01 if self._asked else 0.0
 
 
 class _Waiting:
@@ -203,6 +223,8 @@ class SimPlane:
         self._check_clock(plane)
         plane.backend._lock = SimCondition(self.wake)  # type: ignore[assignment]
         plane.disk.stopping = SimEvent(self.world)  # type: ignore[assignment]
+        plane.backend.rest = SimRest(self.world)  # type: ignore[assignment]
+        plane._recorder.long = -1.0 if self.world.rng.random() < 0.5 else inf
         plane.compaction.most_records, plane.compaction.step = self.segment, self._switching
         judge = plane._loop.judge
 

@@ -31,6 +31,7 @@ from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.live import leaving
 from shoal.live.agent_status import AgentKey
 from shoal.live.clock import IDLE_RECORD, Clock
+from shoal.live.cycle_pause import Rest
 from shoal.live.gang import Gang
 from shoal.live.log_reads import LogReads
 from shoal.live.machines import Machine, machine_of
@@ -81,6 +82,8 @@ class LiveBackend(Backend):
     _ended: list[Gang] = field(default_factory=list)
     _log_reads: LogReads = field(default_factory=LogReads)
     _closed: bool = False
+    rest: Rest = field(default_factory=Rest)
+    """The rest of the loop between two cycles."""
     _returned_at: Seconds = 0.0
     """When ``wait`` last returned."""
 
@@ -124,7 +127,14 @@ class LiveBackend(Backend):
             self._delivered += self._acks
             self._ended += runs.ending
             self._acks, runs.ending = [], []
+            if not self._closed:
+                self.rest.taken()
             return EventBatch(now, events, over=over)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a request waits for the events that ``wait`` returned to be durable."""
+        return bool(self._delivered)
 
     @property
     def pending(self) -> bool:
@@ -159,6 +169,7 @@ class LiveBackend(Backend):
         with self._lock:
             self._closed = True
             self._lock.notify_all()
+        self.rest.interrupt()
 
     def fail(self, error: Exception) -> None:
         """Answer every open request with an error: the loop has died, or the journal cannot be written."""
@@ -246,6 +257,7 @@ class LiveBackend(Backend):
     def _acknowledgement(self, result: Any) -> "Future[Any]":
         future: Future[Any] = Future()
         self._acks.append((future, result))
+        self.rest.interrupt()
         # Even without an event: only a turn of the loop resolves the future.
         self._lock.notify_all()
         return future

@@ -169,8 +169,7 @@ class ControlPlane:
         try:
             used = thread_time()
             while self.step():
-                # Events come together meanwhile, and threads that answer requests get their turn.
-                self.disk.stopping.wait(pause_after(thread_time() - used))
+                self._recorder.rest(pause_after(thread_time() - used))
                 used = thread_time()
         except ShortOfDisk:
             log.warning("stopped while the journal could not be written")

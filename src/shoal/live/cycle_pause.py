@@ -4,6 +4,10 @@ With many live jobs a cycle costs milliseconds, however few events it decides on
 events come together, bounds the loop's share of a core, and delays a decision by at most ``_LONGEST``.
 """
 
+import threading
+import time
+from dataclasses import dataclass, field
+
 from shoal.core.units import Seconds
 
 _FREE: Seconds = 0.002
@@ -18,3 +22,23 @@ _LONGEST: Seconds = 0.05
 def pause_after(cpu: Seconds) -> Seconds:
     """Return the seconds to rest after a cycle that took ``cpu`` CPU seconds."""
     return min(max(0.0, _FACTOR * (cpu - _FREE)), _LONGEST)
+
+
+@dataclass(slots=True)
+class Rest:
+    """The rest of a loop's thread, which a request may interrupt."""
+
+    _asked: threading.Event = field(default_factory=threading.Event)
+
+    def interrupt(self) -> None:
+        """Note that a request waits for the loop, or that the loop is to end."""
+        self._asked.set()
+
+    def taken(self) -> None:
+        """Note that the loop has taken the requests that waited."""
+        self._asked.clear()
+
+    def sleep(self, seconds: Seconds) -> Seconds:
+        """Sleep for some seconds; return how many are left, more than 0 if a request waits."""
+        began = time.monotonic()
+        return max(0.0, began + seconds - time.monotonic()) if self._asked.wait(seconds) else 0.0

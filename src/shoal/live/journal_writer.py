@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import RLock
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from shoal.core.commands import Decided
 from shoal.core.events import EventBatch
@@ -15,6 +15,12 @@ from shoal.live.journal_disk import WRITE_ERRORS, JournalDisk
 from shoal.store.journal import SqliteJournal
 
 _MOST_TIMINGS = 10_000
+
+_LONG, _IN_A_ROW = 0.005, 3
+"""CPU seconds that each of this many decisions in a row took if requests are not to wait for the next."""
+
+_SOON = 0.01
+"""Seconds for which the loop rests on when a request comes that is not to wait."""
 
 
 def _timings() -> deque[float]:
@@ -36,22 +42,46 @@ class JournalWriter:
     lock: RLock
     """Guards the accounts."""
     on_failure: Callable[[], None]
+    long: float = _LONG
+    """CPU seconds of a decision for which no request is to wait."""
     decision_seconds: deque[float] = field(default_factory=_timings)
     commit_seconds: deque[float] = field(default_factory=_timings)
+    _cpu_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_IN_A_ROW))
+    """CPU seconds of the latest decisions."""
     _began: float = 0.0
+    _cpu_began: float = 0.0
     _now: float = 0.0
 
     def record_events(self, batch: EventBatch) -> None:
-        """Record events; the decision on them, or ``commit``, makes them durable."""
+        """Record events; the decision on them, or ``commit``, makes them durable.
+
+        Where decisions take long, events that a request waits for are made durable before the decision.
+        """
         with suppress(*WRITE_ERRORS):  # of a commit where many records wait; the next one tries again
             self.journal.record_events(batch)
         with self.lock:
             self.accounts.apply_events(batch.events)
-        self._now, self._began = batch.now, perf_counter()
+        if self.backend.awaited and self.slow:
+            self.commit()
+        self._now, self._began, self._cpu_began = batch.now, perf_counter(), thread_time()
+
+    @property
+    def slow(self) -> bool:
+        """Whether decisions take so long that nobody should wait for one."""
+        return len(self._cpu_seconds) == _IN_A_ROW and min(self._cpu_seconds) > self.long
+
+    def rest(self, seconds: float) -> None:
+        """Rest between two cycles: events come together meanwhile, and threads that answer requests get their turn.
+
+        Where decisions take long, a request that comes meanwhile waits for its acknowledgement only a short time.
+        """
+        if left := self.backend.rest.sleep(seconds):
+            self.disk.stopping.wait(min(left, _SOON) if self.slow else left)
 
     def record_decision(self, decided: Decided) -> None:
         """Record a decision, and make it and the events before it durable."""
         self.decision_seconds.append(perf_counter() - self._began)
+        self._cpu_seconds.append(thread_time() - self._cpu_began)
         with suppress(*WRITE_ERRORS):
             self.journal.record_decision(decided)
         self._make_durable()
