@@ -1,11 +1,23 @@
-"""Tables of measured figures, with the paper's statement about them."""
+"""Tables and charts of measured figures, with the paper's statement about them and a verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, TypeAlias
 
 Cell: TypeAlias = str | float | int | None
+
+REPRODUCES = "reproduces"
+
+
+def differs(how: str) -> str:
+    """Return the verdict that ours differs from the paper, and how."""
+    return f"differs: {how}"
+
+
+def cannot_be_told(why: str) -> str:
+    """Return the verdict that nothing can be said, and why: no numbers in the paper, too few draws, other data."""
+    return f"cannot be told: {why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,22 +29,54 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart: points (x, y) in order of x, and the half-widths of their 95 % intervals, if known."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    spread: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure drawn again: the paper's lines from its printed numbers (may be none), and ours on the same axes.
+
+    ``kind`` is ``lines``, ``steps`` (each y holds until the next x) or ``bars`` (x counts the ``labels``).
+    """
+
+    title: str
+    x: str
+    y: str
+    theirs: tuple[Line, ...]
+    ours: tuple[Line, ...]
+    kind: str = "lines"
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
-    """Figures by row, whose first cell names it; ``paper`` is the paper's statement, if any, ``here`` what differs."""
+    """Figures by row, whose first cell names it; ``paper`` is the paper's statement, if any, ``here`` what differs.
+
+    ``verdict`` is ``REPRODUCES``, ``differs(…)`` or ``cannot_be_told(…)``, computed from the figures; empty where the
+    table has no counterpart in a paper. ``charts`` draws the figure again.
+    """
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     paper: str
     here: str = ""
+    verdict: str = ""
+    charts: tuple[Chart, ...] = ()
 
     def cells(self) -> list[list[str]]:
         """Return the rows as text, each number in its column's format, None and NaN as a dash."""
         return [[_text(cell, column.form) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows]
 
     def notes(self) -> list[str]:
-        """Return the paper's statement and what differs here, one line each, if there are any."""
-        return [f"{name}: {text}" for name, text in (("paper", self.paper), ("here", self.here)) if text]
+        """Return the paper's statement, what differs here and the verdict, one line each, if there are any."""
+        named = (("paper", self.paper), ("here", self.here), ("verdict", self.verdict))
+        return [f"{name}: {text}" for name, text in named if text]
 
     def markdown(self) -> str:
         """Return the table in Markdown, with its title and notes."""
@@ -45,15 +89,24 @@ class Table:
         """Return the table as plain JSON; numbers that are not finite become null."""
         names = [column.name for column in self.columns]
         rows = [dict(zip(names, map(_plain, row), strict=True)) for row in self.rows]
-        return {"title": self.title, "columns": names, "rows": rows, "paper": self.paper, "here": self.here}
+        texts = {"paper": self.paper, "here": self.here, "verdict": self.verdict}
+        charts = [asdict(chart) for chart in self.charts]
+        return {"title": self.title, "columns": names, "rows": rows, **texts, "charts": charts}
 
 
 def table(
-    title: str, columns: Sequence[str | Column], rows: Sequence[Sequence[Cell]], paper: str = "", here: str = ""
+    title: str,
+    columns: Sequence[str | Column],
+    rows: Sequence[Sequence[Cell]],
+    paper: str = "",
+    here: str = "",
+    *,
+    verdict: str = "",
+    charts: Sequence[Chart] = (),
 ) -> Table:
     """Make a table from plain sequences; a column given only by name has two decimals."""
     made = tuple(Column(column) if isinstance(column, str) else column for column in columns)
-    return Table(title, made, tuple(tuple(row) for row in rows), paper, here)
+    return Table(title, made, tuple(tuple(row) for row in rows), paper, here, verdict, tuple(charts))
 
 
 def _text(cell: Cell, form: str) -> str:
