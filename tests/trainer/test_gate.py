@@ -55,7 +55,12 @@ def test_a_process_at_the_gate_reads_its_newest_checkpoint(closed: Path, monkeyp
     read = list[Path]()
     done = threading.Event()
     monkeypatch.setenv("SHOAL_DIR", str(closed))
-    monkeypatch.setattr(gate, "read_newest_ahead", lambda folder: (read.append(folder), done.set()))
+
+    def note(folder: Path) -> None:
+        read.append(folder)
+        done.set()
+
+    monkeypatch.setattr(gate, "read_newest_ahead", note)
     waits_until_opened(threading.Thread(target=gate.wait, daemon=True), closed)
     assert done.wait(10)
     assert read == [closed / "checkpoints"]

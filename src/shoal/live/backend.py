@@ -31,7 +31,7 @@ from shoal.core.units import JobNumber, Seconds, TenantId
 from shoal.live import leaving
 from shoal.live.agent_status import AgentKey
 from shoal.live.clock import IDLE_RECORD, Clock
-from shoal.live.cycle_pause import Rest
+from shoal.live.cycle_pause import CyclePause
 from shoal.live.gang import Gang
 from shoal.live.log_reads import LogReads
 from shoal.live.machines import Machine, machine_of
@@ -82,7 +82,7 @@ class LiveBackend(Backend):
     _ended: list[Gang] = field(default_factory=list)
     _log_reads: LogReads = field(default_factory=LogReads)
     _closed: bool = False
-    rest: Rest = field(default_factory=Rest)
+    rest: CyclePause = field(default_factory=CyclePause)
     """The rest of the loop between two cycles."""
     _returned_at: Seconds = 0.0
     """When ``wait`` last returned."""

@@ -25,8 +25,8 @@ def pause_after(cpu: Seconds) -> Seconds:
 
 
 @dataclass(slots=True)
-class Rest:
-    """The rest of a loop's thread, which a request may interrupt."""
+class CyclePause:
+    """Pause of the loop's thread after a cycle, which a request may interrupt."""
 
     _asked: threading.Event = field(default_factory=threading.Event)
 

@@ -67,7 +67,7 @@ class JournalWriter:
 
     @property
     def slow(self) -> bool:
-        """Whether decisions take so long that nobody should wait for one."""
+        """Whether decisions take so long that no request should wait for one."""
         return len(self._cpu_seconds) == _IN_A_ROW and min(self._cpu_seconds) > self.long
 
     def rest(self, seconds: float) -> None:
