@@ -64,6 +64,8 @@ class FakeKubernetes:
     is_away: bool = False
     refuses_old: bool = False
     """Whether a watch from a forgotten version is answered with HTTP's 410, not with an event."""
+    absences: int = 0
+    """How many times the server went away; a watch from before the last time has ended."""
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     # --- for tests
@@ -96,6 +98,7 @@ class FakeKubernetes:
         """End all connections and answer no request within the ``with`` block."""
         with self.changed:
             self.is_away = True
+            self.absences += 1
             self.changed.notify_all()
         try:
             yield
@@ -276,6 +279,7 @@ class FakeKubernetes:
         """Yield the changes from a version on, until the time is over or the server goes away."""
         resource, namespace, _, params = parse(url)
         since, ends = int(params["resourceVersion"]), time.monotonic() + float(params.get("timeoutSeconds", 60))
+        absences = self.absences
         while True:
             with self.changed:
                 if since < self.oldest:
@@ -283,11 +287,11 @@ class FakeKubernetes:
                     yield {"type": "ERROR", "object": gone}
                     return
                 new = [entry for entry in self.log if entry[0] > since]
-                while not new and not self.is_away and (left := ends - time.monotonic()) > 0:
+                while not new and self.absences == absences and (left := ends - time.monotonic()) > 0:
                     self.changed.wait(left)
                     new = [entry for entry in self.log if entry[0] > since]
                 if not new:
-                    if not self.is_away:
+                    if self.absences == absences:
                         yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.version)}}}
                     return
             for version, changed, what, one in new:
@@ -419,6 +423,7 @@ def served(fake: FakeKubernetes) -> Iterator[str]:
     finally:
         with fake.changed:
             fake.is_away = True
+            fake.absences += 1
             fake.changed.notify_all()
         server.shutdown()
         server.server_close()
