@@ -1,57 +1,38 @@
 """Context of a reproduction: the folder of public data, its extent, and stored results of earlier runs."""
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, is_dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from shoal.core.errors import InputError
+from shoal.research.repro.stored_results import ResultCache, cpu_seconds
+from shoal.scenario.sweep import end_with_parent
+
+__all__ = ["Measurement", "ReproContext", "ResultCache"]
 
 
-@dataclass(slots=True)
-class ResultCache:
-    """Results by key, stored in ``file`` as one JSON line each; without a file, in memory only.
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run of a reproduction: the key of its result, a line that names it, and a module's function with arguments."""
 
-    A key is plain JSON and holds everything that a result depends on.
-    """
+    key: Mapping[str, Any]
+    label: str
+    measure: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
 
-    file: Path | None = None
-    _results: dict[str, Any] = field(default_factory=dict)
+    def plain(self) -> Any:
+        """Return the result as plain JSON; a dataclass becomes a dict of its fields."""
+        found = self.measure(*self.arguments)
+        return asdict(found) if is_dataclass(found) and not isinstance(found, type) else found
 
-    def __post_init__(self) -> None:
-        if self.file is None or not self.file.exists():
-            return
-        for number, line in enumerate(self.file.read_text().splitlines(), start=1):
-            try:
-                row = json.loads(line)
-                self._results[_encoded(row["key"])] = row["value"]
-            except (ValueError, KeyError, TypeError) as error:
-                hint = f"line {number} is not a stored result; name another file or remove this one"
-                raise InputError("out", str(self.file), hint) from error
-
-    def get(self, key: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-        """Return the stored result of a key; if there is none, compute it with ``make`` and store it."""
-        found = self._results.get(_encoded(key))
-        if found is None:
-            found = make()
-            self.put(key, found)
-        return found
-
-    def put(self, key: Mapping[str, Any], result: Any) -> None:
-        """Store a result, in place of an earlier one of the same key."""
-        self._results[_encoded(key)] = result
-        if self.file is not None:
-            with self.file.open("a") as stored:
-                stored.write(json.dumps({"key": key, "value": result}) + "\n")
-
-    def items(self) -> Iterator[tuple[dict[str, Any], Any]]:
-        """Yield all keys with their results."""
-        return ((json.loads(key), result) for key, result in self._results.items())
-
-
-def _encoded(key: Mapping[str, Any]) -> str:
-    return json.dumps(key, sort_keys=True)
+    def timed(self) -> tuple[Any, float]:
+        """Return the result as plain JSON and the CPU seconds it took."""
+        before = cpu_seconds()
+        return self.plain(), cpu_seconds() - before
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +62,33 @@ class ReproContext:
 
         The result is plain JSON; a dataclass becomes a dict of its fields.
         """
+        wanted = Measurement(key, label, measure, arguments)
 
         def make() -> Any:
             self.announce(label)
-            found = measure(*arguments)
-            return asdict(found) if is_dataclass(found) and not isinstance(found, type) else found
+            return wanted.plain()
 
         return self.cache.get(key, make)
+
+    def run_all(self, wanted: Sequence[Measurement]) -> list[Any]:
+        """Return the results of all in order; those that are not stored run in ``jobs`` processes.
+
+        Functions and arguments are sent to the processes, so they must be picklable.
+        """
+        todo = [one for one in wanted if self.jobs > 1 and self.cache.find(one.key) is None]
+        if len(todo) > 1:
+            with ProcessPoolExecutor(min(self.jobs, len(todo)), get_context("spawn"), _begin_worker) as pool:
+                running: dict[Future[tuple[Any, float]], Measurement] = {pool.submit(one.timed): one for one in todo}
+                try:
+                    for number, future in enumerate(as_completed(running), start=1):
+                        one = running[future]
+                        self.cache.put(one.key, *future.result())
+                        self.announce(f"{one.label} [{number} of {len(todo)}]")
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+        return [self.run(one.key, one.label, one.measure, *one.arguments) for one in wanted]
+
+
+def _begin_worker() -> None:
+    Thread(target=end_with_parent, daemon=True).start()
