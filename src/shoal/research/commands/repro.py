@@ -1,12 +1,15 @@
 """``shoal repro``: the papers' tables and figures, compared with ours."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.output import json_option, print_json, print_table, warn
+from shoal.cli.output import json_option, print_json, print_table, say, warn
 from shoal.core.errors import InputError
+
+if TYPE_CHECKING:
+    from shoal.research.repro.runner import ReproOutcome
 
 
 @click.group()
@@ -42,7 +45,13 @@ def list_all(as_json: bool) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Store results in this file; a later call reuses them.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Number of processes, for the grounds.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Number of processes: each runs a reproduction, or cells of a single one.",
+)
+@click.option("--without", multiple=True, metavar="NAME", help="Leave out what NAME selects; can be repeated.")
 @click.option(
     "--draws",
     type=click.Choice(["dev", "held"]),
@@ -52,37 +61,65 @@ def list_all(as_json: bool) -> None:
 @click.option(
     "--page",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Write the tables between `<!-- repro: NAME -->` and `<!-- end -->` of this page.",
+    help="Write the tables between `<!-- repro: NAME -->` and `<!-- end -->` of this page, where it has these lines.",
 )
 @json_option
 def run(names: tuple[str, ...], page: Path | None, as_json: bool, **options: Any) -> None:
-    """Run reproductions by NAME; `afs-*` selects all names that begin with `afs-`."""
-    from shoal.research.repro.context import ReproContext, ResultCache
-    from shoal.research.repro.registry import chosen
+    """Run reproductions by NAME; `afs-*` selects all names that begin with `afs-`.
 
-    wanted = chosen(names)
-    quick, cache = options["quick"], ResultCache(options["out"])
-    context = ReproContext(options["data"], quick, cache, warn, options["jobs"], options["draws"])
-    documents = []
-    for one in wanted:
-        tables = one.tables(context)
-        if page is not None:
-            write_block(page, one.name, "\n".join(table.markdown() for table in tables))
-        for table in tables:
-            if as_json:
-                documents.append({"name": one.name, "quick": quick, **table.document()})
-                continue
-            headers = [column.name for column in table.columns]
-            print_table(f"{one.paper}, {table.title}", headers, table.cells(), table.notes())
+    One that fails or lacks its data is reported at the end, with exit code 1, and does not stop the others.
+    """
+    from shoal.research.commands.repro_progress import shown_progress
+    from shoal.research.repro.registry import chosen
+    from shoal.research.repro.runner import ReproOutcome, RunSettings, run_reproductions
+
+    left_out = {one.name for one in chosen(options["without"])}
+    wanted = [one for one in chosen(names) if one.name not in left_out]
+    settings = RunSettings(options["data"], options["out"], options["quick"], options["draws"], options["jobs"])
+    settings.context(warn)  # a file that cannot be read is refused before anything runs
+    outcomes: dict[str, ReproOutcome] = {}
+    with shown_progress([one.name for one in wanted]) as progress:
+        for outcome in run_reproductions(wanted, settings, warn):
+            outcomes[outcome.name] = outcome
+            with progress.ended(outcome):
+                if not as_json:
+                    print_outcome(outcome, {one.name: one.paper for one in wanted}[outcome.name])
+            if page is not None and outcome.tables:
+                write_block(page, outcome.name, "\n".join(table.markdown() for table in outcome.tables))
+    ended = [outcomes[one.name] for one in wanted]
     if as_json:
-        print_json(documents)
+        print_json([document for outcome in ended for document in documents(outcome, settings.quick)])
+    failed = [outcome for outcome in ended if outcome.failure]
+    for outcome in failed:
+        warn(f"{outcome.name} failed: {outcome.failure}")
+    if failed:
+        raise SystemExit(1)
+
+
+def print_outcome(outcome: "ReproOutcome", paper: str) -> None:
+    """Print the tables of an outcome with their notes, and its verdict as a sentence of its own."""
+    for table in outcome.tables:
+        headers = [column.name for column in table.columns]
+        print_table(f"{paper}, {table.title}", headers, table.cells(), table.notes())
+    if outcome.verdict:
+        say(f"{outcome.name}: {outcome.verdict}\n")
+
+
+def documents(outcome: "ReproOutcome", quick: bool) -> list[dict[str, Any]]:
+    """Return an outcome as plain JSON: a document for each table, or one with the reason of a failure."""
+    head = {"name": outcome.name, "quick": quick}
+    if outcome.failure:
+        return [{**head, "failure": outcome.failure}]
+    return [{**head, **table.document()} for table in outcome.tables]
 
 
 def write_block(page: Path, name: str, text: str) -> None:
-    """Replace what a page holds between `<!-- repro: NAME -->` and `<!-- end -->`; raise `InputError` without them."""
+    """Replace what a page holds between `<!-- repro: NAME -->` and `<!-- end -->`; without these lines do nothing."""
     begin, end = f"<!-- repro: {name} -->\n", "<!-- end -->"
     before, mark, rest = page.read_text().partition(begin)
     _, close, after = rest.partition(end)
-    if not (mark and close):
-        raise InputError("page", str(page), f"has no lines `{begin.strip()}` and `{end}` for the tables")
+    if not mark:
+        return
+    if not close:
+        raise InputError("page", str(page), f"has no line `{end}` after `{begin.strip()}`")
     page.write_text(f"{before}{begin}{text}{end}{after}")

@@ -17,7 +17,7 @@ __all__ = ["Measurement", "ReproContext", "ResultCache"]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run of a reproduction: the key of its result, a line that names it, and a module's function with arguments."""
+    """One run of a reproduction: its result's key, a line that names it, and a module's function with arguments."""
 
     key: Mapping[str, Any]
     label: str

@@ -18,9 +18,9 @@ _BEGIN = b'{"key"'
 class ResultCache:
     """Results by key, stored in ``file`` as one JSON line each; without a file, in memory only.
 
-    A key is plain JSON and holds everything that a result depends on. Each line is appended under a lock on the file and
-    reaches the operating system before ``put`` returns. A line that a killed process left unfinished is ignored, and the
-    next line replaces it. ``reused_cpu`` is the CPU time in seconds of the stored results that were returned.
+    A key is plain JSON and holds everything that a result depends on. Each line is appended under a lock on the file
+    and reaches the operating system before ``put`` returns. A line that a killed process left unfinished is ignored,
+    and the next line replaces it. ``reused_cpu`` is the CPU seconds of the stored results that were returned.
     """
 
     file: Path | None = None
