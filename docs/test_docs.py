@@ -37,6 +37,8 @@ from shoal.perf.catalog import catalog
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.research.bench.registry import BENCHES
 from shoal.research.grounds.ground import GROUNDS
+from shoal.research.repro.inventory import faults, inventory, tally, verdict
+from shoal.research.repro.recorded import recorded_runs
 from shoal.testing.conformance import CHECKS
 from shoal.workload.generators.registry import GENERATORS
 from shoal.workload.importers import FORMATS
@@ -236,6 +238,20 @@ def _grounds() -> str:
     return _table(("ground", "what it is", "cluster", "speeds known", "lengths"), *rows)
 
 
+def _figures() -> str:
+    """One table of all papers: a line with the count of each paper, then its tables and figures."""
+    recorded, rows = recorded_runs(), inventory()
+    lines = []
+    for paper in dict.fromkeys(row.paper for row in rows):
+        of_paper = [row for row in rows if row.paper == paper]
+        lines.append((f"**{paper}**", f"**{tally(of_paper, recorded)}**", "", "", ""))
+        for row in of_paper:
+            how = ": ".join(filter(None, (row.state, row.reason)))
+            names = ", ".join(f"`{name}`" for name in row.names)
+            lines.append((row.number, row.shows, how, names, verdict(row, recorded)))
+    return _table(("paper and figure", "what it shows", "made", "by", "verdict"), *lines)
+
+
 _LANGUAGES = {".py": "python", ".out": "text", ".yaml": "yaml", ".json": "json", ".csv": "text", ".sh": "bash"}
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -249,6 +265,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lifecycle": _lifecycle,
     "seams": _seams,
     "grounds": _grounds,
+    "figures": _figures,
 }
 
 
@@ -310,6 +327,10 @@ def test_every_figure_of_a_summary_and_every_column_of_a_job_is_explained() -> N
     page = (ROOT / "docs/metrics.md").read_text()
     names = {*outcome.summary, *outcome.jobs.rows()[0], *outcome.jobs.rho, *outcome.summary["rho"]["isolated"]}
     assert not sorted(name for name in names if f"`{name}`" not in page)
+
+
+def test_every_figure_of_the_papers_is_made_or_has_a_reason_and_every_reproduction_has_its_row() -> None:
+    assert not faults()
 
 
 def test_every_bench_is_in_a_table() -> None:

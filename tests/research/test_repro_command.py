@@ -106,6 +106,13 @@ def test_names_can_be_left_out(shoal: Cli) -> None:
     assert [row["name"] for row in json.loads(out)] == ["a-1"]
 
 
+@pytest.mark.usefixtures("one")
+def test_verdicts_are_recorded_in_a_file(shoal: Cli, tmp_path: Path) -> None:
+    shoal("repro", "run", "a-*", "--data", "/nowhere", "--record", "verdicts.json")
+    (name, row) = json.loads((tmp_path / "verdicts.json").read_text()).popitem()
+    assert (name, row["verdicts"]) == ("a-1", ["differs: by half"])
+
+
 def _fails(context: ReproContext) -> Sequence[Table]:
     raise ZeroDivisionError("no jobs")
 

@@ -63,14 +63,21 @@ def list_all(as_json: bool) -> None:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="Write the tables between `<!-- repro: NAME -->` and `<!-- end -->` of this page, where it has these lines.",
 )
+@click.option(
+    "--record",
+    "record_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the verdicts into this file, beside those of other reproductions.",
+)
 @json_option
-def run(names: tuple[str, ...], page: Path | None, as_json: bool, **options: Any) -> None:
+def run(names: tuple[str, ...], page: Path | None, record_file: Path | None, as_json: bool, **options: Any) -> None:
     """Run reproductions by NAME; `afs-*` selects all names that begin with `afs-`.
 
     One that fails or lacks its data is reported at the end, with exit code 1, and does not stop the others.
     """
     from shoal.research.commands.repro_progress import shown_progress
-    from shoal.research.repro.registry import chosen
+    from shoal.research.repro.recorded import record
+    from shoal.research.repro.registry import chosen, reproductions
     from shoal.research.repro.runner import ReproOutcome, RunSettings, run_reproductions
 
     left_out = {one.name for one in chosen(options["without"])}
@@ -87,6 +94,8 @@ def run(names: tuple[str, ...], page: Path | None, as_json: bool, **options: Any
             if page is not None and outcome.tables:
                 write_block(page, outcome.name, "\n".join(table.markdown() for table in outcome.tables))
     ended = [outcomes[one.name] for one in wanted]
+    if record_file is not None:
+        record(ended, record_file, reproductions())
     if as_json:
         print_json([document for outcome in ended for document in documents(outcome, settings.quick)])
     failed = [outcome for outcome in ended if outcome.failure]
@@ -101,8 +110,8 @@ def print_outcome(outcome: "ReproOutcome", paper: str) -> None:
     for table in outcome.tables:
         headers = [column.name for column in table.columns]
         print_table(f"{paper}, {table.title}", headers, table.cells(), table.notes())
-    if outcome.verdict:
-        say(f"{outcome.name}: {outcome.verdict}\n")
+    if outcome.verdicts:
+        say(f"{outcome.name}: {'; '.join(outcome.verdicts)}\n")
 
 
 def documents(outcome: "ReproOutcome", quick: bool) -> list[dict[str, Any]]:

@@ -31,9 +31,9 @@ class ReproOutcome:
     failure: str = ""
 
     @property
-    def verdict(self) -> str:
-        """The tables' verdicts, each once; empty where none has one."""
-        return "; ".join(dict.fromkeys(table.verdict for table in self.tables if table.verdict))
+    def verdicts(self) -> tuple[str, ...]:
+        """The tables' verdicts, each once."""
+        return tuple(dict.fromkeys(table.verdict for table in self.tables if table.verdict))
 
 
 @dataclass(frozen=True, slots=True)

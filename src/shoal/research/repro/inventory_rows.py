@@ -1,0 +1,197 @@
+"""The numbered tables and figures of the papers, in their order.
+
+A row is its number, what it shows, the names of the reproductions that make it, what is smaller than in the paper, and
+the reason if nothing makes it. Results that are only in a paper's text, and our own, come after the figures.
+"""
+
+Row = tuple[str, str, str, str, str]
+
+GAVEL, THEMIS, AFS = "Gavel (OSDI '20)", "Themis (NSDI '20)", "AFS (NSDI '21)"
+POLLUX, SHOCKWAVE = "Pollux (OSDI '21)", "Shockwave (NSDI '23)"
+SIA, BLOX = "Sia (SOSP '23)", "Blox (EuroSys '24)"
+
+_SKETCH = "not an experiment: a sketch of the system"
+_LIST = "not an experiment: a list"
+_EXAMPLE = "not an experiment: a worked example"
+_TESTBED = "simulated instead of the testbed"
+_EMBEDDED = "on the embedded cluster, with few workers on processors and short jobs"
+
+_GAVEL: tuple[Row, ...] = (
+    (
+        "figure 1",
+        "speed and speed per dollar of models by kind of GPU",
+        "",
+        "",
+        "needs V100, P100 and K80 GPUs to measure",
+    ),
+    ("figure 2", "overview", "", "", _SKETCH),
+    ("figure 3", "time of each job on each kind for one allocation", "", "", _EXAMPLE),
+    (
+        "figure 4",
+        "speed of pairs of models on one P100",
+        "",
+        "",
+        "needs a P100 GPU to measure; the published pairs are read",
+    ),
+    ("figure 5", "priorities from an allocation and rounds received", "", "", _EXAMPLE),
+    ("figure 6", "a hierarchical policy", "", "", _EXAMPLE),
+    ("figure 7", "rounds that achieve an allocation with space sharing", "", "", _EXAMPLE),
+    ("figure 8", "estimator of throughputs", "gavel-8*", "", _SKETCH),
+    ("figure 9", "average JCT by load, LAS, one-GPU jobs, aware and agnostic", "gavel-9*", "", ""),
+    ("figure 10", "average JCT by load, LAS, jobs of several GPUs", "gavel-10*", "", ""),
+    ("figure 11", "average JCT and fairness by load, finish-time fairness", "gavel-11*", "", ""),
+    ("figure 12", "weighted fairness of entities over time", "gavel-12*", "", ""),
+    ("figure 13", "fairness of entities and FIFO within them over time", "gavel-13*", "", ""),
+    ("figure 14", "time of a solution by number of jobs", "gavel-14*", "", ""),
+    ("figure 15", "length of rounds; the mechanism beside an ideal one", "gavel-15*", "", ""),
+    ("figure 16", "space sharing with estimated speeds", "gavel-16*", "", ""),
+    ("table 1", "policies", "", "", f"{_LIST}; all are in Policies"),
+    ("table 2", "models", "", "", f"{_LIST}; all are in the catalogue"),
+    ("table 3", "testbed beside simulation", "gavel-table3*", "simulated twice instead of a testbed", ""),
+    (
+        "table 4",
+        "overhead of preemption with leases",
+        "",
+        "",
+        "needs real trainings on 48 GPUs, checkpoints on shared disks",
+    ),
+    ("§7.3", "makespan, FIFO and cost policies", "gavel-7.3*", "", ""),
+)
+
+_THEMIS: tuple[Row, ...] = (
+    ("figure 1", "demand for GPUs over time", "", "", "needs the authors' trace of apps, which is not public"),
+    ("figure 2", "jobs of an app", "", "", "needs the trace; the generator `themis` draws from the stated figures"),
+    ("figure 3", "GPU time of an app", "", "", "needs the trace"),
+    ("figure 4", "GPU time of a task", "", "", "needs the trace"),
+    ("figure 5", "DRF without placement breaks the sharing incentive", "", "", _EXAMPLE),
+    ("figure 6", "design", "", "", _SKETCH),
+    ("figure 7", "interface of agents and searches", "", "", _SKETCH),
+    (
+        "figure 8",
+        "GPU times of the two workloads",
+        "",
+        "",
+        "needs the traces; their distributions are not printed as numbers",
+    ),
+    ("figure 9", "fairness by scheduler, workload 1", "themis-9* themis-10", _TESTBED, ""),
+    ("figure 10", "fairness by scheduler, workload 2", "themis-10*", _TESTBED, ""),
+    ("figure 11", "GPU time by scheduler, workload 1", "themis-11*", _TESTBED, ""),
+    ("figure 12", "GPU time by scheduler, workload 2", "themis-12*", _TESTBED, ""),
+    ("figure 13", "placement scores by scheduler", "themis-13*", _TESTBED, ""),
+    ("figure 14", "fairness by contention", "themis-14*", _TESTBED, ""),
+    ("figure 15", "worst ρ by share of network-intensive apps", "themis-15*", "", ""),
+    ("figure 16", "GPU time by share of network-intensive apps", "themis-15* themis-16*", "", ""),
+    ("figure 17", "errors in bids", "themis-17*", "", ""),
+    ("figure 18", "an app that lies", "themis-18*", "", ""),
+    ("figure 19", "fairness knob and lease", "themis-19*", "", ""),
+    ("table 1", "speed of VGG16 and Inception-v3 by placement", "", "", "needs machines with several GPUs each"),
+    ("table 2", "bids of apps", "", "", _EXAMPLE),
+    ("table 3", "bids of an agent", "", "", _EXAMPLE),
+    ("table 4", "models", "", "", _LIST),
+    ("table 5", "ρ of a long and of a short job", "themis-table5*", _TESTBED, "needs the testbed's traces and jobs"),
+    ("properties", "efficiency, envy and sharing incentive of random auctions", "themis-propert*", "", "tests only"),
+)
+
+_AFS: tuple[Row, ...] = (
+    ("figure 1", "parts of the time of a restart", "", "", "needs TensorFlow on real GPUs; ours is measured in GPUs"),
+    ("figure 2", "queue length, cluster efficiency and blocking over time", "afs-2*", "", ""),
+    ("figure 3", "time lines of jobs", "", "", _EXAMPLE),
+    ("figure 4", "overview of CoDDL", "", "", _SKETCH),
+    ("figure 5", "average JCT by scheduler, eleven traces", "afs-5*", "", ""),
+    ("figure 6", "average JCT with the widest gangs", "afs-6*", "", ""),
+    ("figure 7", "real cluster, four schedulers", "afs-7*", _EMBEDDED, ""),
+    ("figure 8", "one job on a real cluster over time", "afs-8*", _EMBEDDED, ""),
+    ("figure 9", "99th percentile of JCT by scheduler", "afs-9*", "", ""),
+    ("figure 10", "JCT by length of jobs", "afs-10*", "", ""),
+    ("figure 11", "altruistic SRTF and SRSF", "afs-11*", "", ""),
+    ("figure 12", "the best shares depend on jobs to come", "", "", _EXAMPLE),
+    ("figure 13", "AFS-L beside AFS-P and AFS-S", "afs-13*", "", ""),
+    (
+        "figure 14",
+        "sojourn times of the traces",
+        "afs-14*",
+        "",
+        "needs the end of each job's wait, which the public copy lacks",
+    ),
+    ("figure 15", "simulator beside a real cluster", "afs-15*", _EMBEDDED, ""),
+    ("table 1", "what algorithms consider", "", "", _LIST),
+    ("table 2", "symbols", "", "", _LIST),
+    ("table 3", "jobs of the eleven traces", "afs-table3*", "", "the public copy has 75 % of the jobs"),
+    ("table 4", "models", "", "", _LIST),
+    ("ours", "Rank beside AFS-L", "afs-rank", "", ""),
+)
+
+_POLLUX: tuple[Row, ...] = (
+    (
+        "figure 1",
+        "scalability and best batch size of ResNet18",
+        "",
+        "",
+        "needs trainings of many batch sizes on several GPUs",
+    ),
+    ("figure 2", "statistical efficiency beside its prediction", "pollux-2*", "two models, one GPU", ""),
+    ("figure 3", "throughput beside its fit", "pollux-3*", "two models, one GPU", ""),
+    ("figure 4", "overview", "", "", _SKETCH),
+    ("figure 5", "GPUs and efficiency of the cluster over time", "pollux-5*", _TESTBED, "needs the testbed's logs"),
+    ("figure 6", "co-adaptation of three jobs over time", "pollux-6*", _TESTBED, ""),
+    ("figure 7", "distribution of ρ", "pollux-p pollux-7*", "", ""),
+    ("figure 8a", "JCT by load", "pollux-8a", "", ""),
+    ("figure 8b", "JCT by scheduling interval", "pollux-8b", "", ""),
+    ("figure 8c", "JCT by slowdown of jobs that share a node", "pollux-8c", "", ""),
+    ("figure 9", "cost and time of a training in a cloud", "pollux-9*", "", ""),
+    ("table 1", "models", "", "", _LIST),
+    ("table 2", "JCT and makespan of seven configurations", "pollux-table2*", _TESTBED, ""),
+    ("table 3", "hyper-parameter search", "pollux-table3*", _TESTBED, ""),
+    ("§5.3", "simulated JCT of three schedulers, eight workloads", "pollux-jct", "", ""),
+    ("§5.3.2", "exploration driven by priors", "pollux-prior* pollux-5.3.2*", "", ""),
+    ("ours", "memory of models; other workloads; unequal GPUs", "pollux-memory pollux-unseen pollux-kinds", "", ""),
+)
+
+_SHOCKWAVE: tuple[Row, ...] = (
+    ("figure 1", "Themis's filter in a schedule of three jobs", "shockwave-15*", "", ""),
+    (
+        "figure 2",
+        "a reactive and a proactive schedule of one job",
+        "",
+        "",
+        "needs the job's schedule, which is not printed",
+    ),
+    ("figure 3", "accuracy of ResNet18 by rule of batch sizes", "shockwave-3*", "", ""),
+    ("figure 4", "agnostic, reactive and proactive schedules", "", "", _EXAMPLE),
+    ("figure 5", "error of predicted run times", "shockwave-5*", "", ""),
+    ("figure 6", "design", "", "", _SKETCH),
+    ("figure 7", "seven schedulers on 32 GPUs", "shockwave-9*", _TESTBED, ""),
+    ("figure 8", "schedule of 50 jobs, and its ρ", "shockwave-8*", "", ""),
+    ("figure 9", "220 to 900 jobs on 64 to 256 GPUs", "shockwave-9*", "", ""),
+    ("figure 10", "static and dynamic jobs", "shockwave-10*", "", ""),
+    ("figure 11", "beside Pollux", "shockwave-11*", "", ""),
+    ("figure 12", "time of the solver", "shockwave-12*", "", ""),
+    ("figure 13", "errors of predictions", "shockwave-13*", "", ""),
+    ("figure 14", "accuracy of NCF by rule of batch sizes", "shockwave-14*", "", ""),
+    ("figure 15", "schedules by filter", "shockwave-15*", "", ""),
+    ("figure 16", "by contention", "shockwave-16*", _TESTBED, ""),
+    ("figure 17", "on Pollux's trace", "shockwave-17*", "", ""),
+    ("table 1", "Themis's filters in an example", "shockwave-table1*", "", ""),
+    ("table 2", "models", "", "", _LIST),
+    (
+        "table 3",
+        "simulator beside a real cluster",
+        "",
+        "",
+        "needs 32 GPUs; `fidelity` compares on the embedded cluster",
+    ),
+    ("shipped results", "baselines job by job", "shockwave-baselines", "", ""),
+)
+
+_SIA: tuple[Row, ...] = (("§5", "public workloads on 64 GPUs of three kinds", "sia-*", "", ""),)
+_BLOX: tuple[Row, ...] = (("§4", "schedulers by load", "blox-*", "", ""),)
+
+PAPERS: dict[str, tuple[Row, ...]] = {
+    GAVEL: _GAVEL,
+    THEMIS: _THEMIS,
+    AFS: _AFS,
+    POLLUX: _POLLUX,
+    SHOCKWAVE: _SHOCKWAVE,
+    SIA: _SIA,
+    BLOX: _BLOX,
+}
