@@ -7,11 +7,14 @@ from importlib import resources
 from shoal.core.printable import printable, printable_json
 
 
-def fill_frame(title: str, parts: str, data: object, script: str) -> str:
-    """A self-contained page: the frame with its style, these parts, and the data that a script of ``page/`` draws."""
+def fill_frame(title: str, parts: str, data: object, script: str, style: str = "") -> str:
+    """A self-contained page: the frame with its style, these parts, and the data that a script of ``page/`` draws.
+
+    ``style`` names a file of ``page/`` with rules of this page alone.
+    """
     pieces = {
         "title": escape(title),
-        "style": _resource("advice.css"),
+        "style": _resource("advice.css") + (_resource(style) if style else ""),
         "parts": parts,
         # A "</script>" in a job's name must not end the element early.
         "data": printable_json(json.dumps(data, separators=(",", ":"), ensure_ascii=False)).replace("<", "\\u003c"),

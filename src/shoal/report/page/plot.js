@@ -4,9 +4,9 @@
    Plot.draw(box, spec) draws into an element and redraws it when its width changes. A spec has
      height     pixels, legend not counted
      x          {title, min, max, log}
-     panels     one or two, stacked, on one x axis: {title, max, percent, integer, marks, limit}
+     panels     one or two, stacked, on one x axis: {title, min, max, percent, integer, marks, limit}
      hover(x, panel, y, hidden)   lines of text for the tooltip, the first one bold; null for none
-   marks are {name, colour, path(sx, sy)} in drawing order, with stroke or fill and optionally width and opacity;
+   marks are {name, colour, path(sx, sy)} in drawing order, with stroke or fill and optionally width, dash and opacity;
    limit is {y} or {x, label}: a dashed line. Colours are CSS values, so light and dark need no redraw. */
 const Plot = (() => {
   const NS = "http://www.w3.org/2000/svg";
@@ -102,13 +102,13 @@ const Plot = (() => {
   /* Axes, grid and marks of one panel between two heights. */
   function panel(root, look, sx, left, top, bottom, width) {
     const rows = look.rows;
-    const sy = rows ? scale(-0.6, rows.length - 0.4, top, bottom) : scale(0, look.max, bottom, top);
+    const sy = rows ? scale(-0.6, rows.length - 0.4, top, bottom) : scale(look.min ?? 0, look.max, bottom, top);
     const right = left + width;
     if (rows) {
       if (look.named) rows.forEach((name, i) => element("text", { x: left - 6, y: sy(i) + 4, class: "row end" }, root).textContent = name);
       else for (const i of ticks(1, rows.length, 6, false, true)) element("text", { x: left - 6, y: sy(i - 1) + 4, class: "end" }, root).textContent = number(i, 9);
     } else {
-      for (const value of ticks(0, look.max, (bottom - top) / 45, false, look.integer)) {
+      for (const value of ticks(look.min ?? 0, look.max, (bottom - top) / 45, false, look.integer)) {
         element("line", { x1: left, x2: right, y1: sy(value), y2: sy(value), class: "grid" }, root);
         element("text", { x: left - 6, y: sy(value) + 4, class: "end" }, root).textContent = look.percent ? percent(value) : number(value);
       }
@@ -122,7 +122,7 @@ const Plot = (() => {
     const area = element("g", { "clip-path": `url(#${clip})` }, root);
     for (const mark of look.marks) {
       if (look.hidden.has(mark.name)) continue;
-      const style = mark.filled ? `fill:${mark.colour}` : `fill:none;stroke:${mark.colour};stroke-width:${mark.width ?? 1.8}`;
+      const style = mark.filled ? `fill:${mark.colour}` : `fill:none;stroke:${mark.colour};stroke-width:${mark.width ?? 1.8}${mark.dash ? `;stroke-dasharray:${mark.dash}` : ""}`;
       element("path", { d: mark.path(sx, sy), style: `${style};opacity:${mark.opacity ?? 1}` }, area);
     }
     if (look.limit) {
@@ -138,7 +138,7 @@ const Plot = (() => {
     const widest = Math.max(...spec.panels.map((look) => {
       if (look.named) return Math.max(...look.rows.map((name) => name.length)) * 6.4;
       if (look.rows) return String(look.rows.length).length * 8;
-      return Math.max(...ticks(0, look.max, 6, false, look.integer).map((v) => (look.percent ? percent(v) : number(v)).length)) * 7.2;
+      return Math.max(...ticks(look.min ?? 0, look.max, 6, false, look.integer).map((v) => (look.percent ? percent(v) : number(v)).length)) * 7.2;
     }));
     return Math.min(widest, width * 0.32) + 30;
   }

@@ -64,6 +64,11 @@ def list_all(as_json: bool) -> None:
     help="Write the tables between `<!-- repro: NAME -->` and `<!-- end -->` of this page, where it has these lines.",
 )
 @click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write one self-contained page with all tables, verdicts and figures.",
+)
+@click.option(
     "--record",
     "record_file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -76,6 +81,7 @@ def run(names: tuple[str, ...], page: Path | None, record_file: Path | None, as_
     One that fails or lacks its data is reported at the end, with exit code 1, and does not stop the others.
     """
     from shoal.research.commands.repro_progress import shown_progress
+    from shoal.research.repro.page import write_figures_page
     from shoal.research.repro.recorded import record
     from shoal.research.repro.registry import chosen, reproductions
     from shoal.research.repro.runner import ReproOutcome, RunSettings, run_reproductions
@@ -96,6 +102,8 @@ def run(names: tuple[str, ...], page: Path | None, record_file: Path | None, as_
     ended = [outcomes[one.name] for one in wanted]
     if record_file is not None:
         record(ended, record_file, reproductions())
+    if options["html"] is not None:
+        write_figures_page(ended, options["html"], quick=settings.quick)
     if as_json:
         print_json([document for outcome in ended for document in documents(outcome, settings.quick)])
     failed = [outcome for outcome in ended if outcome.failure]
