@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.core.errors import InputError
-from shoal.research.repro.context import Measurement, ReproContext, ResultCache
+from shoal.research.repro.context import ReproContext, ResultCache
+from shoal.research.repro.parallel import Task, run_all
 
 
 def _fill(file: Path, name: str) -> None:
@@ -59,10 +60,10 @@ def test_a_file_with_other_lines_is_refused_and_left_as_it_is(tmp_path: Path, te
 def test_runs_in_processes_give_the_results_in_order_and_are_stored(tmp_path: Path) -> None:
     lines: list[str] = []
     context = ReproContext(None, cache=ResultCache(tmp_path / "results"), announce=lines.append, jobs=2)
-    wanted = [Measurement({"n": n}, f"run {n}", _squared, (n,)) for n in range(3)]
-    assert context.run_all(wanted) == [0, 1, 4]
+    wanted = [Task({"n": n}, f"run {n}", _squared, (n,)) for n in range(3)]
+    assert run_all(context, wanted) == [0, 1, 4]
     assert len(lines) == 3
-    assert context.run_all(wanted) == [0, 1, 4]
+    assert run_all(context, wanted) == [0, 1, 4]
     assert len(lines) == 3
 
 

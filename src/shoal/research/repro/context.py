@@ -1,38 +1,14 @@
 """Context of a reproduction: the folder of public data, its extent, and stored results of earlier runs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from shoal.core.errors import InputError
-from shoal.research.repro.stored_results import ResultCache, cpu_seconds
-from shoal.scenario.sweep import end_with_parent
+from shoal.research.repro.stored_results import ResultCache
 
-__all__ = ["Measurement", "ReproContext", "ResultCache"]
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One run of a reproduction: its result's key, a line that names it, and a module's function with arguments."""
-
-    key: Mapping[str, Any]
-    label: str
-    measure: Callable[..., Any]
-    arguments: tuple[Any, ...] = ()
-
-    def plain(self) -> Any:
-        """Return the result as plain JSON; a dataclass becomes a dict of its fields."""
-        found = self.measure(*self.arguments)
-        return asdict(found) if is_dataclass(found) and not isinstance(found, type) else found
-
-    def timed(self) -> tuple[Any, float]:
-        """Return the result as plain JSON and the CPU seconds it took."""
-        before = cpu_seconds()
-        return self.plain(), cpu_seconds() - before
+__all__ = ["ReproContext", "ResultCache"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +38,14 @@ class ReproContext:
 
         The result is plain JSON; a dataclass becomes a dict of its fields.
         """
-        wanted = Measurement(key, label, measure, arguments)
 
         def make() -> Any:
             self.announce(label)
-            return wanted.plain()
+            return plain(measure(*arguments))
 
         return self.cache.get(key, make)
 
-    def run_all(self, wanted: Sequence[Measurement]) -> list[Any]:
-        """Return the results of all in order; those that are not stored run in ``jobs`` processes.
 
-        Functions and arguments are sent to the processes, so they must be picklable.
-        """
-        todo = [one for one in wanted if self.jobs > 1 and self.cache.find(one.key) is None]
-        if len(todo) > 1:
-            with ProcessPoolExecutor(min(self.jobs, len(todo)), get_context("spawn"), _begin_worker) as pool:
-                running: dict[Future[tuple[Any, float]], Measurement] = {pool.submit(one.timed): one for one in todo}
-                try:
-                    for number, future in enumerate(as_completed(running), start=1):
-                        one = running[future]
-                        self.cache.put(one.key, *future.result())
-                        self.announce(f"{one.label} [{number} of {len(todo)}]")
-                except BaseException:
-                    pool.shutdown(cancel_futures=True)
-                    raise
-        return [self.run(one.key, one.label, one.measure, *one.arguments) for one in wanted]
-
-
-def _begin_worker() -> None:
-    Thread(target=end_with_parent, daemon=True).start()
+def plain(found: Any) -> Any:
+    """Return a result as it is stored: a dataclass becomes a dict of its fields."""
+    return asdict(found) if is_dataclass(found) and not isinstance(found, type) else found

@@ -51,6 +51,9 @@ class ResultCache:
             self.reused_cpu += self._cpu.get(name, 0.0)
         return self._results.get(name)
 
+    def __contains__(self, key: Mapping[str, Any]) -> bool:
+        return self.find(key) is not None
+
     def put(self, key: Mapping[str, Any], result: Any, cpu: float | None = None) -> None:
         """Store a result and the CPU seconds it took, in place of an earlier one of the same key."""
         row = {"key": key, "value": result} | ({} if cpu is None else {"cpu": round(cpu, 3)})
