@@ -36,6 +36,7 @@ LONG = (
     "solve/test_consolidation.py",
     "solve/test_linear_objectives.py",
     "solve/test_prices_reference.py",
+    "solve/test_shared_levels.py",
     "solve/test_space_sharing.py",
     "solve/test_window.py",
     "trainer/test_binding.py",

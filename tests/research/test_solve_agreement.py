@@ -149,7 +149,8 @@ RULES = [
     "gavel.hierarchical",
 ]
 SHARING = [
-    f"gavel.{rule}:space_sharing=true" for rule in ("max-min", "makespan", "fifo", "throughput", "cost", "cost-slo")
+    f"gavel.{rule}:space_sharing=true"
+    for rule in ("max-min", "makespan", "ftf", "fifo", "sjf", "throughput", "cost", "cost-slo", "hierarchical")
 ]
 
 

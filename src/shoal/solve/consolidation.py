@@ -7,11 +7,10 @@ holds at most ⌊n/h⌋ gangs of h or more at once, so for every h
 
 Every schedule obeys these limits; not everything that obeys them can be packed. The linear objectives are those of
 `linear_objectives` and `ratio_program` with these rows added. Levels are raised along the paths of `shoal.solve.prices`
-by cutting planes instead of a search over prices, because a gang's price now depends on its size in several ways: a
-linear program says whether levels fit, and if not its prices give a cut that the next levels must keep. Every cut is
-recomputed from its prices. Jobs with a part in the last cut cannot rise further.
+by cutting planes (`level_rise`) instead of a search over prices, because a gang's price now depends on its size in
+several ways.
 
-References: Gavel (OSDI '20) §3.1 on placement sensitivity; Kelley (1960) for cuts.
+References: Gavel (OSDI '20) §3.1 on placement sensitivity.
 """
 
 from collections.abc import Sequence
@@ -21,18 +20,14 @@ import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve import linear_objectives
+from shoal.solve.level_rise import LevelRise
 from shoal.solve.linear_objectives import TimeShares, time_shares
-from shoal.solve.linear_program import LpSession
-from shoal.solve.prices.paths import BoundedPath, Path
+from shoal.solve.prices.paths import Path
 from shoal.solve.ratio_program import cheapest_activities
 from shoal.solve.time_share_lp import NO_PARTNER, Activities, LimitRows
 
 _FITS = 1e-9
-"""Levels fit if at most this much of an even part of a top speed is missing."""
-_TIGHT = 1e-9
-"""Jobs with more than this part of a cut are frozen."""
-_MOST_CUTS = 200
-"""Most stages take 3 to 6; this many mean that rounding has taken over."""
+"""Time fits if at most this much is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,91 +131,13 @@ def water_filled(places: Localities, path: Path, *, water_filling: bool = True) 
     in its own top speed.
     """
     activities = places.activities()
-    rise = _Rise(activities, path)
-    while rise.stage() and water_filling:
-        pass
-    if not water_filling:
-        rise.spend()
+    rise = LevelRise(activities, path)
+    rise.fill(water_filling=water_filling)
     x = activities.trimmed(rise.x)
     levels = activities.throughput(x)
     short = float(((rise.levels - levels) / rise.top).max(initial=0.0))
     unpriced = np.zeros(len(levels) + len(activities.capacity))
-    return time_shares(activities, x, (path.worth(levels), rise.bound), unpriced, solved=rise.solved, short=short)
-
-
-class _Rise:
-    """Water filling in progress: the program that decides what fits, each job's stop, and the levels reached."""
-
-    def __init__(self, activities: Activities, path: Path) -> None:
-        self._activities, self._path = activities, path
-        self.top = activities.top_speed()
-        self._stop, self._tau = self.top.copy(), 0.0
-        contention = float(_widths(activities).sum()) / float(activities.capacity.sum())
-        # Rows in units of about the level reached: in top speeds small parts of many GPUs would be below the tolerance.
-        self._unit = self.top / max(contention, 1.0)
-        self._base = LpSession(activities.program())
-        # The last column is the level missing, the same for all rows: throughput / unit + missing ≥ level / unit.
-        jobs = np.arange(len(self.top))
-        program, self._rows = activities.with_levels(
-            activities.first_speed / self._unit[activities.first],
-            jobs,
-            column=np.full(len(jobs), activities.size),
-            value=np.ones(len(jobs)),
-            lower=np.zeros(len(jobs)),
-            reach=np.full(1, max(contention, 1.0)),
-        )
-        self._session = LpSession(program)
-        self._missing = np.concatenate([np.zeros(activities.size), [-1.0]])
-        self.x, self.levels = np.zeros(activities.size), np.zeros(len(self.top))
-        self.bound = np.inf
-        self.solved = True
-
-    def stage(self) -> bool:
-        """Raise all levels as far as they fit and freeze the jobs in the last cut; whether any job was frozen."""
-        climb, cut, whole = self._path.climb(self._stop), np.zeros(len(self.top)), self.bound == np.inf
-        tau = climb.top
-        for _ in range(_MOST_CUTS):
-            levels = climb.at(tau)
-            self._session.raise_floors(self._rows, levels / self._unit)
-            vertex = self._session.maximise(self._missing)
-            if not vertex.solved:
-                break
-            if vertex.x[-1] <= _FITS:
-                self.x, self.levels, self._tau = vertex.x[:-1], levels, tau
-                if whole:
-                    self.bound = self._path.worth(climb.at(tau))
-                stuck = cut > _TIGHT
-                self._stop[stuck] = levels[stuck]
-                return bool(stuck.any())
-            cut = np.maximum(-vertex.prices[self._rows], 0.0)
-            most = self._base.bound(self._activities.gain(cut / self._unit), vertex.prices[: self._rows[0]])
-            tau = _highest(climb, cut / self._unit, most, self._tau, tau)
-        self.solved = False
-        return False
-
-    def spend(self) -> None:
-        """Give the capacity left to the jobs where it adds most throughput, above the levels reached."""
-        self._session.raise_floors(self._rows, np.maximum(self.levels / self._unit - _FITS, 0.0))
-        self._session.limit(np.array([self._activities.size]), np.zeros(1))
-        vertex = self._session.maximise(np.append(self._activities.gain(1.0 / self.top), 0.0))
-        if vertex.solved:
-            self.x = vertex.x[:-1]
-
-
-def _highest(climb: BoundedPath, cut: Floats, most: float, low: float, high: float) -> float:
-    """The largest τ whose levels keep a cut, by bisection: levels only rise with τ."""
-    for _ in range(100):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if float(cut @ climb.at(middle)) <= most:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _widths(activities: Activities) -> Floats:
-    widths = np.zeros(len(activities.counts))
-    widths[activities.first] = activities.width
-    return widths
+    # Later stages may pass the bound of the first: inside a branch of a tree other jobs may rise when one cannot.
+    objective = path.worth(levels)
+    value = objective, max(rise.bound, objective)
+    return time_shares(activities, x, value, unpriced, solved=rise.solved, short=short)

@@ -1,4 +1,4 @@
-"""Time shares when two jobs may share the same GPUs: max-min fair, least makespan, most throughput, least cost.
+"""Time shares when two jobs may share the same GPUs, for every objective that there is without sharing.
 
 The variables are the time of each job alone and of each pair together, by type; a job's time alone and in its pairs
 adds up to at most 1, and a pair's GPUs and their price count once. Programs are solved over groups of equal jobs (see
@@ -7,7 +7,7 @@ sharing is never worse than not sharing.
 
 If jobs are so different that pairs had to be left out (``restricted``), bound and gap refer to the pairs kept.
 
-References: Gavel (OSDI '20) §3.1 on space sharing, §4.1 and §4.3 on water filling.
+References: Gavel (OSDI '20) §3.1 on space sharing, §4.1 to §4.3 for the objectives.
 """
 
 from dataclasses import dataclass, replace
@@ -16,8 +16,10 @@ import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.job_classes import Groups, JobClasses, grouped, spread
+from shoal.solve.level_rise import LevelRise
 from shoal.solve.linear_objectives import checked_floors, checked_weights
 from shoal.solve.linear_program import LpSession, Status, judged, relative_gap
+from shoal.solve.prices.paths import BoundedPath, FinishTime, Path, ShareNode, Tree
 from shoal.solve.ratio_program import best_ratio, checked_prices
 from shoal.solve.time_share_lp import TINY, Activities, floored
 
@@ -106,6 +108,117 @@ def shared_makespan(classes: JobClasses, steps: Floats, *, water_filling: bool =
     if found.status == "unsolved" or found.objective <= 0:
         return replace(found, objective=0.0, bound=0.0)
     return replace(found, objective=1.0 / found.objective, bound=1.0 / found.bound)
+
+
+def shared_finish_time(classes: JobClasses, steps: Floats, elapsed: Floats, alone: Floats) -> SharedShares:
+    """The shares with the least worst ρ = (elapsed + steps / throughput) / alone; the objective is one over it.
+
+    ``alone`` is the seconds a job takes on its own n-th part. What is left over goes where it adds most, each job
+    counted in its own top speed. Every job must be able to run.
+    """
+    count = len(classes.kinds)
+    for field, values in (("steps", steps), ("alone", alone)):
+        checked_weights(field, values, count)
+    path = FinishTime(steps, elapsed, alone)
+    return _risen(classes, path, np.ones(count), [steps, elapsed, alone], water_filling=False)
+
+
+def shared_hierarchical(classes: JobClasses, tree: ShareNode, weights: Floats, unit: Floats) -> SharedShares:
+    """The water-filled shares of a tree; levels are throughput / ``unit``, ``weights`` the jobs' own in fair nodes.
+
+    ``unit`` may differ between classes only. Every job must be able to run and is in the tree once. The objective is
+    the least sum of levels per weight among the root's children, as in `shoal.solve.prices.hierarchical`. The bound is
+    that of the first stage: later stages may pass it, since inside a branch other jobs may rise when one cannot.
+    """
+    path = Tree(tree, checked_weights("weights", weights, len(classes.kinds)))
+    return _risen(classes, path, unit, [weights, _alike_in_tree(tree, len(unit))], water_filling=True)
+
+
+def shared_shortest(classes: JobClasses, steps: Floats) -> SharedShares:
+    """The shares with the least duration of the shortest job, then of the others in order of their least durations.
+
+    As `linear_objectives.shortest_job_first`: the job that could end first holds its fastest type alone.
+    """
+    count = len(classes.kinds)
+    checked_weights("steps", steps, count)
+    groups = grouped(classes)
+    top = groups.activities.top_speed()[groups.of_job]
+    duration = np.divide(steps, top, out=np.full(count, np.inf), where=top > 0)
+    order = np.argsort(duration, kind="stable")
+    place = np.empty(count, dtype=np.intp)
+    place[order] = np.arange(count)
+    weights = (count - place) / np.where(top > 0, top, 1.0)
+    if not count or not np.isfinite(duration[order[0]]):
+        return shared_throughput(classes, weights)
+    first, floors = order[0], np.zeros(count)
+    floors[first] = top[first]
+    found = shared_throughput(classes, weights, floors)
+    if found.status == "unsolved" or found.throughput[first] <= 0:
+        return found
+    return _judged(found, float(steps[first] / found.throughput[first]), float(duration[first]), True, found.gap)
+
+
+def _risen(classes: JobClasses, path: Path, unit: Floats, keys: list[Floats], *, water_filling: bool) -> SharedShares:
+    """The shares of levels raised along a path; jobs of equal ``keys`` have equal levels everywhere on it."""
+    groups = grouped(classes, *keys)
+    example = np.array([jobs[0] for jobs in groups.jobs], dtype=np.intp)
+    rise = LevelRise(groups.activities, _GroupPath(path, groups.of_job, example, unit))
+    rise.fill(water_filling=water_filling)
+    jobs = len(groups.of_job)
+    unpriced = np.zeros(len(groups.kind) + len(groups.activities.capacity))
+    found = _by_job(groups, groups.activities.trimmed(rise.x), unpriced, np.zeros(len(groups.kind)), None)
+    short = (rise.levels[groups.of_job] - found.throughput) / rise.top[groups.of_job] if jobs else np.zeros(0)
+    found = replace(found, residual=max(found.residual, float(short.max(initial=0.0))))
+    objective = path.worth(found.throughput / unit)
+    return _judged(found, objective, max(rise.bound, objective), rise.solved)
+
+
+def _alike_in_tree(tree: ShareNode, jobs: int) -> Floats:
+    """A number for each job: the same for two jobs of one fair node, its own for each job of a FIFO node."""
+    alike, nodes, number = np.zeros(jobs), [tree], 0
+    while nodes:
+        node = nodes.pop()
+        number += 1
+        for child in node.children:
+            if isinstance(child, ShareNode):
+                nodes.append(child)
+            else:
+                number += node.policy == "fifo"
+                alike[child] = number
+    return alike
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupPath:
+    """The path of jobs as a path of groups, in throughput: a job's level is its throughput / ``unit``."""
+
+    path: Path
+    of_job: Indices
+    example: Indices
+    unit: Floats
+
+    def climb(self, stop: Floats) -> BoundedPath:
+        """The path under these stops of groups."""
+        return _GroupClimb(self.path.climb(stop[self.of_job] / self.unit), self.example, self.unit[self.example])
+
+    def worth(self, levels: Floats) -> float:
+        """The jobs' objective."""
+        return self.path.worth(levels[self.of_job] / self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupClimb:
+    jobs: BoundedPath
+    example: Indices
+    unit: Floats
+
+    @property
+    def top(self) -> float:
+        return self.jobs.top
+
+    def at(self, tau: float) -> Floats:
+        levels: Floats = self.jobs.at(tau)[self.example] * self.unit
+        return levels
 
 
 def _grouped(

@@ -13,7 +13,7 @@ from shoal.policy.gavel.reasons import REASONS
 from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import water_filled
 from shoal.solve.prices import finish_time_fairness, makespan, max_min, paths
-from shoal.solve.space_sharing import shared_makespan, shared_max_min
+from shoal.solve.space_sharing import shared_finish_time, shared_makespan, shared_max_min
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,7 @@ class GavelFinishTime:
     reasons = REASONS
     tuning = TUNING
     aware: bool = True
+    space_sharing: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = True
     decide = by_rounds
@@ -96,6 +97,9 @@ class GavelFinishTime:
         """Shares with the least worst ρ, which is the objective."""
         steps, elapsed = problem.steps, problem.elapsed
         alone = (problem.isolated + steps / problem.isolated_speed) / problem.weight
+        if self.space_sharing:
+            together = shared_finish_time(problem.job_classes, steps, elapsed, alone)
+            return shared(problem, together, inverse=True)
         found = finish_time_fairness(
             problem.speeds, problem.gangs, problem.capacity, steps, elapsed, alone, prefer=problem.preferred
         )

@@ -14,11 +14,12 @@ from typing import ClassVar
 
 from shoal.policy.base import check_round
 from shoal.policy.gavel.policy import by_rounds
-from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated
+from shoal.policy.gavel.problem import ShareProblem, Shares, filled, seated, shared
 from shoal.policy.gavel.reasons import REASONS
 from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import water_filled
 from shoal.solve.prices import ShareNode, hierarchical, paths
+from shoal.solve.space_sharing import shared_hierarchical
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class GavelHierarchical:
     weights: str = ""
     fifo: str = ""
     aware: bool = True
+    space_sharing: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = True
     decide = by_rounds
@@ -50,6 +52,8 @@ class GavelHierarchical:
             root.at(problem.tenant_names[tenant]).children.append(row)
         tree = root.node(_weights(self.weights), frozenset(self.fifo.split("|")) - {""})
         unit = problem.equal_speed / problem.gangs
+        if self.space_sharing:
+            return shared(problem, shared_hierarchical(problem.job_classes, tree, problem.weight, unit))
         level = problem.speeds / unit[:, None]
         found = hierarchical(level, problem.gangs, problem.capacity, tree, problem.weight, prefer=problem.preferred)
         if problem.scarce(found.X):

@@ -203,8 +203,10 @@ def seated(
     return Shares(found.shares, **proof, notes=parts, consolidated=found.consolidated)
 
 
-def shared(problem: ShareProblem, found: SharedShares, notes: Mapping[int, str] | None = None) -> Shares:
-    """The shares of a program with pairs."""
+def shared(
+    problem: ShareProblem, found: SharedShares, notes: Mapping[int, str] | None = None, *, inverse: bool = False
+) -> Shares:
+    """The shares of a program with pairs; ``inverse`` inverts the objective."""
     alone, together = found.alone, found.together
     if not problem.aware:
         use, pairs = problem.speeds > 0, found.pairs
@@ -212,7 +214,10 @@ def shared(problem: ShareProblem, found: SharedShares, notes: Mapping[int, str] 
         both = np.concatenate([use, use[pairs[:, 0]] & use[pairs[:, 1]]])
         gangs = np.concatenate([problem.gangs, problem.gangs[pairs[:, 0]]])
         alone, together = np.split(spread(rows, both, gangs, problem.capacity), [len(alone)])
-    return Shares(alone, found.pairs, together, **_proof(found), notes=notes or {})
+    proof = _proof(found)
+    if inverse and found.objective > 0:
+        proof["objective"] = 1.0 / found.objective
+    return Shares(alone, found.pairs, together, **proof, notes=notes or {})
 
 
 def _spread_alone(problem: ShareProblem, alone: Floats) -> Floats:

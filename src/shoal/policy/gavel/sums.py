@@ -15,7 +15,7 @@ from shoal.policy.gavel.reasons import REASONS
 from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.consolidation import first_come, most_throughput, shortest_first
 from shoal.solve.linear_objectives import fifo, maximise_throughput, shortest_job_first
-from shoal.solve.space_sharing import shared_throughput
+from shoal.solve.space_sharing import shared_shortest, shared_throughput
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class GavelShortest:
     reasons = REASONS
     tuning = TUNING
     aware: bool = True
+    space_sharing: bool = False
     round: float = 360.0
     fills: ClassVar[bool] = True
     decide = by_rounds
@@ -61,6 +62,8 @@ class GavelShortest:
 
     def shares(self, problem: ShareProblem) -> Shares:
         """The least duration for the shortest job, the rest in order of theirs."""
+        if self.space_sharing:
+            return shared(problem, shared_shortest(problem.job_classes, problem.steps))
         found = shortest_job_first(problem.speeds, problem.gangs, problem.capacity, problem.steps)
         if problem.scarce(found.shares):
             return seated(problem, shortest_first(problem.localities, problem.steps))
