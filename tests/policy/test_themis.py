@@ -18,7 +18,6 @@ from shoal.policy.themis.carry import GpuRanges, ThemisCarry
 from shoal.policy.themis.locality import GUESSED, learned
 from shoal.policy.themis.policy import Themis
 from shoal.policy.themis.protocol import AppReport, Bid, GpuOffer, Level, Row
-from shoal.policy.themis.tuning import TUNING
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.sim.faults import Faults, NodeFault
@@ -58,7 +57,7 @@ def test_table_2_of_the_paper() -> None:
     # 200 GPU-seconds, T_id of 400: 1/2 on one GPU, 1/4 on two.
     agent = AppAgent(0, 0.0, 400.0, (Work.linear(200.0, 1, 2),), 0, 4, GUESSED, 2, 2)
     rows = agent.bid(GpuOffer(0, ((0, "r0", 2),), 600.0)).rows
-    assert [(row.gpus, row.rho) for row in rows] == [(0, TUNING.nothing / 2), (1, 0.5), (2, 0.25)]
+    assert [(row.gpus, row.rho) for row in rows] == [(0, inf), (1, 0.5), (2, 0.25)]
 
 
 def test_an_app_in_a_narrow_phase_is_as_fast_as_its_wide_ones_allow() -> None:
@@ -419,3 +418,22 @@ def test_options_out_of_range_are_refused(options: str) -> None:
 
 def test_the_policy_that_names_machines_conforms() -> None:
     check_policy(lambda: Themis(bids="machines", rounding="floor", f=0.5))
+
+
+def test_by_equation_1_an_app_without_gpus_has_no_bounded_rho_and_otherwise_a_multiple_of_its_fewest() -> None:
+    works = (Work.linear(200.0, 2, 4),)
+    by_equation = AppAgent(0, 0.0, 100.0, works, 0, 4, GUESSED, 4, 4)
+    assert by_equation.rho(0) == inf
+    assert replace(by_equation, nothing=2.0).rho(0) == 2.0 * by_equation.rho(2)
+
+
+def test_where_apps_outnumber_gpus_the_option_nothing_sets_the_payment() -> None:
+    snap = snapshot([job(f"app-{i}", work=100.0, gpus=1) for i in range(3)], "v100:1x2")
+
+    def kept(nothing: float) -> list[float]:
+        awards = Themis(f=0.0, rounding="floor", nothing=nothing).auctions(snap).awards
+        return [award.kept for award in awards.values() if award.won]
+
+    assert kept(2.0) == pytest.approx([0.5, 0.5])
+    assert kept(8.0) == pytest.approx([0.125, 0.125])
+    assert kept(inf) == pytest.approx([0.0, 0.0], abs=1e-15)

@@ -15,6 +15,7 @@ from shoal.solve.auction import (
     auction_counts,
     auction_machines,
     rounded,
+    with_finite_worth,
 )
 from shoal.solve.auction.bid_table import BidTable
 from shoal.solve.auction.prices import by_price
@@ -236,3 +237,28 @@ def test_the_product_is_of_values_and_not_their_sum() -> None:
     found = auction_counts([linear(1.0, 4), linear(1.0, 4)], 4)
     assert exp(found.objective) == pytest.approx(prod([2.0, 2.0]))
     assert found.objective == pytest.approx(log(4.0))
+
+
+def test_a_worth_of_nothing_of_minus_infinity_serves_as_many_bidders_as_can_be_served() -> None:
+    """With 0 for nothing the product is that of the bidders served; the limit of 10⁻⁶⁰ for nothing has the same."""
+    rich = np.array([-np.inf, *np.log([100.0, 900.0, 1000.0])])
+    poor = np.array([-np.inf, *np.log([0.1, 0.2, 0.3])])
+    finite = with_finite_worth([rich, poor, poor])
+    won = auction_counts([CountBid(np.arange(4), worth) for worth in finite], 3)
+    assert won.chosen.tolist() == [1, 1, 1]
+    assert np.isfinite(finite[0]).all()
+    assert [worth[1:].tolist() for worth in finite] == [worth[1:].tolist() for worth in (rich, poor, poor)]
+
+
+def test_a_bidder_that_takes_anothers_only_unit_pays_all_of_it() -> None:
+    worth = np.array([-np.inf, 0.0])
+    crowded = auction_counts([CountBid(np.arange(2), w) for w in with_finite_worth([worth] * 3)], 2)
+    assert sorted(crowded.chosen.tolist()) == [0, 1, 1]
+    assert crowded.kept[crowded.chosen == 1] == pytest.approx([0.0, 0.0], abs=1e-15)
+    roomy = auction_counts([CountBid(np.arange(2), w) for w in with_finite_worth([worth] * 2)], 2)
+    assert roomy.kept.tolist() == [1.0, 1.0]
+
+
+def test_finite_worths_stay_as_they_are() -> None:
+    worths = [np.array([0.0, 1.0]), np.array([-3.0])]
+    assert [worth.tolist() for worth in with_finite_worth(worths)] == [[0.0, 1.0], [-3.0]]

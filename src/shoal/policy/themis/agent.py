@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import inf
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from shoal.perf.app_valuation import Use, Work, finish_seconds, phase_seconds, u
 from shoal.policy.themis.carry import WorkEstimate
 from shoal.policy.themis.locality import Slowdown
 from shoal.policy.themis.protocol import Bid, GpuOffer, Level, Row, Seats
-from shoal.policy.themis.tuning import TUNING
 from shoal.solve.max_min_counts import fair_counts
 
 _LEVELS = tuple(Level)
@@ -45,6 +45,7 @@ class AppAgent:
     ahead: tuple[tuple[Work, ...], ...] = ()
     own_seconds: Floats | None = None
     estimate: WorkEstimate | None = None
+    nothing: float = inf
 
     @cached_property
     def use(self) -> Use:
@@ -81,15 +82,9 @@ class AppAgent:
         return min(self.use.beyond(0), default=0)
 
     def rho(self, gpus: int) -> float:
-        """ρ with ``gpus`` in all, on as few machines as possible; with none, ``TUNING.nothing`` times ρ of its fewest.
-
-        If an allocation were kept for ever, as in equation 1, ρ without GPUs would be infinite, and winners would pay
-        all they won wherever not all apps can be served. At 2, the first GPU of an app that scales linearly is worth as
-        much as its second: no invited app loses its first GPU to another's third, and the payment for it is half at
-        most.
-        """
+        """ρ with ``gpus`` in all, on as few machines as possible; with none, ``nothing`` times ρ of its fewest."""
         if not gpus:
-            return TUNING.nothing * self.rho(self.least)
+            return self.nothing * self.rho(self.least)
         return (self.elapsed + float(self.left[gpus])) / self.ideal
 
     def rhos(self, gpus: Int64s, slower: Floats) -> list[float]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 
@@ -26,10 +27,14 @@ from shoal.policy.themis.protocol import Level
 
 @dataclass(frozen=True)
 class Apps:
-    """The apps of a snapshot, with the carry of the last decision (``before``)."""
+    """The apps of a snapshot, with the carry of the last decision (``before``).
+
+    ``nothing`` is ρ of an app without GPUs over ρ with its fewest.
+    """
 
     snapshot: Snapshot
     before: ThemisCarry
+    nothing: float = inf
 
     @cached_property
     def members(self) -> dict[int, Int64s]:
@@ -242,6 +247,7 @@ class Apps:
             tuple((Work.linear(s, 1, gpus),) * count for count, gpus, s in self._later(self.members[app])),
             self._bid_seconds(app, kind, jobs, limit),
             estimate,
+            self.nothing,
         )
 
     def _estimate(self, app: int, kind: int, jobs: Sequence[int], use: Use) -> WorkEstimate:

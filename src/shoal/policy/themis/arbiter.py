@@ -7,10 +7,20 @@ from math import ceil
 
 import numpy as np
 
+from shoal.core.arrays import Floats
 from shoal.core.topology import Placement
 from shoal.policy.themis.bundle_seats import joined, take_seats
 from shoal.policy.themis.protocol import AppReport, Award, Bid, GpuOffer, Row, Seats
-from shoal.solve.auction import AuctionOutcome, CountBid, MachineBid, auction_counts, auction_machines, rounded
+from shoal.solve.auction import (
+    AuctionOutcome,
+    Bundle,
+    CountBid,
+    MachineBid,
+    auction_counts,
+    auction_machines,
+    rounded,
+    with_finite_worth,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +78,23 @@ def _name_machines(bids: Sequence[Bid]) -> bool:
 
 
 def _by_counts(offer: GpuOffer, bids: Sequence[Bid]) -> AuctionOutcome:
-    def count_bid(rows: Sequence[Row]) -> CountBid:
-        gpus, _, rhos, _ = zip(*rows, strict=True)
-        return CountBid(np.array(gpus), -np.log(rhos))
-
-    return auction_counts([count_bid(bid.rows) for bid in bids], offer.gpus)
+    units = (np.array([row.gpus for row in bid.rows]) for bid in bids)
+    return auction_counts(list(map(CountBid, units, _worths(bids))), offer.gpus)
 
 
 def _by_machines(offer: GpuOffer, bids: Sequence[Bid]) -> AuctionOutcome:
     at = {node: m for m, (node, _, _) in enumerate(offer.free)}
 
-    def machine_bid(rows: Sequence[Row]) -> MachineBid:
-        bundles = tuple(tuple((at[node], n) for node, n in row.seats) for row in rows)
-        return MachineBid(bundles, -np.log([row.rho for row in rows]))
+    def bundles(rows: Sequence[Row]) -> tuple[Bundle, ...]:
+        return tuple(tuple((at[node], n) for node, n in row.seats) for row in rows)
 
-    return auction_machines([machine_bid(bid.rows) for bid in bids], [gpus for _, _, gpus in offer.free])
+    named = [bundles(bid.rows) for bid in bids]
+    return auction_machines(list(map(MachineBid, named, _worths(bids))), [gpus for _, _, gpus in offer.free])
+
+
+def _worths(bids: Sequence[Bid]) -> list[Floats]:
+    """By bid the logarithm of 1/ρ of each row, finite also where ρ without GPUs is not."""
+    return with_finite_worth([-np.log([row.rho for row in bid.rows]) for bid in bids])
 
 
 def _within(bid: Bid, gpus: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

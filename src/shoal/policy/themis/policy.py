@@ -41,7 +41,6 @@ from shoal.policy.themis.arbiter import Arbiter
 from shoal.policy.themis.carry import ThemisCarry
 from shoal.policy.themis.reasons import REASONS, auction_verdicts
 from shoal.policy.themis.round import AuctionRound
-from shoal.policy.themis.tuning import TUNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +48,11 @@ class Themis:
     """Round-by-round partial allocation auctions."""
 
     reasons = REASONS
-    tuning = TUNING
     f: float = 0.8
     lease: float = 600.0
     rounding: str = "random"
     bids: str = "count"
+    nothing: float = 2.0
     noise: float = 0.0
     liar: str = ""
     lie: float = 0.0
@@ -67,6 +66,8 @@ class Themis:
             raise ValueError(f"rounding must be random or floor, not {self.rounding}")
         if self.bids not in ("count", "machines"):
             raise ValueError(f"bids must be count or machines, not {self.bids}")
+        if not self.nothing > 1.0:
+            raise ValueError(f"nothing must be a factor above 1, or inf, not {self.nothing}")
         if not 0.0 <= self.noise < 1.0:
             raise ValueError(f"noise must be a fraction from 0 up to 1, not {self.noise}")
         if not 0.0 <= self.lie < inf:
@@ -74,15 +75,23 @@ class Themis:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """A verdict for every live job, reviewed when the first lease ends if some job could use more GPUs."""
-        auctions = AuctionRound(_apps(snapshot), self.lease)
+        return decision_of(self.auctions(snapshot))
+
+    def auctions(self, snapshot: Snapshot) -> AuctionRound:
+        """Hold the auctions of a decision, one for each kind."""
+        auctions = AuctionRound(self._apps(snapshot), self.lease)
         arbiter = Arbiter(self.f, self.rounding)
         for kind in range(len(snapshot.cluster.kinds)):
             auctions.auction(kind, arbiter, self._distorted, named=self.bids == "machines")
-        return Decision(auction_verdicts(auctions), auctions.review_at(), auctions.next_carry())
+        return auctions
 
     def standing(self, snapshot: Snapshot, app: int) -> AppStanding:
         """The status of an app, by its number, before the next auction."""
-        return app_status(_apps(snapshot), app)
+        return app_status(self._apps(snapshot), app)
+
+    def _apps(self, snapshot: Snapshot) -> Apps:
+        before = snapshot.carry if isinstance(snapshot.carry, ThemisCarry) else ThemisCarry(at=snapshot.now)
+        return Apps(snapshot, before, self.nothing)
 
     def _distorted(self, agent: AppAgent, apps: Apps) -> AppAgent:
         """The agent with the experiment's random errors or lie."""
@@ -93,5 +102,6 @@ class Themis:
         return agent.with_errors(0.0, self.lie) if self.lie and apps.name(agent.app) == self.liar else agent
 
 
-def _apps(snapshot: Snapshot) -> Apps:
-    return Apps(snapshot, snapshot.carry if isinstance(snapshot.carry, ThemisCarry) else ThemisCarry(at=snapshot.now))
+def decision_of(auctions: AuctionRound) -> Decision:
+    """The decision that follows from a round of auctions."""
+    return Decision(auction_verdicts(auctions), auctions.review_at(), auctions.next_carry())

@@ -38,6 +38,7 @@ _MODULES = (
     "shockwave",
     "shockwave_baselines",
     "themis",
+    "themis_nothing",
     "fidelity",
     "grounds",
     "lengths",

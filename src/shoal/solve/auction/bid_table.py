@@ -75,3 +75,27 @@ class BidTable:
         _, at = np.unique(self.owner[matching], return_index=True)
         chosen: Int64s = self.number[matching[at]]
         return chosen
+
+
+_PAYS_ALL = 40.0
+"""Logarithm of a factor so large that a bidder who displaces another keeps 1e-17 of its bundle."""
+
+
+def with_finite_worth(worths: Sequence[Floats]) -> list[Floats]:
+    """Return worths in which −∞, the worth of nothing, is so low that serving one bidder more outweighs all else.
+
+    This is the limit of ever lower worths: most bidders are served, then the product of the values of those served is
+    largest, and a bidder in whose place another could be served pays all it won.
+    """
+    spread = 0.0
+    for worth in worths:
+        finite = worth[np.isfinite(worth)]
+        spread += float(finite.max() - finite.min()) if len(finite) else 0.0
+
+    def finite_worth(worth: Floats) -> Floats:
+        given = worth[np.isfinite(worth)]
+        least = float(given.min()) if len(given) else 0.0
+        found: Floats = np.where(np.isneginf(worth), least - spread - _PAYS_ALL, worth)
+        return found
+
+    return [finite_worth(worth) for worth in worths]

@@ -1,0 +1,75 @@
+"""Ratios of paired runs with 95 % intervals, and verdicts that compare them with a paper's numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf, log, nan, sqrt
+from statistics import fmean, stdev
+
+from shoal.research.repro.table import REPRODUCES, cannot_be_told, differs
+
+_T_QUANTILES = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26, 11: 2.23}
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRatio:
+    """The geometric mean of ratios by seed, and its 95 % interval (Student's t); of one seed the interval is all."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ({self.low:.2f}–{self.high:.2f})"
+
+
+def paired_ratio(above: Sequence[float], below: Sequence[float]) -> PairedRatio:
+    """Return ``above`` / ``below``, pair by pair; both positive."""
+    return ratio_of([a / b for a, b in zip(above, below, strict=True)])
+
+
+def ratio_of(ratios: Sequence[float]) -> PairedRatio:
+    """Return the mean of ratios that are known already, one by seed."""
+    if not ratios:
+        return PairedRatio(nan, 0.0, inf)
+    logs = [log(ratio) for ratio in ratios]
+    mean = fmean(logs)
+    half = half_width(logs)
+    return PairedRatio(exp(mean), exp(mean - half), exp(mean + half))
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Return the half-width of the 95 % interval of the values' mean; infinite for fewer than two values."""
+    if len(values) < 2:
+        return inf
+    return _T_QUANTILES.get(len(values), 1.96) * stdev(values) / sqrt(len(values))
+
+
+def all_at_least(ratios: Mapping[str, PairedRatio], least: float) -> str:
+    """Return the verdict on a paper's statement that all these ratios are at least ``least``.
+
+    It differs where an interval lies below, and cannot be told where one has ``least`` within.
+    """
+    below = [f"{name} {ratio}" for name, ratio in ratios.items() if ratio.high < least]
+    if below:
+        return differs(f"below {least:g} with {', '.join(below)}")
+    open_ = [f"{name} {ratio}" for name, ratio in ratios.items() if ratio.low < least]
+    if open_:
+        return cannot_be_told(f"{least:g} is within the interval of {', '.join(open_)}")
+    return REPRODUCES
+
+
+def all_within(ratios: Mapping[str, PairedRatio], low: float, high: float) -> str:
+    """Return the verdict on a paper's statement that all these ratios lie from ``low`` to ``high``."""
+    out = [f"{name} {ratio}" for name, ratio in ratios.items() if ratio.high < low or ratio.low > high]
+    if out:
+        return differs(f"outside {low:g} to {high:g}: {', '.join(out)}")
+    open_ = [f"{name} {ratio}" for name, ratio in ratios.items() if ratio.low < low or ratio.high > high]
+    if open_:
+        return cannot_be_told(f"intervals reach beyond {low:g} to {high:g}: {', '.join(open_)}")
+    return REPRODUCES
+
+
+def all_hold(claims: Mapping[str, bool]) -> str:
+    """Return the verdict that all statements of a paper hold, or names those that do not."""
+    failing = [claim for claim, holds in claims.items() if not holds]
+    return differs("not so: " + "; ".join(failing)) if failing else REPRODUCES
