@@ -205,6 +205,18 @@ def test_why_says_what_holds_a_job_and_what_would_change_it(tmp_path: Path) -> N
         assert plane.job(first, None).change == ""
 
 
+def test_why_says_that_an_app_waits_for_admission_and_what_is_requested(tmp_path: Path) -> None:
+    with opened(tmp_path, policy="themis:admit=1") as plane:
+        first, second = submit(plane, job("first", 3, work=100.0), job("second", 2))
+        obey(plane, "gpu-0")
+        obey(plane, "gpu-1")
+        assert plane.job(second, None).decision == (
+            "waits for admission: its app requests 2 GPUs, the admitted apps request 3, and together they may request 4; "
+            "apps are admitted in order of arrival"
+        )
+        assert "won 3 at auction" in plane.job(first, None).decision
+
+
 def test_a_job_that_dies_is_held_back_tried_again_and_at_last_set_aside_with_its_story(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x2") as plane:
         (id,) = submit(plane, job(retries=2))

@@ -19,6 +19,7 @@ from shoal.core.topology import Locality
 from shoal.core.units import Seconds
 from shoal.perf.app_valuation import Use, Work, ideal_seconds, phase_seconds, row_seconds, usable
 from shoal.perf.work_prior import remaining_work
+from shoal.policy.themis.admission import Admission
 from shoal.policy.themis.agent import AppAgent
 from shoal.policy.themis.carry import AppHistory, AppValuation, GpuRange, GpuRanges, ThemisCarry, WorkEstimate
 from shoal.policy.themis.locality import Slowdown, learned, level_of
@@ -29,21 +30,27 @@ from shoal.policy.themis.protocol import Level
 class Apps:
     """The apps of a snapshot, with the carry of the last decision (``before``).
 
-    ``nothing`` is ρ of an app without GPUs over ρ with its fewest.
+    ``nothing`` is ρ of an app without GPUs over ρ with its fewest, ``limit`` that of `Admission`.
     """
 
     snapshot: Snapshot
     before: ThemisCarry
     nothing: float = inf
+    limit: float = inf
 
     @cached_property
-    def members(self) -> dict[int, Int64s]:
-        """By app the positions of its jobs, in order of arrival."""
+    def admission(self) -> Admission:
+        """All apps, of which some may wait for admission."""
         app = self.snapshot.columns.app
         order = np.argsort(app, kind="stable")
         numbers, starts = np.unique(app[order], return_index=True)
         jobs = [order[a:b] for a, b in pairwise([*starts.tolist(), len(order)])]
-        return dict(zip(numbers.tolist(), jobs, strict=True))
+        return Admission(self.snapshot, dict(zip(numbers.tolist(), jobs, strict=True)), self.before, self.limit)
+
+    @cached_property
+    def members(self) -> dict[int, Int64s]:
+        """By admitted app the positions of its jobs, in order of arrival."""
+        return self.admission.members
 
     def name(self, app: int) -> str:
         """The app's name, or that of its only job."""
@@ -81,6 +88,7 @@ class Apps:
         # A history stays as it is unless the app's jobs or its own bid changed.
         changed = set(columns.app[self.before.changed(columns.rows, columns.max_gpus)].tolist())
         bidding = {app for app, past in histories.items() if past.own_bid is not None} | self.snapshot.bids.keys()
+        changed |= self.members.keys() - histories.keys()
         for app in sorted(self.members.keys() & (changed | departed.keys() | bidding)):
             past = histories.get(app) or self._new(app)
             demand = max(past.demand, self._demand(app))
@@ -91,7 +99,8 @@ class Apps:
         """The history of a new app; before its first snapshot as many apps as now are assumed to have been live."""
         jobs = self.members[app]
         named = self.snapshot.specs[int(jobs[0])].app is not None
-        start = float(self.snapshot.columns.submitted[jobs].min())
+        waited = self.admission.waited(app)
+        start = self.snapshot.now if waited else float(self.snapshot.columns.submitted[jobs].min())
         return AppHistory(start, self._app_seconds - len(self.members) * (self.snapshot.now - start), named)
 
     def _demand(self, app: int) -> int:

@@ -26,7 +26,7 @@ them, and one app overstates the cost of distance by ``lie``.
 References: Themis (NSDI '20), with errors in its pseudocode corrected.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 import numpy as np
@@ -53,6 +53,7 @@ class Themis:
     rounding: str = "random"
     bids: str = "count"
     nothing: float = 2.0
+    admit: float = inf
     noise: float = 0.0
     liar: str = ""
     lie: float = 0.0
@@ -68,6 +69,8 @@ class Themis:
             raise ValueError(f"bids must be count or machines, not {self.bids}")
         if not self.nothing > 1.0:
             raise ValueError(f"nothing must be a factor above 1, or inf, not {self.nothing}")
+        if not self.admit > 0.0:
+            raise ValueError(f"admit must be a number of GPUs requested per GPU above 0, or inf, not {self.admit}")
         if not 0.0 <= self.noise < 1.0:
             raise ValueError(f"noise must be a fraction from 0 up to 1, not {self.noise}")
         if not 0.0 <= self.lie < inf:
@@ -87,11 +90,11 @@ class Themis:
 
     def standing(self, snapshot: Snapshot, app: int) -> AppStanding:
         """The status of an app, by its number, before the next auction."""
-        return app_status(self._apps(snapshot), app)
+        return app_status(replace(self._apps(snapshot), limit=inf), app)
 
     def _apps(self, snapshot: Snapshot) -> Apps:
         before = snapshot.carry if isinstance(snapshot.carry, ThemisCarry) else ThemisCarry(at=snapshot.now)
-        return Apps(snapshot, before, self.nothing)
+        return Apps(snapshot, before, self.nothing, self.admit)
 
     def _distorted(self, agent: AppAgent, apps: Apps) -> AppAgent:
         """The agent with the experiment's random errors or lie."""

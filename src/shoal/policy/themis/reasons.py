@@ -39,11 +39,18 @@ AUCTION_UNINVITED = ReasonTemplate(
     "{GPUs auctioned:,.0f} GPUs, at ρ {lowest ρ of those:,.4g} and above; it was handed "
     "{leftover GPUs the app got:,.0f} for other jobs",
 )
+NOT_ADMITTED = ReasonTemplate(
+    38,
+    "NOT_ADMITTED",
+    "waits for admission: its app requests {GPUs its app requests:,.0f} GPUs, the admitted apps request "
+    "{GPUs admitted apps request:,.0f}, and together they may request {most GPUs requested at once:,.0f}; "
+    "apps are admitted in order of arrival",
+)
 
-REASONS = (AUCTION_WON, AUCTION_HANDED, AUCTION_LOST, AUCTION_UNINVITED)
+REASONS = (AUCTION_WON, AUCTION_HANDED, AUCTION_LOST, AUCTION_UNINVITED, NOT_ADMITTED)
 _WON, _HANDED = AUCTION_WON, AUCTION_HANDED
 _LOST, _UNINVITED = AUCTION_LOST, AUCTION_UNINVITED
-_LEASED, _NO_ROOM = LEASED, NO_ROOM
+_LEASED, _NO_ROOM, _OUTSIDE = LEASED, NO_ROOM, NOT_ADMITTED
 
 
 def auction_verdicts(auctions: AuctionRound) -> Verdicts:
@@ -54,6 +61,9 @@ def auction_verdicts(auctions: AuctionRound) -> Verdicts:
         jobs, given = _by_job(auctions, kind, _given)
         _, denied = _by_job(auctions, kind, lambda award, _: _LOST.code if award.bidder else _UNINVITED.code)
         codes[jobs] = np.where(auctions.gpus[jobs] > 0, given, denied)
+    waiting = _waiting_apps(auctions)
+    for jobs in waiting.values():
+        codes[jobs] = _OUTSIDE.code
     numbers = _AuctionNumbers(auctions)
     verdicts = explained(snapshot, auctions.gpus, codes, numbers, auctions.kinds)
     if not auctions.one_node.any() and not auctions.pinned:
@@ -69,6 +79,14 @@ def auction_verdicts(auctions: AuctionRound) -> Verdicts:
         placements=auctions.pinned,
     )
     return detailed.overruled(infeasible)
+
+
+def _waiting_apps(auctions: AuctionRound) -> dict[int, Int64s]:
+    """By app that waits for admission, the positions of its jobs."""
+    apps = auctions.apps
+    if len(apps.members) == len(apps.admission.every):
+        return {}
+    return {app: jobs for app, jobs in apps.admission.every.items() if app not in apps.members}
 
 
 def _given(award: Award, _: Invitation) -> float:
@@ -106,17 +124,22 @@ class _AuctionNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
         if template is _UNINVITED:
             bidders, least = column(lambda _, asked: asked.bidders), column(lambda _, asked: asked.rho)
             return self._rho(), bidders, offered, least, got
-        if template is _LEASED:
-            return (auctions.ends(),)
+        return (auctions.ends(),) if template is _LEASED else self._waiting(template)
+
+    def _waiting(self, template: ReasonTemplate) -> tuple[NumberColumn, ...]:
+        """The numbers of jobs that take no part in an auction and have no GPUs."""
+        apps = self.auctions.apps
         if template is _NO_ROOM:
-            return auctions.apps.snapshot.columns.min_gpus, self._free()
+            return apps.snapshot.columns.min_gpus, self._free()
+        if template is _OUTSIDE:
+            return self._requested(), float(apps.admission.total), apps.admission.most
         raise KeyError(template)
 
     def __iter__(self) -> Iterator[ReasonTemplate]:
-        return iter((_WON, _HANDED, _LOST, _UNINVITED, _LEASED, _NO_ROOM))
+        return iter((_WON, _HANDED, _LOST, _UNINVITED, _LEASED, _NO_ROOM, _OUTSIDE))
 
     def __len__(self) -> int:
-        return 6
+        return 7
 
     def _column(self, number: Callable[[Award, Invitation], float]) -> Floats:
         """By job a number of the auction that its app was in; 0 without one."""
@@ -131,6 +154,13 @@ class _AuctionNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
         column = np.zeros(len(self.auctions.gpus))
         for app, rho in self.auctions.rhos.items():
             column[self.auctions.apps.members[app]] = rho
+        return column
+
+    def _requested(self) -> Floats:
+        """By job that waits for admission the GPUs that its app requests."""
+        column = np.zeros(len(self.auctions.gpus))
+        for app, jobs in _waiting_apps(self.auctions).items():
+            column[jobs] = self.auctions.apps.admission.requested(app)
         return column
 
     def _free(self) -> float:

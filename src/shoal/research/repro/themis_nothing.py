@@ -161,12 +161,13 @@ def _worse(rho: PairedRatio, seconds: PairedRatio) -> list[str]:
 def reading_tables(context: ReproContext) -> list[Table]:
     """Compare the readings: the markets, then lies in the contests of figure 18."""
     seeds = range(2 if context.quick else SEEDS)
+    ours, paper = READINGS
     found = [
-        (market.name, f, *(_results(context, market, f, reading, seeds) for reading in READINGS))
+        (market.name, f, _results(context, market, f, ours, seeds), _results(context, market, f, paper, seeds))
         for market in MARKETS
         for f in FILTERS
     ]
-    return [readings_table([(n, f, a, b) for n, f, a, b in found]), *_lies(context)]
+    return [readings_table(found), *_lies(context)]
 
 
 def _lies(context: ReproContext) -> list[Table]:
