@@ -36,6 +36,6 @@ def test_without_optuna_the_error_names_the_extra_to_install(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "optuna", None)
     if not HERE:
         pytest.skip("the public files are not here")
-    (one,) = chosen(["pollux-3"])
+    (one,) = chosen(["pollux-table3"])
     with pytest.raises(InputError, match="needs the extra hpo"):
         one.tables(ReproContext(DATA, quick=True))

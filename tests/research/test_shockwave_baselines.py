@@ -15,9 +15,11 @@ from shoal.research.repro.shockwave_baselines import (
     RoundStartPolicy,
     analytic_centre,
     bisected_makespan,
+    explained_by,
     first_share_times,
     shipped_result,
 )
+from shoal.research.repro.table import REPRODUCES
 from shoal.testing.builders import job, simulate
 
 FILES = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -87,3 +89,9 @@ def test_no_other_shares_are_further_from_all_bounds_than_the_centre(data: st.Da
     for towards in (least, np.ones(count), np.full(count, capacity / gangs.sum() / 2), np.roll(middle, 1)):
         for part in (1e-3, 0.1, -1e-3):
             assert depth(middle + part * (towards - middle)) <= depth(middle) + 1e-9
+
+
+def test_a_baseline_further_than_three_percent_from_the_shipped_result_is_named() -> None:
+    near = [1.0, 0.02, 1.0, -0.029, 0.4]
+    assert explained_by({"Gavel": near, "AlloX": near}) == REPRODUCES
+    assert explained_by({"Gavel": near, "AlloX": [1.0, 0.02, 1.0, -0.31, 0.4]}).startswith("differs: AlloX")

@@ -10,8 +10,8 @@ job moves, new jobs wait and freed GPUs idle.
 
 The search is near-exact with a bound on what it may have missed (``solve.allotment``); ``search=genetic`` is the
 population-based search of the paper. With ``types=off`` all GPUs count as of one kind, as in the paper. A fair share
-is at most twice the GPUs that the job was measured on; with ``share=whole`` it is that of eq. 15, 1/n of the cluster's
-GPUs, whatever was measured.
+is 1/n of the cluster's GPUs, as in eq. 15, whatever was measured; with ``share=measured``, ours, it is at most twice
+the GPUs that the job was measured on.
 
 References: Qiao et al., "Pollux", OSDI 2021, §4.2; Jayaram Subramanya et al., "Sia", SOSP 2023, for kinds.
 """
@@ -70,7 +70,7 @@ class Pollux:
     types: str = "aware"
     search: str = "exact"
     memory: bool = False
-    share: str = "measured"
+    share: str = "whole"
 
     def __post_init__(self) -> None:
         if not isfinite(self.p):

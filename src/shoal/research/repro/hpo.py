@@ -164,7 +164,7 @@ def tables(context: ReproContext) -> list[Table]:
     for policy in PAPER:
         runs = []
         for seed in seeds:
-            key = {"pollux-3": policy, "seed": seed, "trials": trials}
+            key = {"pollux-table3": policy, "seed": seed, "trials": trials}
             label = f"{trials} trials, seed {seed}, {policy}"
             runs.append(context.run(key, label, measure, context.data, policy, seed, trials))
         means[policy] = [float(np.mean([run[name] for run in runs])) for name in ("accuracy", "minutes", "hours")]
@@ -196,4 +196,4 @@ _COLUMNS = (
 _PAPER = "Pollux's trials take 26 % and its study 29 % less than the baseline's, accuracies of the best five alike"
 _HERE = "invented: the accuracy of hyper-parameters, the slowdown of wider networks, and the baseline's batch size"
 _WHAT = "table 3: hyper-parameter search with TPE, under Pollux or with four GPUs for each trial"
-REPRODUCTIONS = (Reproduction("pollux-3", "Pollux (OSDI '21)", _WHAT, tables, PROFILES[0]),)
+REPRODUCTIONS = (Reproduction("pollux-table3", "Pollux (OSDI '21)", _WHAT, tables, PROFILES[0]),)

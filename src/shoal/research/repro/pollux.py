@@ -22,6 +22,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import parse_cluster
 from shoal.policy.goodput_options import allotted
 from shoal.policy.pollux.policy import Pollux
+from shoal.policy.registry import parse_policy
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Column, Table, table
@@ -164,6 +165,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         _ALL_WORKLOADS,
         (
             *_OURS,
+            PolluxVariant("pollux:share=measured"),
             PolluxVariant("pollux:when=interval"),
             PolluxVariant("rank:memory=false"),
             PolluxVariant("rank", "hidden"),
@@ -207,7 +209,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         quick_jobs=25,
     ),
     Experiment(
-        "pollux-2",
+        "pollux-table2",
         "table 2: jobs as tuned by experts, and with the GPUs users asked for and a batch of M₀ for each",
         ("pollux/workloads", "pollux/workloads-realistic"),
         _ALL_WORKLOADS,
@@ -328,7 +330,7 @@ def cache_key(
     return {
         "pollux": folder,
         "workload": number,
-        "policy": variant.policy,
+        "policy": repr(parse_policy(variant.policy)),
         "work": variant.work,
         "unknown": variant.unknown,
         "cluster": experiment.cluster,
