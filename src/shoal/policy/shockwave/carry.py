@@ -47,15 +47,28 @@ class JobForecasts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class JobContention:
+    """By admission number: the most jobs that were live at once since it arrived, and their number summed over time.
+
+    ``jobs`` were live at ``at``; ``job_seconds`` is the integral of their number since the job's arrival.
+    """
+
+    at: Seconds
+    jobs: int
+    peak_jobs: Int32s
+    job_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ShockwaveCarry:
     """The end of the present round, the plan in force, and the one made ahead for the next round, if any.
 
-    ``peak_jobs`` is, for each of ``rows``, the most jobs that were live at once since it arrived.
+    ``contention`` counts, for each of ``rows``, the jobs beside it.
     """
 
     ends: Seconds
     rows: Indices
-    peak_jobs: Int32s
+    contention: JobContention
     forecasts: JobForecasts | None = None
     plan: WindowPlan | None = None
     next_plan: WindowPlan | None = None

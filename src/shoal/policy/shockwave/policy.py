@@ -11,6 +11,7 @@ Choices of ours, where the paper is silent or its figures contradict it; docs/sh
 
 - ρ counts the run time left alone from now (R, not R · N), at the job's fastest known batch size, so that a job wrongly
   predicted to stay slow is not recognised too late; N is the most live jobs at once since the job arrived, over GPUs.
+  ``rho=mean`` is eq. 9 as printed: N averaged over the job's life, and R · N with R as predicted.
 - ``welfare`` is ``linear``, in fractions of the work left: a round is worth most to jobs that it brings nearest to
   their end. ``slopes`` and ``log`` are the published code's and the paper's, in fractions of all work.
 - Welfare does not order rounds. Jobs with the most budget · ρ^k for the GPU time they have left go first (Smith's rule,
@@ -48,12 +49,13 @@ from shoal.core.units import Seconds
 from shoal.perf.regime_forecast import RULES
 from shoal.policy.base import all_fit, any_on_slow_kind, check_round, prefer_kind, round_end, serve
 from shoal.policy.carried_rows import match_rows
-from shoal.policy.shockwave.carry import JobForecasts, ShockwaveCarry, WindowPlan
+from shoal.policy.shockwave.carry import JobContention, JobForecasts, ShockwaveCarry, WindowPlan
+from shoal.policy.shockwave.fairness import MEASURES, heading_for, met_contention
 from shoal.policy.shockwave.forecasts import job_forecasts
 from shoal.policy.shockwave.reasons import REASONS, infeasible_verdicts, window_verdicts
 from shoal.policy.shockwave.tuning import TUNING
 from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
-from shoal.policy.shockwave.window_jobs import WindowDraft, WindowJobs, assign_kinds, predicted_rho
+from shoal.policy.shockwave.window_jobs import WindowDraft, WindowJobs, assign_kinds
 from shoal.solve.window import Claims, plan
 
 _CHOICES = {
@@ -62,6 +64,7 @@ _CHOICES = {
     "layout": ("early", "exact"),
     "budgets": ("job", "tenant"),
     "predictor": RULES,
+    "rho": MEASURES,
 }
 
 
@@ -80,6 +83,7 @@ class Shockwave:
     layout: str = "early"
     budgets: str = "job"
     predictor: str = "restatement"
+    rho: str = "peak"
     ahead: float = 0.0
     noise: float = 0.0
 
@@ -105,7 +109,7 @@ class Shockwave:
         before = snapshot.carry if isinstance(snapshot.carry, ShockwaveCarry) else None
         inside = before is not None and now < before.ends
         ends = before.ends if before is not None and inside else round_end(now, self.round)
-        carry = ShockwaveCarry(ends, snapshot.columns.rows, _peak_jobs(snapshot, before))
+        carry = ShockwaveCarry(ends, snapshot.columns.rows, met_contention(snapshot, before))
         settled = all_fit(snapshot)
         if settled is None and not snapshot.possible.any():
             settled = infeasible_verdicts(snapshot)
@@ -118,7 +122,7 @@ class Shockwave:
         assert carry.forecasts is not None
         turn = min(max(round((ends - self.round - carry.plan.begins) / self.round), 0), carry.plan.rounds - 1)
         gpus, kinds = _serve_round(snapshot, carry.plan, turn, inside)
-        rho = _fairness(snapshot, carry.forecasts, carry.peak_jobs)
+        rho = heading_for(snapshot, carry.forecasts, carry.contention, self.rho)
         verdicts = window_verdicts(snapshot, carry.plan, turn, self.round, gpus, kinds, rho, moving=not inside)
         if not (snapshot.possible & (gpus == 0)).any() and not (inside and any_on_slow_kind(snapshot)):
             return Decision(verdicts, inf, carry)
@@ -139,9 +143,9 @@ class Shockwave:
             snapshot, before, self.predictor, self.rounds, self.round, renew=renew, noise=self.noise
         )  # fmt: skip
         if at_once:
-            force = self._window(snapshot, known, carry.peak_jobs, carry.ends - self.round)
+            force = self._window(snapshot, known, carry.contention, carry.ends - self.round)
         elif soon:
-            next_plan = self._window(snapshot, known, carry.peak_jobs, carry.ends)
+            next_plan = self._window(snapshot, known, carry.contention, carry.ends)
         return replace(carry, forecasts=known, plan=force, next_plan=next_plan)
 
     def _due(self, snapshot: Snapshot, force: WindowPlan) -> bool:
@@ -154,9 +158,9 @@ class Shockwave:
     def _last(self, force: WindowPlan, ends: Seconds) -> bool:
         return ends >= force.begins + (force.rounds - 0.5) * self.round
 
-    def _window(self, snapshot: Snapshot, known: JobForecasts, peak_jobs: Int32s, begins: Seconds) -> WindowPlan:
+    def _window(self, snapshot: Snapshot, known: JobForecasts, met: JobContention, begins: Seconds) -> WindowPlan:
         columns, cluster = snapshot.columns, snapshot.cluster
-        rho = _fairness(snapshot, known, peak_jobs)
+        rho = heading_for(snapshot, known, met, self.rho)
         speeds = np.where(snapshot.possible[:, None], columns.speeds, 0.0)
         kinds = np.where(columns.held > 0, columns.kind, -1).astype(np.int8)
         jobs = WindowJobs(columns.gpus, speeds, self._budgets(snapshot), rho, kinds, columns.run_seconds, known)
@@ -231,21 +235,3 @@ def _serve_round(snapshot: Snapshot, plan: WindowPlan, turn: int, inside: bool) 
     wanted = np.where(kept, columns.kind, np.where(known, plan.kinds[at], -1))
     served = serve(snapshot, order, preferences=prefer_kind(snapshot, wanted))
     return served.gpus, served.kinds
-
-
-def _peak_jobs(snapshot: Snapshot, before: ShockwaveCarry | None) -> Int32s:
-    """By job: the most jobs that were live at once since it arrived, as far as the carry goes back."""
-    rows = snapshot.columns.rows
-    peak_jobs: Int32s = np.full(len(rows), int(snapshot.possible.sum()), dtype=np.int32)
-    if before is not None:
-        at, known = match_rows(before.rows, rows)
-        peak_jobs[known] = np.maximum(peak_jobs[known], before.peak_jobs[at[known]])
-    sealed(peak_jobs)
-    return peak_jobs
-
-
-def _fairness(snapshot: Snapshot, known: JobForecasts, peak_jobs: Int32s) -> Floats:
-    """By job the ρ at its end if it ran from now on at its fastest."""
-    columns = snapshot.columns
-    contention = peak_jobs / max(snapshot.cluster.total_gpus, 1)
-    return predicted_rho(snapshot.now - columns.submitted, columns.run_seconds, known.optimistic, contention)
