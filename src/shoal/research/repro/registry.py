@@ -32,6 +32,7 @@ class Reproduction:
 
 _MODULES = (
     "afs",
+    "pollux_models",
     "pollux",
     "cloud",
     "hpo",
