@@ -17,9 +17,8 @@ import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.knapsack import best_options
+from shoal.solve.pool_prices import PoolOptions, clearing_prices
 
-_HALVINGS = 50
-_CYCLES = 3
 _STEPS = 60
 """Subgradient steps with several pools."""
 _LARGEST_SEARCH = 6_000_000
@@ -120,77 +119,14 @@ def _bound(options: ChoiceTable, prices: Floats) -> float:
 
 def _prices(options: ChoiceTable, tolerance: float) -> Floats:
     """Prices by coordinate descent: for each pool the lowest price at which demand fits, the others fixed."""
-    pools = len(options.capacity)
-    prices = np.zeros(pools)
-    highest = float(np.max(options.worth / options.units, initial=0.0))
-    if highest <= 0:
-        return prices
-    for _ in range(_CYCLES if pools > 1 else 1):
-        before = prices.copy()
-        for k in range(pools):
-            _clear(options, prices, k, highest, tolerance)
-        if np.allclose(before, prices, rtol=max(1e-9, tolerance), atol=0.0):
-            break
-    return prices
-
-
-def _clear(options: ChoiceTable, prices: Floats, pool: int, highest: float, tolerance: float) -> None:
-    """Set the price of one pool by bisection; at ``highest`` there is no demand."""
-    fixed = prices.copy()
-    fixed[pool] = 0.0
-    here = options.pools == pool
-    elsewhere = np.where(here, -np.inf, options.priced(fixed)).max(axis=1, initial=0.0)
-    rows = np.flatnonzero((here & (options.worth > elsewhere[:, None])).any(axis=1))
-    if not len(rows):
-        prices[pool] = 0.0
-        return
-    columns = np.flatnonzero(here[rows].any(axis=0))
-    cut = np.ix_(rows, columns)
-    worth = np.where(here[cut], options.worth[cut], -np.inf)
-    demand = _Demand(worth, options.units[cut], elsewhere[rows], int(options.capacity[pool]))
-    prices[pool] = 0.0 if demand.fits(0.0) else demand.clearing_price(highest, tolerance)
-
-
-class _Demand:
-    """The units of one pool that rows ask for by price, which fall with the price."""
-
-    def __init__(self, worth: Floats, units: Indices, others: Floats, capacity: int) -> None:
-        self._worth, self._units, self._others, self._capacity = worth, units, others, capacity
-        self._low = np.zeros(len(worth), dtype=np.intp)
-        self._high = np.zeros(len(worth), dtype=np.intp)
-        """Units asked at the highest price that was too low, and at the lowest one at which demand fits."""
-
-    def fits(self, price: float) -> bool:
-        """Whether demand at this price is within the capacity; rows whose demand is then certain are set aside."""
-        net = self._worth - price * self._units
-        best = net.argmax(axis=1)
-        at = np.arange(len(net))
-        asked = np.where(net[at, best] > self._others, self._units[at, best], 0)
-        fits = bool(asked.sum() <= self._capacity)
-        if fits:
-            self._high = asked
-        else:
-            self._low = asked
-        open_rows = np.flatnonzero(self._low != self._high)
-        if 0 < len(open_rows) < 0.7 * len(asked):
-            self._capacity -= int(asked.sum() - asked[open_rows].sum())
-            self._worth, self._units, self._others = (
-                self._worth[open_rows],
-                self._units[open_rows],
-                self._others[open_rows],
-            )
-            self._low, self._high = self._low[open_rows], self._high[open_rows]
-        return fits
-
-    def clearing_price(self, highest: float, tolerance: float) -> float:
-        """The lowest price at which demand fits, by bisection; at 0 it does not, at ``highest`` there is none."""
-        low, high = 0.0, highest
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if self.fits(middle) else (middle, high)
-            if high - low <= max(1e-12, 0.1 * tolerance) * high:
-                break
-        return high
+    flat = np.flatnonzero(options.worth > 0)
+    pool, units = options.pools.ravel()[flat], options.units.ravel()[flat].astype(np.float64)
+    row, worth = flat // options.worth.shape[1], options.worth.ravel()[flat]
+    highest = float(np.max(worth / units, initial=0.0))
+    capacity = options.capacity.tolist()
+    of_pool = [(pool == k).nonzero()[0] for k in range(len(capacity))] if len(capacity) > 1 else [slice(None)]
+    by_pool = [PoolOptions(row[own], worth[own], units[own]) for own in of_pool]
+    return clearing_prices(by_pool, len(options.worth), capacity, highest, tolerance)
 
 
 def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:

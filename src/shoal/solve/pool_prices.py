@@ -1,0 +1,186 @@
+"""Prices of pools at which demand fits: each row asks for its option of most worth less the price of its units.
+
+Coordinate descent: one pool after the other gets the lowest price at which the units that rows ask of it fit, the
+other prices fixed. That price is found by bisection; rows that ask for as many units at both ends of the bracket are
+set aside, so that a step soon looks at a few rows only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import eq
+
+import numpy as np
+
+from shoal.core.arrays import Floats, Indices
+
+_HALVINGS = 50
+_CYCLES = 3
+_FEW = 96
+"""Options up to which a loop is faster than array operations."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """Options of one pool in order of their rows: row, worth (above 0) and units (at least 1, as floats)."""
+
+    row: Indices
+    worth: Floats
+    units: Floats
+
+    def best(self, price: float, rows: int) -> Floats:
+        """The most worth less price by row; −inf for a row without an option."""
+        top = np.full(rows, -np.inf)
+        if len(self.row):
+            starts = _starts(self.row)
+            top[self.row[starts]] = np.maximum.reduceat(self.worth - price * self.units, starts)
+        return top
+
+
+def clearing_prices(
+    options: Sequence[PoolOptions], rows: int, capacity: Sequence[int], highest: float, tolerance: float
+) -> Floats:
+    """By pool the price of a unit; at ``highest`` nothing is asked. ``options`` are by pool."""
+    prices = np.zeros(len(options))
+    if highest <= 0.0:
+        return prices
+    tops = [pool.best(0.0, rows) for pool in options] if len(options) > 1 else []
+    for _ in range(_CYCLES if len(options) > 1 else 1):
+        before = prices.copy()
+        for k, pool in enumerate(options):
+            elsewhere = np.zeros(rows)
+            for other, top in enumerate(tops):
+                if other != k:
+                    np.maximum(elsewhere, top, out=elsewhere)
+            prices[k] = _clearing_price(pool, elsewhere, capacity[k], highest, tolerance)
+            if tops:
+                tops[k] = pool.best(float(prices[k]), rows)
+        if (np.abs(before - prices) <= max(1e-9, tolerance) * np.abs(prices)).all():
+            break
+    return prices
+
+
+def _clearing_price(pool: PoolOptions, elsewhere: Floats, capacity: int, highest: float, tolerance: float) -> float:
+    """The lowest price at which the demand of one pool fits; rows have ``elsewhere`` without it."""
+    others = elsewhere[pool.row]
+    better = (pool.worth > others).nonzero()[0]
+    if not len(better):
+        return 0.0
+    demand = _Demand(pool.row[better], pool.worth[better], pool.units[better], others[better], capacity)
+    if demand.fits(0.0):
+        return 0.0
+    low, high = 0.0, highest
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if demand.fits(middle) else (middle, high)
+        if high - low <= max(1e-12, 0.1 * tolerance) * high:
+            break
+    return high
+
+
+class _Demand:
+    """The units of one pool that rows ask for by price, which fall with the price."""
+
+    def __init__(self, row: Indices, worth: Floats, units: Floats, others: Floats, capacity: int) -> None:
+        number = np.zeros(len(row), dtype=np.intp)
+        np.cumsum(row[1:] != row[:-1], out=number[1:])
+        self._row, self._worth, self._units, self._others = number, worth, units, others
+        self._capacity = capacity
+        self._low = np.zeros(int(number[-1]) + 1)
+        self._high = np.zeros(len(self._low))
+        """Units asked at the highest price that was too low, and at the lowest one at which demand fits."""
+        self._few: _FewRows | None = None
+
+    def fits(self, price: float) -> bool:
+        """Whether demand at this price is within the capacity; rows whose demand is then certain are set aside."""
+        if self._few is not None:
+            return self._few.fits(price)
+        asked = self._asked(price)
+        fits = bool(asked.sum() <= self._capacity)
+        if fits:
+            self._high = asked
+        else:
+            self._low = asked
+        unsure = self._low != self._high
+        count = int(np.count_nonzero(unsure))
+        if 0 < count < 0.7 * len(asked):
+            self._capacity -= int(asked.sum() - asked[unsure].sum())
+            kept = unsure[self._row]
+            self._row = (np.cumsum(unsure) - 1)[self._row[kept]]
+            self._worth, self._units, self._others = self._worth[kept], self._units[kept], self._others[kept]
+            self._low, self._high = self._low[unsure], self._high[unsure]
+        if len(self._row) <= _FEW:
+            self._few = _FewRows(self._by_row(), self._low.tolist(), self._high.tolist(), self._capacity)
+        return fits
+
+    def _asked(self, price: float) -> Floats:
+        """By row the units of its best option at this price, the first of equals; 0 where it has as much elsewhere."""
+        asked = np.zeros(len(self._low))
+        net = self._worth - price * self._units
+        able = (net > self._others).nonzero()[0]
+        if not len(able):
+            return asked
+        net, row = net[able], self._row[able]
+        starts = _starts(row)
+        if len(starts) < len(row):
+            top = np.maximum.reduceat(net, starts)
+            best = (net == np.repeat(top, np.diff(starts, append=len(row)))).nonzero()[0]
+            able, row = able[best[::-1]], row[best[::-1]]  # of several values for a row the last is kept
+        asked[row] = self._units[able]
+        return asked
+
+    def _by_row(self) -> list[tuple[float, list[tuple[float, float]]]]:
+        found: list[tuple[float, list[tuple[float, float]]]] = [(0.0, []) for _ in self._low]
+        columns = (self._row, self._others, self._worth, self._units)
+        for row, others, worth, units in zip(*(column.tolist() for column in columns), strict=True):
+            options = found[row][1]
+            options.append((worth, units))
+            found[row] = others, options
+        return found
+
+
+class _FewRows:
+    """The same for few rows, in plain numbers: by row what it has elsewhere, and worth and units of its options."""
+
+    def __init__(
+        self,
+        rows: list[tuple[float, list[tuple[float, float]]]],
+        low: list[float],
+        high: list[float],
+        capacity: int,
+    ) -> None:
+        self._rows, self._low, self._high, self._capacity = rows, low, high, float(capacity)
+
+    def fits(self, price: float) -> bool:
+        """Whether demand at this price is within the capacity; rows whose demand is then certain are set aside."""
+        asked: list[float] = []
+        for elsewhere, options in self._rows:
+            best, wanted = elsewhere, 0.0
+            for worth, units in options:
+                net = worth - price * units
+                if net > best:
+                    best, wanted = net, units
+            asked.append(wanted)
+        fits = sum(asked) <= self._capacity
+        other = self._low if fits else self._high
+        if fits:
+            self._high = asked
+        else:
+            self._low = asked
+        if any(map(eq, asked, other)):
+            self._set_aside(asked)
+        return fits
+
+    def _set_aside(self, asked: list[float]) -> None:
+        unsure = [i for i, (low, high) in enumerate(zip(self._low, self._high, strict=True)) if low != high]
+        if unsure:
+            self._capacity -= sum(asked) - sum(asked[i] for i in unsure)
+            self._rows = [self._rows[i] for i in unsure]
+            self._low, self._high = [self._low[i] for i in unsure], [self._high[i] for i in unsure]
+
+
+def _starts(row: Indices) -> Indices:
+    """Where the options of each row begin."""
+    first = np.empty(len(row), dtype=bool)
+    first[0] = True
+    np.not_equal(row[1:], row[:-1], out=first[1:])
+    return first.nonzero()[0]
