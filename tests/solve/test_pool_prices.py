@@ -29,7 +29,7 @@ def _asked(options: list[PoolOptions], prices: list[float], rows: int, pool: int
                 for at, worth, units in zip(own.row.tolist(), own.worth.tolist(), own.units.tolist(), strict=True)
                 if at == row
             ]
-        net, here, units = max(choices, key=lambda choice: choice[0])
+        _, here, units = max(choices, key=lambda choice: choice[0])
         total += units if here > 0 else 0.0
     return total
 

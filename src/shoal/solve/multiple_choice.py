@@ -132,14 +132,16 @@ def _prices(options: ChoiceTable, tolerance: float) -> Floats:
 def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:
     """Prices with a lower bound, by Polyak's subgradient steps towards a known value."""
     best, lowest, patience = prices, _bound(options, prices), 1.0
-    at, rows = prices.copy(), np.arange(len(options.worth))
+    at, rows = prices.copy(), np.arange(len(options.worth)) * options.worth.shape[1]
+    pools, units = options.pools.ravel(), options.units.ravel().astype(np.float64)
     for _ in range(_STEPS):
         net = options.priced(at)
-        picks = net.argmax(axis=1)
-        top = net[rows, picks]
-        slack = options.capacity - options.used(np.where(top > 0, picks, -1))
+        picks = net.argmax(axis=1) + rows
+        top = np.maximum(net.ravel().take(picks), 0.0)
+        taken = np.bincount(pools.take(picks), weights=units.take(picks) * (top > 0), minlength=len(at))
+        slack = options.capacity - taken
         steepness = float(slack @ slack)
-        bound = float(np.maximum(top, 0.0).sum() + at @ options.capacity)
+        bound = float(top.sum() + at @ options.capacity)
         if bound < lowest:
             best, lowest = at.copy(), bound
         else:
