@@ -32,23 +32,25 @@ _SEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """The kinds of a cluster as installed, each with its common sizes and the distance of that many GPUs."""
+    """The kinds of a cluster as installed, each with its common sizes up to ``most`` and the distance of those."""
 
     names: tuple[str, ...]
     installed: tuple[int, ...]
     node_size: tuple[int, ...]
+    most: int
     sizes: tuple[Indices, ...] = field(compare=False)
     far: tuple[int, ...] = field(compare=False)
     """By kind, the distance of GPUs on several nodes."""
 
     @classmethod
-    def of(cls, cluster: Topology, before: "_Kinds | None") -> "_Kinds":
-        """The kinds of a cluster: ``before``, where that is still true."""
-        installed = (cluster.kinds, cluster.installed, cluster.node_size)
-        if before is not None and (before.names, before.installed, before.node_size) == installed:
+    def of(cls, cluster: Topology, widest: int, before: "_Kinds | None") -> "_Kinds":
+        """The kinds of a cluster for jobs that use at most ``widest`` GPUs: ``before``, where that is still true."""
+        most = 1 << max(widest - 1, 0).bit_length()  # so that few new jobs change it
+        installed = (cluster.kinds, cluster.installed, cluster.node_size, most)
+        if before is not None and (before.names, before.installed, before.node_size, before.most) == installed:
             return before
         sizes = [
-            np.array(option_sizes(node, gpus), dtype=np.intp)
+            np.array([size for size in option_sizes(node, gpus) if size <= most], dtype=np.intp)
             for gpus, node in zip(cluster.installed, cluster.node_size, strict=True)
         ]
         return cls(*installed, tuple(sizes), tuple(int(farthest(cluster, k)) for k in range(len(cluster.kinds))))
@@ -124,7 +126,8 @@ class RateTable:
 def updated(snapshot: Snapshot, traits: Int32s, before: RateTable | None, *, memory: bool) -> RateTable:
     """The table for a snapshot; rows of ``before`` whose basis is the same are taken from it."""
     columns = snapshot.columns
-    kinds = _Kinds.of(snapshot.cluster, None if before is None else before.kinds)
+    widest = int(columns.max_gpus.max(where=(traits & (ELASTIC | ADAPTIVE)) > 0, initial=0))
+    kinds = _Kinds.of(snapshot.cluster, widest, None if before is None else before.kinds)
     adaptive = np.flatnonzero(traits & ADAPTIVE).tolist()
     reports = {int(columns.rows[i]): joined_report(snapshot, i, memory) for i in adaptive}
     table, first = _empty(snapshot, traits, kinds, reports)
