@@ -220,9 +220,9 @@ class Verdicts(Mapping[JobId, Verdict]):
             return self
         changed = copy(self)
         changed.gpus, changed.codes, changed._own = self.gpus.copy(), self.codes.copy(), {**self._own, **changes}
-        for i, verdict in changes.items():
-            changed.gpus[i] = verdict.gpus if isinstance(verdict, Grant) else 0
-            changed.codes[i] = verdict.reason.template.code
+        where = np.fromiter(changes, dtype=np.intp, count=len(changes))
+        changed.gpus[where] = [verdict.gpus if type(verdict) is Grant else 0 for verdict in changes.values()]
+        changed.codes[where] = [verdict.reason.template.code for verdict in changes.values()]
         return changed
 
     def pinned(self, placements: Mapping[int, Placement]) -> "Verdicts":

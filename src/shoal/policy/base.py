@@ -261,17 +261,22 @@ def infeasible_refusals(snapshot: Snapshot, gpus: Int32s) -> Mapping[int, Verdic
     if snapshot.all_possible:
         return {}
     cluster, columns = snapshot.cluster, snapshot.columns
-    refusals: dict[int, Verdict] = {}
-    for i in np.flatnonzero((gpus == 0) & ~snapshot.possible).tolist():
-        needs = int(columns.gpus[i])
-        if columns.best_speed[i] > 0:
-            usable = max(c for c, s in zip(cluster.capacity, columns.speeds[i], strict=True) if s > 0)
-            refusals[i] = Refusal(Reason(TOO_LARGE, (needs, usable)))
-        elif needs > max(cluster.installed, default=0):
-            refusals[i] = Refusal(Reason(TOO_LARGE, (needs, max(cluster.capacity, default=0))))
-        else:
-            refusals[i] = Refusal(Reason(NO_KIND, (", ".join(cluster.kinds),)))
-    return refusals
+    where = np.flatnonzero((gpus == 0) & ~snapshot.possible)
+    if not len(where):
+        return {}
+    capacity, needs = np.array(cluster.capacity, dtype=np.int64), columns.gpus[where]
+    runs = columns.best_speed[where] > 0
+    usable = np.where(columns.speeds[where] > 0, capacity, 0).max(axis=1, initial=0)
+    usable[~runs] = capacity.max(initial=0)
+    too_large = runs | (needs > max(cluster.installed, default=0))
+    no_kind = Refusal(Reason(NO_KIND, (", ".join(cluster.kinds),)))
+
+    @cache
+    def refusal(large: bool, needed: int, most: int) -> Refusal:
+        return Refusal(Reason(TOO_LARGE, (needed, most))) if large else no_kind
+
+    each = map(refusal, too_large.tolist(), needs.tolist(), usable.tolist())
+    return dict(zip(where.tolist(), each, strict=True))
 
 
 # ── times of review ───────────────────────────────────────────────────────────────────────────────────────────────
