@@ -75,7 +75,7 @@ def test_without_a_driver_slots_must_be_declared() -> None:
     for load in (absent, lambda _: Driver(status=9), lambda _: Driver()):
         with pytest.raises(InputError, match="no NVIDIA driver found"):
             find("v100", None, load=load)
-        with pytest.raises(InputError, match="declare its kind"):
+        with pytest.raises(InputError, match="--kind gpu --gpus 2"):
             find(None, 2, load=load)
 
 

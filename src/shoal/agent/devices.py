@@ -67,7 +67,7 @@ def _kind(ids: Sequence[str], load: Callable[[str], Any]) -> str:
 
 def _one_kind(names: Sequence[str], field: str) -> str:
     if not names:
-        hint = "no NVIDIA driver found on this node; declare its kind and its number of GPUs (slots)"
+        hint = "no NVIDIA driver found on this node; declare its GPUs, e.g. --kind gpu --gpus 2"
         raise InputError(field, None, hint)
     kinds = sorted({kind_of(name) for name in names})
     if len(kinds) > 1:

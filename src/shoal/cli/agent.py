@@ -26,6 +26,19 @@ LOG_LIMIT = click.option(
 )
 
 
+def agent_line(server: str, token_file: str | Path, node: str, devices: tuple[str, int], cafile: str | None) -> str:
+    """Return the command that starts a node's agent; ``devices`` are the kind and the number of its GPUs."""
+    trust = f"--cafile {cafile} " if cafile is not None and server.startswith("https:") else ""
+    what = f"--node {node} --kind {devices[0]} --gpus {devices[1]}"
+    return f"shoal agent --server {server} {trust}--token-file {token_file} {what}"
+
+
+def agent_heading(what: str, cafile: str | None) -> str:
+    """Return the line above commands of `agent_line`: which files they need copies of."""
+    files = "a copy of its token file" if cafile is None else "copies of its token file and of the certificate"
+    return f"Start {what}, with {files}:"
+
+
 @click.command()
 @click.option("--server", metavar="URL", envvar="SHOAL_SERVER", required=True, help="URL of the control plane.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the token of this node's agent.")

@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import click
 
+from shoal.cli.agent import agent_heading, agent_line
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count, hours, limit_notes, state
 from shoal.cli.output import json_option, print_json, print_listing, say
@@ -72,9 +73,8 @@ def add(name: str, kind: str, gpus: int, rack: str, client: "Client", as_json: b
         return
     say(f"added {name}: {gpus} x {kind}")
     if added.token_file is not None:
-        say("Start its agent there, with a copy of its token file:")
-        devices = f"--kind {kind} --gpus {gpus}"
-        say(f"  shoal agent --server {client.url} --token-file {added.token_file} --node {name} {devices}")
+        say(agent_heading("its agent there", client.cafile))
+        say(f"  {agent_line(client.url, added.token_file, name, (kind, gpus), client.cafile)}")
 
 
 @nodes.command()

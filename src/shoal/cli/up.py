@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from logging.handlers import RotatingFileHandler
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.agent import LOG_LIMIT, USERS_HELP
+from shoal.cli.agent import LOG_LIMIT, USERS_HELP, agent_heading, agent_line
 from shoal.cli.client import default_home
 from shoal.cli.completion import complete_policy
 from shoal.cli.engine_nodes import engine_cluster
@@ -246,7 +246,8 @@ def serve(
         tender.run_call, tender.patience, tender.home = run_call, patience, settings.home
         tender.start()
         try:
-            _announce(url, settings, as_json, local=False, starts_agents=cluster is None)
+            lines = [] if cluster is None else _agent_lines(url, settings, certfile)
+            _announce(url, settings, as_json, local=False, agents=lines)
             while not stop.wait(0.5):
                 _check(made.control_plane.failed)
         finally:
@@ -345,7 +346,7 @@ def _wait_for_agents(control_plane: "ControlPlane", tender: "Tender", stop: "_St
             return missing
 
 
-def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool, starts_agents: bool = False) -> None:
+def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool, agents: Sequence[str] = ()) -> None:
     scenario = settings.scenario
     shown = {"server": url, "policy": scenario.policy, "cluster": scenario.cluster.describe()}
     if as_json:
@@ -360,22 +361,23 @@ def _announce(url: str, settings: "Settings", as_json: bool, *, local: bool, sta
         click.echo(f"The cluster's page: {prefix}shoal web prints a link that logs your browser in")
         click.echo("Ctrl-C stops it; running jobs are warned to save, and resume from there when it is started again.")
         return
-    if not starts_agents:
-        _print_agent_lines(url, settings)
+    for line in agents:
+        click.echo(line)
     click.echo(f"Type in another terminal: {prefix}shoal submit -- python train.py")
     click.echo(f"Then: {prefix}shoal queue; {prefix}shoal nodes shows which agents have connected.")
     click.echo(f"The cluster's page: {prefix}shoal web prints a link that logs your browser in")
 
 
-def _print_agent_lines(url: str, settings: "Settings") -> None:
+def _agent_lines(url: str, settings: "Settings", certfile: str | None) -> list[str]:
     nodes = settings.scenario.cluster.nodes
-    click.echo("Start the agent of each node, with a copy of its token file:")
+    cafile = None if certfile is None else str(Path(certfile).resolve())
+    lines = [agent_heading("the agent of each node", cafile)]
     for node in nodes[:_MOST_LINES]:
         token = settings.home / "agents" / f"{node.name}.token"
-        devices = f"--kind {node.kind} --gpus {node.gpus}"
-        click.echo(f"  shoal agent --server {url} --token-file {token} --node {node.name} {devices}")
+        lines.append(f"  {agent_line(url, token, node.name, (node.kind, node.gpus), cafile)}")
     if len(nodes) > _MOST_LINES:
-        click.echo(f"  … and so on, for {len(nodes):,} nodes")
+        lines.append(f"  … and so on, for {len(nodes):,} nodes")
+    return lines
 
 
 def _check(failed: str | None) -> None:

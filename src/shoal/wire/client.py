@@ -54,6 +54,7 @@ class Client:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InputError("server", url, "must be a URL such as http://127.0.0.1:7433")
         self.url = url.rstrip("/")
+        self.cafile = cafile
         self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/")
         self._tls = ssl.create_default_context(cafile=cafile) if parts.scheme == "https" else None
