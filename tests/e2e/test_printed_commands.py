@@ -195,7 +195,7 @@ def test_two_agents_on_one_machine_run_a_job_whose_folder_is_sent(machines: Mach
 
 
 def test_several_machines_run_a_job_and_nodes_tokens_and_quotas_are_added(machines: Machines) -> None:
-    first = "shoal serve --cluster a100:2x8 --policy gavel.max-min --host 10.0.0.1 --certfile cert.pem --keyfile key.pem"
+    first = next(command for _, command, _ in blocks("docs/cluster.md", "shoal up")[1] if command.startswith("shoal"))
     several, _, added, joining, token, quotas = blocks("docs/cluster.md", first)[:6]
     machines.run(several[:-1])
     machines.nodes_up("a100-0", "a100-1")
