@@ -40,6 +40,8 @@ _MODULES = (
     "shockwave_baselines",
     "themis",
     "themis_nothing",
+    "sia",
+    "blox",
     "fidelity",
     "grounds",
     "lengths",

@@ -45,14 +45,15 @@ class ResultCache:
     def find(self, key: Mapping[str, Any]) -> Any:
         """Return the stored result of a key, also one that another process has stored meanwhile, or None."""
         name = _encoded(key)
-        if name not in self._results:
-            self._read()
-        if name in self._results:
+        if key in self:
             self.reused_cpu += self._cpu.get(name, 0.0)
         return self._results.get(name)
 
     def __contains__(self, key: Mapping[str, Any]) -> bool:
-        return self.find(key) is not None
+        name = _encoded(key)
+        if name not in self._results:
+            self._read()
+        return self._results.get(name) is not None
 
     def put(self, key: Mapping[str, Any], result: Any, cpu: float | None = None) -> None:
         """Store a result and the CPU seconds it took, in place of an earlier one of the same key."""
