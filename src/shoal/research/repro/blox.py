@@ -44,7 +44,7 @@ SCHEDULERS = ("fifo", "las", "srtf", "tiresias", "optimus", "shoal")
 LOADS = (2.0, 4.0, 6.0, 8.0)
 """Jobs an hour; the traces were made with 2 and 4."""
 
-_CLUSTER = "v100:8x4"
+_CLUSTER = "v100:4x4"
 _TRACES = (("traces/small/blox_load2_61.json", 2.0), ("traces/small/blox_multi_load4_200.json", 4.0))
 
 

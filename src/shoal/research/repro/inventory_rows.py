@@ -183,8 +183,19 @@ _SHOCKWAVE: tuple[Row, ...] = (
     ("shipped results", "baselines job by job", "shockwave-baselines", "", ""),
 )
 
-_SIA: tuple[Row, ...] = (("§5", "public workloads on 64 GPUs of three kinds", "sia-*", "", ""),)
-_BLOX: tuple[Row, ...] = (("§4", "schedulers by load", "blox-*", "", ""),)
+_SIA: tuple[Row, ...] = (
+    ("published values", "three JCTs of workload 6, Gavel on Saturn", "sia-published", "", ""),
+    ("Philly", "average JCT, eight workloads on 64 GPUs of three kinds", "sia-philly", "", ""),
+    ("Saturn", "average JCT, ten workloads", "sia-saturn", "", ""),
+    ("newTrace", "average JCT, two days", "sia-newtrace", "two of ten workloads", ""),
+    ("by rate", "average JCT at 10 to 50 jobs an hour", "sia-rates", "two of ten workloads of each rate", ""),
+)
+
+_BLOX: tuple[Row, ...] = (
+    ("Pollux", "JCT by scheduling interval, three simulators", "blox-pollux", "", ""),
+    ("by load", "FIFO, LAS, SRTF, Tiresias, Optimus", "blox-loads", "two public traces of 61 and 200 jobs", ""),
+    ("admission", "policies that admit jobs by load", "", "", "needs Philly's log of jobs, which is not obtainable"),
+)
 
 PAPERS: dict[str, tuple[Row, ...]] = {
     GAVEL: _GAVEL,
