@@ -108,8 +108,8 @@ def _published(context: ReproContext) -> list[Table]:
             rows,
             f"in the table; under Gavel jobs of the Saturn workloads restarted {_SATURN_RESTARTS:.1f} times",
             "`pollux` stands for Sia: it has Sia's choice of kinds, and the other terms of Pollux; the README's "
-            "run of Gavel reads its workloads from another folder, which is not public and may differ; a first start is "
-            "free here",
+            "run of Gavel reads workloads from a folder that is not public, so they may differ; a first start is free "
+            "here",
             verdict=_nearness([(str(row[0]), float(row[4] or 0.0)) for row in rows]),
         )
     ]
