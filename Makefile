@@ -11,7 +11,7 @@ RAY := .engines/ray
 # Python keeps compiled modules, whatever the caller's environment says: tests start hundreds of Python processes.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: venv demo test test-browser test-long test-engines engines fast check bench soak soak-live repro mutants docs clean
+.PHONY: venv demo test test-browser test-long test-engines engines fast check bench soak soak-live repro repro-record grounds mutants docs clean
 
 venv: $(STAMP)
 
@@ -96,10 +96,23 @@ soak: $(STAMP)
 soak-live: $(STAMP)
 	$(BIN)/python -m tests.e2e.soak --trials 525
 
-# Every table and figure of the papers; hours. Results are kept in repro.jsonl, so a stopped run resumes.
-# DATA is the folder of public traces, e.g. `make repro DATA=../data`.
+# Every table and figure of the papers, in JOBS processes, and one page of them, repro.html. Results are kept in
+# repro.jsonl, so a stopped run resumes. DATA is the folder of public traces, e.g. `make repro DATA=../data`; what lacks
+# its traces is reported at the end. The grounds are left out: all policies on all workloads take a day of CPU time.
+JOBS ?= 2
+REPRO := $(BIN)/shoal repro run --jobs $(JOBS) --out repro.jsonl $(if $(DATA),--data $(DATA))
+
 repro: $(STAMP)
-	$(BIN)/shoal repro run '*' --out repro.jsonl $(if $(DATA),--data $(DATA))
+	$(REPRO) '*' --without grounds --html repro.html > repro.txt
+
+# The same from the kept results, with the verdicts and tables of the documentation written anew.
+repro-record: $(STAMP)
+	$(REPRO) '*' --without grounds --html repro.html --page docs/reproductions.md \
+		--record src/shoal/research/repro/recorded.json > repro.txt
+	$(BIN)/python docs/test_docs.py
+
+grounds: $(STAMP)
+	$(REPRO) grounds --draws held
 
 # Mutation tests of core, engine, live, store and policy/base, in an environment of their own (an older pytest).
 mutants:

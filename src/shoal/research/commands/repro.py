@@ -82,7 +82,7 @@ def run(names: tuple[str, ...], page: Path | None, record_file: Path | None, as_
     """
     from shoal.research.commands.repro_progress import shown_progress
     from shoal.research.repro.page import write_figures_page
-    from shoal.research.repro.recorded import record
+    from shoal.research.repro.recorded import longest_first, record
     from shoal.research.repro.registry import chosen, reproductions
     from shoal.research.repro.runner import ReproOutcome, RunSettings, run_reproductions
 
@@ -92,7 +92,7 @@ def run(names: tuple[str, ...], page: Path | None, record_file: Path | None, as_
     settings.context(warn)  # a file that cannot be read is refused before anything runs
     outcomes: dict[str, ReproOutcome] = {}
     with shown_progress([one.name for one in wanted]) as progress:
-        for outcome in run_reproductions(wanted, settings, warn):
+        for outcome in run_reproductions(longest_first(wanted) if settings.jobs > 1 else wanted, settings, warn):
             outcomes[outcome.name] = outcome
             with progress.ended(outcome):
                 if not as_json:

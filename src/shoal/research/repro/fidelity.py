@@ -13,12 +13,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from shoal.core.commands import Decided, Resize, Start
-from shoal.core.errors import InputError
 from shoal.core.events import BatchChanged, EventBatch, JobProfiled
 from shoal.core.topology import Locality, parse_cluster
 from shoal.engine.loop import Loop
@@ -260,15 +260,17 @@ def _measure(context: ReproContext, case: FidelityCase, number: int) -> Fidelity
 
 @contextmanager
 def _home(context: ReproContext, name: str) -> Iterator[Path]:
-    """Home folder of a run: beside the result file, for `shoal report`, or temporary if there is none."""
+    """Home folder of a run: beside the result file, for `shoal report`, or temporary if there is none.
+
+    The folder of a run that was not finished is left as it is, and a new one with a number is taken.
+    """
     if context.cache.file is None:
         with tempfile.TemporaryDirectory(prefix="shoal-fidelity-") as folder:
             yield Path(folder)
         return
-    home = context.cache.file.absolute().with_suffix("") / name
-    if home.exists():
-        raise InputError("out", str(context.cache.file), f"{home} is of a run that was not finished: remove it first")
-    yield home
+    kept = context.cache.file.absolute().with_suffix("")
+    again = (kept / f"{name}-again-{number}" for number in count(1))
+    yield next(home for home in chain([kept / name], again) if not home.exists())
 
 
 def _row(policy: str, runs: Sequence[FidelityResult]) -> list[str | float]:

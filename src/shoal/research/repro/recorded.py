@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import resources
+from math import inf
 from pathlib import Path
 
 from shoal.core.errors import InputError
+from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.runner import ReproOutcome
 from shoal.wire.files import replace_file
 
@@ -28,6 +30,12 @@ def recorded_runs(file: Path | None = None) -> dict[str, RecordedRun]:
         return {name: RecordedRun(tuple(row["verdicts"]), row["cpu"]) for name, row in json.loads(text).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError("record", str(file or FILE), "must hold verdicts and CPU seconds by name") from error
+
+
+def longest_first(wanted: Iterable[Reproduction]) -> list[Reproduction]:
+    """Return reproductions by their recorded CPU time, those without a record first, so that all end about together."""
+    known = recorded_runs()
+    return sorted(wanted, key=lambda one: -known[one.name].cpu if one.name in known else -inf)
 
 
 def record(outcomes: Iterable[ReproOutcome], file: Path, known: Iterable[str]) -> None:
