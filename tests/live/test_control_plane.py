@@ -211,8 +211,8 @@ def test_why_says_that_an_app_waits_for_admission_and_what_is_requested(tmp_path
         obey(plane, "gpu-0")
         obey(plane, "gpu-1")
         assert plane.job(second, None).decision == (
-            "waits for admission: its app requests 2 GPUs, the admitted apps request 3, and together they may request 4; "
-            "apps are admitted in order of arrival"
+            "waits for admission: its app requests 2 GPUs, the admitted apps request 3, and together they may request "
+            "4; apps are admitted in order of arrival"
         )
         assert "won 3 at auction" in plane.job(first, None).decision
 

@@ -40,7 +40,7 @@ AUCTION_UNINVITED = ReasonTemplate(
     "{leftover GPUs the app got:,.0f} for other jobs",
 )
 NOT_ADMITTED = ReasonTemplate(
-    38,
+    51,
     "NOT_ADMITTED",
     "waits for admission: its app requests {GPUs its app requests:,.0f} GPUs, the admitted apps request "
     "{GPUs admitted apps request:,.0f}, and together they may request {most GPUs requested at once:,.0f}; "

@@ -42,6 +42,7 @@ _MODULES = (
     "themis_nothing",
     "sia",
     "blox",
+    "themis_testbed",
     "fidelity",
     "grounds",
     "lengths",

@@ -1,4 +1,7 @@
-"""Themis's workload 2: apps that search hyper-parameters by successive halving, on nodes of unequal size.
+"""Themis's workloads: apps that search hyper-parameters, on nodes of unequal size.
+
+Workload 2, the default, halves trials successively. Workload 1 stands for the paper's trace of jobs of Hyperdrive, of
+which it says that all have 1 or 2 GPUs (§6.2): trials keep their gang and are stopped by their performance curves.
 
 From the paper: one app in ten is a single job; the others have up to a hundred trials and halve them repeatedly, with
 gangs twice as large for the trials that are left, so that an app's demand for GPUs stays constant (§2.2, §4.3.2, §6.1).
@@ -31,24 +34,31 @@ CLUSTER = "p100:16x8,p100:6x4,p100:16x1"
 
 _TRIALS = (8, 16, 32)
 _GANGS = (2, 4)
+_NARROW_GANGS = (1, 2)
 _SPREAD = 10.0
 _SINGLE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class ThemisOptions:
-    """Mean seconds between apps, their median hours, the fraction that is network-intensive, and their searcher."""
+    """Mean seconds between apps, their median hours, the fraction that is network-intensive, and their searcher.
+
+    ``workload`` is 1 or 2; workload 1 ignores ``search``.
+    """
 
     interarrival: float = 900.0
     hours: float = 1.0
     network: float = 0.5
     search: str = "halving:eta=2"
+    workload: int = 2
 
 
 def generate(rng: RandomStream, count: int, options: ThemisOptions) -> list[Job]:
     """Generate ``count`` trials, app by app; the last app may have fewer trials than it would."""
     if options.network > 1.0:
         raise InputError("network", options.network, "must be a share of the apps, at most 1")
+    if options.workload not in (1, 2):
+        raise InputError("workload", options.workload, "must be 1 or 2, the paper's workloads")
     types = {t.model: t for t in catalog().types()}
     jobs: list[Job] = []
     at, app = 0.0, 0
@@ -62,10 +72,12 @@ def generate(rng: RandomStream, count: int, options: ThemisOptions) -> list[Job]
 
 def _app(rng: RandomStream, name: str, submitted: float, model_type: ModelType, options: ThemisOptions) -> list[Job]:
     trials = 1 if rng.chance(_SINGLE) else rng.pick(_TRIALS)
-    gpus = rng.pick(_GANGS)
+    narrow = options.workload == 1
+    gpus = rng.pick(_NARROW_GANGS if narrow else _GANGS)
     seconds = 3600.0 * options.hours * rng.log_uniform(1.0 / _SPREAD, _SPREAD)
     # All rungs take equally long, and each trains twice as much as the one before: 1 + 2 + 4 + … parts of a training.
-    rungs = trials.bit_length()
+    # Trials of workload 1 all run side by side.
+    rungs = 1 if narrow else trials.bit_length()
     work = whole_steps(model_type, "p100", gpus, seconds / rungs * (2**rungs - 1))
     return [
         Job(
@@ -74,12 +86,12 @@ def _app(rng: RandomStream, name: str, submitted: float, model_type: ModelType, 
             gpus=gpus,
             work=work,
             min_gpus=1,
-            max_gpus=gpus * trials,
+            max_gpus=gpus if narrow else gpus * trials,
             tenant=name,
             app=name,
             model=model_type.model,
             batch_size=model_type.batch_size,
-            search="single" if trials == 1 else options.search,
+            search="single" if trials == 1 else "curve" if narrow else options.search,
             loss=rng.uniform(0.1, 0.9),
             pace=rng.log_uniform(5.0, 50.0),
         )
