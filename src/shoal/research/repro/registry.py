@@ -33,6 +33,8 @@ class Reproduction:
 _MODULES = (
     "afs",
     "pollux_models",
+    "afs_series",
+    "afs_jobs",
     "pollux",
     "cloud",
     "hpo",

@@ -82,8 +82,9 @@ Found = Mapping[str, Sequence[TestbedResult]]
 
 def measure(policy: str, workload: int, contention: int, seed: int, trials: int = TRIALS) -> TestbedResult:
     """Run one policy on the testbed."""
-    apps = generate("themis", jobs=trials, seed=seed, workload=workload, interarrival=INTERARRIVAL)
-    done = run(Scenario(parse_cluster(CLUSTERS[contention]), policy, seed=seed), apps)
+    cluster = parse_cluster(CLUSTERS[contention])
+    options = {"workload": workload, "interarrival": INTERARRIVAL, "widest": cluster.total_gpus}
+    done = run(Scenario(cluster, policy, seed=seed), generate("themis", jobs=trials, seed=seed, **options))
     assert done.journal is not None
     history = read_history(done.journal.raw())
     made = app_table(history, done.jobs.exclusive)

@@ -43,7 +43,7 @@ _SINGLE = 0.1
 class ThemisOptions:
     """Mean seconds between apps, their median hours, the fraction that is network-intensive, and their searcher.
 
-    ``workload`` is 1 or 2; workload 1 ignores ``search``.
+    ``workload`` is 1 or 2; workload 1 ignores ``search``. ``widest`` is the most GPUs that a trial can use.
     """
 
     interarrival: float = 900.0
@@ -51,6 +51,7 @@ class ThemisOptions:
     network: float = 0.5
     search: str = "halving:eta=2"
     workload: int = 2
+    widest: int = 128
 
 
 def generate(rng: RandomStream, count: int, options: ThemisOptions) -> list[Job]:
@@ -86,7 +87,7 @@ def _app(rng: RandomStream, name: str, submitted: float, model_type: ModelType, 
             gpus=gpus,
             work=work,
             min_gpus=1,
-            max_gpus=gpus if narrow else gpus * trials,
+            max_gpus=gpus if narrow else max(min(gpus * trials, options.widest), gpus),
             tenant=name,
             app=name,
             model=model_type.model,
