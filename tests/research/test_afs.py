@@ -6,7 +6,9 @@ import pytest
 
 from shoal.core.errors import InputError
 from shoal.research.repro.afs import FIGURES, AfsVariant, JctRatio, figure_table, measure_all, ratios, trace, variants
+from shoal.research.repro.afs_verdicts import VERDICTS
 from shoal.research.repro.context import ReproContext, ResultCache
+from shoal.research.repro.table import REPRODUCES
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,8 @@ def test_every_figure_has_a_row_for_each_ratio_and_stored_results_are_reused(fol
     for figure in FIGURES.values():
         made = figure_table(figure, results, (4, 9), (0,))
         assert [row[0].count(" / ") for row in made.cells()] == [1] * len(figure.ratios)
-        assert made.notes() == [f"paper: {figure.paper}"]
+        assert made.notes()[0] == f"paper: {figure.paper}"
+        assert bool(made.verdict) == (figure.number != "rank")
     reread = ReproContext(None, cache=ResultCache(stored), announce=announced.append)
     again = measure_all(reread, folder, wanted, traces=(4, 9), seeds=(0,))
     assert again == results
@@ -62,3 +65,51 @@ def test_a_run_of_other_jobs_does_not_stand_for_this_one(folder: Path, tmp_path:
     assert {row.policy for row in five.values()} == {"afs-l", "afs-p", "afs-s"}
     assert all(row.tail >= row.mean > 0 for row in five.values())
     assert five != six
+
+
+LIKE_THE_PAPERS: dict[str, dict[str, list[float]]] = {
+    "5": {
+        "srtf / srsf": [1.1, 1.0],
+        "srtf / afs-l": [1.2, 2.7],
+        "srtf / rank": [3.0, 3.0],
+        "tiresias / max-min": [1.5, 1.5],
+        "tiresias / afs-p": [1.9, 3.1],
+    },
+    "6": {
+        "srtf (widest) / srtf": [0.79, 4.85],
+        "srsf (widest) / srsf": [0.83, 5.84],
+        "tiresias (widest) / tiresias": [1.1, 16.14],
+    },
+    "9": {
+        "srtf / afs-l": [1.2, 1.1, 0.9],
+        "tiresias / max-min": [2.0, 0.9, 0.9],
+        "tiresias / optimus": [1.0, 0.9, 0.9],
+        "tiresias / afs-p": [1.5, 1.4, 0.95],
+    },
+    "11": {"srtf / srtf-e": [1.1, 1.2], "srtf / srsf-e": [1.2, 1.3], "srtf / afs-l": [1.6, 1.9]},
+    "13": {"afs-p / afs-l": [1.1, 1.9, 1.0], "afs-s / afs-l": [1.1, 2.0, 1.5]},
+}
+
+
+@pytest.mark.parametrize("figure", LIKE_THE_PAPERS)
+def test_the_papers_own_figures_reproduce(figure: str) -> None:
+    assert VERDICTS[figure](LIKE_THE_PAPERS[figure]) == REPRODUCES
+
+
+@pytest.mark.parametrize(
+    ("figure", "row", "values", "verdict"),
+    [
+        ("5", "tiresias / max-min", [1.5, 3.2], "max-min ahead somewhere"),
+        ("5", "srtf / afs-l", [0.9, 2.7], "1.2 to 2.7 times better than srtf (ours 0.90 to 2.70)"),
+        ("6", "srtf (widest) / srtf", [0.4, 0.5], "up to 4.85 times longer (ours 0.50)"),
+        ("9", "tiresias / afs-p", [0.5, 0.5, 2.0], "on most traces (1 of 3)"),
+        ("11", "srtf / srtf-e", [2.0, 2.0], "afs-l is better than both (ours 1.74 and 2.00)"),
+        ("13", "afs-p / afs-l", [1.1, 2.9, 1.0], "at most twice as long (ours 2.90)"),
+    ],
+)
+def test_a_figure_that_is_not_as_the_paper_says_differs(
+    figure: str, row: str, values: list[float], verdict: str
+) -> None:
+    found = VERDICTS[figure]({**LIKE_THE_PAPERS[figure], row: values})
+    assert found.startswith("differs: not so: ")
+    assert verdict in found

@@ -15,9 +15,10 @@ from pathlib import Path
 from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
 from shoal.policy.registry import POLICIES
+from shoal.research.repro.afs_verdicts import VERDICTS
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
-from shoal.research.repro.table import Cell, Table, table
+from shoal.research.repro.table import Cell, Chart, Line, Table, table
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.workload.files import read_workload
@@ -200,12 +201,22 @@ def ratios(results: Results, ratio: JctRatio, traces: Sequence[int], seeds: Sequ
 def figure_table(figure: PaperFigure, results: Results, traces: Sequence[int], seeds: Sequence[int]) -> Table:
     """Return a figure as a table: a row for each ratio, a column for each trace."""
     rows: list[list[Cell]] = []
+    found: dict[str, list[float]] = {}
     for ratio in figure.ratios:
         row = ratios(results, ratio, traces, seeds)
         name = f"{ratio.base} / {ratio.ours}" + (", tail" if ratio.of == "tail" and figure.number == "rank" else "")
+        found[name] = row
         rows.append([name, *row, exp(sum(map(log, row)) / len(row))])
     title = f"figure {figure.number}" if figure.number != "rank" else "Rank"
-    return table(f"{title}: {figure.what}", ["ratio", *map(str, traces), "mean"], rows, figure.paper)
+    lines = tuple(Line(name, tuple((float(i), value) for i, value in enumerate(row))) for name, row in found.items())
+    return table(
+        f"{title}: {figure.what}",
+        ["ratio", *map(str, traces), "mean"],
+        rows,
+        figure.paper,
+        verdict=VERDICTS[figure.number](found) if figure.number in VERDICTS else "",
+        charts=[Chart(title, "trace", "ratio", (), lines, "bars", tuple(map(str, traces)))],
+    )
 
 
 def _run(figure: PaperFigure, context: ReproContext) -> list[Table]:
