@@ -41,6 +41,7 @@ _MODULES = (
     "shockwave",
     "shockwave_baselines",
     "themis",
+    "themis_lies",
     "themis_nothing",
     "sia",
     "blox",

@@ -16,7 +16,7 @@ from shoal.research.repro.context import ReproContext
 from shoal.research.repro.paired import PairedRatio, paired_ratio
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Column, Table, cannot_be_told, table
-from shoal.research.repro.themis import by_lie, contests, lie_effects
+from shoal.research.repro.themis_lies import by_lie, contests, lie_effects
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.workload.generators.registry import generate
