@@ -48,4 +48,5 @@ def heading_for(snapshot: Snapshot, known: JobForecasts, met: JobContention, mea
     mean = np.divide(met.job_seconds, age, out=np.full(len(age), float(met.jobs)), where=age > 0.0)
     contention = np.maximum(mean / gpus, 1.0)
     alone = np.maximum(columns.run_seconds + known.seconds, 1e-9)
-    return np.maximum((age + known.seconds * contention) / (alone * contention), 1e-9)
+    rho: Floats = np.maximum((age + known.seconds * contention) / (alone * contention), 1e-9)
+    return rho

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.arrays import Floats
+from shoal.core.arrays import Indices
 from shoal.core.topology import Locality
 from shoal.perf.fit import Observation, fitted
 from shoal.perf.goodput import efficiency, iteration_seconds
@@ -92,7 +92,7 @@ def _images(profile: MeasuredProfile, gpus: int, size: int) -> float:
     return gpus * local / steps.seconds(steps.packed(gpus, apart), local).step
 
 
-def _best_batch(profile: MeasuredProfile, epochs: Floats, gpus: int) -> int:
+def _best_batch(profile: MeasuredProfile, epochs: Indices, gpus: int) -> int:
     def goodput(size: int) -> float:
         noise = [profile.noise.at(int(epoch), size) for epoch in epochs.tolist()]
         return _images(profile, gpus, size) * float(efficiency(np.array(noise), profile.initial_batch, size).mean())
@@ -249,7 +249,7 @@ def _figure_2(context: ReproContext) -> list[Table]:
     ]
     paper = (
         "efficiency at other batch sizes is accurately modelled from φ at the middle one; best metrics of all batch "
-        "sizes within 1 %, DeepSpeech2 4 %; large batches are less efficient early and close the gap, except BERT, NeuMF"
+        "sizes within 1 %, DeepSpeech2 4 %; large ones are less efficient early and close the gap, except BERT, NeuMF"
     )
     here = f"published trainings; no number printed for the efficiency: a mean distance up to {NEAR} counts as accurate"
     verdict = efficiency_verdict(found)

@@ -36,6 +36,7 @@ _MODULES = (
     "afs_series",
     "afs_jobs",
     "pollux",
+    "pollux_figures",
     "cloud",
     "hpo",
     "shockwave",
