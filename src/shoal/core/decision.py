@@ -281,8 +281,9 @@ class Verdicts(Mapping[JobId, Verdict]):
         for column in (self.kinds, self.partners, self.consolidated):
             if column is not None:
                 crc = _crc(column, crc)
-        for i in sorted(self.placements) if self.placements else ():
-            crc = zlib.crc32(repr((i, self.placements[i].seats)).encode(), crc)
+        if self.placements:
+            seats = [repr((i, self.placements[i].seats)) for i in sorted(self.placements)]
+            crc = zlib.crc32("".join(seats).encode(), crc)
         for i in sorted(self.batches) if self.batches else ():
             crc = zlib.crc32(struct.pack("<iii", i, self.batches[i].size, self.batches[i].accumulation), crc)
         return crc

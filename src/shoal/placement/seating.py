@@ -55,14 +55,18 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
         elsewhere = others[(gpus[others] > 0) & (held[others] > 0) & (verdicts.kinds[others] >= 0)]
         changed[elsewhere] = True
         moves = len(elsewhere) > 0
-    for i, placement in verdicts.placements.items():
-        changed[i] = gpus[i] > 0 and placement != snapshot.placement(i)
+    if pinned := verdicts.placements:
+        before = snapshot.all_placements
+        differing = [i for i, seats in pinned.items() if seats is not before[i] and seats != before[i]]
+        changed[list(pinned)] = False
+        changed[differing] = gpus[differing] > 0
     named = verdicts.partners is not None and bool(((verdicts.partners >= 0) & (gpus > 0)).any())
     partners = _partners(snapshot, verdicts)
     shared = named or snapshot.sharing
     if verdicts.consolidated is not None:
         for i in np.flatnonzero(verdicts.consolidated & (gpus > 0) & (held > 0) & ~changed).tolist():
-            changed[i] = _scattered(snapshot.placement(i))
+            placement = snapshot.placement(i)
+            changed[i] = placement is not None and len(placement.seats) > 1
     if shared:
         wanted = np.full(len(columns), -1, dtype=np.int32)
         wanted[list(partners)] = columns.rows[list(partners.values())]
@@ -77,10 +81,6 @@ def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seatin
         return _SeatingDraft(snapshot, verdicts, find).seat_each(changes.tolist())
     plan = _SeatingDraft(snapshot, verdicts, find, changes[~granted].tolist())
     return plan.seat_units(changes[granted], partners)
-
-
-def _scattered(placement: Placement | None) -> bool:
-    return placement is not None and len(placement.seats) > 1
 
 
 def _partners(snapshot: Snapshot, verdicts: Verdicts) -> dict[int, int]:
@@ -216,7 +216,7 @@ class _SeatingDraft:
     def _keeps(self, i: int) -> int | None:
         """Return the group whose seats a running job keeps, or None if they do not match its grant."""
         before = self.snapshot.placement(i)
-        if before is None or before.gpus != self.verdicts.gpus[i] or (self._one_node(i) and _scattered(before)):
+        if before is None or before.gpus != self.verdicts.gpus[i] or (self._one_node(i) and len(before.seats) > 1):
             return None
         fits = self._kind(i) in (-1, self.snapshot.columns.kind[i])
         return self._group(i) if fits and self.verdicts.placements.get(i, before) == before else None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shoal.core.arrays import Floats, Indices
-from shoal.solve.multiple_choice import Chosen, best_choices
+from shoal.solve.multiple_choice import best_choices
 from shoal.solve.node_packing import Packer, Seats
 
 STAY = 0
@@ -105,14 +105,18 @@ def _narrowed(menu: AllotmentOptions) -> tuple[AllotmentOptions, Indices]:
 
 def _allotted(menu: AllotmentOptions, tolerance: float) -> Allotment:
     worth, units = menu.worth.copy(), menu.units
-    moved = menu.moved_columns()
-    best, bound, prices = _unchanged(menu, moved, tolerance), None, np.zeros(len(menu.node_units))
+    moved, unchanged = menu.moved_columns(), _unchanged(menu, tolerance)
+    at_least = _value(menu, unchanged)
+    best: _Trial | None = None
+    bound, prices = 0.0, np.zeros(len(menu.node_units))
     for turn in range(_ROUNDS):
         chosen = best_choices(worth, units, menu.pools, menu.capacity, tolerance)
-        if bound is None:
+        if turn == 0:
             bound, prices = chosen.bound, chosen.prices
-        trial = _Trial(menu, chosen, moved)
-        if trial.value > best.value:
+        trial = _Trial(menu, chosen.picks, moved)
+        if best is None and trial.value <= at_least:  # else the unchanged gangs need not be placed
+            best = _Trial(menu, unchanged, moved, settled=True)
+        if best is None or trial.value > best.value:
             best = trial
         if (not trial.moved and not trial.left) or best.value >= (1.0 - tolerance) * bound:
             break
@@ -123,8 +127,10 @@ def _allotted(menu: AllotmentOptions, tolerance: float) -> Allotment:
         elif trial.left:
             for gang in trial.left:
                 worth[gang, chosen.picks[gang]] = -np.inf
+    assert best is not None
     best.fill()
-    return Allotment(best.picks, best.seats, best.value, max(bound or 0.0, best.value), prices)
+    value = _value(menu, best.picks)
+    return Allotment(best.picks, best.seats, value, max(bound, value), prices)
 
 
 def _rounded(menu: AllotmentOptions) -> Indices:
@@ -133,51 +139,55 @@ def _rounded(menu: AllotmentOptions) -> Indices:
     return np.where((2 * menu.units > widest) & (menu.units < widest), widest, menu.units)
 
 
-def _unchanged(menu: AllotmentOptions, moved: Indices, tolerance: float) -> "_Trial":
-    """Every gang that may stay does; the others choose among the free units."""
+def _unchanged(menu: AllotmentOptions, tolerance: float) -> Indices:
+    """Choices by which every gang that may stay does; the others choose among the free units."""
     stays = np.isfinite(menu.worth[:, STAY])
     worth = np.where(stays[:, None], -np.inf, menu.worth)
     free = np.array(menu.capacity, dtype=np.intp)
     np.subtract.at(free, menu.pools[stays, STAY], menu.units[stays, STAY])
     chosen = best_choices(worth, menu.units, menu.pools, free.tolist(), tolerance)
-    picks = np.where(stays, STAY, chosen.picks)
-    return _Trial(menu, Chosen(picks, 0.0, 0.0, False), moved, settled=True)
+    return np.where(stays, STAY, chosen.picks)
+
+
+def _value(menu: AllotmentOptions, picks: Indices) -> float:
+    """The total worth of choices."""
+    served = np.flatnonzero(picks >= 0)
+    return float(menu.worth[served, picks[served]].sum())
 
 
 class _Trial:
     """Choices placed on nodes, pool by pool; ``moved`` had to leave their seats, ``left`` found none."""
 
-    def __init__(self, menu: AllotmentOptions, chosen: Chosen, moved: Indices, *, settled: bool = False) -> None:
+    def __init__(self, menu: AllotmentOptions, picks: Indices, moved: Indices, *, settled: bool = False) -> None:
         self.menu = menu
-        self._moved_column: list[int] = moved.tolist()
-        self.picks = chosen.picks.copy()
+        self.picks = picks.copy()
         self.moved: set[int] = set()
         self.left: set[int] = set()
         self.packers: list[Packer] = []
-        served = np.flatnonzero(self.picks >= 0)
-        pools = menu.pools[served, self.picks[served]]
+        served = np.flatnonzero(picks >= 0)
+        chosen = picks[served]
+        pools, units, stays = menu.pools[served, chosen], menu.units[served, chosen], chosen == STAY
         for pool, nodes in enumerate(menu.node_units):
-            self._seat(nodes, served[pools == pool].tolist(), settled)
-        for gang in self.left:
-            self.picks[gang] = -1
-        for gang in self.moved:
-            self.picks[gang] = self._moved_column[gang]
+            here = pools == pool
+            staying = {g: seats for g in served[here & stays].tolist() if (seats := menu.seats[g]) is not None}
+            wanted = zip(served[here].tolist(), units[here].tolist(), strict=True)
+            coming = {gang: count for gang, count in wanted if gang not in staying}
+            packer = Packer(nodes, staying, {} if settled or not coming else self._costs(list(staying), moved))
+            packer.seat(coming)
+            self.packers.append(packer)
+            self.moved |= packer.moved
+            self.left |= packer.left
+        self.picks[list(self.left)] = -1
+        movers = list(self.moved)
+        self.picks[movers] = moved[movers]
+        self.value = _value(menu, self.picks)
+        """The total worth of the choices placed, without those that fill free units."""
 
-    def _seat(self, nodes: Mapping[int, int], gangs: Sequence[int], settled: bool) -> None:
-        menu = self.menu
-        staying = {g: seats for g in gangs if self.picks[g] == STAY and (seats := menu.seats[g]) is not None}
-        coming = {g: int(menu.units[g, self.picks[g]]) for g in gangs if g not in staying}
-        cost = {} if settled or not coming else {g: c for g in staying if (c := self._cost(g)) is not None}
-        packer = Packer(nodes, staying, cost)
-        packer.seat(coming)
-        self.packers.append(packer)
-        self.moved |= packer.moved
-        self.left |= packer.left
-
-    def _cost(self, gang: int) -> float | None:
-        """What a staying gang loses by a move to other seats; None where it has no such option."""
-        column, worth = self._moved_column[gang], self.menu.worth
-        return float(worth[gang, STAY] - worth[gang, column]) if column >= 0 else None
+    def _costs(self, gangs: list[int], moved: Indices) -> dict[int, float]:
+        """What these staying gangs would lose by a move to other seats; without those that have no such option."""
+        worth, at = self.menu.worth, np.array(gangs, dtype=np.intp)
+        at = at[moved[at] >= 0]
+        return dict(zip(at.tolist(), (worth[at, STAY] - worth[at, moved[at]]).tolist(), strict=True))
 
     def fill(self) -> None:
         """Place gangs without seats wherever they fit, the most worth per unit first."""
@@ -194,12 +204,6 @@ class _Trial:
             if self.picks[gang] < 0 and (seats := packer.find(int(self.menu.units[gang, column]))) is not None:
                 packer.take(gang, seats)
                 self.picks[gang] = column
-
-    @property
-    def value(self) -> float:
-        """The total worth of the choices placed."""
-        served = np.flatnonzero(self.picks >= 0)
-        return float(self.menu.worth[served, self.picks[served]].sum())
 
     @property
     def seats(self) -> dict[int, Seats]:

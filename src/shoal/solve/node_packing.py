@@ -27,17 +27,21 @@ class Packer:
         self.node_units = dict(node_units)
         self.widest = max(node_units.values(), default=0)
         self.free = dict(node_units)
-        self.seats: dict[int, Seats] = {}
+        self.seats = dict(staying)
         self.moved: set[int] = set()
         self.left: set[int] = set()
         self._cost = cost
         self._spanned: dict[int, int] = {}
         self._gangs_on: dict[int, list[int]] = {node: [] for node in node_units}
-        self._holes = [0] * (self.widest + 1)
-        for node, units in node_units.items():
-            self._holes[units] |= 1 << node
         for gang, seats in staying.items():
-            self.take(gang, seats)
+            for node, units in seats:
+                self.free[node] -= units
+                self._gangs_on[node].append(gang)
+                if len(seats) > 1:
+                    self._spanned[node] = self._spanned.get(node, 0) + 1
+        self._holes = [0] * (self.widest + 1)
+        for node, units in self.free.items():
+            self._holes[units] |= 1 << node
 
     def seat(self, coming: Mapping[int, int]) -> None:
         """Seat gangs that want these units, the widest first; those that find no seats go to ``left``."""

@@ -175,7 +175,7 @@ def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, worth
         numbers=numbers,
         kinds=np.where(served, kinds, -1).astype(np.int8),
         batches={i: ADAPTIVE_BATCH for i in chosen if table.traits[i] & ADAPTIVE},
-        placements={i: Placement(allotment.seats[i]) for i in chosen},
+        placements={i: _placement(snapshot.all_placements[i], allotment.seats[i]) for i in chosen},
     )
     refusals: dict[int, Verdict] = {**infeasible_refusals(snapshot, gpus), **resumed.verdicts}
     for i in np.flatnonzero(columns.state == int(JobState.STOPPING)).tolist():
@@ -183,12 +183,18 @@ def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, worth
     return verdicts.overruled(refusals)
 
 
+def _placement(held: Placement | None, seats: Seats) -> Placement:
+    """These seats as a placement, the one held if it is the same."""
+    return held if held is not None and held.seats is seats else Placement(seats)
+
+
 def _seats(snapshot: Snapshot, worth: Floats) -> list[Seats | None]:
     """By job the seats it may stay on; of two gangs that span the same node only the first may."""
     seats: list[Seats | None] = [None] * len(worth)
     spanned: set[int] = set()
+    held = snapshot.all_placements
     for i in np.flatnonzero(np.isfinite(worth[:, STAY])).tolist():
-        placement = snapshot.placement(i)
+        placement = held[i]
         if placement is None or (len(placement.seats) > 1 and not spanned.isdisjoint(placement.nodes)):
             continue
         if len(placement.seats) > 1:
