@@ -83,6 +83,8 @@ def best_choices(
         return Chosen(np.full(rows, -1, dtype=np.intp), 0.0, 0.0, True)
     useful = np.where((worth > 0) & (units <= pool_units[pools]), worth, -np.inf)
     able = np.flatnonzero((useful > 0).any(axis=1))
+    if not len(able):
+        return Chosen(np.full(rows, -1, dtype=np.intp), 0.0, 0.0, True, np.zeros(len(pool_units)))
     if tolerance and len(able) < rows:  # rows without an option cost as much as others
         found = best_choices(worth[able], units[able], pools[able], capacity, tolerance)
         picks = np.full(rows, -1, dtype=np.intp)
