@@ -72,6 +72,19 @@ class StepTable:
         whole, rest = divmod(gpus, most)
         return (*((rest,) if rest else ()), *([most] * whole))
 
+    def least_seconds(self, gpus: int, local: Floats) -> tuple[Floats, Floats]:
+        """By samples on each GPU the least seconds of a pass, and of a step, on any seats of this many GPUs at all."""
+        samples = np.maximum(local, self.least_local)
+        found = [_all_along(curve, samples) for seats, curve in self._curves.items() if sum(seats) == gpus]
+        for nodes in range(-(-gpus // self.node_gpus), min(gpus, self._most_nodes) + 1):
+            at = np.column_stack([np.full(len(samples), nodes), np.full(len(samples), gpus), samples])
+            inside = self._inside(at)
+            found.append(np.where(np.isnan(inside), self._outside(at), inside).T)
+        if not found:  # on more nodes than were measured, all count as the most that were
+            found = [self._outside(np.column_stack([np.full((len(samples), 2), gpus), samples])).T]
+        step, sync = (self.slowdown * np.array([pair[k] for pair in found]) for k in (0, 1))
+        return np.maximum(step - sync, 1e-9).min(axis=0), step.min(axis=0)
+
     def _measurable(self, seats: Seats) -> Seats:
         most = self.node_gpus
         if max(seats) <= most:
@@ -149,6 +162,11 @@ def _along(curve: Floats, local: int) -> tuple[float, float]:
         slope = (step[-1] - step[-2]) / (samples[-1] - samples[-2])
         return float(step[-1] + max(slope, 0.0) * (local - samples[-1])), float(sync[-1])
     return float(np.interp(local, samples, step)), float(np.interp(local, samples, sync))
+
+
+def _all_along(curve: Floats, local: Floats) -> Floats:
+    """Step and synchronisation seconds (2 × samples), as `_along` has them."""
+    return np.array([_along(curve, samples) for samples in local.tolist()]).T
 
 
 @dataclass(frozen=True)
@@ -250,15 +268,29 @@ class MeasuredProfile:
             found = self._rates[key] = self._rate_on(kind, seats, size)
         return found
 
-    def _rate_on(self, kind: str, seats: Seats, size: int) -> float:
-        table, gpus = self.times.get(kind), sum(seats)
+    def best_rate(self, kind: str, gpus: int, batch_size: int | None = None) -> float:
+        """Effective samples per second on the best seats for this many GPUs, averaged over the training."""
+        table, size = self.times.get(kind), self.initial_batch if batch_size is None else batch_size
         if table is None or not gpus <= size <= self.max_batch:
             return 0.0
+        local, added = self._split(table, gpus, size)
+        passing, step = (float(seconds[0]) for seconds in table.least_seconds(gpus, np.array([float(local)])))
+        batch = gpus * local * (added + 1)
+        return batch / (step + added * passing) * self._mean_efficiency(batch)
+
+    def _split(self, table: StepTable, gpus: int, size: int) -> tuple[int, int]:
+        """Samples of a pass on each GPU, and added passes, of this batch size."""
         share = math.ceil(size / gpus)
         added = math.ceil(share / table.most_local) - 1
         if gpus == 1 and size > self.initial_batch:
             added = max(added, 1)  # one GPU can measure its noise scale only from two passes of a step
-        local = min(math.ceil(share / (added + 1)), self.max_batch // (gpus * (added + 1)))
+        return min(math.ceil(share / (added + 1)), self.max_batch // (gpus * (added + 1))), added
+
+    def _rate_on(self, kind: str, seats: Seats, size: int) -> float:
+        table, gpus = self.times.get(kind), sum(seats)
+        if table is None or not gpus <= size <= self.max_batch:
+            return 0.0
+        local, added = self._split(table, gpus, size)
         taken = table.seconds(seats, local)
         batch = gpus * local * (added + 1)
         return batch / (taken.step + added * taken.passing) * self._mean_efficiency(batch)

@@ -7,7 +7,7 @@ import click
 
 from shoal.cli.output import print_table, warn
 from shoal.policy.registry import POLICIES
-from shoal.research.grounds.cells import LIMIT
+from shoal.research.grounds.cells import BOUND, LIMIT
 from shoal.research.grounds.runner import kept_cells, run_cells, selected, wanted_cells
 from shoal.research.grounds.tables import tables
 from shoal.research.repro.context import ResultCache
@@ -15,7 +15,9 @@ from shoal.research.repro.context import ResultCache
 
 @click.command()
 @click.option("--grounds", default="", help="Names, separated by commas; `gavel-*` selects by beginning.")
-@click.option("--policies", default="", help="Policies, separated by spaces.  [default: all]")
+@click.option(
+    "--policies", default="", help="Policies, separated by spaces; `bound` computes lower bounds.  [default: all]"
+)
 @click.option("--draws", type=click.Choice(["dev", "held"]), default="dev", help="For choosing settings, or held out.")
 @click.option("--seeds", default=5, help="Number of draws.")
 @click.option("--jobs", default=1, help="Number of processes.")
@@ -29,7 +31,7 @@ def main(**options: Any) -> None:
     data, draws, judged = options["data"], options["draws"], options["judged"]
     kept = ResultCache(options["out"])
     grounds = selected(filter(None, options["grounds"].split(",")), data)
-    wanted = wanted_cells(grounds, options["policies"].split() or list(POLICIES), draws, options["seeds"])
+    wanted = wanted_cells(grounds, options["policies"].split() or [*POLICIES, BOUND], draws, options["seeds"])
     settings = {"data": data, "jobs": options["jobs"], "limit": options["limit"], "announce": warn}
     if options["again"]:
         anew = ResultCache()

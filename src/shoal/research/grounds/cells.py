@@ -5,15 +5,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import process_time
 from typing import Any
 
 from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
 from shoal.report.metrics import Summary
 from shoal.research.grounds.ground import GROUNDS, Ground
+from shoal.research.grounds.least_times import least_times, true_factors
 from shoal.research.repro.shockwave import speeds
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
+from shoal.solve.schedule_bounds import completion_bound, makespan_bound
+
+BOUND = "bound"
+"""In place of a policy: lower bounds on the mean JCT and the makespan of any."""
 
 LIMIT = 60.0
 """CPU seconds of a cell after which it is stopped."""
@@ -35,11 +41,14 @@ def cells(
     ``jct``, ``p99`` and ``makespan`` are in seconds; ``rho`` and ``rho_mean`` the worst and the mean isolated ρ;
     ``unfair`` the fraction of jobs with ρ above 1; ``restarts`` per job; ``cpu`` CPU seconds; ``app_rho`` the worst ρ
     of an app, if there are apps. ``stopped`` says why there are no metrics, or why they are not
-    comparable: the CPU limit, unfinished jobs, an error, or a policy that cannot run here.
+    comparable: the CPU limit, unfinished jobs, an error, or a policy that cannot run here. In place of a policy
+    ``BOUND`` gives ``jct`` and ``makespan`` that no schedule can be below, and ``cpu``.
     """
     chosen = GROUNDS[ground]
     try:
         with _limited(limit):
+            if policy == BOUND:
+                return _bounds(chosen, draw, data)
             return _metrics(simulate(chosen, policy, draw, data))
     except CpuLimitReached:
         return {"stopped": f"stopped after {limit:g} CPU s", "cpu": limit}
@@ -52,6 +61,13 @@ def cells(
 def simulate(ground: Ground, policy: str, draw: int, data: Path | None = None) -> Summary:
     """Run a policy on one draw of a ground and return the summary of the run."""
     workload = ground.source(data, draw)
+    with scenario_of(ground, policy, draw, data) as scenario:
+        return run(scenario, workload).summary
+
+
+@contextmanager
+def scenario_of(ground: Ground, policy: str, draw: int, data: Path | None = None) -> Iterator[Scenario]:
+    """The scenario of a policy on one draw of a ground; files that it reads exist only in this context."""
     folder = data or Path()
     settings = {
         **ground.settings,
@@ -63,9 +79,7 @@ def simulate(ground: Ground, policy: str, draw: int, data: Path | None = None) -
             file = Path(scratch) / "speeds.json"
             file.write_bytes(speeds(folder, ground.flat))
             settings["throughputs"] = str(file)
-        cluster = parse_cluster(ground.cluster)
-        scenario = Scenario(cluster, policy, seed=draw, knowledge=ground.knowledge, **settings)
-        return run(scenario, workload).summary
+        yield Scenario(parse_cluster(ground.cluster), policy, seed=draw, knowledge=ground.knowledge, **settings)
 
 
 def _metrics(summary: Summary) -> dict[str, Any]:
@@ -85,6 +99,19 @@ def _metrics(summary: Summary) -> dict[str, Any]:
         **({"app_jct": apps["avg_seconds"], "app_rho": apps["rho"]["max"]} if apps else {}),
         **({"stopped": f"{unfinished} of {summary['jobs']} jobs did not finish"} if unfinished else {}),
     }
+
+
+def _bounds(ground: Ground, draw: int, data: Path | None) -> dict[str, Any]:
+    begin, jobs = process_time(), ground.source(data, draw).jobs
+    if any(job.search is not None for job in jobs):
+        return {"stopped": "which jobs are submitted depends on the policy", "cpu": 0.0}
+    with scenario_of(ground, "fifo", draw, data) as unresolved:
+        scenario = unresolved.resolved(jobs)
+        known = scenario.speeds()
+    factors = true_factors(jobs, scenario.cluster, known, scenario.noise, scenario.seed)
+    needs = least_times(jobs, scenario.cluster, known, factors)
+    mean, last = completion_bound(needs), makespan_bound(needs)
+    return {"jct": mean.mean, "makespan": last.seconds, "cpu": process_time() - begin, "jobs": len(jobs)}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from math import exp, inf, isnan, log, nan, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
+from shoal.research.grounds.cells import BOUND
 from shoal.research.grounds.ground import GROUNDS, Ground
 from shoal.research.grounds.runner import Results
 from shoal.research.repro.table import Cell, Column, Table, table
@@ -32,6 +33,8 @@ class GroundComparison:
     mine: Rows
     others: Mapping[str, Rows]
     stopped: Mapping[str, str]
+    bound: Rows = ()
+    """By draw what no schedule can be below; empty where that is not known for every draw."""
 
     def _best(self, metric: str) -> str:
         return min(self.others, key=lambda policy: geometric_mean([row[metric] for row in self.others[policy]]))
@@ -54,6 +57,10 @@ class GroundComparison:
     def ratio(self, metric: str, policy: str) -> float:
         """Return the geometric mean of those ratios."""
         return exp(fmean(self.logs(metric, policy)))
+
+    def over_bound(self, metric: str, rows: Rows) -> float:
+        """Return the geometric mean of a policy's figures over the bound; NaN without one."""
+        return geometric_mean([row[metric] / low[metric] for row, low in zip(rows, self.bound, strict=False)])
 
     def worst_rho(self) -> float:
         """The judged policy's worst ρ on any draw."""
@@ -95,7 +102,7 @@ def compared(results: Results, judged: str) -> dict[str, GroundComparison]:
             continue
         rows: dict[str, Rows] = {}
         stopped: dict[str, str] = {}
-        for policy in dict.fromkeys(policy for ground, policy, _ in results if ground == name):
+        for policy in dict.fromkeys(policy for ground, policy, _ in results if ground == name and policy != BOUND):
             cells = [results[name, policy, draw] for draw in draws if (name, policy, draw) in results]
             reasons = [cell["stopped"] for cell in cells if "stopped" in cell]
             if reasons:
@@ -104,7 +111,9 @@ def compared(results: Results, judged: str) -> dict[str, GroundComparison]:
                 rows[policy] = cells
         others = {p: r for p, r in rows.items() if name_of(p) != name_of(judged)}
         if others:
-            found[name] = GroundComparison(GROUNDS[name], draws, rows.get(judged, ()), others, stopped)
+            low = tuple(cell for draw in draws if "jct" in (cell := results.get((name, BOUND, draw), {})))
+            low = low if len(low) == len(draws) else ()
+            found[name] = GroundComparison(GROUNDS[name], draws, rows.get(judged, ()), others, stopped, low)
     return found
 
 
@@ -173,6 +182,34 @@ def _counted(comparisons: Mapping[str, GroundComparison]) -> list[GroundComparis
     return [one for one in comparisons.values() if one.mine and not one.ground.reference]
 
 
+def bound_table(comparisons: Mapping[str, GroundComparison], judged: str) -> Table:
+    """Return how far the judged policy and the best others are above what no schedule can be below."""
+    ones = [one for one in _counted(comparisons) if one.bound]
+    rows: list[list[Cell]] = []
+    for one in ones:
+        best, shortest = one.others[one.best], one.others[one.shortest]
+        figures = [one.over_bound(metric, their) for metric, their in (("jct", best), ("makespan", shortest))]
+        mine = [one.over_bound(metric, one.mine) for metric in ("jct", "makespan")]
+        rows.append([one.ground.name, one.best, figures[0], mine[0], one.shortest, figures[1], mine[1]])
+    means = [geometric_mean([float(row[at] or nan) for row in rows]) for at in (2, 3, 5, 6)]
+    rows.append([f"geometric mean of {len(ones)}", None, *means[:2], None, *means[2:]])
+    names = (
+        "best other",
+        "its JCT ÷ bound",
+        f"{judged}'s",
+        "shortest other",
+        "its makespan ÷ bound",
+        f"{judged}'s own",
+    )
+    return table(
+        "what no policy can be below",
+        [Column("ground"), *map(Column, names)],
+        rows,
+        here="a bound holds for every schedule of these jobs, with their true lengths and speeds known ahead and no "
+        "cost of a restart, in which no two jobs share a GPU (`shoal.solve.schedule_bounds`)",
+    )
+
+
 def number_table(comparisons: Mapping[str, GroundComparison], judged: str) -> Table:
     """Return the numbers to meet, each with the figure reached and the ground that decides it."""
     known = [one for one in _counted(comparisons) if one.ground.lengths != "none"]
@@ -188,13 +225,20 @@ def number_table(comparisons: Mapping[str, GroundComparison], judged: str) -> Ta
     exact = [one for one in known if one.ground.lengths == "exact"]
     beside = [one for one in both if "shockwave" in one.others]
     wrong = [one for one in known if one.ground.base in comparisons and comparisons[one.ground.base].mine]
+
+    def least_jct(one: GroundComparison) -> float:
+        return 1.0 / one.over_bound("jct", one.others[one.best])
+
+    def least_makespan(one: GroundComparison) -> float:
+        return 1.0 / one.over_bound("makespan", one.others[one.shortest])
+
     rows = [
-        _mean_row("JCT over the best other, lengths declared, geometric mean", 0.92, known, jct),
-        _worst_row("JCT over the best other, lengths declared, worst ground", 1.03, known, jct),
-        _mean_row("JCT over the best other, lengths undeclared, geometric mean", 0.90, unknown, jct),
-        _worst_row("JCT over the best other, lengths undeclared, worst ground", 1.03, unknown, jct),
-        _mean_row("makespan over the shortest other, geometric mean", 1.05, both, makespan),
-        _worst_row("makespan over the shortest other, worst ground", 1.20, both, makespan),
+        _mean_row("JCT over the best other, lengths declared, geometric mean", 0.92, known, jct, least_jct),
+        _worst_row("JCT over the best other, lengths declared, worst ground", 1.03, known, jct, least_jct),
+        _mean_row("JCT over the best other, lengths undeclared, geometric mean", 0.90, unknown, jct, least_jct),
+        _worst_row("JCT over the best other, lengths undeclared, worst ground", 1.03, unknown, jct, least_jct),
+        _mean_row("makespan over the shortest other, geometric mean", 1.05, both, makespan, least_makespan),
+        _worst_row("makespan over the shortest other, worst ground", 1.20, both, makespan, least_makespan),
         _worst_row("worst ρ where lengths are exact", 1.3, exact, GroundComparison.worst_rho),
         _worst_row("worst ρ over the fair policies' best", 1.2, both, lambda one: one.worst_rho() / one.fair_rho()),
         _restart_row(beside),
@@ -205,8 +249,13 @@ def number_table(comparisons: Mapping[str, GroundComparison], judged: str) -> Ta
             lambda one: _over_base(one, comparisons[one.ground.base]),
         ),
     ]
-    columns = [Column("number"), Column("at most"), Column("reached"), Column("decided by"), Column("met")]
-    return table(f"{judged}: the numbers to meet", columns, rows)
+    names = ("number", "at most", "reached", "decided by", "met", "no policy below")
+    return table(
+        f"{judged}: the numbers to meet",
+        [Column(name) for name in names],
+        rows,
+        here="no policy below: the bound over the best other, on the grounds with a bound; on the worst of them",
+    )
 
 
 def _over_base(one: GroundComparison, base: GroundComparison) -> float:
@@ -216,28 +265,38 @@ def _over_base(one: GroundComparison, base: GroundComparison) -> float:
     return geometric_mean([ours[draw]["jct"] / exact[draw]["jct"] for draw in shared])
 
 
+Figure = Callable[[GroundComparison], float]
+
+
 def _mean_row(
-    what: str, most: float, ones: Sequence[GroundComparison], figure: Callable[[GroundComparison], float]
+    what: str, most: float, ones: Sequence[GroundComparison], figure: Figure, least: Figure | None = None
 ) -> list[Cell]:
     reached = geometric_mean([figure(one) for one in ones])
-    return [what, most, reached, f"{len(ones)} grounds", _met(reached, most)]
+    low = geometric_mean(_floors(ones, least))
+    return [what, most, reached, f"{len(ones)} grounds", _met(reached, most), None if isnan(low) else low]
 
 
 def _worst_row(
-    what: str, most: float, ones: Sequence[GroundComparison], figure: Callable[[GroundComparison], float]
+    what: str, most: float, ones: Sequence[GroundComparison], figure: Figure, least: Figure | None = None
 ) -> list[Cell]:
     figures = {one.ground.name: figure(one) for one in ones}
     known = {name: value for name, value in figures.items() if not isnan(value)}
     worst = max(known, key=known.__getitem__, default="")
     reached = known.get(worst, nan)
-    return [what, most, reached, worst or "–", _met(reached, most)]
+    low = max(_floors(ones, least), default=None)
+    return [what, most, reached, worst or "–", _met(reached, most), low]
+
+
+def _floors(ones: Sequence[GroundComparison], least: Figure | None) -> list[float]:
+    """Return what no policy can be below, on the grounds with a bound."""
+    return [] if least is None else [least(one) for one in ones if one.bound]
 
 
 def _restart_row(ones: Sequence[GroundComparison]) -> list[Cell]:
     mine = fmean(one.mean("restarts") for one in ones) if ones else nan
     theirs = fmean(one.mean("restarts", one.others["shockwave"]) for one in ones) if ones else nan
     what = "restarts a job, mean over grounds (at most: shockwave's)"
-    return [what, theirs, mine, f"{len(ones)} grounds", _met(mine, theirs)]
+    return [what, theirs, mine, f"{len(ones)} grounds", _met(mine, theirs), None]
 
 
 def _met(reached: float, most: float) -> str:
@@ -246,6 +305,7 @@ def _met(reached: float, most: float) -> str:
 
 def policy_table(results: Results, draws: str) -> Table:
     """Return all policies over the best of all on each ground: geometric means, worst ρ, and what was stopped."""
+    results = {key: cell for key, cell in results.items() if key[1] != BOUND}
     policies = list(dict.fromkeys(policy for _, policy, _ in results))
     cells: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = {}
     for (ground, policy, draw), cell in results.items():
@@ -285,7 +345,7 @@ def stopped_table(results: Results) -> Table:
     """Return which policies have no figures on which grounds, and why."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for (ground, policy, _), cell in results.items():
-        if "stopped" in cell:
+        if "stopped" in cell and policy != BOUND:
             reasons.setdefault((policy, cell["stopped"]), []).append(ground)
     rows = [[policy, reason, ", ".join(dict.fromkeys(grounds))] for (policy, reason), grounds in reasons.items()]
     return table("runs without figures", ["policy", "reason", "grounds"], rows)
@@ -295,5 +355,7 @@ def tables(results: Results, judged: str, draws: str) -> list[Table]:
     """Return all tables of these results."""
     found = compared(results, judged)
     made = [ground_table(found, judged, draws), number_table(found, judged)] if found else []
+    if any(one.bound for one in found.values()):
+        made.append(bound_table(found, judged))
     without = stopped_table(results)
     return [*made, policy_table(results, draws), *([without] if without.rows else [])]

@@ -1,7 +1,7 @@
 """All policies on all grounds at equal knowledge: the default policy over the best other, and published numbers."""
 
 from shoal.policy.registry import POLICIES
-from shoal.research.grounds.cells import LIMIT
+from shoal.research.grounds.cells import BOUND, LIMIT
 from shoal.research.grounds.ground import GROUNDS
 from shoal.research.grounds.published import LIMIT as PUBLISHED_LIMIT
 from shoal.research.grounds.published import published_table, targets
@@ -23,7 +23,7 @@ def _grounds(context: ReproContext) -> list[Table]:
     if without and not context.quick:
         context.announce(f"left out, since --data DIR lacks their traces: {', '.join(without)}")
     policies = [name for name in QUICK_POLICIES if name in POLICIES] if context.quick else list(POLICIES)
-    wanted = wanted_cells(names, policies, context.draws, 1 if context.quick else 5)
+    wanted = wanted_cells(names, [*policies, BOUND], context.draws, 1 if context.quick else 5)
     results = run_cells(
         wanted, context.cache, data=context.folder, jobs=context.jobs, limit=LIMIT, announce=context.announce
     )
