@@ -12,14 +12,12 @@ from shoal.core.reasons import FITS, IN_TURN, LEASED, NO_KIND, NO_ROOM, OUTRANKE
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.policy.base import (
-    MIGRATION,
     all_fit,
     any_on_slow_kind,
     check_round,
     current_round,
     explained,
     infeasible_refusals,
-    migration_preferences,
     next_review,
     next_second,
     prefer_kind,
@@ -135,24 +133,6 @@ def test_only_a_job_that_runs_on_a_slow_kind_counts_as_such() -> None:
     assert any_on_slow_kind(two_resnets())
     assert not any_on_slow_kind(snapshot([job("a")], KINDS, held={"a": 1}))
     assert not any_on_slow_kind(jobs_of(1, 1, cluster=KINDS))
-
-
-@pytest.mark.parametrize(("excess", "pays"), [(-1.0, False), (1.0, True)])
-def test_a_running_job_prefers_a_faster_kind_only_if_the_move_pays(excess: float, pays: bool) -> None:
-    moment = two_resnets()
-    fast, slow = moment.columns.speeds[0].tolist()
-    # The move pays from where gain · left + saves = left · fast / slow.
-    left = MIGRATION.saves / (fast / slow - MIGRATION.gain) + excess
-    wants = migration_preferences(moment, np.array([left, left]))
-    assert bool(wants[0, 0] > wants[0, 1]) is pays
-    assert wants[0, 1] == 2.0 * fast
-    assert wants[1].tolist() == moment.columns.speeds[1].tolist()
-
-
-def test_a_kind_without_speed_is_never_preferred() -> None:
-    moment = snapshot([job("a", kinds=("k80",)), job("b")], KINDS, held={"a": 1}, now=10.0)
-    wants = migration_preferences(moment, np.array([1e9, 1e9]))
-    assert wants[0].tolist() == [0.0, 2.0 * moment.columns.best_speed[0]]
 
 
 # ── verdicts ──────────────────────────────────────────────────────────────────────────────────────────────────────

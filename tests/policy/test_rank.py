@@ -1,5 +1,6 @@
 """Rank: the shorter a job is among those there, the more its next GPU counts."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -8,7 +9,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.perf.afs_profiles import AFS_MODELS
 from shoal.policy.classic.shortest import Srtf
 from shoal.policy.elastic.rank import Rank
-from shoal.solve.rank_shares import by_weighted_speedup, rank_weight
+from shoal.solve.rank_shares import by_weighted_speedup, rank_weights
 from shoal.testing import strategies
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.workload.schema import Job
@@ -34,7 +35,7 @@ def test_shares_are_those_of_the_mathematics_ranked_from_the_largest() -> None:
     seconds = [100.0, 4000.0, 50.0, 900.0]
     rows = [training(f"j{i}", model, s) for i, (model, s) in enumerate(zip(models, seconds, strict=True))]
     curves = [[AFS_MODELS[m].speedup(k) if k else 0.0 for k in range(AFS_MODELS[m].peak_gpus + 1)] for m in models]
-    weights = [rank_weight(rank) for rank in (3, 1, 4, 2)]
+    weights = rank_weights(np.array([3, 1, 4, 2])).tolist()
     wanted = by_weighted_speedup(curves, weights, [1] * 4, 16)
     assert list(shares(snapshot(rows, "gtx1080:4x4")).values()) == wanted
 

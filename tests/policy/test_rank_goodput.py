@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from shoal.core.decision import Verdicts
@@ -13,7 +12,6 @@ from shoal.core.snapshot import Snapshot
 from shoal.policy.elastic.rank import Rank
 from shoal.policy.elastic.rank_goodput import weigh
 from shoal.policy.goodput_options import goodput_options
-from shoal.solve.rank_shares import rank_weight, rank_weights
 from shoal.testing.builders import job, snapshot
 from shoal.workload.schema import Job
 
@@ -54,11 +52,6 @@ def test_the_shorter_job_gets_more_and_the_next_decision_comes_with_the_interval
     found = shares(seen)
     assert found["short"] > found["long"]
     assert Rank().decide(seen).review_at == 60.0
-
-
-def test_weights_of_many_ranks_are_those_of_each() -> None:
-    places = np.arange(1.0, 40.0)
-    assert rank_weights(places, 0.7, 0.0).tolist() == pytest.approx([rank_weight(int(p), 0.7, 0.0) for p in places])
 
 
 def test_adaptive_elastic_and_fixed_jobs_share_one_cluster() -> None:

@@ -3,30 +3,31 @@
 from itertools import accumulate
 from math import sqrt
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.solve.rank_shares import by_weighted_speedup, rank_weight
+from shoal.solve.rank_shares import by_weighted_speedup, rank_weights
 
 
-@pytest.mark.parametrize("rank", [1, 2, 10, 1000])
-def test_with_the_defaults_a_weight_is_the_root_of_twice_the_rank_and_nine(rank: int) -> None:
-    assert rank_weight(rank) == pytest.approx(sqrt(2 * rank + 9))
+def test_with_the_defaults_a_weight_is_the_root_of_twice_the_rank_and_nine() -> None:
+    ranks = [1, 2, 10, 1000]
+    assert rank_weights(np.array(ranks)).tolist() == pytest.approx([sqrt(2 * rank + 9) for rank in ranks])
 
 
 def test_without_ranks_ahead_shares_are_hesrpts() -> None:
     # With speed-ups √k, job i of m, the largest first, gets (i/m)² − ((i − 1)/m)² there: a ninth, three and five of it.
     room = 900
     root = [sqrt(k) for k in range(room + 1)]
-    weights = [rank_weight(i, 0.5, 0.0) for i in (1, 2, 3)]
+    weights = rank_weights(np.array([1, 2, 3]), 0.5, 0.0).tolist()
     shares = by_weighted_speedup([root] * 3, weights, [1] * 3, room)
     assert shares == pytest.approx([100, 300, 500], abs=2)
 
 
 def test_with_linear_speedups_the_shortest_has_everything_it_can_use() -> None:
     linear = [float(k) for k in range(9)]
-    weights = [rank_weight(i) for i in (1, 2, 3)]
+    weights = rank_weights(np.array([1, 2, 3])).tolist()
     assert by_weighted_speedup([linear] * 3, weights, [1] * 3, 12) == [0, 4, 8]
 
 

@@ -100,25 +100,6 @@ def prefer_kind(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats:
     return preferences
 
 
-def migration_preferences(snapshot: Snapshot, left: Floats) -> Floats:
-    """Preferences (jobs × kinds) in which kinds that pay for a move (`MIGRATION`) rank above a running job's own.
-
-    ``left``: seconds to go on the job's best kind.
-    """
-    columns = snapshot.columns
-    preferences, runs = columns.speeds.copy(), np.flatnonzero(columns.kind >= 0)
-    speeds, here = preferences[runs], columns.kind[runs]
-    work, present = (left * columns.best_speed)[runs], speeds[np.arange(len(runs)), here]
-    now = np.divide(work, present, out=np.full(len(runs), inf), where=present > 0)
-    then = np.divide(work[:, None], speeds, out=np.full(speeds.shape, inf), where=speeds > 0)
-    pays = MIGRATION.gain * then + MIGRATION.saves <= now[:, None]
-    # Kinds that pay rank above the present kind, the others below it; by speed among themselves.
-    most = 2.0 * columns.best_speed[runs]
-    preferences[runs] = np.where(pays, speeds + most[:, None], speeds)
-    preferences[runs, here] = most
-    return preferences
-
-
 def serve_ascending(snapshot: Snapshot, key: Floats | Int32s, first: Indices = _NONE) -> Served:
     """Serve ``first``, then all other jobs in ascending key, ties in order of arrival; sorts only what can matter."""
     demand, left = snapshot.columns.gpus, snapshot.cluster.total_gpus
@@ -238,7 +219,7 @@ def ranked_verdicts(
 
 
 def either_code(mask: Flags, yes: ReasonTemplate, no: ReasonTemplate) -> UInt8s:
-    """Codes of one reason where the mask is true and of another elsewhere: ``np.where``, at a tenth of its cost."""
+    """Return one reason's code where the mask is true and another's elsewhere: ``np.where`` at a tenth of its cost."""
     codes: UInt8s = mask.view(np.uint8) * (yes.code ^ no.code)
     codes ^= no.code
     return codes
@@ -251,7 +232,7 @@ def explained(
     numbers: Numbers,
     kinds: Int8s | None = None,
 ) -> Verdicts:
-    """Verdicts in which a job that cannot run on this cluster at all has TOO_LARGE or NO_KIND as its reason."""
+    """Return the verdicts with the reason TOO_LARGE or NO_KIND for each job that this cluster can never run."""
     verdicts = Verdicts(snapshot, gpus=gpus, codes=codes, numbers=numbers, kinds=kinds)
     return verdicts.overruled(infeasible_refusals(snapshot, gpus))
 

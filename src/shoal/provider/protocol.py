@@ -118,8 +118,6 @@ class Abilities:
     """Allocations run as the user ``Allocation.owner``."""
     images: bool = False
     """Allocations run in the container image ``Allocation.image``."""
-    partial_nodes: bool = True
-    """Allocations may hold some of a node's GPUs."""
     scales: bool = False
     """``ask`` can bring more nodes."""
     longest_grace: Seconds | None = None

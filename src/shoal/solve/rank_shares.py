@@ -23,14 +23,8 @@ AHEAD = 5.0
 """Ranks left empty below the largest job."""
 
 
-def rank_weight(rank: int, exponent: float = EXPONENT, ahead: float = AHEAD) -> float:
-    """The weight of the job of this rank, the largest being 1; √(2·rank + 9) with the defaults."""
-    e, at = 1.0 / (1.0 - exponent), rank + ahead
-    return float((at**e - (at - 1.0) ** e) ** (1.0 - exponent))
-
-
-def rank_weights(places: Floats, exponent: float, ahead: float) -> Floats:
-    """``rank_weight`` of many ranks at once."""
+def rank_weights(places: Floats, exponent: float = EXPONENT, ahead: float = AHEAD) -> Floats:
+    """Return the weights of jobs of these ranks, the largest job's being 1; √(2·rank + 9) with the defaults."""
     e, at = 1.0 / (1.0 - exponent), places + ahead
     weights: Floats = (at**e - (at - 1.0) ** e) ** (1.0 - exponent)
     return weights

@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from shoal.core.arrays import Floats
 from shoal.core.commands import Start
 from shoal.core.errors import InputError
 from shoal.core.events import BatchChanged, Event, JobStarted, JobSubmitted
@@ -332,12 +331,6 @@ def prediction_errors(data: Path, trace: str, rule: str) -> Mapping[float, float
     """
     jobs, model = public_trace(data, trace).jobs, _model(data, trace)
     return {at: fmean(_error(model, job, at, rule) for job in jobs) for at in PROGRESS}
-
-
-def true_seconds(data: Path, trace: str, jobs: Sequence[Job]) -> Floats:
-    """Return the run time of each of a public trace's jobs alone with its own batch-size schedule, in seconds."""
-    model = _model(data, trace)
-    return np.array([_snapshot_at(model, job, 0.0)[1] for job in jobs])
 
 
 def _model(data: Path, trace: str) -> ProfiledModel:
